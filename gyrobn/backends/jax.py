@@ -1,0 +1,50 @@
+"""JAX."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from gyrobn.backends import Array
+
+State = tuple[Array, ...]
+
+
+def differentiable(*arrays: Array) -> bool:
+    """Tell whether a transformation may differentiate any of ``arrays``: whenever one is traced."""
+    return any(isinstance(a, jax.core.Tracer) for a in arrays)
+
+
+def hides_values(x: Array) -> bool:
+    """Tell whether ``x`` is traced."""
+    return isinstance(x, jax.core.Tracer)
+
+
+def stop_gradient(x: Array) -> Array:
+    """Return ``x`` as a constant to differentiation."""
+    return jax.lax.stop_gradient(x)
+
+
+def while_loop(
+    condition: Callable[[State], Array], body: Callable[[State], State], state: State, limit: int
+) -> State:
+    """Run ``body`` while ``condition`` holds, at most ``limit`` times, in one compiled loop."""
+    count = jax.numpy.zeros((), dtype=jax.numpy.int32)
+    _, state = jax.lax.while_loop(
+        lambda counted: (counted[0] < limit) & condition(counted[1]),
+        lambda counted: (counted[0] + 1, body(counted[1])),
+        (count, state),
+    )
+    return state
+
+
+def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
+    """Return the values of ``x`` on the host."""
+    return np.asarray(x)
+
+
+def from_numpy(a: "np.ndarray[Any, Any]", like: Array) -> Array:
+    """Return ``a`` as a JAX array in the dtype and on the device of ``like``."""
+    x = jax.numpy.asarray(a, dtype=like.dtype)
+    return x if isinstance(like, jax.core.Tracer) else jax.device_put(x, like.sharding)

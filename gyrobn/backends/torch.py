@@ -1,0 +1,58 @@
+"""PyTorch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from gyrobn.backends import Array
+from gyrobn.backends.numpy import while_loop as eager_while_loop
+
+State = tuple[Array, ...]
+
+
+def differentiable(*arrays: Array) -> bool:
+    """Tell whether autograd follows any of ``arrays``."""
+    return torch.is_grad_enabled() and any(
+        isinstance(a, torch.Tensor) and a.requires_grad for a in arrays
+    )
+
+
+def hides_values(x: Array) -> bool:
+    """Tell whether ``x`` is batched by ``vmap``, so that ``bool(x)`` would fail."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(x):
+        if functorch.is_batchedtensor(x):
+            return True
+        x = functorch.get_unwrapped(x)
+    return False
+
+
+def stop_gradient(x: Array) -> Array:
+    """Return the values of ``x`` outside the graph."""
+    return x.detach()
+
+
+def while_loop(
+    condition: Callable[[State], Array], body: Callable[[State], State], state: State, limit: int
+) -> State:
+    """Run ``body`` while ``condition`` holds; under ``vmap``, exactly ``limit`` times.
+
+    Under ``vmap`` no value can be looked at, so the body itself must leave a finished state alone.
+    """
+    if any(hides_values(s) for s in state):
+        for _ in range(limit):
+            state = body(state)
+        return state
+    return eager_while_loop(condition, body, state, limit)
+
+
+def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
+    """Return the values of ``x`` on the host."""
+    return x.detach().cpu().numpy()
+
+
+def from_numpy(a: "np.ndarray[Any, Any]", like: Array) -> Array:
+    """Return ``a`` as a tensor in the dtype and on the device of ``like``."""
+    return torch.as_tensor(a, dtype=like.dtype, device=like.device)

@@ -1,0 +1,353 @@
+r"""Fréchet mean and variance: one gyro-Newton loop for every geometry.
+
+.. math:: c_i = \operatorname{Log}_e(\ominus\mu \oplus x_i), \qquad g = \sum_i w_i c_i, \qquad
+          \mu \leftarrow \mu \oplus \operatorname{Exp}_e(H^{-1} g)
+
+with H the mean Hessian of half the squared distance, which has a closed form on a symmetric space.
+A step that raises the residual :math:`\|g\|` is taken back and tried again at a quarter of its
+length, so the loop cannot diverge. Channels are solved together; one that is done stops moving.
+"""
+
+import math
+import warnings
+from typing import Any, NamedTuple
+
+import array_api_compat as compat
+
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.gyrospace import GyroSpace, Hessian, check_floating, weighted_sum
+from gyrobn.scalar import safe_sqrt
+
+__all__ = ["FrechetResult", "FrechetWarning", "frechet", "frechet_mean", "frechet_variance"]
+
+DENSE = 128
+"""Up to this dimension the Hessian is formed and solved; beyond, Chebyshev steps apply it."""
+
+
+class FrechetWarning(UserWarning):
+    """The mean did not converge, or the data need not have just one."""
+
+
+class FrechetResult(NamedTuple):
+    """What :func:`frechet` returns; every field but ``mean`` has the shape of the channels."""
+
+    mean: Array
+    """The Fréchet mean, shape (*channels, *point_shape)."""
+    variance: Array
+    """Mean squared distance to the mean."""
+    iterations: Array
+    """How many times the centred samples were computed for the channel."""
+    residual: Array
+    """Length of the gradient, the mean of the centred samples' normal coordinates."""
+    converged: Array
+    """Whether the residual met the tolerance, or the limit of the arithmetic."""
+
+
+def frechet(
+    manifold: GyroSpace,
+    x: Array,
+    weights: Array | None = None,
+    axis: int | tuple[int, ...] = 0,
+    tol: float | None = None,
+    max_iter: int = 64,
+    init: Array | None = None,
+    steps: int | None = None,
+) -> FrechetResult:
+    r"""Find the Fréchet mean and variance of samples on a manifold.
+
+    .. math:: \mu = \operatorname{argmin}_y \sum_i w_i d^2(x_i, y), \qquad
+              v^2 = \sum_i w_i d^2(x_i, \mu)
+
+    Parameters
+    ----------
+    manifold
+        The geometry of the points.
+    x
+        Samples, shape ``(*batch, *point_shape)``. Batch axes that are not reduced are channels.
+    weights
+        Non-negative weights, of the shape of the reduced axes or of the whole batch; they are
+        divided by their sum. Equal by default.
+    axis
+        The batch axis, or axes, to average over.
+    tol
+        Largest residual, relative to the square root of the variance; 32 ulp by default.
+    max_iter
+        Most evaluations; a warning tells when they do not suffice.
+    init
+        Where to start, shape ``(*channels, *point_shape)``.
+    steps
+        Take just so many Newton steps and no convergence test, as in the paper's experiments.
+
+    Returns
+    -------
+    FrechetResult
+        Mean, variance, iterations, residual, converged. The mean and the variance carry the exact
+        first derivative with respect to the samples, the weights and the curvature on torch and
+        JAX (by one Newton step, whose Hessian is constant, at the converged mean); second
+        derivatives of the mean are not supported.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import PoincareBall, frechet
+    >>> M = PoincareBall(2)
+    >>> x = np.asarray([[0.5, 0.0], [-0.5, 0.0], [0.0, 0.5], [0.0, -0.5]])
+    >>> result = frechet(M, x)
+    >>> abs(result.mean).max() < 1e-15, float(result.variance), bool(result.converged)
+    (True, 1.206948960812582, True)
+    """
+    xp = manifold._namespace(x)
+    samples, w = _arrange(manifold, x, weights, axis)
+    if max_iter < 1 or (steps is not None and steps < 0):
+        raise ValueError(f"max_iter must be at least 1 and steps at least 0, got {max_iter}, {steps}")
+    if init is not None:
+        check_floating(x, init)
+        wanted = (*samples.shape[1 : samples.ndim - len(manifold.point_shape)], *manifold.point_shape)
+        if tuple(init.shape) != wanted:
+            raise ValueError(f"init must have shape {wanted}, got {tuple(init.shape)}")
+    shim = backend_of(x)
+    parameters = [getattr(manifold, name) for name in manifold.parameters]
+    constant = manifold.detached()
+    frozen = shim.stop_gradient(samples), shim.stop_gradient(w)
+
+    result, radius = _solve(constant, *frozen, tol, max_iter, init, steps)
+    if shim.differentiable(samples, w, *parameters):
+        result = _differentiable(manifold, samples, w, constant, frozen, result)
+    if not shim.hides_values(result.mean) and steps is None:
+        _warn(manifold, result, radius, max_iter, xp)
+    return result
+
+
+def frechet_mean(manifold: GyroSpace, x: Array, weights: Array | None = None, **options: Any) -> Array:
+    """Return only the mean: see :func:`frechet` for the options."""
+    return frechet(manifold, x, weights, **options).mean
+
+
+def frechet_variance(
+    manifold: GyroSpace,
+    x: Array,
+    mean: Array | None = None,
+    weights: Array | None = None,
+    axis: int | tuple[int, ...] = 0,
+) -> Array:
+    """Return the mean squared distance of samples to ``mean``, the Fréchet mean by default.
+
+    Parameters
+    ----------
+    manifold, x, weights, axis
+        As in :func:`frechet`.
+    mean
+        Point to measure from, shape ``(*channels, *point_shape)``.
+    """
+    if mean is None:
+        return frechet(manifold, x, weights, axis).variance
+    samples, w = _arrange(manifold, x, weights, axis)
+    distance = manifold.dist(mean, samples)
+    return namespace_of(x).sum(w * distance * distance, axis=0)
+
+
+# ---------------------------------------------------------------------- the loop
+
+
+def _solve(
+    manifold: GyroSpace,
+    x: Array,
+    w: Array,
+    tol: float | None,
+    max_iter: int,
+    init: Array | None,
+    steps: int | None,
+) -> tuple[FrechetResult, Array]:
+    """Run the loop on samples (N, *channels, *point_shape); also return the largest distance."""
+    xp = namespace_of(x)
+    eps = float(xp.finfo(x.dtype).eps)
+    tol = 32.0 * eps if tol is None else tol
+    point = (None,) * len(manifold.point_shape)
+
+    def evaluate(mean: Array) -> tuple[Array, ...]:
+        c = manifold.relative_normal(mean, x)
+        g = weighted_sum(w, c)
+        square = xp.sum(c * c, axis=-1)
+        residual = safe_sqrt(xp.sum(g * g, axis=-1))
+        return c, g, residual, xp.sum(w * square, axis=0), xp.max(square, axis=0)
+
+    def newton(c: Array, g: Array) -> Array:
+        hessian = manifold.hessian(c, w)
+        return _inverse_times(manifold, hessian, g, rounds=8, floor=0.25)
+
+    def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        mean, step, best, variance, far, trial, count, done, converged = state
+        c, g, residual, v2, r2 = evaluate(trial)
+        better = residual < best
+        if steps is not None:
+            better = xp.logical_or(better, xp.logical_not(better))
+        take = xp.logical_and(better, xp.logical_not(done))
+        mean = xp.where(take[(..., *point)], trial, mean)
+        variance, far = xp.where(take, v2, variance), xp.where(take, r2, far)
+        spread = xp.sqrt(variance)
+        # a step that does not help, so close to the mean, only shows the rounding error
+        floor = xp.logical_and(xp.logical_not(better), best <= eps**0.5 * spread)
+        best = xp.where(take, residual, best)
+        small = best <= xp.maximum(tol * spread, manifold.resolution(mean))
+        count = count + xp.astype(xp.logical_not(done), count.dtype)
+        if steps is None:
+            converged = xp.logical_or(converged, xp.logical_or(small, floor))
+            done = xp.logical_or(done, converged)
+        step = xp.where(better[..., None], newton(c, g), 0.25 * step)
+        trial = xp.where(done[(..., *point)], mean, manifold.add(mean, manifold.from_normal(step)))
+        return mean, step, best, variance, far, trial, count, done, converged
+
+    start = manifold.start(x, w) if init is None else init
+    channels = x.shape[1 : x.ndim - len(manifold.point_shape)]
+    zero = xp.sum(w, axis=0) * 0.0
+    no = zero > 0
+    count = xp.astype(zero, xp.int32)
+    state = (
+        start,
+        xp.broadcast_to(zero[..., None], (*channels, manifold.dim)),
+        zero + xp.inf,
+        zero,
+        zero,
+        start,
+        count,
+        no,
+        no,
+    )
+    limit = max_iter if steps is None else steps + 1
+    loop = backend_of(x).while_loop
+    state = loop(lambda s: xp.logical_not(xp.all(s[7])), body, state, limit)
+    mean, _, best, variance, far, _, count, _, converged = state
+    if steps is not None:
+        converged = best <= xp.maximum(tol * xp.sqrt(variance), manifold.resolution(mean))
+    return FrechetResult(mean, variance, count, best, converged), xp.sqrt(far)
+
+
+def _inverse_times(
+    manifold: GyroSpace, hessian: Hessian, g: Array, rounds: int, floor: float
+) -> Array:
+    """Return H⁻¹g, linear in g: solved where H is small, by Chebyshev steps where it is large.
+
+    Where an eigenvalue may fall below ``floor`` (samples beyond a hemisphere), H is shifted up.
+    """
+    xp = namespace_of(g)
+    shift = xp.clip(floor - hessian.low, min=0.0)[..., None, None]
+    b = g[..., None]
+    if manifold.dim <= DENSE:
+        eye = xp.eye(manifold.dim, dtype=g.dtype, device=compat.device(g))
+        matrix = hessian.apply(xp.broadcast_to(eye, (*g.shape, manifold.dim))) + shift * eye
+        return xp.linalg.solve(matrix, b)[..., 0]
+    low, high = hessian.low[..., None, None] + shift, hessian.high[..., None, None] + shift
+    centre, half = 0.5 * (high + low), 0.5 * (high - low)
+    x = b / centre
+    step, factor = x, 2.0 * xp.ones_like(centre)
+    for _ in range(rounds):
+        factor = 1.0 / (1.0 - 0.25 * (half / centre) ** 2 * factor)
+        rest = b - hessian.apply(x) - shift * x
+        step = (factor - 1.0) * step + factor * rest / centre
+        x = x + step
+    return x[..., 0]
+
+
+def _differentiable(
+    manifold: GyroSpace,
+    x: Array,
+    w: Array,
+    constant: GyroSpace,
+    frozen: tuple[Array, Array],
+    result: FrechetResult,
+) -> FrechetResult:
+    """Give the converged mean its derivative: one Newton step from it, H held constant."""
+    xp = namespace_of(x)
+    hessian = constant.hessian(constant.relative_normal(result.mean, frozen[0]), frozen[1])
+    g = weighted_sum(w, manifold.relative_normal(result.mean, x))
+    step = _inverse_times(manifold, hessian, g, rounds=24, floor=1e-3)
+    mean = manifold.add(result.mean, manifold.from_normal(step))
+    distance = manifold.relative_normal(mean, x)
+    variance = xp.sum(w * xp.sum(distance * distance, axis=-1), axis=0)
+    return result._replace(mean=mean, variance=variance)
+
+
+# ---------------------------------------------------------------------- input and warnings
+
+
+def _arrange(
+    manifold: GyroSpace, x: Array, weights: Array | None, axis: int | tuple[int, ...]
+) -> tuple[Array, Array]:
+    """Return samples (N, *channels, *point_shape) and weights (N, *channels) that sum to one."""
+    xp = manifold._namespace(x)
+    batch = x.shape[: x.ndim - len(manifold.point_shape)]
+    if not batch:
+        raise ValueError(
+            f"expected a batch of points, shape (N, ..., {manifold.point_shape}), "
+            f"got one point of shape {tuple(x.shape)}: add a batch axis, x[None]"
+        )
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    for a in axes:
+        if not -len(batch) <= a < len(batch):
+            raise ValueError(
+                f"axis {a} is not one of the {len(batch)} batch axes of an array of shape "
+                f"{tuple(x.shape)} with points of shape {manifold.point_shape}"
+            )
+    axes = tuple(a % len(batch) for a in axes)
+    if len(set(axes)) != len(axes) or not axes:
+        raise ValueError(f"axis must name distinct batch axes, got {axis}")
+    reduced = tuple(batch[a] for a in axes)
+    if 0 in batch:
+        raise ValueError(f"an empty batch has no mean: x has shape {tuple(x.shape)}")
+    kept = tuple(a for a in range(len(batch)) if a not in axes)
+    order = (*axes, *kept)
+    channels = tuple(batch[a] for a in kept)
+    count = math.prod(reduced)
+    points = tuple(range(len(batch), x.ndim))
+    samples = xp.reshape(
+        xp.permute_dims(x, (*order, *points)), (count, *channels, *manifold.point_shape)
+    )
+    if weights is None:
+        w = xp.full((count, *channels), 1.0 / count, dtype=x.dtype, device=compat.device(x))
+        return samples, w
+    if not compat.is_array_api_obj(weights):
+        weights = xp.asarray(weights, dtype=x.dtype, device=compat.device(x))
+    namespace_of(x, weights)
+    weights = xp.astype(weights, x.dtype, copy=False)
+    if tuple(weights.shape) == reduced:
+        w = xp.reshape(weights, (count, *(1 for _ in channels)))
+        w = xp.broadcast_to(w, (count, *channels))
+    elif tuple(weights.shape) == tuple(batch):
+        w = xp.reshape(xp.permute_dims(weights, order), (count, *channels))
+    else:
+        raise ValueError(
+            f"weights must have the shape of the reduced axes, {reduced}, or of the whole batch, "
+            f"{tuple(batch)}; got {tuple(weights.shape)}"
+        )
+    total = xp.sum(w, axis=0)
+    if not backend_of(x).hides_values(w):
+        bad = bool(xp.any(xp.logical_not(w >= 0))) or bool(xp.any(xp.logical_not(total > 0)))
+        if bad or not bool(xp.all(xp.isfinite(total))):
+            raise ValueError(
+                "weights must be finite and non-negative, with a positive sum for every channel"
+            )
+    return samples, w / total
+
+
+def _warn(manifold: GyroSpace, result: FrechetResult, radius: Array, limit: int, xp: Any) -> None:
+    """Say that the mean did not converge, or that there may be more than one."""
+    bad = xp.logical_not(result.converged)
+    if bool(xp.any(bad)):
+        count = int(xp.sum(xp.astype(bad, xp.int32)))
+        worst = float(xp.max(xp.where(bad, result.residual, 0.0)))
+        warnings.warn(
+            f"the Fréchet mean on {manifold!r} did not converge in {limit} iterations "
+            f"({count} of {math.prod(bad.shape)} channels, largest residual {worst:.2e}): "
+            "raise max_iter or tol, check the data for NaN and for points off the manifold",
+            FrechetWarning,
+            stacklevel=3,
+        )
+    far = float(xp.max(radius))
+    if far >= manifold.convexity_radius:
+        warnings.warn(
+            f"the samples reach {far:.3f} from their mean on {manifold!r}, beyond the "
+            f"{manifold.convexity_radius:.3f} within which a mean is sure to be unique: "
+            "another mean may fit as well",
+            FrechetWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,340 @@
+r"""GyroSpace: six primitives a geometry supplies, and everything that follows from them, once.
+
+A geometry is a symmetric space with an identity :math:`e` whose left gyrotranslations are
+isometries. All of it is written in *normal coordinates at e*: the coordinates of
+:math:`\operatorname{Log}_e(x)` in an orthonormal basis of :math:`T_e\mathcal M`, a flat vector of
+length ``dim``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
+
+import array_api_compat as compat
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.scalar import safe_sqrt
+
+__all__ = ["GyroSpace", "Hessian"]
+
+
+@dataclass(frozen=True)
+class Hessian:
+    """The mean Hessian of half the squared distance, as an operator on normal coordinates."""
+
+    apply: Callable[[Array], Array]
+    """Multiply columns: an array of shape (*channels, dim, k) to one of the same shape."""
+    low: Array
+    """A lower bound of its eigenvalues, positive, of shape (*channels,)."""
+    high: Array
+    """An upper bound of its eigenvalues."""
+
+
+@dataclass(frozen=True)
+class GyroSpace(ABC):
+    """Base of every geometry.
+
+    A subclass states ``point_shape`` and ``dim``, writes :meth:`origin`, :meth:`add`,
+    :meth:`neg`, :meth:`to_normal`, :meth:`from_normal`, :meth:`push`, :meth:`pull`,
+    :meth:`project`, :meth:`violation` and :meth:`hessian`, and may override anything else where
+    it knows a faster or more accurate form; the law tests hold the override to the derived one.
+
+    Every operation broadcasts over leading axes and keeps library, dtype and device.
+    """
+
+    parameters: ClassVar[tuple[str, ...]] = ()
+    """The fields that may hold a number or a (traced, learnable) array; the others are sizes."""
+
+    def __post_init__(self) -> None:
+        _register_with_jax(type(self))
+
+    # ------------------------------------------------------------------ sizes
+
+    @property
+    @abstractmethod
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one point."""
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """Dimension: the length of the normal coordinates."""
+
+    @classmethod
+    @abstractmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the geometry, at its default parameters, whose points end in ``shape``."""
+
+    @classmethod
+    @abstractmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return small instances that stand for the family in tests, tables and pictures."""
+
+    # ------------------------------------------------------------------ primitives
+
+    @abstractmethod
+    def origin(self, like: Array) -> Array:
+        """Return the identity e, in the library, dtype and device of ``like``."""
+
+    @abstractmethod
+    def add(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition :math:`x \oplus y = \operatorname{Exp}_x(PT_{e \to x}(\operatorname{Log}_e y))`."""
+
+    @abstractmethod
+    def neg(self, x: Array) -> Array:
+        r"""Gyroinverse :math:`\ominus x`."""
+
+    @abstractmethod
+    def to_normal(self, x: Array) -> Array:
+        r"""Orthonormal coordinates of :math:`\operatorname{Log}_e(x)`, shape ``(..., dim)``."""
+
+    @abstractmethod
+    def from_normal(self, c: Array) -> Array:
+        r"""Inverse of :meth:`to_normal`: :math:`\operatorname{Exp}_e`."""
+
+    @abstractmethod
+    def push(self, x: Array, c: Array) -> Array:
+        r"""Carry normal coordinates at e to a tangent vector at x, by :math:`PT_{e \to x}`."""
+
+    @abstractmethod
+    def pull(self, x: Array, v: Array) -> Array:
+        r"""Inverse of :meth:`push`: a tangent vector at x to normal coordinates at e."""
+
+    @abstractmethod
+    def project(self, x: Array) -> Array:
+        """Return the nearest sensible point; points of the manifold are left where they are."""
+
+    @abstractmethod
+    def violation(self, x: Array) -> Array:
+        """Return how far each array is from being a point, relative to its size; 0 if it is one."""
+
+    @abstractmethod
+    def hessian(self, c: Array, weights: Array) -> Hessian:
+        r"""Mean Hessian at e of :math:`\tfrac12 d^2(\cdot, x_i)` over samples along the first axis.
+
+        ``c`` holds the samples' normal coordinates, shape ``(N, *channels, dim)``, and
+        ``weights`` of shape ``(N, *channels)`` sum to one over the first axis.
+        """
+
+    convexity_radius: ClassVar[float] = float("inf")
+    """Data inside a ball of this radius has one mean only."""
+
+    def contains(self, x: Array) -> Array:
+        """Tell, a sample at a time, whether ``x`` is a point to half the digits of its dtype."""
+        xp = self._namespace(x)
+        return self.violation(x) <= xp.finfo(x.dtype).eps ** 0.5
+
+    def resolution(self, x: Array) -> Array:
+        """Distance from x to its neighbours in floating point, up to a small factor."""
+        xp = self._namespace(x)
+        return xp.finfo(x.dtype).eps * (1.0 + self.norm(x))
+
+    # ------------------------------------------------------------------ derived gyro operations
+
+    def relative(self, x: Array, y: Array) -> Array:
+        r"""Return :math:`\ominus x \oplus y`: y as seen from x."""
+        return self.add(self.neg(x), y)
+
+    def relative_normal(self, x: Array, y: Array) -> Array:
+        r"""Normal coordinates of :math:`\ominus x \oplus y`."""
+        return self.to_normal(self.relative(x, y))
+
+    def scale(self, t: Array | float, x: Array) -> Array:
+        r"""Gyromultiplication :math:`t \odot x = \operatorname{Exp}_e(t \operatorname{Log}_e(x))`."""
+        self._namespace(x)
+        return self.from_normal(self._factor(t, x) * self.to_normal(x))
+
+    def norm(self, x: Array) -> Array:
+        r"""Gyronorm :math:`\|x\| = d(e, x)`."""
+        return _length(self.to_normal(x))
+
+    def dist(self, x: Array, y: Array) -> Array:
+        r"""Geodesic distance :math:`d(x, y) = \|\ominus x \oplus y\|`."""
+        return _length(self.relative_normal(x, y))
+
+    def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
+        r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1."""
+        return self.add(x, self.scale(t, self.relative(x, y)))
+
+    def gyration(self, x: Array, y: Array, z: Array) -> Array:
+        r"""Gyration :math:`\operatorname{gyr}[x, y]z = \ominus(x \oplus y) \oplus (x \oplus (y \oplus z))`."""
+        return self.relative(self.add(x, y), self.add(x, self.add(y, z)))
+
+    def coadd(self, x: Array, y: Array) -> Array:
+        r"""Coaddition :math:`x \boxplus y = x \oplus \operatorname{gyr}[x, \ominus y]\,y`."""
+        return self.add(x, self.gyration(x, self.neg(y), y))
+
+    def standardize(
+        self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
+    ) -> Array:
+        r"""Centre, scale and bias: :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))`."""
+        z = self.scale(factor, self.relative(mean, x))
+        return z if bias is None else self.add(bias, z)
+
+    # ------------------------------------------------------------------ Riemannian operators
+
+    def exp(self, x: Array, v: Array) -> Array:
+        r"""Exponential map: the point that the geodesic from x with velocity v reaches at time 1.
+
+        .. math:: \operatorname{Exp}_x(v) = x \oplus \operatorname{Exp}_e(PT_{x \to e} v)
+        """
+        return self.add(x, self.from_normal(self.pull(x, v)))
+
+    def log(self, x: Array, y: Array) -> Array:
+        r"""Logarithm, the inverse of :meth:`exp`: the velocity at x of the geodesic to y.
+
+        .. math:: \operatorname{Log}_x(y) = PT_{e \to x} \operatorname{Log}_e(\ominus x \oplus y)
+        """
+        return self.push(x, self.relative_normal(x, y))
+
+    def inner(self, x: Array, u: Array, v: Array) -> Array:
+        r"""Riemannian inner product :math:`\langle u, v \rangle_x` of two tangent vectors at x."""
+        c, d = self.pull(x, u), self.pull(x, v)
+        return namespace_of(c).sum(c * d, axis=-1)
+
+    def transport(self, x: Array, y: Array, v: Array) -> Array:
+        r"""Parallel transport of v from x to y along the geodesic between them.
+
+        .. math:: PT_{x \to y} = PT_{e \to y} \circ \operatorname{gyr}[y, \ominus x] \circ PT_{x \to e}
+        """
+        c = self.pull(x, v)
+        return self.push(y, self._gyrate_normal(y, self.neg(x), c))
+
+    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
+        """Apply the linear map that the gyration of x and y is in normal coordinates."""
+        return self.to_normal(self.gyration(x, y, self.from_normal(c)))
+
+    # ------------------------------------------------------------------ points to begin with
+
+    def start(self, x: Array, weights: Array) -> Array:
+        """First guess of the mean of samples along axis 0: the mean of their coordinates at e."""
+        return self.from_normal(weighted_sum(weights, self.to_normal(x)))
+
+    def random(
+        self,
+        *batch: int,
+        rng: int | np.random.Generator = 0,
+        like: Array | None = None,
+        spread: float = 1.0,
+    ) -> Array:
+        """Draw points whose coordinates at e are normal, at root mean square distance ``spread``.
+
+        Parameters
+        ----------
+        *batch
+            Shape of the sample; the result has shape ``(*batch, *point_shape)``.
+        rng
+            A seed or a NumPy generator: the same points on every library.
+        like
+            An array whose library, dtype and device to use; NumPy float64 by default.
+        spread
+            Root mean square distance from the identity.
+        """
+        generator = np.random.default_rng(rng)
+        c = generator.standard_normal((*batch, self.dim)) * (spread / self.dim**0.5)
+        like = np.empty(()) if like is None else like
+        return self.from_normal(backend_of(like).from_numpy(c, like))
+
+    # ------------------------------------------------------------------ helpers for geometries
+
+    def detached(self) -> Self:
+        """Return the same geometry with its parameters constant to differentiation."""
+        constant = {}
+        for name in self.parameters:
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)):
+                constant[name] = backend_of(value).stop_gradient(value)
+        return replace(self, **constant) if constant else self
+
+    def _namespace(self, *points: Array) -> Any:
+        """Return the namespace of ``points`` after checking library, shape, dtype and device."""
+        xp = namespace_of(*points)
+        k = len(self.point_shape)
+        for x in points:
+            if x.ndim < k or tuple(x.shape[x.ndim - k :]) != self.point_shape:
+                raise ValueError(
+                    f"{self!r} expects arrays of shape (..., {', '.join(map(str, self.point_shape))})"
+                    f", got {tuple(x.shape)}"
+                )
+        check_floating(*points)
+        return xp
+
+    def _parameter(self, name: str, like: Array) -> Any:
+        """Return a parameter as a Python float, or as an array in the dtype and device of ``like``."""
+        value = getattr(self, name)
+        if isinstance(value, (int, float)):
+            return float(value)
+        xp = namespace_of(like)
+        if compat.is_array_api_obj(value) and namespace_of(value) is xp:
+            return xp.astype(value, like.dtype, copy=False)
+        return xp.asarray(value, dtype=like.dtype, device=compat.device(like))
+
+    def _factor(self, t: Array | float, x: Array) -> Any:
+        """Return a scalar, or one scalar a point, ready to multiply normal coordinates."""
+        if isinstance(t, (int, float)):
+            return float(t)
+        xp = namespace_of(x)
+        if not compat.is_array_api_obj(t):
+            t = xp.asarray(t, dtype=x.dtype, device=compat.device(x))
+        return xp.astype(t, x.dtype, copy=False)[..., None]
+
+
+def check_floating(*arrays: Array) -> None:
+    """Raise unless ``arrays`` share one real floating dtype and one device."""
+    xp = namespace_of(*arrays)
+    first = arrays[0]
+    for x in arrays:
+        if not xp.isdtype(x.dtype, "real floating"):
+            raise TypeError(
+                f"expected a real floating dtype, got {x.dtype}: convert it first, "
+                "for example with xp.astype(x, xp.float64)"
+            )
+        if x.dtype != first.dtype:
+            raise TypeError(f"mixed dtypes {first.dtype} and {x.dtype}: cast one to the other first")
+        if compat.device(x) != compat.device(first):
+            raise ValueError(
+                f"arrays on devices {compat.device(first)} and {compat.device(x)}: "
+                "move them to one device first"
+            )
+
+
+def check_size(manifold: GyroSpace, *sizes: int) -> None:
+    """Raise unless every size is a positive integer."""
+    for size in sizes:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(
+                f"{type(manifold).__name__} needs a positive integer for each size, got {size!r}"
+            )
+
+
+def zeros(n: int, like: Array) -> Array:
+    """Return a zero vector in the library, dtype and device of ``like``."""
+    return namespace_of(like).zeros((n,), dtype=like.dtype, device=compat.device(like))
+
+
+def weighted_sum(weights: Array, x: Array) -> Array:
+    """Sum ``x`` of shape (N, *channels, k) over its first axis, with weights (N, *channels)."""
+    xp = namespace_of(weights, x)
+    rows = xp.moveaxis(weights, 0, -1)[..., None, :]
+    return xp.matmul(rows, xp.moveaxis(x, 0, -2))[..., 0, :]
+
+
+def _length(c: Array) -> Array:
+    return safe_sqrt(namespace_of(c).sum(c * c, axis=-1))
+
+
+_registered: set[type] = set()
+
+
+def _register_with_jax(cls: type[GyroSpace]) -> None:
+    """Make a geometry a pytree, its parameters the leaves, once JAX is there to be told."""
+    import sys
+
+    if cls in _registered or "jax" not in sys.modules:
+        return
+    _registered.add(cls)
+    register = sys.modules["jax"].tree_util.register_dataclass
+    sizes = [f.name for f in fields(cls) if f.name not in cls.parameters]
+    register(cls, data_fields=list(cls.parameters), meta_fields=sizes)

@@ -1,0 +1,31 @@
+"""The geometries, one file a family, and the registry that tests, docs and the demo go through."""
+
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.manifolds.constant_curvature import convert
+from gyrobn.manifolds.euclidean import Euclidean
+from gyrobn.manifolds.klein import Klein
+from gyrobn.manifolds.radius import Hyperboloid, Sphere
+from gyrobn.manifolds.stereographic import PoincareBall, ProjectedHypersphere, Stereographic
+
+__all__ = [
+    "REGISTRY",
+    "Euclidean",
+    "Hyperboloid",
+    "Klein",
+    "PoincareBall",
+    "ProjectedHypersphere",
+    "Sphere",
+    "Stereographic",
+    "convert",
+]
+
+REGISTRY: dict[str, type[GyroSpace]] = {
+    "euclidean": Euclidean,
+    "stereographic": Stereographic,
+    "poincare_ball": PoincareBall,
+    "projected_hypersphere": ProjectedHypersphere,
+    "hyperboloid": Hyperboloid,
+    "sphere": Sphere,
+    "klein": Klein,
+}
+"""Every geometry by the name that the estimator and the command line know it by."""

@@ -1,0 +1,424 @@
+r"""What the models of constant curvature share: one isometry, written in unit-time coordinates.
+
+Every model here is a way to write down a point :math:`(t, s)`, :math:`t \in \mathbb R`,
+:math:`s \in \mathbb R^n`, of the quadric
+
+.. math:: t^2 + K\|s\|^2 = 1,
+
+the hyperboloid for :math:`K < 0`, the plane :math:`t = 1` for :math:`K = 0`, the sphere for
+:math:`K > 0`. The identity is :math:`(1, 0)`. Left gyrotranslation by x is the boost or rotation
+that carries the identity to x and is the identity off the plane of the two:
+
+.. math:: t_{x \oplus y} = t_x t_y - K\langle s_x, s_y\rangle, \qquad
+          s_{x \oplus y} = s_y + \frac{t_y + t_{x \oplus y}}{1 + t_x}\, s_x .
+
+So a sum, and a whole normalization, is a linear combination of the arrays that came in, with a few
+scalars a sample.
+
+**Where the digits are.** Only :math:`t_{x\oplus y}` can suffer cancellation. Taken from the squared
+chord :math:`q` between the two points, :math:`t = 1 - Kq/2`, it does not: in ball coordinates
+:math:`p = s/(1+t)` the chord is :math:`q = (1+t_x)(1+t_y)\|p_x - p_y\|^2`, a product.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gyrobn.backends import Array, namespace_of
+from gyrobn.gyrospace import GyroSpace, Hessian, check_size, weighted_sum
+from gyrobn.scalar import arc, cosine, cotangent, safe_sqrt, sinc
+
+__all__ = ["ConstantCurvature", "convert"]
+
+
+@dataclass(frozen=True)
+class ConstantCurvature(GyroSpace):
+    """Base of the models of constant curvature; a model says how to lift a point and drop it."""
+
+    n: int
+    curvature: Any
+
+    parameters: ClassVar[tuple[str, ...]] = ("curvature",)
+    required_sign: ClassVar[int | None] = None
+    """The sign that the curvature must have, where the model has only one."""
+
+    def __post_init__(self) -> None:
+        check_size(self, self.n)
+        if isinstance(self.curvature, (int, float)):
+            value = float(self.curvature)
+            wrong = self.required_sign is not None and not value * self.required_sign > 0
+            if wrong or not abs(value) < float("inf"):
+                wanted = {None: "finite", -1: "negative", 1: "positive"}[self.required_sign]
+                raise ValueError(
+                    f"{type(self).__name__} needs a {wanted} sectional curvature, "
+                    f"got curvature={self.curvature!r}"
+                )
+        super().__post_init__()
+
+    @property
+    def sign(self) -> int | None:
+        """Sign of the curvature; ``None`` where it is a traced value that may have any."""
+        if self.required_sign is not None:
+            return self.required_sign
+        if isinstance(self.curvature, (int, float)):
+            return (self.curvature > 0) - (self.curvature < 0)
+        return None
+
+    @property
+    def convexity_radius(self) -> float:  # type: ignore[override]
+        r"""Radius :math:`\pi/(2\sqrt K)` of a hemisphere, where the curvature is positive."""
+        if self.sign == 1:
+            return float(1.5707963267948966 / float(self.curvature) ** 0.5)
+        return float("inf")
+
+    @property
+    def dim(self) -> int:
+        """Dimension n."""
+        return self.n
+
+    # ------------------------------------------------------------------ what a model supplies
+
+    def _lift(self, xp: Any, K: Any, x: Array) -> tuple[Array, Any, Array]:
+        """Return (t, a, v): the time, and a scalar and a vector whose product is s."""
+        raise NotImplementedError
+
+    def _drop(self, xp: Any, K: Any, t: Array, terms: list[tuple[Any, Array]]) -> Array:
+        """Return the point with time t whose spatial part is the sum of scalar times vector."""
+        raise NotImplementedError
+
+    def _chord(self, xp: Any, K: Any, x: Array, y: Array) -> Array:
+        """Return the squared chord q between x and y, without cancellation."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ gyro operations
+
+    def add(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition: the boost (K < 0) or rotation (K > 0) that carries the identity to x.
+
+        .. math:: t = 1 - \tfrac K2 q(\ominus x, y), \qquad
+                  s = s_y + \frac{t_y + t}{1 + t_x} s_x
+        """
+        return self.relative(self.neg(x), y)
+
+    def relative(self, x: Array, y: Array) -> Array:
+        r"""Return :math:`\ominus x \oplus y`, accurate also where x and y are far out and close."""
+        xp = self._namespace(x, y)
+        K = self._parameter("curvature", x)
+        t, _, terms = self._relative(xp, K, x, y)
+        return self._drop(xp, K, t, terms)
+
+    def _relative(self, xp: Any, K: Any, x: Array, y: Array) -> tuple[Array, Array, list[Any]]:
+        """Return time, squared chord and spatial terms of the point y seen from x."""
+        t_x, a_x, v_x = self._lift(xp, K, x)
+        t_y, a_y, v_y = self._lift(xp, K, y)
+        q = self._chord(xp, K, x, y)
+        t = 1.0 - 0.5 * K * q
+        move = -(t_y + t) / self._one_plus(xp, K, t_x, a_x, v_x)
+        return t, q, [(a_y, v_y), (move * a_x, v_x)]
+
+    def _one_plus(self, xp: Any, K: Any, t: Array, a: Any, v: Array) -> Array:
+        """Return 1 + t, from s where t is near -1 and the sum would cancel."""
+        if self.sign == -1:
+            return 1.0 + t
+        behind = t < 0
+        small = K * a * a * xp.vecdot(v, v) / (1.0 - xp.where(behind, t, 0.0))
+        return xp.where(behind, small, 1.0 + t)
+
+    def to_normal(self, x: Array) -> Array:
+        r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity, where
+        there is no direction.
+        """
+        xp = self._namespace(x)
+        K = self._parameter("curvature", x)
+        t, a, v = self._lift(xp, K, x)
+        return self._normal(xp, t, K * a * a * xp.vecdot(v, v), [(a, v)])
+
+    def relative_normal(self, x: Array, y: Array) -> Array:
+        r"""Normal coordinates of :math:`\ominus x \oplus y`."""
+        xp = self._namespace(x, y)
+        K = self._parameter("curvature", x)
+        t, q, terms = self._relative(xp, K, x, y)
+        if self.sign == -1:  # ‖s‖² = q(1 − Kq/4); on the sphere this cancels far from x
+            return self._normal(xp, t, K * q * (1.0 - 0.25 * K * q), terms)
+        s = combine(terms)
+        return self._normal(xp, t, K * xp.vecdot(s, s), [(1.0, s)])
+
+    def _normal(self, xp: Any, t: Array, u: Array, terms: list[tuple[Any, Array]]) -> Array:
+        ratio = arc(u, t, self.sign)
+        if self.sign != -1:
+            ratio = xp.where(xp.isfinite(ratio), ratio, xp.nan)
+        return combine([(ratio * a, v) for a, v in terms])
+
+    def from_normal(self, c: Array) -> Array:
+        r"""Point :math:`(\cos_K\theta,\; c \sin_K\theta/\theta)`, :math:`\theta = \sqrt{|K|}\|c\|`.
+
+        Hyperbolic angles stop where the square of cosh would overflow: 44 in float32, 354 in
+        float64.
+        """
+        xp = namespace_of(c)
+        self._check_coordinates(c)
+        K = self._parameter("curvature", c)
+        u = K * xp.vecdot(c, c)
+        a = self._saturation(xp, u)
+        u = a * a * u
+        return self._drop(xp, K, cosine(u, self.sign), [(a * sinc(u, self.sign), c)])
+
+    def _saturation(self, xp: Any, u: Array) -> Any:
+        """Return the factor, at most 1, that keeps the hyperbolic angle sqrt(-u) representable."""
+        if self.sign is not None and self.sign >= 0:
+            return 1.0
+        top = _largest_square(xp, u.dtype)
+        return xp.where(-u > top, xp.sqrt(top / xp.where(-u > top, -u, top)), 1.0)
+
+    def scale(self, t: Array | float, x: Array) -> Array:
+        r"""Gyromultiplication: the angle times t, :math:`s \mapsto s\,\sin_K(t\theta)/\sin_K\theta`.
+
+        On the sphere, :math:`t\theta = \pi` gives the point opposite to the identity.
+        """
+        xp = self._namespace(x)
+        K = self._parameter("curvature", x)
+        time, a, v = self._lift(xp, K, x)
+        u = K * a * a * xp.vecdot(v, v)
+        angle = arc(u, time, self.sign)
+        if self.sign != -1:
+            angle = xp.where(xp.isfinite(angle), angle, xp.nan)
+        factor = self._scalar(t, x)
+        u = angle * angle * u
+        time, stretch = self._turn(xp, factor, u)
+        return self._drop(xp, K, time, [(stretch * angle * a, v)])
+
+    def _scalar(self, t: Array | float, x: Array) -> Any:
+        factor = self._factor(t, x)
+        return factor if isinstance(factor, float) else factor[..., 0]
+
+    def _turn(self, xp: Any, factor: Any, u: Array) -> tuple[Array, Array]:
+        """Return cos and sin/angle, relative to the angle before, of ``factor`` times the angle."""
+        u = factor * factor * u
+        a = self._saturation(xp, u)
+        u = a * a * u
+        return cosine(u, self.sign), factor * a * sinc(u, self.sign)
+
+    def standardize(
+        self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
+    ) -> Array:
+        r"""Centre, scale and bias in one linear combination :math:`a_i x_i + b_i \mu + c_i \beta`."""
+        xp = self._namespace(x, mean, *(() if bias is None else (bias,)))
+        K = self._parameter("curvature", x)
+        t, q, terms = self._relative(xp, K, mean, x)
+        u = 0.25 * K * q
+        half = arc(u, safe_sqrt(1.0 - u), self.sign)  # the chord subtends half the angle
+        angle = half * half * K * q
+        t, stretch = self._turn(xp, self._scalar(factor, x), angle)
+        stretch = stretch / sinc(angle, self.sign)
+        terms = [(stretch * a, v) for a, v in terms]
+        if bias is not None:
+            t_b, a_b, v_b = self._lift(xp, K, bias)
+            t_z = t
+            t = t_b * t_z - K * a_b * sum(a * xp.vecdot(v, v_b) for a, v in terms)
+            move = (t_z + t) / self._one_plus(xp, K, t_b, a_b, v_b)
+            terms.append((move * a_b, v_b))
+        return self._drop(xp, K, t, terms)
+
+    def norm(self, x: Array) -> Array:
+        r"""Distance from the identity."""
+        xp = self._namespace(x)
+        K = self._parameter("curvature", x)
+        t, a, v = self._lift(xp, K, x)
+        length = safe_sqrt(a * a * xp.vecdot(v, v))
+        if self.sign == 1:  # also right at the point opposite to the identity
+            k = root(xp, K)
+            return xp.atan2(k * length, t) / k
+        return length * arc(K * length * length, t, self.sign)
+
+    def dist(self, x: Array, y: Array) -> Array:
+        r"""Distance from the chord: :math:`\sin_K^2(\sqrt{|K|}\,d/2) = |K| q/4`.
+
+        On the sphere the complementary chord :math:`\bar q = 4/K - q` is measured too,
+        :math:`\tan(\sqrt K d/2) = \sqrt{q/\bar q}`, so that antipodal points lose no digits.
+        """
+        xp = self._namespace(x, y)
+        K = self._parameter("curvature", x)
+        q = self._chord(xp, K, x, y)
+        if self.sign == 1:
+            t_x, a_x, v_x = self._lift(xp, K, x)
+            t_y, a_y, v_y = self._lift(xp, K, y)
+            s = combine([(a_x, v_x), (a_y, v_y)])
+            opposite = xp.vecdot(s, s) + (t_x + t_y) ** 2 / K
+            return 2.0 * xp.atan2(safe_sqrt(q), safe_sqrt(opposite)) / root(xp, K)
+        u = 0.25 * K * q
+        return safe_sqrt(q) * arc(u, safe_sqrt(1.0 - u), self.sign)
+
+    def gyration(self, x: Array, y: Array, z: Array) -> Array:
+        r"""Gyration: a rotation of the spatial part in the plane of x and y.
+
+        With :math:`p = s/(1+t)`, the ball coordinates of x and y,
+
+        .. math:: \operatorname{gyr}[x, y] s = s + 2\,\frac{A p_x + B p_y}{D}, \quad
+            \begin{aligned}
+            A &= -K^2\langle p_x, s\rangle\|p_y\|^2 - K\langle p_y, s\rangle
+                 + 2K^2\langle p_x, p_y\rangle\langle p_y, s\rangle,\\
+            B &= -K^2\langle p_y, s\rangle\|p_x\|^2 + K\langle p_x, s\rangle,\\
+            D &= 1 - 2K\langle p_x, p_y\rangle + K^2\|p_x\|^2\|p_y\|^2 .
+            \end{aligned}
+        """
+        xp = self._namespace(x, y, z)
+        K = self._parameter("curvature", x)
+        t, a, v = self._lift(xp, K, z)
+        turned = self._rotate(xp, K, x, y, combine([(a, v)]))
+        return self._drop(xp, K, t, [(1.0, turned)])
+
+    def _rotate(self, xp: Any, K: Any, x: Array, y: Array, s: Array) -> Array:
+        (p_x, w_x), (p_y, w_y) = (self._ball(xp, K, z) for z in (x, y))
+        xy, xx, yy = xp.vecdot(p_x, p_y), xp.vecdot(p_x, p_x), xp.vecdot(p_y, p_y)
+        xs, ys = xp.vecdot(p_x, s), xp.vecdot(p_y, s)
+        total = p_x + p_y
+        D = w_x * w_y - K * xp.vecdot(total, total)  # the same, where K < 0 without cancellation
+        A = K * K * (2.0 * xy * ys - xs * yy) - K * ys
+        B = K * xs - K * K * ys * xx
+        return combine([(1.0, s), (2.0 * A / D, p_x), (2.0 * B / D, p_y)])
+
+    def _ball(self, xp: Any, K: Any, x: Array) -> tuple[Array, Array]:
+        """Return ball coordinates p = s/(1+t) and 1 + K‖p‖² = 2/(1+t)."""
+        t, a, v = self._lift(xp, K, x)
+        inverse = 1.0 / self._one_plus(xp, K, t, a, v)
+        return combine([(a * inverse, v)]), 2.0 * inverse
+
+    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
+        xp = self._namespace(x, y)
+        return self._rotate(xp, self._parameter("curvature", x), x, y, c)
+
+    # ------------------------------------------------------------------ the mean
+
+    def hessian(self, c: Array, weights: Array) -> Hessian:
+        r"""Mean of :math:`h I + (1-h)\,cc^\top/\|c\|^2`, :math:`h = a\cot_K a`, :math:`a = \sqrt{|K|}\|c\|`."""
+        xp = namespace_of(c)
+        K = self._parameter("curvature", c)
+        square = xp.vecdot(c, c)
+        # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
+        h = xp.clip(cotangent(K * square, self.sign), min=-1e3)
+        mean = xp.sum(weights * h, axis=0)
+        rank_one = weights * (1.0 - h) / xp.where(square > 0, square, 1.0)
+        rows = xp.moveaxis(c, 0, -2)
+        columns = xp.matrix_transpose(rows * xp.moveaxis(rank_one, 0, -1)[..., None])
+
+        def apply(v: Array) -> Array:
+            return mean[..., None, None] * v + xp.matmul(columns, xp.matmul(rows, v))
+
+        return Hessian(apply, xp.clip(mean, max=1.0), xp.clip(mean, min=1.0))
+
+    def start(self, x: Array, weights: Array) -> Array:
+        """First guess of the mean: the centroid in the ambient space, put back on the quadric."""
+        xp = self._namespace(x)
+        K = self._parameter("curvature", x)
+        t, a, v = self._lift(xp, K, x)
+        t = xp.sum(weights * t, axis=0)
+        s = weighted_sum(weights * a, v)
+        square = t * t + K * xp.vecdot(s, s)
+        good = square > 0
+        size = xp.sqrt(xp.where(good, square, 1.0))
+        t, s = xp.where(good, t / size, 1.0), xp.where(good[..., None], s / size[..., None], 0.0)
+        return self._drop(xp, K, t, [(1.0, s)])
+
+    def resolution(self, x: Array) -> Array:
+        """Distance between neighbouring floating-point numbers at x."""
+        xp = self._namespace(x)
+        _, a, v = self._lift(xp, self._parameter("curvature", x), x)
+        return xp.finfo(x.dtype).eps * a * xp.sqrt(xp.vecdot(v, v))
+
+    # ------------------------------------------------------------------ tangent vectors
+
+    def push(self, x: Array, c: Array) -> Array:
+        r"""Transport from the identity: :math:`\dot t = -K\langle s, c\rangle`,
+        :math:`\dot s = c + \frac{\dot t}{1+t} s`.
+        """
+        xp = self._namespace(x)
+        K = self._parameter("curvature", x)
+        t, a, v = self._lift(xp, K, x)
+        rate = -K * a * xp.vecdot(v, c)
+        turn = rate / self._one_plus(xp, K, t, a, v)
+        return self._drop_tangent(xp, K, x, rate, combine([(1.0, c), (turn * a, v)]))
+
+    def pull(self, x: Array, v: Array) -> Array:
+        r"""Transport to the identity: :math:`c = \dot s - \frac{\dot t}{1+t} s`."""
+        xp = self._namespace(x, v)
+        K = self._parameter("curvature", x)
+        rate, c = self._lift_tangent(xp, K, x, v)
+        t, a, s = self._lift(xp, K, x)
+        turn = rate / self._one_plus(xp, K, t, a, s)
+        return combine([(1.0, c), (-turn * a, s)])
+
+    def _lift_tangent(self, xp: Any, K: Any, x: Array, v: Array) -> tuple[Array, Array]:
+        """Return the differential (t', s') of the lift at x along v."""
+        raise NotImplementedError
+
+    def _drop_tangent(self, xp: Any, K: Any, x: Array, rate: Array, s: Array) -> Array:
+        """Return the tangent vector of the model at x whose lift is (rate, s)."""
+        raise NotImplementedError
+
+    def _check_coordinates(self, c: Array) -> None:
+        if c.shape[-1:] != (self.n,):
+            raise ValueError(
+                f"{self!r} expects normal coordinates of shape (..., {self.n}), got {tuple(c.shape)}"
+            )
+
+
+def convert(source: ConstantCurvature, target: ConstantCurvature, x: Array, *tangents: Array) -> Any:
+    r"""Carry points from one model to another of the same curvature, with tangent vectors.
+
+    The map is the isometry of the paper (stereographic to radius and back, Klein to ball and back,
+    and their compositions). It preserves :math:`\oplus` and :math:`\odot`; its differential is
+    ``target.push(φ(x), source.pull(x, v))``.
+
+    Parameters
+    ----------
+    source, target
+        The two models, of equal dimension and curvature.
+    x
+        Points of ``source``.
+    *tangents
+        Tangent vectors at x, if any.
+
+    Returns
+    -------
+    The points in ``target``; with tangent vectors, a tuple of points and vectors.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import Klein, PoincareBall
+    >>> convert(PoincareBall(2), Klein(2), np.asarray([0.5, 0.0]))
+    array([0.8, 0. ])
+    """
+    same = source.n == target.n and (
+        source.curvature is target.curvature or bool(source.curvature == target.curvature)
+    )
+    if not same:
+        raise ValueError(
+            f"{source!r} and {target!r} differ in dimension or curvature, so no isometry joins them"
+        )
+    xp = source._namespace(x)
+    K = source._parameter("curvature", x)
+    t, a, v = source._lift(xp, K, x)
+    y = target._drop(xp, K, t, [(a, v)])
+    if not tangents:
+        return y
+    return y, *(target.push(y, source.pull(x, u)) for u in tangents)
+
+
+def combine(terms: list[tuple[Any, Array]]) -> Array:
+    """Sum scalar times vector; a scalar is a Python float or one number a sample."""
+    total: Any = None
+    for a, v in terms:
+        term = (v if a == 1.0 else a * v) if isinstance(a, float) else a[..., None] * v
+        total = term if total is None else total + term
+    return total
+
+
+def root(xp: Any, K: Any) -> Any:
+    """Return the square root of |K|, for a curvature known not to be zero."""
+    return abs(K) ** 0.5 if isinstance(K, float) else xp.sqrt(xp.abs(K))
+
+
+def _largest_square(xp: Any, dtype: Any) -> float:
+    """Return the square of the largest angle whose cosh has a square in ``dtype``."""
+    return float((0.495 * math.log(float(xp.finfo(dtype).max))) ** 2)

@@ -1,0 +1,112 @@
+"""Euclidean space: the flat case, where GyroBN is ordinary batch normalization."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from gyrobn.backends import Array
+from gyrobn.gyrospace import GyroSpace, Hessian, check_size, zeros
+
+__all__ = ["Euclidean", "flat_hessian"]
+
+
+@dataclass(frozen=True)
+class Euclidean(GyroSpace):
+    r"""The vector space :math:`\mathbb R^n`, with :math:`x \oplus y = x + y`.
+
+    Normalization uses one variance for the whole vector, :math:`v^2 = \frac1N\sum\|x_i-\mu\|^2`;
+    for a variance a coordinate, as in ordinary batch normalization, make the coordinates channels
+    of ``Euclidean(1)``.
+
+    Parameters
+    ----------
+    n
+        Number of coordinates.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Euclidean(2).add(np.asarray([1.0, 2.0]), np.asarray([0.5, 0.5]))
+    array([1.5, 2.5])
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        check_size(self, self.n)
+        super().__post_init__()
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one point: ``(n,)``."""
+        return (self.n,)
+
+    @property
+    def dim(self) -> int:
+        """Dimension n."""
+        return self.n
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the space whose points are the last axis of ``shape``."""
+        return cls(shape[-1])
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return the plane and a space of five dimensions."""
+        return cls(2), cls(5)
+
+    def origin(self, like: Array) -> Array:
+        """Return the zero vector."""
+        return zeros(self.n, like)
+
+    def add(self, x: Array, y: Array) -> Array:
+        """Sum x + y."""
+        self._namespace(x, y)
+        return x + y
+
+    def neg(self, x: Array) -> Array:
+        """Negative -x."""
+        self._namespace(x)
+        return -x
+
+    def to_normal(self, x: Array) -> Array:
+        """Return x itself."""
+        self._namespace(x)
+        return x
+
+    def from_normal(self, c: Array) -> Array:
+        """Return c itself."""
+        self._namespace(c)
+        return c
+
+    def push(self, x: Array, c: Array) -> Array:
+        """Return c itself: tangent spaces are all the same."""
+        return c + 0.0 * x
+
+    def pull(self, x: Array, v: Array) -> Array:
+        """Return v itself."""
+        return v + 0.0 * x
+
+    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
+        return c
+
+    def project(self, x: Array) -> Array:
+        """Return x itself: every vector is a point."""
+        self._namespace(x)
+        return x
+
+    def violation(self, x: Array) -> Array:
+        """Return 0 for every finite vector and infinity for the others."""
+        xp = self._namespace(x)
+        finite = xp.all(xp.isfinite(x), axis=-1)
+        return xp.where(finite, xp.zeros_like(x[..., 0]), xp.inf)
+
+    def hessian(self, c: Array, weights: Array) -> Hessian:
+        """Return the identity."""
+        return flat_hessian(self._namespace(c), weights)
+
+
+def flat_hessian(xp: Any, weights: Array) -> Hessian:
+    """Return the Hessian of a flat metric: the identity, so that one Newton step is exact."""
+    one = xp.sum(weights, axis=0)
+    return Hessian(lambda v: v, one, one)

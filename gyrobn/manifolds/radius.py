@@ -1,0 +1,179 @@
+r"""The radius model: the hyperboloid and the sphere, in :math:`\mathbb R^{n+1}` with time first."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from gyrobn.backends import Array, namespace_of
+from gyrobn.gyrospace import zeros
+from gyrobn.manifolds.constant_curvature import ConstantCurvature, combine, root
+from gyrobn.scalar import safe_sqrt
+
+__all__ = ["Hyperboloid", "Radius", "Sphere"]
+
+
+@dataclass(frozen=True)
+class Radius(ConstantCurvature):
+    r"""Common part of :class:`Hyperboloid` and :class:`Sphere`: :math:`x = (x_t, x_s)`.
+
+    With :math:`k = \sqrt{|K|}`, a point lifts to :math:`t = k x_t`, :math:`s = x_s`.
+    """
+
+    n: int
+    curvature: Any
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one point: ``(n + 1,)``."""
+        return (self.n + 1,)
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the model whose points are the last axis of ``shape``."""
+        return cls(shape[-1] - 1)
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return the surface, and a model of another curvature."""
+        return cls(2), cls(5, 0.5 * cls.curvature)
+
+    def origin(self, like: Array) -> Array:
+        r"""Return :math:`(1/\sqrt{|K|}, 0, \dots, 0)`."""
+        xp = namespace_of(like)
+        K = self._parameter("curvature", like)
+        time = xp.ones_like(zeros(1, like)) / root(xp, K)
+        return xp.concat([time, zeros(self.n, like)])
+
+    def add(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition: one inner product and one combination.
+
+        .. math:: (x \oplus y)_t = k x_t y_t - \tfrac{K}{k} \langle x_s, y_s\rangle, \qquad
+                  (x \oplus y)_s = y_s + \frac{k y_t + k (x \oplus y)_t}{1 + k x_t}\, x_s
+
+        At :math:`x = -e` on the sphere there is no translation, and the result is NaN.
+        """
+        xp = self._namespace(x, y)
+        K = self._parameter("curvature", x)
+        t_x, _, s_x = self._lift(xp, K, x)
+        t_y, _, s_y = self._lift(xp, K, y)
+        t = t_x * t_y - K * xp.vecdot(s_x, s_y)
+        move = (t_y + t) / self._one_plus(xp, K, t_x, 1.0, s_x)
+        return self._drop(xp, K, t, [(1.0, s_y), (move, s_x)])
+
+    def neg(self, x: Array) -> Array:
+        """Gyroinverse: the spatial part changes its sign."""
+        xp = self._namespace(x)
+        return xp.concat([x[..., :1], -x[..., 1:]], axis=-1)
+
+    def _lift(self, xp: Any, K: Any, x: Array) -> tuple[Array, Any, Array]:
+        return root(xp, K) * x[..., 0], 1.0, x[..., 1:]
+
+    def _drop(self, xp: Any, K: Any, t: Array, terms: list[tuple[Any, Array]]) -> Array:
+        s = combine(terms)
+        time = xp.broadcast_to(t / root(xp, K), s.shape[:-1])
+        return xp.concat([time[..., None], s], axis=-1)
+
+    def _lift_tangent(self, xp: Any, K: Any, x: Array, v: Array) -> tuple[Array, Array]:
+        return root(xp, K) * v[..., 0], v[..., 1:]
+
+    def _drop_tangent(self, xp: Any, K: Any, x: Array, rate: Array, s: Array) -> Array:
+        return self._drop(xp, K, rate, [(1.0, s)])
+
+
+@dataclass(frozen=True)
+class Hyperboloid(Radius):
+    r"""The upper sheet :math:`\|x_s\|^2 - x_t^2 = 1/K`, :math:`x_t > 0`, K < 0 (Lorentz model).
+
+    Parameters
+    ----------
+    n
+        Dimension; points have n + 1 coordinates, time first.
+    curvature
+        Sectional curvature K, negative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> M = Hyperboloid(2)
+    >>> x = M.from_normal(np.asarray([1.0, 0.0]))
+    >>> x.round(4)
+    array([1.5431, 1.1752, 0.    ])
+    >>> float(M.norm(x))
+    1.0
+    """
+
+    n: int
+    curvature: Any = -1.0
+    required_sign: ClassVar[int | None] = -1
+
+    def _chord(self, xp: Any, K: Any, x: Array, y: Array) -> Array:
+        # (1+t_x)(1+t_y)‖p_x − p_y‖² with p = s/(1+t), without forming p for the whole batch
+        t_x, _, s_x = self._lift(xp, K, x)
+        t_y, _, s_y = self._lift(xp, K, y)
+        ratio = (1.0 + t_y) / (1.0 + t_x)
+        gap = s_y - ratio[..., None] * s_x
+        return xp.vecdot(gap, gap) / ratio
+
+    def project(self, x: Array) -> Array:
+        """Recompute the time from the spatial part, where the point is off the sheet."""
+        xp = self._namespace(x)
+        K = self._parameter("curvature", x)
+        s = x[..., 1:]
+        t = xp.sqrt(1.0 - K * xp.vecdot(s, s))
+        on = xp.concat([(t / root(xp, K))[..., None], s], axis=-1)
+        return xp.where(self.contains(x)[..., None], x, on)
+
+    def violation(self, x: Array) -> Array:
+        r"""Return :math:`|x_t - \sqrt{\|x_s\|^2 - 1/K}|`, relative to that root."""
+        xp = self._namespace(x)
+        K = self._parameter("curvature", x)
+        t, _, s = self._lift(xp, K, x)
+        right = xp.sqrt(1.0 - K * xp.vecdot(s, s))
+        off = xp.abs(t - right) / right
+        return xp.where(xp.all(xp.isfinite(x), axis=-1), off, xp.inf)
+
+
+@dataclass(frozen=True)
+class Sphere(Radius):
+    r"""The sphere :math:`\|x\|^2 = 1/K`, K > 0, with identity :math:`e = (1/\sqrt K, 0, \dots)`.
+
+    Nothing is singular but :math:`-e`: it has no direction from e (``to_normal`` is NaN) and no
+    translation carries e to it (``add`` with x = -e is NaN). Sums and multiples that *arrive* at
+    -e are right, where the projected hypersphere has infinity.
+
+    Parameters
+    ----------
+    n
+        Dimension; points have n + 1 coordinates, time first.
+    curvature
+        Sectional curvature K, positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> M = Sphere(2)
+    >>> x = np.asarray([0.0, 1.0, 0.0])
+    >>> M.scale(2.0, x).round(12) + 0.0  # twice a quarter turn: opposite to the identity
+    array([-1.,  0.,  0.])
+    """
+
+    n: int
+    curvature: Any = 1.0
+    required_sign: ClassVar[int | None] = 1
+
+    def _chord(self, xp: Any, K: Any, x: Array, y: Array) -> Array:
+        gap = x - y
+        return xp.vecdot(gap, gap)
+
+    def project(self, x: Array) -> Array:
+        """Divide by the length, where the point is off the sphere; the zero vector goes to e."""
+        xp = self._namespace(x)
+        size = root(xp, self._parameter("curvature", x)) * safe_sqrt(xp.vecdot(x, x))
+        some = size > 0
+        on = xp.where(some[..., None], x / xp.where(some, size, 1.0)[..., None], self.origin(x))
+        return xp.where(self.contains(x)[..., None], x, on)
+
+    def violation(self, x: Array) -> Array:
+        r"""Return :math:`|\sqrt K\|x\| - 1|`."""
+        xp = self._namespace(x)
+        size = root(xp, self._parameter("curvature", x)) * safe_sqrt(xp.vecdot(x, x))
+        return xp.where(xp.all(xp.isfinite(x), axis=-1), xp.abs(size - 1.0), xp.inf)

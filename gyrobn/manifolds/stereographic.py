@@ -1,0 +1,194 @@
+r"""The stereographic model of every constant curvature: Poincaré ball, plane, projected sphere."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from gyrobn.backends import Array
+from gyrobn.gyrospace import zeros
+from gyrobn.manifolds.constant_curvature import ConstantCurvature, combine
+from gyrobn.scalar import safe_sqrt
+
+__all__ = ["PoincareBall", "ProjectedHypersphere", "Stereographic"]
+
+
+@dataclass(frozen=True)
+class Stereographic(ConstantCurvature):
+    r"""The K-stereographic model, for any real curvature K, smooth through K = 0.
+
+    Points are vectors of :math:`\mathbb R^n` with :math:`K\|x\|^2 > -1`; the metric is
+    :math:`\lambda_x^2` times the Euclidean one, :math:`\lambda_x = 2/(1 + K\|x\|^2)`. (At K = 0
+    that is four times the Euclidean metric.) A point lifts to
+
+    .. math:: t = \frac{1 - K\|x\|^2}{1 + K\|x\|^2}, \qquad s = \lambda_x x, \qquad
+              q(x, y) = \lambda_x\lambda_y\|x - y\|^2 .
+
+    For K > 0 the model is a sphere without one point: an operation that arrives there returns
+    infinite coordinates. Where that can happen, :class:`~gyrobn.Sphere` is the better model.
+
+    Parameters
+    ----------
+    n
+        Dimension.
+    curvature
+        Sectional curvature K: a number, or an array if it is to be learnt.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> M = Stereographic(2, curvature=-1.0)
+    >>> M.add(np.asarray([0.5, 0.0]), np.asarray([0.5, 0.0]))
+    array([0.8, 0. ])
+    """
+
+    n: int
+    curvature: Any = -1.0
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one point: ``(n,)``."""
+        return (self.n,)
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the model whose points are the last axis of ``shape``."""
+        return cls(shape[-1])
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return instances on both sides of zero curvature, and at it."""
+        return cls(2, -1.0), cls(3, -0.3), cls(3, 0.0), cls(3, 0.3)
+
+    def origin(self, like: Array) -> Array:
+        """Return the zero vector."""
+        return zeros(self.n, like)
+
+    def neg(self, x: Array) -> Array:
+        """Negative -x."""
+        self._namespace(x)
+        return -x
+
+    def _lift(self, xp: Any, K: Any, x: Array) -> tuple[Array, Any, Array]:
+        square = K * xp.vecdot(x, x)
+        # on and beyond the boundary the model ends; there it continues as if a last digit inside
+        w = xp.clip(1.0 + square, min=xp.finfo(x.dtype).eps)
+        return 2.0 / w - 1.0 if self.sign == -1 else (1.0 - square) / w, 2.0 / w, x
+
+    def _drop(self, xp: Any, K: Any, t: Array, terms: list[tuple[Any, Array]]) -> Array:
+        eps = float(xp.finfo(t.dtype).eps)
+        if self.sign == -1:
+            # s/(1 + t), held inside the ball where 1 + t would round to t
+            ratio = 1.0 / (t + xp.clip(2.0 * eps * t, min=1.0))
+            return combine([(ratio * a, v) for a, v in terms])
+        s = combine(terms)
+        if self.sign == 0:
+            return 0.5 * s
+        w = self._one_plus(xp, K, t, 1.0, s)
+        if self.sign is None:  # the boundary of a ball whose curvature is not known in advance
+            w = w + xp.clip(2.0 * eps * t - 1.0, min=0.0)
+        away = xp.abs(w) > 0
+        p = s / xp.where(away, w, 1.0)[..., None]
+        return xp.where(away[..., None], p, xp.inf)
+
+    def _chord(self, xp: Any, K: Any, x: Array, y: Array) -> Array:
+        gap = x - y
+        return self._lift(xp, K, x)[1] * self._lift(xp, K, y)[1] * xp.vecdot(gap, gap)
+
+    def push(self, x: Array, c: Array) -> Array:
+        r"""Transport from the identity: :math:`v = c/\lambda_x`, since the model is conformal."""
+        xp = self._namespace(x)
+        _, factor, _ = self._lift(xp, self._parameter("curvature", x), x)
+        return c / factor[..., None]
+
+    def pull(self, x: Array, v: Array) -> Array:
+        r"""Transport to the identity: :math:`c = \lambda_x v`."""
+        xp = self._namespace(x, v)
+        _, factor, _ = self._lift(xp, self._parameter("curvature", x), x)
+        return factor[..., None] * v
+
+    def project(self, x: Array) -> Array:
+        r"""Pull points on or outside the boundary back to :math:`\sqrt{-K}\|x\| = 1 - \sqrt\epsilon`."""
+        xp = self._namespace(x)
+        return pull_inside(xp, self._parameter("curvature", x), x)
+
+    def violation(self, x: Array) -> Array:
+        """Return how far the norm exceeds that of the boundary, relative to it; never 0 on it."""
+        xp = self._namespace(x)
+        return outside_ball(xp, self._parameter("curvature", x), x)
+
+    def contains(self, x: Array) -> Array:
+        """Tell whether each point is finite and strictly inside the boundary."""
+        return self.violation(x) == 0
+
+
+@dataclass(frozen=True)
+class PoincareBall(Stereographic):
+    r"""The Poincaré ball :math:`\{x : \|x\|^2 < -1/K\}`, K < 0, with Möbius addition.
+
+    Parameters
+    ----------
+    n
+        Dimension.
+    curvature
+        Sectional curvature K, negative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> M = PoincareBall(2)
+    >>> float(M.dist(np.zeros(2), np.asarray([0.5, 0.0])))  # 2 artanh(0.5)
+    1.0986122886681098
+    """
+
+    n: int
+    curvature: Any = -1.0
+    required_sign: ClassVar[int | None] = -1
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return the disc, and a ball of another curvature."""
+        return cls(2), cls(5, -2.0)
+
+
+@dataclass(frozen=True)
+class ProjectedHypersphere(Stereographic):
+    r"""The stereographic projection of a sphere, K > 0: :math:`\mathbb R^n` and a point at infinity.
+
+    Parameters
+    ----------
+    n
+        Dimension.
+    curvature
+        Sectional curvature K, positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> M = ProjectedHypersphere(2)
+    >>> float(M.dist(np.zeros(2), np.asarray([1.0, 0.0])))  # a quarter of a great circle
+    1.5707963267948966
+    """
+
+    n: int
+    curvature: Any = 1.0
+    required_sign: ClassVar[int | None] = 1
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return the plane model of the sphere, and one of another curvature."""
+        return cls(2), cls(5, 0.5)
+
+
+def outside_ball(xp: Any, K: Any, x: Array) -> Array:
+    """Return by how much sqrt(-K)‖x‖ exceeds 1, at least an ulp on the boundary; 0 inside."""
+    size = safe_sqrt(-K * xp.vecdot(x, x))
+    eps = float(xp.finfo(x.dtype).eps)
+    out = xp.where(size < 1.0, xp.zeros_like(size), size - 1.0 + eps)
+    return xp.where(xp.all(xp.isfinite(x), axis=-1), out, xp.inf)
+
+
+def pull_inside(xp: Any, K: Any, x: Array) -> Array:
+    """Shorten vectors that are not inside the ball of radius 1/sqrt(-K)."""
+    size = safe_sqrt(-K * xp.vecdot(x, x))
+    out = size >= 1.0
+    room = 1.0 - float(xp.finfo(x.dtype).eps) ** 0.5
+    return xp.where(out[..., None], x * (room / xp.where(out, size, 1.0))[..., None], x)

@@ -1,0 +1,153 @@
+r"""Algorithm 1 of the paper as pure functions: GyroBN is
+
+.. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot
+          (\ominus\mu \oplus x_i)\Bigr) .
+
+By the homogeneity theorem the output has mean :math:`\beta` and variance
+:math:`s^2 v^2/(v^2 + \epsilon)`.
+"""
+
+from typing import Any, NamedTuple
+
+import array_api_compat as compat
+
+from gyrobn.backends import Array, namespace_of
+from gyrobn.frechet import frechet
+from gyrobn.gyrospace import GyroSpace, check_floating
+
+__all__ = ["Stats", "batch_stats", "denormalize", "normalize", "update_stats"]
+
+
+class Stats(NamedTuple):
+    """Statistics of a batch, or running statistics."""
+
+    mean: Array
+    """Fréchet mean, shape (*channels, *point_shape)."""
+    var: Array
+    """Fréchet variance, shape (*channels,)."""
+
+
+def batch_stats(
+    manifold: GyroSpace, x: Array, weights: Array | None = None, axis: Any = 0, **options: Any
+) -> Stats:
+    """Return the Fréchet mean and variance of a batch ``(batch, *channels, *point_shape)``.
+
+    Parameters
+    ----------
+    manifold, x, weights, axis, **options
+        As in :func:`~gyrobn.frechet`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import Euclidean, batch_stats
+    >>> batch_stats(Euclidean(1), np.asarray([[1.0], [3.0]]))
+    Stats(mean=array([2.]), var=np.float64(1.0))
+    """
+    result = frechet(manifold, x, weights, axis, **options)
+    return Stats(result.mean, result.variance)
+
+
+def update_stats(manifold: GyroSpace, running: Stats, batch: Stats, rate: float = 0.1) -> Stats:
+    r"""Move running statistics towards those of a batch.
+
+    The mean goes along the geodesic, to the barycentre
+    :math:`\operatorname{argmin}_y\, \eta\, d^2(\mu_b, y) + (1-\eta)\, d^2(\mu_r, y)`, and the
+    variance by the same rate: :math:`v_r^2 \leftarrow \eta v_b^2 + (1-\eta) v_r^2`.
+
+    Parameters
+    ----------
+    manifold
+        The geometry.
+    running, batch
+        The statistics so far and those of the new batch.
+    rate
+        Fraction :math:`\eta` of the new batch: 0 keeps the running statistics, 1 replaces them.
+        (torch calls it ``momentum``; flax's ``momentum`` is one minus it.)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import Euclidean, Stats, update_stats
+    >>> old = Stats(np.asarray([0.0]), np.asarray(1.0))
+    >>> new = Stats(np.asarray([1.0]), np.asarray(2.0))
+    >>> mean, var = update_stats(Euclidean(1), old, new, rate=0.25)
+    >>> mean, float(var)
+    (array([0.25]), 1.25)
+    """
+    mean = manifold.geodesic(running.mean, batch.mean, rate)
+    return Stats(manifold.project(mean), running.var + rate * (batch.var - running.var))
+
+
+def normalize(
+    manifold: GyroSpace,
+    x: Array,
+    stats: Stats,
+    bias: Array | None = None,
+    scale: Array | float = 1.0,
+    eps: float = 1e-5,
+) -> Array:
+    r"""Normalize a batch: :math:`\beta \oplus (s/\sqrt{v^2+\epsilon} \odot (\ominus\mu \oplus x))`.
+
+    Parameters
+    ----------
+    manifold
+        The geometry.
+    x
+        Points, shape ``(batch, *channels, *point_shape)``.
+    stats
+        Mean ``(*channels, *point_shape)`` and variance ``(*channels,)``, of this batch or running.
+    bias
+        Where the mean goes, shape ``(*channels, *point_shape)`` or ``point_shape``; the identity
+        by default.
+    scale
+        Standard deviation s to give the output, a number or one a channel.
+    eps
+        Added to the variance, so that a collapsed batch stays finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import PoincareBall, batch_stats, normalize
+    >>> M = PoincareBall(2)
+    >>> x = M.add(np.asarray([0.3, 0.4]), M.random(100, rng=0))
+    >>> y = normalize(M, x, batch_stats(M, x), scale=0.5)
+    >>> mean, var = batch_stats(M, y)
+    >>> bool(abs(mean).max() < 1e-12), round(float(var), 4)
+    (True, 0.25)
+    """
+    factor = _factor(x, stats, scale, eps)
+    return manifold.standardize(x, stats.mean, factor, bias)
+
+
+def denormalize(
+    manifold: GyroSpace,
+    x: Array,
+    stats: Stats,
+    bias: Array | None = None,
+    scale: Array | float = 1.0,
+    eps: float = 1e-5,
+) -> Array:
+    r"""Undo :func:`normalize`: :math:`\mu \oplus (\sqrt{v^2+\epsilon}/s \odot (\ominus\beta \oplus x))`.
+
+    Parameters
+    ----------
+    manifold, x, stats, bias, scale, eps
+        As they were given to :func:`normalize`; ``scale`` may not be zero.
+    """
+    factor = 1.0 / _factor(x, stats, scale, eps)
+    centre = manifold.origin(x) if bias is None else bias
+    return manifold.standardize(x, centre, factor, stats.mean)
+
+
+def _factor(x: Array, stats: Stats, scale: Array | float, eps: float) -> Array:
+    """Return s/√(v²+ε) in the dtype of x."""
+    if not eps >= 0:
+        raise ValueError(f"eps must not be negative, got {eps}")
+    xp = namespace_of(x, stats.mean, stats.var)
+    check_floating(x, stats.mean, stats.var)
+    if not isinstance(scale, (int, float)):
+        if not compat.is_array_api_obj(scale):
+            scale = xp.asarray(scale, dtype=x.dtype, device=compat.device(x))
+        scale = xp.astype(scale, x.dtype, copy=False)
+    return scale / xp.sqrt(stats.var + eps)
