@@ -4,6 +4,8 @@ See https://arxiv.org/abs/2509.07115 for the paper, *Riemannian Batch Normalizat
 Approach*.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from gyrobn.frechet import (
     FrechetResult,
     FrechetWarning,
@@ -31,6 +33,7 @@ __all__ = [
     "Euclidean",
     "FrechetResult",
     "FrechetWarning",
+    "GyroBN",
     "GyroSpace",
     "Hyperboloid",
     "Klein",
@@ -48,3 +51,18 @@ __all__ = [
     "normalize",
     "update_stats",
 ]
+
+if TYPE_CHECKING:
+    from gyrobn.estimator import GyroBN
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Import the estimator, and with it scikit-learn, only when it is asked for."""
+        if name == "GyroBN":
+            from gyrobn.estimator import GyroBN
+
+            return GyroBN
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import array_api_compat as compat
 
-from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.gyrospace import GyroSpace, Hessian, check_floating, weighted_sum
 from gyrobn.scalar import safe_sqrt
 
@@ -70,7 +70,7 @@ def frechet(
     axis
         The batch axis, or axes, to average over.
     tol
-        Largest residual, relative to the square root of the variance; 32 ulp by default.
+        Largest residual, relative to the square root of the variance; 8 ulp by default.
     max_iter
         Most evaluations; a warning tells when they do not suffice.
     init
@@ -161,7 +161,7 @@ def _solve(
     """Run the loop on samples (N, *channels, *point_shape); also return the largest distance."""
     xp = namespace_of(x)
     eps = float(xp.finfo(x.dtype).eps)
-    tol = 32.0 * eps if tol is None else tol
+    tol = 8.0 * eps if tol is None else tol
     point = (None,) * len(manifold.point_shape)
 
     def evaluate(mean: Array) -> tuple[Array, ...]:
@@ -233,7 +233,7 @@ def _inverse_times(
     shift = xp.clip(floor - hessian.low, min=0.0)[..., None, None]
     b = g[..., None]
     if manifold.dim <= DENSE:
-        eye = xp.eye(manifold.dim, dtype=g.dtype, device=compat.device(g))
+        eye = xp.eye(manifold.dim, dtype=g.dtype, device=device_of(g))
         matrix = hessian.apply(xp.broadcast_to(eye, (*g.shape, manifold.dim))) + shift * eye
         return xp.linalg.solve(matrix, b)[..., 0]
     low, high = hessian.low[..., None, None] + shift, hessian.high[..., None, None] + shift
@@ -303,10 +303,10 @@ def _arrange(
         xp.permute_dims(x, (*order, *points)), (count, *channels, *manifold.point_shape)
     )
     if weights is None:
-        w = xp.full((count, *channels), 1.0 / count, dtype=x.dtype, device=compat.device(x))
+        w = xp.full((count, *channels), 1.0 / count, dtype=x.dtype, device=device_of(x))
         return samples, w
     if not compat.is_array_api_obj(weights):
-        weights = xp.asarray(weights, dtype=x.dtype, device=compat.device(x))
+        weights = xp.asarray(weights, dtype=x.dtype, device=device_of(x))
     namespace_of(x, weights)
     weights = xp.astype(weights, x.dtype, copy=False)
     if tuple(weights.shape) == reduced:

@@ -9,12 +9,13 @@ length ``dim``.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, ClassVar, Self
 
 import array_api_compat as compat
 import numpy as np
 
-from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.scalar import safe_sqrt
 
 __all__ = ["GyroSpace", "Hessian"]
@@ -269,7 +270,7 @@ class GyroSpace(ABC):
         xp = namespace_of(like)
         if compat.is_array_api_obj(value) and namespace_of(value) is xp:
             return xp.astype(value, like.dtype, copy=False)
-        return xp.asarray(value, dtype=like.dtype, device=compat.device(like))
+        return xp.asarray(value, dtype=like.dtype, device=device_of(like))
 
     def _factor(self, t: Array | float, x: Array) -> Any:
         """Return a scalar, or one scalar a point, ready to multiply normal coordinates."""
@@ -277,7 +278,7 @@ class GyroSpace(ABC):
             return float(t)
         xp = namespace_of(x)
         if not compat.is_array_api_obj(t):
-            t = xp.asarray(t, dtype=x.dtype, device=compat.device(x))
+            t = xp.asarray(t, dtype=x.dtype, device=device_of(x))
         return xp.astype(t, x.dtype, copy=False)[..., None]
 
 
@@ -286,18 +287,23 @@ def check_floating(*arrays: Array) -> None:
     xp = namespace_of(*arrays)
     first = arrays[0]
     for x in arrays:
-        if not xp.isdtype(x.dtype, "real floating"):
+        if not _is_floating(xp, x.dtype):
             raise TypeError(
                 f"expected a real floating dtype, got {x.dtype}: convert it first, "
                 "for example with xp.astype(x, xp.float64)"
             )
         if x.dtype != first.dtype:
             raise TypeError(f"mixed dtypes {first.dtype} and {x.dtype}: cast one to the other first")
-        if compat.device(x) != compat.device(first):
+        if device_of(x) != device_of(first):
             raise ValueError(
-                f"arrays on devices {compat.device(first)} and {compat.device(x)}: "
+                f"arrays on devices {device_of(first)} and {device_of(x)}: "
                 "move them to one device first"
             )
+
+
+@cache
+def _is_floating(xp: Any, dtype: Any) -> bool:
+    return bool(xp.isdtype(dtype, "real floating"))
 
 
 def check_size(manifold: GyroSpace, *sizes: int) -> None:
@@ -311,7 +317,7 @@ def check_size(manifold: GyroSpace, *sizes: int) -> None:
 
 def zeros(n: int, like: Array) -> Array:
     """Return a zero vector in the library, dtype and device of ``like``."""
-    return namespace_of(like).zeros((n,), dtype=like.dtype, device=compat.device(like))
+    return namespace_of(like).zeros((n,), dtype=like.dtype, device=device_of(like))
 
 
 def weighted_sum(weights: Array, x: Array) -> Array:

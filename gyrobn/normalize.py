@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import array_api_compat as compat
 
-from gyrobn.backends import Array, namespace_of
+from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.frechet import frechet
 from gyrobn.gyrospace import GyroSpace, check_floating
 
@@ -148,6 +148,6 @@ def _factor(x: Array, stats: Stats, scale: Array | float, eps: float) -> Array:
     check_floating(x, stats.mean, stats.var)
     if not isinstance(scale, (int, float)):
         if not compat.is_array_api_obj(scale):
-            scale = xp.asarray(scale, dtype=x.dtype, device=compat.device(x))
+            scale = xp.asarray(scale, dtype=x.dtype, device=device_of(x))
         scale = xp.astype(scale, x.dtype, copy=False)
     return scale / xp.sqrt(stats.var + eps)

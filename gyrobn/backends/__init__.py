@@ -5,6 +5,8 @@
 ``hides_values``     is this array traced, so that its values cannot be looked at?
 ``stop_gradient``    the same values, constant to differentiation
 ``while_loop``       ``while condition(state): state = body(state)``, at most ``limit`` times
+``device``           where to create arrays that meet ``x``; None if the library sees to that
+``vecdot``           inner product along the last axis, without a temporary where possible
 ``to_numpy``         a NumPy copy or view, on the host
 ``from_numpy``       an array in the library, dtype and device of ``like``
 ===================  =======================================================================
@@ -19,20 +21,34 @@ from typing import Any
 
 import array_api_compat as compat
 
-__all__ = ["Array", "backend_of", "namespace_of"]
+__all__ = ["Array", "backend_of", "device_of", "dot", "namespace_of"]
 
 Array = Any
 """An array of any library that follows the standard (there is no common static type yet)."""
 
 _SHIMS = {"torch": compat.is_torch_array, "jax": compat.is_jax_array, "cupy": compat.is_cupy_array}
+_known: dict[type, tuple[Any, ModuleType]] = {}
+
+
+def _library_of(x: Array) -> tuple[Any, ModuleType]:
+    """Return namespace and shim of an array; looked up once a type, since it takes a while."""
+    kind = type(x)
+    if kind not in _known:
+        try:
+            xp = compat.array_namespace(x)
+        except TypeError as error:
+            raise TypeError(
+                f"expected an array that follows the Array API standard, got {_name(x)}: "
+                "convert it first, for example with numpy.asarray"
+            ) from error
+        name = next((name for name, is_its_array in _SHIMS.items() if is_its_array(x)), "numpy")
+        _known[kind] = xp, import_module(f"gyrobn.backends.{name}")
+    return _known[kind]
 
 
 def backend_of(x: Array) -> ModuleType:
     """Return the shim of the library that ``x`` belongs to."""
-    for name, is_its_array in _SHIMS.items():
-        if is_its_array(x):
-            return import_module(f"gyrobn.backends.{name}")
-    return import_module("gyrobn.backends.numpy")
+    return _library_of(x)[1]
 
 
 def namespace_of(*arrays: Array) -> Any:
@@ -42,11 +58,23 @@ def namespace_of(*arrays: Array) -> Any:
     >>> namespace_of(np.ones(3)).__name__
     'array_api_compat.numpy'
     """
-    try:
-        return compat.array_namespace(*arrays)
-    except TypeError as error:
-        kinds = ", ".join(sorted({f"{type(a).__module__}.{type(a).__qualname__}" for a in arrays}))
-        raise TypeError(
-            f"expected arrays of one library that follows the Array API standard, got {kinds}: "
-            "convert them to one library first, for example with numpy.asarray"
-        ) from error
+    xp = _library_of(arrays[0])[0]
+    for x in arrays[1:]:
+        if _library_of(x)[0] is not xp:
+            kinds = " and ".join(sorted({_name(a) for a in arrays}))
+            raise TypeError(f"arrays of different libraries, {kinds}: convert them to one first")
+    return xp
+
+
+def device_of(x: Array) -> Any:
+    """Return the device on which arrays that are to meet ``x`` must be created."""
+    return backend_of(x).device(x)
+
+
+def dot(x: Array, y: Array) -> Array:
+    """Return the inner product of vectors along the last axis, broadcasting over the others."""
+    return backend_of(x).vecdot(x, y)
+
+
+def _name(x: Any) -> str:
+    return f"{type(x).__module__}.{type(x).__qualname__}"

@@ -7,18 +7,22 @@ import numpy as np
 
 from gyrobn.backends import Array
 from gyrobn.backends.numpy import (  # what an eager library without gradients does anyway
+    device,
     differentiable,
     hides_values,
     stop_gradient,
+    vecdot,
     while_loop,
 )
 
 __all__ = [
+    "device",
     "differentiable",
     "from_numpy",
     "hides_values",
     "stop_gradient",
     "to_numpy",
+    "vecdot",
     "while_loop",
 ]
 

@@ -39,6 +39,16 @@ def while_loop(
     return state
 
 
+def device(x: Array) -> Any:
+    """Return None: JAX moves new arrays to where ``x`` is, also when that is a mesh of devices."""
+    return None
+
+
+def vecdot(x: Array, y: Array) -> Array:
+    """Return the inner product along the last axis."""
+    return jax.numpy.sum(x * y, axis=-1)
+
+
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
     """Return the values of ``x`` on the host."""
     return np.asarray(x)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import array_api_compat as compat
 import numpy as np
 
 from gyrobn.backends import Array, namespace_of
@@ -36,9 +37,19 @@ def while_loop(
     return state
 
 
+def device(x: Array) -> Any:
+    """Return the device of ``x``."""
+    return compat.device(x)
+
+
+def vecdot(x: Array, y: Array) -> Array:
+    """Return the inner product along the last axis."""
+    return namespace_of(x, y).vecdot(x, y)
+
+
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
     """Return the values of ``x`` as a NumPy array."""
-    return x if isinstance(x, np.ndarray) else np.from_dlpack(x)
+    return np.asarray(x) if compat.is_numpy_array(x) else np.from_dlpack(x, device="cpu", copy=True)
 
 
 def from_numpy(a: "np.ndarray[Any, Any]", like: Array) -> Array:

@@ -48,6 +48,24 @@ def while_loop(
     return eager_while_loop(condition, body, state, limit)
 
 
+def device(x: Array) -> Any:
+    """Return the device of ``x``."""
+    return x.device
+
+
+def vecdot(x: Array, y: Array) -> Array:
+    """Return the inner product along the last axis.
+
+    A product of matrices where the elementwise product would be large: above 32 MiB, fresh memory
+    comes from the operating system a page at a time, and that costs more than the arithmetic.
+    """
+    if y.ndim == 1:
+        return torch.matmul(x, y)
+    if max(x.nbytes, y.nbytes) < 2**25:
+        return (x * y).sum(-1)
+    return torch.matmul(x[..., None, :], y[..., None])[..., 0, 0]
+
+
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
     """Return the values of ``x`` on the host."""
     return x.detach().cpu().numpy()

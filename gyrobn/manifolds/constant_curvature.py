@@ -24,11 +24,15 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gyrobn.backends import Array, namespace_of
+from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.gyrospace import GyroSpace, Hessian, check_size, weighted_sum
+from gyrobn.manifolds.combination import Combination
 from gyrobn.scalar import arc, cosine, cotangent, safe_sqrt, sinc
 
 __all__ = ["ConstantCurvature", "convert"]
+
+Lifted = tuple[Array, Any, Array]
+"""A point of the quadric: its time t, and a scalar a and a vector v with s = a v."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +82,19 @@ class ConstantCurvature(GyroSpace):
 
     # ------------------------------------------------------------------ what a model supplies
 
-    def _lift(self, xp: Any, K: Any, x: Array) -> tuple[Array, Any, Array]:
+    def _lift(self, xp: Any, K: Any, x: Array) -> Lifted:
         """Return (t, a, v): the time, and a scalar and a vector whose product is s."""
         raise NotImplementedError
 
-    def _drop(self, xp: Any, K: Any, t: Array, terms: list[tuple[Any, Array]]) -> Array:
-        """Return the point with time t whose spatial part is the sum of scalar times vector."""
+    def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
+        """Return the point with time t and spatial part s."""
         raise NotImplementedError
 
-    def _chord(self, xp: Any, K: Any, x: Array, y: Array) -> Array:
-        """Return the squared chord q between x and y, without cancellation."""
+    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Array, Any, Array]:
+        r"""Return the squared chord q between two points, without cancellation, and (a, gap).
+
+        For K < 0, a times the gap is :math:`(1 + t_y)(p_y - p_x)`.
+        """
         raise NotImplementedError
 
     # ------------------------------------------------------------------ gyro operations
@@ -104,24 +111,26 @@ class ConstantCurvature(GyroSpace):
         r"""Return :math:`\ominus x \oplus y`, accurate also where x and y are far out and close."""
         xp = self._namespace(x, y)
         K = self._parameter("curvature", x)
-        t, _, terms = self._relative(xp, K, x, y)
-        return self._drop(xp, K, t, terms)
+        t, _, s = self._relative(xp, K, x, y)
+        return self._drop(xp, K, t, s)
 
-    def _relative(self, xp: Any, K: Any, x: Array, y: Array) -> tuple[Array, Array, list[Any]]:
-        """Return time, squared chord and spatial terms of the point y seen from x."""
-        t_x, a_x, v_x = self._lift(xp, K, x)
-        t_y, a_y, v_y = self._lift(xp, K, y)
-        q = self._chord(xp, K, x, y)
+    def _relative(self, xp: Any, K: Any, x: Array, y: Array) -> tuple[Array, Array, Combination]:
+        """Return time, squared chord and spatial part of the point y seen from x."""
+        t_x, a_x, v_x = lifted_x = self._lift(xp, K, x)
+        t_y, a_y, v_y = lifted_y = self._lift(xp, K, y)
+        q, a, gap = self._chord(K, lifted_x, lifted_y)
         t = 1.0 - 0.5 * K * q
-        move = -(t_y + t) / self._one_plus(xp, K, t_x, a_x, v_x)
-        return t, q, [(a_y, v_y), (move * a_x, v_x)]
+        below = self._one_plus(xp, K, t_x, a_x, v_x)
+        if self.sign == -1:
+            return t, q, Combination(a, gap, temporary=True).plus(0.5 * K * q * a_x / below, v_x)
+        return t, q, Combination(a_y, v_y).plus(-(t_y + t) / below * a_x, v_x)
 
     def _one_plus(self, xp: Any, K: Any, t: Array, a: Any, v: Array) -> Array:
         """Return 1 + t, from s where t is near -1 and the sum would cancel."""
         if self.sign == -1:
             return 1.0 + t
         behind = t < 0
-        small = K * a * a * xp.vecdot(v, v) / (1.0 - xp.where(behind, t, 0.0))
+        small = K * a * a * dot(v, v) / (1.0 - xp.where(behind, t, 0.0))
         return xp.where(behind, small, 1.0 + t)
 
     def to_normal(self, x: Array) -> Array:
@@ -131,23 +140,23 @@ class ConstantCurvature(GyroSpace):
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
         t, a, v = self._lift(xp, K, x)
-        return self._normal(xp, t, K * a * a * xp.vecdot(v, v), [(a, v)])
+        return self._normal(xp, t, K * a * a * dot(v, v), Combination(a, v))
 
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\ominus x \oplus y`."""
         xp = self._namespace(x, y)
         K = self._parameter("curvature", x)
-        t, q, terms = self._relative(xp, K, x, y)
+        t, q, s = self._relative(xp, K, x, y)
         if self.sign == -1:  # ‖s‖² = q(1 − Kq/4); on the sphere this cancels far from x
-            return self._normal(xp, t, K * q * (1.0 - 0.25 * K * q), terms)
-        s = combine(terms)
-        return self._normal(xp, t, K * xp.vecdot(s, s), [(1.0, s)])
+            return self._normal(xp, t, K * q * (1.0 - 0.25 * K * q), s)
+        vector = s.value()
+        return self._normal(xp, t, K * dot(vector, vector), Combination(1.0, vector))
 
-    def _normal(self, xp: Any, t: Array, u: Array, terms: list[tuple[Any, Array]]) -> Array:
+    def _normal(self, xp: Any, t: Array, u: Array, s: Combination) -> Array:
         ratio = arc(u, t, self.sign)
         if self.sign != -1:
             ratio = xp.where(xp.isfinite(ratio), ratio, xp.nan)
-        return combine([(ratio * a, v) for a, v in terms])
+        return (s * ratio).value()
 
     def from_normal(self, c: Array) -> Array:
         r"""Point :math:`(\cos_K\theta,\; c \sin_K\theta/\theta)`, :math:`\theta = \sqrt{|K|}\|c\|`.
@@ -158,10 +167,10 @@ class ConstantCurvature(GyroSpace):
         xp = namespace_of(c)
         self._check_coordinates(c)
         K = self._parameter("curvature", c)
-        u = K * xp.vecdot(c, c)
+        u = K * dot(c, c)
         a = self._saturation(xp, u)
         u = a * a * u
-        return self._drop(xp, K, cosine(u, self.sign), [(a * sinc(u, self.sign), c)])
+        return self._drop(xp, K, cosine(u, self.sign), Combination(a * sinc(u, self.sign), c))
 
     def _saturation(self, xp: Any, u: Array) -> Any:
         """Return the factor, at most 1, that keeps the hyperbolic angle sqrt(-u) representable."""
@@ -178,14 +187,14 @@ class ConstantCurvature(GyroSpace):
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
         time, a, v = self._lift(xp, K, x)
-        u = K * a * a * xp.vecdot(v, v)
+        u = K * a * a * dot(v, v)
         angle = arc(u, time, self.sign)
         if self.sign != -1:
             angle = xp.where(xp.isfinite(angle), angle, xp.nan)
         factor = self._scalar(t, x)
         u = angle * angle * u
         time, stretch = self._turn(xp, factor, u)
-        return self._drop(xp, K, time, [(stretch * angle * a, v)])
+        return self._drop(xp, K, time, Combination(stretch * angle * a, v))
 
     def _scalar(self, t: Array | float, x: Array) -> Any:
         factor = self._factor(t, x)
@@ -204,27 +213,24 @@ class ConstantCurvature(GyroSpace):
         r"""Centre, scale and bias in one linear combination :math:`a_i x_i + b_i \mu + c_i \beta`."""
         xp = self._namespace(x, mean, *(() if bias is None else (bias,)))
         K = self._parameter("curvature", x)
-        t, q, terms = self._relative(xp, K, mean, x)
+        t, q, s = self._relative(xp, K, mean, x)
         u = 0.25 * K * q
         half = arc(u, safe_sqrt(1.0 - u), self.sign)  # the chord subtends half the angle
         angle = half * half * K * q
         t, stretch = self._turn(xp, self._scalar(factor, x), angle)
-        stretch = stretch / sinc(angle, self.sign)
-        terms = [(stretch * a, v) for a, v in terms]
+        s = s * (stretch / sinc(angle, self.sign))
         if bias is not None:
             t_b, a_b, v_b = self._lift(xp, K, bias)
-            t_z = t
-            t = t_b * t_z - K * a_b * sum(a * xp.vecdot(v, v_b) for a, v in terms)
-            move = (t_z + t) / self._one_plus(xp, K, t_b, a_b, v_b)
-            terms.append((move * a_b, v_b))
-        return self._drop(xp, K, t, terms)
+            t_z, t = t, t_b * t - K * a_b * s.dot(v_b)
+            s = s.plus((t_z + t) / self._one_plus(xp, K, t_b, a_b, v_b) * a_b, v_b)
+        return self._drop(xp, K, t, s)
 
     def norm(self, x: Array) -> Array:
         r"""Distance from the identity."""
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
         t, a, v = self._lift(xp, K, x)
-        length = safe_sqrt(a * a * xp.vecdot(v, v))
+        length = safe_sqrt(a * a * dot(v, v))
         if self.sign == 1:  # also right at the point opposite to the identity
             k = root(xp, K)
             return xp.atan2(k * length, t) / k
@@ -238,12 +244,12 @@ class ConstantCurvature(GyroSpace):
         """
         xp = self._namespace(x, y)
         K = self._parameter("curvature", x)
-        q = self._chord(xp, K, x, y)
+        t_x, a_x, v_x = lifted_x = self._lift(xp, K, x)
+        t_y, a_y, v_y = lifted_y = self._lift(xp, K, y)
+        q, _, _ = self._chord(K, lifted_x, lifted_y)
         if self.sign == 1:
-            t_x, a_x, v_x = self._lift(xp, K, x)
-            t_y, a_y, v_y = self._lift(xp, K, y)
-            s = combine([(a_x, v_x), (a_y, v_y)])
-            opposite = xp.vecdot(s, s) + (t_x + t_y) ** 2 / K
+            s = Combination(a_x, v_x).plus(a_y, v_y).value()
+            opposite = dot(s, s) + (t_x + t_y) ** 2 / K
             return 2.0 * xp.atan2(safe_sqrt(q), safe_sqrt(opposite)) / root(xp, K)
         u = 0.25 * K * q
         return safe_sqrt(q) * arc(u, safe_sqrt(1.0 - u), self.sign)
@@ -264,24 +270,24 @@ class ConstantCurvature(GyroSpace):
         xp = self._namespace(x, y, z)
         K = self._parameter("curvature", x)
         t, a, v = self._lift(xp, K, z)
-        turned = self._rotate(xp, K, x, y, combine([(a, v)]))
-        return self._drop(xp, K, t, [(1.0, turned)])
+        turned = self._rotate(xp, K, x, y, Combination(a, v).value())
+        return self._drop(xp, K, t, Combination(1.0, turned))
 
     def _rotate(self, xp: Any, K: Any, x: Array, y: Array, s: Array) -> Array:
         (p_x, w_x), (p_y, w_y) = (self._ball(xp, K, z) for z in (x, y))
-        xy, xx, yy = xp.vecdot(p_x, p_y), xp.vecdot(p_x, p_x), xp.vecdot(p_y, p_y)
-        xs, ys = xp.vecdot(p_x, s), xp.vecdot(p_y, s)
+        xy, xx, yy = dot(p_x, p_y), dot(p_x, p_x), dot(p_y, p_y)
+        xs, ys = dot(p_x, s), dot(p_y, s)
         total = p_x + p_y
-        D = w_x * w_y - K * xp.vecdot(total, total)  # the same, where K < 0 without cancellation
+        D = w_x * w_y - K * dot(total, total)  # the same, where K < 0 without cancellation
         A = K * K * (2.0 * xy * ys - xs * yy) - K * ys
         B = K * xs - K * K * ys * xx
-        return combine([(1.0, s), (2.0 * A / D, p_x), (2.0 * B / D, p_y)])
+        return Combination(2.0 * A / D, p_x).plus(2.0 * B / D, p_y).plus(1.0, s).value()
 
     def _ball(self, xp: Any, K: Any, x: Array) -> tuple[Array, Array]:
         """Return ball coordinates p = s/(1+t) and 1 + K‖p‖² = 2/(1+t)."""
         t, a, v = self._lift(xp, K, x)
         inverse = 1.0 / self._one_plus(xp, K, t, a, v)
-        return combine([(a * inverse, v)]), 2.0 * inverse
+        return Combination(a * inverse, v).value(), 2.0 * inverse
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
         xp = self._namespace(x, y)
@@ -293,7 +299,7 @@ class ConstantCurvature(GyroSpace):
         r"""Mean of :math:`h I + (1-h)\,cc^\top/\|c\|^2`, :math:`h = a\cot_K a`, :math:`a = \sqrt{|K|}\|c\|`."""
         xp = namespace_of(c)
         K = self._parameter("curvature", c)
-        square = xp.vecdot(c, c)
+        square = dot(c, c)
         # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
         h = xp.clip(cotangent(K * square, self.sign), min=-1e3)
         mean = xp.sum(weights * h, axis=0)
@@ -313,17 +319,17 @@ class ConstantCurvature(GyroSpace):
         t, a, v = self._lift(xp, K, x)
         t = xp.sum(weights * t, axis=0)
         s = weighted_sum(weights * a, v)
-        square = t * t + K * xp.vecdot(s, s)
+        square = t * t + K * dot(s, s)
         good = square > 0
         size = xp.sqrt(xp.where(good, square, 1.0))
         t, s = xp.where(good, t / size, 1.0), xp.where(good[..., None], s / size[..., None], 0.0)
-        return self._drop(xp, K, t, [(1.0, s)])
+        return self._drop(xp, K, t, Combination(1.0, s))
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x."""
         xp = self._namespace(x)
         _, a, v = self._lift(xp, self._parameter("curvature", x), x)
-        return xp.finfo(x.dtype).eps * a * xp.sqrt(xp.vecdot(v, v))
+        return xp.finfo(x.dtype).eps * a * xp.sqrt(dot(v, v))
 
     # ------------------------------------------------------------------ tangent vectors
 
@@ -334,9 +340,9 @@ class ConstantCurvature(GyroSpace):
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
         t, a, v = self._lift(xp, K, x)
-        rate = -K * a * xp.vecdot(v, c)
+        rate = -K * a * dot(v, c)
         turn = rate / self._one_plus(xp, K, t, a, v)
-        return self._drop_tangent(xp, K, x, rate, combine([(1.0, c), (turn * a, v)]))
+        return self._drop_tangent(xp, K, x, rate, Combination(turn * a, v).plus(1.0, c).value())
 
     def pull(self, x: Array, v: Array) -> Array:
         r"""Transport to the identity: :math:`c = \dot s - \frac{\dot t}{1+t} s`."""
@@ -345,7 +351,7 @@ class ConstantCurvature(GyroSpace):
         rate, c = self._lift_tangent(xp, K, x, v)
         t, a, s = self._lift(xp, K, x)
         turn = rate / self._one_plus(xp, K, t, a, s)
-        return combine([(1.0, c), (-turn * a, s)])
+        return Combination(-turn * a, s).plus(1.0, c).value()
 
     def _lift_tangent(self, xp: Any, K: Any, x: Array, v: Array) -> tuple[Array, Array]:
         """Return the differential (t', s') of the lift at x along v."""
@@ -399,19 +405,10 @@ def convert(source: ConstantCurvature, target: ConstantCurvature, x: Array, *tan
     xp = source._namespace(x)
     K = source._parameter("curvature", x)
     t, a, v = source._lift(xp, K, x)
-    y = target._drop(xp, K, t, [(a, v)])
+    y = target._drop(xp, K, t, Combination(a, v))
     if not tangents:
         return y
     return y, *(target.push(y, source.pull(x, u)) for u in tangents)
-
-
-def combine(terms: list[tuple[Any, Array]]) -> Array:
-    """Sum scalar times vector; a scalar is a Python float or one number a sample."""
-    total: Any = None
-    for a, v in terms:
-        term = (v if a == 1.0 else a * v) if isinstance(a, float) else a[..., None] * v
-        total = term if total is None else total + term
-    return total
 
 
 def root(xp: Any, K: Any) -> Any:

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array
+from gyrobn.backends import Array, dot
 from gyrobn.gyrospace import zeros
-from gyrobn.manifolds.constant_curvature import ConstantCurvature, combine
+from gyrobn.manifolds.combination import Combination
+from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
 from gyrobn.manifolds.stereographic import outside_ball, pull_inside
 
 __all__ = ["Klein"]
@@ -66,36 +67,36 @@ class Klein(ConstantCurvature):
         self._namespace(x)
         return -x
 
-    def _lift(self, xp: Any, K: Any, x: Array) -> tuple[Array, Any, Array]:
-        w = xp.clip(1.0 + K * xp.vecdot(x, x), min=xp.finfo(x.dtype).eps)
+    def _lift(self, xp: Any, K: Any, x: Array) -> Lifted:
+        w = xp.clip(1.0 + K * dot(x, x), min=xp.finfo(x.dtype).eps)
         t = 1.0 / xp.sqrt(w)
         return t, t, x
 
-    def _drop(self, xp: Any, K: Any, t: Array, terms: list[tuple[Any, Array]]) -> Array:
+    def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
         # s/t, held inside the ball where its length would round to the radius
         room = 1.0 + 2.0 * float(xp.finfo(t.dtype).eps)
         ratio = 1.0 / (t * xp.clip(room * (1.0 - 0.5 / (t * t)), min=1.0))
-        return combine([(ratio * a, v) for a, v in terms])
+        return (s * ratio).value()
 
-    def _chord(self, xp: Any, K: Any, x: Array, y: Array) -> Array:
-        t_x, t_y = self._lift(xp, K, x)[0], self._lift(xp, K, y)[0]
-        gap = combine([(t_x / (1.0 + t_x), x), (-t_y / (1.0 + t_y), y)])
-        return (1.0 + t_x) * (1.0 + t_y) * xp.vecdot(gap, gap)
+    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Array, Any, Array]:
+        (t_x, _, v_x), (t_y, _, v_y) = x, y
+        gap = Combination(t_y / (1.0 + t_y), v_y).plus(-t_x / (1.0 + t_x), v_x).value()
+        return (1.0 + t_x) * (1.0 + t_y) * dot(gap, gap), 1.0 + t_y, gap
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x, in the radial direction."""
         xp = self._namespace(x)
         t, _, _ = self._lift(xp, self._parameter("curvature", x), x)
-        return xp.finfo(x.dtype).eps * t * t * xp.sqrt(xp.vecdot(x, x))
+        return xp.finfo(x.dtype).eps * t * t * xp.sqrt(dot(x, x))
 
     def _lift_tangent(self, xp: Any, K: Any, x: Array, v: Array) -> tuple[Array, Array]:
         t, _, _ = self._lift(xp, K, x)
-        rate = -K * t**3 * xp.vecdot(x, v)
-        return rate, combine([(t, v), (rate, x)])
+        rate = -K * t**3 * dot(x, v)
+        return rate, Combination(rate, x).plus(t, v).value()
 
     def _drop_tangent(self, xp: Any, K: Any, x: Array, rate: Array, s: Array) -> Array:
         t, _, _ = self._lift(xp, K, x)
-        return combine([(1.0 / t, s), (-rate / t, x)])
+        return Combination(-rate / t, x).plus(1.0 / t, s).value()
 
     def project(self, x: Array) -> Array:
         r"""Pull points on or outside the boundary back to :math:`\sqrt{-K}\|x\| = 1 - \sqrt\epsilon`."""

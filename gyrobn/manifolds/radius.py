@@ -3,9 +3,12 @@ r"""The radius model: the hyperboloid and the sphere, in :math:`\mathbb R^{n+1}`
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array, namespace_of
+import array_api_extra as xpx
+
+from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.gyrospace import zeros
-from gyrobn.manifolds.constant_curvature import ConstantCurvature, combine, root
+from gyrobn.manifolds.combination import Combination
+from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted, root
 from gyrobn.scalar import safe_sqrt
 
 __all__ = ["Hyperboloid", "Radius", "Sphere"]
@@ -49,34 +52,40 @@ class Radius(ConstantCurvature):
         .. math:: (x \oplus y)_t = k x_t y_t - \tfrac{K}{k} \langle x_s, y_s\rangle, \qquad
                   (x \oplus y)_s = y_s + \frac{k y_t + k (x \oplus y)_t}{1 + k x_t}\, x_s
 
-        At :math:`x = -e` on the sphere there is no translation, and the result is NaN.
+        At :math:`x = -e` on the sphere there is no translation, and the result is NaN; at an
+        angle :math:`\vartheta` from there it is right to :math:`\epsilon/\vartheta^2`.
+        (:meth:`relative` takes one inner product more and is right to :math:`\epsilon`.)
         """
         xp = self._namespace(x, y)
-        K = self._parameter("curvature", x)
-        t_x, _, s_x = self._lift(xp, K, x)
-        t_y, _, s_y = self._lift(xp, K, y)
-        t = t_x * t_y - K * xp.vecdot(s_x, s_y)
-        move = (t_y + t) / self._one_plus(xp, K, t_x, 1.0, s_x)
-        return self._drop(xp, K, t, [(1.0, s_y), (move, s_x)])
+        k = root(xp, self._parameter("curvature", x))
+        x_t, y_t = x[..., 0], y[..., 0]
+        time = k * self._time_of_sum(x_t, y_t, dot(x, y))
+        move = k * (y_t + time) / (1.0 + k * x_t)
+        # the combination of whole arrays, time and all, saves a copy; the time is then put right
+        return xpx.at(Combination(move, x).plus(1.0, y).value())[..., 0].set(time)
+
+    def _time_of_sum(self, x_t: Array, y_t: Array, product: Array) -> Array:
+        r"""Return :math:`x_t y_t \mp \langle x_s, y_s\rangle` from the product of whole vectors."""
+        raise NotImplementedError
 
     def neg(self, x: Array) -> Array:
         """Gyroinverse: the spatial part changes its sign."""
         xp = self._namespace(x)
         return xp.concat([x[..., :1], -x[..., 1:]], axis=-1)
 
-    def _lift(self, xp: Any, K: Any, x: Array) -> tuple[Array, Any, Array]:
+    def _lift(self, xp: Any, K: Any, x: Array) -> Lifted:
         return root(xp, K) * x[..., 0], 1.0, x[..., 1:]
 
-    def _drop(self, xp: Any, K: Any, t: Array, terms: list[tuple[Any, Array]]) -> Array:
-        s = combine(terms)
-        time = xp.broadcast_to(t / root(xp, K), s.shape[:-1])
-        return xp.concat([time[..., None], s], axis=-1)
+    def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
+        vector = s.value()
+        time = xp.broadcast_to(t / root(xp, K), vector.shape[:-1])
+        return xp.concat([time[..., None], vector], axis=-1)
 
     def _lift_tangent(self, xp: Any, K: Any, x: Array, v: Array) -> tuple[Array, Array]:
         return root(xp, K) * v[..., 0], v[..., 1:]
 
     def _drop_tangent(self, xp: Any, K: Any, x: Array, rate: Array, s: Array) -> Array:
-        return self._drop(xp, K, rate, [(1.0, s)])
+        return self._drop(xp, K, rate, Combination(1.0, s))
 
 
 @dataclass(frozen=True)
@@ -105,20 +114,22 @@ class Hyperboloid(Radius):
     curvature: Any = -1.0
     required_sign: ClassVar[int | None] = -1
 
-    def _chord(self, xp: Any, K: Any, x: Array, y: Array) -> Array:
+    def _time_of_sum(self, x_t: Array, y_t: Array, product: Array) -> Array:
+        return product
+
+    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Array, Any, Array]:
         # (1+t_x)(1+t_y)‖p_x − p_y‖² with p = s/(1+t), without forming p for the whole batch
-        t_x, _, s_x = self._lift(xp, K, x)
-        t_y, _, s_y = self._lift(xp, K, y)
+        (t_x, _, s_x), (t_y, _, s_y) = x, y
         ratio = (1.0 + t_y) / (1.0 + t_x)
-        gap = s_y - ratio[..., None] * s_x
-        return xp.vecdot(gap, gap) / ratio
+        gap = Combination(-ratio, s_x).plus(1.0, s_y).value()
+        return dot(gap, gap) / ratio, 1.0, gap
 
     def project(self, x: Array) -> Array:
         """Recompute the time from the spatial part, where the point is off the sheet."""
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
         s = x[..., 1:]
-        t = xp.sqrt(1.0 - K * xp.vecdot(s, s))
+        t = xp.sqrt(1.0 - K * dot(s, s))
         on = xp.concat([(t / root(xp, K))[..., None], s], axis=-1)
         return xp.where(self.contains(x)[..., None], x, on)
 
@@ -127,7 +138,7 @@ class Hyperboloid(Radius):
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
         t, _, s = self._lift(xp, K, x)
-        right = xp.sqrt(1.0 - K * xp.vecdot(s, s))
+        right = xp.sqrt(1.0 - K * dot(s, s))
         off = xp.abs(t - right) / right
         return xp.where(xp.all(xp.isfinite(x), axis=-1), off, xp.inf)
 
@@ -160,14 +171,18 @@ class Sphere(Radius):
     curvature: Any = 1.0
     required_sign: ClassVar[int | None] = 1
 
-    def _chord(self, xp: Any, K: Any, x: Array, y: Array) -> Array:
-        gap = x - y
-        return xp.vecdot(gap, gap)
+    def _time_of_sum(self, x_t: Array, y_t: Array, product: Array) -> Array:
+        return 2.0 * x_t * y_t - product
+
+    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Array, Any, Array]:
+        (t_x, _, s_x), (t_y, _, s_y) = x, y
+        gap = s_y - s_x
+        return dot(gap, gap) + (t_x - t_y) ** 2 / K, 1.0, gap
 
     def project(self, x: Array) -> Array:
         """Divide by the length, where the point is off the sphere; the zero vector goes to e."""
         xp = self._namespace(x)
-        size = root(xp, self._parameter("curvature", x)) * safe_sqrt(xp.vecdot(x, x))
+        size = root(xp, self._parameter("curvature", x)) * safe_sqrt(dot(x, x))
         some = size > 0
         on = xp.where(some[..., None], x / xp.where(some, size, 1.0)[..., None], self.origin(x))
         return xp.where(self.contains(x)[..., None], x, on)
@@ -175,5 +190,5 @@ class Sphere(Radius):
     def violation(self, x: Array) -> Array:
         r"""Return :math:`|\sqrt K\|x\| - 1|`."""
         xp = self._namespace(x)
-        size = root(xp, self._parameter("curvature", x)) * safe_sqrt(xp.vecdot(x, x))
+        size = root(xp, self._parameter("curvature", x)) * safe_sqrt(dot(x, x))
         return xp.where(xp.all(xp.isfinite(x), axis=-1), xp.abs(size - 1.0), xp.inf)

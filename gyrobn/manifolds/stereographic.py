@@ -3,9 +3,10 @@ r"""The stereographic model of every constant curvature: Poincaré ball, plane, 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array
+from gyrobn.backends import Array, dot
 from gyrobn.gyrospace import zeros
-from gyrobn.manifolds.constant_curvature import ConstantCurvature, combine
+from gyrobn.manifolds.combination import Combination
+from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
 from gyrobn.scalar import safe_sqrt
 
 __all__ = ["PoincareBall", "ProjectedHypersphere", "Stereographic"]
@@ -56,7 +57,7 @@ class Stereographic(ConstantCurvature):
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return instances on both sides of zero curvature, and at it."""
-        return cls(2, -1.0), cls(3, -0.3), cls(3, 0.0), cls(3, 0.3)
+        return cls(2, -0.3), cls(3, -1.0), cls(3, 0.0), cls(3, 0.3)
 
     def origin(self, like: Array) -> Array:
         """Return the zero vector."""
@@ -67,31 +68,31 @@ class Stereographic(ConstantCurvature):
         self._namespace(x)
         return -x
 
-    def _lift(self, xp: Any, K: Any, x: Array) -> tuple[Array, Any, Array]:
-        square = K * xp.vecdot(x, x)
+    def _lift(self, xp: Any, K: Any, x: Array) -> Lifted:
+        square = K * dot(x, x)
         # on and beyond the boundary the model ends; there it continues as if a last digit inside
         w = xp.clip(1.0 + square, min=xp.finfo(x.dtype).eps)
         return 2.0 / w - 1.0 if self.sign == -1 else (1.0 - square) / w, 2.0 / w, x
 
-    def _drop(self, xp: Any, K: Any, t: Array, terms: list[tuple[Any, Array]]) -> Array:
+    def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
         eps = float(xp.finfo(t.dtype).eps)
         if self.sign == -1:
             # s/(1 + t), held inside the ball where 1 + t would round to t
             ratio = 1.0 / (t + xp.clip(2.0 * eps * t, min=1.0))
-            return combine([(ratio * a, v) for a, v in terms])
-        s = combine(terms)
+            return (s * ratio).value()
+        vector = s.value()
         if self.sign == 0:
-            return 0.5 * s
-        w = self._one_plus(xp, K, t, 1.0, s)
+            return 0.5 * vector
+        w = self._one_plus(xp, K, t, 1.0, vector)
         if self.sign is None:  # the boundary of a ball whose curvature is not known in advance
             w = w + xp.clip(2.0 * eps * t - 1.0, min=0.0)
         away = xp.abs(w) > 0
-        p = s / xp.where(away, w, 1.0)[..., None]
+        p = vector / xp.where(away, w, 1.0)[..., None]
         return xp.where(away[..., None], p, xp.inf)
 
-    def _chord(self, xp: Any, K: Any, x: Array, y: Array) -> Array:
-        gap = x - y
-        return self._lift(xp, K, x)[1] * self._lift(xp, K, y)[1] * xp.vecdot(gap, gap)
+    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Array, Any, Array]:
+        gap = y[2] - x[2]
+        return x[1] * y[1] * dot(gap, gap), y[1], gap
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport from the identity: :math:`v = c/\lambda_x`, since the model is conformal."""
@@ -180,7 +181,7 @@ class ProjectedHypersphere(Stereographic):
 
 def outside_ball(xp: Any, K: Any, x: Array) -> Array:
     """Return by how much sqrt(-K)‖x‖ exceeds 1, at least an ulp on the boundary; 0 inside."""
-    size = safe_sqrt(-K * xp.vecdot(x, x))
+    size = safe_sqrt(-K * dot(x, x))
     eps = float(xp.finfo(x.dtype).eps)
     out = xp.where(size < 1.0, xp.zeros_like(size), size - 1.0 + eps)
     return xp.where(xp.all(xp.isfinite(x), axis=-1), out, xp.inf)
@@ -188,7 +189,7 @@ def outside_ball(xp: Any, K: Any, x: Array) -> Array:
 
 def pull_inside(xp: Any, K: Any, x: Array) -> Array:
     """Shorten vectors that are not inside the ball of radius 1/sqrt(-K)."""
-    size = safe_sqrt(-K * xp.vecdot(x, x))
+    size = safe_sqrt(-K * dot(x, x))
     out = size >= 1.0
     room = 1.0 - float(xp.finfo(x.dtype).eps) ** 0.5
     return xp.where(out[..., None], x * (room / xp.where(out, size, 1.0))[..., None], x)
