@@ -23,6 +23,7 @@ input.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from mpmath import MPContext
@@ -302,7 +303,7 @@ def model_of(manifold) -> Model:
 
 # ---------------------------------------------------------------------- the operations
 
-SAMPLES = 6
+SAMPLES = 8
 SCALE, EPS = 1.25, 1e-5  # of the normalization
 
 
@@ -326,6 +327,10 @@ def _pair(model, radius, u, w, _):
 
 def _both_far(model, radius, u, w, _):
     return model.from_normal(times(radius, u)), model.from_normal(times(radius, w))
+
+
+def _inward(model, radius, u, w, _):
+    return model.from_normal(times(radius, u)), model.from_normal(times(mp.mpf("0.01"), w))
 
 
 def _close(model, radius, u, w, _):
@@ -371,11 +376,13 @@ OPERATIONS = {
     "add": Operation("pp", "p", _pair, _add),
     "add_from_near": Operation("pp", "p", lambda *a: _pair(*a)[::-1], _add),
     "scale": Operation("tp", "p", _factor, lambda m, t, x: m.scale(t, x)),
-    # two points at radius R; and two that are 0.01 apart
+    # two points at radius R; two that are 0.01 apart; and one that is 0.01 from the identity
     "dist": Operation("pp", "t", _both_far, lambda m, x, y: m.dist(x, y)),
     "dist_close": Operation("pp", "t", _close, lambda m, x, y: m.dist(x, y)),
     "log": Operation("pp", "v", _both_far, lambda m, x, y: m.log(x, y)),
     "log_close": Operation("pp", "v", _close, lambda m, x, y: m.log(x, y)),
+    "dist_inward": Operation("pp", "t", _inward, lambda m, x, y: m.dist(x, y)),
+    "log_inward": Operation("pp", "v", _inward, lambda m, x, y: m.log(x, y)),
     # a step of length 1
     "exp": Operation("pv", "p", _step, lambda m, x, v: m.exp(x, v)),
     # mean and bias at distance 1; the factor is 0.88, or 1.25/R
@@ -388,7 +395,7 @@ OPERATIONS = {
 
 def apply(name: str, manifold, arrays: list):
     """Run an operation of a gyrobn geometry on batches of operands."""
-    operation = name.removesuffix("_from_near").removesuffix("_close").removesuffix("_shrink")
+    operation = name.partition("_")[0]
     if operation != "normalize":
         return getattr(manifold, operation)(*arrays)
     from gyrobn import Stats, normalize
@@ -410,7 +417,7 @@ class Case:
     """Inputs of an operation in a dtype, with the exact results and their limits."""
 
     def __init__(self, name: str, manifold, radius: float, dtype, seed: int = 0):
-        self.name, self.operation = name, OPERATIONS[name]
+        self.name, self.manifold, self.operation = name, manifold, OPERATIONS[name]
         self.model, self.dtype = model_of(manifold), dtype
         self.rows = [
             self._floats(self.operation.inputs(self.model, mp.mpf(radius), u, w, i))
@@ -432,8 +439,9 @@ class Case:
         """Return the largest error."""
         return max(self.errors(result))
 
-    def limit(self) -> tuple[float, float]:
-        """Return the largest error of half a last place of the results, and of the inputs."""
+    @cached_property
+    def limits(self) -> tuple[float, float]:
+        """The largest error of half a last place of the results, and of the inputs."""
         results = max(self._rounding(*sample) for sample in zip(self.rows, self.exact, strict=True))
         inputs = max(
             mp.fsum(self._effect(row, exact, i) for i in range(len(row)))

@@ -414,9 +414,9 @@ def test_samples_without_a_mean(eager):
 
 
 def test_sample_opposite_to_the_mean(eager):
-    M = Sphere(2)
-    bn = GyroBN(M).fit(eager(samples(M, 20)))
-    X = eager(np.stack([host(bn.mean_), -host(bn.mean_)]))
+    bn = GyroBN("sphere").fit(eager([[0.8, 0.6, 0], [0.8, -0.6, 0], [0.8, 0, 0.6], [0.8, 0, -0.6]]))
+    X = eager([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
+    np.testing.assert_array_equal(host(bn.mean_), host(X[0, ...]))
     message = r"transform\(\) finds no point of Sphere.* 1 of 2 samples, the first at index 1, at "
     with pytest.raises(ValueError, match=message + r"distance 3\.142 from the mean; .*" + OPPOSITE):
         bn.transform(X)

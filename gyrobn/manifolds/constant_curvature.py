@@ -249,8 +249,8 @@ class ConstantCurvature(GyroSpace):
         q, _, _ = self._chord(K, lifted_x, lifted_y)
         if self.sign == 1:
             s = Combination(a_x, v_x).plus(a_y, v_y).value()
-            opposite = dot(s, s) + (t_x + t_y) ** 2 / K
-            return 2.0 * xp.atan2(safe_sqrt(q), safe_sqrt(opposite)) / root(xp, K)
+            opposite = K * dot(s, s) + (t_x + t_y) ** 2
+            return 2.0 * xp.atan2(safe_sqrt(K * q), safe_sqrt(opposite)) / root(xp, K)
         u = 0.25 * K * q
         return safe_sqrt(q) * arc(u, safe_sqrt(1.0 - u), self.sign)
 

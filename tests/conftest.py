@@ -1,0 +1,82 @@
+"""The libraries that every law is tested on. One that is missing fails: it does not skip."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_strict
+import jax
+import numpy as np
+import pytest
+import torch
+
+from gyrobn.backends import backend_of
+
+jax.config.update("jax_enable_x64", True)
+
+STRICT_DEVICE = array_api_strict.Device("device1")  # as far from the host as CuPy's arrays are
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library, a device and a dtype to run a test on."""
+
+    name: str
+    dtype: str
+
+    def array(self, values: Any) -> Any:
+        """Return ``values`` as an array of this library."""
+        a = np.asarray(values, dtype=self.dtype)
+        if self.name == "numpy":
+            a = a.copy()
+            a.flags.writeable = False  # no kernel may write to its input
+            return a
+        if self.name == "torch":
+            return torch.as_tensor(a.copy())
+        if self.name == "jax":
+            return jax.numpy.asarray(a)
+        return array_api_strict.asarray(a, device=STRICT_DEVICE)
+
+    @property
+    def like(self) -> Any:
+        """An array in this library, dtype and device."""
+        return self.array(0.0)
+
+    @property
+    def eps(self) -> float:
+        """The precision of the dtype."""
+        return float(np.finfo(self.dtype).eps)
+
+    @property
+    def double(self) -> bool:
+        """Whether the dtype is float64."""
+        return self.dtype == "float64"
+
+
+LIBRARIES = [
+    Library(name, dtype)
+    for name in ("numpy", "torch", "jax", "array_api_strict")
+    for dtype in ("float64", "float32")
+]
+
+
+@pytest.fixture(params=LIBRARIES, ids=lambda lib: f"{lib.name}-{lib.dtype}")
+def lib(request: pytest.FixtureRequest) -> Library:
+    """A library and a dtype."""
+    return request.param
+
+
+def host(x: Any) -> np.ndarray:
+    """Return the values of ``x`` as float64 on the host."""
+    return np.asarray(backend_of(x).to_numpy(x), dtype=np.float64)
+
+
+def assert_close(actual: Any, expected: Any, atol: float, like: Any = None) -> None:
+    """Check library, dtype and shape against ``like`` (by default ``expected``), and the values."""
+    model = expected if like is None else like
+    assert type(actual) is type(model), f"{type(actual)} where {type(model)} was expected"
+    assert actual.dtype == model.dtype
+    assert getattr(actual, "device", None) == getattr(model, "device", None)
+    if like is None:
+        assert tuple(actual.shape) == tuple(expected.shape)
+    a, e = host(actual), expected if isinstance(expected, (float, np.ndarray)) else host(expected)
+    np.testing.assert_allclose(a, e, rtol=0, atol=atol)

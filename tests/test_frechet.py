@@ -1,0 +1,304 @@
+"""The Fréchet mean: convergence, weights, axes, channels, derivatives, warnings."""
+
+import warnings
+
+import jax
+import numpy as np
+import pytest
+import torch
+from conftest import LIBRARIES, assert_close, host
+
+from gyrobn import (
+    REGISTRY,
+    Euclidean,
+    FrechetWarning,
+    Hyperboloid,
+    Klein,
+    PoincareBall,
+    ProjectedHypersphere,
+    Sphere,
+    Stereographic,
+    frechet,
+    frechet_mean,
+    frechet_variance,
+)
+
+GEOMETRIES = [M for cls in REGISTRY.values() for M in cls.examples()]
+NUMPY64 = next(lib for lib in LIBRARIES if lib.name == "numpy" and lib.double)
+
+
+def cloud(M, count, spread, like, offset=1.0, seed=0):
+    """Samples at root mean square distance ``spread`` around a point ``offset`` from the origin."""
+    centre = M.random(rng=seed + 100, like=like, spread=offset)
+    return M.add(centre, M.random(count, rng=seed, like=like, spread=spread))
+
+
+def gradient(M, x, mean, weights=None):
+    """Length of the mean of the logarithms at ``mean``, by the public operators."""
+    v = np.average(M.log(mean, x), axis=0, weights=weights)
+    return float(np.sqrt(M.inner(mean, v, v)))
+
+
+class TestConvergence:
+    @pytest.mark.parametrize("spread", [0.1, 1.0, 2.5, 4.0])
+    @pytest.mark.parametrize("n", [2, 8, 32, 128])
+    @pytest.mark.parametrize("cls", [PoincareBall, Hyperboloid, Klein])
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    def test_hyperbolic(self, cls, n, spread, dtype):
+        M = cls(n)
+        x = cloud(M, 40, spread, np.zeros((), dtype))
+        result = frechet(M, x)
+        assert bool(result.converged)
+        assert int(result.iterations) <= 12
+        assert np.isfinite(result.mean).all()
+        if dtype == "float64":
+            assert float(result.residual) <= 1e-11
+            assert gradient(M, x, result.mean) <= 1e-11
+        else:
+            assert float(result.residual) <= 1e-4 * spread
+
+    @pytest.mark.parametrize("n", [2, 8, 128])
+    @pytest.mark.parametrize("cls", [Sphere, ProjectedHypersphere])
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    def test_a_hemisphere(self, cls, n, dtype):
+        M = cls(n)
+        rng = np.random.default_rng(0)
+        direction = rng.standard_normal((200, n))
+        direction /= np.linalg.norm(direction, axis=-1, keepdims=True)
+        c = direction * rng.uniform(0.0, 1.55, (200, 1))  # the whole open hemisphere
+        x = M.from_normal(c.astype(dtype))
+        result = frechet(M, x)
+        assert bool(result.converged)
+        assert int(result.iterations) <= 12
+        assert float(result.residual) <= (1e-11 if dtype == "float64" else 1e-6)
+
+    def test_data_along_a_line(self):
+        """Where a scalar in place of the Hessian would be slow: see DENSE for both branches."""
+        for n in (2, 100, 200):
+            M = Hyperboloid(n)
+            c = np.zeros((50, n))
+            c[:, 0] = np.random.default_rng(0).exponential(3.0, 50)
+            result = frechet(M, M.from_normal(c))
+            assert int(result.iterations) <= 12
+            expected = M.from_normal(c.mean(0))  # on a geodesic the mean is the plain one
+            assert float(M.dist(result.mean, expected)) < 1e-12
+
+    def test_two_points_have_a_midpoint(self, lib):
+        for M in GEOMETRIES:
+            x = M.random(2, rng=1, like=lib.like, spread=0.6)
+            middle = M.geodesic(x[0, ...], x[1, ...], 0.5)
+            mean = frechet_mean(M, x)
+            assert float(host(M.dist(mean, middle))) < 50 * lib.eps
+            assert_close(frechet_variance(M, x), M.dist(x[0, ...], x[1, ...]) ** 2 / 4, 50 * lib.eps)
+
+    def test_order_does_not_matter(self):
+        for M in GEOMETRIES:
+            x = cloud(M, 300, 0.5, np.zeros(()))
+            shuffled = np.random.default_rng(1).permutation(x)
+            assert float(M.dist(frechet_mean(M, x), frechet_mean(M, shuffled))) <= 1e-12
+
+    def test_it_is_the_minimum(self):
+        for M in GEOMETRIES:
+            x = cloud(M, 30, 0.5, np.zeros(()))
+            result = frechet(M, x)
+            for seed in range(5):
+                other = M.add(result.mean, M.random(rng=seed, spread=1e-2))
+                assert frechet_variance(M, x, other) > result.variance
+
+    def test_a_start_far_away_also_ends_there(self):
+        for M in (PoincareBall(3), Hyperboloid(3), Klein(3)):
+            x = cloud(M, 30, 2.0, np.zeros(()))
+            far = M.random(rng=9, spread=6.0)
+            expected = frechet(M, x)
+            found = frechet(M, x, init=far)
+            assert bool(found.converged)
+            assert float(M.dist(found.mean, expected.mean)) < 1e-12
+
+    def test_steps(self):
+        M = PoincareBall(3)
+        x = cloud(M, 40, 1.5, np.zeros(()))
+        errors = []
+        for steps in range(4):
+            result = frechet(M, x, steps=steps)
+            errors.append(float(M.dist(result.mean, frechet_mean(M, x))))
+            assert int(result.iterations) == steps + 1
+        assert errors[0] > 1e-2
+        assert errors[1] < 0.2 * errors[0]
+        assert errors[2] < 1e-2 * errors[1]
+        assert errors[3] < 1e-8
+
+
+class TestWeightsAndAxes:
+    @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+    def test_weights_equal_repetition(self, M):
+        x = cloud(M, 6, 0.5, np.zeros(()))
+        counts = np.asarray([1, 0, 3, 2, 1, 4])
+        weighted = frechet(M, x, weights=counts.astype(float))
+        repeated = frechet(M, np.repeat(x, counts, axis=0))
+        assert float(M.dist(weighted.mean, repeated.mean)) < 1e-13
+        np.testing.assert_allclose(weighted.variance, repeated.variance, rtol=1e-13)
+
+    def test_axes_and_channels(self, lib):
+        for M in (PoincareBall(3), Sphere(2), Euclidean(2)):
+            x = M.random(5, 4, 3, rng=0, like=lib.like, spread=0.6)
+            result = frechet(M, x, axis=(0, 2))
+            assert result.mean.shape == (4, *M.point_shape)
+            assert result.variance.shape == result.iterations.shape == (4,)
+            for channel in range(4):
+                xp_flat = host(x[:, channel, ...]).reshape(15, *M.point_shape)
+                single = frechet(M, lib.array(xp_flat))
+                np.testing.assert_allclose(
+                    host(result.mean[channel, ...]), host(single.mean), atol=200 * lib.eps
+                )
+
+    def test_negative_axis_and_full_weights(self):
+        M = Klein(2)
+        x = M.random(4, 5, rng=0)
+        w = np.random.default_rng(0).uniform(size=(4, 5))
+        whole = frechet(M, x, weights=w, axis=-1)
+        for i in range(4):
+            one = frechet(M, x[i], weights=w[i])
+            np.testing.assert_allclose(whole.mean[i], one.mean, atol=1e-14)
+
+    def test_a_finished_channel_stops(self):
+        M = PoincareBall(2)
+        easy = np.tile(M.random(rng=1), (50, 1))
+        hard = cloud(M, 50, 4.0, np.zeros(()), offset=3.0)
+        result = frechet(M, np.stack([easy, hard], axis=1))
+        assert result.iterations[0] < result.iterations[1]
+        alone = frechet(M, easy)
+        np.testing.assert_array_equal(result.mean[0], alone.mean)
+
+    @pytest.mark.parametrize(
+        ("weights", "message"),
+        [
+            (np.ones(3), r"shape of the reduced axes, \(4,\), .* got \(3,\)"),
+            (np.asarray([1.0, -1.0, 1.0, 1.0]), "finite and non-negative"),
+            (np.asarray([1.0, np.nan, 1.0, 1.0]), "finite and non-negative"),
+            (np.zeros(4), "positive sum"),
+        ],
+    )
+    def test_bad_weights(self, weights, message):
+        with pytest.raises(ValueError, match=message):
+            frechet(Euclidean(2), np.zeros((4, 2)), weights=weights)
+
+    @pytest.mark.parametrize("axis", [1, -2, (0, 0), ()])
+    def test_bad_axis(self, axis):
+        with pytest.raises(ValueError, match="axis"):
+            frechet(Euclidean(2), np.zeros((4, 2)), axis=axis)
+
+    def test_bad_options(self):
+        x = np.zeros((4, 2))
+        with pytest.raises(ValueError, match="max_iter"):
+            frechet(Euclidean(2), x, max_iter=0)
+        with pytest.raises(ValueError, match=r"init must have shape \(2,\), got \(3,\)"):
+            frechet(Euclidean(2), x, init=np.zeros(3))
+
+
+class TestWarnings:
+    def test_not_converged(self):
+        M = PoincareBall(2)
+        x = cloud(M, 30, 3.0, np.zeros(()))
+        with pytest.warns(FrechetWarning, match=r"did not converge in 2 iterations .*max_iter"):
+            result = frechet(M, x, max_iter=2)
+        assert not bool(result.converged)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            frechet(M, x, steps=1)  # a fixed number of steps was asked for: nothing to warn of
+
+    def test_more_than_a_hemisphere(self):
+        M = Sphere(2)
+        x = M.random(200, rng=0, spread=2.0)
+        with pytest.warns(FrechetWarning, match="within which a mean is sure to be unique"):
+            frechet(M, x)
+
+    def test_antipodal_points(self):
+        M = Sphere(2)
+        x = np.asarray([[0.0, 1.0, 0.0], [0.0, -1.0, 0.0]])
+        with pytest.warns(FrechetWarning):
+            result = frechet(M, x)
+        assert np.isfinite(result.mean).all()
+        np.testing.assert_allclose(result.variance, (np.pi / 2) ** 2, rtol=1e-12)
+
+    def test_nan_is_not_converged(self):
+        x = PoincareBall(2).random(5, rng=0).copy()
+        x[3, 1] = np.nan
+        with pytest.warns(FrechetWarning, match="did not converge"):
+            assert not bool(frechet(PoincareBall(2), x).converged)
+
+
+@pytest.mark.parametrize(
+    "M", [PoincareBall(3, -0.7), Klein(3), Hyperboloid(2), Sphere(2), Stereographic(2, 0.3)], ids=repr
+)
+@pytest.mark.parametrize("data", ["generic", "with the identity", "collapsed"])
+class TestDerivatives:
+    """Of mean and variance, by samples, weights and curvature, against central differences."""
+
+    def samples(self, M, data):
+        x = cloud(M, 5, 0.8, np.zeros(())).copy()
+        if data == "with the identity":
+            x[2] = M.origin(x)
+        if data == "collapsed":
+            x[:] = x[0]
+        return x
+
+    def objective(self, M, x, w, curvature=None):
+        """A smooth number made of mean and variance; x moves along tangent coordinates c."""
+        if curvature is not None:
+            M = type(M)(M.n, curvature)
+        result = frechet(M, x, weights=w)
+        mean, variance = result.mean, result.variance
+        return (mean * mean).sum() * 1.3 + (mean[0] * mean[1]) + 0.7 * variance
+
+    def test_by_samples_and_weights(self, M, data):
+        x, w = self.samples(M, data), np.linspace(0.5, 1.5, 5)
+        tangent = M.push(x, np.random.default_rng(5).standard_normal((5, M.dim)))
+        dw = np.random.default_rng(6).standard_normal(5)
+        h = 1e-5
+
+        def along(t):
+            return float(self.objective(M, M.exp(x, t * tangent), w + t * dw))
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            expected = (along(h) - along(-h)) / (2 * h)
+
+        def by_jax(t):
+            moved = M.exp(jax.numpy.asarray(x), t * jax.numpy.asarray(tangent))
+            return self.objective(M, moved, jax.numpy.asarray(w) + t * jax.numpy.asarray(dw))
+
+        assert abs(float(jax.grad(by_jax)(0.0)) - expected) < 1e-6 * (1 + abs(expected))
+        t = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        moved = M.exp(torch.as_tensor(x), t * torch.as_tensor(tangent))
+        self.objective(M, moved, torch.as_tensor(w) + t * torch.as_tensor(dw)).backward()
+        assert abs(float(t.grad) - expected) < 1e-6 * (1 + abs(expected))
+
+    def test_by_curvature(self, M, data):
+        x, w, h = self.samples(M, data), np.ones(5), 1e-5
+        if M.point_shape != (M.dim,):
+            pytest.skip("points of the radius model move when the curvature changes")
+        up, down = (self.objective(M, x, w, M.curvature + s) for s in (h, -h))
+        expected = float(up - down) / (2 * h)
+        xj = jax.numpy.asarray(x)
+        slope = jax.grad(lambda K: self.objective(M, xj, jax.numpy.ones(5), K))(M.curvature)
+        assert abs(float(slope) - expected) < 1e-6 * (1 + abs(expected))
+        K = torch.tensor(M.curvature, dtype=torch.float64, requires_grad=True)
+        self.objective(M, torch.as_tensor(x), torch.ones(5, dtype=torch.float64), K).backward()
+        assert abs(float(K.grad) - expected) < 1e-6 * (1 + abs(expected))
+
+
+def test_derivative_in_a_large_dimension():
+    """Where the Hessian is applied by Chebyshev steps instead of being solved."""
+    M = PoincareBall(150)
+    x = torch.as_tensor(M.random(8, rng=0, spread=2.0))
+    v = torch.as_tensor(np.random.default_rng(1).standard_normal(x.shape)) * 1e-2
+
+    def f(x):
+        return (frechet_mean(M, x) * v[0]).sum()
+
+    leaf = x.clone().requires_grad_(True)
+    f(leaf).backward()
+    h = 1e-4
+    expected = float(f(x + h * v) - f(x - h * v)) / (2 * h)
+    assert abs(float((leaf.grad * v).sum()) - expected) < 1e-6 * abs(expected)
+    assert NUMPY64.double

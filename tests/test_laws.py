@@ -1,0 +1,207 @@
+"""The gyrogroup and gyrovector laws, on every geometry of the registry and every library."""
+
+import numpy as np
+import pytest
+from conftest import Library, assert_close, host
+
+from gyrobn import REGISTRY, GyroSpace, PoincareBall
+
+GEOMETRIES = [M for cls in REGISTRY.values() for M in cls.examples()]
+
+
+@pytest.fixture(params=GEOMETRIES, ids=repr)
+def M(request):
+    return request.param
+
+
+@pytest.fixture
+def xyz(M, lib):
+    return tuple(M.random(20, rng=seed, like=lib.like, spread=0.6) for seed in (1, 2, 3))
+
+
+def apart(M, x, y):
+    """Largest distance between the points of two arrays."""
+    return float(host(M.dist(x, y)).max())
+
+
+def tolerance(lib: Library, digits: float = 2e3) -> float:
+    # the largest radius in these tests is about 4, where coordinates resolve e⁴ = 55 ulp
+    return digits * lib.eps
+
+
+class TestGyrogroup:
+    def test_identity(self, M, lib, xyz):
+        x, _, _ = xyz
+        e = M.origin(x)
+        assert e.shape == M.point_shape
+        assert_close(M.add(e, x), x, tolerance(lib))
+        assert_close(M.add(x, e), x, tolerance(lib))
+
+    def test_inverse(self, M, lib, xyz):
+        x, _, _ = xyz
+        for zero in (M.add(M.neg(x), x), M.add(x, M.neg(x))):
+            assert float(host(M.norm(zero)).max()) < tolerance(lib)
+
+    def test_left_gyroassociativity(self, M, lib, xyz):
+        x, y, z = xyz
+        left, right = M.add(x, M.add(y, z)), M.add(M.add(x, y), M.gyration(x, y, z))
+        assert apart(M, left, right) < tolerance(lib)
+
+    def test_left_reduction(self, M, lib, xyz):
+        x, y, z = xyz
+        assert apart(M, M.gyration(x, y, z), M.gyration(M.add(x, y), y, z)) < tolerance(lib)
+
+    def test_gyrocommutativity(self, M, lib, xyz):
+        x, y, _ = xyz
+        assert apart(M, M.add(x, y), M.gyration(x, y, M.add(y, x))) < tolerance(lib)
+
+    def test_left_cancellation(self, M, lib, xyz):
+        x, y, _ = xyz
+        assert apart(M, M.add(M.neg(x), M.add(x, y)), y) < tolerance(lib)
+
+    def test_gyrosum_inversion(self, M, lib, xyz):
+        x, y, _ = xyz
+        right = M.gyration(x, y, M.add(M.neg(y), M.neg(x)))
+        assert apart(M, M.neg(M.add(x, y)), right) < tolerance(lib)
+
+    def test_gyration_is_the_gyrator_identity(self, M, lib, xyz):
+        assert apart(M, M.gyration(*xyz), GyroSpace.gyration(M, *xyz)) < tolerance(lib)
+
+    def test_coaddition_commutes(self, M, lib, xyz):
+        x, y, _ = xyz
+        assert apart(M, M.coadd(x, y), M.coadd(y, x)) < tolerance(lib)
+
+
+class TestGyrovectorSpace:
+    s, t = 0.7, -1.3
+
+    def test_one(self, M, lib, xyz):  # V1
+        x, _, _ = xyz
+        assert apart(M, M.scale(1.0, x), x) < tolerance(lib)
+        assert apart(M, M.scale(-1.0, x), M.neg(x)) < tolerance(lib)
+
+    def test_scalar_distributivity(self, M, lib, xyz):  # V2
+        x, _, _ = xyz
+        both = M.add(M.scale(self.s, x), M.scale(self.t, x))
+        assert apart(M, M.scale(self.s + self.t, x), both) < tolerance(lib)
+
+    def test_scalar_associativity(self, M, lib, xyz):  # V3
+        x, _, _ = xyz
+        twice = M.scale(self.s, M.scale(self.t, x))
+        assert apart(M, M.scale(self.s * self.t, x), twice) < tolerance(lib)
+
+    def test_gyrations_are_automorphisms(self, M, lib, xyz):  # V4
+        x, y, z = xyz
+        left, right = M.gyration(x, y, M.scale(self.t, z)), M.scale(self.t, M.gyration(x, y, z))
+        assert apart(M, left, right) < tolerance(lib)
+
+    def test_gyrations_along_a_line(self, M, lib, xyz):  # V5
+        x, _, z = xyz
+        turned = M.gyration(M.scale(self.s, x), M.scale(self.t, x), z)
+        assert apart(M, turned, z) < tolerance(lib)
+
+    def test_scalars_may_differ_by_sample(self, M, lib, xyz):
+        x, _, _ = xyz
+        t = np.linspace(-1.0, 1.5, 20)
+        expected = np.stack([host(M.scale(float(a), x[i, ...])) for i, a in enumerate(t)])
+        assert_close(M.scale(lib.array(t), x), expected, tolerance(lib, 100), like=x)
+
+
+class TestIsometries:
+    def test_left_translation_preserves_distance(self, M, lib, xyz):
+        x, y, z = xyz
+        before, after = M.dist(y, z), M.dist(M.add(x, y), M.add(x, z))
+        assert_close(after, before, tolerance(lib))
+
+    def test_gyration_preserves_distance(self, M, lib, xyz):
+        x, y, z = xyz
+        before, after = M.dist(x, z), M.dist(M.gyration(y, z, x), M.gyration(y, z, z))
+        assert_close(after, before, tolerance(lib))
+
+    def test_distance_is_a_metric(self, M, lib, xyz):
+        x, y, z = xyz
+        assert_close(M.dist(x, y), M.dist(y, x), tolerance(lib))
+        assert float(host(M.dist(x, x)).max()) < tolerance(lib)
+        slack = host(M.dist(x, y)) + host(M.dist(y, z)) - host(M.dist(x, z))
+        assert slack.min() > -tolerance(lib)
+
+    def test_geodesic_has_constant_speed(self, M, lib, xyz):
+        x, y, _ = xyz
+        d = host(M.dist(x, y))
+        assert apart(M, M.geodesic(x, y, 0.0), x) < tolerance(lib)
+        assert apart(M, M.geodesic(x, y, 1.0), y) < tolerance(lib)
+        part = M.geodesic(x, y, 0.3)
+        np.testing.assert_allclose(host(M.dist(x, part)), 0.3 * d, atol=tolerance(lib))
+        np.testing.assert_allclose(host(M.dist(part, y)), 0.7 * d, atol=tolerance(lib))
+
+    @pytest.mark.parametrize("move", ["right", "left coaddition", "right coaddition"])
+    def test_the_other_translations_do_not(self, move):
+        """The paper's remark on other candidates, on the Poincaré ball."""
+        M = PoincareBall(3)
+        x, y, z = (M.random(50, rng=seed) for seed in (1, 2, 3))
+        translate = {
+            "right": lambda p: M.add(p, x),
+            "left coaddition": lambda p: M.coadd(x, p),
+            "right coaddition": lambda p: M.coadd(p, x),
+        }[move]
+        change = abs(M.dist(translate(y), translate(z)) - M.dist(y, z))
+        assert change.max() > 0.1
+
+
+class TestDerivedForms:
+    """An override is held to the form that follows from the primitives."""
+
+    def test_normal_coordinates(self, M, lib, xyz):
+        x, _, _ = xyz
+        c = M.to_normal(x)
+        assert c.shape == (20, M.dim)
+        assert apart(M, M.from_normal(c), x) < tolerance(lib)
+        np.testing.assert_allclose(host(M.norm(x)), np.linalg.norm(host(c), axis=-1), rtol=1e3 * lib.eps)
+
+    @pytest.mark.parametrize("name", ["relative", "relative_normal", "dist"])
+    def test_of_two_points(self, M, lib, xyz, name):
+        x, y, _ = xyz
+        assert_close(getattr(M, name)(x, y), getattr(GyroSpace, name)(M, x, y), tolerance(lib))
+
+    def test_scale(self, M, lib, xyz):
+        x, _, _ = xyz
+        assert_close(M.scale(0.4, x), GyroSpace.scale(M, 0.4, x), tolerance(lib))
+
+    @pytest.mark.parametrize("with_bias", [True, False])
+    def test_standardize(self, M, lib, xyz, with_bias):
+        x, y, z = xyz
+        bias = z[0, ...] if with_bias else None
+        expected = GyroSpace.standardize(M, x, y[0, ...], 0.8, bias)
+        assert_close(M.standardize(x, y[0, ...], 0.8, bias), expected, tolerance(lib))
+
+    def test_riemannian_operators(self, M, lib, xyz):
+        x, y, z = xyz
+        v, u = M.log(x, y), M.log(x, z)
+        assert apart(M, M.exp(x, v), y) < tolerance(lib)
+        length = np.sqrt(host(M.inner(x, v, v)))
+        np.testing.assert_allclose(length, host(M.dist(x, y)), atol=tolerance(lib))
+        moved = [M.transport(x, y, w) for w in (u, v)]
+        assert_close(M.inner(y, *moved), M.inner(x, u, v), tolerance(lib))
+        # a geodesic carries its own velocity: Log_y(x) is minus the transported Log_x(y)
+        assert_close(moved[1], -M.log(y, x), tolerance(lib))
+
+    def test_transport_is_that_of_the_gyrations(self, M, lib, xyz):
+        x, y, z = xyz
+        c = M.to_normal(z)
+        turned = M._gyrate_normal(x, y, c)
+        assert_close(turned, M.to_normal(GyroSpace.gyration(M, x, y, z)), tolerance(lib))
+
+
+class TestBroadcasting:
+    def test_leading_axes(self, M, lib):
+        x = M.random(4, 1, 3, rng=1, like=lib.like, spread=0.5)
+        y = M.random(2, 1, rng=2, like=lib.like, spread=0.5)
+        z = M.random(rng=3, like=lib.like, spread=0.5)
+        shape = (4, 2, 3)
+        assert M.add(x, y).shape == shape + M.point_shape
+        assert M.gyration(x, y, z).shape == shape + M.point_shape
+        assert M.dist(x, y).shape == shape
+        assert M.standardize(z, y, 0.5, x).shape == shape + M.point_shape
+        assert_close(M.add(x, y)[3, 1, 2, ...], M.add(x[3, 0, 2, ...], y[1, 0, ...]), 8 * lib.eps)
+        single = M.standardize(z, y[1, 0, ...], 0.5, x[3, 0, 2, ...])
+        assert_close(M.standardize(z, y, 0.5, x)[3, 1, 2, ...], single, 50 * lib.eps)
