@@ -114,7 +114,7 @@ def frechet(
     if shim.differentiable(samples, w, *parameters):
         result = _differentiable(manifold, samples, w, constant, frozen, result)
     if not shim.hides_values(result.mean) and steps is None:
-        _warn(manifold, result, radius, max_iter, xp)
+        _warn(manifold, frozen[0], result, radius, max_iter)
     return result
 
 
@@ -178,23 +178,26 @@ def _solve(
     def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
         mean, step, best, variance, far, trial, count, done, converged = state
         c, g, residual, v2, r2 = evaluate(trial)
-        better = residual < best
+        # on a sphere the gradient also vanishes where the variance is largest
+        better = xp.logical_and(residual < best, v2 <= variance * (1.0 + eps**0.5))
         if steps is not None:
             better = xp.logical_or(better, xp.logical_not(better))
         take = xp.logical_and(better, xp.logical_not(done))
         mean = xp.where(take[(..., *point)], trial, mean)
         variance, far = xp.where(take, v2, variance), xp.where(take, r2, far)
-        spread = xp.sqrt(variance)
+        spread = safe_sqrt(variance)
         # a step that does not help, so close to the mean, only shows the rounding error
         floor = xp.logical_and(xp.logical_not(better), best <= eps**0.5 * spread)
         best = xp.where(take, residual, best)
         small = best <= xp.maximum(tol * spread, manifold.resolution(mean))
         count = count + xp.astype(xp.logical_not(done), count.dtype)
         if steps is None:
-            converged = xp.logical_or(converged, xp.logical_or(small, floor))
+            good = xp.logical_and(xp.logical_or(small, floor), xp.isfinite(variance))
+            converged = xp.logical_or(converged, good)
             done = xp.logical_or(done, converged)
         step = xp.where(better[..., None], newton(c, g), 0.25 * step)
-        trial = xp.where(done[(..., *point)], mean, manifold.add(mean, manifold.from_normal(step)))
+        moved = manifold.project(manifold.relative(manifold.neg(mean), manifold.from_normal(step)))
+        trial = xp.where(done[(..., *point)], mean, moved)
         return mean, step, best, variance, far, trial, count, done, converged
 
     start = manifold.start(x, w) if init is None else init
@@ -206,7 +209,7 @@ def _solve(
         start,
         xp.broadcast_to(zero[..., None], (*channels, manifold.dim)),
         zero + xp.inf,
-        zero,
+        zero + xp.inf,
         zero,
         start,
         count,
@@ -218,7 +221,7 @@ def _solve(
     state = loop(lambda s: xp.logical_not(xp.all(s[7])), body, state, limit)
     mean, _, best, variance, far, _, count, _, converged = state
     if steps is not None:
-        converged = best <= xp.maximum(tol * xp.sqrt(variance), manifold.resolution(mean))
+        converged = best <= xp.maximum(tol * safe_sqrt(variance), manifold.resolution(mean))
     return FrechetResult(mean, variance, count, best, converged), xp.sqrt(far)
 
 
@@ -329,8 +332,11 @@ def _arrange(
     return samples, w / total
 
 
-def _warn(manifold: GyroSpace, result: FrechetResult, radius: Array, limit: int, xp: Any) -> None:
+def _warn(
+    manifold: GyroSpace, x: Array, result: FrechetResult, radius: Array, limit: int
+) -> None:
     """Say that the mean did not converge, or that there may be more than one."""
+    xp = namespace_of(x)
     bad = xp.logical_not(result.converged)
     if bool(xp.any(bad)):
         count = int(xp.sum(xp.astype(bad, xp.int32)))
@@ -342,12 +348,33 @@ def _warn(manifold: GyroSpace, result: FrechetResult, radius: Array, limit: int,
             FrechetWarning,
             stacklevel=3,
         )
-    far = float(xp.max(radius))
-    if far >= manifold.convexity_radius:
-        warnings.warn(
-            f"the samples reach {far:.3f} from their mean on {manifold!r}, beyond the "
-            f"{manifold.convexity_radius:.3f} within which a mean is sure to be unique: "
-            "another mean may fit as well",
-            FrechetWarning,
-            stacklevel=3,
-        )
+    if bool(xp.any(radius >= manifold.convexity_radius)):
+        radius = _enclosing_radius(manifold, x, result.mean)
+        far = float(xp.max(radius))
+        if far >= manifold.convexity_radius:
+            warnings.warn(
+                f"the samples on {manifold!r} need a ball of radius {far:.3f}, beyond the "
+                f"{manifold.convexity_radius:.3f} within which a mean is sure to be unique: "
+                "another mean may fit as well",
+                FrechetWarning,
+                stacklevel=3,
+            )
+
+
+def _enclosing_radius(manifold: GyroSpace, x: Array, centre: Array, rounds: int = 64) -> Array:
+    """Return nearly the radius of the smallest ball around samples (Bădoiu and Clarkson).
+
+    The centre moves towards the sample farthest from it, by ever smaller parts of the way.
+    """
+    xp = namespace_of(x)
+    points = (None,) * len(manifold.point_shape)
+    best = None
+    for k in range(rounds):
+        distance = manifold.dist(centre, x)
+        radius = xp.max(distance, axis=0)
+        best = radius if best is None else xp.minimum(best, radius)
+        index = xp.argmax(distance, axis=0)[(None, ..., *points)]
+        index = xp.broadcast_to(index, (1, *x.shape[1:]))
+        farthest = xp.take_along_axis(x, index, axis=0)[0, ...]
+        centre = manifold.project(manifold.geodesic(centre, farthest, 1.0 / (k + 2)))
+    return best

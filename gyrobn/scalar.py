@@ -23,7 +23,7 @@ _COTANGENT = (1.0, -1 / 3, -1 / 45, -2 / 945, -1 / 4725, -2 / 93555, -1382 / 638
 
 
 def safe_sqrt(x: Array) -> Array:
-    r"""Return :math:`\sqrt{\max(x, 0)}`, with derivative zero where x is not positive.
+    r"""Return :math:`\sqrt{\max(x, 0)}`, with derivative zero where x is not positive; NaN for NaN.
 
     >>> import numpy as np
     >>> safe_sqrt(np.asarray([-1.0, 0.0, 4.0]))
@@ -31,7 +31,8 @@ def safe_sqrt(x: Array) -> Array:
     """
     xp = namespace_of(x)
     positive = x > 0
-    return xp.where(positive, xp.sqrt(xp.where(positive, x, 1.0)), 0.0)
+    root = xp.where(positive, xp.sqrt(xp.where(positive, x, 1.0)), 0.0)
+    return xp.where(xp.isnan(x), xp.nan, root)
 
 
 def cosine(u: Array, sign: int | None) -> Array:

@@ -73,7 +73,8 @@ def host(x: Any) -> np.ndarray:
 def assert_close(actual: Any, expected: Any, atol: float, like: Any = None) -> None:
     """Check library, dtype and shape against ``like`` (by default ``expected``), and the values."""
     model = expected if like is None else like
-    assert type(actual) is type(model), f"{type(actual)} where {type(model)} was expected"
+    kinds = [np.ndarray if isinstance(a, np.generic) else type(a) for a in (actual, model)]
+    assert kinds[0] is kinds[1], f"{kinds[0]} where {kinds[1]} was expected"
     assert actual.dtype == model.dtype
     assert getattr(actual, "device", None) == getattr(model, "device", None)
     if like is None:

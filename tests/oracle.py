@@ -145,9 +145,7 @@ class Stereographic(Model):
 
     def log(self, x, y):
         gap = self.add(self.neg(x), y)
-        return times(
-            2 / (self.k * self.conformal(x)) * self.atan(self.k * length(gap)), unit(gap)
-        )
+        return times(2 / (self.k * self.conformal(x)) * self.atan(self.k * length(gap)), unit(gap))
 
     def exp(self, x, v):
         step = self.tan(self.k * self.conformal(x) * length(v) / 2) / self.k
@@ -432,7 +430,8 @@ class Case:
     def errors(self, result) -> list[float]:
         """Return the error of each computed result."""
         return [
-            float(self._error(*sample)) for sample in zip(self.rows, result, self.exact, strict=True)
+            float(self._error(*sample))
+            for sample in zip(self.rows, result, self.exact, strict=True)
         ]
 
     def worst(self, result) -> float:

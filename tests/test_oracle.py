@@ -132,7 +132,9 @@ def test_error_on_other_libraries(library, geometry, dtype, name, record_propert
         import jax
 
         with jax.enable_x64(dtype is np.float64):
-            result = np.asarray(apply(name, manifold, [jax.numpy.asarray(a) for a in case.arrays()]))
+            result = np.asarray(
+                apply(name, manifold, [jax.numpy.asarray(a) for a in case.arrays()])
+            )
         assert result.dtype == dtype
     check(case, case.worst(result), 5, dtype, record_property)
 
@@ -184,7 +186,9 @@ def test_oracle_models_are_isometric(K):
         klein = oracle.Klein(3, K)
         u, w = (oracle.times(1 / (radius.k * z[0]), z[1:]) for z in (x, y))
         image = radius.add(x, y)
-        assert klein.dist(klein.add(u, w), oracle.times(1 / (radius.k * image[0]), image[1:])) < EXACT
+        assert (
+            klein.dist(klein.add(u, w), oracle.times(1 / (radius.k * image[0]), image[1:])) < EXACT
+        )
         assert abs(klein.dist(u, w) - ball.dist(p, q)) < EXACT
 
 

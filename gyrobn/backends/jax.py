@@ -55,6 +55,8 @@ def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
 
 
 def from_numpy(a: "np.ndarray[Any, Any]", like: Array) -> Array:
-    """Return ``a`` as a JAX array in the dtype and on the device of ``like``."""
+    """Return ``a`` as a JAX array in the dtype and on the device of ``like``, if it has just one."""
     x = jax.numpy.asarray(a, dtype=like.dtype)
-    return x if isinstance(like, jax.core.Tracer) else jax.device_put(x, like.sharding)
+    if isinstance(like, jax.core.Tracer) or len(like.devices()) > 1:
+        return x
+    return jax.device_put(x, *like.devices())

@@ -29,7 +29,7 @@ from gyrobn.gyrospace import GyroSpace, Hessian, check_size, weighted_sum
 from gyrobn.manifolds.combination import Combination
 from gyrobn.scalar import arc, cosine, cotangent, safe_sqrt, sinc
 
-__all__ = ["ConstantCurvature", "convert"]
+__all__ = ["ConstantCurvature", "convert", "root", "unit"]
 
 Lifted = tuple[Array, Any, Array]
 """A point of the quadric: its time t, and a scalar a and a vector v with s = a v."""
@@ -123,7 +123,8 @@ class ConstantCurvature(GyroSpace):
         below = self._one_plus(xp, K, t_x, a_x, v_x)
         if self.sign == -1:
             return t, q, Combination(a, gap, temporary=True).plus(0.5 * K * q * a_x / below, v_x)
-        return t, q, Combination(a_y, v_y).plus(-(t_y + t) / below * a_x, v_x)
+        move = t_y + K * a_x * a_y * dot(v_y, v_x) / below  # (t_y + t)/(1 + t_x), right near -e too
+        return t, q, Combination(a_y, v_y).plus(-move * a_x, v_x)
 
     def _one_plus(self, xp: Any, K: Any, t: Array, a: Any, v: Array) -> Array:
         """Return 1 + t, from s where t is near -1 and the sum would cancel."""
@@ -131,7 +132,11 @@ class ConstantCurvature(GyroSpace):
             return 1.0 + t
         behind = t < 0
         small = K * a * a * dot(v, v) / (1.0 - xp.where(behind, t, 0.0))
-        return xp.where(behind, small, 1.0 + t)
+        return self._nonzero(xp, xp.where(behind, small, 1.0 + t))
+
+    def _nonzero(self, xp: Any, below: Array) -> Array:
+        """Return a denominator; NaN where it is 0, at the one point that cannot be divided by."""
+        return below if self.sign == -1 else xp.where(below == 0, xp.nan, below)
 
     def to_normal(self, x: Array) -> Array:
         r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity, where
@@ -153,10 +158,12 @@ class ConstantCurvature(GyroSpace):
         return self._normal(xp, t, K * dot(vector, vector), Combination(1.0, vector))
 
     def _normal(self, xp: Any, t: Array, u: Array, s: Combination) -> Array:
+        return (s * self._angle_per_sine(xp, u, t)).value()
+
+    def _angle_per_sine(self, xp: Any, u: Array, t: Array) -> Array:
+        """Return angle/sine; NaN opposite to the identity, where there is no direction."""
         ratio = arc(u, t, self.sign)
-        if self.sign != -1:
-            ratio = xp.where(xp.isfinite(ratio), ratio, xp.nan)
-        return (s * ratio).value()
+        return ratio if self.sign == -1 else xp.where(xp.isfinite(ratio), ratio, xp.nan)
 
     def from_normal(self, c: Array) -> Array:
         r"""Point :math:`(\cos_K\theta,\; c \sin_K\theta/\theta)`, :math:`\theta = \sqrt{|K|}\|c\|`.
@@ -188,13 +195,9 @@ class ConstantCurvature(GyroSpace):
         K = self._parameter("curvature", x)
         time, a, v = self._lift(xp, K, x)
         u = K * a * a * dot(v, v)
-        angle = arc(u, time, self.sign)
-        if self.sign != -1:
-            angle = xp.where(xp.isfinite(angle), angle, xp.nan)
-        factor = self._scalar(t, x)
-        u = angle * angle * u
-        time, stretch = self._turn(xp, factor, u)
-        return self._drop(xp, K, time, Combination(stretch * angle * a, v))
+        per_sine = self._angle_per_sine(xp, u, time)
+        time, stretch = self._turn(xp, self._scalar(t, x), per_sine * per_sine * u)
+        return self._drop(xp, K, time, Combination(stretch * per_sine * a, v))
 
     def _scalar(self, t: Array | float, x: Array) -> Any:
         factor = self._factor(t, x)
@@ -214,11 +217,17 @@ class ConstantCurvature(GyroSpace):
         xp = self._namespace(x, mean, *(() if bias is None else (bias,)))
         K = self._parameter("curvature", x)
         t, q, s = self._relative(xp, K, mean, x)
-        u = 0.25 * K * q
-        half = arc(u, safe_sqrt(1.0 - u), self.sign)  # the chord subtends half the angle
-        angle = half * half * K * q
+        if self.sign == -1:  # the chord subtends half the angle
+            half = arc(0.25 * K * q, t, self.sign)
+            angle = half * half * K * q
+            per_sine = 1.0 / sinc(angle, self.sign)
+        else:  # opposite to the mean the chord says little: take the angle from the sine
+            vector = s.value()
+            s, u = Combination(1.0, vector), K * dot(vector, vector)
+            per_sine = self._angle_per_sine(xp, u, t)
+            angle = per_sine * per_sine * u
         t, stretch = self._turn(xp, self._scalar(factor, x), angle)
-        s = s * (stretch / sinc(angle, self.sign))
+        s = s * (stretch * per_sine)
         if bias is not None:
             t_b, a_b, v_b = self._lift(xp, K, bias)
             t_z, t = t, t_b * t - K * a_b * s.dot(v_b)
@@ -323,6 +332,10 @@ class ConstantCurvature(GyroSpace):
         good = square > 0
         size = xp.sqrt(xp.where(good, square, 1.0))
         t, s = xp.where(good, t / size, 1.0), xp.where(good[..., None], s / size[..., None], 0.0)
+        if self.sign != -1:  # no translation leads to the point opposite to e: start beside it
+            eps = xp.finfo(x.dtype).eps
+            nudge = eps**0.5 * xp.astype(1.0 + t < 4.0 * eps, x.dtype)
+            s = s + nudge[..., None] / self.n**0.5
         return self._drop(xp, K, t, Combination(1.0, s))
 
     def resolution(self, x: Array) -> Array:
@@ -414,6 +427,15 @@ def convert(source: ConstantCurvature, target: ConstantCurvature, x: Array, *tan
 def root(xp: Any, K: Any) -> Any:
     """Return the square root of |K|, for a curvature known not to be zero."""
     return abs(K) ** 0.5 if isinstance(K, float) else xp.sqrt(xp.abs(K))
+
+
+def unit(xp: Any, x: Array, least: float = 0.0) -> tuple[Array, Array]:
+    """Return the largest coordinate of each vector, at least ``least``, and x divided by it.
+
+    The square of the quotient cannot overflow, as that of x can.
+    """
+    large = xp.clip(xp.max(xp.abs(x), axis=-1), min=max(least, float(xp.finfo(x.dtype).smallest_normal)))
+    return large, x / large[..., None]
 
 
 def _largest_square(xp: Any, dtype: Any) -> float:

@@ -8,7 +8,7 @@ import array_api_extra as xpx
 from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.gyrospace import zeros
 from gyrobn.manifolds.combination import Combination
-from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted, root
+from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted, root, unit
 from gyrobn.scalar import safe_sqrt
 
 __all__ = ["Hyperboloid", "Radius", "Sphere"]
@@ -22,7 +22,7 @@ class Radius(ConstantCurvature):
     """
 
     n: int
-    curvature: Any
+    curvature: Any = 1.0
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -37,7 +37,7 @@ class Radius(ConstantCurvature):
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return the surface, and a model of another curvature."""
-        return cls(2), cls(5, 0.5 * cls.curvature)
+        return cls(2), cls(5, 0.5 * cls(2).curvature)
 
     def origin(self, like: Array) -> Array:
         r"""Return :math:`(1/\sqrt{|K|}, 0, \dots, 0)`."""
@@ -60,7 +60,7 @@ class Radius(ConstantCurvature):
         k = root(xp, self._parameter("curvature", x))
         x_t, y_t = x[..., 0], y[..., 0]
         time = k * self._time_of_sum(x_t, y_t, dot(x, y))
-        move = k * (y_t + time) / (1.0 + k * x_t)
+        move = k * (y_t + time) / self._nonzero(xp, 1.0 + k * x_t)
         # the combination of whole arrays, time and all, saves a copy; the time is then put right
         return xpx.at(Combination(move, x).plus(1.0, y).value())[..., 0].set(time)
 
@@ -125,22 +125,26 @@ class Hyperboloid(Radius):
         return dot(gap, gap) / ratio, 1.0, gap
 
     def project(self, x: Array) -> Array:
-        """Recompute the time from the spatial part, where the point is off the sheet."""
+        """Recompute the time from the spatial part."""
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
-        s = x[..., 1:]
-        t = xp.sqrt(1.0 - K * dot(s, s))
-        on = xp.concat([(t / root(xp, K))[..., None], s], axis=-1)
-        return xp.where(self.contains(x)[..., None], x, on)
+        t = _time_on_sheet(xp, K, x[..., 1:])
+        return xp.concat([(t / root(xp, K))[..., None], x[..., 1:]], axis=-1)
 
     def violation(self, x: Array) -> Array:
         r"""Return :math:`|x_t - \sqrt{\|x_s\|^2 - 1/K}|`, relative to that root."""
         xp = self._namespace(x)
+        finite = xp.all(xp.isfinite(x), axis=-1)
+        x = xp.where(finite[..., None], x, 0.0)
         K = self._parameter("curvature", x)
-        t, _, s = self._lift(xp, K, x)
-        right = xp.sqrt(1.0 - K * dot(s, s))
-        off = xp.abs(t - right) / right
-        return xp.where(xp.all(xp.isfinite(x), axis=-1), off, xp.inf)
+        right = _time_on_sheet(xp, K, x[..., 1:])
+        return xp.where(finite, xp.abs(root(xp, K) * x[..., 0] / right - 1.0), xp.inf)
+
+
+def _time_on_sheet(xp: Any, K: Any, s: Array) -> Array:
+    """Return t = sqrt(1 - K‖s‖²)."""
+    large, u = unit(xp, s, least=1.0)
+    return large * xp.sqrt((1.0 / large) ** 2 - K * dot(u, u))
 
 
 @dataclass(frozen=True)
@@ -180,15 +184,19 @@ class Sphere(Radius):
         return dot(gap, gap) + (t_x - t_y) ** 2 / K, 1.0, gap
 
     def project(self, x: Array) -> Array:
-        """Divide by the length, where the point is off the sphere; the zero vector goes to e."""
+        """Divide by the length; the zero vector goes to e."""
         xp = self._namespace(x)
-        size = root(xp, self._parameter("curvature", x)) * safe_sqrt(dot(x, x))
+        _, u = unit(xp, x)
+        size = safe_sqrt(dot(u, u))
         some = size > 0
-        on = xp.where(some[..., None], x / xp.where(some, size, 1.0)[..., None], self.origin(x))
-        return xp.where(self.contains(x)[..., None], x, on)
+        size = root(xp, self._parameter("curvature", x)) * xp.where(some, size, 1.0)
+        return xp.where(some[..., None], u / size[..., None], self.origin(x))
 
     def violation(self, x: Array) -> Array:
         r"""Return :math:`|\sqrt K\|x\| - 1|`."""
         xp = self._namespace(x)
-        size = root(xp, self._parameter("curvature", x)) * safe_sqrt(dot(x, x))
-        return xp.where(xp.all(xp.isfinite(x), axis=-1), xp.abs(size - 1.0), xp.inf)
+        finite = xp.all(xp.isfinite(x), axis=-1)
+        large, u = unit(xp, xp.where(finite[..., None], x, 0.0))
+        k = root(xp, self._parameter("curvature", x))
+        size = xp.clip(large, max=xp.finfo(x.dtype).max / 4) * k * safe_sqrt(dot(u, u))
+        return xp.where(finite, xp.abs(size - 1.0), xp.inf)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 from gyrobn.backends import Array, dot
 from gyrobn.gyrospace import zeros
 from gyrobn.manifolds.combination import Combination
-from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
+from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted, unit
 from gyrobn.scalar import safe_sqrt
 
 __all__ = ["PoincareBall", "ProjectedHypersphere", "Stereographic"]
@@ -86,7 +86,7 @@ class Stereographic(ConstantCurvature):
         w = self._one_plus(xp, K, t, 1.0, vector)
         if self.sign is None:  # the boundary of a ball whose curvature is not known in advance
             w = w + xp.clip(2.0 * eps * t - 1.0, min=0.0)
-        away = xp.abs(w) > 0
+        away = xp.logical_not(xp.isnan(w))
         p = vector / xp.where(away, w, 1.0)[..., None]
         return xp.where(away[..., None], p, xp.inf)
 
@@ -181,15 +181,18 @@ class ProjectedHypersphere(Stereographic):
 
 def outside_ball(xp: Any, K: Any, x: Array) -> Array:
     """Return by how much sqrt(-K)‖x‖ exceeds 1, at least an ulp on the boundary; 0 inside."""
-    size = safe_sqrt(-K * dot(x, x))
+    finite = xp.all(xp.isfinite(x), axis=-1)
+    large, u = unit(xp, xp.where(finite[..., None], x, 0.0))
+    size = xp.clip(large, max=xp.finfo(x.dtype).max / 4) * safe_sqrt(-K * dot(u, u))
     eps = float(xp.finfo(x.dtype).eps)
     out = xp.where(size < 1.0, xp.zeros_like(size), size - 1.0 + eps)
-    return xp.where(xp.all(xp.isfinite(x), axis=-1), out, xp.inf)
+    return xp.where(finite, out, xp.inf)
 
 
 def pull_inside(xp: Any, K: Any, x: Array) -> Array:
     """Shorten vectors that are not inside the ball of radius 1/sqrt(-K)."""
-    size = safe_sqrt(-K * dot(x, x))
-    out = size >= 1.0
+    outside = outside_ball(xp, K, x) > 0
+    _, u = unit(xp, x)
+    size = safe_sqrt(-K * dot(u, u))
     room = 1.0 - float(xp.finfo(x.dtype).eps) ** 0.5
-    return xp.where(out[..., None], x * (room / xp.where(out, size, 1.0))[..., None], x)
+    return xp.where(outside[..., None], u * (room / xp.where(outside, size, 1.0))[..., None], x)

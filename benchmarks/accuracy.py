@@ -1,0 +1,279 @@
+"""Accuracy of the constant curvature models: errors against 60 digits, and geoopt's beside them.
+
+``python benchmarks/accuracy.py`` prints the tables and writes docs/accuracy.md. The oracle, the
+inputs and the bars are those of the tests.
+"""
+
+import sys
+import warnings
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import numpy as np
+import torch
+from oracle import EPS, OPERATIONS, SCALE, Case, apply
+from test_oracle import BARS, C, bar
+
+import gyrobn
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # geoopt compiles with torch.jit.script, which is deprecated
+    import geoopt
+
+SEEDS = (0, 1)
+DIM = 8
+FLOATS = (np.float64, np.float32)
+RADII = (1, 3, 5, 8, 12)
+ANGLES = (1, 2, 3, 3.1)
+LABELS = {
+    "add": "x ⊕ y",
+    "add_from_near": "y ⊕ x",
+    "scale": "t ⊙ x",
+    "dist": "dist",
+    "dist_close": "dist, 0.01 apart",
+    "dist_inward": "dist to near e",
+    "log": "log",
+    "log_close": "log, 0.01 apart",
+    "log_inward": "log to near e",
+    "exp": "exp",
+    "normalize": "normalize",
+    "normalize_shrink": "normalize, by 1/R",
+    "normalize_close": "normalize, collapsed",
+}
+
+
+# ---------------------------------------------------------------------- the others
+
+
+def with_torch(f):
+    """Let a function of tensors take and return NumPy arrays."""
+
+    def g(*arrays):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return f(*(torch.asarray(a) for a in arrays)).numpy()
+
+    return g
+
+
+def normalize_with(add, neg, scale):
+    """Compose Algorithm 1 from the operations of another library."""
+
+    def normalize(x, mean, bias, variance):
+        factor = SCALE / (variance + EPS) ** 0.5
+        return add(bias, scale(factor, add(neg(mean), x)))
+
+    return normalize
+
+
+def geoopt_ball():
+    M = geoopt.PoincareBall(c=1.0)
+
+    def scale(t, x):
+        return M.mobius_scalar_mul(t[..., None], x)
+
+    operations = {
+        "add": M.mobius_add,
+        "scale": scale,
+        "dist": M.dist,
+        "log": M.logmap,
+        "exp": M.expmap,
+        "normalize": normalize_with(M.mobius_add, torch.neg, scale),
+    }
+    return {name: ("geoopt", with_torch(f)) for name, f in operations.items()}
+
+
+def geoopt_surface(M):
+    operations = {"dist": M.dist, "log": M.logmap, "exp": M.expmap}
+    return {name: ("geoopt", with_torch(f)) for name, f in operations.items()}
+
+
+def inner(x, y):
+    return np.sum(x * y, axis=-1, keepdims=True)
+
+
+def length(x):
+    return np.sqrt(inner(x, x))
+
+
+def paper_radius(K):
+    """Eq. gyroadd_calmk and gyro_prod_calmk as they are printed, at curvature ±1."""
+    cos, sin, acos = (np.cosh, np.sinh, np.arccosh) if K < 0 else (np.cos, np.sin, np.arccos)
+
+    def add(x, y):
+        (x_t, x_s), (y_t, y_s) = (x[..., :1], x[..., 1:]), (y[..., :1], y[..., 1:])
+        a, b, n_x, n_y, s = 1 + x_t, 1 + y_t, inner(x_s, x_s), inner(y_s, y_s), inner(x_s, y_s)
+        D = a**2 * b**2 - 2 * K * a * b * s + n_x * n_y
+        N = a**2 * n_y + 2 * a * b * s + b**2 * n_x
+        A_x, A_y = a * b**2 - 2 * K * b * s - K * a * n_y, b * (a**2 + K * n_x)
+        space = 2 * (A_x * x_s + A_y * y_s) / (D + K * N)
+        return np.concatenate([(D - K * N) / (D + K * N), space], axis=-1)
+
+    def scale(t, x):
+        angle = t[..., None] * acos(np.clip(x[..., :1], 1 if K < 0 else -1, None if K < 0 else 1))
+        space = sin(angle) / length(x[..., 1:]) * x[..., 1:]
+        return np.concatenate([cos(angle), space], axis=-1)
+
+    def neg(x):
+        return np.concatenate([x[..., :1], -x[..., 1:]], axis=-1)
+
+    operations = {"add": add, "scale": scale, "normalize": normalize_with(add, neg, scale)}
+    return {name: ("paper", f) for name, f in operations.items()}
+
+
+def paper_klein():
+    """Einstein operations and the theorem's distance, as they are printed, at curvature −1."""
+
+    def add(x, y):
+        w, s = np.sqrt(1 - inner(x, x)), inner(x, y)
+        return (x + w * y + s * x / (1 + w)) / (1 + s)
+
+    def scale(t, x):
+        r = length(x)
+        return np.tanh(t[..., None] * np.arctanh(r)) * x / r
+
+    def dist(x, y):
+        r = length(add(-x, y))
+        return (2 * np.arctanh(r / (1 + np.sqrt(1 - r * r))))[..., 0]
+
+    operations = {
+        "add": add,
+        "scale": scale,
+        "dist": dist,
+        "normalize": normalize_with(add, np.negative, scale),
+    }
+    return {name: ("paper", f) for name, f in operations.items()}
+
+
+# ---------------------------------------------------------------------- the tables
+
+
+def number(error):
+    return f"{error:.1e}" if np.isfinite(error) else "off"
+
+
+def cell(manifold, name, dtype, radius, other, with_limit=False):
+    """Return the worst errors of gyrobn and of the other library, and the limit if asked."""
+    cases = [Case(name, manifold, radius, dtype, seed) for seed in SEEDS]
+    error = max(case.worst(apply(name, manifold, case.arrays())) for case in cases)
+    entries = [number(error)]
+    over = manifold.curvature < 0 and radius in BARS[dtype] and error > bar(dtype, radius)
+    limit = max(max(case.limits) for case in cases) if over or with_limit else None
+    if over:
+        entries[0] += " †" if error <= C * limit else " ‡"
+    if other is not None:
+        with np.errstate(all="ignore"):
+            entries.append(number(max(case.worst(other(*case.arrays())) for case in cases)))
+    elif any_other(manifold):
+        entries.append("–")
+    if with_limit:
+        entries.append(number(limit))
+    return " / ".join(entries)
+
+
+def any_other(manifold):
+    return type(manifold).__name__ in PEERS
+
+
+PEERS = {
+    "PoincareBall": geoopt_ball(),
+    "Hyperboloid": geoopt_surface(geoopt.Lorentz(k=1.0)) | paper_radius(-1),
+    "Klein": paper_klein(),
+    "Sphere": geoopt_surface(geoopt.Sphere()) | paper_radius(1),
+}
+
+
+def table(geometry, names, radii, with_limit=False, word="radius"):
+    manifold = getattr(gyrobn, geometry)(DIM)
+    lines = [
+        f"| operation | dtype | beside | {' | '.join(f'{word} {r}' for r in radii)} |",
+        "|---|---|---|" + "---|" * len(radii),
+    ]
+    for name in names:
+        beside, other = PEERS.get(geometry, {}).get(name.partition("_")[0], ("–", None))
+        for dtype in FLOATS:
+            # float32 has no Klein coordinates at radius 8
+            row = [
+                "–"
+                if geometry == "Klein" and dtype is np.float32 and radius > 5
+                else cell(manifold, name, dtype, radius, other, with_limit)
+                for radius in radii
+            ]
+            label = LABELS[name]
+            lines.append(f"| {label} | {dtype.__name__} | {beside} | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+PAGE = """<!-- made by: python benchmarks/accuracy.py -->
+# Accuracy
+
+Every entry is the largest error of {samples} samples against the paper's own definitions, computed
+with 60 digits from the exact values of the floats (`tests/oracle.py`), in {dim} dimensions.
+The first number is gyrobn's; the second, after the stroke, is that of the library named beside.
+For points the error is the geodesic distance to the exact result, for tangent vectors the
+Riemannian norm of the difference, for distances the difference.
+*Radius* is the distance of the data from the identity e; a translation, a step, a mean and a bias
+have length 1; `dist` and `log` are between two points at that radius, or as the row says.
+The bars are 1e-14, 1e-13 and 1e-10 at radius 1, 5 and 12 in float64, and 1e-6, 4e-5 and 1e-3 at
+radius 1, 5 and 8 in float32. † is over the bar, but within {c:.0f} times of what half a unit in the
+last place of the input or of the result is worth: floats cannot do better. ‡ is over both.
+*off* is NaN, or a point outside the model. `paper` is the paper's formula as it is printed.
+
+## Poincaré ball
+
+{ball}
+
+geoopt {geoopt} projects every point it returns to norm 1 − 4e-3 in float32, which is radius 6.2, and
+1 − 1e-5 in float64, which is radius 12.2, and it clamps artanh to 1 − 1e-7, radius 16.8: that is
+where its errors become whole numbers. Below it the Möbius formulas lose digits by cancellation.
+
+## Hyperboloid
+
+{hyperboloid}
+
+geoopt's Lorentz model has no gyro-operations, so the paper's closed forms stand beside those. geoopt
+recomputes the time of what `expmap` returns, clamps the square of a tangent vector's length to 1e-8
+and of the inverse cosine's root to 1e-15, and takes distances from the inverse cosine, which has
+no digits for points that are close. A logarithm over a length of R or 2R is a long vector, whose own
+last place is what the † are about.
+
+## Klein, and what its coordinates can hold
+
+The third number is the limit: half a unit in the last place of the input or of the result. Klein
+coordinates crowd at the boundary with e to the power 2R, twice as fast as those of the ball.
+
+{klein}
+
+## Sphere, up to the point opposite to e
+
+The radius is an angle now, and π is the point that no translation reaches. The third number is
+the limit, as above; geoopt's sphere has no identity and no gyro-operations.
+
+{sphere}
+"""
+
+
+def main():
+    ball = ["add", "add_from_near", "scale", "dist", "dist_close", "dist_inward", "log"]
+    ball += ["log_close", "log_inward", "exp", "normalize", "normalize_shrink", "normalize_close"]
+    assert set(ball) == set(OPERATIONS)
+    short = ["add", "scale", "dist", "dist_close", "log_close", "exp", "normalize"]
+    sphere = ["add", "scale", "dist_inward", "dist_close", "log_inward", "log_close", "exp"]
+    page = PAGE.format(
+        samples=len(SEEDS) * 8,
+        dim=DIM,
+        c=C,
+        geoopt=geoopt.__version__,
+        ball=table("PoincareBall", ball, RADII),
+        hyperboloid=table("Hyperboloid", ball, RADII),
+        klein=table("Klein", short, RADII, with_limit=True),
+        sphere=table("Sphere", sphere, ANGLES, with_limit=True, word="angle"),
+    )
+    print(page)
+    (ROOT / "docs" / "accuracy.md").write_text(page)
+
+
+if __name__ == "__main__":
+    main()
