@@ -8,12 +8,11 @@ import sys
 import warnings
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import numpy as np
 import torch
-from oracle import EPS, OPERATIONS, SCALE, Case, apply
+from oracle import EPS, OPERATIONS, SAMPLES, SCALE, Case, apply
 from test_oracle import BARS, C, bar
 
 import gyrobn
@@ -22,6 +21,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # geoopt compiles with torch.jit.script, which is deprecated
     import geoopt
 
+ROOT = Path(__file__).parents[1]
 SEEDS = (0, 1)
 DIM = 8
 FLOATS = (np.float64, np.float32)
@@ -98,6 +98,11 @@ def length(x):
     return np.sqrt(inner(x, x))
 
 
+def direction(x):
+    """Return x over its length; the paper treats zero as a case of its own."""
+    return x / np.where(length(x) > 0, length(x), 1)
+
+
 def paper_radius(K):
     """Eq. gyroadd_calmk and gyro_prod_calmk as they are printed, at curvature ±1."""
     cos, sin, acos = (np.cosh, np.sinh, np.arccosh) if K < 0 else (np.cos, np.sin, np.arccos)
@@ -113,8 +118,7 @@ def paper_radius(K):
 
     def scale(t, x):
         angle = t[..., None] * acos(np.clip(x[..., :1], 1 if K < 0 else -1, None if K < 0 else 1))
-        space = sin(angle) / length(x[..., 1:]) * x[..., 1:]
-        return np.concatenate([cos(angle), space], axis=-1)
+        return np.concatenate([cos(angle), sin(angle) * direction(x[..., 1:])], axis=-1)
 
     def neg(x):
         return np.concatenate([x[..., :1], -x[..., 1:]], axis=-1)
@@ -131,8 +135,7 @@ def paper_klein():
         return (x + w * y + s * x / (1 + w)) / (1 + s)
 
     def scale(t, x):
-        r = length(x)
-        return np.tanh(t[..., None] * np.arctanh(r)) * x / r
+        return np.tanh(t[..., None] * np.arctanh(length(x))) * direction(x)
 
     def dist(x, y):
         r = length(add(-x, y))
@@ -216,40 +219,44 @@ For points the error is the geodesic distance to the exact result, for tangent v
 Riemannian norm of the difference, for distances the difference.
 *Radius* is the distance of the data from the identity e; a translation, a step, a mean and a bias
 have length 1; `dist` and `log` are between two points at that radius, or as the row says.
+Directions are random, once parallel (for `dist` and `log` the same point) and once opposite.
 The bars are 1e-14, 1e-13 and 1e-10 at radius 1, 5 and 12 in float64, and 1e-6, 4e-5 and 1e-3 at
-radius 1, 5 and 8 in float32. † is over the bar, but within {c:.0f} times of what half a unit in the
-last place of the input or of the result is worth: floats cannot do better. ‡ is over both.
+radius 1, 5 and 8 in float32. † is over the bar, but within {c:.0f} times of the *limit*: what half
+a unit in the last place of each input, or of the result, is worth. ‡ is over both.
 *off* is NaN, or a point outside the model. `paper` is the paper's formula as it is printed.
 
 ## Poincaré ball
 
 {ball}
 
-geoopt {geoopt} projects every point it returns to norm 1 − 4e-3 in float32, which is radius 6.2, and
-1 − 1e-5 in float64, which is radius 12.2, and it clamps artanh to 1 − 1e-7, radius 16.8: that is
-where its errors become whole numbers. Below it the Möbius formulas lose digits by cancellation.
+geoopt {geoopt} projects every point it returns to norm 1 − 4e-3 in float32, which is radius 6.2,
+and to 1 − 1e-5 in float64, which is radius 12.2, and clamps the argument of artanh to 1 − 1e-7,
+which is distance 16.8: there its errors become whole numbers. Inside, adding a near point costs
+its Möbius formulas no more than ours. Between two points that are both far out they cancel, and
+that is `dist`, `log` and the normalization of a batch that is far out and narrow.
 
 ## Hyperboloid
 
 {hyperboloid}
 
-geoopt's Lorentz model has no gyro-operations, so the paper's closed forms stand beside those. geoopt
-recomputes the time of what `expmap` returns, clamps the square of a tangent vector's length to 1e-8
-and of the inverse cosine's root to 1e-15, and takes distances from the inverse cosine, which has
-no digits for points that are close. A logarithm over a length of R or 2R is a long vector, whose own
-last place is what the † are about.
+geoopt's Lorentz model has no gyro-operations, so the paper's closed forms stand beside those.
+geoopt recomputes the time of what `expmap` returns, keeps the squared length of a tangent vector
+above 1e-8 and that of a distance above 1e-15, and takes distances from the inverse cosine, which
+has no digits left for points that are close. A logarithm over a length of R or 2R is a vector that
+long, whose own last place is what most † are about.
 
 ## Klein, and what its coordinates can hold
 
-The third number is the limit: half a unit in the last place of the input or of the result. Klein
-coordinates crowd at the boundary with e to the power 2R, twice as fast as those of the ball.
+The third number is the limit. Neighbouring floats at radius R are e to the power 2R times as far
+apart as at e, where in the ball it is e to the power R; in float32 the boundary comes before
+radius 8.
 
 {klein}
 
 ## Sphere, up to the point opposite to e
 
 The radius is an angle now, and π is the point that no translation reaches. The third number is
-the limit, as above; geoopt's sphere has no identity and no gyro-operations.
+the limit; geoopt's sphere has no identity and no gyro-operations.
 
 {sphere}
 """
@@ -262,7 +269,7 @@ def main():
     short = ["add", "scale", "dist", "dist_close", "log_close", "exp", "normalize"]
     sphere = ["add", "scale", "dist_inward", "dist_close", "log_inward", "log_close", "exp"]
     page = PAGE.format(
-        samples=len(SEEDS) * 8,
+        samples=len(SEEDS) * SAMPLES,
         dim=DIM,
         c=C,
         geoopt=geoopt.__version__,

@@ -70,7 +70,9 @@ def addition():
                 )
                 ours = t["gyrobn"]
                 ratios = ours / t["definition"], ours / t["closed form"]
-                rows.append((cls.__name__, name, n, f"{1e3 * ours:.2f}", *(f"{r:.2f}" for r in ratios)))
+                rows.append(
+                    (cls.__name__, name, n, f"{1e3 * ours:.2f}", *(f"{r:.2f}" for r in ratios))
+                )
                 print(*rows[-1], flush=True)
     return rows
 
@@ -95,7 +97,9 @@ def normalization():
             with torch.no_grad():
                 t = timing.medians(runs)
             beside = f"{t['gyrobn'] / t['geoopt']:.2f}" if "geoopt" in t else "–"
-            rows.append((name, n, f"{1e3 * t['gyrobn']:.1f}", beside, f"{t['gyrobn'] / t['copy']:.1f}"))
+            rows.append(
+                (name, n, f"{1e3 * t['gyrobn']:.1f}", beside, f"{t['gyrobn'] / t['copy']:.1f}")
+            )
             print(*rows[-1], flush=True)
     return rows
 

@@ -96,13 +96,17 @@ def frechet(
     >>> abs(result.mean).max() < 1e-15, float(result.variance), bool(result.converged)
     (True, 1.206948960812582, True)
     """
-    xp = manifold._namespace(x)
     samples, w = _arrange(manifold, x, weights, axis)
     if max_iter < 1 or (steps is not None and steps < 0):
-        raise ValueError(f"max_iter must be at least 1 and steps at least 0, got {max_iter}, {steps}")
+        raise ValueError(
+            f"max_iter must be at least 1 and steps at least 0, got {max_iter}, {steps}"
+        )
     if init is not None:
         check_floating(x, init)
-        wanted = (*samples.shape[1 : samples.ndim - len(manifold.point_shape)], *manifold.point_shape)
+        wanted = (
+            *samples.shape[1 : samples.ndim - len(manifold.point_shape)],
+            *manifold.point_shape,
+        )
         if tuple(init.shape) != wanted:
             raise ValueError(f"init must have shape {wanted}, got {tuple(init.shape)}")
     shim = backend_of(x)
@@ -118,7 +122,9 @@ def frechet(
     return result
 
 
-def frechet_mean(manifold: GyroSpace, x: Array, weights: Array | None = None, **options: Any) -> Array:
+def frechet_mean(
+    manifold: GyroSpace, x: Array, weights: Array | None = None, **options: Any
+) -> Array:
     """Return only the mean: see :func:`frechet` for the options."""
     return frechet(manifold, x, weights, **options).mean
 
@@ -189,7 +195,7 @@ def _solve(
         # a step that does not help, so close to the mean, only shows the rounding error
         floor = xp.logical_and(xp.logical_not(better), best <= eps**0.5 * spread)
         best = xp.where(take, residual, best)
-        small = best <= xp.maximum(tol * spread, manifold.resolution(mean))
+        small = best <= xp.maximum(tol * spread, 8.0 * manifold.resolution(mean))
         count = count + xp.astype(xp.logical_not(done), count.dtype)
         if steps is None:
             good = xp.logical_and(xp.logical_or(small, floor), xp.isfinite(variance))
@@ -221,7 +227,7 @@ def _solve(
     state = loop(lambda s: xp.logical_not(xp.all(s[7])), body, state, limit)
     mean, _, best, variance, far, _, count, _, converged = state
     if steps is not None:
-        converged = best <= xp.maximum(tol * safe_sqrt(variance), manifold.resolution(mean))
+        converged = best <= xp.maximum(tol * safe_sqrt(variance), 8.0 * manifold.resolution(mean))
     return FrechetResult(mean, variance, count, best, converged), xp.sqrt(far)
 
 
@@ -332,9 +338,7 @@ def _arrange(
     return samples, w / total
 
 
-def _warn(
-    manifold: GyroSpace, x: Array, result: FrechetResult, radius: Array, limit: int
-) -> None:
+def _warn(manifold: GyroSpace, x: Array, result: FrechetResult, radius: Array, limit: int) -> None:
     """Say that the mean did not converge, or that there may be more than one."""
     xp = namespace_of(x)
     bad = xp.logical_not(result.converged)

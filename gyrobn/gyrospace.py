@@ -81,7 +81,10 @@ class GyroSpace(ABC):
 
     @abstractmethod
     def add(self, x: Array, y: Array) -> Array:
-        r"""Gyroaddition :math:`x \oplus y = \operatorname{Exp}_x(PT_{e \to x}(\operatorname{Log}_e y))`."""
+        r"""Gyroaddition.
+
+        .. math:: x \oplus y = \operatorname{Exp}_x(PT_{e \to x}(\operatorname{Log}_e y))
+        """
 
     @abstractmethod
     def neg(self, x: Array) -> Array:
@@ -109,7 +112,7 @@ class GyroSpace(ABC):
 
     @abstractmethod
     def violation(self, x: Array) -> Array:
-        """Return how far each array is from being a point, relative to its size; 0 if it is one."""
+        """Return how far each array is from being a point, relative to its size; 0 for a point."""
 
     @abstractmethod
     def hessian(self, c: Array, weights: Array) -> Hessian:
@@ -143,7 +146,7 @@ class GyroSpace(ABC):
         return self.to_normal(self.relative(x, y))
 
     def scale(self, t: Array | float, x: Array) -> Array:
-        r"""Gyromultiplication :math:`t \odot x = \operatorname{Exp}_e(t \operatorname{Log}_e(x))`."""
+        r"""Gyromultiplication :math:`t \odot x = \operatorname{Exp}_e(t\operatorname{Log}_e x)`."""
         self._namespace(x)
         return self.from_normal(self._factor(t, x) * self.to_normal(x))
 
@@ -160,7 +163,10 @@ class GyroSpace(ABC):
         return self.add(x, self.scale(t, self.relative(x, y)))
 
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
-        r"""Gyration :math:`\operatorname{gyr}[x, y]z = \ominus(x \oplus y) \oplus (x \oplus (y \oplus z))`."""
+        r"""Gyration.
+
+        .. math:: \operatorname{gyr}[x, y] z = \ominus(x \oplus y) \oplus (x \oplus (y \oplus z))
+        """
         return self.relative(self.add(x, y), self.add(x, self.add(y, z)))
 
     def coadd(self, x: Array, y: Array) -> Array:
@@ -198,7 +204,7 @@ class GyroSpace(ABC):
     def transport(self, x: Array, y: Array, v: Array) -> Array:
         r"""Parallel transport of v from x to y along the geodesic between them.
 
-        .. math:: PT_{x \to y} = PT_{e \to y} \circ \operatorname{gyr}[y, \ominus x] \circ PT_{x \to e}
+        .. math:: PT_{x \to y} = PT_{e \to y} \operatorname{gyr}[y, \ominus x]\, PT_{x \to e}
         """
         c = self.pull(x, v)
         return self.push(y, self._gyrate_normal(y, self.neg(x), c))
@@ -256,14 +262,14 @@ class GyroSpace(ABC):
         for x in points:
             if x.ndim < k or tuple(x.shape[x.ndim - k :]) != self.point_shape:
                 raise ValueError(
-                    f"{self!r} expects arrays of shape (..., {', '.join(map(str, self.point_shape))})"
-                    f", got {tuple(x.shape)}"
+                    f"{self!r} expects arrays of shape (..., "
+                    f"{', '.join(map(str, self.point_shape))}), got {tuple(x.shape)}"
                 )
         check_floating(*points)
         return xp
 
     def _parameter(self, name: str, like: Array) -> Any:
-        """Return a parameter as a Python float, or as an array in the dtype and device of ``like``."""
+        """Return a parameter as a Python float, or as an array in the dtype of ``like``."""
         value = getattr(self, name)
         if isinstance(value, (int, float)):
             return float(value)
@@ -293,7 +299,9 @@ def check_floating(*arrays: Array) -> None:
                 "for example with xp.astype(x, xp.float64)"
             )
         if x.dtype != first.dtype:
-            raise TypeError(f"mixed dtypes {first.dtype} and {x.dtype}: cast one to the other first")
+            raise TypeError(
+                f"mixed dtypes {first.dtype} and {x.dtype}: cast one to the other first"
+            )
         if device_of(x) != device_of(first):
             raise ValueError(
                 f"arrays on devices {device_of(first)} and {device_of(x)}: "
@@ -323,8 +331,14 @@ def zeros(n: int, like: Array) -> Array:
 def weighted_sum(weights: Array, x: Array) -> Array:
     """Sum ``x`` of shape (N, *channels, k) over its first axis, with weights (N, *channels)."""
     xp = namespace_of(weights, x)
-    rows = xp.moveaxis(weights, 0, -1)[..., None, :]
-    return xp.matmul(rows, xp.moveaxis(x, 0, -2))[..., 0, :]
+    return xp.matmul(samples_last(weights)[..., None, :], samples_last(x, 1))[..., 0, :]
+
+
+def samples_last(x: Array, trailing: int = 0) -> Array:
+    """Move the first axis behind the channels, in front of the last ``trailing`` axes."""
+    axes = tuple(range(x.ndim))
+    cut = x.ndim - trailing
+    return namespace_of(x).permute_dims(x, (*axes[1:cut], 0, *axes[cut:]))
 
 
 def _length(c: Array) -> Array:

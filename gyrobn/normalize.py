@@ -128,7 +128,10 @@ def denormalize(
     scale: Array | float = 1.0,
     eps: float = 1e-5,
 ) -> Array:
-    r"""Undo :func:`normalize`: :math:`\mu \oplus (\sqrt{v^2+\epsilon}/s \odot (\ominus\beta \oplus x))`.
+    r"""Undo :func:`normalize`.
+
+    .. math:: x_i = \mu \oplus \Bigl(\frac{\sqrt{v^2+\epsilon}}s \odot
+              (\ominus\beta \oplus \tilde x_i)\Bigr)
 
     Parameters
     ----------

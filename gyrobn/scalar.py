@@ -17,7 +17,9 @@ from gyrobn.backends import Array, namespace_of
 __all__ = ["arc", "cosine", "cotangent", "safe_sqrt", "sinc"]
 
 # Taylor coefficients in u, and the |u| below which eight of them are exact to float64.
-_SINC = tuple((-1.0) ** n / f for n, f in enumerate((1, 6, 120, 5040, 362880, 39916800, 6227020800)))
+_SINC = tuple(
+    (-1.0) ** n / f for n, f in enumerate((1, 6, 120, 5040, 362880, 39916800, 6227020800))
+)
 _ARC = (1.0, 1 / 6, 3 / 40, 5 / 112, 35 / 1152, 63 / 2816, 231 / 13312, 143 / 10240)
 _COTANGENT = (1.0, -1 / 3, -1 / 45, -2 / 945, -1 / 4725, -2 / 93555, -1382 / 638512875)
 
@@ -59,7 +61,7 @@ def arc(u: Array, t: Array, sign: int | None) -> Array:
     xp = namespace_of(u, t)
     far = t < 0
     near = xp.logical_and(xp.abs(u) < 0.01, xp.logical_not(far))
-    out = _polynomial(_ARC, xp.where(near, u, 0.0))
+    out = _polynomial(_ARC, _near_or_nan(xp, near, u))
     if sign is None or sign > 0:
         use = xp.logical_and(xp.logical_not(near), u > 0)
         a = xp.sqrt(xp.where(use, u, 1.0))
@@ -75,9 +77,7 @@ def arc(u: Array, t: Array, sign: int | None) -> Array:
 def cotangent(u: Array, sign: int | None) -> Array:
     r"""Return :math:`a \cot_K a`: :math:`a\cot a`, or :math:`a\coth a` for negative u."""
     xp = namespace_of(u)
-    return _analytic(
-        u, sign, _COTANGENT, 0.02, lambda a: a / xp.tan(a), lambda a: a / xp.tanh(a)
-    )
+    return _analytic(u, sign, _COTANGENT, 0.02, lambda a: a / xp.tan(a), lambda a: a / xp.tanh(a))
 
 
 def _analytic(
@@ -95,12 +95,17 @@ def _analytic(
     """
     xp = namespace_of(u)
     near = xp.abs(u) < radius
-    out = _polynomial(series, xp.where(near, u, 0.0))
+    out = _polynomial(series, _near_or_nan(xp, near, u))
     for side, f in ((1, positive), (-1, negative)):
         if sign is None or sign == side:
             use = xp.logical_and(xp.logical_not(near), u * side > 0)
             out = xp.where(use, f(xp.sqrt(xp.where(use, u * side, 1.0))), out)
     return out
+
+
+def _near_or_nan(xp: Any, near: Array, u: Array) -> Array:
+    """Return u where the series is used, and where it is NaN, which no branch may hide."""
+    return xp.where(xp.logical_or(near, xp.isnan(u)), u, 0.0)
 
 
 def _polynomial(coefficients: tuple[float, ...], u: Array) -> Any:

@@ -88,7 +88,9 @@ class TestConvergence:
             middle = M.geodesic(x[0, ...], x[1, ...], 0.5)
             mean = frechet_mean(M, x)
             assert float(host(M.dist(mean, middle))) < 50 * lib.eps
-            assert_close(frechet_variance(M, x), M.dist(x[0, ...], x[1, ...]) ** 2 / 4, 50 * lib.eps)
+            assert_close(
+                frechet_variance(M, x), M.dist(x[0, ...], x[1, ...]) ** 2 / 4, 50 * lib.eps
+            )
 
     def test_order_does_not_matter(self):
         for M in GEOMETRIES:
@@ -237,7 +239,9 @@ class TestWarnings:
 
 
 @pytest.mark.parametrize(
-    "M", [PoincareBall(3, -0.7), Klein(3), Hyperboloid(2), Sphere(2), Stereographic(2, 0.3)], ids=repr
+    "M",
+    [PoincareBall(3, -0.7), Klein(3), Hyperboloid(2), Sphere(2), Stereographic(2, 0.3)],
+    ids=repr,
 )
 @pytest.mark.parametrize("data", ["generic", "with the identity", "collapsed"])
 class TestDerivatives:

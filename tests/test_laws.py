@@ -156,7 +156,9 @@ class TestDerivedForms:
         c = M.to_normal(x)
         assert c.shape == (20, M.dim)
         assert apart(M, M.from_normal(c), x) < tolerance(lib)
-        np.testing.assert_allclose(host(M.norm(x)), np.linalg.norm(host(c), axis=-1), rtol=1e3 * lib.eps)
+        np.testing.assert_allclose(
+            host(M.norm(x)), np.linalg.norm(host(c), axis=-1), rtol=1e3 * lib.eps
+        )
 
     @pytest.mark.parametrize("name", ["relative", "relative_normal", "dist"])
     def test_of_two_points(self, M, lib, xyz, name):

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from gyrobn.backends import Array
+from gyrobn.backends.numpy import while_loop as eager_while_loop
 
 State = tuple[Array, ...]
 
@@ -29,7 +30,13 @@ def stop_gradient(x: Array) -> Array:
 def while_loop(
     condition: Callable[[State], Array], body: Callable[[State], State], state: State, limit: int
 ) -> State:
-    """Run ``body`` while ``condition`` holds, at most ``limit`` times, in one compiled loop."""
+    """Run ``body`` while ``condition`` holds, at most ``limit`` times.
+
+    In one compiled loop where the state is traced. Outside of ``jit`` an eager loop is far faster:
+    JAX would compile the compiled one anew at every call.
+    """
+    if not any(hides_values(s) for s in state):
+        return eager_while_loop(condition, body, state, limit)
     count = jax.numpy.zeros((), dtype=jax.numpy.int32)
     _, state = jax.lax.while_loop(
         lambda counted: (counted[0] < limit) & condition(counted[1]),
@@ -55,7 +62,7 @@ def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
 
 
 def from_numpy(a: "np.ndarray[Any, Any]", like: Array) -> Array:
-    """Return ``a`` as a JAX array in the dtype and on the device of ``like``, if it has just one."""
+    """Return ``a`` as a JAX array in the dtype, and on the one device, of ``like``."""
     x = jax.numpy.asarray(a, dtype=like.dtype)
     if isinstance(like, jax.core.Tracer) or len(like.devices()) > 1:
         return x

@@ -103,4 +103,5 @@ def _fits(small: Array, large: Array) -> bool:
     shapes = len(padded) == large.ndim and all(
         a in (1, b) for a, b in zip(padded, large.shape, strict=True)
     )
-    return shapes and not backend_of(large).hides_values(large)
+    hidden = backend_of(large).hides_values  # under vmap there may be axes that no shape shows
+    return shapes and not hidden(small) and not hidden(large)

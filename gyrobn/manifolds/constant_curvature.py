@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gyrobn.backends import Array, dot, namespace_of
-from gyrobn.gyrospace import GyroSpace, Hessian, check_size, weighted_sum
+from gyrobn.gyrospace import GyroSpace, Hessian, check_size, samples_last, weighted_sum
 from gyrobn.manifolds.combination import Combination
 from gyrobn.scalar import arc, cosine, cotangent, safe_sqrt, sinc
 
@@ -187,7 +187,7 @@ class ConstantCurvature(GyroSpace):
         return xp.where(-u > top, xp.sqrt(top / xp.where(-u > top, -u, top)), 1.0)
 
     def scale(self, t: Array | float, x: Array) -> Array:
-        r"""Gyromultiplication: the angle times t, :math:`s \mapsto s\,\sin_K(t\theta)/\sin_K\theta`.
+        r"""Gyromultiplication, the angle times t: :math:`s \mapsto s\sin_K(t\theta)/\sin_K\theta`.
 
         On the sphere, :math:`t\theta = \pi` gives the point opposite to the identity.
         """
@@ -213,7 +213,7 @@ class ConstantCurvature(GyroSpace):
     def standardize(
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
     ) -> Array:
-        r"""Centre, scale and bias in one linear combination :math:`a_i x_i + b_i \mu + c_i \beta`."""
+        r"""Centre, scale and bias, in one combination :math:`a_i x_i + b_i \mu + c_i \beta`."""
         xp = self._namespace(x, mean, *(() if bias is None else (bias,)))
         K = self._parameter("curvature", x)
         t, q, s = self._relative(xp, K, mean, x)
@@ -305,7 +305,11 @@ class ConstantCurvature(GyroSpace):
     # ------------------------------------------------------------------ the mean
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
-        r"""Mean of :math:`h I + (1-h)\,cc^\top/\|c\|^2`, :math:`h = a\cot_K a`, :math:`a = \sqrt{|K|}\|c\|`."""
+        r"""Mean Hessian, a multiple of the identity and a sum of rank one.
+
+        .. math:: H = \sum_i w_i\bigl(h_i I + (1-h_i)\,c_i c_i^\top/\|c_i\|^2\bigr), \qquad
+                  h = a\cot_K a, \quad a = \sqrt{|K|}\,\|c\|
+        """
         xp = namespace_of(c)
         K = self._parameter("curvature", c)
         square = dot(c, c)
@@ -313,8 +317,8 @@ class ConstantCurvature(GyroSpace):
         h = xp.clip(cotangent(K * square, self.sign), min=-1e3)
         mean = xp.sum(weights * h, axis=0)
         rank_one = weights * (1.0 - h) / xp.where(square > 0, square, 1.0)
-        rows = xp.moveaxis(c, 0, -2)
-        columns = xp.matrix_transpose(rows * xp.moveaxis(rank_one, 0, -1)[..., None])
+        rows = samples_last(c, 1)
+        columns = xp.matrix_transpose(rows * samples_last(rank_one)[..., None])
 
         def apply(v: Array) -> Array:
             return mean[..., None, None] * v + xp.matmul(columns, xp.matmul(rows, v))
@@ -377,11 +381,13 @@ class ConstantCurvature(GyroSpace):
     def _check_coordinates(self, c: Array) -> None:
         if c.shape[-1:] != (self.n,):
             raise ValueError(
-                f"{self!r} expects normal coordinates of shape (..., {self.n}), got {tuple(c.shape)}"
+                f"{self!r} expects coordinates of shape (..., {self.n}), got {tuple(c.shape)}"
             )
 
 
-def convert(source: ConstantCurvature, target: ConstantCurvature, x: Array, *tangents: Array) -> Any:
+def convert(
+    source: ConstantCurvature, target: ConstantCurvature, x: Array, *tangents: Array
+) -> Any:
     r"""Carry points from one model to another of the same curvature, with tangent vectors.
 
     The map is the isometry of the paper (stereographic to radius and back, Klein to ball and back,
@@ -434,7 +440,9 @@ def unit(xp: Any, x: Array, least: float = 0.0) -> tuple[Array, Array]:
 
     The square of the quotient cannot overflow, as that of x can.
     """
-    large = xp.clip(xp.max(xp.abs(x), axis=-1), min=max(least, float(xp.finfo(x.dtype).smallest_normal)))
+    large = xp.clip(
+        xp.max(xp.abs(x), axis=-1), min=max(least, float(xp.finfo(x.dtype).smallest_normal))
+    )
     return large, x / large[..., None]
 
 

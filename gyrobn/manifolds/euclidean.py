@@ -52,8 +52,8 @@ class Euclidean(GyroSpace):
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
-        """Return the plane and a space of five dimensions."""
-        return cls(2), cls(5)
+        """Return the plane and space."""
+        return cls(2), cls(3)
 
     def origin(self, like: Array) -> Array:
         """Return the zero vector."""

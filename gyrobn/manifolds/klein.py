@@ -56,7 +56,7 @@ class Klein(ConstantCurvature):
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return the disc, and a ball of another curvature."""
-        return cls(2), cls(5, -0.5)
+        return cls(2), cls(3, -0.5)
 
     def origin(self, like: Array) -> Array:
         """Return the zero vector."""
@@ -74,7 +74,7 @@ class Klein(ConstantCurvature):
 
     def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
         # s/t, held inside the ball where its length would round to the radius
-        room = 1.0 + 2.0 * float(xp.finfo(t.dtype).eps)
+        room = 1.0 + 8.0 * float(xp.finfo(t.dtype).eps)
         ratio = 1.0 / (t * xp.clip(room * (1.0 - 0.5 / (t * t)), min=1.0))
         return (s * ratio).value()
 
@@ -99,7 +99,7 @@ class Klein(ConstantCurvature):
         return Combination(-rate / t, x).plus(1.0 / t, s).value()
 
     def project(self, x: Array) -> Array:
-        r"""Pull points on or outside the boundary back to :math:`\sqrt{-K}\|x\| = 1 - \sqrt\epsilon`."""
+        r"""Pull points that are not inside back to :math:`\sqrt{-K}\|x\| = 1-\sqrt\epsilon`."""
         xp = self._namespace(x)
         return pull_inside(xp, self._parameter("curvature", x), x)
 

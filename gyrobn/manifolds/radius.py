@@ -37,7 +37,7 @@ class Radius(ConstantCurvature):
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return the surface, and a model of another curvature."""
-        return cls(2), cls(5, 0.5 * cls(2).curvature)
+        return cls(2), cls(3, 0.5 * cls(2).curvature)
 
     def origin(self, like: Array) -> Array:
         r"""Return :math:`(1/\sqrt{|K|}, 0, \dots, 0)`."""

@@ -78,14 +78,14 @@ class Stereographic(ConstantCurvature):
         eps = float(xp.finfo(t.dtype).eps)
         if self.sign == -1:
             # s/(1 + t), held inside the ball where 1 + t would round to t
-            ratio = 1.0 / (t + xp.clip(2.0 * eps * t, min=1.0))
+            ratio = 1.0 / (t + xp.clip(8.0 * eps * t, min=1.0))
             return (s * ratio).value()
         vector = s.value()
         if self.sign == 0:
             return 0.5 * vector
         w = self._one_plus(xp, K, t, 1.0, vector)
         if self.sign is None:  # the boundary of a ball whose curvature is not known in advance
-            w = w + xp.clip(2.0 * eps * t - 1.0, min=0.0)
+            w = w + xp.clip(8.0 * eps * t - 1.0, min=0.0)
         away = xp.logical_not(xp.isnan(w))
         p = vector / xp.where(away, w, 1.0)[..., None]
         return xp.where(away[..., None], p, xp.inf)
@@ -107,7 +107,7 @@ class Stereographic(ConstantCurvature):
         return factor[..., None] * v
 
     def project(self, x: Array) -> Array:
-        r"""Pull points on or outside the boundary back to :math:`\sqrt{-K}\|x\| = 1 - \sqrt\epsilon`."""
+        r"""Pull points that are not inside back to :math:`\sqrt{-K}\|x\| = 1-\sqrt\epsilon`."""
         xp = self._namespace(x)
         return pull_inside(xp, self._parameter("curvature", x), x)
 
@@ -147,12 +147,12 @@ class PoincareBall(Stereographic):
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return the disc, and a ball of another curvature."""
-        return cls(2), cls(5, -2.0)
+        return cls(2), cls(3, -2.0)
 
 
 @dataclass(frozen=True)
 class ProjectedHypersphere(Stereographic):
-    r"""The stereographic projection of a sphere, K > 0: :math:`\mathbb R^n` and a point at infinity.
+    r"""The stereographic projection of a sphere, K > 0: :math:`\mathbb R^n` and infinity.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ class ProjectedHypersphere(Stereographic):
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return the plane model of the sphere, and one of another curvature."""
-        return cls(2), cls(5, 0.5)
+        return cls(2), cls(3, 0.5)
 
 
 def outside_ball(xp: Any, K: Any, x: Array) -> Array:

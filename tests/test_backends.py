@@ -1,0 +1,298 @@
+"""Lazy imports, tracing, vmap, pytrees, and what keeps CuPy honest where there is no GPU."""
+
+import ast
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import array_api_compat as compat
+import jax
+import numpy as np
+import pytest
+import torch
+from conftest import host
+
+import gyrobn
+from gyrobn import (
+    REGISTRY,
+    Hyperboloid,
+    PoincareBall,
+    Sphere,
+    Stats,
+    Stereographic,
+    batch_stats,
+    frechet,
+    normalize,
+)
+
+PACKAGE = Path(gyrobn.__file__).parent
+GEOMETRIES = [cls.examples()[0] for cls in REGISTRY.values()]
+
+
+def test_import_brings_no_framework():
+    code = (
+        "import sys, gyrobn, numpy as np\n"
+        "M = gyrobn.PoincareBall(2); x = M.random(9, rng=0)\n"
+        "gyrobn.normalize(M, x, gyrobn.batch_stats(M, x))\n"
+        "loaded = {'torch', 'jax', 'cupy', 'sklearn', 'matplotlib'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestShims:
+    NAMES = (
+        "device",
+        "differentiable",
+        "from_numpy",
+        "hides_values",
+        "stop_gradient",
+        "to_numpy",
+        "vecdot",
+        "while_loop",
+    )
+
+    @pytest.mark.parametrize("name", ["numpy", "torch", "jax", "cupy"])
+    def test_every_shim_has_the_same_names(self, name):
+        tree = ast.parse((PACKAGE / "backends" / f"{name}.py").read_text())
+        defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom):
+                defined |= {a.asname or a.name for a in node.names}
+        assert set(self.NAMES) <= defined
+
+    def test_round_trip(self, lib):
+        from gyrobn.backends import backend_of
+
+        x = lib.array([[1.0, 2.0], [3.0, 4.0]])
+        shim = backend_of(x)
+        back = shim.from_numpy(shim.to_numpy(x), x)
+        assert type(back) is type(x)
+        assert back.dtype == x.dtype
+        np.testing.assert_array_equal(host(back), host(x))
+
+    def test_vecdot(self, lib):
+        from gyrobn.backends import dot
+
+        rng = np.random.default_rng(0)
+        for a, b in (((5, 3), (3,)), ((3,), (5, 3)), ((4, 1, 3), (5, 3)), ((3,), (3,))):
+            x, y = rng.standard_normal(a), rng.standard_normal(b)
+            found = host(dot(lib.array(x), lib.array(y)))
+            np.testing.assert_allclose(found, (x * y).sum(-1), atol=8 * lib.eps)
+        large = torch.ones((9, 2**20), dtype=torch.float32)  # above 32 MiB: the other branch
+        np.testing.assert_allclose(dot(large, large), 2.0**20)
+
+
+class TestCuPy:
+    """Every name that a kernel takes from the namespace must exist in CuPy's."""
+
+    def used(self):
+        names = set()
+        for path in [*PACKAGE.glob("*.py"), *(PACKAGE / "manifolds").glob("*.py")]:
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Attribute):
+                    base = node.value
+                    if isinstance(base, ast.Name) and base.id == "xp":
+                        names.add(node.attr)
+                    if isinstance(base, ast.Attribute) and base.attr == "linalg":
+                        names.add(f"linalg.{node.attr}")
+        return names - {"linalg"}
+
+    def test_names_are_in_the_standard(self):
+        import array_api_strict
+
+        for name in self.used():
+            module = array_api_strict
+            for part in name.split("."):
+                assert hasattr(module, part), f"xp.{name} is not in the standard"
+                module = getattr(module, part)
+
+    def test_names_are_in_cupy(self):
+        """Read from the source of the compatibility layer, since CuPy itself needs CUDA."""
+        folder = Path(compat.__file__).parent
+        text = "".join(
+            (folder / part).read_text()
+            for part in ("cupy/_aliases.py", "cupy/linalg.py", "cupy/__init__.py")
+        )
+        # CuPy follows NumPy: what the layer does not alias it takes from CuPy under NumPy's name
+        for name in self.used():
+            leaf = name.split(".")[-1]
+            assert leaf in text or hasattr(np, leaf) or hasattr(np.linalg, leaf), name
+        assert len(self.used()) > 30
+
+    def test_cupys_narrower_rules(self, monkeypatch):
+        """Its solve does not broadcast, and no value may be read by accident."""
+        import array_api_compat.numpy as xnp
+
+        solve = xnp.linalg.solve
+
+        def strict_solve(a, b):
+            assert a.shape[:-2] == b.shape[:-2], "CuPy's solve does not broadcast batches"
+            assert a.ndim == b.ndim
+            return solve(a, b)
+
+        monkeypatch.setattr(xnp.linalg, "solve", strict_solve)
+        for M in GEOMETRIES:
+            x = M.random(6, 2, 3, rng=0, spread=0.4)
+            frechet(M, x)
+            frechet(M, x, axis=(0, 2))
+            frechet(M, x, axis=(0, 1, 2))
+
+    @pytest.mark.gpu
+    def test_on_a_gpu(self):
+        cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+        if not cupy.cuda.is_available():
+            pytest.skip("no CUDA device")
+        for M in GEOMETRIES:
+            x = M.random(20, rng=0, like=cupy.zeros(()), spread=0.5)
+            y = normalize(M, x, batch_stats(M, x), scale=0.5)
+            assert isinstance(y, cupy.ndarray)
+            expected = M.random(20, rng=0, spread=0.5)
+            expected = normalize(M, expected, batch_stats(M, expected), scale=0.5)
+            np.testing.assert_allclose(cupy.asnumpy(y), expected, atol=1e-12)
+
+
+def everything(M, x, y, z):
+    """Use each operation once, and return arrays only."""
+    v = M.log(x, y)
+    return (
+        M.add(x, y),
+        M.neg(x),
+        M.scale(0.7, x),
+        M.norm(x),
+        M.dist(x, y),
+        M.geodesic(x, y, 0.3),
+        M.gyration(x, y, z),
+        M.coadd(x, y),
+        M.to_normal(x),
+        M.from_normal(M.to_normal(y)),
+        M.exp(x, v),
+        M.transport(x, y, v),
+        M.inner(x, v, v),
+        M.project(x),
+        M.violation(x),
+        M.standardize(x, y, 1.2, z),
+    )
+
+
+@pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+class TestTracing:
+    def points(self, M):
+        return tuple(M.random(20, rng=i, spread=0.5) for i in (1, 2, 3))
+
+    def test_jit_and_vmap(self, M):
+        points = self.points(M)
+        expected = everything(M, *points)
+        arrays = [jax.numpy.asarray(p) for p in points]
+        # the geometry is a pytree: its curvature is an argument of the compiled function
+        by_vmap = jax.jit(jax.vmap(everything, in_axes=(None, 0, 0, 0)))(M, *arrays)
+        for a, b in zip(by_vmap, expected, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-13)
+
+    def test_torch_vmap(self, M):
+        points = self.points(M)
+        expected = everything(M, *points)
+        tensors = [torch.as_tensor(p) for p in points]
+        found = torch.func.vmap(lambda *p: everything(M, *p))(*tensors)
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-13)
+
+    def test_normalize_under_jit(self, M):
+        x, _, _ = self.points(M)
+
+        @jax.jit
+        def f(x):
+            return normalize(M, x, batch_stats(M, x), scale=0.5)
+
+        expected = normalize(M, x, batch_stats(M, x), scale=0.5)
+        np.testing.assert_allclose(f(jax.numpy.asarray(x)), expected, atol=1e-12)
+
+    def test_normalize_under_torch_vmap(self, M):
+        """Over stacked batches, where no value can be looked at; only one argument is batched."""
+        x = np.stack(self.points(M))
+        found = torch.func.vmap(lambda b: normalize(M, b, batch_stats(M, b, max_iter=12)))(
+            torch.as_tensor(x)
+        )
+        for i in range(3):
+            expected = normalize(M, x[i], batch_stats(M, x[i]))
+            np.testing.assert_allclose(found[i], expected, atol=1e-12)
+        stats = batch_stats(M, torch.as_tensor(x[0]))
+        factors = torch.linspace(0.5, 1.5, 4, dtype=torch.float64)
+        scaled = torch.func.vmap(lambda s: normalize(M, torch.as_tensor(x[0]), stats, scale=s))(
+            factors
+        )
+        one = normalize(M, x[0], Stats(stats.mean.numpy(), stats.var.numpy()), scale=1.5)
+        np.testing.assert_allclose(scaled[3], one, atol=1e-13)
+        shifted = torch.func.vmap(
+            lambda b: normalize(M, torch.as_tensor(x[0]), stats, bias=b), in_dims=0
+        )(torch.as_tensor(x[1]))
+        assert shifted.shape == (20, 20, *M.point_shape)
+
+
+class TestGeometriesAreValues:
+    @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+    def test_hash_equality_pickle(self, M):
+        assert pickle.loads(pickle.dumps(M)) == M
+        assert len({M, replace(M)}) == 1
+
+    def test_pytree(self):
+        M = PoincareBall(3, -0.5)
+        leaves, structure = jax.tree.flatten(M)
+        assert leaves == [-0.5]
+        assert jax.tree.unflatten(structure, leaves) == M
+        x = jax.numpy.asarray(M.random(4, rng=0))
+        slope = jax.grad(lambda M: M.dist(x[0], x[1]))(M)
+        assert isinstance(slope, PoincareBall)
+        h = 1e-6
+        up, down = (PoincareBall(3, -0.5 + s).dist(x[0], x[1]) for s in (h, -h))
+        assert float(slope.curvature) == pytest.approx(float(up - down) / (2 * h), rel=1e-6)
+
+    @pytest.mark.parametrize("cls", [PoincareBall, Hyperboloid, Sphere, Stereographic])
+    def test_curvature_may_be_an_array(self, cls):
+        """Of another dtype than the points: a parameter never changes the dtype of the data."""
+        M = cls(3)
+        x = M.random(5, rng=0, like=np.zeros((), np.float32), spread=0.4)
+        learnt = replace(M, curvature=np.asarray(M.curvature, np.float64))
+        y = learnt.add(x, x[::-1])
+        assert y.dtype == np.float32
+        np.testing.assert_allclose(y, M.add(x, x[::-1]), rtol=1e-5, atol=1e-6)
+        K = torch.tensor(M.curvature, dtype=torch.float64, requires_grad=True)
+        z = replace(M, curvature=K).dist(torch.as_tensor(x), torch.as_tensor(x[::-1].copy()))
+        assert z.dtype == torch.float32
+        z.sum().backward()
+        assert torch.isfinite(K.grad)
+
+
+def test_random_is_the_same_everywhere(lib):
+    for M in GEOMETRIES:
+        expected = M.random(3, 2, rng=5)
+        found = M.random(3, 2, rng=5, like=lib.like)
+        np.testing.assert_allclose(host(found), expected, atol=100 * lib.eps)
+        assert found.shape == (3, 2, *M.point_shape)
+    generator = np.random.default_rng(0)
+    M = GEOMETRIES[0]
+    assert not np.allclose(M.random(2, rng=generator), M.random(2, rng=generator))
+
+
+def test_jax_on_a_mesh():
+    """Sharded samples, replicated mean: in a process of its own, with eight devices."""
+    code = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+import jax, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+import gyrobn
+jax.config.update("jax_enable_x64", True)
+mesh = jax.make_mesh((8,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
+M = gyrobn.Hyperboloid(3)
+x = M.random(16, rng=0)
+shared = jax.device_put(x, NamedSharding(mesh, P("batch")))
+stats = gyrobn.batch_stats(M, shared)
+y = gyrobn.normalize(M, shared, stats)
+expected = gyrobn.normalize(M, x, gyrobn.batch_stats(M, x))
+np.testing.assert_allclose(y, expected, atol=1e-12)
+assert len(y.devices()) == 8
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
