@@ -1,13 +1,12 @@
-"""Sphinx configuration. Build with: python -m sphinx -W --keep-going -b html docs docs/_build/html"""
+"""Sphinx. Build with ``python -m sphinx -W --keep-going -b html docs docs/_build/html``."""
 
 import contextlib
-import sys
+import re
 from pathlib import Path
 
 import gyrobn
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS.parent))
 
 project = "gyrobn"
 author = "The gyrobn developers"
@@ -35,6 +34,20 @@ html_title = "gyrobn"
 html_static_path = ["_static"]
 
 
+# ---------------------------------------------------------------------- docstrings
+
+
+def escape_shapes(app, what, name, obj, options, lines):
+    """Keep the stars of a shape (*channels, n_) from meaning emphasis, and n_ from being a link."""
+    for i, line in enumerate(lines):
+        parts = re.split("(``.*?``|`.*?`)", line)
+        parts[::2] = [
+            re.sub(r"(?<=\w)_(?=[,)])", r"\\_", re.sub(r"\*(?=channels|point_shape)", r"\\*", text))
+            for text in parts[::2]
+        ]
+        lines[i] = "".join(parts)
+
+
 # ---------------------------------------------------------------------- the table of geometries
 
 
@@ -50,7 +63,7 @@ def measure(manifold, like):
 
 
 def libraries():
-    """Yield the name of each array library, a scalar of it in float64, and a context to use it in."""
+    """Yield the name of each array library, a float64 scalar of it, and a context to use it in."""
     import array_api_strict
     import jax
     import numpy
@@ -85,4 +98,5 @@ def write_geometries_table(app):
 
 
 def setup(app):
+    app.connect("autodoc-process-docstring", escape_shapes, priority=400)  # before napoleon
     app.connect("builder-inited", write_geometries_table)

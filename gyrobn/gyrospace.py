@@ -108,7 +108,7 @@ class GyroSpace(ABC):
 
     @abstractmethod
     def project(self, x: Array) -> Array:
-        """Return the nearest sensible point; points of the manifold move by rounding error at most."""
+        """Return the nearest sensible point; good points move by rounding error at most."""
 
     @abstractmethod
     def violation(self, x: Array) -> Array:

@@ -217,10 +217,11 @@ class ConstantCurvature(GyroSpace):
         xp = self._namespace(x, mean, *(() if bias is None else (bias,)))
         K = self._parameter("curvature", x)
         t, q, s = self._relative(xp, K, mean, x)
-        if self.sign == -1:  # the chord subtends half the angle
-            half = arc(0.25 * K * q, t, self.sign)
+        if self.sign == -1:  # the chord subtends half the angle, sin a = 2 sin(a/2) cos(a/2)
+            u = 0.25 * K * q
+            half = arc(u, t, self.sign)
             angle = half * half * K * q
-            per_sine = 1.0 / sinc(angle, self.sign)
+            per_sine = half / xp.sqrt(1.0 - u)
         else:  # opposite to the mean the chord says little: take the angle from the sine
             vector = s.value()
             s, u = Combination(1.0, vector), K * dot(vector, vector)
