@@ -40,12 +40,9 @@ html_static_path = ["_static"]
 def escape_shapes(app, what, name, obj, options, lines):
     """Keep the stars of a shape (*channels, n_) from meaning emphasis, and n_ from being a link."""
     for i, line in enumerate(lines):
-        parts = re.split("(``.*?``|`.*?`)", line)
-        parts[::2] = [
-            re.sub(r"(?<=\w)_(?=[,)])", r"\\_", re.sub(r"\*(?=channels|point_shape)", r"\\*", text))
-            for text in parts[::2]
-        ]
-        lines[i] = "".join(parts)
+        parts = re.split("(`+[^`]*`+)", line)
+        parts[::2] = [re.sub(r"\*(?=channels|point_shape)", r"\\*", part) for part in parts[::2]]
+        lines[i] = "".join(parts).replace("(n_features_in_,)", r"(n_features_in\_,)")
 
 
 # ---------------------------------------------------------------------- the table of geometries
@@ -59,7 +56,7 @@ def measure(manifold, like):
     found = gyrobn.frechet(manifold, y)
     if not bool(found.converged):
         raise RuntimeError(f"{manifold!r} does not converge on {type(like)}")
-    return f"{float(manifold.dist(found.mean, bias)):.0e}"
+    return f"{float(manifold.dist(found.mean, bias)):.0e}".replace("-", "\N{NON-BREAKING HYPHEN}")
 
 
 def libraries():

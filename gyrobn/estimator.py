@@ -321,7 +321,8 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 kind = "NaN" if bool(xp.any(xp.isnan(x[(*i, ...)]))) else "inf"
                 raise ValueError(f"{name} has {kind} in {what}: drop or impute NaN and inf first")
             if project:
-                x = manifold.project(x)
+                points = (None,) * len(manifold.point_shape)
+                x = xp.where(good[(..., *points)], x, manifold.project(x))
                 good = manifold.contains(x)
                 if bool(xp.all(good)):
                     return x

@@ -82,9 +82,8 @@ def frechet(
     -------
     FrechetResult
         Mean, variance, iterations, residual, converged. The mean and the variance carry the exact
-        first derivative with respect to the samples, the weights and the curvature on torch and
-        JAX (by one Newton step, whose Hessian is constant, at the converged mean); second
-        derivatives of the mean are not supported.
+        first and second derivatives with respect to the samples, the weights and the curvature on
+        torch and JAX, whatever the number of iterations was.
 
     Examples
     --------
@@ -93,8 +92,10 @@ def frechet(
     >>> M = PoincareBall(2)
     >>> x = np.asarray([[0.5, 0.0], [-0.5, 0.0], [0.0, 0.5], [0.0, -0.5]])
     >>> result = frechet(M, x)
-    >>> abs(result.mean).max() < 1e-15, float(result.variance), bool(result.converged)
-    (True, 1.206948960812582, True)
+    >>> bool(abs(result.mean).max() < 1e-15), bool(result.converged)
+    (True, True)
+    >>> round(float(result.variance), 12)
+    1.206948960813
     """
     samples, w = _arrange(manifold, x, weights, axis)
     if max_iter < 1 or (steps is not None and steps < 0):
@@ -118,7 +119,7 @@ def frechet(
     if shim.differentiable(samples, w, *parameters):
         result = _differentiable(manifold, samples, w, constant, frozen, result)
     if not shim.hides_values(result.mean) and steps is None:
-        _warn(manifold, frozen[0], result, radius, max_iter)
+        _warn(constant, frozen[0], result, radius, max_iter)
     return result
 
 
@@ -226,6 +227,11 @@ def _solve(
     loop = backend_of(x).while_loop
     state = loop(lambda s: xp.logical_not(xp.all(s[7])), body, state, limit)
     mean, _, best, variance, far, _, count, _, converged = state
+    known = xp.isfinite(best)  # otherwise no evaluation was finite, and there is nothing to return
+    mean, variance = (
+        xp.where(known[(..., *point)], mean, xp.nan),
+        xp.where(known, variance, xp.nan),
+    )
     if steps is not None:
         converged = best <= xp.maximum(tol * safe_sqrt(variance), 8.0 * manifold.resolution(mean))
     return FrechetResult(mean, variance, count, best, converged), xp.sqrt(far)
@@ -265,12 +271,18 @@ def _differentiable(
     frozen: tuple[Array, Array],
     result: FrechetResult,
 ) -> FrechetResult:
-    """Give the converged mean its derivative: one Newton step from it, H held constant."""
+    """Give the converged mean its derivatives: two Newton steps from it, H held constant.
+
+    The steps hardly change the value. Under a perturbation δ of the data the first leaves an error
+    of order δ², the second of order δ³: so the derivatives of order one and two are exact.
+    """
     xp = namespace_of(x)
-    hessian = constant.hessian(constant.relative_normal(result.mean, frozen[0]), frozen[1])
-    g = weighted_sum(w, manifold.relative_normal(result.mean, x))
-    step = _inverse_times(manifold, hessian, g, rounds=24, floor=1e-3)
-    mean = manifold.add(result.mean, manifold.from_normal(step))
+    mean = result.mean
+    hessian = constant.hessian(constant.relative_normal(mean, frozen[0]), frozen[1])
+    for _ in range(2):
+        g = weighted_sum(w, manifold.relative_normal(mean, x))
+        step = _inverse_times(manifold, hessian, g, rounds=24, floor=1e-3)
+        mean = manifold.relative(manifold.neg(mean), manifold.from_normal(step))
     distance = manifold.relative_normal(mean, x)
     variance = xp.sum(w * xp.sum(distance * distance, axis=-1), axis=0)
     return result._replace(mean=mean, variance=variance)

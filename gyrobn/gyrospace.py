@@ -160,7 +160,7 @@ class GyroSpace(ABC):
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1."""
-        return self.add(x, self.scale(t, self.relative(x, y)))
+        return self.relative(self.neg(x), self.scale(t, self.relative(x, y)))
 
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         r"""Gyration.
@@ -187,7 +187,7 @@ class GyroSpace(ABC):
 
         .. math:: \operatorname{Exp}_x(v) = x \oplus \operatorname{Exp}_e(PT_{x \to e} v)
         """
-        return self.add(x, self.from_normal(self.pull(x, v)))
+        return self.relative(self.neg(x), self.from_normal(self.pull(x, v)))
 
     def log(self, x: Array, y: Array) -> Array:
         r"""Logarithm, the inverse of :meth:`exp`: the velocity at x of the geodesic to y.
@@ -282,10 +282,9 @@ class GyroSpace(ABC):
         """Return a scalar, or one scalar a point, ready to multiply normal coordinates."""
         if isinstance(t, (int, float)):
             return float(t)
-        xp = namespace_of(x)
         if not compat.is_array_api_obj(t):
-            t = xp.asarray(t, dtype=x.dtype, device=device_of(x))
-        return xp.astype(t, x.dtype, copy=False)[..., None]
+            t = namespace_of(x).asarray(t, dtype=x.dtype, device=device_of(x))
+        return namespace_of(x, t).astype(t, x.dtype, copy=False)[..., None]
 
 
 def check_floating(*arrays: Array) -> None:

@@ -42,7 +42,7 @@ def batch_stats(
     >>> import numpy as np
     >>> from gyrobn import Euclidean, batch_stats
     >>> batch_stats(Euclidean(1), np.asarray([[1.0], [3.0]]))
-    Stats(mean=array([2.]), var=np.float64(1.0))
+    Stats(mean=array([2.]), var=array(1.))
     """
     result = frechet(manifold, x, weights, axis, **options)
     return Stats(result.mean, result.variance)

@@ -1,5 +1,7 @@
 """The libraries that every law is tested on. One that is missing fails: it does not skip."""
 
+import os
+import tempfile
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,11 @@ import torch
 from gyrobn.backends import backend_of
 
 jax.config.update("jax_enable_x64", True)
+# Outside of jit, JAX compiles every operation for every shape: share that between the processes.
+cache = os.path.join(tempfile.gettempdir(), f"gyrobn-tests-jax-{os.getuid()}")
+jax.config.update("jax_compilation_cache_dir", cache)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 STRICT_DEVICE = array_api_strict.Device("device1")  # as far from the host as CuPy's arrays are
 
@@ -62,6 +69,12 @@ LIBRARIES = [
 @pytest.fixture(params=LIBRARIES, ids=lambda lib: f"{lib.name}-{lib.dtype}")
 def lib(request: pytest.FixtureRequest) -> Library:
     """A library and a dtype."""
+    return request.param
+
+
+@pytest.fixture(params=[lib for lib in LIBRARIES if lib.name != "jax"], ids=str)
+def eager(request: pytest.FixtureRequest) -> Library:
+    """A library and a dtype, without JAX: for many shapes, each of which JAX would compile."""
     return request.param
 
 

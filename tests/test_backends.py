@@ -44,6 +44,7 @@ def test_import_brings_no_framework():
 
 class TestShims:
     NAMES = (
+        "add_product",
         "device",
         "differentiable",
         "from_numpy",

@@ -82,7 +82,8 @@ class TestConvergence:
             expected = M.from_normal(c.mean(0))  # on a geodesic the mean is the plain one
             assert float(M.dist(result.mean, expected)) < 1e-12
 
-    def test_two_points_have_a_midpoint(self, lib):
+    def test_two_points_have_a_midpoint(self, eager):
+        lib = eager
         for M in GEOMETRIES:
             x = M.random(2, rng=1, like=lib.like, spread=0.6)
             middle = M.geodesic(x[0, ...], x[1, ...], 0.5)
@@ -141,12 +142,12 @@ class TestWeightsAndAxes:
 
     def test_axes_and_channels(self, lib):
         for M in (PoincareBall(3), Sphere(2), Euclidean(2)):
-            x = M.random(5, 4, 3, rng=0, like=lib.like, spread=0.6)
+            x = M.random(5, 3, 4, rng=0, like=lib.like, spread=0.6)
             result = frechet(M, x, axis=(0, 2))
-            assert result.mean.shape == (4, *M.point_shape)
-            assert result.variance.shape == result.iterations.shape == (4,)
-            for channel in range(4):
-                xp_flat = host(x[:, channel, ...]).reshape(15, *M.point_shape)
+            assert result.mean.shape == (3, *M.point_shape)
+            assert result.variance.shape == result.iterations.shape == (3,)
+            for channel in range(3):
+                xp_flat = host(x[:, channel, ...]).reshape(20, *M.point_shape)
                 single = frechet(M, lib.array(xp_flat))
                 np.testing.assert_allclose(
                     host(result.mean[channel, ...]), host(single.mean), atol=200 * lib.eps
@@ -235,7 +236,10 @@ class TestWarnings:
         x = PoincareBall(2).random(5, rng=0).copy()
         x[3, 1] = np.nan
         with pytest.warns(FrechetWarning, match="did not converge"):
-            assert not bool(frechet(PoincareBall(2), x).converged)
+            result = frechet(PoincareBall(2), x)
+        assert not bool(result.converged)
+        assert np.isnan(result.mean).all()
+        assert np.isnan(result.variance)
 
 
 @pytest.mark.parametrize(
@@ -314,3 +318,39 @@ def test_derivative_in_a_large_dimension():
     h = 1e-4
     expected = float(f(x + h * v) - f(x - h * v)) / (2 * h)
     assert abs(float((leaf.grad * v).sum()) - expected) < 1e-6 * abs(expected)
+
+
+@pytest.mark.parametrize("M", [PoincareBall(2, -0.7), Klein(2), Sphere(2)], ids=repr)
+def test_second_derivative(M):
+    """Right, not silently wrong: of mean and variance, against differences of the first."""
+    x = torch.as_tensor(cloud(M, 4, 0.7, np.zeros(())))
+    tangent = M.push(x, torch.as_tensor(np.random.default_rng(5).standard_normal((4, M.dim))))
+
+    def slope(t):
+        t = torch.as_tensor(t, dtype=torch.float64).clone().requires_grad_(True)
+        result = frechet(M, M.exp(x, t * tangent))
+        value = (result.mean**2).sum() + result.mean[0] * result.mean[1] + 0.7 * result.variance
+        (first,) = torch.autograd.grad(value, t, create_graph=True)
+        return first, t
+
+    first, t = slope(0.1)
+    (second,) = torch.autograd.grad(first, t)
+    h = 1e-5
+    expected = float(slope(0.1 + h)[0] - slope(0.1 - h)[0]) / (2 * h)
+    assert abs(float(second) - expected) < 1e-6 * (1 + abs(expected))
+
+    def value(t):
+        result = frechet(M, M.exp(jax.numpy.asarray(x.numpy()), t * jax.numpy.asarray(tangent)))
+        return (result.mean**2).sum() + result.mean[0] * result.mean[1] + 0.7 * result.variance
+
+    assert abs(float(jax.grad(jax.grad(value))(0.1)) - expected) < 1e-6 * (1 + abs(expected))
+
+
+def test_forward_mode():
+    M = PoincareBall(2)
+    x = torch.as_tensor(cloud(M, 5, 0.7, np.zeros(())))
+    v = torch.as_tensor(np.random.default_rng(0).standard_normal(x.shape)) * 0.1
+    _, found = torch.func.jvp(lambda x: frechet(M, x).mean, (x,), (v,))
+    h = 1e-5
+    expected = (frechet_mean(M, x + h * v) - frechet_mean(M, x - h * v)) / (2 * h)
+    np.testing.assert_allclose(found, expected, atol=1e-9)

@@ -71,7 +71,7 @@ def test_denormalize_is_the_inverse(M, lib: Library):
 @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
 def test_channels(M, lib: Library):
     """A channel is normalised by its own statistics, bias and scale."""
-    x = M.random(12, 3, rng=0, like=lib.like, spread=inside(M, 0.8))
+    x = M.random(20, 3, rng=0, like=lib.like, spread=inside(M, 0.8))
     bias = M.random(3, rng=1, like=lib.like, spread=0.3)
     scale = lib.array([0.2, 0.5, 0.8])
     y = normalize(M, x, batch_stats(M, x), bias, scale)

@@ -7,6 +7,7 @@ import numpy as np
 
 from gyrobn.backends import Array
 from gyrobn.backends.numpy import (  # what an eager library without gradients does anyway
+    add_product,
     device,
     differentiable,
     hides_values,
@@ -16,6 +17,7 @@ from gyrobn.backends.numpy import (  # what an eager library without gradients d
 )
 
 __all__ = [
+    "add_product",
     "device",
     "differentiable",
     "from_numpy",

@@ -56,6 +56,11 @@ def vecdot(x: Array, y: Array) -> Array:
     return jax.numpy.sum(x * y, axis=-1)
 
 
+def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Array:
+    """Return ``total + scalar * vector``, with one scalar a vector; XLA fuses it."""
+    return total + (scalar if isinstance(scalar, float) else scalar[..., None]) * vector
+
+
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
     """Return the values of ``x`` on the host."""
     return np.asarray(x)

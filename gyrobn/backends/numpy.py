@@ -47,6 +47,35 @@ def vecdot(x: Array, y: Array) -> Array:
     return namespace_of(x, y).vecdot(x, y)
 
 
+def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Array:
+    """Return ``total + scalar * vector``, with one scalar a vector.
+
+    A large product is made and added a block of samples at a time: it then stays in the cache, and
+    needs no fresh memory from the operating system, which would cost more than the arithmetic.
+    """
+    if isinstance(scalar, float):
+        product = vector if scalar == 1.0 else scalar * vector
+    elif in_place and isinstance(total, np.ndarray) and total.nbytes > 2**22:
+        scalar, vector = (
+            np.broadcast_to(scalar, total.shape[:-1]),
+            np.broadcast_to(vector, total.shape),
+        )
+        rows = max(1, total.shape[0] * 2**19 // total.nbytes)
+        for i in range(0, total.shape[0], rows):
+            block = slice(i, i + rows)
+            total[block] += scalar[block, ..., None] * vector[block]
+        return total
+    else:
+        product = scalar[..., None] * vector
+    if in_place:
+        total += product
+        return total
+    if product is not vector and product.shape == total.shape:
+        product += total
+        return product
+    return total + product
+
+
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
     """Return the values of ``x`` as a NumPy array."""
     return np.asarray(x) if compat.is_numpy_array(x) else np.from_dlpack(x, device="cpu", copy=True)

@@ -13,9 +13,14 @@ State = tuple[Array, ...]
 
 
 def differentiable(*arrays: Array) -> bool:
-    """Tell whether autograd follows any of ``arrays``."""
-    return torch.is_grad_enabled() and any(
-        isinstance(a, torch.Tensor) and a.requires_grad for a in arrays
+    """Tell whether autograd, backward or forward, follows any of ``arrays``."""
+    tensors = [a for a in arrays if isinstance(a, torch.Tensor)]
+    if torch.is_grad_enabled() and any(a.requires_grad for a in tensors):
+        return True
+    return any(
+        torch._C._functorch.is_functorch_wrapped_tensor(a)
+        or torch.autograd.forward_ad.unpack_dual(a).tangent is not None  # type: ignore[no-untyped-call]
+        for a in tensors
     )
 
 
@@ -64,6 +69,14 @@ def vecdot(x: Array, y: Array) -> Array:
     if max(x.nbytes, y.nbytes) < 2**25:
         return (x * y).sum(-1)
     return torch.matmul(x[..., None, :], y[..., None])[..., 0, 0]
+
+
+def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Array:
+    """Return ``total + scalar * vector``, with one scalar a vector, without a temporary."""
+    if isinstance(scalar, float):
+        return total.add_(vector, alpha=scalar) if in_place else total.add(vector, alpha=scalar)
+    scalar = scalar[..., None]
+    return total.addcmul_(scalar, vector) if in_place else total.addcmul(scalar, vector)
 
 
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":

@@ -6,7 +6,7 @@ model compute a few scalars a sample and combine the arrays that came in once, a
 
 from typing import Any, NamedTuple, Self
 
-from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.backends import Array, backend_of, dot
 
 __all__ = ["Combination"]
 
@@ -48,21 +48,15 @@ class Combination:
     def value(self) -> Array:
         """Carry the combination out, with as little fresh memory as can be.
 
-        Vectors that all samples share are combined by one product of matrices; a temporary is
-        overwritten, unless automatic differentiation or ``vmap`` may still look at it.
+        A temporary is overwritten, unless automatic differentiation or ``vmap`` may still look at
+        it.
         """
-        parts = [t for t in self.terms if not _is_shared(t)]
-        shared = [t for t in self.terms if _is_shared(t)]
-        total: Any = None
-        for part in (*parts, *_merged(shared)):
-            term = _product(part)
-            if total is None:
-                total = term
-                fresh = term is not part.vector or part.temporary
-            elif fresh and _fits(term, total):
-                total += term
-            else:
-                total, fresh = total + term, True
+        first, *rest = self.terms
+        total, fresh = _product(first)
+        for scalar, vector, _ in rest:
+            in_place = fresh and _fits(scalar, total, 1) and _fits(vector, total)
+            total = backend_of(total).add_product(total, scalar, vector, in_place)
+            fresh = True
         return total
 
     @classmethod
@@ -72,36 +66,26 @@ class Combination:
         return new
 
 
-def _is_shared(term: Term) -> bool:
-    return term.vector.ndim == 1 and not isinstance(term.scalar, float) and term.scalar.ndim > 0
-
-
-def _merged(terms: list[Term]) -> list[Term]:
-    """Combine terms whose vectors are the same for all samples into one product of matrices."""
-    if len(terms) < 2:
-        return terms
-    xp = namespace_of(terms[0].vector)
-    scalars = xp.stack(xp.broadcast_arrays(*(t.scalar for t in terms)), axis=-1)
-    return [Term(1.0, xp.matmul(scalars, xp.stack([t.vector for t in terms])), True)]
-
-
-def _product(term: Term) -> Array:
+def _product(term: Term) -> tuple[Array, bool]:
+    """Return scalar times vector, and whether that may be overwritten."""
     scalar, vector, temporary = term
+    ours = temporary and not backend_of(vector).differentiable(vector)
     if isinstance(scalar, float):
-        return vector if scalar == 1.0 else scalar * vector
-    scalar = scalar[..., None]
-    shim = backend_of(vector)
-    if temporary and _fits(scalar, vector) and not shim.differentiable(vector):
-        vector *= scalar
-        return vector
-    return scalar * vector
+        return (vector, ours) if scalar == 1.0 else (scalar * vector, True)
+    if ours and _fits(scalar, vector, 1):
+        vector *= scalar[..., None]
+        return vector, True
+    return scalar[..., None] * vector, True
 
 
-def _fits(small: Array, large: Array) -> bool:
-    """Tell whether ``large`` can be updated in place with ``small``."""
-    padded = (1,) * (large.ndim - small.ndim) + tuple(small.shape)
-    shapes = len(padded) == large.ndim and all(
-        a in (1, b) for a, b in zip(padded, large.shape, strict=True)
+def _fits(part: Any, total: Array, trailing: int = 0) -> bool:
+    """Tell whether ``total`` can be updated in place with ``part`` and ``trailing`` axes of 1."""
+    if isinstance(part, float):
+        return True
+    shape = (*part.shape, *(1,) * trailing)
+    padded = (*(1,) * (total.ndim - len(shape)), *shape)
+    fits = len(padded) == total.ndim and all(
+        a in (1, b) for a, b in zip(padded, total.shape, strict=True)
     )
-    hidden = backend_of(large).hides_values  # under vmap there may be axes that no shape shows
-    return shapes and not hidden(small) and not hidden(large)
+    hidden = backend_of(total).hides_values  # under vmap there may be axes that no shape shows
+    return fits and not hidden(part) and not hidden(total)

@@ -75,8 +75,10 @@ class Klein(ConstantCurvature):
     def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
         # s/t, held inside the ball where its length would round to the radius
         room = 1.0 + 8.0 * float(xp.finfo(t.dtype).eps)
+        vector = s.value()
+        t = xp.sqrt(1.0 - K * dot(vector, vector))  # a last digit of t is e^{2R} of them here
         ratio = 1.0 / (t * xp.clip(room * (1.0 - 0.5 / (t * t)), min=1.0))
-        return (s * ratio).value()
+        return ratio[..., None] * vector
 
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Array, Any, Array]:
         (t_x, _, v_x), (t_y, _, v_y) = x, y

@@ -52,7 +52,7 @@ class Radius(ConstantCurvature):
         .. math:: (x \oplus y)_t = k x_t y_t - \tfrac{K}{k} \langle x_s, y_s\rangle, \qquad
                   (x \oplus y)_s = y_s + \frac{k y_t + k (x \oplus y)_t}{1 + k x_t}\, x_s
 
-        At :math:`x = -e` on the sphere there is no translation, and the result is NaN; at an
+        At :math:`x = -e` on the sphere there is a division by zero, and the result is NaN; at an
         angle :math:`\vartheta` from there it is right to :math:`\epsilon/\vartheta^2`.
         (:meth:`relative` takes one inner product more and is right to :math:`\epsilon`.)
         """
@@ -60,9 +60,9 @@ class Radius(ConstantCurvature):
         k = root(xp, self._parameter("curvature", x))
         x_t, y_t = x[..., 0], y[..., 0]
         time = k * self._time_of_sum(x_t, y_t, dot(x, y))
-        move = k * (y_t + time) / self._nonzero(xp, 1.0 + k * x_t)
+        move = (y_t + time) / (x_t + 1.0 / k)
         # the combination of whole arrays, time and all, saves a copy; the time is then put right
-        return xpx.at(Combination(move, x).plus(1.0, y).value())[..., 0].set(time)
+        return xpx.at(Combination(1.0, y).plus(move, x).value())[..., 0].set(time)
 
     def _time_of_sum(self, x_t: Array, y_t: Array, product: Array) -> Array:
         r"""Return :math:`x_t y_t \mp \langle x_s, y_s\rangle` from the product of whole vectors."""
@@ -188,7 +188,7 @@ class Sphere(Radius):
         xp = self._namespace(x)
         _, u = unit(xp, x)
         size = safe_sqrt(dot(u, u))
-        some = size > 0
+        some = size != 0
         size = root(xp, self._parameter("curvature", x)) * xp.where(some, size, 1.0)
         return xp.where(some[..., None], u / size[..., None], self.origin(x))
 
