@@ -94,3 +94,30 @@ def assert_close(actual: Any, expected: Any, atol: float, like: Any = None) -> N
         assert tuple(actual.shape) == tuple(expected.shape)
     a, e = host(actual), expected if isinstance(expected, (float, np.ndarray)) else host(expected)
     np.testing.assert_allclose(a, e, rtol=0, atol=atol)
+
+
+TABLES = {
+    "laws": "Largest distance by which a gyro law fails (radius up to 4)",
+    "theorem: mean": "Homogeneity theorem: distance of the output's mean from β (spread 0.1 to 4)",
+    "theorem: variance": "Homogeneity theorem: relative error of the output's variance",
+}
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what was measured, geometry by library and dtype."""
+    worst: dict[str, dict[str, dict[str, float]]] = {name: {} for name in TABLES}
+    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
+        for name, value in report.user_properties:
+            if name in worst and report.when == "call":
+                geometry, library, error = value
+                row = worst[name].setdefault(geometry, {})
+                row[library] = max(row.get(library, 0.0), error)
+    for name, rows in worst.items():
+        if rows:
+            columns = [f"{lib.name} {lib.dtype}" for lib in LIBRARIES]
+            terminalreporter.section(TABLES[name])
+            short = [c.replace("array_api_", "").replace("float", "") for c in columns]
+            terminalreporter.write_line(f"{'':42}" + "".join(f"{c:>11}" for c in short))
+            for geometry, row in rows.items():
+                cells = (f"{row[c]:.1e}" if c in row else "" for c in columns)
+                terminalreporter.write_line(f"{geometry:42}" + "".join(f"{c:>11}" for c in cells))
