@@ -156,6 +156,22 @@ def frechet_variance(
 # ---------------------------------------------------------------------- the loop
 
 
+class _State(NamedTuple):
+    """Where the loop stands: the best mean so far, and the next one to try."""
+
+    mean: Array
+    variance: Array
+    residual: Array
+    far: Array
+    """Squared distance of the farthest sample."""
+    step: Array
+    """From the mean to the trial, in normal coordinates at the mean."""
+    trial: Array
+    count: Array
+    done: Array
+    """Whether the mean has converged; never where a number of steps was asked for."""
+
+
 def _solve(
     manifold: GyroSpace,
     x: Array,
@@ -182,59 +198,63 @@ def _solve(
         hessian = manifold.hessian(c, w)
         return _inverse_times(manifold, hessian, g, rounds=8, floor=0.25)
 
-    def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        mean, step, best, variance, far, trial, count, done, converged = state
-        c, g, residual, v2, r2 = evaluate(trial)
+    def body(state: tuple[Array, ...]) -> _State:
+        now = _State(*state)
+        c, g, residual, variance, far = evaluate(now.trial)
         # on a sphere the gradient also vanishes where the variance is largest
-        better = xp.logical_and(residual < best, v2 <= variance * (1.0 + eps**0.5))
+        better = xp.logical_and(residual < now.residual, variance <= now.variance * (1 + eps**0.5))
         if steps is not None:
-            better = xp.logical_or(better, xp.logical_not(better))
-        take = xp.logical_and(better, xp.logical_not(done))
-        mean = xp.where(take[(..., *point)], trial, mean)
-        variance, far = xp.where(take, v2, variance), xp.where(take, r2, far)
+            better = xp.ones_like(better)
+        take = xp.logical_and(better, xp.logical_not(now.done))
+        mean = xp.where(take[(..., *point)], now.trial, now.mean)
+        variance = xp.where(take, variance, now.variance)
         spread = safe_sqrt(variance)
         # a step that does not help, so close to the mean, only shows the rounding error
-        floor = xp.logical_and(xp.logical_not(better), best <= eps**0.5 * spread)
-        best = xp.where(take, residual, best)
-        small = best <= xp.maximum(tol * spread, 8.0 * manifold.resolution(mean))
-        count = count + xp.astype(xp.logical_not(done), count.dtype)
+        floor = xp.logical_and(xp.logical_not(better), now.residual <= eps**0.5 * spread)
+        residual = xp.where(take, residual, now.residual)
+        done = now.done
         if steps is None:
-            good = xp.logical_and(xp.logical_or(small, floor), xp.isfinite(variance))
-            converged = xp.logical_or(converged, good)
-            done = xp.logical_or(done, converged)
-        step = xp.where(better[..., None], newton(c, g), 0.25 * step)
+            good = xp.logical_or(small(mean, variance, residual), floor)
+            done = xp.logical_or(done, xp.logical_and(good, xp.isfinite(variance)))
+        step = xp.where(better[..., None], newton(c, g), 0.25 * now.step)
         moved = manifold.project(manifold.relative(manifold.neg(mean), manifold.from_normal(step)))
-        trial = xp.where(done[(..., *point)], mean, moved)
-        return mean, step, best, variance, far, trial, count, done, converged
+        return _State(
+            mean=mean,
+            variance=variance,
+            residual=residual,
+            far=xp.where(take, far, now.far),
+            step=step,
+            trial=xp.where(done[(..., *point)], mean, moved),
+            count=now.count + xp.astype(xp.logical_not(now.done), now.count.dtype),
+            done=done,
+        )
+
+    def small(mean: Array, variance: Array, residual: Array) -> Array:
+        return residual <= xp.maximum(tol * safe_sqrt(variance), 8.0 * manifold.resolution(mean))
 
     start = manifold.start(x, w) if init is None else init
     channels = x.shape[1 : x.ndim - len(manifold.point_shape)]
     zero = xp.sum(w, axis=0) * 0.0
-    no = zero > 0
-    count = xp.astype(zero, xp.int32)
-    state = (
-        start,
-        xp.broadcast_to(zero[..., None], (*channels, manifold.dim)),
-        zero + xp.inf,
-        zero + xp.inf,
-        zero,
-        start,
-        count,
-        no,
-        no,
+    state = _State(
+        mean=start,
+        variance=zero + xp.inf,
+        residual=zero + xp.inf,
+        far=zero,
+        step=xp.broadcast_to(zero[..., None], (*channels, manifold.dim)),
+        trial=start,
+        count=xp.astype(zero, xp.int32),
+        done=zero > 0,
     )
     limit = max_iter if steps is None else steps + 1
     loop = backend_of(x).while_loop
-    state = loop(lambda s: xp.logical_not(xp.all(s[7])), body, state, limit)
-    mean, _, best, variance, far, _, count, _, converged = state
-    known = xp.isfinite(best)  # otherwise no evaluation was finite, and there is nothing to return
-    mean, variance = (
-        xp.where(known[(..., *point)], mean, xp.nan),
-        xp.where(known, variance, xp.nan),
-    )
+    state = _State(*loop(lambda s: xp.logical_not(xp.all(_State(*s).done)), body, state, limit))
+    converged = state.done
     if steps is not None:
-        converged = best <= xp.maximum(tol * safe_sqrt(variance), 8.0 * manifold.resolution(mean))
-    return FrechetResult(mean, variance, count, best, converged), xp.sqrt(far)
+        converged = small(state.mean, state.variance, state.residual)
+    known = xp.isfinite(state.residual)  # otherwise no evaluation was: there is nothing to return
+    mean = xp.where(known[(..., *point)], state.mean, xp.nan)
+    variance = xp.where(known, state.variance, xp.nan)
+    return FrechetResult(mean, variance, state.count, state.residual, converged), xp.sqrt(state.far)
 
 
 def _inverse_times(

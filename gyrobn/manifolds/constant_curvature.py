@@ -21,6 +21,7 @@ chord :math:`q` between the two points, :math:`t = 1 - Kq/2`, it does not: in ba
 """
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -82,20 +83,20 @@ class ConstantCurvature(GyroSpace):
 
     # ------------------------------------------------------------------ what a model supplies
 
+    @abstractmethod
     def _lift(self, xp: Any, K: Any, x: Array) -> Lifted:
         """Return (t, a, v): the time, and a scalar and a vector whose product is s."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
         """Return the point with time t and spatial part s."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Array, Any, Array]:
         r"""Return the squared chord q between two points, without cancellation, and (a, gap).
 
         For K < 0, a times the gap is :math:`(1 + t_y)(p_y - p_x)`.
         """
-        raise NotImplementedError
 
     # ------------------------------------------------------------------ gyro operations
 
@@ -226,8 +227,9 @@ class ConstantCurvature(GyroSpace):
         s = s * (stretch * per_sine)
         if bias is not None:
             t_b, a_b, v_b = self._lift(xp, K, bias)
-            t_z, t = t, t_b * t - K * a_b * s.dot(v_b)
-            s = s.plus((t_z + t) / self._one_plus(xp, K, t_b, a_b, v_b) * a_b, v_b)
+            inner = K * a_b * s.dot(v_b)
+            move = t - inner / self._one_plus(xp, K, t_b, a_b, v_b)
+            t, s = t_b * t - inner, s.plus(move * a_b, v_b)
         return self._drop(xp, K, t, s)
 
     def norm(self, x: Array) -> Array:
@@ -346,33 +348,21 @@ class ConstantCurvature(GyroSpace):
 
     # ------------------------------------------------------------------ tangent vectors
 
-    def push(self, x: Array, c: Array) -> Array:
-        r"""Transport from the identity: :math:`\dot t = -K\langle s, c\rangle`,
-        :math:`\dot s = c + \frac{\dot t}{1+t} s`.
+    def _push_lifted(self, xp: Any, K: Any, x: Array, c: Array) -> tuple[Array, Array]:
+        r"""Return the vector c at the identity, transported to x, as :math:`(\dot t, \dot s)`.
+
+        .. math:: \dot t = -K\langle s, c\rangle, \qquad \dot s = c + \frac{\dot t}{1+t}\,s
         """
-        xp = self._namespace(x)
-        K = self._parameter("curvature", x)
         t, a, v = self._lift(xp, K, x)
         rate = -K * a * dot(v, c)
         turn = rate / self._one_plus(xp, K, t, a, v)
-        return self._drop_tangent(xp, K, x, rate, Combination(turn * a, v).plus(1.0, c).value())
+        return rate, Combination(1.0, c).plus(turn * a, v).value()
 
-    def pull(self, x: Array, v: Array) -> Array:
-        r"""Transport to the identity: :math:`c = \dot s - \frac{\dot t}{1+t} s`."""
-        xp = self._namespace(x, v)
-        K = self._parameter("curvature", x)
-        rate, c = self._lift_tangent(xp, K, x, v)
-        t, a, s = self._lift(xp, K, x)
-        turn = rate / self._one_plus(xp, K, t, a, s)
-        return Combination(-turn * a, s).plus(1.0, c).value()
-
-    def _lift_tangent(self, xp: Any, K: Any, x: Array, v: Array) -> tuple[Array, Array]:
-        """Return the differential (t', s') of the lift at x along v."""
-        raise NotImplementedError
-
-    def _drop_tangent(self, xp: Any, K: Any, x: Array, rate: Array, s: Array) -> Array:
-        """Return the tangent vector of the model at x whose lift is (rate, s)."""
-        raise NotImplementedError
+    def _pull_lifted(self, xp: Any, K: Any, x: Array, rate: Array, s: Array) -> Array:
+        r"""Undo :meth:`_push_lifted`: :math:`c = \dot s - \frac{\dot t}{1+t}\,s`."""
+        t, a, v = self._lift(xp, K, x)
+        turn = rate / self._one_plus(xp, K, t, a, v)
+        return Combination(1.0, s).plus(-turn * a, v).value()
 
     def _check_coordinates(self, c: Array) -> None:
         if c.shape[-1:] != (self.n,):

@@ -91,14 +91,24 @@ class Klein(ConstantCurvature):
         t, _, _ = self._lift(xp, self._parameter("curvature", x), x)
         return xp.finfo(x.dtype).eps * t * t * xp.sqrt(dot(x, x))
 
-    def _lift_tangent(self, xp: Any, K: Any, x: Array, v: Array) -> tuple[Array, Array]:
+    def push(self, x: Array, c: Array) -> Array:
+        r"""Transport from the identity: :math:`v = (\dot s - \dot t\,x)/t`."""
+        xp = self._namespace(x)
+        K = self._parameter("curvature", x)
+        t, _, _ = self._lift(xp, K, x)
+        rate, s = self._push_lifted(xp, K, x, c)
+        return Combination(1.0 / t, s).plus(-rate / t, x).value()
+
+    def pull(self, x: Array, v: Array) -> Array:
+        r"""Transport to the identity, :math:`\dot t = -K t^3\langle x, v\rangle`,
+        :math:`\dot s = t v + \dot t\,x`.
+        """
+        xp = self._namespace(x, v)
+        K = self._parameter("curvature", x)
         t, _, _ = self._lift(xp, K, x)
         rate = -K * t**3 * dot(x, v)
-        return rate, Combination(rate, x).plus(t, v).value()
-
-    def _drop_tangent(self, xp: Any, K: Any, x: Array, rate: Array, s: Array) -> Array:
-        t, _, _ = self._lift(xp, K, x)
-        return Combination(-rate / t, x).plus(1.0 / t, s).value()
+        s = Combination(t, v).plus(rate, x).value()
+        return self._pull_lifted(xp, K, x, rate, s)
 
     def project(self, x: Array) -> Array:
         r"""Pull points that are not inside back to :math:`\sqrt{-K}\|x\| = 1-\sqrt\epsilon`."""

@@ -1,5 +1,6 @@
 r"""The radius model: the hyperboloid and the sphere, in :math:`\mathbb R^{n+1}` with time first."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -64,9 +65,9 @@ class Radius(ConstantCurvature):
         # the combination of whole arrays, time and all, saves a copy; the time is then put right
         return xpx.at(Combination(1.0, y).plus(move, x).value())[..., 0].set(time)
 
+    @abstractmethod
     def _time_of_sum(self, x_t: Array, y_t: Array, product: Array) -> Array:
         r"""Return :math:`x_t y_t \mp \langle x_s, y_s\rangle` from the product of whole vectors."""
-        raise NotImplementedError
 
     def neg(self, x: Array) -> Array:
         """Gyroinverse: the spatial part changes its sign."""
@@ -81,11 +82,18 @@ class Radius(ConstantCurvature):
         time = xp.broadcast_to(t / root(xp, K), vector.shape[:-1])
         return xp.concat([time[..., None], vector], axis=-1)
 
-    def _lift_tangent(self, xp: Any, K: Any, x: Array, v: Array) -> tuple[Array, Array]:
-        return root(xp, K) * v[..., 0], v[..., 1:]
-
-    def _drop_tangent(self, xp: Any, K: Any, x: Array, rate: Array, s: Array) -> Array:
+    def push(self, x: Array, c: Array) -> Array:
+        r"""Transport from the identity: the paper's :math:`PT_{e \to x}`."""
+        xp = self._namespace(x)
+        K = self._parameter("curvature", x)
+        rate, s = self._push_lifted(xp, K, x, c)
         return self._drop(xp, K, rate, Combination(1.0, s))
+
+    def pull(self, x: Array, v: Array) -> Array:
+        r"""Transport to the identity: the inverse of :meth:`push`."""
+        xp = self._namespace(x, v)
+        K = self._parameter("curvature", x)
+        return self._pull_lifted(xp, K, x, root(xp, K) * v[..., 0], v[..., 1:])
 
 
 @dataclass(frozen=True)
