@@ -1,8 +1,8 @@
 """The geometries, one file a family, and the registry that tests, docs and the demo go through."""
 
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.manifolds.constant_curvature import convert
 from gyrobn.manifolds.euclidean import Euclidean
+from gyrobn.manifolds.isometry import convert
 from gyrobn.manifolds.klein import Klein
 from gyrobn.manifolds.radius import Hyperboloid, Sphere
 from gyrobn.manifolds.stereographic import PoincareBall, ProjectedHypersphere, Stereographic

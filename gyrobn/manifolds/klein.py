@@ -4,16 +4,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from gyrobn.backends import Array, dot
-from gyrobn.gyrospace import zeros
+from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.combination import Combination
-from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
-from gyrobn.manifolds.stereographic import outside_ball, pull_inside
+from gyrobn.manifolds.constant_curvature import Lifted
 
 __all__ = ["Klein"]
 
 
 @dataclass(frozen=True)
-class Klein(ConstantCurvature):
+class Klein(Ball):
     r"""The Beltrami–Klein ball :math:`\{x : \|x\|^2 < -1/K\}`, K < 0, with Einstein addition.
 
     The metric is :math:`\frac{\langle v, w\rangle}{1 + K\|x\|^2}
@@ -43,29 +42,10 @@ class Klein(ConstantCurvature):
     curvature: Any = -1.0
     required_sign: ClassVar[int | None] = -1
 
-    @property
-    def point_shape(self) -> tuple[int, ...]:
-        """Shape of one point: ``(n,)``."""
-        return (self.n,)
-
-    @classmethod
-    def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the model whose points are the last axis of ``shape``."""
-        return cls(shape[-1])
-
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return the disc, and a ball of another curvature."""
         return cls(2), cls(3, -0.5)
-
-    def origin(self, like: Array) -> Array:
-        """Return the zero vector."""
-        return zeros(self.n, like)
-
-    def neg(self, x: Array) -> Array:
-        """Negative -x."""
-        self._namespace(x)
-        return -x
 
     def _lift(self, xp: Any, K: Any, x: Array) -> Lifted:
         w = xp.clip(1.0 + K * dot(x, x), min=xp.finfo(x.dtype).eps)
@@ -109,17 +89,3 @@ class Klein(ConstantCurvature):
         rate = -K * t**3 * dot(x, v)
         s = Combination(t, v).plus(rate, x).value()
         return self._pull_lifted(xp, K, x, rate, s)
-
-    def project(self, x: Array) -> Array:
-        r"""Pull points that are not inside back to :math:`\sqrt{-K}\|x\| = 1-\sqrt\epsilon`."""
-        xp = self._namespace(x)
-        return pull_inside(xp, self._parameter("curvature", x), x)
-
-    def violation(self, x: Array) -> Array:
-        """Return how far the norm exceeds that of the boundary, relative to it; never 0 on it."""
-        xp = self._namespace(x)
-        return outside_ball(xp, self._parameter("curvature", x), x)
-
-    def contains(self, x: Array) -> Array:
-        """Tell whether each point is finite and strictly inside the boundary."""
-        return self.violation(x) == 0

@@ -4,16 +4,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from gyrobn.backends import Array, dot
-from gyrobn.gyrospace import zeros
+from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.combination import Combination
-from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted, unit
-from gyrobn.scalar import safe_sqrt
+from gyrobn.manifolds.constant_curvature import Lifted
 
 __all__ = ["PoincareBall", "ProjectedHypersphere", "Stereographic"]
 
 
 @dataclass(frozen=True)
-class Stereographic(ConstantCurvature):
+class Stereographic(Ball):
     r"""The K-stereographic model, for any real curvature K, smooth through K = 0.
 
     Points are vectors of :math:`\mathbb R^n` with :math:`K\|x\|^2 > -1`; the metric is
@@ -44,29 +43,10 @@ class Stereographic(ConstantCurvature):
     n: int
     curvature: Any = -1.0
 
-    @property
-    def point_shape(self) -> tuple[int, ...]:
-        """Shape of one point: ``(n,)``."""
-        return (self.n,)
-
-    @classmethod
-    def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the model whose points are the last axis of ``shape``."""
-        return cls(shape[-1])
-
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return instances on both sides of zero curvature, and at it."""
         return cls(2, -0.3), cls(3, -1.0), cls(3, 0.0), cls(3, 0.3)
-
-    def origin(self, like: Array) -> Array:
-        """Return the zero vector."""
-        return zeros(self.n, like)
-
-    def neg(self, x: Array) -> Array:
-        """Negative -x."""
-        self._namespace(x)
-        return -x
 
     def _lift(self, xp: Any, K: Any, x: Array) -> Lifted:
         square = K * dot(x, x)
@@ -105,20 +85,6 @@ class Stereographic(ConstantCurvature):
         xp = self._namespace(x, v)
         _, factor, _ = self._lift(xp, self._parameter("curvature", x), x)
         return factor[..., None] * v
-
-    def project(self, x: Array) -> Array:
-        r"""Pull points that are not inside back to :math:`\sqrt{-K}\|x\| = 1-\sqrt\epsilon`."""
-        xp = self._namespace(x)
-        return pull_inside(xp, self._parameter("curvature", x), x)
-
-    def violation(self, x: Array) -> Array:
-        """Return how far the norm exceeds that of the boundary, relative to it; never 0 on it."""
-        xp = self._namespace(x)
-        return outside_ball(xp, self._parameter("curvature", x), x)
-
-    def contains(self, x: Array) -> Array:
-        """Tell whether each point is finite and strictly inside the boundary."""
-        return self.violation(x) == 0
 
 
 @dataclass(frozen=True)
@@ -177,22 +143,3 @@ class ProjectedHypersphere(Stereographic):
     def examples(cls) -> tuple[Self, ...]:
         """Return the plane model of the sphere, and one of another curvature."""
         return cls(2), cls(3, 0.5)
-
-
-def outside_ball(xp: Any, K: Any, x: Array) -> Array:
-    """Return by how much sqrt(-K)‖x‖ exceeds 1, at least an ulp on the boundary; 0 inside."""
-    finite = xp.all(xp.isfinite(x), axis=-1)
-    large, u = unit(xp, xp.where(finite[..., None], x, 0.0))
-    size = xp.clip(large, max=xp.finfo(x.dtype).max / 4) * safe_sqrt(-K * dot(u, u))
-    eps = float(xp.finfo(x.dtype).eps)
-    out = xp.where(size < 1.0, xp.zeros_like(size), size - 1.0 + eps)
-    return xp.where(finite, out, xp.inf)
-
-
-def pull_inside(xp: Any, K: Any, x: Array) -> Array:
-    """Shorten vectors that are not inside the ball of radius 1/sqrt(-K)."""
-    outside = outside_ball(xp, K, x) > 0
-    _, u = unit(xp, x)
-    size = safe_sqrt(-K * dot(u, u))
-    room = 1.0 - float(xp.finfo(x.dtype).eps) ** 0.5
-    return xp.where(outside[..., None], u * (room / xp.where(outside, size, 1.0))[..., None], x)

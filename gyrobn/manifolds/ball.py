@@ -1,0 +1,63 @@
+r"""Models whose points are vectors: inside a ball where K < 0, all of them where K >= 0."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from gyrobn.backends import Array, dot
+from gyrobn.gyrospace import zeros
+from gyrobn.manifolds.constant_curvature import ConstantCurvature, unit
+from gyrobn.scalar import safe_sqrt
+
+__all__ = ["Ball"]
+
+
+@dataclass(frozen=True)
+class Ball(ConstantCurvature):
+    r"""Common part of the models on :math:`\{x \in \mathbb R^n : K\|x\|^2 > -1\}`, identity 0."""
+
+    n: int
+    curvature: Any = -1.0
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one point: ``(n,)``."""
+        return (self.n,)
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the model whose points are the last axis of ``shape``."""
+        return cls(shape[-1])
+
+    def origin(self, like: Array) -> Array:
+        """Return the zero vector."""
+        return zeros(self.n, like)
+
+    def neg(self, x: Array) -> Array:
+        """Negative -x."""
+        self._namespace(x)
+        return -x
+
+    def project(self, x: Array) -> Array:
+        r"""Pull points that are not inside back to :math:`\sqrt{-K}\|x\| = 1-\sqrt\epsilon`."""
+        xp = self._namespace(x)
+        outside = self.violation(x) > 0
+        _, u = unit(xp, x)
+        size = safe_sqrt(-self._parameter("curvature", x) * dot(u, u))
+        room = 1.0 - float(xp.finfo(x.dtype).eps) ** 0.5
+        inside = u * (room / xp.where(outside, size, 1.0))[..., None]
+        return xp.where(outside[..., None], inside, x)
+
+    def violation(self, x: Array) -> Array:
+        r"""Return how far :math:`\sqrt{-K}\|x\|` exceeds 1: an ulp on the boundary, 0 inside."""
+        xp = self._namespace(x)
+        finite = xp.all(xp.isfinite(x), axis=-1)
+        large, u = unit(xp, xp.where(finite[..., None], x, 0.0))
+        size = safe_sqrt(-self._parameter("curvature", x) * dot(u, u))
+        size = size * xp.clip(large, max=xp.finfo(x.dtype).max / 4)
+        eps = float(xp.finfo(x.dtype).eps)
+        out = xp.where(size < 1.0, xp.zeros_like(size), size - 1.0 + eps)
+        return xp.where(finite, out, xp.inf)
+
+    def contains(self, x: Array) -> Array:
+        """Tell whether each point is finite and strictly inside the boundary."""
+        return self.violation(x) == 0
