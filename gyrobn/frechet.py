@@ -4,8 +4,9 @@ r"""Fréchet mean and variance: one gyro-Newton loop for every geometry.
           \mu \leftarrow \mu \oplus \operatorname{Exp}_e(H^{-1} g)
 
 with H the mean Hessian of half the squared distance, which has a closed form on a symmetric space.
-A step that raises the residual :math:`\|g\|` is taken back and tried again at a quarter of its
-length, so the loop cannot diverge. Channels are solved together; one that is done stops moving.
+A step that lowers neither the variance nor, where that no longer changes, the residual
+:math:`\|g\|`, is taken back and tried again at a quarter of its length, so the loop cannot diverge.
+Channels are solved together; one that is done stops moving.
 """
 
 import math
@@ -166,6 +167,8 @@ class _State(NamedTuple):
     """Squared distance of the farthest sample."""
     step: Array
     """From the mean to the trial, in normal coordinates at the mean."""
+    gain: Array
+    """How far the variance falls if it is quadratic along the step."""
     trial: Array
     count: Array
     done: Array
@@ -201,8 +204,13 @@ def _solve(
     def body(state: tuple[Array, ...]) -> _State:
         now = _State(*state)
         c, g, residual, variance, far = evaluate(now.trial)
-        # on a sphere the gradient also vanishes where the variance is largest
-        better = xp.logical_and(residual < now.residual, variance <= now.variance * (1 + eps**0.5))
+        # On a sphere the gradient also vanishes where the variance is largest, and grows on the way
+        # down from there. So the variance decides, as long as the gain that the step promised can
+        # be seen in it, and after that the gradient.
+        seen = now.gain > eps**0.5 * now.variance
+        lower = xp.logical_and(seen, variance <= now.variance - 0.1 * now.gain)
+        level = variance <= now.variance * (1.0 + eps**0.5)
+        better = xp.logical_or(lower, xp.logical_and(level, residual < now.residual))
         if steps is not None:
             better = xp.ones_like(better)
         take = xp.logical_and(better, xp.logical_not(now.done))
@@ -216,7 +224,8 @@ def _solve(
         if steps is None:
             good = xp.logical_or(small(mean, variance, residual), floor)
             done = xp.logical_or(done, xp.logical_and(good, xp.isfinite(variance)))
-        step = xp.where(better[..., None], newton(c, g), 0.25 * now.step)
+        full = newton(c, g)
+        step = xp.where(better[..., None], full, 0.25 * now.step)
         moved = manifold.project(manifold.relative(manifold.neg(mean), manifold.from_normal(step)))
         return _State(
             mean=mean,
@@ -224,6 +233,7 @@ def _solve(
             residual=residual,
             far=xp.where(take, far, now.far),
             step=step,
+            gain=xp.where(better, xp.sum(g * full, axis=-1), 0.25 * now.gain),
             trial=xp.where(done[(..., *point)], mean, moved),
             count=now.count + xp.astype(xp.logical_not(now.done), now.count.dtype),
             done=done,
@@ -241,6 +251,7 @@ def _solve(
         residual=zero + xp.inf,
         far=zero,
         step=xp.broadcast_to(zero[..., None], (*channels, manifold.dim)),
+        gain=zero,
         trial=start,
         count=xp.astype(zero, xp.int32),
         done=zero > 0,

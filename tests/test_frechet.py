@@ -32,6 +32,11 @@ def cloud(M, count, spread, like, offset=1.0, seed=0):
     return M.add(centre, M.random(count, rng=seed, like=like, spread=spread))
 
 
+def unit(seed, n):
+    v = np.random.default_rng(seed).standard_normal(n)
+    return v / np.linalg.norm(v)
+
+
 def gradient(M, x, mean, weights=None):
     """Length of the mean of the logarithms at ``mean``, by the public operators."""
     v = np.average(M.log(mean, x), axis=0, weights=weights)
@@ -115,6 +120,17 @@ class TestConvergence:
             found = frechet(M, x, init=far)
             assert bool(found.converged)
             assert float(M.dist(found.mean, expected.mean)) < 1e-12
+
+    def test_from_the_far_side_of_a_sphere(self):
+        """Where the variance is not convex, and largest at a point where the gradient vanishes."""
+        for M in (Sphere(2), Sphere(3), ProjectedHypersphere(2)):
+            for seed in range(20):
+                x = M.random(20, rng=seed, spread=0.5)
+                expected = frechet(M, x)
+                opposite = M.exp(expected.mean, M.push(expected.mean, 3.0 * unit(seed, M.dim)))
+                found = frechet(M, x, init=opposite)
+                assert bool(found.converged)
+                assert float(M.dist(found.mean, expected.mean)) < 1e-12
 
     def test_steps(self):
         M = PoincareBall(3)
