@@ -13,10 +13,8 @@ import math
 import warnings
 from typing import Any, NamedTuple
 
-import array_api_compat as compat
-
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.gyrospace import GyroSpace, Hessian, check_floating, weighted_sum
+from gyrobn.gyrospace import GyroSpace, Hessian, check_floating, scalars_like, weighted_sum
 from gyrobn.scalar import safe_sqrt
 
 __all__ = ["FrechetResult", "FrechetWarning", "frechet", "frechet_mean", "frechet_variance"]
@@ -357,19 +355,17 @@ def _arrange(
     if weights is None:
         w = xp.full((count, *channels), 1.0 / count, dtype=x.dtype, device=device_of(x))
         return samples, w
-    if not compat.is_array_api_obj(weights):
-        weights = xp.asarray(weights, dtype=x.dtype, device=device_of(x))
-    namespace_of(x, weights)
-    weights = xp.astype(weights, x.dtype, copy=False)
-    if tuple(weights.shape) == reduced:
+    weights = scalars_like(weights, x)
+    shape = tuple(getattr(weights, "shape", ()))  # a lone number weighs nothing in particular
+    if shape == reduced:
         w = xp.reshape(weights, (count, *(1 for _ in channels)))
         w = xp.broadcast_to(w, (count, *channels))
-    elif tuple(weights.shape) == tuple(batch):
+    elif shape == tuple(batch):
         w = xp.reshape(xp.permute_dims(weights, order), (count, *channels))
     else:
         raise ValueError(
             f"weights must have the shape of the reduced axes, {reduced}, or of the whole batch, "
-            f"{tuple(batch)}; got {tuple(weights.shape)}"
+            f"{tuple(batch)}; got {shape}"
         )
     total = xp.sum(w, axis=0)
     if not backend_of(x).hides_values(w):

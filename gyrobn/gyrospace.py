@@ -148,7 +148,10 @@ class GyroSpace(ABC):
     def scale(self, t: Array | float, x: Array) -> Array:
         r"""Gyromultiplication :math:`t \odot x = \operatorname{Exp}_e(t\operatorname{Log}_e x)`."""
         self._namespace(x)
-        return self.from_normal(self._factor(t, x) * self.to_normal(x))
+        factor = scalars_like(t, x)
+        if not isinstance(factor, float):
+            factor = factor[..., None]
+        return self.from_normal(factor * self.to_normal(x))
 
     def norm(self, x: Array) -> Array:
         r"""Gyronorm :math:`\|x\| = d(e, x)`."""
@@ -278,14 +281,6 @@ class GyroSpace(ABC):
             return xp.astype(value, like.dtype, copy=False)
         return xp.asarray(value, dtype=like.dtype, device=device_of(like))
 
-    def _factor(self, t: Array | float, x: Array) -> Any:
-        """Return a scalar, or one scalar a point, ready to multiply normal coordinates."""
-        if isinstance(t, (int, float)):
-            return float(t)
-        if not compat.is_array_api_obj(t):
-            t = namespace_of(x).asarray(t, dtype=x.dtype, device=device_of(x))
-        return namespace_of(x, t).astype(t, x.dtype, copy=False)[..., None]
-
 
 def check_floating(*arrays: Array) -> None:
     """Raise unless ``arrays`` share one real floating dtype and one device."""
@@ -306,6 +301,15 @@ def check_floating(*arrays: Array) -> None:
                 f"arrays on devices {device_of(first)} and {device_of(x)}: "
                 "move them to one device first"
             )
+
+
+def scalars_like(values: Any, x: Array) -> Any:
+    """Return a number as a Python float, other scalars as an array in the dtype of ``x``."""
+    if isinstance(values, (int, float)):
+        return float(values)
+    if not compat.is_array_api_obj(values):
+        values = namespace_of(x).asarray(values, dtype=x.dtype, device=device_of(x))
+    return namespace_of(x, values).astype(values, x.dtype, copy=False)
 
 
 @cache

@@ -9,11 +9,9 @@ By the homogeneity theorem the output has mean :math:`\beta` and variance
 
 from typing import Any, NamedTuple
 
-import array_api_compat as compat
-
-from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.backends import Array, namespace_of
 from gyrobn.frechet import frechet
-from gyrobn.gyrospace import GyroSpace, check_floating
+from gyrobn.gyrospace import GyroSpace, check_floating, scalars_like
 
 __all__ = ["Stats", "batch_stats", "denormalize", "normalize", "update_stats"]
 
@@ -149,8 +147,4 @@ def _factor(x: Array, stats: Stats, scale: Array | float, eps: float) -> Array:
         raise ValueError(f"eps must not be negative, got {eps}")
     xp = namespace_of(x, stats.mean, stats.var)
     check_floating(x, stats.mean, stats.var)
-    if not isinstance(scale, (int, float)):
-        if not compat.is_array_api_obj(scale):
-            scale = xp.asarray(scale, dtype=x.dtype, device=device_of(x))
-        scale = xp.astype(scale, x.dtype, copy=False)
-    return scale / xp.sqrt(stats.var + eps)
+    return scalars_like(scale, x) / xp.sqrt(stats.var + eps)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from gyrobn import REGISTRY
 from gyrobn.backends import backend_of
 
 jax.config.update("jax_enable_x64", True)
@@ -76,6 +77,16 @@ def lib(request: pytest.FixtureRequest) -> Library:
 def eager(request: pytest.FixtureRequest) -> Library:
     """A library and a dtype, without JAX: for many shapes, each of which JAX would compile."""
     return request.param
+
+
+GEOMETRIES = [M for cls in REGISTRY.values() for M in cls.examples()]
+"""Every small instance that the registry offers."""
+
+
+def cloud(M: Any, count: int, spread: float, like: Any, offset: float = 1.0) -> Any:
+    """Samples at root mean square distance ``spread`` around a point ``offset`` from the origin."""
+    centre = M.random(rng=100, like=like, spread=offset)
+    return M.add(centre, M.random(count, rng=0, like=like, spread=spread))
 
 
 def host(x: Any) -> np.ndarray:

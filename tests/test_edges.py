@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from conftest import host
+from conftest import GEOMETRIES, host
 
 from gyrobn import (
-    REGISTRY,
     Euclidean,
     Hyperboloid,
     Klein,
@@ -19,7 +18,6 @@ from gyrobn import (
     normalize,
 )
 
-GEOMETRIES = [M for cls in REGISTRY.values() for M in cls.examples()]
 e = np.asarray([1.0, 0.0, 0.0])
 
 

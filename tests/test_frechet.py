@@ -6,10 +6,9 @@ import jax
 import numpy as np
 import pytest
 import torch
-from conftest import assert_close, host
+from conftest import GEOMETRIES, assert_close, cloud, host
 
 from gyrobn import (
-    REGISTRY,
     Euclidean,
     FrechetWarning,
     Hyperboloid,
@@ -22,14 +21,6 @@ from gyrobn import (
     frechet_mean,
     frechet_variance,
 )
-
-GEOMETRIES = [M for cls in REGISTRY.values() for M in cls.examples()]
-
-
-def cloud(M, count, spread, like, offset=1.0, seed=0):
-    """Samples at root mean square distance ``spread`` around a point ``offset`` from the origin."""
-    centre = M.random(rng=seed + 100, like=like, spread=offset)
-    return M.add(centre, M.random(count, rng=seed, like=like, spread=spread))
 
 
 def unit(seed, n):
@@ -191,6 +182,7 @@ class TestWeightsAndAxes:
         ("weights", "message"),
         [
             (np.ones(3), r"shape of the reduced axes, \(4,\), .* got \(3,\)"),
+            (2.0, r"shape of the reduced axes, \(4,\), .* got \(\)"),
             (np.asarray([1.0, -1.0, 1.0, 1.0]), "finite and non-negative"),
             (np.asarray([1.0, np.nan, 1.0, 1.0]), "finite and non-negative"),
             (np.zeros(4), "positive sum"),

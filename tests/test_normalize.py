@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from conftest import Library, assert_close, host
+from conftest import GEOMETRIES, Library, assert_close, cloud, host
 
 from gyrobn import (
-    REGISTRY,
     Euclidean,
     Hyperboloid,
     Klein,
@@ -19,13 +18,6 @@ from gyrobn import (
     normalize,
     update_stats,
 )
-
-GEOMETRIES = [M for cls in REGISTRY.values() for M in cls.examples()]
-
-
-def cloud(M, count, spread, like, offset=1.0):
-    centre = M.random(rng=100, like=like, spread=offset)
-    return M.add(centre, M.random(count, rng=0, like=like, spread=spread))
 
 
 def inside(M, spread):

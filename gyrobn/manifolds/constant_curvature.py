@@ -26,7 +26,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gyrobn.backends import Array, dot, namespace_of
-from gyrobn.gyrospace import GyroSpace, Hessian, check_size, samples_last, weighted_sum
+from gyrobn.gyrospace import (
+    GyroSpace,
+    Hessian,
+    check_size,
+    samples_last,
+    scalars_like,
+    weighted_sum,
+)
 from gyrobn.manifolds.combination import Combination
 from gyrobn.scalar import arc, cosine, cotangent, safe_sqrt, sinc
 
@@ -128,16 +135,13 @@ class ConstantCurvature(GyroSpace):
         return t, q, Combination(a_y, v_y).plus(-move * a_x, v_x)
 
     def _one_plus(self, xp: Any, K: Any, t: Array, a: Any, v: Array) -> Array:
-        """Return 1 + t, from s where t is near -1 and the sum would cancel."""
+        """Return 1 + t, from s where t is near -1 and the sum would cancel; NaN instead of 0."""
         if self.sign == -1:
             return 1.0 + t
         behind = t < 0
         small = K * a * a * dot(v, v) / (1.0 - xp.where(behind, t, 0.0))
-        return self._nonzero(xp, xp.where(behind, small, 1.0 + t))
-
-    def _nonzero(self, xp: Any, below: Array) -> Array:
-        """Return a denominator; NaN where it is 0, at the one point that cannot be divided by."""
-        return below if self.sign == -1 else xp.where(below == 0, xp.nan, below)
+        below = xp.where(behind, small, 1.0 + t)
+        return xp.where(below == 0, xp.nan, below)
 
     def to_normal(self, x: Array) -> Array:
         r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity, where
@@ -197,12 +201,8 @@ class ConstantCurvature(GyroSpace):
         time, a, v = self._lift(xp, K, x)
         u = K * a * a * dot(v, v)
         per_sine = self._angle_per_sine(xp, u, time)
-        time, stretch = self._turn(xp, self._scalar(t, x), per_sine * per_sine * u)
+        time, stretch = self._turn(xp, scalars_like(t, x), per_sine * per_sine * u)
         return self._drop(xp, K, time, Combination(stretch * per_sine * a, v))
-
-    def _scalar(self, t: Array | float, x: Array) -> Any:
-        factor = self._factor(t, x)
-        return factor if isinstance(factor, float) else factor[..., 0]
 
     def _turn(self, xp: Any, factor: Any, u: Array) -> tuple[Array, Array]:
         """Return cos and sin/angle, relative to the angle before, of ``factor`` times the angle."""
@@ -223,7 +223,7 @@ class ConstantCurvature(GyroSpace):
         s, u = Combination(1.0, vector, temporary=True), K * dot(vector, vector)
         per_sine = self._angle_per_sine(xp, u, t)
         angle = per_sine * per_sine * u
-        t, stretch = self._turn(xp, self._scalar(factor, x), angle)
+        t, stretch = self._turn(xp, scalars_like(factor, x), angle)
         s = s * (stretch * per_sine)
         if bias is not None:
             t_b, a_b, v_b = self._lift(xp, K, bias)
