@@ -7,7 +7,6 @@ length ``dim``.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Self
@@ -16,21 +15,10 @@ import array_api_compat as compat
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.hessian import Hessian
 from gyrobn.scalar import safe_sqrt
 
-__all__ = ["GyroSpace", "Hessian"]
-
-
-@dataclass(frozen=True)
-class Hessian:
-    """The mean Hessian of half the squared distance, as an operator on normal coordinates."""
-
-    apply: Callable[[Array], Array]
-    """Multiply columns: an array of shape (*channels, dim, k) to one of the same shape."""
-    low: Array
-    """A lower bound of its eigenvalues, positive, of shape (*channels,)."""
-    high: Array
-    """An upper bound of its eigenvalues."""
+__all__ = ["GyroSpace"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +60,47 @@ class GyroSpace(ABC):
     @abstractmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return small instances that stand for the family in tests, tables and pictures."""
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Lengths of the parts of the normal coordinates that have a variance and a scale each.
+
+        Mostly one, the whole; a product has those of its factors. Where there is more than one,
+        variances, scales and multipliers have a last axis of that length.
+        """
+        return (self.dim,)
+
+    # ------------------------------------------------------------------ which laws hold
+
+    @property
+    def gyrocommutative(self) -> bool:
+        r"""Whether :math:`x \oplus y = \operatorname{gyr}[x, y](y \oplus x)`."""
+        return True
+
+    @property
+    def reductive(self) -> bool:
+        r"""Whether :math:`\operatorname{gyr}[x, y] = \operatorname{gyr}[x \oplus y, y]`."""
+        return True
+
+    @property
+    def gyrovector(self) -> bool:
+        r"""Whether :math:`(s + t) \odot x = s \odot x \oplus t \odot x`."""
+        return True
+
+    # ------------------------------------------------------------------ the space it is computed in
+
+    @property
+    def inside(self) -> "GyroSpace":
+        """The isometric space in which to compute, where that is another one: see ``Pullback``."""
+        return self
+
+    def to_inside(self, x: Array) -> Array:
+        """Carry points to the space in which to compute."""
+        return x
+
+    def from_inside(self, x: Array) -> Array:
+        """Carry points back from the space in which to compute."""
+        return x
 
     # ------------------------------------------------------------------ primitives
 
@@ -135,6 +164,10 @@ class GyroSpace(ABC):
         xp = self._namespace(x)
         return xp.finfo(x.dtype).eps * (1.0 + self.norm(x))
 
+    def resolutions(self, x: Array) -> Array:
+        """Return :meth:`resolution` for each block, shape (..., blocks) or (..., 1)."""
+        return self.resolution(x)[..., None]
+
     # ------------------------------------------------------------------ derived gyro operations
 
     def relative(self, x: Array, y: Array) -> Array:
@@ -146,12 +179,12 @@ class GyroSpace(ABC):
         return self.to_normal(self.relative(x, y))
 
     def scale(self, t: Array | float, x: Array) -> Array:
-        r"""Gyromultiplication :math:`t \odot x = \operatorname{Exp}_e(t\operatorname{Log}_e x)`."""
+        r"""Gyromultiplication :math:`t \odot x = \operatorname{Exp}_e(t\operatorname{Log}_e x)`.
+
+        ``t`` is a number, or an array with one number a point (a block, where there are several).
+        """
         self._namespace(x)
-        factor = scalars_like(t, x)
-        if not isinstance(factor, float):
-            factor = factor[..., None]
-        return self.from_normal(factor * self.to_normal(x))
+        return self.from_normal(self._by_coordinate(scalars_like(t, x)) * self.to_normal(x))
 
     def norm(self, x: Array) -> Array:
         r"""Gyronorm :math:`\|x\| = d(e, x)`."""
@@ -249,6 +282,34 @@ class GyroSpace(ABC):
 
     # ------------------------------------------------------------------ helpers for geometries
 
+    def by_block(self, squares: Array) -> Array:
+        """Sum values of the normal coordinates over each block: (..., dim) to (..., blocks)."""
+        xp = namespace_of(squares)
+        sizes = self.blocks
+        if len(sizes) == 1:
+            return xp.sum(squares, axis=-1, keepdims=True)
+        member = np.repeat(np.eye(len(sizes)), sizes, axis=0)
+        return xp.matmul(squares, backend_of(squares).from_numpy(member, squares))
+
+    def _by_coordinate(self, t: Any) -> Any:
+        """Return multipliers, one a point or one a block, as the normal coordinates can meet them.
+
+        Where there are several blocks, they are the last axis of ``t``.
+        """
+        if isinstance(t, float) or t.ndim == 0:
+            return t
+        if len(self.blocks) == 1:
+            return t[..., None]
+        if t.shape[-1] == 1:
+            return t
+        xp = namespace_of(t)
+        index = np.repeat(np.arange(len(self.blocks)), self.blocks)
+        return xp.take(t, xp.asarray(index, device=device_of(t)), axis=-1)
+
+    def learnable(self) -> list[Any]:
+        """Return the values of the parameters."""
+        return [getattr(self, name) for name in self.parameters]
+
     def detached(self) -> Self:
         """Return the same geometry with its parameters constant to differentiation."""
         constant = {}
@@ -324,6 +385,16 @@ def check_size(manifold: GyroSpace, *sizes: int) -> None:
             raise ValueError(
                 f"{type(manifold).__name__} needs a positive integer for each size, got {size!r}"
             )
+
+
+def check_coordinates(manifold: GyroSpace, c: Array) -> Any:
+    """Return the namespace of normal coordinates after checking their number and dtype."""
+    if c.shape[-1:] != (manifold.dim,):
+        raise ValueError(
+            f"{manifold!r} expects coordinates of shape (..., {manifold.dim}), got {tuple(c.shape)}"
+        )
+    check_floating(c)
+    return namespace_of(c)
 
 
 def zeros(n: int, like: Array) -> Array:

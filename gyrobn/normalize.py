@@ -22,7 +22,7 @@ class Stats(NamedTuple):
     mean: Array
     """Fréchet mean, shape (*channels, *point_shape)."""
     var: Array
-    """Fréchet variance, shape (*channels,)."""
+    """Fréchet variance, shape (*channels,); (*channels, blocks) where there are several blocks."""
 
 
 def batch_stats(
@@ -94,12 +94,13 @@ def normalize(
     x
         Points, shape ``(batch, *channels, *point_shape)``.
     stats
-        Mean ``(*channels, *point_shape)`` and variance ``(*channels,)``, of this batch or running.
+        Mean ``(*channels, *point_shape)`` and variance ``(*channels,)``, of this batch or running;
+        ``(*channels, blocks)`` where the geometry has several blocks.
     bias
         Where the mean goes, shape ``(*channels, *point_shape)`` or ``point_shape``; the identity
         by default.
     scale
-        Standard deviation s to give the output, a number or one a channel.
+        Standard deviation s to give the output, a number or an array of the variance's shape.
     eps
         Added to the variance, so that a collapsed batch stays finite.
 

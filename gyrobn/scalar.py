@@ -14,7 +14,7 @@ from typing import Any
 
 from gyrobn.backends import Array, namespace_of
 
-__all__ = ["arc", "cosine", "cotangent", "safe_sqrt", "sinc"]
+__all__ = ["arc", "cosine", "cotangent", "safe_sqrt", "sinc", "sinc_slope"]
 
 # Taylor coefficients in u, and the |u| below which eight of them are exact to float64.
 _SINC = tuple(
@@ -48,6 +48,20 @@ def sinc(u: Array, sign: int | None) -> Array:
     r"""Return :math:`\sin_K(a)/a`: :math:`\sin\sqrt{u}/\sqrt{u}`, or sinh for negative u."""
     xp = namespace_of(u)
     return _analytic(u, sign, _SINC, 0.1, lambda a: xp.sin(a) / a, lambda a: xp.sinh(a) / a)
+
+
+def sinc_slope(u: Array, sign: int | None) -> Array:
+    r"""Return the derivative of :func:`sinc` by u, :math:`(\cos_K(a) - \sin_K(a)/a)/(2u)`."""
+    xp = namespace_of(u)
+    series = tuple(n * c for n, c in enumerate(_SINC))[1:]
+    return _analytic(
+        u,
+        sign,
+        series,
+        0.1,
+        lambda a: (xp.cos(a) - xp.sin(a) / a) / (2.0 * a * a),
+        lambda a: (xp.sinh(a) / a - xp.cosh(a)) / (2.0 * a * a),
+    )
 
 
 def arc(u: Array, t: Array, sign: int | None) -> Array:

@@ -53,6 +53,7 @@ class TestShims:
         "to_numpy",
         "vecdot",
         "while_loop",
+        "with_derivative",
     )
 
     @pytest.mark.parametrize("name", ["numpy", "torch", "jax", "cupy"])

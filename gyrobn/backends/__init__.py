@@ -8,6 +8,7 @@
 ``device``           where to create arrays that meet ``x``; None if the library sees to that
 ``vecdot``           inner product along the last axis, without a temporary where possible
 ``add_product``      total + scalar * vector, a scalar a sample, in place where that is allowed
+``with_derivative``  a function with the derivative it is given; a second one is refused
 ``to_numpy``         a NumPy copy or view, on the host
 ``from_numpy``       an array in the library, dtype and device of ``like``
 ===================  =======================================================================

@@ -14,6 +14,7 @@ from gyrobn.backends.numpy import (  # what an eager library without gradients d
     stop_gradient,
     vecdot,
     while_loop,
+    with_derivative,
 )
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "to_numpy",
     "vecdot",
     "while_loop",
+    "with_derivative",
 ]
 
 

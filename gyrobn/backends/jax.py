@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from gyrobn.backends import Array
+from gyrobn.backends.numpy import SECOND_ORDER, Rule
 from gyrobn.backends.numpy import while_loop as eager_while_loop
 
 State = tuple[Array, ...]
@@ -59,6 +60,37 @@ def vecdot(x: Array, y: Array) -> Array:
 def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Array:
     """Return ``total + scalar * vector``, with one scalar a vector; XLA fuses it."""
     return total + (scalar if isinstance(scalar, float) else scalar[..., None]) * vector
+
+
+def with_derivative(
+    primal: Callable[..., tuple[tuple[Array, ...], tuple[Array, ...]]],
+    tangent: Rule,
+    cotangent: Rule,
+    *inputs: Array,
+) -> tuple[Array, ...]:
+    """Return the outputs of ``primal`` with the derivative ``tangent``, which JAX transposes."""
+
+    @jax.custom_jvp
+    def function(*inputs: Array) -> tuple[Array, ...]:
+        return primal(*inputs)[0]
+
+    @function.defjvp
+    def derivative(inputs: State, changes: State) -> tuple[State, State]:
+        outputs, kept = primal(*(_once(x) for x in inputs))
+        return outputs, tangent(kept, *changes)
+
+    return function(*inputs)
+
+
+@jax.custom_jvp
+def _once(x: Array) -> Array:
+    """Return ``x``; nothing that is computed from it may be differentiated again."""
+    return x
+
+
+@_once.defjvp
+def _refuse(inputs: State, changes: State) -> tuple[Array, Array]:
+    raise TypeError(SECOND_ORDER)
 
 
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":

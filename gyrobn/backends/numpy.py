@@ -9,6 +9,11 @@ import numpy as np
 from gyrobn.backends import Array, namespace_of
 
 State = tuple[Array, ...]
+Rule = Callable[..., tuple[Array, ...]]
+SECOND_ORDER = (
+    "the second derivative of a matrix function is not available: take it by differences of the "
+    "first, or stop the gradient of one of the two"
+)
 
 
 def differentiable(*arrays: Array) -> bool:
@@ -74,6 +79,20 @@ def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Arr
         product += total
         return product
     return total + product
+
+
+def with_derivative(
+    primal: Callable[..., tuple[tuple[Array, ...], tuple[Array, ...]]],
+    tangent: Rule,
+    cotangent: Rule,
+    *inputs: Array,
+) -> tuple[Array, ...]:
+    """Return the outputs of ``primal``: there are no derivatives here.
+
+    ``primal(*inputs)`` returns outputs and what its derivative needs; ``tangent(kept, *changes)``
+    returns the changes of the outputs, ``cotangent(kept, *slopes)`` the slopes of the inputs.
+    """
+    return primal(*inputs)[0]
 
 
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":

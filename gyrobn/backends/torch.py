@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from gyrobn.backends import Array
+from gyrobn.backends.numpy import SECOND_ORDER, Rule
 from gyrobn.backends.numpy import while_loop as eager_while_loop
 
 State = tuple[Array, ...]
@@ -77,6 +78,81 @@ def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Arr
         return total.add_(vector, alpha=scalar) if in_place else total.add(vector, alpha=scalar)
     scalar = scalar[..., None]
     return total.addcmul_(scalar, vector) if in_place else total.addcmul(scalar, vector)
+
+
+def with_derivative(
+    primal: Callable[..., tuple[tuple[Array, ...], tuple[Array, ...]]],
+    tangent: Rule,
+    cotangent: Rule,
+    *inputs: Array,
+) -> tuple[Array, ...]:
+    """Return the outputs of ``primal`` with the derivatives that ``cotangent`` and ``tangent`` are."""
+    if not differentiable(*inputs):
+        return primal(*inputs)[0]
+    counts = []
+
+    def both(*inputs: Array) -> tuple[Array, ...]:
+        outputs, kept = primal(*inputs)
+        counts.append(len(outputs))
+        return (*outputs, *kept)
+
+    results = _Ruled.apply((both, tangent, cotangent, counts), *inputs)  # type: ignore[no-untyped-call]
+    return tuple(results[: counts[0]])
+
+
+class _Ruled(torch.autograd.Function):
+    """A function whose rules come with it; what they need is returned as further outputs."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rules: Any, *inputs: Array) -> tuple[Array, ...]:
+        return rules[0](*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Array, ...]) -> None:
+        (_, ctx.tangent, ctx.cotangent, counts), *given = inputs
+        ctx.count, ctx.given = counts[0], len(given)
+        kept = output[ctx.count :]
+        ctx.mark_non_differentiable(*kept)
+        ctx.save_for_backward(*given, *kept)
+        ctx.save_for_forward(*kept)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Array) -> tuple[Any, ...]:
+        given, kept = ctx.saved_tensors[: ctx.given], ctx.saved_tensors[ctx.given :]
+        found = ctx.cotangent(kept, *slopes[: ctx.count])
+        if not torch.is_grad_enabled():
+            return None, *found
+        # the slopes depend on the inputs, in a way that has no rule: say so when asked
+        return None, *_Once.apply(ctx.given, *found, *given)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(ctx: Any, *changes: Array) -> tuple[Any, ...]:
+        found = ctx.tangent(ctx.saved_tensors, *changes[1:])
+        return *found, *(None for _ in ctx.saved_tensors)
+
+
+class _Once(torch.autograd.Function):
+    """The first ``count`` arguments, not to be differentiated by any."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(count: int, *arrays: Array) -> tuple[Array, ...]:
+        return tuple(a.clone() for a in arrays[:count])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Array, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Array) -> tuple[Any, ...]:
+        raise RuntimeError(SECOND_ORDER)
+
+    @staticmethod
+    def jvp(ctx: Any, *changes: Array) -> tuple[Any, ...]:
+        raise RuntimeError(SECOND_ORDER)
 
 
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":

@@ -28,12 +28,13 @@ from typing import Any, ClassVar
 from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.gyrospace import (
     GyroSpace,
-    Hessian,
+    check_coordinates,
     check_size,
     samples_last,
     scalars_like,
     weighted_sum,
 )
+from gyrobn.hessian import Hessian
 from gyrobn.manifolds.combination import Combination
 from gyrobn.scalar import arc, cosine, cotangent, safe_sqrt, sinc
 
@@ -176,8 +177,7 @@ class ConstantCurvature(GyroSpace):
         Hyperbolic angles stop where the square of cosh would overflow: 43.9 in float32, 351 in
         float64.
         """
-        xp = namespace_of(c)
-        self._check_coordinates(c)
+        xp = check_coordinates(self, c)
         K = self._parameter("curvature", c)
         u = K * dot(c, c)
         a = self._saturation(xp, u)
@@ -363,12 +363,6 @@ class ConstantCurvature(GyroSpace):
         t, a, v = self._lift(xp, K, x)
         turn = rate / self._one_plus(xp, K, t, a, v)
         return Combination(1.0, s).plus(-turn * a, v).value()
-
-    def _check_coordinates(self, c: Array) -> None:
-        if c.shape[-1:] != (self.n,):
-            raise ValueError(
-                f"{self!r} expects coordinates of shape (..., {self.n}), got {tuple(c.shape)}"
-            )
 
 
 def root(xp: Any, K: Any) -> Any:

@@ -1,12 +1,13 @@
 """Euclidean space: the flat case, where GyroBN is ordinary batch normalization."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from gyrobn.backends import Array
-from gyrobn.gyrospace import GyroSpace, Hessian, check_size, zeros
+from gyrobn.gyrospace import GyroSpace, check_size, zeros
+from gyrobn.hessian import Hessian, flat_hessian
 
-__all__ = ["Euclidean", "flat_hessian"]
+__all__ = ["Euclidean"]
 
 
 @dataclass(frozen=True)
@@ -103,10 +104,4 @@ class Euclidean(GyroSpace):
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         """Return the identity."""
-        return flat_hessian(self._namespace(c), weights)
-
-
-def flat_hessian(xp: Any, weights: Array) -> Hessian:
-    """Return the Hessian of a flat metric: the identity, so that one Newton step is exact."""
-    one = xp.sum(weights, axis=0)
-    return Hessian(lambda v: v, one, one)
+        return flat_hessian(weights)

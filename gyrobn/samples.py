@@ -1,0 +1,65 @@
+"""Samples and weights as the mean wants them: samples along the first axis, weights of sum one."""
+
+import math
+
+from gyrobn.backends import Array, backend_of, device_of
+from gyrobn.gyrospace import GyroSpace, scalars_like
+
+__all__ = ["arrange"]
+
+
+def arrange(
+    manifold: GyroSpace, x: Array, weights: Array | None, axis: int | tuple[int, ...]
+) -> tuple[Array, Array]:
+    """Return samples (N, *channels, *point_shape) and weights (N, *channels) that sum to one."""
+    xp = manifold._namespace(x)
+    batch = x.shape[: x.ndim - len(manifold.point_shape)]
+    if not batch:
+        raise ValueError(
+            f"expected a batch of points, shape (N, ..., {manifold.point_shape}), "
+            f"got one point of shape {tuple(x.shape)}: add a batch axis, x[None]"
+        )
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    for a in axes:
+        if not -len(batch) <= a < len(batch):
+            raise ValueError(
+                f"axis {a} is not one of the {len(batch)} batch axes of an array of shape "
+                f"{tuple(x.shape)} with points of shape {manifold.point_shape}"
+            )
+    axes = tuple(a % len(batch) for a in axes)
+    if len(set(axes)) != len(axes) or not axes:
+        raise ValueError(f"axis must name distinct batch axes, got {axis}")
+    reduced = tuple(batch[a] for a in axes)
+    if 0 in batch:
+        raise ValueError(f"an empty batch has no mean: x has shape {tuple(x.shape)}")
+    kept = tuple(a for a in range(len(batch)) if a not in axes)
+    order = (*axes, *kept)
+    channels = tuple(batch[a] for a in kept)
+    count = math.prod(reduced)
+    points = tuple(range(len(batch), x.ndim))
+    samples = xp.reshape(
+        xp.permute_dims(x, (*order, *points)), (count, *channels, *manifold.point_shape)
+    )
+    if weights is None:
+        w = xp.full((count, *channels), 1.0 / count, dtype=x.dtype, device=device_of(x))
+        return samples, w
+    weights = scalars_like(weights, x)
+    shape = tuple(getattr(weights, "shape", ()))  # a lone number weighs nothing in particular
+    if shape == reduced:
+        w = xp.reshape(weights, (count, *(1 for _ in channels)))
+        w = xp.broadcast_to(w, (count, *channels))
+    elif shape == tuple(batch):
+        w = xp.reshape(xp.permute_dims(weights, order), (count, *channels))
+    else:
+        raise ValueError(
+            f"weights must have the shape of the reduced axes, {reduced}, or of the whole batch, "
+            f"{tuple(batch)}; got {shape}"
+        )
+    total = xp.sum(w, axis=0)
+    if not backend_of(x).hides_values(w):
+        bad = bool(xp.any(xp.logical_not(w >= 0))) or bool(xp.any(xp.logical_not(total > 0)))
+        if bad or not bool(xp.all(xp.isfinite(total))):
+            raise ValueError(
+                "weights must be finite and non-negative, with a positive sum for every channel"
+            )
+    return samples, w / total

@@ -1,0 +1,60 @@
+"""Whether a mean was found, and whether it is the only one: what a user should be told."""
+
+import math
+import warnings
+from typing import Any
+
+from gyrobn.backends import Array, namespace_of
+from gyrobn.gyrospace import GyroSpace
+
+__all__ = ["FrechetWarning", "enclosing_radius", "warn"]
+
+
+class FrechetWarning(UserWarning):
+    """The mean did not converge, or the data need not have just one."""
+
+
+def warn(manifold: GyroSpace, name: str, x: Array, result: Any, radius: Array, limit: int) -> None:
+    """Say that the mean did not converge, or that there may be more than one."""
+    xp = namespace_of(x)
+    bad = xp.logical_not(result.converged)
+    if bool(xp.any(bad)):
+        count = int(xp.sum(xp.astype(bad, xp.int32)))
+        worst = float(xp.max(xp.where(bad, result.residual, 0.0)))
+        warnings.warn(
+            f"the Fréchet mean on {name} did not converge in {limit} iterations "
+            f"({count} of {math.prod(bad.shape)} channels, largest residual {worst:.2e}): "
+            "raise max_iter or tol, check the data for NaN and for points off the manifold",
+            FrechetWarning,
+            stacklevel=3,
+        )
+    if bool(xp.any(radius >= manifold.convexity_radius)):
+        radius = enclosing_radius(manifold, x, result.mean)
+        far = float(xp.max(radius))
+        if far >= manifold.convexity_radius:
+            warnings.warn(
+                f"the samples on {name} need a ball of radius {far:.3f}, beyond the "
+                f"{manifold.convexity_radius:.3f} within which a mean is sure to be unique: "
+                "another mean may fit as well",
+                FrechetWarning,
+                stacklevel=3,
+            )
+
+
+def enclosing_radius(manifold: GyroSpace, x: Array, centre: Array, rounds: int = 64) -> Array:
+    """Return nearly the radius of the smallest ball around samples (Bădoiu and Clarkson).
+
+    The centre moves towards the sample farthest from it, by ever smaller parts of the way.
+    """
+    xp = namespace_of(x)
+    points = (None,) * len(manifold.point_shape)
+    best = None
+    for k in range(rounds):
+        distance = manifold.dist(centre, x)
+        radius = xp.max(distance, axis=0)
+        best = radius if best is None else xp.minimum(best, radius)
+        index = xp.argmax(distance, axis=0)[(None, ..., *points)]
+        index = xp.broadcast_to(index, (1, *x.shape[1:]))
+        farthest = xp.take_along_axis(x, index, axis=0)[0, ...]
+        centre = manifold.project(manifold.geodesic(centre, farthest, 1.0 / (k + 2)))
+    return best
