@@ -282,6 +282,10 @@ class GyroSpace(ABC):
 
     # ------------------------------------------------------------------ helpers for geometries
 
+    def parts(self, *points: Array) -> list[tuple["GyroSpace", *tuple[Array, ...]]]:
+        """Return the factors of a product, each with its part of the points; else the one space."""
+        return [(self, *points)]
+
     def by_block(self, squares: Array) -> Array:
         """Sum values of the normal coordinates over each block: (..., dim) to (..., blocks)."""
         xp = namespace_of(squares)

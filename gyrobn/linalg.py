@@ -27,6 +27,7 @@ __all__ = [
     "SINC_OF_ROOT",
     "SINE_RATIO",
     "Spectral",
+    "eigh",
     "eye",
     "from_triangle",
     "matmul",
@@ -208,7 +209,7 @@ def symmetric_functions(A: Array, *functions: Spectral, t: Any = None) -> tuple[
     xp = namespace_of(A)
 
     def primal(A: Array, *s: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        values, U = _eigh(xp, A)
+        values, U = eigh(xp, A)
         at = _one(s, t)
         return tuple(_compose(U, f.value(values, at), U) for f in functions), (values, U, *s)
 
@@ -306,7 +307,7 @@ def _finite(xp: Any, A: Array) -> Array:
     return xp.all(xp.isfinite(A), axis=(-2, -1), keepdims=True)
 
 
-def _eigh(xp: Any, A: Array) -> tuple[Array, Array]:
+def eigh(xp: Any, A: Array) -> tuple[Array, Array]:
     """Return eigenvalues and eigenvectors, NaN for a matrix that has one: LAPACK would raise."""
     finite = _finite(xp, A)
     values, U = xp.linalg.eigh(symmetric(xp.where(finite, A, eye(A))))

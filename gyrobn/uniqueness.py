@@ -28,13 +28,17 @@ def warn(manifold: GyroSpace, name: str, x: Array, result: Any, radius: Array, l
             FrechetWarning,
             stacklevel=3,
         )
-    if bool(xp.any(radius >= manifold.convexity_radius)):
-        radius = enclosing_radius(manifold, x, result.mean)
-        far = float(xp.max(radius))
-        if far >= manifold.convexity_radius:
+    if not bool(xp.any(radius >= manifold.convexity_radius)):
+        return
+    for space, samples, mean in manifold.parts(x, result.mean):
+        if space.convexity_radius == float("inf"):
+            continue
+        far = float(xp.max(enclosing_radius(space, samples, mean)))
+        if far >= space.convexity_radius:
+            where = name if space is manifold else f"the factor {space!r} of {name}"
             warnings.warn(
-                f"the samples on {name} need a ball of radius {far:.3f}, beyond the "
-                f"{manifold.convexity_radius:.3f} within which a mean is sure to be unique: "
+                f"the samples on {where} need a ball of radius {far:.3f}, beyond the "
+                f"{space.convexity_radius:.3f} within which a mean is sure to be unique: "
                 "another mean may fit as well",
                 FrechetWarning,
                 stacklevel=3,

@@ -107,6 +107,21 @@ def assert_close(actual: Any, expected: Any, atol: float, like: Any = None) -> N
     np.testing.assert_allclose(a, e, rtol=0, atol=atol)
 
 
+def assert_same(M: Any, actual: Any, expected: Any, tolerance: float) -> None:
+    """Check library, dtype, shape, and that the points are the same, whatever represents them."""
+    kinds = [np.ndarray if isinstance(a, np.generic) else type(a) for a in (actual, expected)]
+    assert kinds[0] is kinds[1], f"{kinds[0]} where {kinds[1]} was expected"
+    assert actual.dtype == expected.dtype
+    assert getattr(actual, "device", None) == getattr(expected, "device", None)
+    assert tuple(actual.shape) == tuple(expected.shape)
+    assert float(host(M.dist(actual, expected)).max()) < tolerance
+
+
+def per_block(M: Any, values: Any) -> Any:
+    """Give numbers, one a point or a channel, the axis of the blocks where M has several."""
+    return values if len(M.blocks) == 1 else values[..., None]
+
+
 TABLES = {
     "laws": "Largest distance by which a gyro law fails (radius up to 4)",
     "theorem: mean": "Homogeneity theorem: distance of the output's mean from β (spread 0.1 to 4)",

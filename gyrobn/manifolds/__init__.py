@@ -2,18 +2,24 @@
 
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds.euclidean import Euclidean
+from gyrobn.manifolds.grassmannian import Grassmannian
 from gyrobn.manifolds.isometry import convert
 from gyrobn.manifolds.klein import Klein
+from gyrobn.manifolds.product import Product
 from gyrobn.manifolds.radius import Hyperboloid, Sphere
+from gyrobn.manifolds.rotations import SpecialOrthogonal
 from gyrobn.manifolds.stereographic import PoincareBall, ProjectedHypersphere, Stereographic
 
 __all__ = [
     "REGISTRY",
     "Euclidean",
+    "Grassmannian",
     "Hyperboloid",
     "Klein",
     "PoincareBall",
+    "Product",
     "ProjectedHypersphere",
+    "SpecialOrthogonal",
     "Sphere",
     "Stereographic",
     "convert",
@@ -27,5 +33,8 @@ REGISTRY: dict[str, type[GyroSpace]] = {
     "hyperboloid": Hyperboloid,
     "sphere": Sphere,
     "klein": Klein,
+    "grassmannian": Grassmannian,
+    "special_orthogonal": SpecialOrthogonal,
+    "product": Product,
 }
 """Every geometry by the name that the estimator and the command line know it by."""

@@ -1,0 +1,405 @@
+"""SPD matrices with the affine-invariant metric: the space in which ``SPD`` computes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.gyrospace import GyroSpace, check_coordinates, check_size, samples_last, scalars_like
+from gyrobn.hessian import Hessian
+from gyrobn.linalg import (
+    EXP,
+    LOG,
+    POWER,
+    Spectral,
+    eigh,
+    eye,
+    from_triangle,
+    matmul,
+    power,
+    symmetric,
+    symmetric_functions,
+    to_triangle,
+    transpose,
+)
+from gyrobn.scalar import cotangent
+
+__all__ = [
+    "AffineInvariant",
+    "cholesky",
+    "congruence",
+    "nearest",
+    "pack",
+    "side",
+    "unpack",
+    "violation",
+]
+
+# x^(±1/2) without the logarithm, which would lose digits of very small and very large matrices
+ROOT = power(0.5)._replace(value=lambda x, t: namespace_of(x).sqrt(x))
+BACK = power(-0.5)._replace(value=lambda x, t: 1.0 / namespace_of(x).sqrt(x))
+INVERSE = power(-1.0)._replace(value=lambda x, t: 1.0 / x)
+
+
+@dataclass(frozen=True)
+class AffineInvariant(GyroSpace):
+    r"""SPD matrices with the affine-invariant metric over θ², for :class:`SPD` to compute in.
+
+    .. math:: \langle u, v \rangle_P = \tfrac1{\theta^2}\operatorname{tr}(P^{-1} u P^{-1} v),
+              \qquad P \oplus Q = R\,Q\,R^\top
+
+    where :math:`R = P^{1/2}` or, with ``cholesky``, the Cholesky factor of P: then ⊕ is a group.
+    """
+
+    n: int
+    cholesky: bool = False
+    theta: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_size(self, self.n)
+        super().__post_init__()
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one point: ``(n, n)``."""
+        return self.n, self.n
+
+    @property
+    def dim(self) -> int:
+        """Dimension n(n + 1)/2."""
+        return self.n * (self.n + 1) // 2
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the space of matrices of the last two axes of ``shape``."""
+        return cls(side(shape))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return one space for each translation."""
+        return cls(2), cls(2, cholesky=True)
+
+    @property
+    def gyrocommutative(self) -> bool:
+        """Whether the translation is by the square root: the group does not commute."""
+        return not self.cholesky
+
+    @property
+    def gyrovector(self) -> bool:
+        """Whether the translation is by the square root: powers of P are no subgroup otherwise."""
+        return not self.cholesky
+
+    def origin(self, like: Array) -> Array:
+        """Return the identity matrix."""
+        return eye(like, self.n)
+
+    # ------------------------------------------------------------------ gyro operations
+
+    def _root(self, x: Array) -> Array:
+        """Return R with x = R Rᵀ."""
+        return cholesky(x) if self.cholesky else symmetric_functions(x, ROOT)[0]
+
+    def _back(self, x: Array) -> Array:
+        """Return the inverse of R."""
+        if self.cholesky:
+            return namespace_of(x).linalg.inv(cholesky(x))
+        return symmetric_functions(x, BACK)[0]
+
+    def add(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition :math:`R_P\, Q\, R_P^\top`."""
+        self._namespace(x, y)
+        return congruence(self._root(x), y)
+
+    def neg(self, x: Array) -> Array:
+        r"""Gyroinverse :math:`R_P^{-1} R_P^{-\top}`, the inverse if R is the square root."""
+        self._namespace(x)
+        if self.cholesky:
+            back = self._back(x)
+            return matmul(back, transpose(back))
+        return symmetric_functions(x, INVERSE)[0]
+
+    def relative(self, x: Array, y: Array) -> Array:
+        r"""Return :math:`\ominus P \oplus Q = R_P^{-1}\, Q\, R_P^{-\top}`."""
+        self._namespace(x, y)
+        return congruence(self._back(x), y)
+
+    def scale(self, t: Array | float, x: Array) -> Array:
+        r"""Gyromultiplication :math:`P^t`."""
+        self._namespace(x)
+        return symmetric_functions(x, POWER, t=scalars_like(t, x))[0]
+
+    def to_normal(self, x: Array) -> Array:
+        r"""Lower triangle of :math:`\log(P)/\theta`, times :math:`\sqrt2` off the diagonal."""
+        self._namespace(x)
+        return pack(symmetric_functions(x, LOG)[0]) / self.theta
+
+    def from_normal(self, c: Array) -> Array:
+        r"""Inverse of :meth:`to_normal`: :math:`\exp(\theta C)`."""
+        check_coordinates(self, c)
+        return symmetric_functions(self.theta * unpack(c, self.n), EXP)[0]
+
+    def _turn(self, x: Array, y: Array) -> Array:
+        """Return the orthogonal matrix by which the gyration of x and y turns."""
+        return matmul(self._back(self.add(x, y)), self._root(x), self._root(y))
+
+    def gyration(self, x: Array, y: Array, z: Array) -> Array:
+        r"""Gyration :math:`O Z O^\top`, :math:`O = (P \oplus Q)^{-1/2} P^{1/2} Q^{1/2}`.
+
+        The group has none: there it returns z.
+        """
+        self._namespace(x, y, z)
+        if self.cholesky:
+            return z + 0.0 * (x + y)
+        return congruence(self._turn(x, y), z)
+
+    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
+        return c if self.cholesky else pack(congruence(self._turn(x, y), unpack(c, self.n)))
+
+    # ------------------------------------------------------------------ tangent vectors
+
+    def push(self, x: Array, c: Array) -> Array:
+        r"""Carry normal coordinates to a tangent vector at P: :math:`\theta R_P\, C\, R_P^\top`.
+
+        By parallel transport if R is the square root, by the group's translation otherwise.
+        """
+        self._namespace(x)
+        return congruence(self._root(x), self.theta * unpack(c, self.n))
+
+    def pull(self, x: Array, v: Array) -> Array:
+        """Inverse of :meth:`push`."""
+        self._namespace(x, v)
+        return pack(congruence(self._back(x), v)) / self.theta
+
+    def transport(self, x: Array, y: Array, v: Array) -> Array:
+        r"""Parallel transport :math:`E\,v\,E^\top`, :math:`E = (Q P^{-1})^{1/2}`, from P to Q.
+
+        .. math:: E = P^{1/2}(P^{-1/2} Q P^{-1/2})^{1/2} P^{-1/2}
+        """
+        self._namespace(x, y, v)
+        root, back = symmetric_functions(x, ROOT, BACK)
+        return congruence(matmul(root, *symmetric_functions(congruence(back, y), ROOT), back), v)
+
+    # ------------------------------------------------------------------ the mean
+
+    def start(self, x: Array, weights: Array) -> Array:
+        """First guess of the mean: the arithmetic mean, with the determinant of the mean.
+
+        That determinant is known, the geometric mean of the samples', and no step of the loop
+        changes it any more.
+        """
+        xp = self._namespace(x)
+        mean = xp.sum(weights[..., None, None] * x, axis=0)
+        size = xp.linalg.trace(mean)[..., None, None] / self.n  # determinants of any matrix fit
+        wanted = xp.sum(weights * xp.linalg.slogdet(x / size)[1], axis=0)
+        excess = wanted - xp.linalg.slogdet(mean / size)[1]
+        return xp.exp(xp.where(xp.isfinite(excess), excess, 0.0) / self.n)[..., None, None] * mean
+
+    def hessian(self, c: Array, weights: Array) -> Hessian:
+        r"""Return the mean of :math:`V \mapsto U(K \circ (U^\top V U))U^\top`.
+
+        U and λ are eigenvectors and eigenvalues of :math:`\log P = \theta C`, and
+        :math:`K_{ij} = a\coth a` with :math:`a = (\lambda_i - \lambda_j)/2`.
+        """
+        return _PairHessian(self.theta * unpack(samples_last(c, 1), self.n), samples_last(weights))
+
+    def resolution(self, x: Array) -> Array:
+        """Distance that rounding moves samples seen from P: an eighth of its condition, in ulps."""
+        xp = self._namespace(x)
+        eps = float(xp.finfo(x.dtype).eps)
+        low, high, bad = _definiteness(x)
+        condition = xp.where(bad, 1.0 / eps, high / xp.where(bad, 1.0, low))
+        return eps / abs(self.theta) * (0.5 * self.n + 0.125 * condition)  # measured
+
+    def project(self, x: Array) -> Array:
+        """Return the symmetric part, its eigenvalues raised if it is not positive definite."""
+        self._namespace(x)
+        return nearest(x)
+
+    def violation(self, x: Array) -> Array:
+        """Return the largest of asymmetry and lack of definiteness, relative to the size."""
+        self._namespace(x)
+        return violation(x)
+
+
+SMALL = 21
+"""Up to this dimension the Hessian is formed and solved."""
+
+
+class _PairHessian(Hessian):
+    """The mean Hessian from the logarithms X of the samples, with two shortcuts.
+
+    A step on the way to the mean does not need the eigenvectors of all samples. With ad² the
+    double commutator, K = f(z), z = (ad X)²/4, f(z) = √z coth √z, and f is close to a line over
+    the values that z takes: the mean of f(z) is close to the line of the mean of z, which takes
+    two products of matrices a sample. Chebyshev steps invert either one.
+    """
+
+    X: Array
+    w: Array
+    z: Array
+
+    def __init__(self, X: Array, w: Array) -> None:
+        xp = namespace_of(X)
+        n = X.shape[-1]
+        X = X - xp.linalg.trace(X)[..., None, None] / n * eye(X)  # only differences matter
+        squares = xp.sum(X * X, axis=(-2, -1))
+        one = xp.sum(w, axis=-1)
+        # a² ≤ ‖X‖²/2, and a coth a ≤ √(1 + a²)
+        super().__init__(self._apply, one, xp.sum(w * xp.sqrt(1.0 + 0.5 * squares), axis=-1))
+        self.__dict__.update(X=X, w=w, z=xp.sum(w * squares, axis=-1) / (2.0 * n))
+
+    @cached_property
+    def _spectrum(self) -> tuple[Array, Array]:
+        """K and U of each sample."""
+        values, U = eigh(namespace_of(self.X), self.X)
+        a = 0.5 * (values[..., :, None] - values[..., None, :])
+        return cotangent(-a * a, -1), U
+
+    def _apply(self, v: Array) -> Array:
+        xp = namespace_of(v)
+        K, U = (part[..., None, :, :] for part in self._spectrum)
+        V = unpack(transpose(v), self.X.shape[-1])[..., None, :, :, :]
+        W = self.w[..., None, None, None] * K * matmul(transpose(U), V, U)
+        return transpose(pack(xp.sum(matmul(U, W, transpose(U)), axis=-4)))
+
+    def solve(self, g: Array, exact: bool) -> Array:
+        """Return H⁻¹g for g of shape (*channels, dim), linear in g."""
+        if g.shape[-1] <= SMALL:
+            return super().solve(g, exact)
+        xp = namespace_of(g)
+        if exact:
+            high = xp.sum(self.w * xp.max(self._spectrum[0], axis=(-2, -1)), axis=-1)
+            return _chebyshev(lambda v: self._apply(v[..., None])[..., 0], g, self.low, high, 24)
+        n, N, channels = self.X.shape[-1], self.X.shape[-3], self.X.shape[:-3]
+        # samples between rows and columns: then each product is one of large matrices, in place
+        X = samples_last(xp.moveaxis(self.X, -3, 0), 1)
+        wide, tall = xp.reshape(X, (*channels, n, N * n)), xp.reshape(X, (*channels, n * N, n))
+        heavy = transpose(xp.reshape(self.w[..., None, :, None] * X, tall.shape))
+        S = matmul(heavy, tall)
+        value = xp.sqrt(1.0 + self.z / 1.5)
+        slope = 1.0 / (3.0 * value)
+        low = value - slope * self.z
+        # (λᵢ − λⱼ)²/4 ≤ (λᵢ² + λⱼ²)/2, so z is at most the norm of S, the mean of X²
+        high = low + slope * xp.max(xp.sum(xp.abs(S), axis=-1), axis=-1)
+
+        def apply(v: Array) -> Array:
+            V = unpack(v, n)
+            XVX = matmul(heavy, xp.reshape(matmul(V, wide), tall.shape))
+            double = 0.5 * (symmetric(matmul(S, V)) - symmetric(XVX))
+            return low[..., None] * v + slope[..., None] * pack(double)
+
+        return _chebyshev(apply, g, low, high, 2)
+
+
+def _chebyshev(
+    apply: Callable[[Array], Array], g: Array, low: Array, high: Array, rounds: int
+) -> Array:
+    """Return nearly H⁻¹g, linear in g, for H with eigenvalues between ``low`` and ``high``."""
+    centre, half = 0.5 * (high + low)[..., None], 0.5 * (high - low)[..., None]
+    v = g / centre
+    step, factor = v, 2.0 + 0.0 * centre
+    for _ in range(rounds):
+        factor = 1.0 / (1.0 - 0.25 * (half / centre) ** 2 * factor)
+        step = (factor - 1.0) * step + factor * (g - apply(v)) / centre
+        v = v + step
+    return v
+
+
+# ---------------------------------------------------------------------- helpers
+
+
+def side(shape: tuple[int, ...]) -> int:
+    """Return n of arrays whose last two axes are n × n."""
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise ValueError(f"expected square matrices, shape (..., n, n), got {tuple(shape)}")
+    return int(shape[-1])
+
+
+def pack(A: Array) -> Array:
+    """Return symmetric matrices as vectors of the same norm."""
+    return to_triangle(A, diagonal=True, weight=2.0**0.5)
+
+
+def unpack(c: Array, n: int) -> Array:
+    """Undo :func:`pack`."""
+    return from_triangle(c, n, diagonal=True, weight=2.0**0.5, mirror=1.0)
+
+
+def congruence(R: Array, A: Array) -> Array:
+    """Return the symmetric matrix R A Rᵀ."""
+    return symmetric(matmul(R, A, transpose(R)))
+
+
+def cholesky(P: Array) -> Array:
+    """Return the Cholesky factor, NaN for a matrix that has one."""
+    xp = namespace_of(P)
+    finite = xp.all(xp.isfinite(P), axis=(-2, -1), keepdims=True)
+    P = symmetric(xp.where(finite, P, eye(P)))
+    try:
+        L = xp.linalg.cholesky(P)
+    except (np.linalg.LinAlgError, RuntimeError) as error:  # from NumPy and torch, for the batch
+        shim = backend_of(P)
+        if shim.hides_values(P):
+            raise
+        values = shim.to_numpy(xp.linalg.eigvalsh(shim.stop_gradient(P)))
+        ratio = values[..., 0] / values[..., -1]
+        bad = (values[..., -1] <= 0) | (ratio <= P.shape[-1] * np.finfo(values.dtype).eps)
+        first = int(np.argmax(bad)) if bad.any() else int(np.argmin(ratio))
+        place = "the matrix" if P.ndim == 2 else f"matrix {first} of the batch"
+        raise ValueError(
+            f"{place} is not positive definite: its smallest eigenvalue is "
+            f"{values[..., 0].reshape(-1)[first]:.3g}; project it (SPD.project) or add to its "
+            "diagonal"
+        ) from error
+    return xp.where(finite, L, xp.nan)
+
+
+def _definiteness(x: Array) -> tuple[Array, Array, Array]:
+    """Return of each matrix the smallest eigenvalue, the largest, and whether that is too small.
+
+    The largest is that of the absolute values if none is positive; a matrix that is not finite
+    counts as the identity.
+    """
+    xp = namespace_of(x)
+    finite = xp.all(xp.isfinite(x), axis=(-2, -1), keepdims=True)
+    A = backend_of(x).stop_gradient(symmetric(xp.where(finite, x, eye(x))))
+    values = xp.linalg.eigvalsh(A)
+    low, high = values[..., 0], values[..., -1]
+    bad = low <= x.shape[-1] * xp.finfo(x.dtype).eps * high
+    return low, xp.where(high > 0, high, -low), bad
+
+
+def violation(x: Array) -> Array:
+    """Return the relative asymmetry or, if larger, what is missing to be positive definite."""
+    xp = namespace_of(x)
+    low, _, bad = _definiteness(x)
+    size = xp.max(xp.abs(x), axis=(-2, -1))
+    some = xp.where(size > 0, size, 1.0)
+    asymmetry = xp.max(xp.abs(x - transpose(x)), axis=(-2, -1)) / some
+    missing = 2.0 * xp.finfo(x.dtype).eps ** 0.5 + xp.abs(low) / some
+    found = xp.maximum(asymmetry, xp.where(bad, missing, 0.0))
+    return xp.where(xp.isfinite(size), found, xp.inf)
+
+
+def _floor_quotient(x: Array, y: Array, t: Array) -> Array:
+    """Return (max(x, t) − max(y, t))/(x − y)."""
+    xp = namespace_of(x)
+    high, low = xp.maximum(x, y), xp.minimum(x, y)
+    across = xp.logical_and(high > t, low < t)
+    part = (high - t) / xp.where(across, high - low, 1.0)
+    return xp.where(across, part, xp.where(low >= t, 1.0, 0.0))
+
+
+FLOOR = Spectral(lambda x, t: namespace_of(x).maximum(x, t), _floor_quotient)
+
+
+def nearest(x: Array) -> Array:
+    """Return the symmetric part, eigenvalues raised to √eps of the largest if one is too small."""
+    xp = namespace_of(x)
+    _, high, bad = _definiteness(x)
+    A = xp.where((high > 0)[..., None, None], symmetric(x), eye(x))
+    (raised,) = symmetric_functions(A, FLOOR, t=xp.finfo(x.dtype).eps ** 0.5 * high)
+    return xp.where(bad[..., None, None], raised, A)

@@ -1,0 +1,398 @@
+r"""The Grassmannian: p-dimensional subspaces of :math:`\mathbb R^n`, as bases or as projectors.
+
+The rotation :math:`\operatorname{mexp}(\Omega_U)` that carries the identity
+:math:`I_{p,n} = (I_p, 0)^\top` to U is the *direct rotation* between the two subspaces. Write U with
+a symmetric positive semidefinite top block, :math:`U W^\top = (C, S)^\top`, where
+:math:`U_1 = C W` is a polar decomposition. Then
+
+.. math:: \operatorname{mexp}(\Omega_U) V = \begin{pmatrix} C V_1 - S^\top V_2 \\
+          V_2 + S\bigl(V_1 - (I+C)^{-1} S^\top V_2\bigr) \end{pmatrix}
+
+is exact at a cost of :math:`O(np^2)`; no n × n matrix is formed. The eigenvalues of C are the
+cosines of the principal angles θ, and all else is a function of C.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.gyrospace import GyroSpace, check_coordinates, check_size, scalars_like
+from gyrobn.hessian import Hessian
+from gyrobn.linalg import (
+    ANGLE,
+    COSINE,
+    COSINE_OF_ROOT,
+    SINC_OF_ROOT,
+    SINE_RATIO,
+    eigh,
+    eye,
+    matmul,
+    polar,
+    power,
+    reciprocal_above,
+    symmetric,
+    symmetric_functions,
+    transpose,
+)
+from gyrobn.manifolds.pullback import Pullback
+from gyrobn.scalar import cotangent, safe_sqrt
+
+__all__ = ["Grassmannian"]
+
+
+@dataclass(frozen=True)
+class Bases(GyroSpace):
+    """Subspaces by orthonormal bases, n × p: two bases of one subspace are the same point."""
+
+    n: int
+    p: int
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one basis: ``(n, p)``."""
+        return self.n, self.p
+
+    @property
+    def dim(self) -> int:
+        """Dimension (n − p) p."""
+        return (self.n - self.p) * self.p
+
+    @property
+    def reductive(self) -> bool:
+        """False: left reduction holds only as long as no sum passes a principal angle of π/2."""
+        return False
+
+    @property
+    def convexity_radius(self) -> float:  # type: ignore[override]
+        """Half the distance π/2 to the cut locus."""
+        return 0.7853981633974483
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the space whose bases end ``shape``."""
+        return cls(*shape[-2:])
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return planes in space of four dimensions."""
+        return (cls(4, 2),)
+
+    def origin(self, like: Array) -> Array:
+        """Return the first p coordinate vectors."""
+        return eye(like, self.n)[:, : self.p]
+
+    # ------------------------------------------------------------------ the direct rotation
+
+    def _halves(self, U: Array) -> tuple[Array, Array]:
+        return U[..., : self.p, :], U[..., self.p :, :]
+
+    def _stack(self, top: Array, bottom: Array) -> Array:
+        """Put the blocks of a matrix on top of each other, broadcasting their leading axes."""
+        xp = namespace_of(top)
+        batch = _broadcast(top.shape[:-2], bottom.shape[:-2])
+        parts = (xp.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (top, bottom))
+        return xp.concat(list(parts), axis=-2)
+
+    def _rotation(self, U: Array) -> tuple[Array, Array, Array, Array]:
+        """Return C, S, (I + C)⁻¹ and W of a basis."""
+        top, bottom = self._halves(U)
+        W, inverse = polar(top, reciprocal_above(1.0))
+        back = transpose(W)
+        return symmetric(matmul(top, back)), matmul(bottom, back), inverse, W
+
+    def _rotate(self, rotation: tuple[Array, ...], V: Array, sign: float = 1.0) -> Array:
+        """Apply the direct rotation, or with sign −1 its inverse, to n × k matrices."""
+        C, S, inverse, _ = rotation
+        top, bottom = self._halves(V)
+        inner = sign * matmul(transpose(S), bottom)
+        lower = bottom + sign * matmul(S, top - matmul(inverse, inner))
+        return self._stack(matmul(C, top) - inner, lower)
+
+    # ------------------------------------------------------------------ gyro operations
+
+    def add(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition :math:`\operatorname{mexp}(\Omega_x)\,y`."""
+        self._namespace(x, y)
+        return self._rotate(self._rotation(x), y)
+
+    def neg(self, x: Array) -> Array:
+        """Gyroinverse: the lower block changes its sign."""
+        self._namespace(x)
+        top, bottom = self._halves(x)
+        return self._stack(top, -bottom)
+
+    def relative(self, x: Array, y: Array) -> Array:
+        r"""Return :math:`\operatorname{mexp}(-\Omega_x)\,y`."""
+        self._namespace(x, y)
+        return self._rotate(self._rotation(x), y, -1.0)
+
+    def to_normal(self, x: Array) -> Array:
+        r"""Entries of the block :math:`S\,\theta/\sin\theta` of :math:`\Omega_x`, row by row.
+
+        At a principal angle of π/2, in the cut locus, there is more than one; one is returned.
+        """
+        xp = self._namespace(x)
+        top, bottom = self._halves(x)
+        W, ratio = polar(top, ANGLE)
+        B = matmul(bottom, transpose(W), ratio)
+        return xp.reshape(B, (*B.shape[:-2], self.dim))
+
+    def _block(self, c: Array) -> Array:
+        xp = check_coordinates(self, c)
+        return xp.reshape(c, (*c.shape[:-1], self.n - self.p, self.p))
+
+    def from_normal(self, c: Array) -> Array:
+        r"""Basis :math:`(\cos\sqrt{B^\top B},\ B\,\operatorname{sinc}\sqrt{B^\top B})^\top`."""
+        B = self._block(c)
+        top, ratio = symmetric_functions(matmul(transpose(B), B), COSINE_OF_ROOT, SINC_OF_ROOT)
+        return self._stack(top, matmul(B, ratio))
+
+    def scale(self, t: Array | float, x: Array) -> Array:
+        r"""Gyromultiplication :math:`(\cos t\theta,\ S \sin t\theta/\sin\theta)^\top`."""
+        self._namespace(x)
+        top, bottom = self._halves(x)
+        W, upper, ratio = polar(top, COSINE, SINE_RATIO, t=scalars_like(t, x))
+        return self._stack(upper, matmul(bottom, transpose(W), ratio))
+
+    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
+        """Apply the gyration, an orthogonal map of either half of the space, to a tangent block."""
+        first, second, both = (self._rotation(z) for z in (x, y, self.add(x, y)))
+
+        def gyrate(V: Array) -> Array:
+            return self._rotate(both, self._rotate(first, self._rotate(second, V)), -1.0)
+
+        xp = namespace_of(c)
+        B = self._block(c)
+        nothing = xp.zeros((self.p, self.p), dtype=c.dtype, device=device_of(c))
+        _, turned = self._halves(gyrate(self._stack(nothing, B)))
+        upper, _ = self._halves(gyrate(self.origin(c)))
+        B = matmul(turned, transpose(upper))
+        return xp.reshape(B, (*B.shape[:-2], self.dim))
+
+    def transport(self, x: Array, y: Array, v: Array) -> Array:
+        r"""Parallel transport along the geodesic from x to y.
+
+        .. math:: PT_{x \to y} = PT_{e \to y} \operatorname{gyr}[x, \ominus x \oplus y]\,
+                  PT_{x \to e}
+
+        (Without left reduction this is not :math:`\operatorname{gyr}[y, \ominus x]`.)
+        """
+        c = self.pull(x, v)
+        return self.push(y, self._gyrate_normal(x, self.relative(x, y), c))
+
+    # ------------------------------------------------------------------ tangent vectors
+
+    def push(self, x: Array, c: Array) -> Array:
+        r"""Horizontal lift, at the basis x, of :math:`\operatorname{mexp}(\Omega_x)(0, B)^\top`."""
+        xp = self._namespace(x)
+        rotation = self._rotation(x)
+        nothing = xp.zeros((self.p, self.p), dtype=x.dtype, device=device_of(x))
+        return matmul(self._rotate(rotation, self._stack(nothing, self._block(c))), rotation[3])
+
+    def pull(self, x: Array, v: Array) -> Array:
+        """Inverse of :meth:`push`."""
+        xp = self._namespace(x, v)
+        rotation = self._rotation(x)
+        _, B = self._halves(self._rotate(rotation, matmul(v, transpose(rotation[3])), -1.0))
+        return xp.reshape(B, (*B.shape[:-2], self.dim))
+
+    # ------------------------------------------------------------------ points, good and bad
+
+    def project(self, x: Array) -> Array:
+        """Return an orthonormal basis of the columns' span, by a QR decomposition."""
+        xp = self._namespace(x)
+        Q, R = xp.linalg.qr(x)
+        signs = 1.0 - 2.0 * xp.astype(xp.linalg.diagonal(R) < 0, x.dtype)
+        return Q * signs[..., None, :]
+
+    def violation(self, x: Array) -> Array:
+        r"""Return the largest entry of :math:`|x^\top x - I|`."""
+        xp = self._namespace(x)
+        gram = matmul(transpose(x), x)
+        off = xp.max(xp.abs(gram - eye(gram)), axis=(-2, -1))
+        return xp.where(xp.isfinite(off), off, xp.inf)
+
+    def resolution(self, x: Array) -> Array:
+        """Distance between neighbouring bases in floating point, up to a small factor."""
+        xp = self._namespace(x)
+        return xp.finfo(x.dtype).eps * safe_sqrt(xp.sum(x * x, axis=(-2, -1)))
+
+    # ------------------------------------------------------------------ the mean
+
+    def start(self, x: Array, weights: Array) -> Array:
+        """First guess of the mean: four power iterations with the mean projector, not formed."""
+        xp = self._namespace(x)
+        Y = x[0, ...]
+        for _ in range(4):
+            moved = matmul(x, matmul(transpose(x), Y))
+            Y, _ = xp.linalg.qr(xp.sum(weights[..., None, None] * moved, axis=0))
+        return Y
+
+    def hessian(self, c: Array, weights: Array) -> Hessian:
+        r"""Mean Hessian: :math:`a \cot a` in the singular bases :math:`B = Q \theta P^\top`.
+
+        On the entries (i, j) and (j, i) of :math:`Q^\top V P`, :math:`a = \theta_i - \theta_j` for
+        their symmetric and :math:`\theta_i + \theta_j` for their antisymmetric combination; off the
+        span of Q, :math:`a = \theta_j` on the column j.
+        """
+        xp = namespace_of(c)
+        B = self._block(c)
+        square, P = eigh(xp, matmul(transpose(B), B))
+        theta = safe_sqrt(square)
+        some = theta > 0
+        Q = matmul(B, P) * xp.where(some, 1.0 / xp.where(some, theta, 1.0), 0.0)[..., None, :]
+        rows, columns = theta[..., :, None], theta[..., None, :]
+        # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
+        alike = cotangent((rows - columns) ** 2, 1)
+        other = xp.clip(cotangent((rows + columns) ** 2, 1), min=-1e3)
+        alone = cotangent(theta * theta, 1)
+        apart = xp.where(eye(c, self.p) > 0, alone[..., None, :], other)
+        low = xp.sum(weights * xp.min(apart, axis=(-2, -1)), axis=0)
+        shape = (self.n - self.p, self.p)
+
+        def apply(v: Array) -> Array:
+            """Take columns (*channels, dim, k) as matrices, a sample and a column at a time."""
+            k = v.shape[-1]
+            V = xp.reshape(transpose(v), (*v.shape[:-2], k, *shape))
+            T = matmul(V, P[..., None, :, :])
+            W = matmul(transpose(Q)[..., None, :, :], T)
+            inner = alike[..., None, :, :] * symmetric(W)
+            inner = inner + other[..., None, :, :] * (W - symmetric(W))
+            inner = inner - W * alone[..., None, None, :]
+            whole = T * alone[..., None, None, :] + matmul(Q[..., None, :, :], inner)
+            mean = xp.sum(
+                weights[..., None, None, None] * matmul(whole, transpose(P)[..., None, :, :]), axis=0
+            )
+            return transpose(xp.reshape(mean, (*mean.shape[:-2], self.dim)))
+
+        spread = xp.sum(weights * xp.sum(c * c, axis=-1), axis=0)
+        middle = xp.clip(1.0 - (self.n - 2) / (3 * self.dim) * spread, min=0.25)
+        return Hessian(apply, low, xp.ones_like(low), middle)
+
+
+@dataclass(frozen=True)
+class Grassmannian(Pullback):
+    r"""The p-dimensional subspaces of :math:`\mathbb R^n`, at the distance :math:`\|\theta\|`.
+
+    A point is an orthonormal basis, n × p, of which only the span counts, or the projector
+    :math:`UU^\top`, n × n. The identity is :math:`I_{p,n}`, the span of the first p coordinates.
+
+    Parameters
+    ----------
+    n
+        Dimension of the space.
+    p
+        Dimension of the subspaces, less than n.
+    representation
+        ``"basis"`` or ``"projector"``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> M = Grassmannian(3, 1)
+    >>> x = np.asarray([[0.6], [0.8], [0.0]])
+    >>> float(M.dist(x, -x))  # another basis of the same line
+    0.0
+    >>> M.scale(0.5, x).round(4)
+    array([[0.8944],
+           [0.4472],
+           [0.    ]])
+    """
+
+    n: int
+    p: int
+    representation: str = "basis"
+
+    def __post_init__(self) -> None:
+        check_size(self, self.n, self.p)
+        if self.p >= self.n:
+            raise ValueError(
+                f"Grassmannian needs subspaces smaller than the space, got p={self.p}, n={self.n}"
+            )
+        if self.representation not in ("basis", "projector"):
+            raise ValueError(
+                f"representation must be 'basis' or 'projector', got {self.representation!r}"
+            )
+        super().__post_init__()
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one point: ``(n, p)``, or ``(n, n)`` for projectors."""
+        return self.n, self.p if self.representation == "basis" else self.n
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the space whose bases end ``shape``."""
+        if len(shape) < 2:
+            raise ValueError(f"a basis is a matrix, shape (n, p), got {tuple(shape)}")
+        return cls(*shape[-2:])
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return planes, projectors, and subspaces of more than half the dimension."""
+        return cls(4, 2), cls(5, 2, "projector"), cls(5, 3)
+
+    @property
+    def inside(self) -> Bases:
+        """The bases."""
+        return Bases(self.n, self.p)
+
+    def origin(self, like: Array) -> Array:
+        """Return the span of the first p coordinate vectors."""
+        return self.from_inside(self.inside.origin(like))
+
+    def to_inside(self, x: Array) -> Array:
+        """Return a basis of the range: the leading eigenvectors of a projector.
+
+        They are held constant, and :math:`U = P Y (Y^\top P Y)^{-1/2}` carries the derivative.
+        """
+        if self.representation == "basis":
+            return x
+        xp = self._namespace(x)
+        _, Y = eigh(xp, x)
+        Y = backend_of(x).stop_gradient(Y[..., self.n - self.p :])
+        U = matmul(symmetric(x), Y)
+        (normalizer,) = symmetric_functions(matmul(transpose(Y), U), power(-0.5))
+        return matmul(U, normalizer)
+
+    def from_inside(self, x: Array) -> Array:
+        """Return the basis itself, or its projector."""
+        return x if self.representation == "basis" else matmul(x, transpose(x))
+
+    def tangent_to_inside(self, x: Array, v: Array) -> Array:
+        r"""Return the horizontal lift :math:`\dot P U` of a tangent vector at a projector."""
+        return v if self.representation == "basis" else matmul(v, self.to_inside(x))
+
+    def tangent_from_inside(self, x: Array, v: Array) -> Array:
+        r"""Return :math:`\dot P = \dot U U^\top + U \dot U^\top`."""
+        if self.representation == "basis":
+            return v
+        return 2.0 * symmetric(matmul(v, transpose(self.to_inside(x))))
+
+    def project(self, x: Array) -> Array:
+        """Orthonormalise a basis (QR), or take the leading eigenvectors of a matrix."""
+        self._namespace(x)
+        if self.representation == "basis":
+            return self.inside.project(x)
+        _, Y = eigh(namespace_of(x), x)
+        Y = Y[..., self.n - self.p :]
+        return matmul(Y, transpose(Y))
+
+    def violation(self, x: Array) -> Array:
+        r"""Largest entry of :math:`|U^\top U - I|`; of :math:`|P - P^\top|`, :math:`|P^2 - P|` and
+        the trace's distance from p for projectors.
+        """
+        xp = self._namespace(x)
+        if self.representation == "basis":
+            return self.inside.violation(x)
+        off = xp.maximum(xp.abs(x - transpose(x)), xp.abs(matmul(x, x) - x))
+        off = xp.max(off, axis=(-2, -1))
+        off = xp.maximum(off, xp.abs(xp.linalg.trace(x) - float(self.p)))
+        return xp.where(xp.isfinite(off), off, xp.inf)
+
+
+def _broadcast(*shapes: Any) -> tuple[int, ...]:
+    """Return the shape that arrays of these shapes have together."""
+    return tuple(np.broadcast_shapes(*(tuple(s) for s in shapes)))

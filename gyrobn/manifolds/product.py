@@ -1,0 +1,332 @@
+"""Products of geometries, in one array."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+from gyrobn.backends import Array, namespace_of
+from gyrobn.gyrospace import GyroSpace, check_coordinates, scalars_like
+from gyrobn.hessian import Hessian, joined_hessian
+from gyrobn.manifolds.euclidean import Euclidean
+from gyrobn.manifolds.radius import Sphere
+from gyrobn.manifolds.stereographic import PoincareBall
+from gyrobn.scalar import safe_sqrt
+
+__all__ = ["Product"]
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Product(GyroSpace):
+    r"""The product of geometries, :math:`d^2 = \sum_k d_k^2`, each factor normalized on its own.
+
+    A point is one vector: the factors' points, flattened and put one behind the other. There is a
+    mean, a variance and a scale a factor (of a factor with several blocks, one a block).
+
+    Parameters
+    ----------
+    *factors
+        The geometries, one at least.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import batch_stats
+    >>> M = Product(PoincareBall(2), Euclidean(3))
+    >>> M.point_shape, M.dim, M.blocks
+    ((5,), 5, (2, 3))
+    >>> ball, flat = M.split(M.random(10, rng=0))
+    >>> ball.shape, flat.shape
+    ((10, 2), (10, 3))
+    >>> batch_stats(M, M.join(ball, flat)).var.shape
+    (2,)
+    """
+
+    factors: tuple[GyroSpace, ...]
+    parameters: ClassVar[tuple[str, ...]] = ("factors",)
+
+    def __init__(self, *spaces: GyroSpace, factors: Sequence[GyroSpace] = ()) -> None:
+        # by keyword too: so dataclasses.replace and JAX put one together again
+        object.__setattr__(self, "factors", (*spaces, *factors))
+        if not self.factors:
+            raise ValueError("Product needs one geometry at least, got none")
+        for factor in self.factors:
+            if isinstance(factor, (int, float, str)):
+                raise TypeError(f"Product takes geometries, such as Euclidean(3), got {factor!r}")
+        self.__post_init__()
+
+    def __repr__(self) -> str:
+        return f"Product({', '.join(map(repr, self.factors))})"
+
+    # ------------------------------------------------------------------ sizes
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one point: as many numbers as the factors' points have together."""
+        return (sum(math.prod(f.point_shape) for f in self.factors),)
+
+    @property
+    def dim(self) -> int:
+        """Sum of the factors' dimensions."""
+        return sum(f.dim for f in self.factors)
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The factors' blocks, one behind the other."""
+        return tuple(size for f in self.factors for size in f.blocks)
+
+    @property
+    def gyrocommutative(self) -> bool:
+        """Whether all factors are."""
+        return all(f.gyrocommutative for f in self.factors)
+
+    @property
+    def reductive(self) -> bool:
+        """Whether all factors are."""
+        return all(f.reductive for f in self.factors)
+
+    @property
+    def gyrovector(self) -> bool:
+        """Whether all factors are."""
+        return all(f.gyrovector for f in self.factors)
+
+    @property
+    def convexity_radius(self) -> float:  # type: ignore[override]
+        """The least of the factors'."""
+        return min(f.convexity_radius for f in self.factors)
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Raise: a shape does not tell the factors."""
+        raise ValueError(
+            "a product cannot be told from the shape of its points: give the geometry itself, "
+            "Product(Euclidean(2), Sphere(2)) for example"
+        )
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a product of a curved space of each sign and a flat one."""
+        return (cls(PoincareBall(2), Sphere(2), Euclidean(1)),)
+
+    # ------------------------------------------------------------------ one array
+
+    def split(self, x: Array) -> list[Array]:
+        """Return the factors' points, each in its own shape."""
+        xp = self._namespace(x)
+        parts, start = [], 0
+        for f in self.factors:
+            size = math.prod(f.point_shape)
+            part = x[..., start : start + size]
+            parts.append(xp.reshape(part, (*x.shape[:-1], *f.point_shape)))
+            start += size
+        return parts
+
+    def join(self, *parts: Array) -> Array:
+        """Put the factors' points into one array; leading axes are broadcast."""
+        if len(parts) != len(self.factors):
+            raise ValueError(f"{self!r} joins {len(self.factors)} arrays, got {len(parts)}")
+        xp = namespace_of(*parts)
+        flat = []
+        for f, part in zip(self.factors, parts, strict=True):
+            f._namespace(part)
+            k = len(f.point_shape)
+            flat.append(xp.reshape(part, (*part.shape[: part.ndim - k], math.prod(f.point_shape))))
+        return _concat(flat)
+
+    def _split_normal(self, c: Array) -> list[Array]:
+        check_coordinates(self, c)
+        parts, start = [], 0
+        for f in self.factors:
+            parts.append(c[..., start : start + f.dim])
+            start += f.dim
+        return parts
+
+    def _split_factor(self, t: Any) -> list[Any]:
+        """Return a multiplier for each factor, from one for all or one a block."""
+        count = len(self.blocks)
+        if isinstance(t, float) or t.ndim == 0 or count == 1:
+            return [t for _ in self.factors]
+        parts, start = [], 0
+        for f in self.factors:
+            size = len(f.blocks)
+            part = t if t.shape[-1] == 1 else t[..., start : start + size]
+            parts.append(part[..., 0] if size == 1 else part)
+            start += size
+        return parts
+
+    def _each(self, name: str, *points: Array) -> list[Array]:
+        """Call a method of every factor with its part of the points."""
+        return [getattr(f, name)(*p) for f, *p in self.parts(*points)]
+
+    def _root_sum(self, lengths: list[Array]) -> Array:
+        total = lengths[0] * lengths[0]
+        for length in lengths[1:]:
+            total = total + length * length
+        return safe_sqrt(total)
+
+    # ------------------------------------------------------------------ gyro operations
+
+    def origin(self, like: Array) -> Array:
+        """Return the factors' identities."""
+        return self.join(*(f.origin(like) for f in self.factors))
+
+    def add(self, x: Array, y: Array) -> Array:
+        """Add in every factor."""
+        self._namespace(x, y)
+        return self.join(*self._each("add", x, y))
+
+    def neg(self, x: Array) -> Array:
+        """Invert in every factor."""
+        return self.join(*self._each("neg", x))
+
+    def relative(self, x: Array, y: Array) -> Array:
+        r"""Return :math:`\ominus x \oplus y` in every factor."""
+        self._namespace(x, y)
+        return self.join(*self._each("relative", x, y))
+
+    def relative_normal(self, x: Array, y: Array) -> Array:
+        r"""Normal coordinates of :math:`\ominus x \oplus y`, factor by factor."""
+        return _concat(self._each("relative_normal", x, y))
+
+    def to_normal(self, x: Array) -> Array:
+        """Normal coordinates of the factors, one behind the other."""
+        return _concat(self._each("to_normal", x))
+
+    def from_normal(self, c: Array) -> Array:
+        """Inverse of :meth:`to_normal`."""
+        parts = zip(self.factors, self._split_normal(c), strict=True)
+        return self.join(*(f.from_normal(part) for f, part in parts))
+
+    def scale(self, t: Array | float, x: Array) -> Array:
+        """Multiply in every factor, by one number or by one a block."""
+        parts = zip(
+            self.factors, self._split_factor(scalars_like(t, x)), self.split(x), strict=True
+        )
+        return self.join(*(f.scale(s, part) for f, s, part in parts))
+
+    def norm(self, x: Array) -> Array:
+        """Root of the sum of the factors' squares."""
+        return self._root_sum(self._each("norm", x))
+
+    def dist(self, x: Array, y: Array) -> Array:
+        """Root of the sum of the factors' squared distances."""
+        return self._root_sum(self._each("dist", x, y))
+
+    def gyration(self, x: Array, y: Array, z: Array) -> Array:
+        """Gyration in every factor."""
+        return self.join(*self._each("gyration", x, y, z))
+
+    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
+        parts = zip(
+            self.factors, self.split(x), self.split(y), self._split_normal(c), strict=True
+        )
+        return _concat([f._gyrate_normal(a, b, part) for f, a, b, part in parts])
+
+    def standardize(
+        self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
+    ) -> Array:
+        """Centre, scale and bias in every factor."""
+        self._namespace(x, mean, *(() if bias is None else (bias,)))
+        scales = self._split_factor(scalars_like(factor, x))
+        biases = [None for _ in self.factors] if bias is None else self.split(bias)
+        parts = zip(self.factors, self.split(x), self.split(mean), scales, biases, strict=True)
+        return self.join(*(f.standardize(a, m, t, b) for f, a, m, t, b in parts))
+
+    # ------------------------------------------------------------------ tangent vectors
+
+    def push(self, x: Array, c: Array) -> Array:
+        """Carry coordinates at e to a tangent vector at x, factor by factor."""
+        parts = zip(self.factors, self.split(x), self._split_normal(c), strict=True)
+        return self.join(*(f.push(a, part) for f, a, part in parts))
+
+    def pull(self, x: Array, v: Array) -> Array:
+        """Inverse of :meth:`push`."""
+        return _concat(self._each("pull", x, v))
+
+    def transport(self, x: Array, y: Array, v: Array) -> Array:
+        """Parallel transport, factor by factor."""
+        return self.join(*self._each("transport", x, y, v))
+
+    # ------------------------------------------------------------------ points, good and bad
+
+    def project(self, x: Array) -> Array:
+        """Project in every factor."""
+        return self.join(*self._each("project", x))
+
+    def violation(self, x: Array) -> Array:
+        """Return the largest violation of a factor."""
+        xp = self._namespace(x)
+        first, *rest = self._each("violation", x)
+        for other in rest:
+            first = xp.maximum(first, other)
+        return first
+
+    def contains(self, x: Array) -> Array:
+        """Tell whether every factor contains its part."""
+        xp = self._namespace(x)
+        first, *rest = self._each("contains", x)
+        for other in rest:
+            first = xp.logical_and(first, other)
+        return first
+
+    def resolution(self, x: Array) -> Array:
+        """Return the largest resolution of a factor."""
+        return namespace_of(x).max(self.resolutions(x), axis=-1)
+
+    def resolutions(self, x: Array) -> Array:
+        """Return the resolution of every block."""
+        xp = self._namespace(x)
+        parts = []
+        for f, part in zip(self.factors, self.split(x), strict=True):
+            fine = f.resolutions(part)
+            parts.append(xp.broadcast_to(fine, (*fine.shape[:-1], len(f.blocks))))
+        return _concat(parts)
+
+    # ------------------------------------------------------------------ the mean
+
+    @property
+    def inside(self) -> GyroSpace:
+        """The product of the spaces in which the factors are computed."""
+        return replace(self, factors=tuple(f.inside for f in self.factors))
+
+    def to_inside(self, x: Array) -> Array:
+        """Carry every factor's point to the space in which it is computed."""
+        inside: Any = self.inside
+        return inside.join(*self._each("to_inside", x))
+
+    def from_inside(self, x: Array) -> Array:
+        """Carry every factor's point back."""
+        inside: Any = self.inside
+        parts = zip(self.factors, inside.split(x), strict=True)
+        return self.join(*(f.from_inside(part) for f, part in parts))
+
+    def start(self, x: Array, weights: Array) -> Array:
+        """First guess of the mean, factor by factor."""
+        parts = zip(self.factors, self.split(x), strict=True)
+        return self.join(*(f.start(part, weights) for f, part in parts))
+
+    def hessian(self, c: Array, weights: Array) -> Hessian:
+        """The factors' Hessians, on their parts of the coordinates."""
+        parts = zip(self.factors, self._split_normal(c), strict=True)
+        return joined_hessian([(f.dim, f.hessian(part, weights)) for f, part in parts])
+
+    def parts(self, *points: Array) -> list[tuple[GyroSpace, *tuple[Array, ...]]]:
+        """Return every factor with its part of the points."""
+        return list(zip(self.factors, *(self.split(x) for x in points), strict=True))
+
+    def learnable(self) -> list[Any]:
+        """Return the values of the factors' parameters."""
+        return [value for f in self.factors for value in f.learnable()]
+
+    def detached(self) -> Self:
+        """Return the product of the factors with constant parameters."""
+        return replace(self, factors=tuple(f.detached() for f in self.factors))
+
+
+def _concat(parts: list[Array]) -> Array:
+    """Put vectors one behind the other, broadcasting their leading axes."""
+    xp = namespace_of(*parts)
+    if len({tuple(p.shape[:-1]) for p in parts}) > 1:
+        batch = xp.broadcast_arrays(*(p[..., 0] for p in parts))[0].shape
+        parts = [xp.broadcast_to(p, (*batch, p.shape[-1])) for p in parts]
+    return xp.concat(parts, axis=-1)

@@ -1,0 +1,265 @@
+r"""The rotation group SO(n) with its bi-invariant metric: LieBN's normalization of rotations."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Self
+
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.gyrospace import GyroSpace, check_coordinates, check_size
+from gyrobn.hessian import Hessian
+from gyrobn.linalg import (
+    ANGLE,
+    COSINE_OF_ROOT,
+    SINC_OF_ROOT,
+    eigh,
+    eye,
+    from_triangle,
+    matmul,
+    polar,
+    symmetric,
+    symmetric_functions,
+    to_triangle,
+    transpose,
+)
+from gyrobn.scalar import cotangent, safe_sqrt
+
+__all__ = ["SpecialOrthogonal"]
+
+
+@dataclass(frozen=True)
+class SpecialOrthogonal(GyroSpace):
+    r"""Rotations of :math:`\mathbb R^n`, at the distance :math:`\|\operatorname{mlog}(R^\top S)\|`.
+
+    A group: :math:`R \oplus S = RS`, :math:`\ominus R = R^\top`, and gyrations do nothing. A turn by
+    the angle θ in one plane has length :math:`\sqrt2\,\theta`.
+
+    Parameters
+    ----------
+    n
+        Dimension of the space that is rotated, at least 2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> M = SpecialOrthogonal(2)
+    >>> quarter = np.asarray([[0.0, -1.0], [1.0, 0.0]])
+    >>> bool(np.isclose(M.norm(quarter), np.pi / 2 * 2**0.5))
+    True
+    >>> M.scale(2.0, quarter).round(12) + 0.0
+    array([[-1.,  0.],
+           [ 0., -1.]])
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        check_size(self, self.n)
+        if self.n < 2:
+            raise ValueError(f"SpecialOrthogonal needs n of at least 2, got {self.n}")
+        super().__post_init__()
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one rotation: ``(n, n)``."""
+        return self.n, self.n
+
+    @property
+    def dim(self) -> int:
+        """Dimension n(n − 1)/2."""
+        return self.n * (self.n - 1) // 2
+
+    @property
+    def gyrocommutative(self) -> bool:
+        """False: rotations do not commute, and no gyration makes up for it (but in the plane)."""
+        return self.n == 2
+
+    @property
+    def convexity_radius(self) -> float:  # type: ignore[override]
+        r"""Half the distance :math:`\sqrt2\,\pi` to the cut locus."""
+        return math.pi / 2**0.5
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the group whose matrices end ``shape``."""
+        if len(shape) < 2 or shape[-1] != shape[-2]:
+            raise ValueError(f"a rotation is a square matrix, shape (n, n), got {tuple(shape)}")
+        return cls(shape[-1])
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return rotations of space, and of a space of four dimensions."""
+        return cls(3), cls(4)
+
+    def origin(self, like: Array) -> Array:
+        """Return the identity matrix."""
+        return eye(like, self.n)
+
+    # ------------------------------------------------------------------ gyro operations
+
+    def add(self, x: Array, y: Array) -> Array:
+        """Product xy."""
+        self._namespace(x, y)
+        return matmul(x, y)
+
+    def neg(self, x: Array) -> Array:
+        """Transpose."""
+        self._namespace(x)
+        return transpose(x)
+
+    def gyration(self, x: Array, y: Array, z: Array) -> Array:
+        """Return z: in a group there is nothing to turn back."""
+        self._namespace(x, y, z)
+        return z + 0.0 * matmul(x, y)
+
+    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
+        return c + 0.0 * matmul(x, y)[..., 0, :1]
+
+    def to_normal(self, x: Array) -> Array:
+        r"""Entries of :math:`\operatorname{mlog} x` below the diagonal, times :math:`\sqrt2`.
+
+        With :math:`Q = x^{1/2}`, the orthogonal polar factor of :math:`I + x`,
+
+        .. math:: \operatorname{mlog} x = 2 \operatorname{mlog} Q
+                  + \operatorname{mlog}(Q^\top x\, Q^\top), \qquad
+                  \operatorname{mlog} Q = \tfrac12(Q - Q^\top)\,f\bigl(\tfrac12(Q + Q^\top)\bigr)
+
+        with :math:`f(\cos\theta) = \theta/\sin\theta`, smooth for the angles of Q, which end at
+        π/2. The second term is rounding error, and takes back the digits that Q loses close to an
+        angle of π. At π there is more than one logarithm, and one is returned.
+        """
+        xp = self._namespace(x)
+        (Q,) = polar(x + eye(x) + self._nudge(xp, x))
+        (ratio,) = symmetric_functions(Q, ANGLE)
+        left = matmul(transpose(Q), x, transpose(Q))
+        rest = eye(x) - symmetric(left)  # 1 − cos of what is left
+        series = matmul(eye(x) / 3.0 + rest * (2.0 / 15.0) + matmul(rest, rest) * (2.0 / 35.0), rest)
+        whole = 2.0 * matmul(_skew(Q), ratio) + matmul(_skew(left), eye(x) + series)
+        return to_triangle(_skew(whole), diagonal=False, weight=2**0.5)
+
+    def _nudge(self, xp: Any, x: Array) -> Array:
+        """Return a small skew matrix where an angle is so close to π that I + x is singular.
+
+        In the plane of such an angle I + x is rounding error, and its polar factor anything; with
+        the skew matrix it is a quarter turn, as it should be.
+        """
+        constant = backend_of(x).stop_gradient(x)
+        finite = xp.all(xp.isfinite(constant), axis=(-2, -1), keepdims=True)
+        whole = xp.where(finite, constant, eye(x)) + eye(x)
+        eps = float(xp.finfo(x.dtype).eps)
+        near = xp.abs(xp.linalg.det(whole)) < eps**0.75 * 2.0**self.n
+        small = 512.0 * eps * xp.astype(near, x.dtype)
+        return small[..., None, None] * backend_of(x).from_numpy(_generic_skew(self.n), x)
+
+    def from_normal(self, c: Array) -> Array:
+        r"""Rotation :math:`\cos\sqrt{-X^2} + X \operatorname{sinc}\sqrt{-X^2}`, X skew."""
+        check_coordinates(self, c)
+        X = from_triangle(c, self.n, diagonal=False, weight=2**0.5, mirror=-1.0)
+        cos, ratio = symmetric_functions(matmul(transpose(X), X), COSINE_OF_ROOT, SINC_OF_ROOT)
+        return cos + matmul(X, ratio)
+
+    # ------------------------------------------------------------------ tangent vectors
+
+    def push(self, x: Array, c: Array) -> Array:
+        """Left translation xX of the skew matrix X with coordinates c."""
+        self._namespace(x)
+        check_coordinates(self, c)
+        return matmul(x, from_triangle(c, self.n, diagonal=False, weight=2**0.5, mirror=-1.0))
+
+    def pull(self, x: Array, v: Array) -> Array:
+        """Inverse of :meth:`push`."""
+        self._namespace(x, v)
+        return to_triangle(_skew(matmul(transpose(x), v)), diagonal=False, weight=2**0.5)
+
+    def transport(self, x: Array, y: Array, v: Array) -> Array:
+        r"""Parallel transport :math:`x X \mapsto y\,h^\top X h`, :math:`h = (x^\top y)^{1/2}`."""
+        half = self.scale(0.5, self.relative(x, y))
+        return matmul(y, transpose(half), matmul(transpose(x), v), half)
+
+    # ------------------------------------------------------------------ points, good and bad
+
+    def project(self, x: Array) -> Array:
+        """Return the nearest rotation: the polar factor, its last axis turned if it reflects."""
+        xp = self._namespace(x)
+        constant = backend_of(x).stop_gradient(x)
+        finite = xp.all(xp.isfinite(constant), axis=(-2, -1), keepdims=True)
+        safe = xp.where(finite, constant, eye(x))
+        _, axes = eigh(xp, matmul(transpose(safe), safe))
+        last = axes[..., :1]
+        mirror = eye(x) - 2.0 * matmul(last, transpose(last))
+        reflects = xp.linalg.det(safe) < 0
+        (rotation,) = polar(xp.where(reflects[..., None, None], matmul(x, mirror), x))
+        return rotation
+
+    def violation(self, x: Array) -> Array:
+        r"""Return the largest entry of :math:`|x^\top x - I|`, and 2 more for a reflection."""
+        xp = self._namespace(x)
+        finite = xp.all(xp.isfinite(x), axis=(-2, -1))
+        safe = xp.where(finite[..., None, None], x, eye(x))
+        gram = matmul(transpose(safe), safe)
+        off = xp.max(xp.abs(gram - eye(x)), axis=(-2, -1))
+        off = off + 2.0 * xp.astype(xp.linalg.det(safe) < 0, x.dtype)
+        return xp.where(finite, off, xp.inf)
+
+    def resolution(self, x: Array) -> Array:
+        """Distance between neighbouring rotations in floating point, up to a small factor."""
+        xp = self._namespace(x)
+        return xp.finfo(x.dtype).eps * safe_sqrt(xp.sum(x * x, axis=(-2, -1)))
+
+    # ------------------------------------------------------------------ the mean
+
+    def start(self, x: Array, weights: Array) -> Array:
+        """First guess of the mean: the rotation nearest to the mean matrix."""
+        xp = self._namespace(x)
+        return self.project(xp.sum(weights[..., None, None] * x, axis=0))
+
+    def hessian(self, c: Array, weights: Array) -> Hessian:
+        r"""Mean Hessian: :math:`a \cot a`, :math:`a = (\theta_i \pm \theta_j)/2`.
+
+        In an eigenbasis of :math:`-X^2 = \theta^2` with :math:`X = \theta J`, the part of a skew
+        matrix Y with :math:`J Y J = \pm Y` has the factor of :math:`\theta_i \pm \theta_j`.
+        """
+        xp = namespace_of(c)
+        X = from_triangle(c, self.n, diagonal=False, weight=2**0.5, mirror=-1.0)
+        square, V = eigh(xp, matmul(transpose(X), X))
+        theta = safe_sqrt(square)
+        some = theta > 0
+        root = xp.where(some, 1.0 / xp.sqrt(xp.where(some, theta, 1.0)), 0.0)
+        J = matmul(transpose(V), X, V) * root[..., :, None] * root[..., None, :]
+        rows, columns = theta[..., :, None], theta[..., None, :]
+        alike = cotangent((0.5 * (rows - columns)) ** 2, 1)
+        other = xp.clip(cotangent((0.5 * (rows + columns)) ** 2, 1), min=-1e3)
+
+        def apply(v: Array) -> Array:
+            """Take columns (*channels, dim, k) as matrices, a sample and a column at a time."""
+            Y = from_triangle(transpose(v), self.n, diagonal=False, weight=2**0.5, mirror=-1.0)
+            turn, basis = J[..., None, :, :], V[..., None, :, :]
+            Y = matmul(transpose(basis), Y, basis)
+            turned = matmul(turn, Y, turn)
+            plus, minus = other[..., None, :, :], alike[..., None, :, :]
+            Y = 0.5 * ((plus + minus) * Y + (plus - minus) * turned)
+            Y = matmul(basis, Y, transpose(basis))
+            mean = xp.sum(weights[..., None, None, None] * Y, axis=0)
+            return transpose(to_triangle(mean, diagonal=False, weight=2**0.5))
+
+        # the angles come in pairs, one pair a plane: the largest sum is that of two planes
+        largest = theta[..., -1] + (theta[..., -3] if self.n > 2 else -theta[..., -1])
+        least = xp.clip(cotangent((0.5 * largest) ** 2, 1), min=-1e3)
+        low = xp.sum(weights * least, axis=0)
+        spread = xp.sum(weights * xp.sum(c * c, axis=-1), axis=0)
+        middle = xp.clip(1.0 - (self.n - 2) / (12 * self.dim) * spread, min=0.25)
+        return Hessian(apply, low, xp.ones_like(low), middle)
+
+
+def _skew(A: Array) -> Array:
+    return 0.5 * (A - transpose(A))
+
+
+@cache
+def _generic_skew(n: int) -> "np.ndarray[Any, Any]":
+    """Return a skew matrix that is not singular on any subspace that data would choose."""
+    A = np.random.default_rng(0).standard_normal((n, n))
+    skew: np.ndarray[Any, Any] = (A - A.T) / n**0.5
+    return skew

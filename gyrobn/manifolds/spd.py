@@ -1,0 +1,206 @@
+"""Symmetric positive definite matrices: covariances, diffusion tensors, kernels."""
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+from gyrobn.backends import Array, namespace_of
+from gyrobn.gyrospace import GyroSpace, check_size
+from gyrobn.linalg import (
+    EXP,
+    LOG,
+    Spectral,
+    eigh,
+    eye,
+    from_triangle,
+    matmul,
+    power,
+    symmetric,
+    symmetric_functions,
+    to_triangle,
+    transpose,
+)
+from gyrobn.manifolds.affine_invariant import (
+    AffineInvariant,
+    cholesky,
+    congruence,
+    nearest,
+    pack,
+    side,
+    unpack,
+    violation,
+)
+from gyrobn.manifolds.euclidean import Euclidean
+from gyrobn.manifolds.pullback import Pullback
+
+__all__ = ["SPD"]
+
+METRICS = ("affine_invariant", "log_euclidean", "log_cholesky", "cholesky_affine_invariant")
+
+
+@dataclass(frozen=True)
+class SPD(Pullback):
+    r"""Symmetric positive definite n × n matrices.
+
+    ============================= ============================================= ==================
+    ``metric``                    :math:`P \oplus Q`                            :math:`d(I, P)`
+    ============================= ============================================= ==================
+    ``affine_invariant``          :math:`P^{1/2} Q P^{1/2}`                     ‖log P‖
+    ``cholesky_affine_invariant`` :math:`L Q L^\top`, :math:`P = L L^\top`      ‖log P‖
+    ``log_euclidean``             :math:`\exp(\log P + \log Q)`                ‖log P‖
+    ``log_cholesky``              :math:`\psi^{-1}(\psi(P) + \psi(Q))`          :math:`\|\psi(P)\|`
+    ============================= ============================================= ==================
+
+    where ψ(P) is the strict lower part of L together with the logarithm of its diagonal. The second
+    is LieBN's group: the metric of the first, other translations. The last two are flat.
+
+    Under the first three nothing depends on the unit of the data: covariances of EEG in V², of size
+    1e-26, give what they would give in μV². Under the log-Cholesky metric the unit weighs the
+    strict lower part against the diagonal.
+
+    Parameters
+    ----------
+    n
+        Number of rows.
+    metric
+        One of the names above.
+    theta
+        Power deformation: the metric, over θ², that :math:`P \mapsto P^\theta` carries over. It
+        tends to the log-Euclidean one with θ to 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn.manifolds.spd import SPD
+    >>> M = SPD(2)
+    >>> P, Q = np.diag([1.0, 4.0]), np.asarray([[2.0, 1.0], [1.0, 2.0]])
+    >>> M.add(P, Q)
+    array([[2., 2.],
+           [2., 8.]])
+    >>> bool(np.isclose(M.norm(P), np.log(4.0)))
+    True
+    """
+
+    n: int
+    metric: str = "affine_invariant"
+    theta: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_size(self, self.n)
+        if self.metric not in METRICS:
+            raise ValueError(f"unknown metric {self.metric!r}: choose one of {', '.join(METRICS)}")
+        if not isinstance(self.theta, (int, float)) or not 0.0 < abs(self.theta) < math.inf:
+            raise ValueError(f"theta must be a finite number other than 0, got {self.theta!r}")
+        super().__post_init__()
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one point: ``(n, n)``."""
+        return self.n, self.n
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the space of matrices of the last two axes of ``shape``."""
+        return cls(side(shape))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return small spaces with each metric, two of them deformed."""
+        return (
+            cls(2),
+            cls(3, "log_euclidean"),
+            cls(3, "log_cholesky"),
+            cls(3, "cholesky_affine_invariant"),
+            cls(3, theta=0.5),
+            cls(2, "log_cholesky", theta=0.5),
+        )
+
+    def origin(self, like: Array) -> Array:
+        """Return the identity matrix."""
+        return eye(like, self.n)
+
+    def project(self, x: Array) -> Array:
+        """Return the symmetric part, its eigenvalues raised if it is not positive definite.
+
+        They are raised to half the digits below the largest: to 1e-8 of it in float64.
+        """
+        self._namespace(x)
+        return nearest(x)
+
+    def violation(self, x: Array) -> Array:
+        """Return the largest of asymmetry and lack of definiteness, relative to the size."""
+        self._namespace(x)
+        return violation(x)
+
+    # ------------------------------------------------------------------ the map inside
+
+    @property
+    def inside(self) -> GyroSpace:
+        """The affine-invariant space, or a vector space for the flat metrics."""
+        if self.metric.startswith("log"):
+            return Euclidean(self.n * (self.n + 1) // 2)
+        return AffineInvariant(self.n, self.metric.startswith("cholesky"), float(self.theta))
+
+    def _power(self, x: Array, exponent: float) -> Array:
+        return x if self.theta == 1.0 else symmetric_functions(x, power(exponent))[0]
+
+    def to_inside(self, x: Array) -> Array:
+        r"""Carry points by :math:`P^\theta`, :math:`\log P` or :math:`\psi(P^\theta)/\theta`."""
+        if self.metric == "log_euclidean":
+            return pack(symmetric_functions(x, LOG)[0])
+        y = self._power(x, self.theta)
+        if self.metric != "log_cholesky":
+            return y
+        L = cholesky(y)
+        xp, diagonal = namespace_of(x), eye(x) > 0
+        logarithm = xp.log(xp.where(diagonal, L, 1.0))
+        return to_triangle(xp.where(diagonal, logarithm, L), diagonal=True) / self.theta
+
+    def from_inside(self, x: Array) -> Array:
+        """Carry points back."""
+        if self.metric == "log_euclidean":
+            return symmetric_functions(unpack(x, self.n), EXP)[0]
+        if self.metric == "log_cholesky":
+            C = self.theta * from_triangle(x, self.n, diagonal=True)
+            xp, diagonal = namespace_of(x), eye(C) > 0
+            L = xp.where(diagonal, xp.exp(xp.where(diagonal, C, 0.0)), C)
+            x = matmul(L, transpose(L))
+        return self._power(x, 1.0 / self.theta)
+
+    def tangent_to_inside(self, x: Array, v: Array) -> Array:
+        r"""Carry a tangent vector at P by the differential of the map.
+
+        That of the Cholesky factor is :math:`dL = L\,\Phi(L^{-1}\,dP\,L^{-\top})`, with Φ the lower
+        triangle, its diagonal halved.
+        """
+        self._namespace(x, v)
+        if self.metric == "log_euclidean":
+            return pack(_differential(LOG, x, v))
+        w = v if self.theta == 1.0 else _differential(power(self.theta), x, v)
+        if self.metric != "log_cholesky":
+            return w
+        xp = namespace_of(x)
+        L = cholesky(self._power(x, self.theta))
+        phi = xp.tril(congruence(xp.linalg.inv(L), w)) * (1.0 - 0.5 * eye(x))
+        change = xp.where(eye(x) > 0, phi, matmul(L, phi))
+        return to_triangle(change, diagonal=True) / self.theta
+
+    def tangent_from_inside(self, x: Array, v: Array) -> Array:
+        """Carry a tangent vector at φ(P) by the inverse of the differential."""
+        if self.metric == "log_euclidean":
+            return _differential(LOG, x, unpack(v, self.n), inverse=True)
+        if self.metric == "log_cholesky":
+            xp = namespace_of(x)
+            L = cholesky(self._power(x, self.theta))
+            change = self.theta * from_triangle(v, self.n, diagonal=True)
+            dL = xp.where(eye(x) > 0, L * change, change)
+            v = 2.0 * symmetric(matmul(dL, transpose(L)))
+        return v if self.theta == 1.0 else _differential(power(self.theta), x, v, inverse=True)
+
+
+def _differential(f: Spectral, P: Array, v: Array, inverse: bool = False) -> Array:
+    """Return the derivative of f at P in the direction v, or undo it."""
+    values, U = eigh(namespace_of(P), P)
+    quotients = f.quotient(values[..., :, None], values[..., None, :], None)
+    inner = congruence(transpose(U), v)
+    return congruence(U, inner / quotients if inverse else inner * quotients)

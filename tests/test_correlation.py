@@ -1,0 +1,516 @@
+"""Correlation matrices: the paper's row-wise definition, five maps, the theorem, gradients."""
+
+import jax
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.optimize
+import torch
+from conftest import Library, assert_close, host
+
+from gyrobn import PoincareBall, batch_stats, denormalize, frechet, normalize
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.manifolds.correlation import Correlation, covariance_to_correlation
+from gyrobn.manifolds.correlation_charts import CHARTS
+from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
+
+METRICS = list(CHARTS)
+FLAT = METRICS[1:]
+ROWS = "poly_hyperbolic_cholesky"
+
+
+def wishart(n, count, freedom, seed=0):
+    """Correlation matrices of random data; strongly correlated where there is little of it."""
+    z = np.random.default_rng(seed).standard_normal((count, n, freedom))
+    return covariance_to_correlation(z @ z.swapaxes(-1, -2))
+
+
+def equicorrelation(n, r):
+    return (1 - r) * np.eye(n) + r
+
+
+def hard(n):
+    """Strongly correlated, smooth, negatively correlated and factor models, of condition 1e2-1e7."""
+    i = np.arange(n)
+    gap = abs(np.subtract.outer(i, i))
+    f = np.random.default_rng(1).standard_normal((n, 2))
+    smooth = np.exp(-(gap**2) / 8.0) + 1e-4 * np.eye(n)
+    return np.stack(
+        [
+            0.99**gap,
+            (-0.9) ** gap,
+            equicorrelation(n, 0.999999),
+            covariance_to_correlation(f @ f.T + 0.02 * np.eye(n)),
+            covariance_to_correlation(smooth),
+        ]
+    )
+
+
+def theta(C):
+    L = np.linalg.cholesky(C)
+    return L / np.diagonal(L, axis1=-2, axis2=-1)[..., None]
+
+
+class TestRows:
+    """GyroBN of the correlation manifold is GyroBN_i on the Poincaré ball of each Cholesky row."""
+
+    @pytest.mark.parametrize(("n", "freedom"), [(2, 5), (5, 8), (5, 5)])
+    def test_the_definition_of_the_paper(self, n, freedom):
+        x = wishart(n, 12, freedom)
+        bias = wishart(n, 1, 20, seed=1)[0]
+        scale = np.linspace(0.4, 1.2, n - 1)
+        M = Correlation(n)
+        stats = batch_stats(M, x)
+        y = normalize(M, x, stats, bias, scale if n > 2 else float(scale[0]), 1e-3)
+
+        L, L_bias, L_mean = (np.linalg.cholesky(a) for a in (x, bias, stats.mean))
+        out = np.zeros_like(L)
+        out[:, 0, 0] = 1.0
+        for i in range(1, n):
+            ball = PoincareBall(i)
+            rows, target, centre = (
+                a[..., i, :i] / (1 + a[..., i, i, None]) for a in (L, L_bias, L_mean)
+            )
+            row = batch_stats(ball, rows)
+            np.testing.assert_allclose(centre, row.mean, atol=1e-12)
+            np.testing.assert_allclose(np.ravel(stats.var)[i - 1], row.var, rtol=1e-12)
+            z = normalize(ball, rows, row, target, float(scale[i - 1]), 1e-3)
+            square = (z * z).sum(-1, keepdims=True)
+            out[:, i, :i] = 2 * z / (1 + square)
+            out[:, i, i] = ((1 - square) / (1 + square))[:, 0]
+        np.testing.assert_allclose(y, out @ out.swapaxes(-1, -2), atol=1e-12)
+
+    def test_a_variance_and_a_scale_a_row(self, lib: Library):
+        M = Correlation(4)
+        assert M.blocks == (1, 2, 3)
+        x = lib.array(wishart(4, 10, 6))
+        stats = batch_stats(M, x)
+        assert stats.var.shape == (3,)
+        channels = batch_stats(M, lib.array(wishart(4, 20, 6).reshape(10, 2, 4, 4)))
+        assert channels.var.shape == (2, 3)
+        y = normalize(M, x, stats, scale=lib.array([0.0, 0.5, 1.0]))
+        L = np.linalg.cholesky(host(y))
+        np.testing.assert_allclose(L[:, 1, 0], 0.0, atol=4 * lib.eps)
+        assert abs(L[:, 3, :3]).max() > 0.1
+
+    def test_one_row_has_one_variance(self):
+        x = wishart(2, 10, 4)
+        M = Correlation(2)
+        stats = batch_stats(M, x.reshape(5, 2, 2, 2))
+        assert stats.var.shape == (2,)
+        y = normalize(M, x.reshape(5, 2, 2, 2), stats, scale=np.asarray([0.5, 2.0]))
+        one = normalize(M, x[::2], batch_stats(M, x[::2]), scale=0.5)
+        np.testing.assert_allclose(y[:, 0], one, atol=1e-14)
+
+    def test_rows_are_the_hyperboloids_of_theta(self):
+        x = wishart(4, 5, 6)
+        rows = Correlation(4).to_inside(x)
+        L = np.linalg.cholesky(x)
+        for k in range(1, 4):
+            np.testing.assert_allclose(rows[:, k - 1, 0], 1 / L[:, k, k], rtol=1e-13)
+            np.testing.assert_allclose(rows[:, k - 1, 1 : k + 1], theta(x)[:, k, :k], rtol=1e-13)
+            assert (rows[:, k - 1, k + 1 :] == 0).all()
+        assert float(PolyHyperboloid(3).violation(rows).max()) < 1e-15
+
+    def test_hessian_of_the_rows(self):
+        """What is solved row by row is the operator, and that is the curvature of the variance."""
+        M = PolyHyperboloid(3)
+        c = np.random.default_rng(0).standard_normal((7, 2, M.dim))
+        w = np.full((7, 2), 1 / 7)
+        H = M.hessian(c, w)
+        matrix = H.apply(np.broadcast_to(np.eye(M.dim), (2, M.dim, M.dim)))
+        g = np.random.default_rng(1).standard_normal((2, M.dim))
+        np.testing.assert_allclose(matrix, matrix.swapaxes(-1, -2), atol=1e-14)
+        np.testing.assert_allclose(
+            H.solve(g, True), np.linalg.solve(matrix, g[..., None])[..., 0], atol=1e-13
+        )
+        x, h = M.from_normal(c), 1e-4
+        for i in range(M.dim):
+            e = h * np.eye(M.dim)[i]
+            slope = [
+                -np.mean(M.relative_normal(M.from_normal(s * e), x), axis=0) / (2 * h)
+                for s in (1, -1)
+            ]
+            np.testing.assert_allclose((slope[0] - slope[1])[..., i], matrix[..., i, i], rtol=1e-6)
+
+
+class TestMaps:
+    def test_euclidean_cholesky(self):
+        x = wishart(4, 6, 6)
+        c = Correlation(4, "euclidean_cholesky").to_normal(x)
+        np.testing.assert_allclose(c, theta(x)[:, *np.tril_indices(4, -1)], atol=1e-14)
+
+    def test_log_euclidean_cholesky(self):
+        M = Correlation(5, "log_euclidean_cholesky")
+        for C in (*wishart(5, 4, 7), *hard(5)[[0, 1, 3]]):
+            S = scipy.linalg.logm(theta(C))[np.tril_indices(5, -1)]
+            np.testing.assert_allclose(M.to_normal(C), S, atol=1e-10 * max(1, abs(S).max()))
+            X = np.zeros((5, 5))
+            X[np.tril_indices(5, -1)] = S
+            E = scipy.linalg.expm(X)
+            E /= np.linalg.norm(E, axis=-1, keepdims=True)
+            np.testing.assert_allclose(M.from_normal(S), E @ E.T, atol=1e-13)
+
+    def test_off_log(self):
+        M = Correlation(4, "off_log")
+        low = np.tril_indices(4, -1)
+        for C in (*wishart(4, 4, 6), *hard(4)[[0, 1, 3]]):
+            S = scipy.linalg.logm(C)
+            np.testing.assert_allclose(M.to_normal(C), 2**0.5 * S[low], atol=1e-11)
+        for seed in range(4):
+            c = 1.5 * np.random.default_rng(seed).standard_normal(6)
+            S = np.zeros((4, 4))
+            S[low] = c / 2**0.5
+            S = S + S.T
+
+            def off(d, S=S):
+                return np.diag(scipy.linalg.expm(S + np.diag(d))) - 1
+
+            found = scipy.optimize.root(off, -np.log(off(np.zeros(4)) + 1), tol=1e-14)
+            C = scipy.linalg.expm(S + np.diag(found.x))
+            np.testing.assert_allclose(M.from_normal(c), C, atol=1e-12)
+
+    def test_log_scaled(self):
+        M = Correlation(4, "log_scaled")
+        for C in (*wishart(4, 4, 6), *hard(4)[[0, 1, 3]]):
+            S = self.log_scaled(C)
+            np.testing.assert_allclose(S.sum(-1), 0, atol=1e-10)
+            assert float(M.norm(C)) == pytest.approx(np.linalg.norm(S), rel=1e-10)
+        x, y = wishart(4, 2, 6)
+        differ = np.linalg.norm(self.log_scaled(x) - self.log_scaled(y))
+        assert float(M.dist(x, y)) == pytest.approx(differ, rel=1e-10)
+
+    @staticmethod
+    def log_scaled(C):
+        # in logarithms, which keeps x positive; with differences for derivatives
+        u = scipy.optimize.root(lambda u: np.exp(u) * (C @ np.exp(u)) - 1, np.zeros(4), tol=1e-14).x
+        scaled = np.exp(u)[:, None] * C * np.exp(u)
+        np.testing.assert_allclose(scaled.sum(-1), 1, atol=1e-12)
+        return scipy.linalg.logm(scaled)
+
+    @pytest.mark.parametrize("metric", METRICS)
+    def test_round_trip_of_28_variables(self, metric):
+        M = Correlation(28, metric)
+        x = np.concatenate([wishart(28, 3, 60), wishart(28, 2, 28), hard(28)])
+        off = abs(M.from_normal(M.to_normal(x)) - x).max()
+        # measured: 6e-16, 6e-16, 8e-14 (the smooth one), 2e-14, 4e-14
+        assert off < (5e-13 if metric == "log_euclidean_cholesky" else 1e-13)
+
+    @pytest.mark.parametrize("metric", METRICS)
+    def test_far_coordinates(self, metric):
+        """Anything is the coordinates of a matrix with diagonal one, positive definite if it can."""
+        M = Correlation(5, metric)
+        for spread in (1.0, 4.0, 10.0):
+            x = M.random(20, rng=0, spread=spread)
+            assert (np.diagonal(x, axis1=-2, axis2=-1) == 1).all()
+            np.testing.assert_array_equal(x, x.swapaxes(-1, -2))
+            assert abs(x).max() <= 1 + 1e-15
+            if spread < 10:
+                assert M.contains(x).all()
+                assert float(M.violation(x).max()) == 0
+
+    @pytest.mark.parametrize("metric", ["off_log", "log_scaled"])
+    def test_the_order_of_the_variables_does_not_matter(self, metric):
+        M = Correlation(4, metric)
+        x, y = wishart(4, 2, 6)
+        p = [2, 0, 3, 1]
+        moved = M.dist(x[np.ix_(p, p)], y[np.ix_(p, p)])
+        assert float(moved) == pytest.approx(float(M.dist(x, y)), rel=1e-12)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+class TestNormalization:
+    def test_homogeneity(self, metric, lib: Library):
+        """The output's mean is β and its variance, a block at a time, s²v²/(v²+ε)."""
+        M = Correlation(3, metric)
+        x = lib.array(wishart(3, 10, 5))
+        bias = lib.array(wishart(3, 1, 8, seed=3)[0])
+        blocks = len(M.blocks)
+        s, eps = np.linspace(0.5, 1.0, blocks), 1e-2
+        stats = batch_stats(M, x)
+        y = normalize(M, x, stats, bias, lib.array(s) if blocks > 1 else 0.5, eps)
+        found = frechet(M, y)
+        assert bool(host(found.converged))
+        assert float(host(M.dist(found.mean, bias))) < (1e-12 if lib.double else 1e-5)
+        v = host(stats.var)
+        expected = (s if blocks > 1 else 0.5) ** 2 * v / (v + eps)
+        rtol = 1e-12 if lib.double else 1e-4
+        np.testing.assert_allclose(host(found.variance), expected, rtol=rtol)
+        assert bool(host(M.contains(y)).all())
+        back = denormalize(M, y, stats, bias, lib.array(s) if blocks > 1 else 0.5, eps)
+        assert_close(back, x, 1e-13 if lib.double else 3e-6)
+
+    def test_strongly_correlated(self, metric):
+        """Eight channels of an EEG: one source, and noise of 1e-3 beside it."""
+        z = np.random.default_rng(0).standard_normal((30, 9, 200))
+        data = z[:, :1] * np.linspace(1, 2, 8)[:, None] + 0.03 * z[:, 1:]
+        x = covariance_to_correlation(data @ data.swapaxes(-1, -2))
+        M = Correlation(8, metric)
+        y = normalize(M, x, batch_stats(M, x), x[0], 0.5)
+        assert abs(np.diagonal(y, axis1=-2, axis2=-1) - 1).max() <= 1e-12
+        assert np.linalg.eigvalsh(y).min() > 0
+        assert float(M.dist(frechet(M, y).mean, x[0])) < 1e-10
+
+    def test_collapsed_batch(self, metric):
+        M = Correlation(4, metric)
+        x = np.repeat(wishart(4, 1, 6), 5, axis=0)
+        y = normalize(M, x, batch_stats(M, x))
+        np.testing.assert_allclose(y, np.broadcast_to(np.eye(4), y.shape), atol=1e-12)
+
+    def test_identity_stays_exactly(self, metric):
+        M = Correlation(4, metric)
+        one = np.eye(4)
+        np.testing.assert_array_equal(M.scale(3.0, one), one)
+        np.testing.assert_array_equal(M.to_normal(one), np.zeros(6))
+        assert M.norm(one) == 0
+
+    def test_float32(self, metric):
+        M = Correlation(6, metric)
+        x = wishart(6, 8, 12)
+        y32 = normalize(M, x.astype("float32"), batch_stats(M, x.astype("float32")))
+        assert y32.dtype == np.float32
+        np.testing.assert_allclose(y32, normalize(M, x, batch_stats(M, x)), atol=2e-5)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+class TestTangents:
+    def test_against_differences(self, metric):
+        M = Correlation(4, metric)
+        x = np.concatenate([wishart(4, 3, 6), equicorrelation(4, 0.5)[None], np.eye(4)[None]])
+        z, space = M.to_inside(x), M.inside
+        c, h = np.random.default_rng(0).standard_normal((5, M.dim)), 1e-5
+        v = M.tangent_from_inside(x, space.push(z, c))
+        ahead, behind = (M.from_inside(space.exp(z, space.push(z, s * c))) for s in (h, -h))
+        np.testing.assert_allclose(v, (ahead - behind) / (2 * h), atol=1e-8)
+        assert (np.diagonal(v, axis1=-2, axis2=-1) == 0).all()
+        slope = (M.to_inside(x + h * v) - M.to_inside(x - h * v)) / (2 * h)
+        np.testing.assert_allclose(M.tangent_to_inside(x, v), slope, atol=1e-7)
+        np.testing.assert_allclose(M.pull(x, M.push(x, c)), c, atol=1e-12)
+
+    def test_exp_log_transport(self, metric, eager: Library):
+        M = Correlation(3, metric)
+        x, y, z = (eager.array(wishart(3, 4, 6, seed=s)) for s in (0, 1, 2))
+        atol = 500 * eager.eps
+        v, u = M.log(x, y), M.log(x, z)
+        assert_close(M.exp(x, v), y, atol)
+        np.testing.assert_allclose(
+            np.sqrt(host(M.inner(x, v, v))), host(M.dist(x, y)), rtol=0, atol=atol
+        )
+        moved = [M.transport(x, y, w) for w in (u, v)]
+        assert_close(M.inner(y, *moved), M.inner(x, u, v), 4 * atol)
+        assert_close(moved[1], -M.log(y, x), atol)
+
+    def test_overrides(self, metric):
+        M = Correlation(4, metric)
+        x, y, z = (wishart(4, 4, 6, seed=s) for s in (0, 1, 2))
+        space = M.inside
+        X, Y, Z = (M.to_inside(a) for a in (x, y, z))
+        for name, points in (
+            ("relative", (X, Y)),
+            ("relative_normal", (X, Y)),
+            ("dist", (X, Y)),
+            ("norm", (X,)),
+            ("gyration", (X, Y, Z)),
+        ):
+            found, derived = (getattr(A, name) for A in (space, GyroSpace))
+            np.testing.assert_allclose(found(*points), derived(space, *points), atol=1e-12)
+        c = space.to_normal(Z)
+        turned = space.to_normal(GyroSpace.gyration(space, X, Y, Z))
+        np.testing.assert_allclose(space._gyrate_normal(X, Y, c), turned, atol=1e-12)
+        derived = GyroSpace.standardize(M, x, y[0], 0.7, z[0])
+        np.testing.assert_allclose(M.standardize(x, y[0], 0.7, z[0]), derived, atol=1e-12)
+        np.testing.assert_allclose(M.scale(0.4, x), GyroSpace.scale(M, 0.4, x), atol=1e-13)
+        assert M.geodesic(x[:, None], y[None], 0.3).shape == (4, 4, 4, 4)
+
+
+BATCHES = {
+    "generic": wishart(4, 5, 6),
+    "with the identity": np.concatenate([wishart(4, 4, 6), np.eye(4)[None]]),
+    "repeated eigenvalues": np.stack([equicorrelation(4, r) for r in (-0.2, 0.1, 0.3, 0.6, 0.9)]),
+    "collapsed": np.repeat(wishart(4, 1, 6), 5, axis=0),
+}
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_gradients(metric):
+    """With batch statistics, on torch and compiled by JAX, by the samples and by coordinates."""
+    M = Correlation(4, metric)
+    rng = np.random.default_rng(5)
+    weights, step, h = rng.standard_normal((5, 4, 4)), rng.standard_normal((5, M.dim)), 1e-5
+
+    def loss(x, W):
+        return (normalize(M, x, batch_stats(M, x), eps=1e-2) * W).sum()
+
+    slope = jax.jit(jax.grad(lambda x: loss(x, jax.numpy.asarray(weights))))
+    for name, x in BATCHES.items():
+        v = M.push(x, step)
+        ahead, behind, far, back = (
+            loss(M.exp(x, s * h * v), weights) for s in (1.0, -1.0, 2.0, -2.0)
+        )
+        expected = (8 * (ahead - behind) - (far - back)) / (12 * h)
+        t = torch.tensor(x, requires_grad=True)
+        loss(t, torch.tensor(weights)).backward()
+        by_torch, by_jax = t.grad.numpy(), np.asarray(slope(jax.numpy.asarray(x)))
+        for found in (by_torch, by_jax):
+            assert (found * v).sum() == pytest.approx(expected, rel=1e-6), name
+        c = torch.tensor(M.to_normal(x), requires_grad=True)  # also through the map back
+        loss(M.from_normal(c), torch.tensor(weights)).backward()
+        d = M.tangent_to_inside(x, v) if metric in FLAT else _normal_change(M, x, v)
+        assert (c.grad.numpy() * d).sum() == pytest.approx(expected, rel=1e-6), name
+
+
+def _normal_change(M, x, v, h=1e-4):
+    """Change of the normal coordinates along v, by differences of fourth order."""
+    at = [M.to_normal(M.exp(x, s * h * v)) for s in (1.0, -1.0, 2.0, -2.0)]
+    return (8 * (at[0] - at[1]) - (at[2] - at[3])) / (12 * h)
+
+
+class TestOffTheManifold:
+    M = Correlation(3)
+    good = wishart(3, 1, 5)[0]
+
+    def bad(self):
+        asymmetric = self.good.copy()
+        asymmetric[0, 1] += 0.1
+        singular = np.ones((3, 3))
+        indefinite = np.asarray([[1.0, 0.9, -0.9], [0.9, 1.0, 0.9], [-0.9, 0.9, 1.0]])
+        return {
+            "asymmetric": asymmetric,
+            "diagonal": 1.5 * self.good,
+            "singular": singular,
+            "indefinite": indefinite,
+            "zero": np.zeros((3, 3)),
+            "negative": -np.eye(3),
+            "huge": np.full((3, 3), 1e200),
+            "units": self.good * np.outer([1e-9, 1.0, 1e9], [1e-9, 1.0, 1e9]),
+        }
+
+    def test_violation_and_projection(self):
+        for name, x in self.bad().items():
+            assert float(self.M.violation(x)) > 2e-8, name
+            assert not self.M.contains(x), name
+            p = self.M.project(x)
+            assert self.M.contains(p), name
+            assert (np.diag(p) == 1).all(), name
+            assert np.isfinite(self.M.to_normal(p)).all(), name
+            np.testing.assert_allclose(self.M.project(p), p, atol=1e-15)
+
+    def test_what_the_projection_keeps(self):
+        bad = self.bad()
+        np.testing.assert_allclose(self.M.project(bad["diagonal"]), self.good, atol=1e-15)
+        np.testing.assert_allclose(self.M.project(bad["units"]), self.good, atol=1e-15)
+        np.testing.assert_array_equal(self.M.project(bad["zero"]), np.eye(3))
+        middle = self.M.project(bad["asymmetric"])
+        assert middle[0, 1] == pytest.approx(self.good[0, 1] + 0.05, abs=1e-15)
+
+    def test_a_bad_sample_does_not_move_the_others(self, lib: Library):
+        broken = np.full((3, 3), np.nan)
+        x = lib.array(np.stack([self.good, np.ones((3, 3)), broken, wishart(3, 1, 3, seed=4)[0]]))
+        p = host(self.M.project(x))
+        np.testing.assert_allclose(p[[0, 3]], host(x)[[0, 3]], atol=2 * lib.eps)
+        assert np.isnan(p[2]).all()
+        off = host(self.M.violation(x))
+        assert off[2] == np.inf
+        assert off[1] > lib.eps**0.5
+        assert host(self.M.contains(x)).tolist() == [1, 0, 0, 1]
+
+    def test_rounding_is_not_a_violation(self, lib: Library):
+        x = lib.array(wishart(6, 10, 7))
+        M = Correlation(6)
+        assert float(host(M.violation(x)).max()) < 4 * lib.eps
+        p = M.project(x)
+        assert_close(p, x, 4 * lib.eps)
+
+    @pytest.mark.parametrize("metric", METRICS)
+    def test_nan_stays_with_its_sample(self, metric, eager: Library):
+        M = Correlation(3, metric)
+        x = wishart(3, 3, 6).copy()
+        x[1, -1] = np.nan
+        x = eager.array(x)
+        e = M.origin(x)
+        for values in (M.dist(x, e), M.dist(e, x), M.norm(x)):
+            assert np.isnan(host(values)).tolist() == [False, True, False]
+        y = host(M.scale(0.5, x))
+        assert np.isnan(y[1]).any()
+        assert np.isfinite(y[[0, 2]]).all()
+        v = host(M.log(e, x))
+        assert np.isnan(v[1]).any()
+        assert np.isfinite(v[[0, 2]]).all()
+
+    def test_projection_has_a_derivative(self):
+        x = torch.tensor(np.stack([np.eye(3), np.ones((3, 3)), self.good]), requires_grad=True)
+        self.M.project(x).sum().backward()
+        assert bool(torch.isfinite(x.grad).all())
+
+
+class TestCovariances:
+    def test_any_size_and_batch(self, lib: Library):
+        z = np.random.default_rng(0).standard_normal((2, 3, 4, 9))
+        S = z @ z.swapaxes(-1, -2)
+        expected = np.asarray([[np.corrcoef(b, rowvar=True) for b in a] for a in z])
+        d = np.sqrt(np.diagonal(S, axis1=-2, axis2=-1))
+        for size in (1.0, 1e-26, 1e20):
+            C = covariance_to_correlation(lib.array(S * size))
+            assert (np.diagonal(host(C), axis1=-2, axis2=-1) == 1).all()
+            plain = S / d[..., None] / d[..., None, :]
+            assert_close(C, plain, 4 * lib.eps, like=lib.array(S))
+        centred = z - z.mean(-1, keepdims=True)
+        found = covariance_to_correlation(lib.array(centred @ centred.swapaxes(-1, -2)))
+        np.testing.assert_allclose(host(found), expected, atol=8 * lib.eps)
+
+    def test_a_variance_that_is_not_positive(self, lib: Library):
+        S = np.stack([np.eye(3)] * 4)
+        S[2, 1, 1] = 0.0
+        with pytest.raises(ValueError, match=r"sample 2, variable 1 has the variance 0\.0"):
+            covariance_to_correlation(lib.array(S))
+        with pytest.raises(ValueError, match=r"sample \(1, 0\), variable 1"):
+            covariance_to_correlation(lib.array(S.reshape(2, 2, 3, 3)))
+        with pytest.raises(ValueError, match=r"^variable 0 has the variance -1\.0"):
+            covariance_to_correlation(lib.array(-np.eye(2)))
+
+    def test_traced_values_become_nan(self):
+        S = np.stack([np.eye(3)] * 2)
+        S[1, 1, 1] = -2.0
+        C = np.asarray(jax.jit(covariance_to_correlation)(S))
+        assert np.isnan(C[1]).any()
+        np.testing.assert_array_equal(C[0], np.eye(3))
+
+    def test_nan_stays_with_its_sample(self):
+        S = np.stack([np.eye(3)] * 2)
+        S[1, 1, 1] = np.nan
+        C = covariance_to_correlation(S)
+        assert np.isnan(C[1]).any()
+        np.testing.assert_array_equal(C[0], np.eye(3))
+
+    def test_bad_shapes(self):
+        with pytest.raises(ValueError, match=r"square, shape \(\.\.\., n, n\), got \(3, 4\)"):
+            covariance_to_correlation(np.ones((3, 4)))
+        with pytest.raises(TypeError, match="real floating dtype"):
+            covariance_to_correlation(np.eye(3, dtype=int))
+
+
+class TestSizes:
+    def test_construction(self):
+        assert Correlation.for_shape((10, 5, 5)) == Correlation(5)
+        assert Correlation(5).point_shape == (5, 5)
+        assert [M.dim for M in Correlation.examples()] == [3] * 5
+        with pytest.raises(ValueError, match=r"square, shape \(\.\.\., n, n\), got \(10, 5, 4\)"):
+            Correlation.for_shape((10, 5, 4))
+        with pytest.raises(ValueError, match="at least 2 variables, got n=1"):
+            Correlation(1)
+        with pytest.raises(ValueError, match="'off_log', 'log_scaled', got metric='euclidean'"):
+            Correlation(3, "euclidean")
+
+    @pytest.mark.parametrize("metric", METRICS)
+    def test_wrong_shapes_and_dtypes(self, metric):
+        M = Correlation(3, metric)
+        x = wishart(3, 4, 5)
+        for call in (M.to_normal, M.norm, M.project, M.violation, M.neg):
+            with pytest.raises(ValueError, match=r"expects arrays of shape .* got \(4, 17\)"):
+                call(np.zeros((4, 17)))
+            with pytest.raises(TypeError, match="real floating dtype, got int64"):
+                call(x.astype(int))
+        with pytest.raises(ValueError, match=r"\(4, 17\)"):
+            M.from_normal(np.zeros((4, 17)))
+        with pytest.raises(TypeError, match="mixed dtypes"):
+            M.add(x, x.astype("float32"))

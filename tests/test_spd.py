@@ -1,0 +1,471 @@
+"""SPD matrices: against pyRiemann, the published layers' formulas, and finite differences."""
+
+import functools
+import warnings
+
+import jax
+import numpy as np
+import pytest
+import scipy.linalg as sl
+import torch
+from conftest import Library, assert_close, cloud, host
+
+from gyrobn import Stats, batch_stats, frechet, normalize
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.manifolds.affine_invariant import AffineInvariant
+from gyrobn.manifolds.spd import METRICS, SPD
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from pyriemann.geometry.distance import distance_logchol, distance_logeuclid, distance_riemann
+    from pyriemann.geometry.mean import mean_logchol, mean_logeuclid, mean_riemann
+    from pyriemann.geometry.tangentspace import (
+        exp_map_logchol,
+        exp_map_logeuclid,
+        exp_map_riemann,
+        log_map_logchol,
+        log_map_logeuclid,
+        log_map_riemann,
+        transport_riemann,
+    )
+
+SPACES = [*SPD.examples(), SPD(3, "cholesky_affine_invariant", theta=-0.7)]
+NUMPY, TORCH, JAX = (Library(name, "float64") for name in ("numpy", "torch", "jax"))
+AUTODIFF = pytest.mark.parametrize("library", [TORCH, JAX], ids=["torch", "jax"])
+spaces = pytest.mark.parametrize("M", SPACES, ids=repr)
+
+
+def covariances(n, count, seed=0, mixing=0.3):
+    """Covariances of two times n samples, of sources that are mixed a little differently."""
+    rng = np.random.default_rng(seed)
+    sources = rng.standard_normal((count, n, 2 * n))
+    mixed = (rng.standard_normal((n, n)) + mixing * rng.standard_normal((count, n, n))) @ sources
+    return mixed @ np.swapaxes(mixed, -1, -2) / (2 * n)
+
+
+def power(P, t):
+    return np.real(sl.fractional_matrix_power(P, t))
+
+
+def exponential(P):
+    return sl.expm(P)
+
+
+def logarithm(P):
+    return np.real(sl.logm(P))
+
+
+def symmetric(v):
+    return 0.5 * (v + np.swapaxes(v, -1, -2))
+
+
+class TestAgainstPyriemann:
+    @pytest.mark.parametrize("n", [4, 8, 16])
+    def test_affine_invariant_mean(self, n):
+        x, w = covariances(n, 30), np.linspace(0.5, 2.0, 30)
+        for weights in (None, w):
+            ours = frechet(SPD(n), x, weights, tol=1e-12)
+            theirs = mean_riemann(x, tol=1e-12, sample_weight=weights, maxiter=200)
+            assert ours.converged
+            assert ours.iterations <= 14
+            assert SPD(n).dist(ours.mean, theirs) < 1e-8
+            np.testing.assert_allclose(ours.mean, theirs, rtol=0, atol=1e-8 * abs(theirs).max())
+
+    @pytest.mark.parametrize("metric", METRICS)
+    def test_means_and_distances(self, metric):
+        x = covariances(5, 20, mixing=0.05)
+        mean, distance = {
+            "log_euclidean": (mean_logeuclid, distance_logeuclid),
+            "log_cholesky": (mean_logchol, distance_logchol),
+        }.get(metric, (functools.partial(mean_riemann, tol=1e-12), distance_riemann))
+        M, w = SPD(5, metric), np.linspace(0.1, 1.0, 20)
+        np.testing.assert_allclose(M.dist(x[:10], x[10:]), distance(x[:10], x[10:]), rtol=1e-11)
+        expected = mean(x, sample_weight=w)
+        np.testing.assert_allclose(frechet(M, x, w).mean, expected, atol=1e-10 * abs(x).max())
+
+    @pytest.mark.parametrize("metric", METRICS)
+    def test_exp_and_log(self, metric):
+        x = covariances(4, 2)
+        M, P, Q = SPD(4, metric), *x
+        log, exp = {
+            "log_euclidean": (log_map_logeuclid, exp_map_logeuclid),
+            "log_cholesky": (log_map_logchol, exp_map_logchol),
+        }.get(
+            metric,
+            (
+                functools.partial(log_map_riemann, C12=True),
+                functools.partial(exp_map_riemann, Cm12=True),
+            ),
+        )
+        v = log(Q, P)
+        np.testing.assert_allclose(M.log(P, Q), v, atol=1e-10 * abs(v).max())
+        np.testing.assert_allclose(M.exp(P, 0.3 * v), exp(0.3 * v, P), atol=1e-10 * abs(x).max())
+
+    @pytest.mark.parametrize("metric", ["affine_invariant", "cholesky_affine_invariant"])
+    def test_transport(self, metric):
+        P, Q, S = covariances(4, 3)
+        M, v = SPD(4, metric), symmetric(S)
+        expected = transport_riemann(v, P, Q)
+        np.testing.assert_allclose(M.transport(P, Q, v), expected, rtol=0, atol=1e-9)
+
+
+class TestPublishedLayers:
+    """SPDBN and LieBN, as their papers write them, are this library's ``normalize``."""
+
+    x, bias, s, eps = covariances(3, 12), covariances(3, 2, seed=5)[0], 0.7, 1e-3
+
+    def test_spdbn(self):
+        M = SPD(3)
+        stats = batch_stats(M, self.x)
+        B, back = power(self.bias, 0.5), power(stats.mean, -0.5)
+        t = self.s / np.sqrt(stats.var + self.eps)
+        expected = [B @ power(back @ P @ back, t) @ B for P in self.x]
+        found = normalize(M, self.x, stats, self.bias, self.s, self.eps)
+        np.testing.assert_allclose(found, expected, atol=1e-10)
+        centred = normalize(M, self.x, Stats(stats.mean, np.asarray(1.0)), self.bias, eps=0.0)
+        expected = [B @ back @ P @ back @ B for P in self.x]
+        np.testing.assert_allclose(centred, expected, atol=1e-10)
+
+    @pytest.mark.parametrize("theta", [1.0, 0.5, -0.5])
+    def test_liebn_affine_invariant(self, theta):
+        M = SPD(3, "cholesky_affine_invariant", theta)
+        stats = batch_stats(M, self.x)
+        L = np.linalg.cholesky(power(self.bias, theta))
+        back = np.linalg.inv(np.linalg.cholesky(power(stats.mean, theta)))
+        t = self.s / np.sqrt(stats.var + self.eps)
+        inner = [L @ power(back @ power(P, theta) @ back.T, t) @ L.T for P in self.x]
+        expected = [power(symmetric(P), 1.0 / theta) for P in inner]
+        found = normalize(M, self.x, stats, self.bias, self.s, self.eps)
+        np.testing.assert_allclose(found, expected, atol=1e-9)
+        powers = np.stack([power(P, theta) for P in self.x])
+        spread = distance_riemann(powers, power(stats.mean, theta)) / theta
+        np.testing.assert_allclose(stats.var, np.mean(spread**2), rtol=1e-10)
+
+    def test_liebn_log_euclidean(self):
+        for theta in (1.0, 0.5):  # the deformation changes nothing
+            M = SPD(3, "log_euclidean", theta)
+            stats = batch_stats(M, self.x)
+            logs = np.stack([logarithm(P) for P in self.x])
+            centred = logs - logs.mean(0)
+            np.testing.assert_allclose(stats.var, np.mean(np.sum(centred**2, axis=(1, 2))))
+            t = self.s / np.sqrt(stats.var + self.eps)
+            expected = [exponential(t * c + logarithm(self.bias)) for c in centred]
+            found = normalize(M, self.x, stats, self.bias, self.s, self.eps)
+            np.testing.assert_allclose(found, expected, atol=1e-10)
+
+    @pytest.mark.parametrize("theta", [1.0, 0.5])
+    def test_liebn_log_cholesky(self, theta):
+        def psi(P):
+            L = np.linalg.cholesky(power(P, theta))
+            return np.tril(L, -1) + np.diag(np.log(np.diag(L)))
+
+        def back(C):
+            L = np.tril(C, -1) + np.diag(np.exp(np.diag(C)))
+            return power(L @ L.T, 1.0 / theta)
+
+        M = SPD(3, "log_cholesky", theta)
+        stats = batch_stats(M, self.x)
+        centred = np.stack([psi(P) for P in self.x])
+        centred = centred - centred.mean(0)
+        var = np.mean(np.sum(centred**2, axis=(1, 2))) / theta**2
+        np.testing.assert_allclose(stats.var, var)
+        t = self.s / np.sqrt(var + self.eps)
+        expected = [back(t * c + psi(self.bias)) for c in centred]
+        found = normalize(M, self.x, stats, self.bias, self.s, self.eps)
+        np.testing.assert_allclose(found, expected, atol=1e-10)
+
+
+class TestSizes:
+    @pytest.mark.parametrize("metric", METRICS)
+    @pytest.mark.parametrize("unit", [1e-26, 1e20])
+    def test_the_unit_does_not_matter(self, metric, unit):
+        M, x = SPD(6, metric), covariances(6, 30)
+        bias = covariances(6, 1, seed=5)[0]
+        found = normalize(M, unit * x, batch_stats(M, unit * x), bias)
+        if metric == "log_cholesky":  # the unit weighs the strict lower part
+            assert np.linalg.eigvalsh(found).min() > 0
+        else:
+            expected = normalize(M, x, batch_stats(M, x), bias)
+            np.testing.assert_allclose(found, expected, atol=1e-10 * abs(expected).max())
+        assert M.contains(unit * x).all()
+        assert not M.contains(unit * (x - 10.0 * np.trace(x[0]) * np.eye(6))).any()
+
+    @pytest.mark.parametrize("metric", METRICS)
+    def test_ill_conditioned(self, metric):
+        M = SPD(5, metric)
+        scales = np.geomspace(1.0, 1e-4, 5)  # condition 1e8
+        x = scales[:, None] * covariances(5, 30, mixing=0.05) * scales
+        stats = frechet(M, x)
+        assert stats.converged
+        y = normalize(M, x, Stats(stats.mean, stats.variance), eps=0.0)
+        after = frechet(M, y)
+        assert M.norm(after.mean) < 1e-6
+        assert abs(after.variance - 1.0) < 1e-6
+
+    def test_float32_of_tiny_size(self):
+        M = SPD(4)
+        x = (1e-26 * covariances(4, 20)).astype(np.float32)
+        result = frechet(M, x)
+        assert result.converged
+        expected = 1e-26 * frechet(M, covariances(4, 20)).mean
+        assert M.dist(result.mean.astype(np.float64), expected) < 1e-4
+
+
+class TestTheorem:
+    @spaces
+    @pytest.mark.parametrize("spread", [0.1, 2.0])
+    def test_output_has_the_bias_as_mean(self, M, lib, spread):
+        x = cloud(M, 20, spread, lib.like)
+        bias = M.random(rng=3, like=lib.like)
+        stats = batch_stats(M, x)
+        y = normalize(M, x, stats, bias, 0.8, 1e-3)
+        after = frechet(M, y)
+        before = host(stats.var)
+        assert host(M.dist(after.mean, bias)) < 500 * lib.eps
+        np.testing.assert_allclose(
+            host(after.variance), 0.64 * before / (before + 1e-3), rtol=500 * lib.eps
+        )
+
+    @spaces
+    def test_channels_and_weights(self, M):
+        x = np.stack([cloud(M, 12, s, np.zeros(())) for s in (0.2, 1.0)], axis=1)
+        w = np.random.default_rng(0).uniform(0.5, 1.0, (12, 2))
+        both = frechet(M, x, w)
+        for k in range(2):
+            one = frechet(M, x[:, k], w[:, k])
+            np.testing.assert_allclose(both.mean[k], one.mean, atol=1e-12)
+
+    def test_channels_of_large_matrices(self):
+        M = SPD(8)
+        x = np.stack([covariances(8, 20, seed, 0.1) for seed in (1, 2)], axis=1)
+        both = frechet(M, x)
+        assert both.converged.all()
+        for k in range(2):
+            assert M.dist(both.mean[k], frechet(M, x[:, k]).mean) < 1e-12
+
+
+class TestTangentVectors:
+    @spaces
+    def test_push_is_the_differential_of_the_translation(self, M):
+        x, c, h = M.random(5, rng=1), np.random.default_rng(2).standard_normal((5, M.dim)), 1e-5
+        ends = [M.add(x, M.from_normal(sign * h * c)) for sign in (1, -1)]
+        np.testing.assert_allclose(M.push(x, c), (ends[0] - ends[1]) / (2 * h), atol=1e-7)
+        np.testing.assert_allclose(M.pull(x, M.push(x, c)), c, atol=1e-10)
+
+    @spaces
+    def test_differential_of_the_map_inside(self, M):
+        x, h = M.random(5, rng=1), 1e-5
+        v = symmetric(np.random.default_rng(2).standard_normal((5, *M.point_shape)))
+        slope = (M.to_inside(x + h * v) - M.to_inside(x - h * v)) / (2 * h)
+        found = M.tangent_to_inside(x, v)
+        np.testing.assert_allclose(found, slope, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(M.tangent_from_inside(x, found), v, atol=1e-10)
+
+    @spaces
+    def test_metric_is_that_of_the_distance(self, M):
+        x = M.random(5, rng=1)
+        v = 1e-4 * symmetric(np.random.default_rng(2).standard_normal((5, *M.point_shape)))
+        ends = M.dist(x - v, x + v)
+        np.testing.assert_allclose(np.sqrt(M.inner(x, v, v)), 0.5 * ends, rtol=1e-6)
+
+    @pytest.mark.parametrize("cholesky", [False, True])
+    def test_closed_forms_are_the_derived_ones(self, cholesky):
+        M = AffineInvariant(3, cholesky, theta=0.5)
+        x, y, z = (M.random(4, rng=seed) for seed in (1, 2, 3))
+        v = symmetric(np.random.default_rng(2).standard_normal((4, 3, 3)))
+        np.testing.assert_allclose(M.gyration(x, y, z), GyroSpace.gyration(M, x, y, z), atol=1e-12)
+        moved = M.transport(x, y, v)
+        np.testing.assert_allclose(M.inner(y, moved, moved), M.inner(x, v, v), rtol=1e-10)
+        np.testing.assert_allclose(M.transport(x, y, M.log(x, y)), -M.log(y, x), atol=1e-11)
+        if not cholesky:
+            np.testing.assert_allclose(moved, GyroSpace.transport(M, x, y, v), atol=1e-11)
+
+    def test_the_group_is_one(self):
+        M = SPD(3, "cholesky_affine_invariant")
+        x, y, z = (M.random(4, rng=seed) for seed in (1, 2, 3))
+        np.testing.assert_allclose(M.add(x, M.add(y, z)), M.add(M.add(x, y), z), atol=1e-12)
+        assert M.reductive
+        assert not M.gyrocommutative
+        assert not M.gyrovector
+        assert abs(M.add(x, y) - M.add(y, x)).max() > 0.1
+
+
+def gradient(library, f, x):
+    """Gradient of f, a function of arrays, symmetrised."""
+    if library.name == "torch":
+        t = library.array(x).requires_grad_(True)
+        f(t).backward()
+        return symmetric(host(t.grad))
+    return symmetric(host(jax.jit(jax.grad(f))(library.array(x))))
+
+
+def generic(M, count=6):
+    return cloud(M, count, 1.0, np.zeros(()))
+
+
+def with_identity(M):
+    return np.concatenate([generic(M, 4), np.eye(M.n)[None]])
+
+
+def repeated(M):
+    scales = np.asarray([0.5, 1.0, 2.0, 3.0])[:, None, None]
+    return np.concatenate([scales * np.eye(M.n), np.diag([1.0] * (M.n - 1) + [2.0])[None]])
+
+
+def collapsed(M):
+    return np.broadcast_to(generic(M, 1), (4, M.n, M.n)).copy()
+
+
+class TestGradients:
+    def check(self, M, library, x, bound=1e-6):
+        rng = np.random.default_rng(7)
+        target = rng.standard_normal(x.shape)
+        bias = M.random(rng=8)
+
+        def loss(t):
+            like = library if not isinstance(t, np.ndarray) else NUMPY
+            y = normalize(M, t, batch_stats(M, t), like.array(bias), 0.8, 1e-2)
+            return (y * like.array(target)).sum()
+
+        slope = gradient(library, loss, x)
+        size = np.linalg.norm(slope)
+        for _ in range(3):
+            v = (
+                symmetric(rng.standard_normal(x.shape))
+                * np.linalg.norm(x, axis=(1, 2))[:, None, None]
+            )
+            v /= np.linalg.norm(v)
+            steps = 1e-3 * np.asarray([1.0, -1.0, 2.0, -2.0])
+            a, b, c, d = (loss(x + h * v) for h in steps)
+            difference = (8 * (a - b) - (c - d)) / (12 * 1e-3)  # of fourth order
+            assert abs(np.sum(slope * v) - difference) <= bound * size, (M, difference)
+
+    @spaces
+    @pytest.mark.parametrize("data", [generic, with_identity, repeated, collapsed])
+    def test_torch(self, M, data):
+        self.check(M, TORCH, data(M))
+
+    @pytest.mark.parametrize("M", [SPD(3), SPD(2, "log_cholesky", 0.5)], ids=repr)
+    @pytest.mark.parametrize("data", [generic, repeated, collapsed])
+    def test_jax(self, M, data):
+        self.check(M, JAX, data(M))
+
+    @pytest.mark.parametrize("n", [8, 16])
+    def test_large(self, n):
+        M = SPD(n)
+        self.check(M, TORCH, cloud(M, 5, 3.0, np.zeros(())))
+
+    def test_large_jax(self):
+        M = SPD(7)
+        self.check(M, JAX, cloud(M, 5, 3.0, np.zeros(())))
+
+    @AUTODIFF
+    @pytest.mark.parametrize("M", [SPD(2), SPD(2, "cholesky_affine_invariant")], ids=repr)
+    def test_a_second_derivative_is_refused(self, M, library):
+        x = library.array(generic(M))
+
+        def loss(t):
+            return (normalize(M, t, batch_stats(M, t)) ** 2).sum()
+
+        if library is TORCH:
+            t = x.requires_grad_(True)
+            (slope,) = torch.autograd.grad(loss(t), t, create_graph=True)
+            with pytest.raises(RuntimeError, match="second derivative"):
+                torch.autograd.grad((slope**2).sum(), t)
+        else:
+            with pytest.raises(TypeError, match="second derivative"):
+                jax.grad(lambda t: (jax.grad(loss)(t) ** 2).sum())(x)
+
+    def test_projection(self):
+        M, rng = SPD(3), np.random.default_rng(0)
+        x = np.stack([np.diag([2.0, 1.0, -1.0]), np.eye(3)]) + 0.1 * rng.standard_normal((2, 3, 3))
+        target, v = rng.standard_normal((2, 3, 3)), rng.standard_normal((2, 3, 3))
+        t = torch.as_tensor(x).requires_grad_(True)
+        (M.project(t) * torch.as_tensor(target)).sum().backward()
+        ends = [np.sum(M.project(x + h * v) * target) for h in (1e-5, -1e-5)]
+        assert abs(np.sum(host(t.grad) * v) - (ends[0] - ends[1]) / 2e-5) < 1e-6
+
+
+class TestBadInput:
+    bad = np.stack(
+        [
+            np.eye(3),
+            np.diag([1.0, 2.0, -0.5]),  # indefinite
+            np.ones((3, 3)),  # singular
+            np.zeros((3, 3)),
+            -np.eye(3),
+            np.eye(3) + np.triu(np.full((3, 3), 0.1), 1),  # not symmetric
+            np.full((3, 3), np.nan),
+            np.diag([1.0, 1e-12, 1e-4]),  # ill-conditioned, and good
+        ]
+    )
+
+    @pytest.mark.parametrize("metric", METRICS)
+    def test_violation_and_projection(self, lib, metric):
+        M, x = SPD(3, metric), lib.array(self.bad)
+        good = [True, False, False, False, False, False, False, lib.double]
+        violation = host(M.violation(x))
+        np.testing.assert_array_equal(host(M.contains(x)).astype(bool), good)
+        assert violation[0] == 0
+        assert np.isinf(violation[6])
+        for scale in (1e-26, 1e20):
+            np.testing.assert_allclose(host(M.violation(scale * x)), violation, rtol=1e-3)
+        y = M.project(x)
+        assert np.isnan(host(y)[6]).all()
+        finite = [0, 1, 2, 3, 4, 5, 7]
+        assert host(M.contains(y))[finite].all()
+        assert_close(y[0, ...], x[0, ...], 0.0)
+        np.testing.assert_array_equal(host(y)[3], np.eye(3))
+        if lib.double:
+            np.testing.assert_array_equal(host(y)[7], self.bad[7])
+        np.testing.assert_allclose(np.diag(host(y)[1]), [1, 2, 2 * lib.eps**0.5], rtol=1e-2)
+
+    @spaces
+    def test_a_bad_sample_spoils_no_other(self, M, lib):
+        x = host(M.random(3, rng=0))
+        x[1, 0, 0] = np.nan
+        x = lib.array(x)
+        for result in (M.norm(x), M.dist(x, x), M.scale(0.5, x), M.add(x, x), M.neg(x)):
+            found = host(result).reshape(3, -1)
+            assert np.isnan(found[1]).all()
+            assert np.isfinite(found[[0, 2]]).all()
+
+    @pytest.mark.parametrize("metric", ["log_cholesky", "cholesky_affine_invariant"])
+    def test_indefinite_matrices_are_named(self, metric):
+        M = SPD(3, metric)
+        for library in (NUMPY, TORCH):
+            x = library.array(self.bad[[0, 0, 1]])
+            with pytest.raises(ValueError, match=r"matrix 2 of the batch .* -0\.5; project it"):
+                M.add(x, x)
+            with pytest.raises(ValueError, match="the matrix is not positive definite"):
+                M.neg(x[2])
+        y = M.neg(JAX.array(self.bad[[0, 1]]))
+        assert np.isfinite(host(y)[0]).all()
+        assert np.isnan(host(y)[1]).any()
+
+    def test_arguments(self):
+        with pytest.raises(ValueError, match=r"unknown metric 'log'.*log_cholesky"):
+            SPD(3, "log")
+        for theta in (0.0, np.nan, np.inf, "a"):
+            with pytest.raises(ValueError, match="theta must be a finite number"):
+                SPD(3, theta=theta)
+        with pytest.raises(ValueError, match="positive integer"):
+            SPD(0)
+        with pytest.raises(ValueError, match="square"):
+            SPD.for_shape((5, 3, 4))
+        assert SPD.for_shape((5, 3, 3)) == SPD(3)
+
+
+class TestJit:
+    @pytest.mark.parametrize("M", [*SPACES[:4], SPD(7)], ids=repr)
+    def test_traced_and_eager_agree(self, M):
+        x = JAX.array(cloud(M, 10, 1.0, np.zeros(())))
+
+        def both(x):
+            stats = batch_stats(M, x)
+            return normalize(M, x, stats), stats
+
+        y, stats = jax.jit(both)(x)
+        expected = batch_stats(M, host(x))
+        np.testing.assert_allclose(host(stats.mean), expected.mean, atol=1e-12)
+        np.testing.assert_allclose(host(y), normalize(M, host(x), expected), atol=1e-11)
