@@ -16,6 +16,8 @@ from gyrobn.frechet import (
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import (
     REGISTRY,
+    SPD,
+    Correlation,
     Euclidean,
     Grassmannian,
     Hyperboloid,
@@ -27,18 +29,21 @@ from gyrobn.manifolds import (
     Sphere,
     Stereographic,
     convert,
+    covariance_to_correlation,
 )
 from gyrobn.normalize import Stats, batch_stats, denormalize, normalize, update_stats
 
 __version__ = "0.1.0"
 __all__ = [
     "REGISTRY",
+    "SPD",
+    "Correlation",
     "Euclidean",
     "FrechetResult",
     "FrechetWarning",
+    "Grassmannian",
     "GyroBN",
     "GyroSpace",
-    "Grassmannian",
     "Hyperboloid",
     "Klein",
     "PoincareBall",
@@ -50,6 +55,7 @@ __all__ = [
     "Stereographic",
     "batch_stats",
     "convert",
+    "covariance_to_correlation",
     "denormalize",
     "frechet",
     "frechet_mean",

@@ -85,16 +85,16 @@ def demonstrate(name: str, samples: int = 200, seed: int = 0) -> Row:
     seconds = time.perf_counter() - begin
 
     after = frechet(manifold, y)
-    v2 = np.asarray(before.variance)  # one a block; the table has room for their sum
+    v2 = np.asarray(before.variance)  # one a block; the table has room for their average
     return Row(
         name,
         manifold,
         scale,
         float(manifold.dist(before.mean, target)),
         float(manifold.dist(after.mean, target)),
-        float(np.sum(v2)),
-        float(np.sum(after.variance)),
-        float(np.sum(scale**2 * v2 / (v2 + EPS))),
+        float(np.mean(v2)),
+        float(np.mean(after.variance)),
+        float(np.mean(scale**2 * v2 / (v2 + EPS))),
         int(before.iterations),
         seconds,
         x,

@@ -42,7 +42,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         taken from X.
     bias : array-like of shape point_shape or (*channels, *point_shape), default=None
         Where the mean goes, a point :math:`\beta` of the manifold. The identity by default.
-    scale : float or array-like of shape channels, default=1.0
+    scale : float or array-like of the shape of var_, default=1.0
         Standard deviation s of the output.
     eps : float, default=1e-5
         Added to the variance, so that samples that are all equal stay finite.
@@ -62,7 +62,8 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     mean_ : array of shape (*channels, *point_shape)
         Fréchet mean :math:`\mu`, in the library and on the device of X.
     var_ : array of shape channels
-        Fréchet variance :math:`v^2`.
+        Fréchet variance :math:`v^2`; of shape (*channels, blocks) on a geometry with several blocks
+        (a product has one a factor, correlation matrices one a row of their Cholesky factor).
     n_iter_ : int, or array of shape channels
         Iterations that the mean took.
     converged_ : bool, or array of shape channels
@@ -334,12 +335,14 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _affine(self, manifold: GyroSpace, X: Array) -> tuple[Any, Any]:
         """Return bias and scale, ready to meet X."""
         shape, points = tuple(X.shape[1:]), manifold.point_shape
-        channels = shape[: len(shape) - len(points)]
+        wanted, each = shape[: len(shape) - len(points)], "one a channel"
+        if len(manifold.blocks) > 1:
+            wanted, each = (*wanted, len(manifold.blocks)), "one a channel and block"
         scale = _host(self.scale)
-        if scale.shape not in ((), channels) or not np.all(np.isfinite(scale)):
+        if scale.shape not in ((), wanted) or not np.all(np.isfinite(scale)):
             raise ValueError(
-                f"scale must be a finite number, or an array of them, one a channel, of shape "
-                f"{channels}; got {self.scale!r}"
+                f"scale must be a finite number, or an array of them, {each}, of shape "
+                f"{wanted}; got {self.scale!r}"
             )
         factor = float(scale) if scale.ndim == 0 else _like(scale, X)
         if self.bias is None:

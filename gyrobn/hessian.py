@@ -5,26 +5,24 @@ from dataclasses import dataclass
 
 from gyrobn.backends import Array, device_of, namespace_of
 
-__all__ = ["DENSE", "Hessian", "flat_hessian", "joined_hessian"]
+__all__ = ["DENSE", "Hessian", "chebyshev", "flat_hessian", "joined_hessian"]
 
 DENSE = 128
-"""Up to this dimension the Hessian is formed and solved; beyond, Chebyshev steps apply it."""
+"""Up to this dimension a Hessian is formed and solved; beyond, Chebyshev steps apply it."""
 
 
 @dataclass(frozen=True)
 class Hessian:
-    """A symmetric operator on normal coordinates."""
+    """A symmetric operator on normal coordinates; nothing is computed before it is asked for."""
 
     apply: Callable[[Array], Array]
     """Multiply columns: an array of shape (*channels, dim, k) to one of the same shape."""
-    low: Array
-    """A lower bound of its eigenvalues, of shape (*channels,)."""
-    high: Array
-    """An upper bound of its eigenvalues."""
-    middle: Array | None = None
-    """A number to divide by instead, where that is much cheaper than to apply the operator."""
-    parts: Sequence[tuple[int, "Hessian"]] = ()
-    """Dimensions and Hessians of the blocks it falls into, if it does."""
+    bounds: Callable[[], tuple[Array, Array]]
+    """Return a lower and an upper bound of its eigenvalues, each of shape (*channels,)."""
+    quick: Callable[[Array], Array] | None = None
+    """Nearly H⁻¹g, linear in g, for a step on the way; where that is cheaper than to apply H."""
+    dense: int = DENSE
+    """The largest dimension in which to form the matrix."""
 
     def solve(self, g: Array, exact: bool) -> Array:
         """Return H⁻¹g for g of shape (*channels, dim), linear in g.
@@ -34,55 +32,82 @@ class Hessian:
         all digits, as derivatives need them; otherwise it is a step on the way to the mean.
         """
         xp = namespace_of(g)
-        if self.parts:
-            ends = [0]
-            for dim, _ in self.parts:
-                ends.append(ends[-1] + dim)
-            solved = [
-                part.solve(g[..., i:j], exact)
-                for (_, part), i, j in zip(self.parts, ends[:-1], ends[1:], strict=True)
-            ]
-            return xp.concat(solved, axis=-1)
         dim = g.shape[-1]
-        if dim > DENSE and self.middle is not None and not exact:
-            return g / self.middle[..., None]
+        if self.quick is not None and not exact and dim > self.dense:
+            return self.quick(g)
         floor, rounds = (1e-3, 24) if exact else (0.25, 8)
-        shift = xp.clip(floor - self.low, min=0.0)[..., None, None]
-        b = g[..., None]
-        if dim <= DENSE:
+        low, high = self.bounds()
+        shift = xp.clip(floor - low, min=0.0)
+        if dim <= self.dense:
             eye = xp.eye(dim, dtype=g.dtype, device=device_of(g))
-            matrix = self.apply(xp.broadcast_to(eye, (*g.shape, dim))) + shift * eye
-            return xp.linalg.solve(matrix, b)[..., 0]
-        low, high = self.low[..., None, None] + shift, self.high[..., None, None] + shift
-        centre, half = 0.5 * (high + low), 0.5 * (high - low)
-        x = b / centre
-        step, factor = x, 2.0 * xp.ones_like(centre)
-        for _ in range(rounds):
-            factor = 1.0 / (1.0 - 0.25 * (half / centre) ** 2 * factor)
-            rest = b - self.apply(x) - shift * x
-            step = (factor - 1.0) * step + factor * rest / centre
-            x = x + step
-        return x[..., 0]
+            matrix = self.apply(xp.broadcast_to(eye, (*g.shape, dim)))
+            return xp.linalg.solve(matrix + shift[..., None, None] * eye, g[..., None])[..., 0]
+
+        def shifted(v: Array) -> Array:
+            return self.apply(v[..., None])[..., 0] + shift[..., None] * v
+
+        return chebyshev(shifted, g, low + shift, high + shift, rounds)
+
+
+def chebyshev(
+    apply: Callable[[Array], Array], g: Array, low: Array, high: Array, rounds: int
+) -> Array:
+    """Return nearly H⁻¹g, linear in g, for H with eigenvalues between ``low`` and ``high``."""
+    centre, half = 0.5 * (high + low)[..., None], 0.5 * (high - low)[..., None]
+    v = g / centre
+    step, factor = v, 2.0 + 0.0 * centre
+    for _ in range(rounds):
+        factor = 1.0 / (1.0 - 0.25 * (half / centre) ** 2 * factor)
+        step = (factor - 1.0) * step + factor * (g - apply(v)) / centre
+        v = v + step
+    return v
 
 
 def flat_hessian(weights: Array) -> Hessian:
     """Return the Hessian of a flat metric: the identity, so that one Newton step is exact."""
     one = namespace_of(weights).sum(weights, axis=0)
-    return Hessian(lambda v: v, one, one, one)
+    return Hessian(lambda v: v, lambda: (one, one), lambda g: g)
 
 
 def joined_hessian(parts: Sequence[tuple[int, Hessian]]) -> Hessian:
     """Return the Hessian of a product, from the dimensions and Hessians of its factors."""
-    xp = namespace_of(parts[0][1].low)
-    low, high = parts[0][1].low, parts[0][1].high
-    for _, part in parts[1:]:
-        low, high = xp.minimum(low, part.low), xp.maximum(high, part.high)
+    return _Joined(*_joined(parts), parts=tuple(parts))
 
+
+def _joined(
+    parts: Sequence[tuple[int, Hessian]],
+) -> tuple[Callable[[Array], Array], Callable[[], tuple[Array, Array]]]:
     def apply(v: Array) -> Array:
-        found, start = [], 0
-        for dim, part in parts:
-            found.append(part.apply(v[..., start : start + dim, :]))
-            start += dim
-        return xp.concat(found, axis=-2)
+        xp = namespace_of(v)
+        split = zip(parts, _split(v, [dim for dim, _ in parts], -2), strict=True)
+        return xp.concat([part.apply(piece) for (_, part), piece in split], axis=-2)
 
-    return Hessian(apply, low, high, parts=tuple(parts))
+    def bounds() -> tuple[Array, Array]:
+        (low, high), *rest = (part.bounds() for _, part in parts)
+        xp = namespace_of(low)
+        for other_low, other_high in rest:
+            low, high = xp.minimum(low, other_low), xp.maximum(high, other_high)
+        return low, high
+
+    return apply, bounds
+
+
+@dataclass(frozen=True)
+class _Joined(Hessian):
+    """A Hessian that falls into blocks, each of which is solved by itself."""
+
+    parts: tuple[tuple[int, Hessian], ...] = ()
+
+    def solve(self, g: Array, exact: bool) -> Array:
+        """Return H⁻¹g, block by block."""
+        split = zip(self.parts, _split(g, [dim for dim, _ in self.parts], -1), strict=True)
+        return namespace_of(g).concat([h.solve(piece, exact) for (_, h), piece in split], axis=-1)
+
+
+def _split(v: Array, sizes: Sequence[int], axis: int) -> list[Array]:
+    pieces, start = [], 0
+    for size in sizes:
+        piece = v[..., start : start + size] if axis == -1 else v[..., start : start + size, :]
+        pieces.append(piece)
+        start += size
+    return pieces

@@ -9,178 +9,30 @@ A function of a symmetric matrix, :math:`f(A) = U f(\Lambda) U^\top`, has the de
 quotients :math:`L` are computed without cancellation. Second derivatives are refused.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.scalar import arc, cosine, safe_sqrt, sinc, sinc_slope
+from gyrobn.spectral import Spectral
 
 __all__ = [
-    "ANGLE",
-    "COSINE",
-    "COSINE_OF_ROOT",
-    "EXP",
-    "LOG",
-    "POWER",
-    "SINC_OF_ROOT",
-    "SINE_RATIO",
-    "Spectral",
+    "cholesky",
+    "congruence",
+    "differential",
     "eigh",
     "eye",
+    "finite_matrices",
     "from_triangle",
     "matmul",
+    "pack",
     "polar",
-    "power",
-    "reciprocal_above",
     "symmetric",
     "symmetric_functions",
     "to_triangle",
     "transpose",
+    "unpack",
 ]
-
-
-class Spectral(NamedTuple):
-    """A function f(x, t) of an eigenvalue, with what its derivative needs."""
-
-    value: Callable[[Array, Any], Array]
-    quotient: Callable[[Array, Array, Any], Array]
-    """(f(x, t) − f(y, t))/(x − y), and the derivative where x = y."""
-    slope: Callable[[Array, Any], Array] | None = None
-    """The derivative by t, where the function depends on it."""
-
-
-# ---------------------------------------------------------------------- functions of eigenvalues
-
-
-def _log_quotient(x: Array, y: Array) -> Array:
-    """Return (log x − log y)/(x − y) for positive x and y of any size."""
-    xp = namespace_of(x)
-    root_x, root_y = xp.sqrt(x), xp.sqrt(y)
-    sinh = 0.5 * (root_x / root_y - root_y / root_x)  # of half the difference of the logarithms
-    return arc(-sinh * sinh, 1.0 + sinh * sinh, -1) / (root_x * root_y)
-
-
-def _exp_quotient(x: Array, y: Array, t: Any) -> Array:
-    """Return (exp(tx) − exp(ty))/(x − y)."""
-    xp = namespace_of(x)
-    half = 0.5 * t * (x - y)
-    return t * xp.exp(0.5 * t * (x + y)) * sinc(-half * half, -1)
-
-
-def _power_quotient(x: Array, y: Array, t: Any) -> Array:
-    xp = namespace_of(x)
-    return _exp_quotient(xp.log(x), xp.log(y), t) * _log_quotient(x, y)
-
-
-def _raise_to(x: Array, t: Any) -> Array:
-    return namespace_of(x).exp(t * namespace_of(x).log(x))
-
-
-EXP = Spectral(
-    lambda x, t: namespace_of(x).exp(x),
-    lambda x, y, t: _exp_quotient(x, y, 1.0),
-)
-LOG = Spectral(
-    lambda x, t: namespace_of(x).log(x),
-    lambda x, y, t: _log_quotient(x, y),
-)
-POWER = Spectral(
-    _raise_to,
-    _power_quotient,
-    lambda x, t: _raise_to(x, t) * namespace_of(x).log(x),
-)
-
-
-def power(exponent: float) -> Spectral:
-    """Return the function x ↦ x^exponent, for a number that does not change."""
-    return Spectral(
-        lambda x, t: _raise_to(x, exponent),
-        lambda x, y, t: _power_quotient(x, y, exponent),
-    )
-
-
-def reciprocal_above(one: float) -> Spectral:
-    """Return the function x ↦ 1/(one + x)."""
-    return Spectral(
-        lambda x, t: 1.0 / (one + x),
-        lambda x, y, t: -1.0 / ((one + x) * (one + y)),
-    )
-
-
-def _analytic(
-    value: Callable[[Array, Any], Array],
-    derivative: Callable[[Array, Any], Array],
-    slope: Callable[[Array, Any], Array] | None = None,
-) -> Spectral:
-    """Return the function, with quotients by Gauss quadrature of the derivative where x ≈ y.
-
-    Between points closer than a tenth of the scale on which the function changes, five nodes are
-    exact to float64; between others the quotient itself loses one digit.
-    """
-
-    def quotient(x: Array, y: Array, t: Any) -> Array:
-        xp = namespace_of(x)
-        gap = x - y
-        close = xp.abs(gap) < 0.1 / (1.0 if t is None else 1.0 + t * t)
-        nodes, weights = np.polynomial.legendre.leggauss(5)
-        middle, half = 0.5 * (x + y), 0.5 * xp.where(close, gap, 0.0)
-        inner = 0.0
-        for node, weight in zip(nodes, weights, strict=True):
-            inner = inner + 0.5 * float(weight) * derivative(middle + float(node) * half, t)
-        direct = (value(x, t) - value(y, t)) / xp.where(close, 1.0, gap)
-        return xp.where(close, inner, direct)
-
-    return Spectral(value, quotient, slope)
-
-
-def _square_angle(c: Array) -> tuple[Array, Array]:
-    """Return θ² and θ/sin θ from the cosine c; analytic at c = 1, and beyond it by rounding."""
-    u = (1.0 - c) * (1.0 + c)
-    ratio = arc(u, c, 1)
-    return ratio * ratio * u, ratio
-
-
-def _sine_ratio(c: Array, t: Any) -> Array:
-    z, ratio = _square_angle(c)
-    return t * sinc(t * t * z, 1) * ratio
-
-
-def _sine_ratio_derivative(c: Array, t: Any) -> Array:
-    z, ratio = _square_angle(c)
-    below = sinc(z, 1)
-    above = t * t * sinc_slope(t * t * z, 1) * below - sinc(t * t * z, 1) * sinc_slope(z, 1)
-    return -2.0 * ratio * t * above / (below * below)
-
-
-def _sine_ratio_slope(c: Array, t: Any) -> Array:
-    z, ratio = _square_angle(c)
-    return cosine(t * t * z, 1) * ratio
-
-
-def _cosine_slope(c: Array, t: Any) -> Array:
-    z, _ = _square_angle(c)
-    return -t * z * sinc(t * t * z, 1)
-
-
-ANGLE = _analytic(
-    lambda c, t: _square_angle(c)[1],
-    lambda c, t: 2.0 * _square_angle(c)[1] ** 3 * sinc_slope(_square_angle(c)[0], 1),
-)
-"""c = cos θ to θ/sin θ."""
-COSINE = _analytic(
-    lambda c, t: cosine(t * t * _square_angle(c)[0], 1),
-    lambda c, t: t * _sine_ratio(c, t),
-    _cosine_slope,
-)
-"""c = cos θ to cos tθ."""
-SINE_RATIO = _analytic(_sine_ratio, _sine_ratio_derivative, _sine_ratio_slope)
-"""c = cos θ to sin tθ / sin θ."""
-COSINE_OF_ROOT = _analytic(lambda u, t: cosine(u, 1), lambda u, t: -0.5 * sinc(u, 1))
-"""u = θ² to cos θ."""
-SINC_OF_ROOT = _analytic(lambda u, t: sinc(u, 1), lambda u, t: sinc_slope(u, 1))
-"""u = θ² to sin θ / θ."""
 
 
 # ---------------------------------------------------------------------- functions of matrices
@@ -201,6 +53,7 @@ def symmetric_functions(A: Array, *functions: Spectral, t: Any = None) -> tuple[
     Examples
     --------
     >>> import numpy as np
+    >>> from gyrobn.spectral import power
     >>> A = np.asarray([[2.0, 1.0], [1.0, 2.0]])
     >>> root, back = symmetric_functions(A, power(0.5), power(-0.5))
     >>> bool(np.allclose(root @ root, A)), bool(np.allclose(root @ back, np.eye(2)))
@@ -209,7 +62,7 @@ def symmetric_functions(A: Array, *functions: Spectral, t: Any = None) -> tuple[
     xp = namespace_of(A)
 
     def primal(A: Array, *s: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        values, U = eigh(xp, A)
+        values, U = eigh(A)
         at = _one(s, t)
         return tuple(_compose(U, f.value(values, at), U) for f in functions), (values, U, *s)
 
@@ -228,7 +81,7 @@ def symmetric_functions(A: Array, *functions: Spectral, t: Any = None) -> tuple[
     def cotangent(kept: tuple[Array, ...], *slopes: Array) -> tuple[Array, ...]:
         values, U, *s = kept
         at = _one(s, t)
-        total, by_t = 0.0, 0.0
+        total, by_t = 0.0, xp.zeros_like(s[0]) if s else None
         for f, slope in zip(functions, slopes, strict=True):
             inner = matmul(transpose(U), symmetric(slope), U)
             total = total + _quotients(f, values, at) * inner
@@ -236,7 +89,8 @@ def symmetric_functions(A: Array, *functions: Spectral, t: Any = None) -> tuple[
                 by_t = by_t + xp.sum(f.slope(values, at) * xp.linalg.diagonal(inner), axis=-1)
         return matmul(U, total, transpose(U)), *([by_t] if s else [])
 
-    return backend_of(A).with_derivative(primal, tangent, cotangent, *_inputs(A, t))
+    rules = primal, tangent, cotangent
+    return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t)))
 
 
 def polar(A: Array, *functions: Spectral, t: Any = None) -> tuple[Array, ...]:
@@ -253,7 +107,7 @@ def polar(A: Array, *functions: Spectral, t: Any = None) -> tuple[Array, ...]:
     xp = namespace_of(A)
 
     def primal(A: Array, *s: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        finite = _finite(xp, A)
+        finite = finite_matrices(A)
         P, c, Th = xp.linalg.svd(xp.where(finite, A, eye(A)), full_matrices=False)
         c = xp.where(finite[..., 0], c, xp.nan)
         Th = xp.where(finite, Th, xp.nan)
@@ -278,7 +132,7 @@ def polar(A: Array, *functions: Spectral, t: Any = None) -> tuple[Array, ...]:
         P, c, Th, *s = kept
         at = _one(s, t)
         G = matmul(transpose(P), slopes[0], transpose(Th))
-        total, by_t = G - transpose(G), 0.0
+        total, by_t = G - transpose(G), xp.zeros_like(s[0]) if s else None
         for f, slope in zip(functions, slopes[1:], strict=True):
             inner = matmul(transpose(P), symmetric(slope), P)
             total = total + 2.0 * _quotients(f, c, at) * inner * c[..., None, :]
@@ -286,7 +140,8 @@ def polar(A: Array, *functions: Spectral, t: Any = None) -> tuple[Array, ...]:
                 by_t = by_t + xp.sum(f.slope(c, at) * xp.linalg.diagonal(inner), axis=-1)
         return matmul(P, total / _pair_sums(xp, c), Th), *([by_t] if s else [])
 
-    return backend_of(A).with_derivative(primal, tangent, cotangent, *_inputs(A, t))
+    rules = primal, tangent, cotangent
+    return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t)))
 
 
 def _inputs(A: Array, t: Any) -> tuple[Array, ...]:
@@ -301,17 +156,6 @@ def _inputs(A: Array, t: Any) -> tuple[Array, ...]:
 def _one(s: Any, t: Any) -> Any:
     """Return t as eigenvalues can meet it: a number, or one number a matrix."""
     return s[0][..., None] if s else t
-
-
-def _finite(xp: Any, A: Array) -> Array:
-    return xp.all(xp.isfinite(A), axis=(-2, -1), keepdims=True)
-
-
-def eigh(xp: Any, A: Array) -> tuple[Array, Array]:
-    """Return eigenvalues and eigenvectors, NaN for a matrix that has one: LAPACK would raise."""
-    finite = _finite(xp, A)
-    values, U = xp.linalg.eigh(symmetric(xp.where(finite, A, eye(A))))
-    return xp.where(finite[..., 0], values, xp.nan), U
 
 
 def _quotients(f: Spectral, values: Array, t: Any) -> Array:
@@ -334,6 +178,58 @@ def _diagonal(values: Array) -> Array:
     return values[..., None] * eye(values[..., None], values.shape[-1])
 
 
+# ---------------------------------------------------------------------- decompositions
+
+
+def finite_matrices(A: Array) -> Array:
+    """Tell which matrices have finite entries only, as an array that meets them."""
+    xp = namespace_of(A)
+    return xp.all(xp.isfinite(A), axis=(-2, -1), keepdims=True)
+
+
+def eigh(A: Array) -> tuple[Array, Array]:
+    """Return eigenvalues and eigenvectors, NaN for a matrix that has one: LAPACK would raise."""
+    xp = namespace_of(A)
+    finite = finite_matrices(A)
+    values, U = xp.linalg.eigh(symmetric(xp.where(finite, A, eye(A))))
+    return xp.where(finite[..., 0], values, xp.nan), U
+
+
+def differential(f: Spectral, A: Array, dA: Array, inverse: bool = False) -> Array:
+    """Return the change of f(A) by that of A, all symmetric; or the change of A by that of f(A)."""
+    values, U = eigh(A)
+    quotients = _quotients(f, values, None)
+    inner = congruence(transpose(U), dA)
+    return congruence(U, inner / quotients if inverse else inner * quotients)
+
+
+def cholesky(P: Array) -> Array:
+    """Return the Cholesky factor, NaN for a matrix that has one.
+
+    NumPy and torch raise for the whole batch if one matrix is not positive definite: say which.
+    """
+    xp = namespace_of(P)
+    finite = finite_matrices(P)
+    P = symmetric(xp.where(finite, P, eye(P)))
+    try:
+        L = xp.linalg.cholesky(P)
+    except (np.linalg.LinAlgError, RuntimeError) as error:
+        shim = backend_of(P)
+        if shim.hides_values(P):
+            raise
+        values = shim.to_numpy(xp.linalg.eigvalsh(shim.stop_gradient(P)))
+        ratio = values[..., 0] / values[..., -1]
+        bad = (values[..., -1] <= 0) | (ratio <= P.shape[-1] * np.finfo(values.dtype).eps)
+        first = int(np.argmax(bad)) if bad.any() else int(np.argmin(ratio))
+        place = "the matrix" if P.ndim == 2 else f"matrix {first} of the batch"
+        raise ValueError(
+            f"{place} is not positive definite: its smallest eigenvalue is "
+            f"{values[..., 0].reshape(-1)[first]:.3g}; project it (manifold.project) or add to its "
+            "diagonal"
+        ) from error
+    return xp.where(finite, L, xp.nan)
+
+
 # ---------------------------------------------------------------------- small helpers
 
 
@@ -345,6 +241,11 @@ def transpose(A: Array) -> Array:
 def symmetric(A: Array) -> Array:
     """Return the symmetric part of A."""
     return 0.5 * (A + transpose(A))
+
+
+def congruence(R: Array, A: Array) -> Array:
+    """Return the symmetric matrix R A Rᵀ."""
+    return symmetric(matmul(R, A, transpose(R)))
 
 
 def matmul(*factors: Array) -> Array:
@@ -393,8 +294,18 @@ def from_triangle(
     return xp.reshape(entries * _constant(factor.reshape(-1), c), (*c.shape[:-1], n, n))
 
 
+def pack(A: Array) -> Array:
+    """Return symmetric matrices as vectors of the same norm."""
+    return to_triangle(A, diagonal=True, weight=2.0**0.5)
+
+
+def unpack(c: Array, n: int) -> Array:
+    """Undo :func:`pack`."""
+    return from_triangle(c, n, diagonal=True, weight=2.0**0.5, mirror=1.0)
+
+
 def _constant(values: "np.ndarray[Any, Any]", like: Array) -> Array:
     """Return numbers, or indices, in the library and on the device of ``like``."""
     xp = namespace_of(like)
-    dtype = like.dtype if values.dtype.kind == "f" else xp.int64
+    dtype = like.dtype if values.dtype.kind == "f" else xp.int32
     return xp.asarray(values, dtype=dtype, device=device_of(like))

@@ -98,7 +98,8 @@ class TestCuPy:
                     base = node.value
                     if isinstance(base, ast.Name) and base.id == "xp":
                         names.add(node.attr)
-                    if isinstance(base, ast.Attribute) and base.attr == "linalg":
+                    linalg = isinstance(base, ast.Attribute) and base.attr == "linalg"
+                    if linalg and isinstance(base.value, ast.Name) and base.value.id == "xp":
                         names.add(f"linalg.{node.attr}")
         return names - {"linalg"}
 

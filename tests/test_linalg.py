@@ -11,7 +11,9 @@ import scipy.linalg
 import torch
 from conftest import assert_close, host
 
-from gyrobn.linalg import (
+from gyrobn.linalg import from_triangle, matmul, polar, symmetric_functions, to_triangle, transpose
+from gyrobn.scalar import sinc_slope
+from gyrobn.spectral import (
     ANGLE,
     COSINE,
     COSINE_OF_ROOT,
@@ -20,16 +22,9 @@ from gyrobn.linalg import (
     POWER,
     SINC_OF_ROOT,
     SINE_RATIO,
-    from_triangle,
-    matmul,
-    polar,
     power,
     reciprocal_above,
-    symmetric_functions,
-    to_triangle,
-    transpose,
 )
-from gyrobn.scalar import sinc_slope
 
 # torch.func.jvp and forward_ad import what they themselves call deprecated
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -182,7 +177,7 @@ def test_sinc_slope(sign):
     u = {None: np.concatenate([-u, [0.0], u]), 1: np.append(u, 0.0), -1: -u}[sign]
 
     def exact(u):
-        with mp.workdps(2 * DIGITS):  # a quarter of the digits cancel where u is small
+        with mp.workdps(2 * DIGITS):  # half of the digits may cancel where u is small
             u = mp.mpf(float(u))
             if abs(u) < 1e-100:
                 return -mp.mpf(1) / 6 + u / 60
@@ -194,9 +189,6 @@ def test_sinc_slope(sign):
     for a, b, floor in zip(found, u, envelope, strict=True):
         assert error([a], [exact(b)], floor) <= 3e-14
     assert np.isnan(sinc_slope(np.asarray([np.nan]), sign)).all()
-    h = 1e-3  # and it is the derivative of sinc: by the mean value theorem within the step
-    middle = sinc_slope(np.asarray([0.1 - h, 0.1 + h]), 1)
-    assert abs(middle[1] - middle[0]) < 1e-4
 
 
 # ---------------------------------------------------------------------- of matrices: values
@@ -328,8 +320,8 @@ class TestSymmetric:
 
 # ---------------------------------------------------------------------- of matrices: derivatives
 
-SINGULAR = np.stack([rotation(20 + i) for i in range(len(POINTS))])
-SQUARE = POINTS @ SINGULAR  # the polar factors are C = POINTS and W = SINGULAR
+TURNS = np.stack([rotation(20 + i) for i in range(len(POINTS))])
+SQUARE = POINTS @ TURNS  # the polar factors are C = POINTS and W = TURNS
 
 
 def symmetric_plain(A):
@@ -650,7 +642,7 @@ class TestPolar:
         """Of rank two, one and zero: no derivative exists, but there is no NaN either."""
         ranks = np.asarray([2, 1, 0, 2, 1, 0, 2])
         c = np.where(np.arange(3) < ranks[:, None], [0.9, 0.4, 0.2], 0.0)
-        A = (Q * c[:, None, :]) @ SINGULAR
+        A = (Q * c[:, None, :]) @ TURNS
 
         def functions(A):
             return polar(A, COSINE, ANGLE, t=1.0)
@@ -672,7 +664,7 @@ class TestPolar:
 # ---------------------------------------------------------------------- second derivatives
 
 TWICE = "second derivative"
-CUBES = {
+TERMS = {
     "weighted": lambda f: lambda A: sum((a * asarray_like(WEIGHT, a)).sum() for a in f(A)),
     "plain sum": lambda f: lambda A: sum(a.sum() for a in f(A)),
     "with another term": lambda f: lambda A: sum(a.sum() for a in f(A)) + (A**3).sum(),
@@ -685,14 +677,14 @@ ONES = {
 }
 
 
-@pytest.mark.parametrize("term", CUBES)
+@pytest.mark.parametrize("term", TERMS)
 @pytest.mark.parametrize("name", ONES)
 class TestSecondDerivative:
     """Not available, which is said: never silently wrong."""
 
     def test_torch(self, name, term):
         f, A = ONES[name][0], torch.tensor(ONES[name][1], requires_grad=True)
-        value = CUBES[term](f)
+        value = TERMS[term](f)
         (first,) = torch.autograd.grad(value(A), A)  # the first one is fine
         assert not first.requires_grad
         (again,) = torch.autograd.grad(value(A), A, create_graph=True)  # as it is in a graph
@@ -704,7 +696,7 @@ class TestSecondDerivative:
 
     def test_torch_func(self, name, term):
         f, A = ONES[name][0], torch.tensor(ONES[name][1])
-        value, D = CUBES[term](f), torch.as_tensor(DIRECTION[0])
+        value, D = TERMS[term](f), torch.as_tensor(DIRECTION[0])
 
         def along(A):
             return torch.func.jvp(value, (A,), (D,))[1]
@@ -726,7 +718,7 @@ class TestSecondDerivative:
 
     def test_torch_dual_numbers(self, name, term):
         f, A = ONES[name][0], torch.tensor(ONES[name][1], requires_grad=True)
-        value = CUBES[term](f)
+        value = TERMS[term](f)
         ad = torch.autograd.forward_ad
         with ad.dual_level():
             dual = ad.make_dual(A, torch.as_tensor(DIRECTION[0]))
@@ -739,7 +731,7 @@ class TestSecondDerivative:
 
     def test_jax(self, name, term):
         f, A = ONES[name][0], jnp.asarray(ONES[name][1])
-        value, D = CUBES[term](f), jnp.asarray(DIRECTION[0])
+        value, D = TERMS[term](f), jnp.asarray(DIRECTION[0])
         slope = jax.grad(value)
 
         def along(A):

@@ -202,6 +202,16 @@ class TestSizes:
         assert M.norm(after.mean) < 1e-6
         assert abs(after.variance - 1.0) < 1e-6
 
+    @pytest.mark.parametrize("n", [3, 12])
+    def test_equal_matrices_have_converged(self, n):
+        """Rounding leaves a residual, of size ulp times condition, that no step can lower."""
+        Q = np.linalg.qr(np.random.default_rng(0).standard_normal((n, n)))[0]
+        for condition in (1.0, 1e4, 1e8):
+            P = symmetric((Q * np.geomspace(1.0, 1.0 / condition, n)) @ Q.T)
+            result = frechet(SPD(n), np.broadcast_to(P, (20, n, n)))
+            assert result.converged
+            assert result.iterations <= 4
+
     def test_float32_of_tiny_size(self):
         M = SPD(4)
         x = (1e-26 * covariances(4, 20)).astype(np.float32)
@@ -214,7 +224,8 @@ class TestSizes:
 class TestTheorem:
     @spaces
     @pytest.mark.parametrize("spread", [0.1, 2.0])
-    def test_output_has_the_bias_as_mean(self, M, lib, spread):
+    def test_output_has_the_bias_as_mean(self, M, eager, spread):
+        lib = eager
         x = cloud(M, 20, spread, lib.like)
         bias = M.random(rng=3, like=lib.like)
         stats = batch_stats(M, x)
@@ -375,6 +386,18 @@ class TestGradients:
         else:
             with pytest.raises(TypeError, match="second derivative"):
                 jax.grad(lambda t: (jax.grad(loss)(t) ** 2).sum())(x)
+
+    @AUTODIFF
+    def test_constant_statistics(self, library):
+        """As in evaluation: the factor is an array that no gradient is asked of."""
+        M = SPD(3)
+        x = generic(M)
+        mean, var = batch_stats(M, x)
+        stats = Stats(library.array(mean), library.array(var))
+        slope = gradient(library, lambda t: (normalize(M, t, stats) ** 2).sum(), x)
+        v = symmetric(np.random.default_rng(3).standard_normal(x.shape))
+        ends = [np.sum(normalize(M, x + h * v, Stats(mean, var)) ** 2) for h in (1e-5, -1e-5)]
+        np.testing.assert_allclose(np.sum(slope * v), (ends[0] - ends[1]) / 2e-5, rtol=1e-6)
 
     def test_projection(self):
         M, rng = SPD(3), np.random.default_rng(0)

@@ -86,18 +86,20 @@ def with_derivative(
     cotangent: Rule,
     *inputs: Array,
 ) -> tuple[Array, ...]:
-    """Return the outputs of ``primal`` with the derivatives that ``cotangent`` and ``tangent`` are."""
+    """Return the outputs of ``primal``, with ``cotangent`` and ``tangent`` as its derivatives."""
     if not differentiable(*inputs):
         return primal(*inputs)[0]
-    counts = []
+    rules = _Rules(primal, tangent, cotangent)
+    results = _Ruled.apply(rules, *inputs)  # type: ignore[no-untyped-call]
+    return tuple(results[: rules.count])
 
-    def both(*inputs: Array) -> tuple[Array, ...]:
-        outputs, kept = primal(*inputs)
-        counts.append(len(outputs))
-        return (*outputs, *kept)
 
-    results = _Ruled.apply((both, tangent, cotangent, counts), *inputs)  # type: ignore[no-untyped-call]
-    return tuple(results[: counts[0]])
+class _Rules:
+    """A function with its derivatives; and, once it was called, how many outputs it has."""
+
+    def __init__(self, primal: Any, tangent: Rule, cotangent: Rule) -> None:
+        self.primal, self.tangent, self.cotangent = primal, tangent, cotangent
+        self.count = 0
 
 
 class _Ruled(torch.autograd.Function):
@@ -107,30 +109,38 @@ class _Ruled(torch.autograd.Function):
 
     @staticmethod
     def forward(rules: Any, *inputs: Array) -> tuple[Array, ...]:
-        return rules[0](*inputs)
+        outputs, kept = rules.primal(*inputs)
+        rules.count = len(outputs)
+        kept = tuple(k.view_as(k) if any(k is x for x in inputs) else k for k in kept)
+        return (*outputs, *kept)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Array, ...]) -> None:
-        (_, ctx.tangent, ctx.cotangent, counts), *given = inputs
-        ctx.count, ctx.given = counts[0], len(given)
-        kept = output[ctx.count :]
+        ctx.rules, *given = inputs
+        ctx.given = len(given)
+        kept = output[ctx.rules.count :]
         ctx.mark_non_differentiable(*kept)
         ctx.save_for_backward(*given, *kept)
-        ctx.save_for_forward(*kept)
+        ctx.save_for_forward(*given, *kept)
 
     @staticmethod
     def backward(ctx: Any, *slopes: Array) -> tuple[Any, ...]:
         given, kept = ctx.saved_tensors[: ctx.given], ctx.saved_tensors[ctx.given :]
-        found = ctx.cotangent(kept, *slopes[: ctx.count])
-        if not torch.is_grad_enabled():
-            return None, *found
-        # the slopes depend on the inputs, in a way that has no rule: say so when asked
-        return None, *_Once.apply(ctx.given, *found, *given)  # type: ignore[no-untyped-call]
+        found = ctx.rules.cotangent(kept, *slopes[: ctx.rules.count])
+        return None, *_only_once(found, given)
 
     @staticmethod
-    def jvp(ctx: Any, *changes: Array) -> tuple[Any, ...]:
-        found = ctx.tangent(ctx.saved_tensors, *changes[1:])
-        return *found, *(None for _ in ctx.saved_tensors)
+    def jvp(ctx: Any, _: None, *changes: Array) -> tuple[Any, ...]:
+        given, kept = ctx.saved_tensors[: ctx.given], ctx.saved_tensors[ctx.given :]
+        found = ctx.rules.tangent(kept, *changes)
+        return *_only_once(found, given), *(None for _ in kept)
+
+
+def _only_once(found: State, given: State) -> State:
+    """Return ``found``, which depends on ``given`` in a way that has no rule: say so when asked."""
+    if not differentiable(*given):
+        return found
+    return _Once.apply(len(found), *found, *given)  # type: ignore[no-untyped-call]
 
 
 class _Once(torch.autograd.Function):

@@ -1,6 +1,7 @@
 """The geometries, one file a family, and the registry that tests, docs and the demo go through."""
 
 from gyrobn.gyrospace import GyroSpace
+from gyrobn.manifolds.correlation import Correlation, covariance_to_correlation
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.grassmannian import Grassmannian
 from gyrobn.manifolds.isometry import convert
@@ -8,10 +9,13 @@ from gyrobn.manifolds.klein import Klein
 from gyrobn.manifolds.product import Product
 from gyrobn.manifolds.radius import Hyperboloid, Sphere
 from gyrobn.manifolds.rotations import SpecialOrthogonal
+from gyrobn.manifolds.spd import SPD
 from gyrobn.manifolds.stereographic import PoincareBall, ProjectedHypersphere, Stereographic
 
 __all__ = [
     "REGISTRY",
+    "SPD",
+    "Correlation",
     "Euclidean",
     "Grassmannian",
     "Hyperboloid",
@@ -23,6 +27,7 @@ __all__ = [
     "Sphere",
     "Stereographic",
     "convert",
+    "covariance_to_correlation",
 ]
 
 REGISTRY: dict[str, type[GyroSpace]] = {
@@ -34,7 +39,9 @@ REGISTRY: dict[str, type[GyroSpace]] = {
     "sphere": Sphere,
     "klein": Klein,
     "grassmannian": Grassmannian,
+    "spd": SPD,
     "special_orthogonal": SpecialOrthogonal,
+    "correlation": Correlation,
     "product": Product,
 }
 """Every geometry by the name that the estimator and the command line know it by."""

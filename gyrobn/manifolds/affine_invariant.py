@@ -1,47 +1,33 @@
 """SPD matrices with the affine-invariant metric: the space in which ``SPD`` computes."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from typing import Self
-
-import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.gyrospace import GyroSpace, check_coordinates, check_size, samples_last, scalars_like
-from gyrobn.hessian import Hessian
+from gyrobn.hessian import Hessian, chebyshev
 from gyrobn.linalg import (
-    EXP,
-    LOG,
-    POWER,
-    Spectral,
+    cholesky,
+    congruence,
     eigh,
     eye,
-    from_triangle,
+    finite_matrices,
     matmul,
-    power,
+    pack,
     symmetric,
     symmetric_functions,
-    to_triangle,
     transpose,
+    unpack,
 )
 from gyrobn.scalar import cotangent
+from gyrobn.spectral import EXP, INVERSE, INVERSE_ROOT, LOG, POWER, ROOT, Spectral
 
 __all__ = [
     "AffineInvariant",
-    "cholesky",
-    "congruence",
     "nearest",
-    "pack",
-    "side",
-    "unpack",
     "violation",
 ]
-
-# x^(±1/2) without the logarithm, which would lose digits of very small and very large matrices
-ROOT = power(0.5)._replace(value=lambda x, t: namespace_of(x).sqrt(x))
-BACK = power(-0.5)._replace(value=lambda x, t: 1.0 / namespace_of(x).sqrt(x))
-INVERSE = power(-1.0)._replace(value=lambda x, t: 1.0 / x)
 
 
 @dataclass(frozen=True)
@@ -75,7 +61,7 @@ class AffineInvariant(GyroSpace):
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
         """Return the space of matrices of the last two axes of ``shape``."""
-        return cls(side(shape))
+        return cls(shape[-1])
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
@@ -99,14 +85,13 @@ class AffineInvariant(GyroSpace):
     # ------------------------------------------------------------------ gyro operations
 
     def _root(self, x: Array) -> Array:
-        """Return R with x = R Rᵀ."""
         return cholesky(x) if self.cholesky else symmetric_functions(x, ROOT)[0]
 
     def _back(self, x: Array) -> Array:
-        """Return the inverse of R."""
+        """Return the inverse of the root."""
         if self.cholesky:
             return namespace_of(x).linalg.inv(cholesky(x))
-        return symmetric_functions(x, BACK)[0]
+        return symmetric_functions(x, INVERSE_ROOT)[0]
 
     def add(self, x: Array, y: Array) -> Array:
         r"""Gyroaddition :math:`R_P\, Q\, R_P^\top`."""
@@ -179,16 +164,15 @@ class AffineInvariant(GyroSpace):
         .. math:: E = P^{1/2}(P^{-1/2} Q P^{-1/2})^{1/2} P^{-1/2}
         """
         self._namespace(x, y, v)
-        root, back = symmetric_functions(x, ROOT, BACK)
+        root, back = symmetric_functions(x, ROOT, INVERSE_ROOT)
         return congruence(matmul(root, *symmetric_functions(congruence(back, y), ROOT), back), v)
 
     # ------------------------------------------------------------------ the mean
 
     def start(self, x: Array, weights: Array) -> Array:
-        """First guess of the mean: the arithmetic mean, with the determinant of the mean.
+        """First guess of the mean: the arithmetic mean, over what its determinant is too large.
 
-        That determinant is known, the geometric mean of the samples', and no step of the loop
-        changes it any more.
+        The mean's determinant is the geometric mean of the samples'; no step changes it any more.
         """
         xp = self._namespace(x)
         mean = xp.sum(weights[..., None, None] * x, axis=0)
@@ -203,7 +187,29 @@ class AffineInvariant(GyroSpace):
         U and λ are eigenvectors and eigenvalues of :math:`\log P = \theta C`, and
         :math:`K_{ij} = a\coth a` with :math:`a = (\lambda_i - \lambda_j)/2`.
         """
-        return _PairHessian(self.theta * unpack(samples_last(c, 1), self.n), samples_last(weights))
+        xp = namespace_of(c)
+        n = self.n
+        X, w = self.theta * unpack(samples_last(c, 1), n), samples_last(weights)
+        X = X - xp.linalg.trace(X)[..., None, None] / n * eye(X)  # only differences matter
+
+        @cache
+        def spectrum() -> tuple[Array, Array]:
+            values, U = eigh(X)
+            a = 0.5 * (values[..., :, None] - values[..., None, :])
+            return cotangent(-a * a, -1), U
+
+        def apply(v: Array) -> Array:
+            """Take columns (*channels, dim, k) as matrices, a sample and a column at a time."""
+            K, U = (part[..., None, :, :] for part in spectrum())
+            V = unpack(transpose(v), n)[..., None, :, :, :]
+            W = w[..., None, None, None] * K * matmul(transpose(U), V, U)
+            return transpose(pack(xp.sum(matmul(U, W, transpose(U)), axis=-4)))
+
+        def bounds() -> tuple[Array, Array]:
+            largest = xp.max(spectrum()[0], axis=(-2, -1))
+            return xp.sum(w, axis=-1), xp.sum(w * largest, axis=-1)
+
+        return Hessian(apply, bounds, lambda g: _quick_step(X, w, g), dense=21)
 
     def resolution(self, x: Array) -> Array:
         """Distance that rounding moves samples seen from P: an eighth of its condition, in ulps."""
@@ -224,137 +230,37 @@ class AffineInvariant(GyroSpace):
         return violation(x)
 
 
-SMALL = 21
-"""Up to this dimension the Hessian is formed and solved."""
+def _quick_step(X: Array, w: Array, g: Array) -> Array:
+    r"""Return nearly H⁻¹g without the eigenvectors of all samples.
 
-
-class _PairHessian(Hessian):
-    """The mean Hessian from the logarithms X of the samples, with two shortcuts.
-
-    A step on the way to the mean does not need the eigenvectors of all samples. With ad² the
-    double commutator, K = f(z), z = (ad X)²/4, f(z) = √z coth √z, and f is close to a line over
-    the values that z takes: the mean of f(z) is close to the line of the mean of z, which takes
-    two products of matrices a sample. Chebyshev steps invert either one.
+    Each Hessian is f(z), :math:`f(z) = \sqrt z\coth\sqrt z`, of a double commutator,
+    :math:`z V = [X, [X, V]]/4`. Over the values that z takes f is nearly a line, and a line of the
+    mean z takes two products of matrices a sample.
     """
+    xp = namespace_of(g)
+    n, N, channels = X.shape[-1], X.shape[-3], X.shape[:-3]
+    z = xp.sum(w * xp.sum(X * X, axis=(-2, -1)), axis=-1) / (2.0 * n)
+    # samples between rows and columns: then each product is one of large matrices, in place
+    X = xp.moveaxis(X, -3, -2)
+    wide, tall = xp.reshape(X, (*channels, n, N * n)), xp.reshape(X, (*channels, n * N, n))
+    heavy = transpose(xp.reshape(w[..., None, :, None] * X, tall.shape))
+    S = matmul(heavy, tall)
+    value = xp.sqrt(1.0 + z / 1.5)
+    slope = 1.0 / (3.0 * value)
+    low = value - slope * z
+    # (λᵢ − λⱼ)²/4 ≤ (λᵢ² + λⱼ²)/2, so z is at most the norm of S, the mean of X²
+    high = low + slope * xp.max(xp.sum(xp.abs(S), axis=-1), axis=-1)
 
-    X: Array
-    w: Array
-    z: Array
+    def apply(v: Array) -> Array:
+        V = unpack(v, n)
+        XVX = matmul(heavy, xp.reshape(matmul(V, wide), tall.shape))
+        double = 0.5 * (symmetric(matmul(S, V)) - symmetric(XVX))
+        return low[..., None] * v + slope[..., None] * pack(double)
 
-    def __init__(self, X: Array, w: Array) -> None:
-        xp = namespace_of(X)
-        n = X.shape[-1]
-        X = X - xp.linalg.trace(X)[..., None, None] / n * eye(X)  # only differences matter
-        squares = xp.sum(X * X, axis=(-2, -1))
-        one = xp.sum(w, axis=-1)
-        # a² ≤ ‖X‖²/2, and a coth a ≤ √(1 + a²)
-        super().__init__(self._apply, one, xp.sum(w * xp.sqrt(1.0 + 0.5 * squares), axis=-1))
-        self.__dict__.update(X=X, w=w, z=xp.sum(w * squares, axis=-1) / (2.0 * n))
-
-    @cached_property
-    def _spectrum(self) -> tuple[Array, Array]:
-        """K and U of each sample."""
-        values, U = eigh(namespace_of(self.X), self.X)
-        a = 0.5 * (values[..., :, None] - values[..., None, :])
-        return cotangent(-a * a, -1), U
-
-    def _apply(self, v: Array) -> Array:
-        xp = namespace_of(v)
-        K, U = (part[..., None, :, :] for part in self._spectrum)
-        V = unpack(transpose(v), self.X.shape[-1])[..., None, :, :, :]
-        W = self.w[..., None, None, None] * K * matmul(transpose(U), V, U)
-        return transpose(pack(xp.sum(matmul(U, W, transpose(U)), axis=-4)))
-
-    def solve(self, g: Array, exact: bool) -> Array:
-        """Return H⁻¹g for g of shape (*channels, dim), linear in g."""
-        if g.shape[-1] <= SMALL:
-            return super().solve(g, exact)
-        xp = namespace_of(g)
-        if exact:
-            high = xp.sum(self.w * xp.max(self._spectrum[0], axis=(-2, -1)), axis=-1)
-            return _chebyshev(lambda v: self._apply(v[..., None])[..., 0], g, self.low, high, 24)
-        n, N, channels = self.X.shape[-1], self.X.shape[-3], self.X.shape[:-3]
-        # samples between rows and columns: then each product is one of large matrices, in place
-        X = samples_last(xp.moveaxis(self.X, -3, 0), 1)
-        wide, tall = xp.reshape(X, (*channels, n, N * n)), xp.reshape(X, (*channels, n * N, n))
-        heavy = transpose(xp.reshape(self.w[..., None, :, None] * X, tall.shape))
-        S = matmul(heavy, tall)
-        value = xp.sqrt(1.0 + self.z / 1.5)
-        slope = 1.0 / (3.0 * value)
-        low = value - slope * self.z
-        # (λᵢ − λⱼ)²/4 ≤ (λᵢ² + λⱼ²)/2, so z is at most the norm of S, the mean of X²
-        high = low + slope * xp.max(xp.sum(xp.abs(S), axis=-1), axis=-1)
-
-        def apply(v: Array) -> Array:
-            V = unpack(v, n)
-            XVX = matmul(heavy, xp.reshape(matmul(V, wide), tall.shape))
-            double = 0.5 * (symmetric(matmul(S, V)) - symmetric(XVX))
-            return low[..., None] * v + slope[..., None] * pack(double)
-
-        return _chebyshev(apply, g, low, high, 2)
+    return chebyshev(apply, g, low, high, 2)
 
 
-def _chebyshev(
-    apply: Callable[[Array], Array], g: Array, low: Array, high: Array, rounds: int
-) -> Array:
-    """Return nearly H⁻¹g, linear in g, for H with eigenvalues between ``low`` and ``high``."""
-    centre, half = 0.5 * (high + low)[..., None], 0.5 * (high - low)[..., None]
-    v = g / centre
-    step, factor = v, 2.0 + 0.0 * centre
-    for _ in range(rounds):
-        factor = 1.0 / (1.0 - 0.25 * (half / centre) ** 2 * factor)
-        step = (factor - 1.0) * step + factor * (g - apply(v)) / centre
-        v = v + step
-    return v
-
-
-# ---------------------------------------------------------------------- helpers
-
-
-def side(shape: tuple[int, ...]) -> int:
-    """Return n of arrays whose last two axes are n × n."""
-    if len(shape) < 2 or shape[-1] != shape[-2]:
-        raise ValueError(f"expected square matrices, shape (..., n, n), got {tuple(shape)}")
-    return int(shape[-1])
-
-
-def pack(A: Array) -> Array:
-    """Return symmetric matrices as vectors of the same norm."""
-    return to_triangle(A, diagonal=True, weight=2.0**0.5)
-
-
-def unpack(c: Array, n: int) -> Array:
-    """Undo :func:`pack`."""
-    return from_triangle(c, n, diagonal=True, weight=2.0**0.5, mirror=1.0)
-
-
-def congruence(R: Array, A: Array) -> Array:
-    """Return the symmetric matrix R A Rᵀ."""
-    return symmetric(matmul(R, A, transpose(R)))
-
-
-def cholesky(P: Array) -> Array:
-    """Return the Cholesky factor, NaN for a matrix that has one."""
-    xp = namespace_of(P)
-    finite = xp.all(xp.isfinite(P), axis=(-2, -1), keepdims=True)
-    P = symmetric(xp.where(finite, P, eye(P)))
-    try:
-        L = xp.linalg.cholesky(P)
-    except (np.linalg.LinAlgError, RuntimeError) as error:  # from NumPy and torch, for the batch
-        shim = backend_of(P)
-        if shim.hides_values(P):
-            raise
-        values = shim.to_numpy(xp.linalg.eigvalsh(shim.stop_gradient(P)))
-        ratio = values[..., 0] / values[..., -1]
-        bad = (values[..., -1] <= 0) | (ratio <= P.shape[-1] * np.finfo(values.dtype).eps)
-        first = int(np.argmax(bad)) if bad.any() else int(np.argmin(ratio))
-        place = "the matrix" if P.ndim == 2 else f"matrix {first} of the batch"
-        raise ValueError(
-            f"{place} is not positive definite: its smallest eigenvalue is "
-            f"{values[..., 0].reshape(-1)[first]:.3g}; project it (SPD.project) or add to its "
-            "diagonal"
-        ) from error
-    return xp.where(finite, L, xp.nan)
+# ---------------------------------------------------------------------- on the manifold or off it
 
 
 def _definiteness(x: Array) -> tuple[Array, Array, Array]:
@@ -364,7 +270,7 @@ def _definiteness(x: Array) -> tuple[Array, Array, Array]:
     counts as the identity.
     """
     xp = namespace_of(x)
-    finite = xp.all(xp.isfinite(x), axis=(-2, -1), keepdims=True)
+    finite = finite_matrices(x)
     A = backend_of(x).stop_gradient(symmetric(xp.where(finite, x, eye(x))))
     values = xp.linalg.eigvalsh(A)
     low, high = values[..., 0], values[..., -1]
@@ -393,7 +299,11 @@ def _floor_quotient(x: Array, y: Array, t: Array) -> Array:
     return xp.where(across, part, xp.where(low >= t, 1.0, 0.0))
 
 
-FLOOR = Spectral(lambda x, t: namespace_of(x).maximum(x, t), _floor_quotient)
+FLOOR = Spectral(
+    lambda x, t: namespace_of(x).maximum(x, t),
+    _floor_quotient,
+    lambda x, t: namespace_of(x).where(x < t, 1.0 + 0.0 * x, 0.0),
+)
 
 
 def nearest(x: Array) -> Array:

@@ -321,7 +321,7 @@ class ConstantCurvature(GyroSpace):
         def apply(v: Array) -> Array:
             return mean[..., None, None] * v + xp.matmul(columns, xp.matmul(rows, v))
 
-        return Hessian(apply, xp.clip(mean, max=1.0), xp.clip(mean, min=1.0))
+        return Hessian(apply, lambda: (xp.clip(mean, max=1.0), xp.clip(mean, min=1.0)))
 
     def start(self, x: Array, weights: Array) -> Array:
         """First guess of the mean: the centroid in the ambient space, put back on the quadric."""

@@ -7,11 +7,26 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.gyrospace import GyroSpace, check_floating, check_size
-from gyrobn.linalg import eye, matmul, symmetric, transpose
-from gyrobn.manifolds.correlation_charts import CHARTS, Chart, to_unit_diagonal
+from gyrobn.linalg import eye, finite_matrices, matmul, symmetric, transpose
+from gyrobn.manifolds.correlation_cholesky import (
+    Chart,
+    EuclideanCholesky,
+    LogEuclideanCholesky,
+    PolyHyperbolicCholesky,
+)
+from gyrobn.manifolds.correlation_log import LogScaled, OffLog, to_unit_diagonal
 from gyrobn.manifolds.pullback import Pullback
 
-__all__ = ["Correlation", "covariance_to_correlation"]
+__all__ = ["CHARTS", "Correlation", "covariance_to_correlation"]
+
+CHARTS: dict[str, Chart] = {
+    "poly_hyperbolic_cholesky": PolyHyperbolicCholesky(),
+    "euclidean_cholesky": EuclideanCholesky(),
+    "log_euclidean_cholesky": LogEuclideanCholesky(),
+    "off_log": OffLog(),
+    "log_scaled": LogScaled(),
+}
+"""For each metric, the map to the space in which it is simple."""
 
 
 @dataclass(frozen=True)
@@ -167,9 +182,8 @@ class Correlation(Pullback):
 
 def _or_identity(x: Array) -> tuple[Array, Array]:
     """Tell which matrices are finite, and return the identity in place of the others."""
-    xp = namespace_of(x)
-    finite = xp.all(xp.isfinite(x), axis=(-2, -1), keepdims=True)
-    return finite, xp.where(finite, x, eye(x))
+    finite = finite_matrices(x)
+    return finite, namespace_of(x).where(finite, x, eye(x))
 
 
 def covariance_to_correlation(covariance: Array) -> Array:

@@ -1,8 +1,8 @@
 r"""The Grassmannian: p-dimensional subspaces of :math:`\mathbb R^n`, as bases or as projectors.
 
 The rotation :math:`\operatorname{mexp}(\Omega_U)` that carries the identity
-:math:`I_{p,n} = (I_p, 0)^\top` to U is the *direct rotation* between the two subspaces. Write U with
-a symmetric positive semidefinite top block, :math:`U W^\top = (C, S)^\top`, where
+:math:`I_{p,n} = (I_p, 0)^\top` to U is the *direct rotation* between the two subspaces. Write U
+with a symmetric positive semidefinite top block, :math:`U W^\top = (C, S)^\top`, where
 :math:`U_1 = C W` is a polar decomposition. Then
 
 .. math:: \operatorname{mexp}(\Omega_U) V = \begin{pmatrix} C V_1 - S^\top V_2 \\
@@ -13,6 +13,7 @@ cosines of the principal angles θ, and all else is a function of C.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -21,23 +22,25 @@ from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.gyrospace import GyroSpace, check_coordinates, check_size, scalars_like
 from gyrobn.hessian import Hessian
 from gyrobn.linalg import (
-    ANGLE,
-    COSINE,
-    COSINE_OF_ROOT,
-    SINC_OF_ROOT,
-    SINE_RATIO,
     eigh,
     eye,
     matmul,
     polar,
-    power,
-    reciprocal_above,
     symmetric,
     symmetric_functions,
     transpose,
 )
 from gyrobn.manifolds.pullback import Pullback
 from gyrobn.scalar import cotangent, safe_sqrt
+from gyrobn.spectral import (
+    ANGLE,
+    COSINE,
+    COSINE_OF_ROOT,
+    INVERSE_ROOT,
+    SINC_OF_ROOT,
+    SINE_RATIO,
+    reciprocal_above,
+)
 
 __all__ = ["Grassmannian"]
 
@@ -239,37 +242,45 @@ class Bases(GyroSpace):
         """
         xp = namespace_of(c)
         B = self._block(c)
-        square, P = eigh(xp, matmul(transpose(B), B))
-        theta = safe_sqrt(square)
-        some = theta > 0
-        Q = matmul(B, P) * xp.where(some, 1.0 / xp.where(some, theta, 1.0), 0.0)[..., None, :]
-        rows, columns = theta[..., :, None], theta[..., None, :]
-        # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
-        alike = cotangent((rows - columns) ** 2, 1)
-        other = xp.clip(cotangent((rows + columns) ** 2, 1), min=-1e3)
-        alone = cotangent(theta * theta, 1)
-        apart = xp.where(eye(c, self.p) > 0, alone[..., None, :], other)
-        low = xp.sum(weights * xp.min(apart, axis=(-2, -1)), axis=0)
         shape = (self.n - self.p, self.p)
+
+        @cache
+        def spectrum() -> tuple[Array, ...]:
+            square, P = eigh(matmul(transpose(B), B))
+            theta = safe_sqrt(square)
+            some = theta > 0
+            back = xp.where(some, 1.0 / xp.where(some, theta, 1.0), 0.0)
+            rows, columns = theta[..., :, None], theta[..., None, :]
+            # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
+            alike = cotangent((rows - columns) ** 2, 1)
+            other = xp.clip(cotangent((rows + columns) ** 2, 1), min=-1e3)
+            alone = cotangent(square, 1)
+            return P, matmul(B, P) * back[..., None, :], alike, other, alone
 
         def apply(v: Array) -> Array:
             """Take columns (*channels, dim, k) as matrices, a sample and a column at a time."""
-            k = v.shape[-1]
-            V = xp.reshape(transpose(v), (*v.shape[:-2], k, *shape))
-            T = matmul(V, P[..., None, :, :])
-            W = matmul(transpose(Q)[..., None, :, :], T)
-            inner = alike[..., None, :, :] * symmetric(W)
-            inner = inner + other[..., None, :, :] * (W - symmetric(W))
-            inner = inner - W * alone[..., None, None, :]
-            whole = T * alone[..., None, None, :] + matmul(Q[..., None, :, :], inner)
-            mean = xp.sum(
-                weights[..., None, None, None] * matmul(whole, transpose(P)[..., None, :, :]), axis=0
-            )
+            P, Q, alike, other = (a[..., None, :, :] for a in spectrum()[:4])
+            alone = spectrum()[4][..., None, None, :]
+            T = matmul(xp.reshape(transpose(v), (*v.shape[:-2], v.shape[-1], *shape)), P)
+            W = matmul(transpose(Q), T)
+            inner = alike * symmetric(W) + other * (W - symmetric(W)) - W * alone
+            whole = matmul(T * alone + matmul(Q, inner), transpose(P))
+            mean = xp.sum(weights[..., None, None, None] * whole, axis=0)
             return transpose(xp.reshape(mean, (*mean.shape[:-2], self.dim)))
 
-        spread = xp.sum(weights * xp.sum(c * c, axis=-1), axis=0)
-        middle = xp.clip(1.0 - (self.n - 2) / (3 * self.dim) * spread, min=0.25)
-        return Hessian(apply, low, xp.ones_like(low), middle)
+        def bounds() -> tuple[Array, Array]:
+            _, _, _, other, alone = spectrum()
+            factors = xp.where(eye(c, self.p) > 0, alone[..., None, :], other)
+            low = xp.sum(weights * xp.min(factors, axis=(-2, -1)), axis=0)
+            return low, xp.ones_like(low)
+
+        def quick(g: Array) -> Array:
+            """Divide by nearly the mean eigenvalue: a·cot a ≈ 1 − a²/3, summed without angles."""
+            spread = xp.sum(weights * xp.sum(c * c, axis=-1), axis=0)
+            middle = xp.clip(1.0 - (self.n - 2) / (3 * self.dim) * spread, min=0.25)
+            return g / middle[..., None]
+
+        return Hessian(apply, bounds, quick)
 
 
 @dataclass(frozen=True)
@@ -327,7 +338,7 @@ class Grassmannian(Pullback):
         """Return the space whose bases end ``shape``."""
         if len(shape) < 2:
             raise ValueError(f"a basis is a matrix, shape (n, p), got {tuple(shape)}")
-        return cls(*shape[-2:])
+        return cls(shape[-2], shape[-1])
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
@@ -350,11 +361,11 @@ class Grassmannian(Pullback):
         """
         if self.representation == "basis":
             return x
-        xp = self._namespace(x)
-        _, Y = eigh(xp, x)
+        self._namespace(x)
+        _, Y = eigh(x)
         Y = backend_of(x).stop_gradient(Y[..., self.n - self.p :])
         U = matmul(symmetric(x), Y)
-        (normalizer,) = symmetric_functions(matmul(transpose(Y), U), power(-0.5))
+        (normalizer,) = symmetric_functions(matmul(transpose(Y), U), INVERSE_ROOT)
         return matmul(U, normalizer)
 
     def from_inside(self, x: Array) -> Array:
@@ -376,7 +387,7 @@ class Grassmannian(Pullback):
         self._namespace(x)
         if self.representation == "basis":
             return self.inside.project(x)
-        _, Y = eigh(namespace_of(x), x)
+        _, Y = eigh(x)
         Y = Y[..., self.n - self.p :]
         return matmul(Y, transpose(Y))
 

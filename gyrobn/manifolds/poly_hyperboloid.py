@@ -82,7 +82,7 @@ class PolyHyperboloid(GyroSpace):
         return from_triangle(c, self.m, diagonal=True)
 
     def _by_row(self, t: Any) -> Any:
-        """Return multipliers as the rows can meet them: where there is one, t has no axis for it."""
+        """Return multipliers as the rows can meet them: for a single row, t has no axis."""
         if self.m > 1 or not hasattr(t, "ndim") or t.ndim == 0:
             return t
         return t[..., None]
@@ -199,8 +199,11 @@ class PolyHyperboloid(GyroSpace):
             found = rows.apply(xp.moveaxis(columns, -3, -1))
             return xp.matrix_transpose(self._pack(xp.moveaxis(found, -1, -3)))
 
-        low, high = xp.min(rows.low, axis=-1), xp.max(rows.high, axis=-1)
-        return _RowsHessian(apply, low, high, rows=rows, space=self)
+        def bounds() -> tuple[Array, Array]:
+            low, high = rows.bounds()
+            return xp.min(low, axis=-1), xp.max(high, axis=-1)
+
+        return _RowsHessian(apply, bounds, rows=rows, space=self)
 
     def _weights(self, weights: Array) -> Array:
         xp = namespace_of(weights)

@@ -217,9 +217,7 @@ class Product(GyroSpace):
         return self.join(*self._each("gyration", x, y, z))
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        parts = zip(
-            self.factors, self.split(x), self.split(y), self._split_normal(c), strict=True
-        )
+        parts = zip(self.factors, self.split(x), self.split(y), self._split_normal(c), strict=True)
         return _concat([f._gyrate_normal(a, b, part) for f, a, b, part in parts])
 
     def standardize(

@@ -116,14 +116,16 @@ class Pullback(GyroSpace):
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         """Point of the geodesic: x at t = 0, y at t = 1."""
-        return self.from_inside(self.inside.geodesic(*self._to(x, y), t))
+        a, b = self._to(x, y)
+        return self.from_inside(self.inside.geodesic(a, b, t))
 
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         """Gyration of the space inside."""
         return self.from_inside(self.inside.gyration(*self._to(x, y, z)))
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        return self.inside._gyrate_normal(*self._to(x, y), c)
+        a, b = self._to(x, y)
+        return self.inside._gyrate_normal(a, b, c)
 
     def standardize(
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
@@ -136,15 +138,18 @@ class Pullback(GyroSpace):
 
     def push(self, x: Array, c: Array) -> Array:
         """Carry normal coordinates at e to a tangent vector at x, by way of the space inside."""
-        return self.tangent_from_inside(x, self.inside.push(*self._to(x), c))
+        (y,) = self._to(x)
+        return self.tangent_from_inside(x, self.inside.push(y, c))
 
     def pull(self, x: Array, v: Array) -> Array:
         """Inverse of :meth:`push`."""
-        return self.inside.pull(*self._to(x), self.tangent_to_inside(x, v))
+        (y,) = self._to(x)
+        return self.inside.pull(y, self.tangent_to_inside(x, v))
 
     def transport(self, x: Array, y: Array, v: Array) -> Array:
         """Parallel transport, by way of the space inside."""
-        moved = self.inside.transport(*self._to(x, y), self.tangent_to_inside(x, v))
+        a, b = self._to(x, y)
+        moved = self.inside.transport(a, b, self.tangent_to_inside(x, v))
         return self.tangent_from_inside(y, moved)
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
@@ -153,8 +158,13 @@ class Pullback(GyroSpace):
 
     def start(self, x: Array, weights: Array) -> Array:
         """First guess of the mean: that of the space inside."""
-        return self.from_inside(self.inside.start(*self._to(x), weights))
+        (y,) = self._to(x)
+        return self.from_inside(self.inside.start(y, weights))
 
     def resolution(self, x: Array) -> Array:
         """Resolution of the space inside."""
         return self.inside.resolution(*self._to(x))
+
+    def resolutions(self, x: Array) -> Array:
+        """Resolutions of the space inside."""
+        return self.inside.resolutions(*self._to(x))

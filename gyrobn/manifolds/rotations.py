@@ -11,11 +11,9 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.gyrospace import GyroSpace, check_coordinates, check_size
 from gyrobn.hessian import Hessian
 from gyrobn.linalg import (
-    ANGLE,
-    COSINE_OF_ROOT,
-    SINC_OF_ROOT,
     eigh,
     eye,
+    finite_matrices,
     from_triangle,
     matmul,
     polar,
@@ -25,6 +23,11 @@ from gyrobn.linalg import (
     transpose,
 )
 from gyrobn.scalar import cotangent, safe_sqrt
+from gyrobn.spectral import (
+    ANGLE,
+    COSINE_OF_ROOT,
+    SINC_OF_ROOT,
+)
 
 __all__ = ["SpecialOrthogonal"]
 
@@ -33,8 +36,8 @@ __all__ = ["SpecialOrthogonal"]
 class SpecialOrthogonal(GyroSpace):
     r"""Rotations of :math:`\mathbb R^n`, at the distance :math:`\|\operatorname{mlog}(R^\top S)\|`.
 
-    A group: :math:`R \oplus S = RS`, :math:`\ominus R = R^\top`, and gyrations do nothing. A turn by
-    the angle θ in one plane has length :math:`\sqrt2\,\theta`.
+    A group: :math:`R \oplus S = RS`, :math:`\ominus R = R^\top`, and gyrations do nothing. A turn
+    by the angle θ in one plane has length :math:`\sqrt2\,\theta`.
 
     Parameters
     ----------
@@ -135,8 +138,10 @@ class SpecialOrthogonal(GyroSpace):
         (ratio,) = symmetric_functions(Q, ANGLE)
         left = matmul(transpose(Q), x, transpose(Q))
         rest = eye(x) - symmetric(left)  # 1 − cos of what is left
-        series = matmul(eye(x) / 3.0 + rest * (2.0 / 15.0) + matmul(rest, rest) * (2.0 / 35.0), rest)
-        whole = 2.0 * matmul(_skew(Q), ratio) + matmul(_skew(left), eye(x) + series)
+        series = eye(x)  # of θ/sin θ
+        for k in (3.0 / 7.0, 2.0 / 5.0, 1.0 / 3.0):
+            series = eye(x) + k * matmul(rest, series)
+        whole = 2.0 * matmul(_skew(Q), ratio) + matmul(_skew(left), series)
         return to_triangle(_skew(whole), diagonal=False, weight=2**0.5)
 
     def _nudge(self, xp: Any, x: Array) -> Array:
@@ -146,7 +151,7 @@ class SpecialOrthogonal(GyroSpace):
         the skew matrix it is a quarter turn, as it should be.
         """
         constant = backend_of(x).stop_gradient(x)
-        finite = xp.all(xp.isfinite(constant), axis=(-2, -1), keepdims=True)
+        finite = finite_matrices(constant)
         whole = xp.where(finite, constant, eye(x)) + eye(x)
         eps = float(xp.finfo(x.dtype).eps)
         near = xp.abs(xp.linalg.det(whole)) < eps**0.75 * 2.0**self.n
@@ -184,9 +189,9 @@ class SpecialOrthogonal(GyroSpace):
         """Return the nearest rotation: the polar factor, its last axis turned if it reflects."""
         xp = self._namespace(x)
         constant = backend_of(x).stop_gradient(x)
-        finite = xp.all(xp.isfinite(constant), axis=(-2, -1), keepdims=True)
+        finite = finite_matrices(constant)
         safe = xp.where(finite, constant, eye(x))
-        _, axes = eigh(xp, matmul(transpose(safe), safe))
+        _, axes = eigh(matmul(transpose(safe), safe))
         last = axes[..., :1]
         mirror = eye(x) - 2.0 * matmul(last, transpose(last))
         reflects = xp.linalg.det(safe) < 0
@@ -223,34 +228,44 @@ class SpecialOrthogonal(GyroSpace):
         """
         xp = namespace_of(c)
         X = from_triangle(c, self.n, diagonal=False, weight=2**0.5, mirror=-1.0)
-        square, V = eigh(xp, matmul(transpose(X), X))
-        theta = safe_sqrt(square)
-        some = theta > 0
-        root = xp.where(some, 1.0 / xp.sqrt(xp.where(some, theta, 1.0)), 0.0)
-        J = matmul(transpose(V), X, V) * root[..., :, None] * root[..., None, :]
-        rows, columns = theta[..., :, None], theta[..., None, :]
-        alike = cotangent((0.5 * (rows - columns)) ** 2, 1)
-        other = xp.clip(cotangent((0.5 * (rows + columns)) ** 2, 1), min=-1e3)
+
+        @cache
+        def spectrum() -> tuple[Array, ...]:
+            square, V = eigh(matmul(transpose(X), X))
+            theta = safe_sqrt(square)
+            some = theta > 0
+            root = xp.where(some, 1.0 / xp.sqrt(xp.where(some, theta, 1.0)), 0.0)
+            J = matmul(transpose(V), X, V) * root[..., :, None] * root[..., None, :]
+            rows, columns = theta[..., :, None], theta[..., None, :]
+            alike = cotangent((0.5 * (rows - columns)) ** 2, 1)
+            other = xp.clip(cotangent((0.5 * (rows + columns)) ** 2, 1), min=-1e3)
+            return V, J, alike, other, theta
 
         def apply(v: Array) -> Array:
             """Take columns (*channels, dim, k) as matrices, a sample and a column at a time."""
             Y = from_triangle(transpose(v), self.n, diagonal=False, weight=2**0.5, mirror=-1.0)
-            turn, basis = J[..., None, :, :], V[..., None, :, :]
-            Y = matmul(transpose(basis), Y, basis)
-            turned = matmul(turn, Y, turn)
-            plus, minus = other[..., None, :, :], alike[..., None, :, :]
-            Y = 0.5 * ((plus + minus) * Y + (plus - minus) * turned)
-            Y = matmul(basis, Y, transpose(basis))
+            V, J, alike, other = (a[..., None, :, :] for a in spectrum()[:4])
+            Y = matmul(transpose(V), Y, V)
+            Y = 0.5 * ((other + alike) * Y + (other - alike) * matmul(J, Y, J))
+            Y = matmul(V, Y, transpose(V))
             mean = xp.sum(weights[..., None, None, None] * Y, axis=0)
             return transpose(to_triangle(mean, diagonal=False, weight=2**0.5))
 
-        # the angles come in pairs, one pair a plane: the largest sum is that of two planes
-        largest = theta[..., -1] + (theta[..., -3] if self.n > 2 else -theta[..., -1])
-        least = xp.clip(cotangent((0.5 * largest) ** 2, 1), min=-1e3)
-        low = xp.sum(weights * least, axis=0)
-        spread = xp.sum(weights * xp.sum(c * c, axis=-1), axis=0)
-        middle = xp.clip(1.0 - (self.n - 2) / (12 * self.dim) * spread, min=0.25)
-        return Hessian(apply, low, xp.ones_like(low), middle)
+        def bounds() -> tuple[Array, Array]:
+            # the angles come in pairs, one pair a plane: the largest sum is that of two planes
+            theta = spectrum()[4]
+            largest = theta[..., -1] + (theta[..., -3] if self.n > 2 else -theta[..., -1])
+            least = xp.clip(cotangent((0.5 * largest) ** 2, 1), min=-1e3)
+            low = xp.sum(weights * least, axis=0)
+            return low, xp.ones_like(low)
+
+        def quick(g: Array) -> Array:
+            """Divide by nearly the mean eigenvalue: a·cot a ≈ 1 − a²/3, summed without angles."""
+            spread = xp.sum(weights * xp.sum(c * c, axis=-1), axis=0)
+            middle = xp.clip(1.0 - (self.n - 2) / (12 * self.dim) * spread, min=0.25)
+            return g / middle[..., None]
+
+        return Hessian(apply, bounds, quick)
 
 
 def _skew(A: Array) -> Array:

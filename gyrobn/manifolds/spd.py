@@ -7,31 +7,23 @@ from typing import Self
 from gyrobn.backends import Array, namespace_of
 from gyrobn.gyrospace import GyroSpace, check_size
 from gyrobn.linalg import (
-    EXP,
-    LOG,
-    Spectral,
-    eigh,
+    cholesky,
+    congruence,
+    differential,
     eye,
     from_triangle,
     matmul,
-    power,
+    pack,
     symmetric,
     symmetric_functions,
     to_triangle,
     transpose,
-)
-from gyrobn.manifolds.affine_invariant import (
-    AffineInvariant,
-    cholesky,
-    congruence,
-    nearest,
-    pack,
-    side,
     unpack,
-    violation,
 )
+from gyrobn.manifolds.affine_invariant import AffineInvariant, nearest, violation
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.pullback import Pullback
+from gyrobn.spectral import EXP, LOG, power
 
 __all__ = ["SPD"]
 
@@ -71,7 +63,7 @@ class SPD(Pullback):
     Examples
     --------
     >>> import numpy as np
-    >>> from gyrobn.manifolds.spd import SPD
+    >>> from gyrobn import SPD
     >>> M = SPD(2)
     >>> P, Q = np.diag([1.0, 4.0]), np.asarray([[2.0, 1.0], [1.0, 2.0]])
     >>> M.add(P, Q)
@@ -101,7 +93,7 @@ class SPD(Pullback):
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
         """Return the space of matrices of the last two axes of ``shape``."""
-        return cls(side(shape))
+        return cls(_side(shape))
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
@@ -175,8 +167,8 @@ class SPD(Pullback):
         """
         self._namespace(x, v)
         if self.metric == "log_euclidean":
-            return pack(_differential(LOG, x, v))
-        w = v if self.theta == 1.0 else _differential(power(self.theta), x, v)
+            return pack(differential(LOG, x, v))
+        w = v if self.theta == 1.0 else differential(power(self.theta), x, v)
         if self.metric != "log_cholesky":
             return w
         xp = namespace_of(x)
@@ -188,19 +180,18 @@ class SPD(Pullback):
     def tangent_from_inside(self, x: Array, v: Array) -> Array:
         """Carry a tangent vector at φ(P) by the inverse of the differential."""
         if self.metric == "log_euclidean":
-            return _differential(LOG, x, unpack(v, self.n), inverse=True)
+            return differential(LOG, x, unpack(v, self.n), inverse=True)
         if self.metric == "log_cholesky":
             xp = namespace_of(x)
             L = cholesky(self._power(x, self.theta))
             change = self.theta * from_triangle(v, self.n, diagonal=True)
             dL = xp.where(eye(x) > 0, L * change, change)
             v = 2.0 * symmetric(matmul(dL, transpose(L)))
-        return v if self.theta == 1.0 else _differential(power(self.theta), x, v, inverse=True)
+        return v if self.theta == 1.0 else differential(power(self.theta), x, v, inverse=True)
 
 
-def _differential(f: Spectral, P: Array, v: Array, inverse: bool = False) -> Array:
-    """Return the derivative of f at P in the direction v, or undo it."""
-    values, U = eigh(namespace_of(P), P)
-    quotients = f.quotient(values[..., :, None], values[..., None, :], None)
-    inner = congruence(transpose(U), v)
-    return congruence(U, inner / quotients if inverse else inner * quotients)
+def _side(shape: tuple[int, ...]) -> int:
+    """Return n of arrays whose last two axes are n × n."""
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise ValueError(f"expected square matrices, shape (..., n, n), got {tuple(shape)}")
+    return int(shape[-1])

@@ -1,0 +1,240 @@
+r"""Maps of correlation matrices to vector spaces, by the logarithm of a symmetric matrix."""
+
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.linalg import (
+    congruence,
+    differential,
+    eigh,
+    eye,
+    finite_matrices,
+    from_triangle,
+    matmul,
+    pack,
+    symmetric,
+    symmetric_functions,
+    to_triangle,
+    transpose,
+    unpack,
+)
+from gyrobn.manifolds.correlation_cholesky import Chart, with_diagonal
+from gyrobn.spectral import EXP, LOG
+
+__all__ = ["LogScaled", "OffLog", "to_unit_diagonal"]
+
+ROOT2 = 2.0**0.5
+
+
+class OffLog(Chart):
+    r"""The entries of log C off the diagonal, :math:`\sqrt2` times those below it.
+
+    Which diagonal belongs to them follows from :math:`\operatorname{diag}(C) = 1` (Archakov and
+    Hansen, 2021).
+    """
+
+    def to(self, C: Array) -> Array:
+        """Return the entries of the logarithm."""
+        (S,) = symmetric_functions(C, LOG)
+        return to_triangle(S, diagonal=False, weight=ROOT2)
+
+    def back(self, y: Array, n: int) -> Array:
+        """Return exp(S + D), D the diagonal that makes its diagonal one."""
+        S = from_triangle(y, n, diagonal=False, weight=ROOT2, mirror=1.0)
+        (C,) = symmetric_functions(S + _diagonal(_log_diagonal(S)), EXP)
+        return with_diagonal(symmetric(C), 1.0)
+
+    def to_tangent(self, C: Array, dC: Array) -> Array:
+        """Return the entries of the change of the logarithm."""
+        return to_triangle(differential(LOG, C, dC), diagonal=False, weight=ROOT2)
+
+    def back_tangent(self, C: Array, dy: Array) -> Array:
+        r"""Return :math:`dC = d\exp(dS + dD)`, dD such that its diagonal is zero."""
+        xp = namespace_of(C, dy)
+        values, U = eigh(C)
+        quotients = 1.0 / _log_quotients(values)
+        dS = from_triangle(dy, C.shape[-1], diagonal=False, weight=ROOT2, mirror=1.0)
+        dC = congruence(U, congruence(transpose(U), dS) * quotients)
+        J = _diagonal_jacobian(U, quotients)
+        dD = -_solve(J, xp.linalg.diagonal(dC))
+        inner = congruence(transpose(U), dS + _diagonal(dD)) * quotients
+        return with_diagonal(congruence(U, inner), 0.0)
+
+
+def _log_diagonal(S: Array) -> Array:
+    r"""Return the d for which :math:`\exp(S + \operatorname{diag} d)` has the diagonal one.
+
+    Newton's method for the minimum of the convex :math:`\operatorname{tr}\exp(S + D) -
+    \operatorname{tr} D`. Along a line of speed p the logarithm of its curvature changes no faster
+    than :math:`\|p\|_\infty`, so :math:`\log(1 + \|p\|)/\|p\|` times the Newton step leads down
+    from anywhere. The last step, with the Jacobian held constant, has the derivative of the limit.
+    """
+    xp, shim = namespace_of(S), backend_of(S)
+    tol = float(xp.finfo(S.dtype).eps) ** 0.5
+    fixed = shim.stop_gradient(S)
+
+    def evaluate(d: Array) -> tuple[Array, Array]:
+        values, U = eigh(fixed + _diagonal(d))
+        entries = dot(U * U, xp.exp(values)[..., None, :])
+        return entries, _diagonal_jacobian(U, EXP.quotient(*_pairs(values), None))
+
+    def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        d, done = state
+        entries, J = evaluate(d)
+        p = _solve(J, 1.0 - entries)
+        size = xp.max(xp.abs(p), axis=-1)
+        some = xp.where(size > 0, size, 1.0)
+        damping = xp.where(size > 0, xp.log1p(some) / some, 1.0)
+        d = xp.where(done[..., None], d, d + damping[..., None] * p)
+        return d, xp.logical_or(done, xp.logical_not(size > tol))
+
+    d = xp.zeros_like(fixed[..., 0])
+    for _ in range(2):  # the fixed point iteration of Archakov and Hansen, a contraction
+        values, U = eigh(fixed + _diagonal(d))
+        d = d - xp.log(dot(U * U, xp.exp(values)[..., None, :]))
+    state = (d, xp.max(xp.abs(d), axis=-1) < 0)
+    d, _ = shim.while_loop(lambda s: xp.logical_not(xp.all(s[1])), body, state, 50)
+    _, J = evaluate(d)
+    (E,) = symmetric_functions(S + _diagonal(d), EXP)
+    return d + _solve(J, 1.0 - xp.linalg.diagonal(E))
+
+
+def _diagonal_jacobian(U: Array, quotients: Array) -> Array:
+    r"""Return the change of the diagonal of exp A by that of A; W are the quotients.
+
+    .. math:: J_{ij} = \sum_{kl} U_{ik}U_{jk}\, W_{kl}\, U_{il}U_{jl}
+    """
+    xp = namespace_of(U)
+    n = U.shape[-1]
+    pairs = xp.reshape(U[..., :, None] * U[..., None, :], (*U.shape[:-1], n * n))
+    weighted = pairs * xp.reshape(quotients, (*U.shape[:-2], 1, n * n))
+    return matmul(weighted, transpose(pairs))
+
+
+class LogScaled(Chart):
+    r"""The logarithm of :math:`\Delta C\Delta`, Δ the positive diagonal for row sums of 1.
+
+    The vector of ones is then an eigenvector, of eigenvalue 1, and the logarithm takes place in its
+    orthogonal complement, with an orthonormal basis Q: :math:`\log(Q^\top\Delta C\Delta Q)`.
+    """
+
+    def to(self, C: Array) -> Array:
+        """Return the entries of the logarithm in the complement."""
+        x = _unit_row_sums(C)
+        (S,) = symmetric_functions(_restrict(x[..., :, None] * C * x[..., None, :]), LOG)
+        return pack(S)
+
+    def back(self, y: Array, n: int) -> Array:
+        """Return the exponential, and divide it by the roots of its diagonal."""
+        (E,) = symmetric_functions(unpack(y, n - 1), EXP)
+        return to_unit_diagonal(symmetric(_extend(E - eye(E)) + eye(E, n)))
+
+    def to_tangent(self, C: Array, dC: Array) -> Array:
+        r"""Return the change of the logarithm, from that of :math:`\Delta C\Delta`."""
+        xp = namespace_of(C, dC)
+        x = _unit_row_sums(C)
+        M, dM = (x[..., :, None] * A * x[..., None, :] for A in (C, symmetric(dC)))
+        u = -_solve(M + eye(M), xp.sum(dM, axis=-1))  # the relative change of Δ
+        dM = dM + u[..., :, None] * M + u[..., None, :] * M
+        return pack(differential(LOG, _restrict(M), congruence(transpose(_helmert(C)), dM)))
+
+    def back_tangent(self, C: Array, dy: Array) -> Array:
+        r"""Return the change of the exponential, and of C with it."""
+        xp = namespace_of(C, dy)
+        n = C.shape[-1]
+        x = _unit_row_sums(C)
+        M = _restrict(x[..., :, None] * C * x[..., None, :])
+        dM = _extend(differential(LOG, M, unpack(dy, n - 1), inverse=True))
+        dC = dM / (x[..., :, None] * x[..., None, :])
+        half = 0.5 * xp.linalg.diagonal(dC)
+        return with_diagonal(dC - (half[..., :, None] + half[..., None, :]) * C, 0.0)
+
+
+def _unit_row_sums(C: Array) -> Array:
+    r"""Return the positive x with :math:`x_i (Cx)_i = 1`: ΔCΔ has row sums one for Δ = diag(x).
+
+    Newton's method for the minimum of :math:`\tfrac12 x^\top Cx - \sum\log x_i`, which is
+    self-concordant: where the decrement λ is large, 1/(1 + λ) of the step leads down and keeps x
+    positive, and a search along the line leads further. The last step, with the Hessian held
+    constant, has the derivative of the limit.
+    """
+    xp, shim = namespace_of(C), backend_of(C)
+    eps = float(xp.finfo(C.dtype).eps)
+    fixed = shim.stop_gradient(C)
+    finite = finite_matrices(fixed)
+    known = xp.where(finite, fixed, eye(fixed))
+
+    def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        x, done = state
+        M = x[..., :, None] * known * x[..., None, :]
+        q = _solve(M + eye(M), 1.0 - xp.sum(M, axis=-1))  # the step, relative to x
+        turn = matmul(M, q[..., None])[..., 0]
+        bend, slope = xp.clip(dot(q, turn), min=0.0), xp.sum(turn, axis=-1)
+        decrement = xp.sqrt(dot(q, q) + bend)
+        t = 1.0 / (1.0 + decrement)
+        for _ in range(6):  # the same method along the line, where it costs next to nothing
+            share = q / (1.0 + t[..., None] * q)
+            gradient = slope + bend * t - xp.sum(share, axis=-1)
+            root = xp.sqrt(bend + dot(share, share))
+            root = xp.where(root > 0, root, 1.0)
+            t = t - gradient / (root * (root + xp.abs(gradient)))
+        t = xp.where(decrement > 0.25, t, 1.0)
+        x = xp.where(done[..., None], x, x * (1.0 + t[..., None] * q))
+        noise = C.shape[-1] * eps * xp.max(xp.abs(M), axis=(-2, -1))  # of the row sums
+        return x, xp.logical_or(done, xp.logical_not(decrement > xp.clip(noise, min=eps**0.5)))
+
+    total = xp.clip(xp.sum(known, axis=(-2, -1)), min=eps)
+    x = xp.sqrt(C.shape[-1] / total)[..., None] * xp.ones_like(known[..., 0])
+    state = (x, total < 0)
+    x, _ = shim.while_loop(lambda s: xp.logical_not(xp.all(s[1])), body, state, 60)
+    H = x[..., :, None] * known * x[..., None, :] + eye(known)
+    x = x * (1.0 + _solve(H, 1.0 - x * matmul(C, x[..., None])[..., 0]))
+    return xp.where(finite[..., 0], x, xp.nan)
+
+
+def _helmert(like: Array, n: int | None = None) -> Array:
+    """Return an orthonormal basis of the vectors of sum zero, as the columns of n × (n−1)."""
+    n = like.shape[-1] if n is None else n
+    k = np.arange(1, n)
+    Q = np.triu(np.ones((n, n - 1)))
+    Q[k, k - 1] = -k
+    return backend_of(like).from_numpy(Q / np.sqrt(k * (k + 1.0)), like)
+
+
+def _restrict(M: Array) -> Array:
+    """Return QᵀMQ; exactly the identity for the identity."""
+    Q = _helmert(M)
+    return eye(M, M.shape[-1] - 1) + matmul(transpose(Q), M - eye(M), Q)
+
+
+def _extend(A: Array) -> Array:
+    """Return QAQᵀ."""
+    Q = _helmert(A, A.shape[-1] + 1)
+    return matmul(Q, A, transpose(Q))
+
+
+# ---------------------------------------------------------------------- helpers
+
+
+def to_unit_diagonal(A: Array) -> Array:
+    """Divide by the roots of the diagonal, of any size; the diagonal of the result is exactly 1."""
+    xp = namespace_of(A)
+    roots = xp.sqrt(xp.linalg.diagonal(A))
+    return with_diagonal(A / (roots[..., :, None] * roots[..., None, :]), 1.0)
+
+
+def _diagonal(d: Array) -> Array:
+    return d[..., None] * eye(d)
+
+
+def _pairs(values: Array) -> tuple[Array, Array]:
+    return values[..., :, None], values[..., None, :]
+
+
+def _log_quotients(values: Array) -> Array:
+    return LOG.quotient(*_pairs(values), None)
+
+
+def _solve(A: Array, b: Array) -> Array:
+    """Return A⁻¹b for vectors b."""
+    return namespace_of(A, b).linalg.solve(A, b[..., None])[..., 0]

@@ -1,0 +1,144 @@
+"""Derivatives of Algorithm 1 with batch statistics, against differences, on every geometry."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+from conftest import GEOMETRIES, cloud
+
+from gyrobn import (
+    Grassmannian,
+    Product,
+    SpecialOrthogonal,
+    batch_stats,
+    frechet,
+    normalize,
+)
+
+
+def turned(seed, *angles_or_values, skew=False):
+    """A matrix with the given eigenvalues, or rotation angles, in a random basis."""
+    values = np.asarray(angles_or_values, dtype=float)
+    n = 2 * len(values) if skew else len(values)
+    basis, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((n, n)))
+    middle = np.diag(values)
+    if skew:
+        middle = np.zeros((n, n))
+        for k, angle in enumerate(values):
+            middle[2 * k + 1, 2 * k], middle[2 * k, 2 * k + 1] = angle, -angle
+    return basis @ middle @ basis.T
+
+
+def with_repeated_spectra(M):
+    """Five points with repeated eigenvalues or principal angles; None for vectors."""
+    if isinstance(M, Grassmannian):
+        rng = np.random.default_rng(0)
+        blocks = []
+        for angle in (0.2, 0.5, 0.5, 0.7, 0.3):
+            Q, _ = np.linalg.qr(rng.standard_normal((max(M.n - M.p, M.p),) * 2))
+            blocks.append(angle * Q[: M.n - M.p, : M.p])
+        return M.from_normal(np.stack(blocks).reshape(5, M.dim))
+    if isinstance(M, SpecialOrthogonal):
+        if M.n % 2:
+            return None
+        X = np.stack([turned(i, *(a for _ in range(M.n // 2)), skew=True) for i, a in ANGLES])
+        rows, columns = np.tril_indices(M.n, -1)
+        return M.from_normal(X[:, rows, columns] * 2**0.5)
+    if M.point_shape == (3, 3) and hasattr(M, "metric"):
+        ones = np.ones((3, 3)) - np.eye(3)
+        if "Correlation" in type(M).__name__:
+            return np.stack([np.eye(3) + r * ones for r in (0.5, 0.2, -0.3, 0.0, 0.7)])
+        return np.stack(
+            [2 * np.eye(3), np.eye(3), turned(0, 1, 1, 3), turned(1, 2, 2, 0.5), np.eye(3) / 3]
+        )
+    if M.point_shape == (2, 2):
+        return np.stack([a * np.eye(2) for a in (0.5, 1.0, 2.0, 0.7, 1.3)])
+    return None
+
+
+ANGLES = ((0, 0.3), (1, 0.6), (2, 0.4), (3, 0.1), (4, 0.5))
+
+
+def samples(M, data):
+    spread = min(0.8, 0.3 * M.convexity_radius)
+    x = cloud(M, 5, spread, np.zeros(())).copy()
+    if data == "with the identity":
+        x[2] = M.origin(x)
+        return x
+    if data == "collapsed":
+        x[:] = x[0]
+        return x
+    return with_repeated_spectra(M) if data == "repeated spectra" else x
+
+
+CASES = [
+    pytest.param(M, data, id=f"{M!r}-{data}")
+    for M in GEOMETRIES
+    for data in ("generic", "with the identity", "repeated spectra", "collapsed")
+    if data != "repeated spectra" or with_repeated_spectra(M) is not None
+]
+
+
+class Case:
+    """Algorithm 1 as a function of one number, which moves samples, bias and scale."""
+
+    def __init__(self, M, data):
+        self.M, self.x = M, samples(M, data)
+        rng = np.random.default_rng(5)
+        self.tangent = M.push(self.x, rng.standard_normal((5, M.dim)))
+        self.bias = M.to_normal(M.random(rng=7, spread=0.3))
+        self.turn = 0.3 * rng.standard_normal(M.dim)
+        self.linear, self.square = rng.standard_normal((2, 5, M.dim))
+
+    def __call__(self, t, convert=np.asarray):
+        M = self.M
+        x = M.exp(convert(self.x), t * convert(self.tangent))
+        bias = M.from_normal(convert(self.bias) + t * convert(self.turn))
+        y = normalize(M, x, batch_stats(M, x), bias, 0.3 + 0.2 * t, eps=1e-2)
+        c = M.to_normal(y)
+        return (convert(self.linear) * c + convert(self.square) * c * c).sum()
+
+    def difference(self, h=1e-4):
+        near, far = self(h) - self(-h), self(2 * h) - self(-2 * h)
+        return float(8 * near - far) / (12 * h)
+
+
+@pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")  # samples about a far identity
+@pytest.mark.parametrize(("M", "data"), CASES)
+def test_normalize(M, data):
+    case = Case(M, data)
+    expected = case.difference()
+    t = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    case(t, torch.as_tensor).backward()
+    assert abs(float(t.grad) - expected) < 1e-6 * abs(expected)
+    found = jax.jit(jax.grad(lambda t: case(t, jax.numpy.asarray)))(0.0)
+    assert abs(float(found) - expected) < 1e-6 * abs(expected)
+
+
+LARGE = [Grassmannian(23, 8), SpecialOrthogonal(18), Product(Grassmannian(23, 8))]
+
+
+@pytest.mark.parametrize("M", LARGE, ids=repr)
+def test_in_a_large_dimension(M):
+    """Where the Hessian is applied by Chebyshev steps instead of being solved."""
+    assert M.dim > 128 - 8
+    case = Case(M, "generic")
+    expected = case.difference()
+    t = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    case(t, torch.as_tensor).backward()
+    assert abs(float(t.grad) - expected) < 1e-6 * abs(expected)
+
+
+@pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_a_number_of_steps_gives_the_same_mean_with_and_without_derivatives(M, steps):
+    x = cloud(M, 5, min(0.8, 0.3 * M.convexity_radius), np.zeros(()))
+    expected = frechet(M, x, steps=steps)
+    leaf = torch.as_tensor(x).clone().requires_grad_(True)
+    found = frechet(M, leaf, steps=steps)
+    assert float(M.dist(found.mean.detach().numpy(), expected.mean)) < 1e-13
+    np.testing.assert_allclose(found.variance.detach(), expected.variance, rtol=1e-12)
+    assert int(found.iterations) == int(expected.iterations) == steps + 1
+    found.variance.sum().backward()
+    assert torch.isfinite(leaf.grad).all()
+    assert float(leaf.grad.abs().max()) > 1e-3
