@@ -42,7 +42,9 @@ def escape_shapes(app, what, name, obj, options, lines):
     for i, line in enumerate(lines):
         parts = re.split("(`+[^`]*`+)", line)
         parts[::2] = [re.sub(r"\*(?=channels|point_shape)", r"\\*", part) for part in parts[::2]]
-        lines[i] = "".join(parts).replace("(n_features_in_,)", r"(n_features_in\_,)")
+        lines[i] = "".join(parts)
+        for link in ("(n_features_in_", "shape of var_"):
+            lines[i] = lines[i].replace(link, link[:-1] + r"\_")
 
 
 # ---------------------------------------------------------------------- the table of geometries

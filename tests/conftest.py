@@ -83,6 +83,33 @@ GEOMETRIES = [M for cls in REGISTRY.values() for M in cls.examples()]
 """Every small instance that the registry offers."""
 
 
+FIRST = [cls.examples()[0] for cls in REGISTRY.values()]
+"""One instance a family."""
+
+
+def geometries_on(lib: Library) -> list[Any]:
+    """Return the instances to test on a library: all of them, on JAX only vectors.
+
+    Outside of jit JAX compiles each operation for each shape, and matrices have many. They meet JAX
+    under jit: test_backends.py holds every operation on every instance to NumPy's result, and
+    test_gradients.py the derivatives to differences.
+    """
+    return [M for M in GEOMETRIES if len(M.point_shape) == 1] if lib.name == "jax" else GEOMETRIES
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """Leave out what :func:`geometries_on` leaves out."""
+    kept, left = [], []
+    for item in items:
+        values = getattr(getattr(item, "callspec", None), "params", {})
+        lib, M = values.get("lib"), values.get("M")
+        known = isinstance(lib, Library) and M in GEOMETRIES
+        (left if known and M not in geometries_on(lib) else kept).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
+
+
 def cloud(M: Any, count: int, spread: float, like: Any, offset: float = 1.0) -> Any:
     """Samples at root mean square distance ``spread`` around a point ``offset`` from the origin."""
     centre = M.random(rng=100, like=like, spread=offset)

@@ -1,0 +1,321 @@
+"""Matrices that are no points, through the estimator: what is said, and what becomes of them."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import Library, host
+
+from gyrobn import SPD, Correlation, Grassmannian, GyroBN, SpecialOrthogonal, batch_stats
+from gyrobn.manifolds.correlation import CHARTS, covariance_to_correlation
+from gyrobn.manifolds.spd import METRICS
+
+wide = pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")
+LIBRARIES = [Library("numpy", "float64"), Library("torch", "float32")]
+
+
+@pytest.fixture(params=LIBRARIES, ids=lambda lib: f"{lib.name}-{lib.dtype}")
+def few(request):
+    """One library a dtype: the others are held to them elsewhere."""
+    return request.param
+
+
+def spoil(M, change, index=4):
+    """Ten good samples of which one is changed."""
+    X = M.random(10, rng=0, spread=0.3)
+    X[index] = change(X[index].copy())
+    return X
+
+
+def entry(i, j, value):
+    def change(A):
+        A[i, j] += value
+        return A
+
+    return change
+
+
+def turned(*values, seed=0):
+    """A symmetric matrix with the given eigenvalues, in a random basis."""
+    Q, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((len(values),) * 2))
+    return Q @ np.diag(values) @ Q.T
+
+
+def correlation(r):
+    return np.asarray([[1.0, r, r], [r, 1.0, r], [r, r, 1.0]])
+
+
+# geometry, what is wrong, how to make it so, and the size of the violation
+CASES = [
+    (SPD(3), "not symmetric", lambda A: turned(1, 2, 4) + 0.4 * np.eye(3, k=1), None),
+    (SPD(3), "indefinite", lambda A: np.diag([2.0, 1.0, -0.5]), 0.25),
+    (SPD(3), "negative definite", lambda A: -np.eye(3), 1.0),
+    (SPD(3), "singular", lambda A: turned(1, 2, 0), 0.0),
+    (SPD(3), "of rank one", lambda A: np.ones((3, 3)), 0.0),
+    (SPD(3), "zero", lambda A: 0 * A, 0.0),
+    (Correlation(3), "not symmetric", lambda A: entry(0, 2, 0.2)(np.eye(3)), 0.2),
+    (Correlation(3), "indefinite", lambda A: correlation(-0.9), 0.8),
+    (Correlation(3), "singular", lambda A: correlation(1.0), 0.0),
+    (Correlation(3), "a diagonal of 1.5", lambda A: entry(1, 1, 0.5)(np.eye(3)), 0.5),
+    (Correlation(3), "a covariance", lambda A: 3.0 * correlation(0.5), 2.0),
+    (Correlation(3), "zero", lambda A: 0 * A, 1.0),
+    (Grassmannian(4, 2), "not orthonormal", lambda A: 1.1 * A, 0.21),
+    (Grassmannian(4, 2), "not orthogonal", lambda A: A @ [[1.0, 0.6], [0.0, 0.8]], 0.6),
+    (Grassmannian(4, 2), "of rank one", lambda A: A[:, [0, 0]], 1.0),
+    (Grassmannian(4, 2), "zero", lambda A: 0 * A, 1.0),
+    (Grassmannian(4, 2, "projector"), "no projector", lambda A: 1.1 * A, 0.2),
+    (Grassmannian(4, 2, "projector"), "of rank three", lambda A: np.diag([1.0, 1, 1, 0]), 1.0),
+    (Grassmannian(4, 2, "projector"), "not symmetric", entry(0, 3, 0.3), None),
+    (SpecialOrthogonal(3), "not orthogonal", lambda A: 1.1 * A, 0.21),
+    (SpecialOrthogonal(3), "a reflection", lambda A: A * [1.0, 1.0, -1.0], 2.0),
+    (SpecialOrthogonal(3), "singular", lambda A: A * [1.0, 1.0, 0.0], 1.0),
+    (SpecialOrthogonal(3), "zero", lambda A: 0 * A, 1.0),
+]
+cases = pytest.mark.parametrize(
+    ("M", "change", "size"),
+    [pytest.param(M, f, size, id=f"{M!r}-{what}") for M, what, f, size in CASES],
+)
+
+
+@cases
+class TestBadSamples:
+    def test_the_error(self, M, change, size, few: Library):
+        X = few.array(spoil(M, change))
+        with pytest.raises(ValueError, match="1 of 10 samples, the first at index 4") as error:
+            GyroBN(M).fit(X)
+        message = str(error.value)
+        assert message.startswith(f"X is off {M!r} by ")
+        assert message.endswith("on_invalid='project' moves such samples onto it")
+        found = float(message.removeprefix(f"X is off {M!r} by ").split(" in ")[0])
+        assert found > few.eps**0.5
+        if size is not None:  # a singular matrix is said to be off by 2√ε
+            assert abs(found - size) < 1e-2 * size + 4 * few.eps**0.5
+
+    @wide
+    def test_projection(self, M, change, size, few: Library):
+        X = few.array(spoil(M, change))
+        bn = GyroBN(M, on_invalid="project").fit(X)
+        assert np.isfinite(host(bn.mean_)).all()
+        assert np.isfinite(host(bn.var_)).all()
+        assert host(M.contains(bn.mean_))
+        Y = bn.transform(X)
+        assert np.isfinite(host(Y)).all()
+        assert host(M.contains(Y)).all()
+        assert Y.dtype == X.dtype
+        good = [k for k in range(10) if k != 4]
+        # the others go in as they are
+        clean = host(X).copy()
+        clean[4] = host(M.project(X))[4]
+        expected = batch_stats(M, few.array(clean))
+        np.testing.assert_array_equal(host(bn.mean_), host(expected.mean))
+        assert host(M.violation(M.project(X)))[good].max() < 100 * few.eps
+
+    def test_in_transform_and_with_channels(self, M, change, size):
+        X = spoil(M, change)
+        bn = GyroBN(M).fit(np.delete(X, 4, axis=0))
+        for method in (bn.transform, bn.inverse_transform):
+            with pytest.raises(ValueError, match="1 of 10 samples, the first at index 4"):
+                method(X)
+        channels = np.stack([np.delete(X, 4, axis=0)[:9], X[1:]], axis=1)
+        with pytest.raises(ValueError, match=r"1 of 18 samples, the first at index \(3, 1\)"):
+            GyroBN(M).fit(channels)
+
+
+GEOMETRIES = [
+    *(SPD(3, metric) for metric in METRICS),
+    *(Correlation(3, metric) for metric in CHARTS),
+    Grassmannian(4, 2),
+    Grassmannian(4, 2, "projector"),
+    SpecialOrthogonal(3),
+]
+geometries = pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+PROJECTORS = Grassmannian(4, 2, "projector")
+
+
+@geometries
+class TestEveryGeometry:
+    @pytest.mark.parametrize("on_invalid", ["raise", "project"])
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+    def test_nan_and_infinity(self, M, value, on_invalid, few: Library):
+        X = M.random(6, rng=0, spread=0.3)
+        X[2, 1, 0] = X[5, 0, 1] = value
+        kind = "NaN" if np.isnan(value) else "inf"
+        message = f"X has {kind} in 2 of 6 samples, the first at index 2: drop or impute"
+        with pytest.raises(ValueError, match=message):
+            GyroBN(M, on_invalid=on_invalid).fit(few.array(X))
+
+    def test_nan_beside_a_bad_sample(self, M):
+        X = M.random(6, rng=0, spread=0.3)
+        X[1] *= -3.0
+        X[2, 1, 0] = np.nan
+        with pytest.raises(ValueError, match="X has NaN in 1 of 6 samples, the first at index 2"):
+            GyroBN(M, on_invalid="project").fit(X)
+        violation = M.violation(X)
+        assert np.isinf(violation[2])
+        assert np.isfinite(violation[[0, 1, 3, 4, 5]]).all()
+
+    def test_shapes(self, M):
+        for shape in ((6, 5, 4), (6, 9), (6, 3, 4), (3, 5, 5)):
+            with pytest.raises(ValueError, match=r"expects X of shape \(N, \*channels, \*\("):
+                GyroBN(M).fit(np.ones(shape))
+        with pytest.raises(ValueError, match="expects X of shape"):  # one point is no batch
+            GyroBN(M).fit(M.random(rng=0))
+
+    def test_good_points_stay(self, M, eager: Library):
+        x = M.random(20, rng=0, like=eager.like, spread=0.8)
+        y = M.project(x)
+        assert host(M.contains(x)).all()
+        if isinstance(M, Grassmannian) and M.representation == "basis":
+            x, y = (host(a) @ np.swapaxes(host(a), -1, -2) for a in (x, y))
+        np.testing.assert_allclose(host(y), host(x), rtol=0, atol=40 * eager.eps)
+
+    def test_projecting_twice_is_projecting_once(self, M):
+        rng = np.random.default_rng(0)
+        A = rng.standard_normal((8, *M.point_shape))
+        once = M.project(A)
+        assert M.contains(once).all()
+        np.testing.assert_allclose(M.project(once), once, rtol=0, atol=1e-13)
+
+    def test_small_errors_are_forgiven(self, M, few: Library):
+        """Half the digits of the dtype: 1e-8 is rounding in float32, and close to it in float64."""
+        x = host(M.random(6, rng=0, spread=0.3))
+        noise = np.random.default_rng(0).standard_normal(x.shape)
+        close = few.array(x + 0.02 * few.eps**0.5 * noise)
+        far = few.array(x + 30.0 * few.eps**0.5 * noise)
+        GyroBN(M).fit(close)
+        with pytest.raises(ValueError, match="of 6 samples, the first at index 0"):
+            GyroBN(M).fit(far)
+
+
+class TestShapes:
+    @pytest.mark.parametrize("name", ["spd", "correlation", "special_orthogonal"])
+    def test_not_square(self, name):
+        with pytest.raises(ValueError, match=rf"X of shape \(6, 3, 4\).* no points of {name}"):
+            GyroBN(name).fit(np.ones((6, 3, 4)))
+
+    def test_too_many_columns(self):
+        for shape in ((6, 3, 4), (6, 3, 3)):
+            with pytest.raises(ValueError, match="smaller than the space"):
+                GyroBN("grassmannian").fit(np.ones(shape))
+
+    @pytest.mark.parametrize("name", ["spd", "correlation", "special_orthogonal", "grassmannian"])
+    def test_tables(self, name):
+        with pytest.raises(ValueError, match="holds no points of"):
+            GyroBN(name).fit(np.ones((6, 4)))
+
+
+class TestWhatTheProjectionDoes:
+    def test_spd_has_a_floor(self):
+        """The nearest symmetric matrix whose eigenvalues are at least √ε of the largest."""
+        A = turned(4.0, 1.0, -2.0) + 0.3 * np.asarray([[0, 1, 0], [-1, 0, 0], [0, 0, 0]])
+        found = SPD(3).project(A)
+        np.testing.assert_allclose(found, turned(4.0, 1.0, 4.0 * 2.0**-26), atol=1e-14)
+        rng = np.random.default_rng(0)
+        distance = np.linalg.norm(found - A)
+        for _ in range(50):
+            B = rng.standard_normal((3, 3)) * 0.1
+            other = found + B + B.T
+            if np.linalg.eigvalsh(other)[0] > 4.0 * 2.0**-26:
+                assert np.linalg.norm(other - A) > distance - 1e-12
+
+    def test_covariance_becomes_its_correlation(self):
+        rng = np.random.default_rng(0)
+        A = rng.standard_normal((6, 3, 9))
+        S = A @ np.swapaxes(A, -1, -2)
+        scales = np.sqrt(np.diagonal(S, axis1=-2, axis2=-1))
+        expected = S / (scales[:, :, None] * scales[:, None, :])
+        for unit in (1.0, 1e-26, 1e20):
+            found = Correlation(3).project(unit * S)
+            np.testing.assert_allclose(found, expected, atol=1e-15)
+            np.testing.assert_allclose(covariance_to_correlation(unit * S), expected, atol=1e-15)
+        np.testing.assert_array_equal(np.diagonal(found, axis1=-2, axis2=-1), 1.0)
+
+    def test_a_basis_of_the_same_span(self):
+        A = np.random.default_rng(0).standard_normal((5, 6, 2))
+        U = Grassmannian(6, 2).project(A)
+        inside = U @ np.swapaxes(U, -1, -2) @ A
+        np.testing.assert_allclose(inside, A, atol=1e-13)
+        P = Grassmannian(6, 2, "projector").project(A @ np.swapaxes(A, -1, -2))
+        np.testing.assert_allclose(P @ A, A, atol=1e-13)
+
+    def test_polar_factor(self):
+        M = SpecialOrthogonal(3)
+        R, S = M.random(rng=0), turned(1.0, 2.0, 0.5)
+        np.testing.assert_allclose(M.project(R @ S), R, atol=1e-14)
+        np.testing.assert_allclose(M.project(1e-200 * R), R, atol=1e-14)
+
+    @pytest.mark.parametrize("M", [*GEOMETRIES, SPD(6), Correlation(6), Grassmannian(47, 10)])
+    def test_float32_comes_back_on_the_manifold(self, M):
+        rng = np.random.default_rng(0)
+        A = rng.standard_normal((20, *M.point_shape)).astype(np.float32)
+        x = M.project(A)
+        assert x.dtype == np.float32
+        assert M.contains(x).all()
+
+    @pytest.mark.parametrize("noise", [0.0, 0.05])
+    @pytest.mark.parametrize(
+        "M",
+        [SPD(3), Correlation(3), Grassmannian(4, 2), PROJECTORS, SpecialOrthogonal(3)],
+        ids=repr,
+    )
+    def test_gradients(self, M, noise, request):
+        """At points, and close to them, against differences; a bad sample spoils no other."""
+        if M is PROJECTORS and noise == 0:
+            reason = "differentiates eigenvectors of repeated eigenvalues, not their projector"
+            request.applymarker(pytest.mark.xfail(reason=reason))
+        rng = np.random.default_rng(0)
+        x = M.random(5, rng=0, spread=0.3) + noise * rng.standard_normal((5, *M.point_shape))
+        v, target = rng.standard_normal((2, *x.shape))
+        x[3] = 0.0
+
+        def value(x):
+            return M.project(x)[:3]
+
+        leaf = torch.as_tensor(x).requires_grad_(True)
+        (value(leaf) * torch.as_tensor(target[:3])).sum().backward()
+        found = np.sum(host(leaf.grad)[:3] * v[:3])
+        h = 1e-5 if noise else 1e-7  # Correlation leaves what is as good as a point alone
+        up, down = (np.sum(value(x + t * v) * target[:3]) for t in (h, -h))
+        if noise or not isinstance(M, Correlation):
+            assert abs(found - (up - down) / (2 * h)) < 1e-5 * (1 + abs(found))
+        assert np.isfinite(found)
+
+
+class TestUnits:
+    @staticmethod
+    def covariances(n=4, count=20, seed=0):
+        A = np.random.default_rng(seed).standard_normal((count, n, 3 * n))
+        return A @ np.swapaxes(A, -1, -2) / (3 * n)
+
+    @pytest.mark.parametrize("metric", METRICS)
+    @pytest.mark.parametrize("unit", [1e-26, 1e-12, 1e15])
+    def test_covariances_in_volts(self, metric, unit, few: Library):
+        S = self.covariances()
+        bn = GyroBN(SPD(4, metric), scale=0.5)
+        Y = host(bn.fit(few.array(unit * S)).transform(few.array(unit * S)))
+        assert np.isfinite(Y).all()
+        if metric != "log_cholesky":
+            expected = host(bn.fit_transform(few.array(S)))
+            np.testing.assert_allclose(Y, expected, atol=2e3 * few.eps)
+            back = host(bn.fit(few.array(unit * S)).inverse_transform(few.array(Y))) / unit
+            np.testing.assert_allclose(back, S, atol=2e4 * few.eps)
+
+    @pytest.mark.parametrize("unit", [1e-26, 1.0, 1e20])
+    def test_violations_do_not_depend_on_the_unit(self, unit):
+        S = self.covariances()
+        S[3, 0, 1] += 0.5 * abs(S[3]).max()
+        with pytest.raises(ValueError, match=r"by 0\.5 in 1 of 20 samples, the first at index 3"):
+            GyroBN(SPD(4)).fit(unit * S)
+        fixed = GyroBN(SPD(4), on_invalid="project").fit(unit * S)
+        expected = GyroBN(SPD(4), on_invalid="project").fit(S)
+        np.testing.assert_allclose(fixed.mean_ / unit, expected.mean_, rtol=1e-10)
+        np.testing.assert_allclose(fixed.var_, expected.var_, rtol=1e-10)
+
+    @pytest.mark.parametrize("unit", [1e-26, 1.0, 1e20])
+    def test_covariances_as_correlations(self, unit):
+        S = self.covariances()
+        with pytest.raises(ValueError, match=r"is off Correlation.* in 20 of 20 samples"):
+            GyroBN(Correlation(4)).fit(unit * S)
+        bn = GyroBN(Correlation(4), on_invalid="project").fit(unit * S)
+        expected = GyroBN(Correlation(4)).fit(covariance_to_correlation(S))
+        np.testing.assert_allclose(bn.mean_, expected.mean_, atol=1e-14)
+        np.testing.assert_allclose(bn.var_, expected.var_, rtol=1e-12)

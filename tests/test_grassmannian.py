@@ -1,0 +1,584 @@
+"""Subspaces: against matrix exponentials, principal angles and the logarithms of the literature."""
+
+import array_api_compat.numpy as xp
+import jax
+import numpy as np
+import pytest
+import scipy.linalg as sl
+import torch
+from conftest import Library, assert_same, host
+
+from gyrobn import Grassmannian, Stats, batch_stats, denormalize, frechet, normalize
+
+SIZES = [(2, 1), (5, 1), (4, 2), (7, 3), (5, 3), (6, 5), (47, 10)]
+sizes = pytest.mark.parametrize(("n", "p"), SIZES, ids=str)
+wide = pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")  # beyond a radius of π/4
+
+
+def skew(M, c):
+    """Ω of normal coordinates: the blocks (0, −Bᵀ) and (B, 0)."""
+    B = c.reshape(M.n - M.p, M.p)
+    return np.block([[np.zeros((M.p, M.p)), -B.T], [B, np.zeros((M.n - M.p,) * 2)]])
+
+
+def projector(U):
+    return U @ np.swapaxes(U, -1, -2)
+
+
+def gap(U, V):
+    """Largest entry of the difference of two projectors: no operation of the library is in it."""
+    return float(abs(projector(U) - projector(V)).max())
+
+
+def orthogonal(n, *batch, seed=0):
+    Q, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((*batch, n, n)))
+    return Q
+
+
+def with_angles(n, theta, seed=0, offset=True):
+    """Two bases at the given principal angles, in general position unless ``offset`` is false."""
+    p = len(theta)
+    U, V = np.eye(n)[:, :p], np.zeros((n, p))
+    V[:p], V[p : 2 * p] = np.diag(np.cos(theta)), np.diag(np.sin(theta))
+    Q = orthogonal(n, seed=seed) if offset else sl.block_diag(np.eye(p), orthogonal(n - p))
+    return Q @ U, Q @ V
+
+
+def points(M, count, *seeds, spread=0.8):
+    """Samples whose bases are not the ones that the library makes."""
+    return [
+        M.random(count, rng=seed, spread=spread) @ orthogonal(M.p, count, seed=100 + seed)
+        for seed in seeds
+    ]
+
+
+class TestTheDirectRotation:
+    @sizes
+    def test_add(self, n, p):
+        M = Grassmannian(n, p)
+        x, y = points(M, 3, 1, 2, spread=1.0)
+        turns = np.stack([sl.expm(skew(M, c)) for c in M.to_normal(x)])
+        np.testing.assert_allclose(M.add(x, y), turns @ y, rtol=0, atol=1e-12)
+        back = np.swapaxes(turns, -1, -2) @ y
+        np.testing.assert_allclose(M.relative(x, y), back, rtol=0, atol=1e-12)
+        assert gap(M.add(x, np.eye(n)[:, :p]), x) < 1e-14
+
+    @sizes
+    def test_scale(self, n, p):
+        M = Grassmannian(n, p)
+        (x,) = points(M, 3, 1, spread=1.0)
+        for t in (-1.7, 0.3, 1.0, 2.5):
+            expected = [sl.expm(t * skew(M, c))[:, :p] for c in M.to_normal(x)]
+            assert gap(M.scale(t, x), np.stack(expected)) < 1e-13
+        assert gap(M.scale(-1.0, x), M.neg(x)) < 1e-14
+        several = M.scale(np.asarray([0.1, 0.5, -2.0]), x)
+        one_by_one = [M.scale(t, u) for t, u in zip((0.1, 0.5, -2.0), x, strict=True)]
+        np.testing.assert_allclose(several, one_by_one, rtol=0, atol=1e-15)
+
+    @sizes
+    def test_exponential_at_the_identity(self, n, p):
+        M = Grassmannian(n, p)
+        c = np.random.default_rng(0).standard_normal((3, M.dim)) * 0.9 / M.dim**0.5
+        x = M.from_normal(c)
+        expected = np.stack([sl.expm(skew(M, row))[:, :p] for row in c])
+        np.testing.assert_allclose(x, expected, rtol=0, atol=1e-14)
+        np.testing.assert_allclose(M.to_normal(x), c, rtol=0, atol=1e-14)
+
+    def test_it_is_the_smallest_rotation(self):
+        """The direct rotation is the product of the two reflections' square root (Davis, Kahan)."""
+        M = Grassmannian(6, 2)
+        (x,) = points(M, 1, 3)
+        (U,), e = x, np.eye(6)[:, :2]
+        reflect_u, reflect_e = (np.eye(6) - 2 * projector(a) for a in (U, e))
+        root = np.real(sl.sqrtm(reflect_u @ reflect_e))
+        y = np.random.default_rng(0).standard_normal((6, 2))
+        np.testing.assert_allclose(M.add(U, y), root @ y, atol=1e-13)
+
+    def test_the_paper_s_block(self):
+        """Ũ₂ = U₂ Q arcsin(Ŝ)/Ŝ Rᵀ with U₁ᵀ = Q S Rᵀ and Ŝ² = 1 − S²."""
+        M = Grassmannian(7, 3)
+        (x,) = points(M, 1, 4)
+        top, bottom = x[0, :3], x[0, 3:]
+        Q, S, Rt = np.linalg.svd(top.T)
+        sine = np.sqrt(1.0 - S * S)
+        expected = bottom @ Q @ np.diag(np.arcsin(sine) / sine) @ Rt
+        np.testing.assert_allclose(M.to_normal(x)[0], expected.reshape(-1), atol=1e-13)
+
+    def test_a_trivialized_bias(self):
+        """Any (n − p)·p numbers are a point."""
+        M = Grassmannian(9, 4)
+        assert M.dim == 5 * 4
+        bias = M.from_normal(10.0 * np.random.default_rng(0).standard_normal(M.dim))
+        assert bias.shape == (9, 4)
+        assert M.violation(bias) < 1e-14
+
+
+SAME = [Grassmannian(7, 3), Grassmannian(5, 3), Grassmannian(4, 1), Grassmannian(47, 10)]
+
+
+@pytest.mark.parametrize("M", SAME, ids=repr)
+class TestOnlyTheSubspaceCounts:
+    @pytest.fixture
+    def data(self, M):
+        """Three sets of points, and the same subspaces by other bases."""
+        x = points(M, 6, 1, 2, 3, spread=0.5)
+        return x, [a @ orthogonal(M.p, 6, seed=seed) for seed, a in enumerate(x)]
+
+    def test_points(self, M, data):
+        operations = {
+            "add": M.add,
+            "neg": lambda x, y: M.neg(x),
+            "scale": lambda x, y: M.scale(0.6, x),
+            "relative": M.relative,
+            "geodesic": lambda x, y: M.geodesic(x, y, 0.3),
+            "coadd": M.coadd,
+            "gyration": lambda x, y: M.gyration(x, y, M.add(y, x)),
+            "project": lambda x, y: M.project(x),
+        }
+        for name, operation in operations.items():
+            (x, y, _), (a, b, _) = data
+            assert gap(operation(x, y), operation(a, b)) < 1e-13, name
+        (x, y, z), (a, b, c) = data
+        assert gap(M.gyration(x, y, z), M.gyration(a, b, c)) < 1e-13
+
+    def test_numbers(self, M, data):
+        (x, y, _), (a, b, _) = data
+        for one, other in (
+            (M.dist(x, y), M.dist(a, b)),
+            (M.norm(x), M.norm(a)),
+            (M.to_normal(x), M.to_normal(a)),
+            (M.relative_normal(x, x[:1]), M.relative_normal(a, a[:1])),
+        ):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-13)
+        assert M.dist(x, a).max() < 1e-14
+
+    @wide
+    def test_statistics_and_normalize(self, M, data):
+        (x, y, _), (a, b, _) = data
+        one, other = batch_stats(M, x), batch_stats(M, a)
+        assert gap(one.mean, other.mean) < 1e-13
+        np.testing.assert_allclose(other.var, one.var, rtol=1e-13)
+        bias, same = y[0], b[0]
+        for function in (normalize, denormalize):
+            out = function(M, x, one, bias, 0.4)
+            assert gap(out, function(M, a, other, same, 0.4)) < 1e-13
+        seeded = frechet(M, a, init=same)
+        assert gap(seeded.mean, one.mean) < 1e-12
+
+    def test_tangent_vectors_turn_with_the_basis(self, M, data):
+        (x, y, z), (a, b, _) = data
+        turn, turn_y = (np.swapaxes(s, -1, -2) @ t for s, t in ((x, a), (y, b)))
+        v, u = M.log(x, y), M.log(x, z)
+        assert abs(np.swapaxes(x, -1, -2) @ v).max() < 1e-14  # horizontal
+        np.testing.assert_allclose(M.log(a, b), v @ turn, atol=1e-13)
+        assert gap(M.exp(a, u @ turn), M.exp(x, u)) < 1e-13
+        np.testing.assert_allclose(M.inner(a, u @ turn, v @ turn), M.inner(x, u, v), atol=1e-13)
+        np.testing.assert_allclose(M.inner(x, u, v), np.sum(u * v, axis=(-2, -1)), atol=1e-13)
+        moved = M.transport(a, b, u @ turn)
+        np.testing.assert_allclose(moved, M.transport(x, y, u) @ turn_y, atol=1e-13)
+        np.testing.assert_allclose(M.transport(x, x, u), u, atol=1e-13)
+
+
+def bendokat(U, Y):
+    """Algorithm 5.3 of Bendokat, Zimmermann and Absil: the logarithm by two SVDs."""
+    Q, _, Rt = np.linalg.svd(Y.T @ U)
+    best = Y @ Q @ Rt
+    P, S, Tt = np.linalg.svd(best - U @ (U.T @ best), full_matrices=False)
+    return P @ np.diag(np.arcsin(np.minimum(S, 1.0))) @ Tt
+
+
+class TestLiterature:
+    @sizes
+    def test_logarithm(self, n, p):
+        M = Grassmannian(n, p)
+        x, y = points(M, 4, 1, 2, spread=0.6)
+        for U, Y in zip(x, y, strict=True):
+            v = M.log(U, Y)
+            np.testing.assert_allclose(v, bendokat(U, Y), rtol=0, atol=1e-12)
+            # the paper's: (I − UUᵀ) Y (UᵀY)⁻¹ = H Σ Rᵀ, Log = H arctan(Σ) Rᵀ
+            A = (Y - U @ (U.T @ Y)) @ np.linalg.inv(U.T @ Y)
+            H, S, Rt = np.linalg.svd(A, full_matrices=False)
+            np.testing.assert_allclose(v, H @ np.diag(np.arctan(S)) @ Rt, rtol=0, atol=1e-11)
+
+    @sizes
+    def test_exponential(self, n, p):
+        """Edelman, Arias and Smith: Exp_U(HΣRᵀ) = U R cos(Σ) Rᵀ + H sin(Σ) Rᵀ."""
+        M = Grassmannian(n, p)
+        x, y = points(M, 4, 1, 2, spread=0.6)
+        for U, v in zip(x, 1.9 * M.log(x, y), strict=True):
+            H, S, Rt = np.linalg.svd(v, full_matrices=False)
+            expected = U @ Rt.T @ np.diag(np.cos(S)) @ Rt + H @ np.diag(np.sin(S)) @ Rt
+            assert gap(M.exp(U, v), expected) < 1e-13
+
+    @pytest.mark.parametrize("spread", [0.6, 1.4])  # the second where left reduction fails
+    @pytest.mark.parametrize(("n", "p"), [(5, 1), (7, 3), (5, 3), (47, 10)])
+    def test_transport(self, n, p, spread):
+        """Edelman, Arias and Smith, theorem 2.4; and the pole ladder, exact by symmetry."""
+        M = Grassmannian(n, p)
+        x, y, z = points(M, 12, 1, 2, 3, spread=spread)
+        moved = M.transport(x, y, M.log(x, z))
+        for U, Y, v, found in zip(x, y, M.log(x, z), moved, strict=True):
+            H, S, Rt = np.linalg.svd(bendokat(U, Y), full_matrices=False)
+            end = U @ Rt.T @ np.diag(np.cos(S)) @ Rt + H @ np.diag(np.sin(S)) @ Rt
+            along = -U @ Rt.T @ np.diag(np.sin(S)) @ H.T + H @ np.diag(np.cos(S)) @ H.T
+            expected = along @ v + v - H @ (H.T @ v)
+            np.testing.assert_allclose(found, expected @ (end.T @ Y), atol=1e-12)
+        middle = M.geodesic(x, y, 0.5)
+        small = 0.2 * M.log(x, z)
+        mirrored = M.exp(middle, -M.log(middle, M.exp(x, small)))
+        np.testing.assert_allclose(-M.log(y, mirrored), 0.2 * moved, atol=1e-12)
+
+    @pytest.mark.parametrize(("n", "p"), [(4, 2), (9, 3), (47, 10)])
+    def test_distance_is_the_norm_of_the_principal_angles(self, n, p):
+        M = Grassmannian(n, p)
+        x, y = points(M, 5, 1, 2, spread=1.2)
+        angles = np.stack([sl.subspace_angles(U, Y) for U, Y in zip(x, y, strict=True)])
+        np.testing.assert_allclose(M.dist(x, y), np.linalg.norm(angles, axis=-1), atol=1e-13)
+
+    @pytest.mark.parametrize("size", [1e-3, 1e-6, 1e-10, 1e-14])
+    def test_nearly_equal_subspaces(self, size):
+        M, theta = Grassmannian(8, 3), size * np.asarray([1.0, 0.5, 2.0])
+        expected = np.linalg.norm(theta)
+        _, V = with_angles(8, theta, offset=False)
+        np.testing.assert_allclose(M.norm(V), expected, rtol=1e-14)  # from the identity: all digits
+        np.testing.assert_allclose(M.norm(V @ orthogonal(3)), expected, rtol=0, atol=1e-15)
+        U, V = with_angles(8, theta)  # elsewhere, those that the coordinates hold
+        assert abs(M.dist(U, V) - expected) < 2e-15
+        assert abs(M.dist(U, V @ orthogonal(3)) - expected) < 2e-15
+        assert abs(np.linalg.norm(sl.subspace_angles(U, V)) - expected) < 4e-15
+
+    @pytest.mark.parametrize("delta", [1e-3, 1e-7, 1e-10, 1e-13, 0.0])
+    def test_nearly_orthogonal_directions(self, delta):
+        M, theta = Grassmannian(8, 3), np.pi / 2 - np.asarray([delta, 0.4, delta])
+        for offset in (False, True):
+            U, V = with_angles(8, theta, offset=offset)
+            assert abs(M.dist(U, V) - np.linalg.norm(theta)) < 2e-15
+            v = M.log(U, V)
+            assert abs(np.linalg.norm(v) - np.linalg.norm(theta)) < 1e-13
+            assert gap(M.exp(U, v), V) < 1e-14
+
+
+class TestTheCutLocus:
+    @pytest.mark.parametrize(("n", "p"), [(2, 1), (4, 2), (7, 3)])
+    def test_orthogonal_subspaces(self, n, p, eager: Library):
+        M = Grassmannian(n, p)
+        U, V = with_angles(n, np.full(p, np.pi / 2), seed=3)
+        U, V = eager.array(U), eager.array(V)
+        for x, y in ((U, V), (M.origin(U), eager.array(np.eye(n)[:, n - p :]))):
+            v = M.log(x, y)
+            assert np.isfinite(host(v)).all()
+            assert abs(np.linalg.norm(host(v)) - np.pi / 2 * p**0.5) < 20 * eager.eps
+            assert gap(host(M.exp(x, v)), host(y)) < 20 * eager.eps
+            assert gap(host(M.geodesic(x, y, 1.0)), host(y)) < 20 * eager.eps
+            half = M.geodesic(x, y, 0.5)
+            np.testing.assert_allclose(
+                host(M.dist(x, half)), np.pi / 4 * p**0.5, rtol=20 * eager.eps
+            )
+
+    def test_gradients_are_finite(self):
+        M = Grassmannian(4, 2)
+        x = torch.eye(4, dtype=torch.float64)[:, 2:].requires_grad_(True)
+        e = torch.eye(4, dtype=torch.float64)[:, :2]
+        for value in (M.dist(e, x), M.scale(0.5, x).sum(), M.add(x, e).sum(), M.log(e, x).sum()):
+            (slope,) = torch.autograd.grad(value, x)
+            assert torch.isfinite(slope).all()
+
+    def test_the_diameter(self):
+        """With 2p > n the angles beyond n − p are zero."""
+        M = Grassmannian(5, 3)
+        x = np.eye(5)[:, 2:]
+        assert abs(M.norm(x) - np.pi / 2 * 2**0.5) < 1e-15
+        assert abs(Grassmannian(47, 10).norm(np.eye(47)[:, 37:]) - 4.967) < 1e-3
+
+
+class TestRepeatedPrincipalAngles:
+    @pytest.mark.parametrize("theta", [[0.7] * 3, [0.7, 0.0, 0.0], [0.0] * 3, [1.2, 1.2, 0.3]])
+    def test_values(self, theta):
+        M, theta = Grassmannian(8, 3), np.asarray(theta)
+        U, V = with_angles(8, theta)
+        assert abs(M.dist(U, V) - np.linalg.norm(theta)) < 1e-14
+        expected = sl.expm(0.4 * skew(M, M.to_normal(V)))[:, :3]
+        assert gap(M.scale(0.4, V), expected) < 1e-13
+        np.testing.assert_allclose(M.log(U, V), bendokat(U, V), atol=1e-13)
+
+    @pytest.mark.parametrize("theta", [[0.7, 0.7], [0.7, 0.0], [0.0, 0.0]])
+    def test_derivatives(self, theta):
+        """Of the square of a distance, and of a multiple, by the point and by the multiplier."""
+        M = Grassmannian(5, 2)
+        U, V = with_angles(5, theta, seed=2)
+        rng = np.random.default_rng(0)
+        tangent = M.push(V, rng.standard_normal(M.dim))
+        target = rng.standard_normal((5, 5))
+
+        def function(s, convert):
+            x = M.exp(convert(V), s * convert(tangent))
+            y = M.scale(0.4 + s, M.relative(convert(U), x))
+            return M.dist(convert(U), x) ** 2 + (y @ y.T * convert(target)).sum()
+
+        def difference(h=1e-3):
+            near, far = (function(k, np.asarray) - function(-k, np.asarray) for k in (h, 2 * h))
+            return (8 * near - far) / (12 * h)
+
+        s = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        function(s, torch.as_tensor).backward()
+        assert abs(float(s.grad) - difference()) < 1e-8
+
+
+def cayley(X):
+    """The approximation of the published code: nearly exp(−2X) where exp(X) is meant."""
+    eye = np.eye(X.shape[-1])
+    return (eye - X) @ np.linalg.inv(eye + X)
+
+
+@wide
+class TestThePublishedApproximation:
+    M = Grassmannian(47, 10)
+
+    def test_it_is_that(self):
+        X = skew(self.M, np.full(self.M.dim, 1e-4))
+        np.testing.assert_allclose(cayley(X), sl.expm(-2 * X), atol=1e-7)
+        assert abs(cayley(X) - sl.expm(X)).max() > 1e-4
+
+    def test_it_leaves_the_mean_far_from_the_identity(self):
+        M = self.M
+        x = M.add(M.random(rng=1, spread=1.5), M.random(30, rng=0, spread=0.5))
+        stats = batch_stats(M, x)
+        centre = cayley(skew(M, -M.to_normal(stats.mean)))
+        centred = centre @ x
+        factor = 1.0 / np.sqrt(stats.var + 1e-5)
+        multiples = np.stack([factor * skew(M, c) for c in M.to_normal(centred)])
+        theirs = batch_stats(M, cayley(multiples)[..., :10])
+        assert M.norm(theirs.mean) > 1.0
+        assert abs(theirs.var - 1.0) > 0.5
+        assert M.norm(batch_stats(M, centred).mean) > 1.0
+        ours = batch_stats(M, normalize(M, x, stats))
+        assert M.norm(ours.mean) < 1e-8
+        np.testing.assert_allclose(ours.var, stats.var / (stats.var + 1e-5), rtol=1e-10)
+
+    @pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    @pytest.mark.parametrize("name", ["numpy", "torch"])
+    def test_homogeneity(self, name, dtype, spread):
+        M, library = self.M, Library(name, dtype)
+        x = M.random(30, rng=0, like=library.like, spread=spread)
+        x = M.add(M.random(rng=1, like=library.like), x)
+        bias = M.random(rng=2, like=library.like)
+        stats = batch_stats(M, x)
+        mean, var = batch_stats(M, normalize(M, x, stats, bias, 0.6, 1e-3))
+        assert float(M.dist(mean, bias)) < 1e3 * library.eps
+        v = float(stats.var)
+        np.testing.assert_allclose(float(var), 0.36 * v / (v + 1e-3), rtol=1e3 * library.eps)
+
+
+PROJECTORS = pytest.mark.parametrize(("n", "p"), [(4, 1), (6, 2), (5, 3)])
+
+
+def derivative(U, V):
+    """The tangent vector at UUᵀ that V at U is."""
+    VUt = V @ np.swapaxes(U, -1, -2)
+    return VUt + np.swapaxes(VUt, -1, -2)
+
+
+@PROJECTORS
+class TestProjectors:
+    def test_points_and_numbers(self, n, p):
+        M, N = Grassmannian(n, p), Grassmannian(n, p, "projector")
+        assert (N.point_shape, N.dim, N.blocks) == ((n, n), M.dim, M.blocks)
+        np.testing.assert_array_equal(N.origin(np.zeros(())), np.diag([1.0] * p + [0.0] * (n - p)))
+        x, y, z = points(M, 5, 1, 2, 3, spread=0.6)
+        P, Q, R = (projector(a) for a in (x, y, z))
+        for name, arguments in {
+            "add": 2,
+            "neg": 1,
+            "relative": 2,
+            "coadd": 2,
+            "gyration": 3,
+            "project": 1,
+        }.items():
+            found = getattr(N, name)(*(P, Q, R)[:arguments])
+            expected = projector(getattr(M, name)(*(x, y, z)[:arguments]))
+            np.testing.assert_allclose(found, expected, atol=1e-13, err_msg=name)
+        np.testing.assert_allclose(N.scale(0.7, P), projector(M.scale(0.7, x)), atol=1e-13)
+        middle = projector(M.geodesic(x, y, 0.3))
+        np.testing.assert_allclose(N.geodesic(P, Q, 0.3), middle, atol=1e-13)
+        for name in ("norm", "to_normal"):
+            np.testing.assert_allclose(getattr(N, name)(P), getattr(M, name)(x), atol=1e-13)
+        for name in ("dist", "relative_normal"):
+            found, expected = getattr(N, name)(P, Q), getattr(M, name)(x, y)
+            np.testing.assert_allclose(found, expected, atol=1e-13, err_msg=name)
+        c = M.to_normal(x)
+        np.testing.assert_allclose(N.from_normal(c), projector(M.from_normal(c)), atol=1e-13)
+
+    def test_tangent_vectors(self, n, p):
+        M, N = Grassmannian(n, p), Grassmannian(n, p, "projector")
+        x, y, z = points(M, 5, 1, 2, 3, spread=0.6)
+        P, Q, R = (projector(a) for a in (x, y, z))
+        u, v = M.log(x, y), M.log(x, z)
+        np.testing.assert_allclose(N.log(P, Q), derivative(x, u), atol=1e-13)
+        A, B = derivative(x, u), derivative(x, v)
+        np.testing.assert_allclose(N.exp(P, B), R, atol=1e-13)
+        np.testing.assert_allclose(N.inner(P, A, B), np.sum(u * v, axis=(-2, -1)), atol=1e-13)
+        half_trace = 0.5 * np.trace(A @ B, axis1=-2, axis2=-1)
+        np.testing.assert_allclose(N.inner(P, A, B), half_trace, atol=1e-13)
+        moved = derivative(y, M.transport(x, y, v))
+        np.testing.assert_allclose(N.transport(P, Q, B), moved, atol=1e-13)
+
+    @wide
+    def test_statistics_and_normalize(self, n, p):
+        M, N = Grassmannian(n, p), Grassmannian(n, p, "projector")
+        x = M.add(M.random(rng=5, spread=0.5), M.random(12, rng=6, spread=0.3))
+        w = np.linspace(0.5, 2.0, 12)
+        one, other = batch_stats(M, x, w), batch_stats(N, projector(x), w)
+        np.testing.assert_allclose(other.mean, projector(one.mean), atol=1e-13)
+        np.testing.assert_allclose(other.var, one.var, rtol=1e-12)
+        bias = M.random(rng=7, spread=0.4)
+        out = normalize(M, x, one, bias, 0.3)
+        found = normalize(N, projector(x), other, projector(bias), 0.3)
+        np.testing.assert_allclose(found, projector(out), atol=1e-13)
+        back = denormalize(N, found, other, projector(bias), 0.3)
+        np.testing.assert_allclose(back, projector(x), atol=1e-13)
+
+
+DECOMPOSITIONS = ("svd", "svdvals", "eigh", "eigvalsh")
+
+
+class TestCost:
+    """Nothing is n × n, and no decomposition but QR is of n × p matrices."""
+
+    M = Grassmannian(23, 4)
+
+    @pytest.fixture
+    def seen(self, monkeypatch):
+        """Record the shapes that go into and come out of every function of NumPy's namespace."""
+        shapes = []
+
+        def watch(place, name, function):
+            def watched(*args, **kwargs):
+                result = function(*args, **kwargs)
+                outputs = result if isinstance(result, tuple) else (result,)
+                inputs = [np.shape(a) for a in args if isinstance(a, np.ndarray)]
+                made = [np.shape(a) for a in outputs if isinstance(a, np.ndarray)]
+                shapes.append((name, inputs, made))
+                return result
+
+            monkeypatch.setattr(place, name, watched)
+
+        for place in (xp, xp.linalg):
+            for name in dir(place):
+                function = getattr(place, name)
+                plain = callable(function) and not isinstance(function, type)
+                if plain and not name.startswith("_") and name != "finfo":
+                    watch(place, name, function)
+        return shapes
+
+    def check(self, seen):
+        n, p = self.M.n, self.M.p
+        assert {"matmul"} <= {name for name, _, _ in seen}
+        for name, inputs, made in seen:
+            for shape in (*inputs, *made):
+                assert list(shape).count(n) < 2, (name, shape)
+            if name in DECOMPOSITIONS:
+                assert inputs[0][-2:] == (p, p), (name, inputs)
+
+    def test_operations(self, seen):
+        M = self.M
+        x, y, z = (M.random(6, rng=seed, spread=0.4) for seed in (1, 2, 3))
+        seen.clear()
+        M.add(x, y)
+        M.relative(x, y)
+        M.neg(x)
+        M.scale(0.5, x)
+        M.dist(x, y)
+        M.geodesic(x, y, 0.5)
+        M.gyration(x, y, z)
+        M.exp(x, M.log(x, y))
+        M.violation(x)
+        M.project(x)
+        self.check(seen)
+
+    def test_normalize(self, seen):
+        M = self.M
+        x = M.random(6, rng=1, spread=0.4)
+        seen.clear()
+        stats = batch_stats(M, x)
+        normalize(M, x, stats, x[0], 0.4)
+        self.check(seen)
+
+    def test_the_watch_sees(self, seen):
+        x = projector(self.M.random(rng=0))
+        xp.matmul(x, x)
+        with pytest.raises(AssertionError):
+            self.check(seen)
+        seen.clear()
+        xp.linalg.svd(self.M.random(rng=0))
+        with pytest.raises(AssertionError):
+            self.check(seen)
+
+
+class TestTheMean:
+    def test_of_lines_in_the_plane(self):
+        """Gr(2, 1) is a circle of length π: means of angles."""
+        M, angles = Grassmannian(2, 1), np.asarray([0.3, 0.5, 1.0, -0.1])
+        x = np.stack([np.cos(angles), np.sin(angles)], axis=-1)[..., None]
+        x = x * np.asarray([1.0, -1.0, -1.0, 1.0])[:, None, None]
+        result = frechet(M, x)
+        mean, expected = result.mean, angles.mean()
+        assert gap(mean, np.asarray([[np.cos(expected)], [np.sin(expected)]])) < 1e-14
+        np.testing.assert_allclose(result.variance, np.var(angles), rtol=1e-13)
+
+    @wide
+    @pytest.mark.parametrize(("n", "p"), [(7, 3), (5, 3), (47, 10)])
+    def test_first_order_condition(self, n, p):
+        M = Grassmannian(n, p)
+        x = M.add(M.random(rng=1), M.random(20, rng=2, spread=0.6))
+        w = np.linspace(0.2, 1.0, 20)
+        result = frechet(M, x, w)
+        logs = np.stack([bendokat(result.mean, U) for U in x])
+        gradient = np.tensordot(w / w.sum(), logs, 1)
+        assert result.converged
+        assert np.linalg.norm(gradient) < 1e-13
+        np.testing.assert_allclose(
+            result.variance, np.sum(w / w.sum() * np.sum(logs**2, axis=(1, 2))), rtol=1e-13
+        )
+
+    @wide
+    def test_orthogonal_complements(self):
+        """U ↦ U⊥ is an isometry of Gr(n, p) to Gr(n, n − p)."""
+        M, N = Grassmannian(6, 2), Grassmannian(6, 4)
+        x = M.add(M.random(rng=1), M.random(10, rng=2, spread=0.4))
+        other = np.stack([sl.null_space(U.T) for U in x])
+        one, two = frechet(M, x), frechet(N, other)
+        np.testing.assert_allclose(one.variance, two.variance, rtol=1e-12)
+        assert abs(projector(one.mean) + projector(two.mean) - np.eye(6)).max() < 1e-13
+
+
+class TestConstruction:
+    def test_sizes(self):
+        for arguments, message in {
+            (3, 3): "smaller than the space, got p=3, n=3",
+            (3, 4): "smaller than the space",
+            (0, 1): "positive integer",
+            (3, 0): "positive integer",
+            (3, 1, "projection"): "must be 'basis' or 'projector', got 'projection'",
+        }.items():
+            with pytest.raises(ValueError, match=message):
+                Grassmannian(*arguments)
+
+    def test_shapes(self, eager: Library):
+        M, N = Grassmannian(5, 2), Grassmannian(5, 2, "projector")
+        x = M.random(3, rng=0, like=eager.like)
+        with pytest.raises(ValueError, match=r"expects arrays of shape \(\.\.\., 5, 5\)"):
+            N.add(x, x)
+        with pytest.raises(ValueError, match=r"expects coordinates of shape \(\.\.\., 6\)"):
+            M.from_normal(eager.array(np.zeros(5)))
+        assert Grassmannian.for_shape((9, 5, 2)) == M
+        with pytest.raises(ValueError, match="a basis is a matrix"):
+            Grassmannian.for_shape((5,))
+        assert_same(M, M.project(3.0 * x), x, 100 * eager.eps)
+
+    def test_running_statistics_are_constants_under_jit(self):
+        M = Grassmannian(5, 2)
+        x = M.random(4, rng=0, spread=0.4)
+        stats = Stats(*(jax.numpy.asarray(a) for a in batch_stats(M, x)))
+        found = jax.jit(lambda x: normalize(M, x, stats))(jax.numpy.asarray(x))
+        assert gap(host(found), normalize(M, x, batch_stats(M, x))) < 1e-13

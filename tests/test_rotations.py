@@ -1,0 +1,461 @@
+"""Rotations: against SciPy's exponentials, logarithms and rotations, and mpmath close to π."""
+
+import functools
+
+import jax
+import mpmath
+import numpy as np
+import pytest
+import scipy.linalg as sl
+import torch
+from conftest import Library, host
+from scipy.spatial.transform import Rotation
+
+from gyrobn import SpecialOrthogonal, Stats, batch_stats, denormalize, frechet, normalize
+
+SIZES = (2, 3, 4, 5, 8)
+sizes = pytest.mark.parametrize("n", SIZES)
+wide = pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")
+
+
+def skew(n, c):
+    """The skew matrix whose entries below the diagonal are c/√2."""
+    X = np.zeros((n, n))
+    X[np.tril_indices(n, -1)] = c / 2**0.5
+    return X - X.T
+
+
+def logarithm(R):
+    X = np.real(sl.logm(R))
+    return 0.5 * (X - X.T)
+
+
+@functools.cache
+def basis(n, seed):
+    """A random orthogonal matrix in 50 digits."""
+    with mpmath.workdps(50):
+        entries = np.random.default_rng(seed).standard_normal((n, n))
+        return mpmath.qr(mpmath.matrix(entries.tolist()))[0]
+
+
+@functools.cache
+def exact(n, *angles, seed=0):
+    """A rotation by the angles in planes in general position, in 50 digits, then rounded."""
+    with mpmath.workdps(50):
+        Q = basis(n, seed)
+        middle = mpmath.eye(n)
+        for k, angle in enumerate(angles):
+            c, s = mpmath.cos(angle), mpmath.sin(angle)
+            i, j = 2 * k, 2 * k + 1
+            middle[i, i], middle[i, j], middle[j, i], middle[j, j] = c, -s, s, c
+        return np.asarray((Q * middle * Q.T).tolist(), dtype=float)
+
+
+def below_pi(delta):
+    """π − δ in 50 digits."""
+    with mpmath.workdps(50):
+        return mpmath.pi - mpmath.mpf(delta)
+
+
+class TestAgainstScipy:
+    @sizes
+    def test_exponential_and_logarithm(self, n):
+        M = SpecialOrthogonal(n)
+        assert M.dim == n * (n - 1) // 2
+        c = np.random.default_rng(0).standard_normal((6, M.dim)) / M.dim**0.5 * 2.0
+        x = M.from_normal(c)
+        expected = np.stack([sl.expm(skew(n, row)) for row in c])
+        np.testing.assert_allclose(x, expected, rtol=0, atol=1e-14)
+        np.testing.assert_allclose(M.to_normal(x), c, rtol=0, atol=1e-13)
+        for R, row in zip(x, c, strict=True):
+            np.testing.assert_allclose(logarithm(R), skew(n, row), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(M.norm(x), np.linalg.norm(c, axis=-1), rtol=1e-14)
+
+    @sizes
+    def test_at_another_point(self, n):
+        M = SpecialOrthogonal(n)
+        x, y = (M.random(4, rng=seed, spread=1.3) for seed in (1, 2))
+        v = M.log(x, y)
+        for R, S, found in zip(x, y, v, strict=True):
+            np.testing.assert_allclose(found, R @ logarithm(R.T @ S), rtol=0, atol=1e-12)
+            np.testing.assert_allclose(
+                M.exp(R, 0.7 * found), R @ sl.expm(0.7 * logarithm(R.T @ S)), rtol=0, atol=1e-13
+            )
+            assert abs(M.dist(R, S) - np.linalg.norm(logarithm(R.T @ S))) < 1e-12
+        np.testing.assert_allclose(M.inner(x, v, v), np.sum(v * v, axis=(-2, -1)), rtol=1e-13)
+
+    def test_rotations_of_space(self):
+        M, there = SpecialOrthogonal(3), Rotation.random(50, rng=np.random.default_rng(0))
+        x = there.as_matrix()
+        vectors = there.as_rotvec()  # the axis times the angle
+        np.testing.assert_allclose(M.norm(x), 2**0.5 * there.magnitude(), atol=1e-13)
+        # below the diagonal of the skew matrix: (z, −y, x)
+        expected = 2**0.5 * vectors[:, [2, 1, 0]] * [1.0, -1.0, 1.0]
+        np.testing.assert_allclose(M.to_normal(x), expected, atol=1e-12)
+        np.testing.assert_allclose(M.scale(0.3, x), (there**0.3).as_matrix(), atol=1e-13)
+        np.testing.assert_allclose(M.add(x[:25], x[25:]), (there[:25] * there[25:]).as_matrix())
+        between = there[:25].inv() * there[25:]
+        np.testing.assert_allclose(M.dist(x[:25], x[25:]), 2**0.5 * between.magnitude(), atol=1e-13)
+
+    def test_the_plane_is_a_circle(self):
+        M, angles = SpecialOrthogonal(2), np.asarray([0.2, 1.0, -0.7, 0.4])
+        x = Rotation.from_euler("z", angles[:, None]).as_matrix()[:, :2, :2]
+        np.testing.assert_allclose(M.to_normal(x)[:, 0], 2**0.5 * angles, atol=1e-15)
+        stats = batch_stats(M, x)
+        np.testing.assert_allclose(M.to_normal(stats.mean), [2**0.5 * angles.mean()], atol=1e-15)
+        np.testing.assert_allclose(stats.var, 2.0 * np.var(angles), rtol=1e-14)
+        assert M.gyrocommutative
+        assert not SpecialOrthogonal(3).gyrocommutative
+
+
+DELTAS = ["1e-2", "1e-4", "1e-6", "1e-7", "1e-8", "1e-9", "1e-10", "1e-11", "1e-12", "1e-13", "0"]
+
+
+def round_trip(M, x, length, tolerance=1e-13):
+    c = M.to_normal(x)
+    assert np.isfinite(c).all()
+    assert abs(np.linalg.norm(c) - length) < tolerance
+    np.testing.assert_allclose(M.from_normal(c), x, rtol=0, atol=1e-12)
+    half = M.scale(0.5, x)
+    np.testing.assert_allclose(half @ half, x, rtol=0, atol=1e-12)
+
+
+class TestCloseToPi:
+    @pytest.mark.parametrize("delta", DELTAS)
+    @pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_one_plane(self, n, delta, seed):
+        angle = below_pi(delta)
+        round_trip(SpecialOrthogonal(n), exact(n, angle, seed=seed), 2**0.5 * float(angle))
+
+    @pytest.mark.parametrize("delta", DELTAS)
+    @pytest.mark.parametrize("n", [4, 5, 8])
+    def test_two_planes(self, n, delta):
+        M, angle = SpecialOrthogonal(n), below_pi(delta)
+        # in two planes at once, a turn by π − 1e-13 may be told from one by π + 1e-13, or not
+        round_trip(M, exact(n, angle, angle), 2.0 * float(angle), tolerance=4e-13)
+        other = below_pi("1e-9")
+        round_trip(M, exact(n, angle, other), 2**0.5 * np.hypot(float(angle), float(other)))
+        round_trip(M, exact(n, angle, 1.0), 2**0.5 * np.hypot(float(angle), 1.0))
+
+    @pytest.mark.parametrize("n", [2, 4, 6])
+    def test_minus_the_identity(self, n):
+        round_trip(SpecialOrthogonal(n), -np.eye(n), np.pi * n**0.5)
+
+    @pytest.mark.parametrize("n", [3, 4, 5])
+    def test_half_turns_about_the_axes(self, n):
+        M = SpecialOrthogonal(n)
+        for i in range(n):
+            for j in range(i):
+                signs = np.ones(n)
+                signs[[i, j]] = -1.0
+                round_trip(M, np.diag(signs), 2**0.5 * np.pi)
+
+    def test_the_axis(self):
+        """Until π − 1e-7 the axis is as good as the entries allow."""
+        M = SpecialOrthogonal(3)
+        for delta in DELTAS[:4]:
+            angle = float(below_pi(delta))
+            axis = np.asarray([0.6, -0.48, 0.64])
+            with mpmath.workdps(50):
+                K = mpmath.matrix([[0, -0.64, -0.48], [0.64, 0, -0.6], [0.48, 0.6, 0]])
+                K = K / mpmath.sqrt(K[1, 0] ** 2 + K[2, 0] ** 2 + K[2, 1] ** 2)
+                a = below_pi(delta)
+                R = mpmath.eye(3) + mpmath.sin(a) * K + (1 - mpmath.cos(a)) * K * K
+                R = np.asarray(R.tolist(), dtype=float)
+            c = M.to_normal(R)
+            expected = angle * 2**0.5 * axis[[2, 1, 0]] * [1.0, -1.0, 1.0]
+            np.testing.assert_allclose(c, expected, rtol=0, atol=1e-13)
+
+    @pytest.mark.parametrize("delta", ["1e-2", "1e-3", "1e-4", "1e-6", "0"])
+    @pytest.mark.parametrize(("n", "planes"), [(3, 1), (4, 1), (4, 2), (5, 2)])
+    def test_float32(self, n, planes, delta):
+        M, angle = SpecialOrthogonal(n), below_pi(delta)
+        x = exact(n, *(angle for _ in range(planes))).astype(np.float32)
+        c = M.to_normal(x)
+        assert c.dtype == np.float32
+        assert abs(np.linalg.norm(c) - (2 * planes) ** 0.5 * float(angle)) < 3e-5
+        np.testing.assert_allclose(M.from_normal(c), x, rtol=0, atol=1e-4)
+
+    def test_in_a_batch(self, eager: Library):
+        """Bad and good rotations together: none spoils another."""
+        M = SpecialOrthogonal(4)
+        batch = np.stack([exact(4, 1.0), -np.eye(4), np.eye(4), exact(4, below_pi("1e-9"), 0.1)])
+        x = eager.array(batch)
+        together = host(M.to_normal(x))
+        for i in range(4):
+            np.testing.assert_allclose(
+                host(M.norm(x[i, ...])), np.linalg.norm(together[i]), atol=100 * eager.eps
+            )
+        np.testing.assert_allclose(host(M.from_normal(M.to_normal(x))), batch, atol=1e4 * eager.eps)
+
+
+class TestCloseToTheIdentity:
+    @sizes
+    @pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-8, 1e-12, 1e-15])
+    def test_relative_accuracy(self, n, size):
+        M = SpecialOrthogonal(n)
+        c = size * np.random.default_rng(n).standard_normal(M.dim)
+        with mpmath.workdps(50):
+            x = np.asarray(mpmath.expm(mpmath.matrix(skew(n, c).tolist())).tolist(), dtype=float)
+        assert np.linalg.norm(M.to_normal(x) - c) < 1e-14 * np.linalg.norm(c)
+        assert abs(M.norm(x) / np.linalg.norm(c) - 1.0) < 1e-14
+        np.testing.assert_allclose(M.from_normal(c), x, rtol=0, atol=n * 4e-16)
+        np.testing.assert_allclose(M.to_normal(M.from_normal(c)), c, rtol=1e-13, atol=1e-16)
+        assert M.norm(np.eye(n)) == 0.0
+
+    def test_close_rotations(self):
+        M, x = SpecialOrthogonal(5), SpecialOrthogonal(5).random(rng=0)
+        c = 1e-9 * np.random.default_rng(0).standard_normal(10)
+        y = M.add(x, M.from_normal(c))
+        np.testing.assert_allclose(M.relative_normal(x, y), c, rtol=0, atol=3e-15)
+
+
+class TestInvariance:
+    @sizes
+    def test_distance_from_both_sides(self, n, eager: Library):
+        M = SpecialOrthogonal(n)
+        x, y, z = (M.random(5, rng=seed, like=eager.like, spread=1.5) for seed in (1, 2, 3))
+        expected = host(M.dist(x, y))
+        for one, other in (
+            (M.add(z, x), M.add(z, y)),
+            (M.add(x, z), M.add(y, z)),
+            (M.neg(x), M.neg(y)),
+        ):
+            np.testing.assert_allclose(host(M.dist(one, other)), expected, atol=1e3 * eager.eps)
+
+    def test_gyrations_do_nothing(self):
+        M = SpecialOrthogonal(4)
+        x, y, z = (M.random(5, rng=seed) for seed in (1, 2, 3))
+        np.testing.assert_allclose(M.gyration(x, y, z), z)
+        np.testing.assert_allclose(M.coadd(x, y), x @ y, atol=1e-15)
+
+    @sizes
+    def test_transport(self, n):
+        """The pole ladder, which is exact on a symmetric space, with SciPy's exp and log."""
+        M = SpecialOrthogonal(n)
+        x, y, z = (M.random(3, rng=seed, spread=1.0) for seed in (1, 2, 3))
+        v = 0.3 * M.log(x, z)
+        for R, S, w, found in zip(x, y, v, M.transport(x, y, v), strict=True):
+            middle = R @ sl.expm(0.5 * logarithm(R.T @ S))
+            end = R @ sl.expm(R.T @ w)
+            mirrored = middle @ end.T @ middle
+            np.testing.assert_allclose(found, -S @ logarithm(S.T @ mirrored), atol=1e-12)
+            assert abs(S.T @ found + found.T @ S).max() < 1e-13  # tangent
+
+    def test_transport_by_many_small_steps(self):
+        """∇ᵥY = ½[X, Y] for fields that translate: the connection, integrated."""
+        M = SpecialOrthogonal(3)
+        x, y, z = (M.random(rng=seed, spread=1.0) for seed in (1, 2, 3))
+        X, Y = logarithm(x.T @ y), logarithm(x.T @ z)
+        steps = 2000
+        for _ in range(steps):  # Y' = −½[X, Y], by the midpoint rule
+            middle = Y - 0.25 / steps * (X @ Y - Y @ X)
+            Y = Y - 0.5 / steps * (X @ middle - middle @ X)
+        np.testing.assert_allclose(M.transport(x, y, M.log(x, z)), y @ Y, atol=1e-7)
+
+
+class TestNormalization:
+    @pytest.mark.parametrize("n", [3, 5])
+    def test_liebn(self, n):
+        """B expm(s/√(v² + ε) logm(MᵀR)), by SciPy; the mean by a fixed point of its own."""
+        M = SpecialOrthogonal(n)
+        x = M.add(M.random(rng=1, spread=1.0), M.random(12, rng=2, spread=0.6))
+        mean = x[0]
+        for _ in range(12):
+            mean = mean @ sl.expm(np.mean([logarithm(mean.T @ R) for R in x], axis=0))
+        logs = np.stack([logarithm(mean.T @ R) for R in x])
+        var = np.mean(np.sum(logs**2, axis=(1, 2)))
+        stats = batch_stats(M, x)
+        np.testing.assert_allclose(stats.mean, mean, atol=1e-12)
+        np.testing.assert_allclose(stats.var, var, rtol=1e-12)
+        bias, s, eps = M.random(rng=3), 0.7, 1e-3
+        t = s / np.sqrt(var + eps)
+        expected = np.stack([bias @ sl.expm(t * X) for X in logs])
+        out = normalize(M, x, stats, bias, s, eps)
+        np.testing.assert_allclose(out, expected, atol=1e-12)
+        np.testing.assert_allclose(denormalize(M, out, stats, bias, s, eps), x, atol=1e-12)
+        again = batch_stats(M, out)
+        np.testing.assert_allclose(again.mean, bias, atol=1e-12)
+        np.testing.assert_allclose(again.var, s * s * var / (var + eps), rtol=1e-12)
+
+    @wide
+    @sizes
+    def test_first_order_condition(self, n):
+        M, w = SpecialOrthogonal(n), np.linspace(0.2, 1.0, 20)
+        x = M.add(M.random(rng=1, spread=1.5), M.random(20, rng=2, spread=1.2))
+        result = frechet(M, x, w)
+        assert result.converged
+        logs = np.stack([logarithm(result.mean.T @ R) for R in x])
+        gradient = np.tensordot(w / w.sum(), logs, 1)
+        assert np.linalg.norm(gradient) < 1e-12
+        assert abs(result.mean @ result.mean.T - np.eye(n)).max() < 1e-14
+        others = M.add(result.mean, M.random(20, rng=3, spread=0.05))
+        spread = np.sum(w[:, None] / w.sum() * M.dist(x[:, None], others) ** 2, axis=0)
+        assert (spread > result.variance).all()
+
+    def test_it_is_not_the_chordal_mean(self):
+        x = SpecialOrthogonal(3).random(20, rng=2, spread=1.5)
+        chordal = Rotation.from_matrix(x).mean().as_matrix()
+        M = SpecialOrthogonal(3)
+        mean, var = batch_stats(M, x)
+        assert M.dist(mean, chordal) > 1e-4
+        assert np.mean(M.dist(chordal, x) ** 2) > var
+
+    @pytest.mark.parametrize(
+        ("name", "dtype"), [("numpy", "float64"), ("numpy", "float32"), ("torch", "float32")]
+    )
+    @sizes
+    def test_homogeneity(self, n, name, dtype):
+        M, library = SpecialOrthogonal(n), Library(name, dtype)
+        x = M.random(25, rng=2, like=library.like, spread=0.5)
+        x = M.add(M.random(rng=1, like=library.like, spread=2.0), x)
+        bias = M.random(rng=3, like=library.like, spread=3.0)
+        stats = batch_stats(M, x)
+        mean, var = batch_stats(M, normalize(M, x, stats, bias, 0.5, 1e-3))
+        assert float(M.dist(mean, bias)) < 100 * library.eps
+        v = float(stats.var)
+        np.testing.assert_allclose(float(var), 0.25 * v / (v + 1e-3), rtol=200 * library.eps)
+
+
+class TestProjection:
+    @sizes
+    def test_the_nearest_rotation(self, n):
+        M, rng = SpecialOrthogonal(n), np.random.default_rng(n)
+        for _ in range(10):
+            A = rng.standard_normal((n, n))
+            found = M.project(A)
+            assert M.violation(found) < 1e-14
+            U, s, Vt = np.linalg.svd(A)
+            signs = np.ones(n)
+            signs[-1] = np.sign(np.linalg.det(U @ Vt))
+            np.testing.assert_allclose(found, (U * signs) @ Vt, atol=1e-12 / s[-1])
+            if signs[-1] > 0:
+                np.testing.assert_allclose(found, sl.orthogonal_procrustes(np.eye(n), A)[0])
+
+    def test_a_reflection(self, eager: Library):
+        M = SpecialOrthogonal(3)
+        x = host(M.random(4, rng=0)) * np.asarray([1.0, 1.0, -1.0])  # determinant −1
+        x = eager.array(x)
+        assert (host(M.violation(x)) > 1.9).all()
+        assert not host(M.contains(x)).any()
+        y = M.project(x)
+        assert (host(M.violation(y)) < 20 * eager.eps).all()
+        np.testing.assert_allclose(np.linalg.det(host(y)), 1.0, atol=1e-5)
+
+    def test_good_points_stay(self, eager: Library):
+        M = SpecialOrthogonal(5)
+        x = M.random(6, rng=0, like=eager.like, spread=2.0)
+        np.testing.assert_allclose(host(M.project(x)), host(x), rtol=0, atol=20 * eager.eps)
+
+    def test_drift(self):
+        """A hundred products in float32, projected: the nearest rotation to each is close."""
+        M = SpecialOrthogonal(3)
+        step, x = M.random(rng=0).astype(np.float32), np.eye(3, dtype=np.float32)
+        for _ in range(100):
+            x = M.add(x, step)
+        assert M.violation(x) > 1e-6
+        assert M.violation(M.project(x)) < 1e-6
+        assert abs(M.project(x) - x).max() < 1e-4
+
+
+def finite_slopes(M, x):
+    """Gradients of a distance, a multiple and a projection by the rotation x."""
+    leaf = torch.as_tensor(x).clone().requires_grad_(True)
+    start = torch.eye(M.n, dtype=torch.float64)
+    found = []
+    for value in (
+        M.dist(start, leaf) ** 2,
+        M.dist(start, leaf),
+        M.scale(0.4, leaf).sum(),
+        M.log(start, leaf).sum(),
+        M.project(leaf).sum(),
+    ):
+        (slope,) = torch.autograd.grad(value, leaf)
+        assert torch.isfinite(slope).all()
+        found.append(slope.numpy())
+    return found
+
+
+class TestGradients:
+    @pytest.mark.parametrize("n", [2, 3, 4, 5])
+    def test_at_the_identity(self, n):
+        M = SpecialOrthogonal(n)
+        square, distance, multiple, log, _ = finite_slopes(M, np.eye(n))
+        np.testing.assert_allclose(square, 0.0, atol=1e-15)
+        np.testing.assert_allclose(distance, 0.0, atol=1e-15)
+        for h in (1.0, -1.0):  # along a skew matrix: by 0.4 h and by h
+            X = skew(n, h * np.arange(1.0, M.dim + 1))
+            assert abs(np.sum(multiple * X) - 0.4 * X.sum()) < 1e-13
+            assert abs(np.sum(log * X) - X.sum()) < 1e-13
+
+    @pytest.mark.parametrize("n", [2, 3, 4, 5])
+    @pytest.mark.parametrize("delta", ["1e-1", "1e-2", "1e-3"])
+    def test_close_to_pi(self, n, delta):
+        """Along tangent vectors, against differences of the SciPy logarithm's squared norm."""
+        M, x = SpecialOrthogonal(n), exact(n, below_pi(delta))
+        square, _, multiple, _, _ = finite_slopes(M, x)
+        X = skew(n, np.random.default_rng(0).standard_normal(M.dim))
+        h = 1e-4 * float(delta)
+        ends = [x @ sl.expm(k * h * X) for k in (1, -1)]
+        lengths = [np.sum(logarithm(R) ** 2) for R in ends]
+        slope = (lengths[0] - lengths[1]) / (2 * h)
+        assert abs(np.sum(square * (x @ X)) - slope) < 1e-5 * (1.0 + abs(slope))
+        powers = [sl.expm(0.4 * logarithm(R)).sum() for R in ends]
+        slope = (powers[0] - powers[1]) / (2 * h)
+        assert abs(np.sum(multiple * (x @ X)) - slope) < 1e-5 * (1.0 + abs(slope))
+
+    @pytest.mark.parametrize("delta", ["1e-6", "1e-9", "1e-13", "0"])
+    @pytest.mark.parametrize("planes", [1, 2])
+    def test_finite_at_pi(self, delta, planes):
+        angle = below_pi(delta)
+        for n in (4, 5):
+            finite_slopes(SpecialOrthogonal(n), exact(n, *(angle for _ in range(planes))))
+        finite_slopes(SpecialOrthogonal(4), -np.eye(4))
+
+    def test_jax(self):
+        M = SpecialOrthogonal(3)
+        x = np.stack([np.eye(3), exact(3, 1.0), exact(3, below_pi("1e-2"))])
+        slope = jax.jit(jax.grad(lambda x: (M.dist(np_eye(), x) ** 2).sum()))(jax.numpy.asarray(x))
+        expected = np.stack([finite_slopes(M, R)[0] for R in x])
+        np.testing.assert_allclose(slope, expected, atol=1e-9)
+
+
+def np_eye():
+    return jax.numpy.eye(3, dtype=jax.numpy.float64)
+
+
+class TestConstruction:
+    def test_sizes(self):
+        for n, message in ((1, "at least 2, got 1"), (0, "positive integer"), (2.5, "positive")):
+            with pytest.raises(ValueError, match=message):
+                SpecialOrthogonal(n)
+        assert SpecialOrthogonal.for_shape((7, 4, 4)) == SpecialOrthogonal(4)
+        with pytest.raises(ValueError, match="a rotation is a square matrix"):
+            SpecialOrthogonal.for_shape((4, 3))
+
+    def test_nan_stays_with_its_sample(self, eager: Library):
+        M = SpecialOrthogonal(4)
+        x = host(M.random(3, rng=0))
+        x[1, 2, 0] = np.nan
+        x = eager.array(x)
+        for result in (M.to_normal(x), M.scale(0.5, x), M.norm(x), M.violation(x)):
+            good = np.isfinite(host(result).reshape(3, -1)).all(axis=-1)
+            assert good.tolist() == [True, False, True]
+
+    @wide
+    def test_a_warning_beyond_half_the_way_round(self):
+        M = SpecialOrthogonal(3)
+        x = exact(3, 2.5)
+        batch = np.stack([np.eye(3), x, x @ x])
+        with pytest.warns(UserWarning, match=r"need a ball of radius .*, beyond the 2\.221"):
+            batch_stats(M, batch)
+
+    def test_statistics_with_channels(self):
+        M = SpecialOrthogonal(3)
+        x = M.random(10, 2, rng=0, spread=0.5)
+        stats = batch_stats(M, x)
+        out = normalize(M, x, stats, scale=np.asarray([0.2, 0.4]))
+        for k, s in enumerate((0.2, 0.4)):
+            one = Stats(stats.mean[k], stats.var[k])
+            np.testing.assert_allclose(out[:, k], normalize(M, x[:, k], one, scale=s), atol=1e-15)
