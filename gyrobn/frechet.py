@@ -47,6 +47,7 @@ def frechet(
     max_iter: int = 64,
     init: Array | None = None,
     steps: int | None = None,
+    mean_gradient: str = "implicit",
 ) -> FrechetResult:
     r"""Find the Fréchet mean and variance of samples on a manifold.
 
@@ -73,13 +74,17 @@ def frechet(
     steps
         Take just so many Newton steps and no convergence test, as in the paper's experiments. The
         derivative is then that of the last step, from where the others led.
+    mean_gradient
+        ``"implicit"``: the mean has its exact derivative. ``"detach"``: it is a constant, and the
+        variance has the derivative of the mean squared distance to it.
 
     Returns
     -------
     FrechetResult
         Mean, variance, iterations, residual, converged. The mean and the variance carry the exact
         first and second derivatives with respect to the samples, the weights and the curvature on
-        torch and JAX, whatever the number of iterations was.
+        torch and JAX, whatever the number of iterations was. (Where a geometry uses functions of
+        matrices, the second derivative raises an error.)
 
     Examples
     --------
@@ -98,6 +103,8 @@ def frechet(
         raise ValueError(
             f"max_iter must be at least 1 and steps at least 0, got {max_iter}, {steps}"
         )
+    if mean_gradient not in ("implicit", "detach"):
+        raise ValueError(f"mean_gradient must be 'implicit' or 'detach', got {mean_gradient!r}")
     if init is not None:
         check_floating(x, init)
         wanted = (
@@ -112,14 +119,19 @@ def frechet(
     frozen = shim.stop_gradient(y), shim.stop_gradient(w)
     start = None if init is None else shim.stop_gradient(manifold.to_inside(init))
     slopes = shim.differentiable(y, w, *space.learnable())
-    if steps is not None and slopes:
+    implicit = slopes and mean_gradient == "implicit"
+    if steps is not None and implicit:
         result = _last_step(space, y, w, constant, frozen, tol, start, steps)
     else:
         result, radius = _solve(constant, *frozen, tol, max_iter, start, steps)
         if not shim.hides_values(result.mean) and steps is None:
-            warn(constant, repr(manifold), frozen[0], result, radius, max_iter)
-        if slopes:
+            warn(manifold, constant, frozen[0], result, radius, max_iter)
+        if implicit:
             result = _differentiable(space, y, w, constant, frozen, result)
+        elif slopes:
+            mean = _onto(space, constant, result.mean)
+            variance = _variance(space, space.relative_normal(mean, y), w)
+            result = result._replace(variance=variance)
     result = result._replace(mean=manifold.from_inside(result.mean))
     if len(manifold.blocks) == 1:
         result = result._replace(variance=result.variance[..., 0])
@@ -195,6 +207,13 @@ def _solve(
     steps: int | None,
 ) -> tuple[FrechetResult, Array]:
     """Run the loop on samples (N, *channels, *point_shape); also return the largest distance."""
+    parts = manifold.parts(x) if init is None else manifold.parts(x, init)
+    if len(parts) > 1:  # no factor waits for another
+        found = [
+            _solve(space, samples, w, tol, max_iter, begin[0] if begin else None, steps)
+            for space, samples, *begin in parts
+        ]
+        return _join(manifold, found)
     xp = namespace_of(x)
     eps = float(xp.finfo(x.dtype).eps)
     point = (None,) * len(manifold.point_shape)
@@ -277,6 +296,37 @@ def _solve(
     return FrechetResult(mean, variance, state.count, residual, converged), xp.sqrt(state.far)
 
 
+def _join(
+    manifold: GyroSpace, found: list[tuple[FrechetResult, Array]]
+) -> tuple[FrechetResult, Array]:
+    """Put the results of a product's factors together."""
+    results, radii = zip(*found, strict=True)
+    xp = namespace_of(radii[0])
+    first, *rest = results
+    count, converged, square, far = (
+        first.iterations,
+        first.converged,
+        first.residual * first.residual,
+        radii[0] * radii[0],
+    )
+    for result, radius in zip(rest, radii[1:], strict=True):
+        count = xp.maximum(count, result.iterations)
+        converged = xp.logical_and(converged, result.converged)
+        square = square + result.residual * result.residual
+        far = far + radius * radius
+    mean = manifold.join(*(r.mean for r in results))
+    variance = xp.concat([r.variance for r in results], axis=-1)
+    return FrechetResult(mean, variance, count, xp.sqrt(square), converged), xp.sqrt(far)
+
+
+def _onto(manifold: GyroSpace, constant: GyroSpace, mean: Array) -> Array:
+    """Return the mean, which is a constant, as the point it is at the learnable curvature.
+
+    The points of some models move when the curvature changes.
+    """
+    return mean if manifold is constant else manifold.project(mean)
+
+
 def _small(
     manifold: GyroSpace, mean: Array, variance: Array, residual: Array, tol: float | None
 ) -> Array:
@@ -299,8 +349,8 @@ def _differentiable(
     The steps hardly change the value. Under a perturbation δ of the data the first leaves an error
     of order δ², the second of order δ³: so the derivatives of order one and two are exact.
     """
-    mean = result.mean
-    hessian = constant.hessian(constant.relative_normal(mean, frozen[0]), frozen[1])
+    mean = _onto(manifold, constant, result.mean)
+    hessian = constant.hessian(constant.relative_normal(result.mean, frozen[0]), frozen[1])
     for _ in range(2):
         g = weighted_sum(w, manifold.relative_normal(mean, x))
         step = hessian.solve(g, exact=True)
@@ -320,19 +370,22 @@ def _last_step(
     steps: int,
 ) -> FrechetResult:
     """Take all steps but one as constants, and that one, H held constant, with its derivative."""
-    xp = namespace_of(x)
+    xp, stop_gradient = namespace_of(x), backend_of(x).stop_gradient
     if steps == 0:
         mean = manifold.start(x, w) if init is None else init
     else:
-        mean = _solve(constant, *frozen, tol, 1, init, steps - 1)[0].mean
-        hessian = constant.hessian(constant.relative_normal(mean, frozen[0]), frozen[1])
-        g = weighted_sum(w, manifold.relative_normal(mean, x))
-        step = hessian.solve(g, exact=False)
+        if steps > 1:
+            mean = _solve(constant, *frozen, tol, 1, init, steps - 1)[0].mean
+        else:
+            mean = constant.start(*frozen) if init is None else init
+        c = manifold.relative_normal(mean, x)
+        hessian = constant.hessian(stop_gradient(c), frozen[1])
+        step = hessian.solve(weighted_sum(w, c), exact=False)
         mean = manifold.relative(manifold.neg(mean), manifold.from_normal(step))
     c = manifold.relative_normal(mean, x)
     g = weighted_sum(w, c)
     residual, variance = safe_sqrt(manifold.by_block(g * g)), _variance(manifold, c, w)
     converged = xp.all(_small(manifold, mean, variance, residual, tol), axis=-1)
-    total = backend_of(x).stop_gradient(safe_sqrt(xp.sum(residual * residual, axis=-1)))
+    total = stop_gradient(safe_sqrt(xp.sum(residual * residual, axis=-1)))
     count = xp.full(total.shape, steps + 1, dtype=xp.int32, device=device_of(x))
     return FrechetResult(mean, variance, count, total, converged)

@@ -1,4 +1,4 @@
-r"""GyroSpace: six primitives a geometry supplies, and everything that follows from them, once.
+r"""GyroSpace: the primitives a geometry supplies, and everything that follows from them, once.
 
 A geometry is a symmetric space with an identity :math:`e` whose left gyrotranslations are
 isometries. All of it is written in *normal coordinates at e*: the coordinates of
@@ -25,10 +25,11 @@ __all__ = ["GyroSpace"]
 class GyroSpace(ABC):
     """Base of every geometry.
 
-    A subclass states ``point_shape`` and ``dim``, writes :meth:`origin`, :meth:`add`,
-    :meth:`neg`, :meth:`to_normal`, :meth:`from_normal`, :meth:`push`, :meth:`pull`,
-    :meth:`project`, :meth:`violation` and :meth:`hessian`, and may override anything else where
-    it knows a faster or more accurate form; the law tests hold the override to the derived one.
+    A subclass states ``point_shape``, ``dim``, :meth:`for_shape` and :meth:`examples`, writes
+    :meth:`origin`, :meth:`add`, :meth:`neg`, :meth:`to_normal`, :meth:`from_normal`, :meth:`push`,
+    :meth:`pull`, :meth:`project`, :meth:`violation` and :meth:`hessian`, and may override anything
+    else where it knows a faster or more accurate form; the law tests hold the override to the
+    derived one.
 
     Every operation broadcasts over leading axes and keeps library, dtype and device.
     """
@@ -113,6 +114,9 @@ class GyroSpace(ABC):
         r"""Gyroaddition.
 
         .. math:: x \oplus y = \operatorname{Exp}_x(PT_{e \to x}(\operatorname{Log}_e y))
+
+        On a group it is the product: then left translation takes the place of parallel transport,
+        here and in :meth:`push` and :meth:`pull`.
         """
 
     @abstractmethod
@@ -285,6 +289,11 @@ class GyroSpace(ABC):
     def parts(self, *points: Array) -> list[tuple["GyroSpace", *tuple[Array, ...]]]:
         """Return the factors of a product, each with its part of the points; else the one space."""
         return [(self, *points)]
+
+    def join(self, *parts: Array) -> Array:
+        """Put the points of a product's factors into one array; else return the one there is."""
+        (x,) = parts
+        return x
 
     def by_block(self, squares: Array) -> Array:
         """Sum values of the normal coordinates over each block: (..., dim) to (..., blocks)."""

@@ -84,6 +84,7 @@ def normalize(
     bias: Array | None = None,
     scale: Array | float = 1.0,
     eps: float = 1e-5,
+    clamp: float | None = None,
 ) -> Array:
     r"""Normalize a batch: :math:`\beta \oplus (s/\sqrt{v^2+\epsilon} \odot (\ominus\mu \oplus x))`.
 
@@ -103,6 +104,9 @@ def normalize(
         Standard deviation s to give the output, a number or an array of the variance's shape.
     eps
         Added to the variance, so that a collapsed batch stays finite.
+    clamp
+        Largest factor :math:`s/\sqrt{v^2+\epsilon}` to multiply by, if any; where it applies, the
+        variance of the output is smaller than the theorem's.
 
     Examples
     --------
@@ -115,7 +119,7 @@ def normalize(
     >>> bool(abs(mean).max() < 1e-12), round(float(var), 4)
     (True, 0.25)
     """
-    factor = _factor(x, stats, scale, eps)
+    factor = _factor(x, stats, scale, eps, clamp)
     return manifold.standardize(x, stats.mean, factor, bias)
 
 
@@ -126,6 +130,7 @@ def denormalize(
     bias: Array | None = None,
     scale: Array | float = 1.0,
     eps: float = 1e-5,
+    clamp: float | None = None,
 ) -> Array:
     r"""Undo :func:`normalize`.
 
@@ -134,18 +139,21 @@ def denormalize(
 
     Parameters
     ----------
-    manifold, x, stats, bias, scale, eps
+    manifold, x, stats, bias, scale, eps, clamp
         As they were given to :func:`normalize`; ``scale`` may not be zero.
     """
-    factor = 1.0 / _factor(x, stats, scale, eps)
+    factor = 1.0 / _factor(x, stats, scale, eps, clamp)
     centre = manifold.origin(x) if bias is None else bias
     return manifold.standardize(x, centre, factor, stats.mean)
 
 
-def _factor(x: Array, stats: Stats, scale: Array | float, eps: float) -> Array:
-    """Return s/√(v²+ε) in the dtype of x."""
+def _factor(x: Array, stats: Stats, scale: Array | float, eps: float, clamp: float | None) -> Array:
+    """Return s/√(v²+ε), at most ``clamp``, in the dtype of x."""
     if not eps >= 0:
         raise ValueError(f"eps must not be negative, got {eps}")
+    if clamp is not None and not clamp > 0:
+        raise ValueError(f"clamp must be positive, got {clamp}")
     xp = namespace_of(x, stats.mean, stats.var)
     check_floating(x, stats.mean, stats.var)
-    return scalars_like(scale, x) / xp.sqrt(stats.var + eps)
+    factor = scalars_like(scale, x) / xp.sqrt(stats.var + eps)
+    return factor if clamp is None else xp.clip(factor, max=clamp)

@@ -14,12 +14,10 @@ from typing import Any
 
 from gyrobn.backends import Array, namespace_of
 
-__all__ = ["arc", "cosine", "cotangent", "safe_sqrt", "sinc", "sinc_slope"]
+__all__ = ["SINC", "arc", "cosine", "cotangent", "safe_sqrt", "sinc", "sinc_slope"]
 
 # Taylor coefficients in u, and the |u| below which eight of them are exact to float64.
-_SINC = tuple(
-    (-1.0) ** n / f for n, f in enumerate((1, 6, 120, 5040, 362880, 39916800, 6227020800))
-)
+SINC = tuple((-1.0) ** n / f for n, f in enumerate((1, 6, 120, 5040, 362880, 39916800, 6227020800)))
 _ARC = (1.0, 1 / 6, 3 / 40, 5 / 112, 35 / 1152, 63 / 2816, 231 / 13312, 143 / 10240)
 _COTANGENT = (1.0, -1 / 3, -1 / 45, -2 / 945, -1 / 4725, -2 / 93555, -1382 / 638512875)
 
@@ -47,13 +45,13 @@ def cosine(u: Array, sign: int | None) -> Array:
 def sinc(u: Array, sign: int | None) -> Array:
     r"""Return :math:`\sin_K(a)/a`: :math:`\sin\sqrt{u}/\sqrt{u}`, or sinh for negative u."""
     xp = namespace_of(u)
-    return _analytic(u, sign, _SINC, 0.1, lambda a: xp.sin(a) / a, lambda a: xp.sinh(a) / a)
+    return _analytic(u, sign, SINC, 0.1, lambda a: xp.sin(a) / a, lambda a: xp.sinh(a) / a)
 
 
 def sinc_slope(u: Array, sign: int | None) -> Array:
     r"""Return the derivative of :func:`sinc` by u, :math:`(\cos_K(a) - \sin_K(a)/a)/(2u)`."""
     xp = namespace_of(u)
-    series = tuple(n * c for n, c in enumerate(_SINC))[1:]
+    series = tuple(n * c for n, c in enumerate(SINC))[1:]
     return _analytic(
         u,
         sign,

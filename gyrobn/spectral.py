@@ -8,10 +8,8 @@ without the cancellation that the quotient itself suffers where x and y are clos
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from gyrobn.backends import Array, namespace_of
-from gyrobn.scalar import arc, cosine, sinc, sinc_slope
+from gyrobn.scalar import SINC, arc, cosine, safe_sqrt, sinc
 
 __all__ = [
     "ANGLE",
@@ -102,30 +100,67 @@ def reciprocal_above(one: float) -> Spectral:
     )
 
 
-def _analytic(
-    value: Callable[[Array, Any], Array],
-    derivative: Callable[[Array, Any], Array],
-    slope: Callable[[Array, Any], Array] | None = None,
-) -> Spectral:
-    """Return the function, with quotients by Gauss quadrature of the derivative where x ≈ y.
+# ---------------------------------------------------------------------- functions of an angle
 
-    Between points closer than a tenth of the scale on which the function changes, five nodes are
-    exact to float64; between others the quotient itself loses one digit.
-    """
+# A function of c = cos θ is one of θ², and there cos θ and sinc θ = sin θ/θ are entire. With the
+# mean m and half the difference h of two angles, a² − b² = 4mh, and
+#
+#     cos a − cos b = −2 sin m sin h,    sin a − sin b = 2 cos m sin h
+#
+# give the quotients by θ² without a difference of close numbers; those by c are ratios of them.
 
-    def quotient(x: Array, y: Array, t: Any) -> Array:
-        xp = namespace_of(x)
-        gap = x - y
-        close = xp.abs(gap) < 0.1 / (1.0 if t is None else 1.0 + t * t)
-        nodes, weights = np.polynomial.legendre.leggauss(5)
-        middle, half = 0.5 * (x + y), 0.5 * xp.where(close, gap, 0.0)
-        inner = 0.0
-        for node, weight in zip(nodes, weights, strict=True):
-            inner = inner + 0.5 * float(weight) * derivative(middle + float(node) * half, t)
-        direct = (value(x, t) - value(y, t)) / xp.where(close, 1.0, gap)
-        return xp.where(close, inner, direct)
 
-    return Spectral(value, quotient, slope)
+def _angle(c: Array) -> Array:
+    """Return θ from its cosine, with every digit at small angles; 0 for c > 1, by rounding."""
+    xp = namespace_of(c)
+    return xp.atan2(xp.sqrt(xp.clip((1.0 - c) * (1.0 + c), min=0.0)), c)
+
+
+def _sinc(a: Array) -> Array:
+    xp = namespace_of(a)
+    nothing = xp.astype(a == 0, a.dtype)
+    return (xp.sin(a) + nothing) / (a + nothing)
+
+
+def _cosine_quotient(a: Array, b: Array) -> Array:
+    """Return (cos a − cos b)/(a² − b²)."""
+    return -0.5 * _sinc(0.5 * (a + b)) * _sinc(0.5 * (a - b))
+
+
+def _sinc_quotient(a: Array, b: Array) -> Array:
+    """Return (sinc a − sinc b)/(a² − b²), by the series where both angles are small."""
+    xp = namespace_of(a)
+    m = 0.5 * (a + b)
+    near = m * m < 0.09
+    mean = 0.5 * _sinc(a) + 0.5 * _sinc(b)
+    away = (xp.cos(m) * _sinc(0.5 * (a - b)) - mean) / (2.0 * xp.where(near, 1.0, m * m))
+    x, y = (xp.where(square < 0.36, square, 0.0) for square in (a * a, b * b))
+    value, series = SINC[-1] + 0.0 * x, 0.0
+    for c in reversed(SINC[:-1]):  # the polynomial at x by Horner's rule, and its quotient
+        series = series * y + value
+        value = value * x + c
+    return xp.where(near, series, away)
+
+
+def _angle_quotient(c: Array, d: Array, t: Any) -> Array:
+    """Return that of θ/sin θ = 1/sinc θ."""
+    a, b = _angle(c), _angle(d)
+    return -_sinc_quotient(a, b) / (_sinc(a) * _sinc(b) * _cosine_quotient(a, b))
+
+
+def _multiple_quotient(c: Array, d: Array, t: Any) -> Array:
+    """Return that of cos tθ."""
+    a, b = _angle(c), _angle(d)
+    return t * t * _cosine_quotient(t * a, t * b) / _cosine_quotient(a, b)
+
+
+def _sine_ratio_quotient(c: Array, d: Array, t: Any) -> Array:
+    """Return that of q = sin tθ/sin θ, from the product q · sinc θ = t sinc tθ."""
+    a, b = _angle(c), _angle(d)
+    p, q = _sinc(a), _sinc(b)
+    mean = 0.5 * t * (_sinc(t * a) / p) + 0.5 * t * (_sinc(t * b) / q)
+    change = t**3 * _sinc_quotient(t * a, t * b) - mean * _sinc_quotient(a, b)
+    return change / ((0.5 * p + 0.5 * q) * _cosine_quotient(a, b))
 
 
 def _square_angle(c: Array) -> tuple[Array, Array]:
@@ -140,13 +175,6 @@ def _sine_ratio(c: Array, t: Any) -> Array:
     return t * sinc(t * t * z, 1) * ratio
 
 
-def _sine_ratio_derivative(c: Array, t: Any) -> Array:
-    z, ratio = _square_angle(c)
-    below = sinc(z, 1)
-    above = t * t * sinc_slope(t * t * z, 1) * below - sinc(t * t * z, 1) * sinc_slope(z, 1)
-    return -2.0 * ratio * t * above / (below * below)
-
-
 def _sine_ratio_slope(c: Array, t: Any) -> Array:
     z, ratio = _square_angle(c)
     return cosine(t * t * z, 1) * ratio
@@ -157,20 +185,19 @@ def _cosine_slope(c: Array, t: Any) -> Array:
     return -t * z * sinc(t * t * z, 1)
 
 
-ANGLE = _analytic(
-    lambda c, t: _square_angle(c)[1],
-    lambda c, t: 2.0 * _square_angle(c)[1] ** 3 * sinc_slope(_square_angle(c)[0], 1),
-)
+ANGLE = Spectral(lambda c, t: _square_angle(c)[1], _angle_quotient)
 """c = cos θ to θ/sin θ."""
-COSINE = _analytic(
-    lambda c, t: cosine(t * t * _square_angle(c)[0], 1),
-    lambda c, t: t * _sine_ratio(c, t),
-    _cosine_slope,
+COSINE = Spectral(
+    lambda c, t: cosine(t * t * _square_angle(c)[0], 1), _multiple_quotient, _cosine_slope
 )
 """c = cos θ to cos tθ."""
-SINE_RATIO = _analytic(_sine_ratio, _sine_ratio_derivative, _sine_ratio_slope)
+SINE_RATIO = Spectral(_sine_ratio, _sine_ratio_quotient, _sine_ratio_slope)
 """c = cos θ to sin tθ / sin θ."""
-COSINE_OF_ROOT = _analytic(lambda u, t: cosine(u, 1), lambda u, t: -0.5 * sinc(u, 1))
+COSINE_OF_ROOT = Spectral(
+    lambda u, t: cosine(u, 1), lambda u, v, t: _cosine_quotient(safe_sqrt(u), safe_sqrt(v))
+)
 """u = θ² to cos θ."""
-SINC_OF_ROOT = _analytic(lambda u, t: sinc(u, 1), lambda u, t: sinc_slope(u, 1))
+SINC_OF_ROOT = Spectral(
+    lambda u, t: sinc(u, 1), lambda u, v, t: _sinc_quotient(safe_sqrt(u), safe_sqrt(v))
+)
 """u = θ² to sin θ / θ."""

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from gyrobn.backends import Array, namespace_of
@@ -14,35 +15,52 @@ class FrechetWarning(UserWarning):
     """The mean did not converge, or the data need not have just one."""
 
 
-def warn(manifold: GyroSpace, name: str, x: Array, result: Any, radius: Array, limit: int) -> None:
-    """Say that the mean did not converge, or that there may be more than one."""
+def warn(
+    manifold: GyroSpace, space: GyroSpace, x: Array, result: Any, radius: Array, limit: int
+) -> None:
+    """Say that the mean did not converge, or that there may be more than one.
+
+    ``manifold`` is the geometry that the user knows, ``space`` the one in which it is computed.
+    """
     xp = namespace_of(x)
     bad = xp.logical_not(result.converged)
     if bool(xp.any(bad)):
         count = int(xp.sum(xp.astype(bad, xp.int32)))
         worst = float(xp.max(xp.where(bad, result.residual, 0.0)))
         warnings.warn(
-            f"the Fréchet mean on {name} did not converge in {limit} iterations "
+            f"the Fréchet mean on {manifold!r} did not converge in {limit} iterations "
             f"({count} of {math.prod(bad.shape)} channels, largest residual {worst:.2e}): "
             "raise max_iter or tol, check the data for NaN and for points off the manifold",
             FrechetWarning,
             stacklevel=3,
         )
-    if not bool(xp.any(radius >= manifold.convexity_radius)):
+    if not bool(xp.any(radius >= space.convexity_radius)):
         return
-    for space, samples, mean in manifold.parts(x, result.mean):
-        if space.convexity_radius == float("inf"):
+    for known, part, samples, mean in _leaves(manifold, space, x, result.mean):
+        if part.convexity_radius == float("inf"):
             continue
-        far = float(xp.max(enclosing_radius(space, samples, mean)))
-        if far >= space.convexity_radius:
-            where = name if space is manifold else f"the factor {space!r} of {name}"
+        far = float(xp.max(enclosing_radius(part, samples, mean)))
+        if far >= part.convexity_radius:
+            where = "" if known is manifold else f"the factor {known!r} of "
             warnings.warn(
-                f"the samples on {where} need a ball of radius {far:.3f}, beyond the "
-                f"{space.convexity_radius:.3f} within which a mean is sure to be unique: "
+                f"the samples on {where}{manifold!r} need a ball of radius {far:.3f}, beyond the "
+                f"{part.convexity_radius:.3f} within which a mean is sure to be unique: "
                 "another mean may fit as well",
                 FrechetWarning,
                 stacklevel=3,
             )
+
+
+def _leaves(
+    manifold: GyroSpace, space: GyroSpace, x: Array, mean: Array
+) -> Iterator[tuple[GyroSpace, GyroSpace, Array, Array]]:
+    """Yield the factors of a product, and of products in it; the one space otherwise."""
+    known = [part for part, *_ in manifold.parts()]
+    if known[0] is manifold:
+        yield manifold, space, x, mean
+        return
+    for factor, (part, samples, centre) in zip(known, space.parts(x, mean), strict=True):
+        yield from _leaves(factor, part, samples, centre)
 
 
 def enclosing_radius(manifold: GyroSpace, x: Array, centre: Array, rounds: int = 64) -> Array:

@@ -257,11 +257,8 @@ class TestWhatTheProjectionDoes:
         [SPD(3), Correlation(3), Grassmannian(4, 2), PROJECTORS, SpecialOrthogonal(3)],
         ids=repr,
     )
-    def test_gradients(self, M, noise, request):
+    def test_gradients(self, M, noise):
         """At points, and close to them, against differences; a bad sample spoils no other."""
-        if M is PROJECTORS and noise == 0:
-            reason = "differentiates eigenvectors of repeated eigenvalues, not their projector"
-            request.applymarker(pytest.mark.xfail(reason=reason))
         rng = np.random.default_rng(0)
         x = M.random(5, rng=0, spread=0.3) + noise * rng.standard_normal((5, *M.point_shape))
         v, target = rng.standard_normal((2, *x.shape))

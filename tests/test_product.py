@@ -306,10 +306,6 @@ class TestDifferentSpreads:
             assert float(f.dist(m, b)) < 1e-8
         np.testing.assert_allclose(var, 0.09, rtol=1e-8)
 
-    @pytest.mark.xfail(
-        reason="a step is taken only if it helps every block: where one is at its rounding error, "
-        "the others wait. The factors should be solved one by one"
-    )
     @pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")
     @pytest.mark.parametrize("seed", [0, 3])
     def test_no_factor_waits_for_another(self, seed):
@@ -322,12 +318,6 @@ class TestDifferentSpreads:
         assert result.converged
         for f, part, mean in zip(M.factors, parts, M.split(result.mean), strict=True):
             assert float(f.dist(mean, frechet(f, part).mean)) < 1e-13
-
-
-OFF_THE_SURFACE = pytest.mark.xfail(
-    reason="_differentiable starts at the converged mean of the old curvature, a point that is off "
-    "the surface of the new one: it should begin with manifold.project(result.mean)"
-)
 
 
 class TestLearnableCurvature:
@@ -359,8 +349,8 @@ class TestLearnableCurvature:
         "models",
         [
             (PoincareBall, PoincareBall),
-            pytest.param((Hyperboloid, PoincareBall), marks=OFF_THE_SURFACE),
-            pytest.param((PoincareBall, Sphere), marks=OFF_THE_SURFACE),
+            (Hyperboloid, PoincareBall),
+            (PoincareBall, Sphere),
         ],
         ids=lambda models: "-".join(cls.__name__ for cls in models),
     )
@@ -431,10 +421,6 @@ class TestUniqueness:
         assert len(record) == 1
         assert "SpecialOrthogonal(n=3) of" not in str(record[0].message)
 
-    @pytest.mark.xfail(
-        reason="names Bases(n=3, p=1), the space inside: warn() should take the factors of the "
-        "geometry that the user gave for the names"
-    )
     def test_the_factor_has_the_name_that_the_user_knows(self):
         M = Product(Euclidean(1), Grassmannian(3, 1))
         lines = Grassmannian(3, 1).from_normal(1.2 * np.vstack([np.eye(2), -np.eye(2)]))
@@ -442,10 +428,6 @@ class TestUniqueness:
             frechet(M, M.join(np.zeros((4, 1)), lines))
         assert "the factor Grassmannian(n=3, p=1" in str(record[0].message)
 
-    @pytest.mark.xfail(
-        reason="a product inside of a product counts as one space, of the least radius: warn() "
-        "should look into it"
-    )
     def test_wide_vectors_in_a_product_of_products(self):
         M = Product(Product(Sphere(2), Euclidean(2)), Euclidean(1))
         x = np.concatenate([self.data(0.3, 100.0), np.zeros((20, 1))], axis=-1)

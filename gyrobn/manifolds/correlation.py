@@ -47,7 +47,7 @@ class Correlation(Pullback):
     ==============================  =============================================================
 
     The identity matrix is the identity of each. The last two metrics do not depend on the order of
-    the variables, up to which the Cholesky factor is defined.
+    the variables; those by the Cholesky factor do.
 
     Parameters
     ----------

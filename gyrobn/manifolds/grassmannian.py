@@ -12,6 +12,7 @@ is exact at a cost of :math:`O(np^2)`; no n × n matrix is formed. The eigenvalu
 cosines of the principal angles θ, and all else is a function of C.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
@@ -19,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.gyrospace import GyroSpace, check_coordinates, check_size, scalars_like
+from gyrobn.gyrospace import GyroSpace, check_coordinates, check_size, samples_last, scalars_like
 from gyrobn.hessian import Hessian
 from gyrobn.linalg import (
     eigh,
@@ -39,10 +40,14 @@ from gyrobn.spectral import (
     INVERSE_ROOT,
     SINC_OF_ROOT,
     SINE_RATIO,
+    Spectral,
     reciprocal_above,
 )
 
 __all__ = ["Grassmannian"]
+
+Halves = tuple[Array, Array]
+"""The upper p and the lower n − p rows of matrices."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +89,12 @@ class Bases(GyroSpace):
 
     def origin(self, like: Array) -> Array:
         """Return the first p coordinate vectors."""
-        return eye(like, self.n)[:, : self.p]
+        xp = namespace_of(like)
+        return xp.eye(self.n, self.p, dtype=like.dtype, device=device_of(like))
 
     # ------------------------------------------------------------------ the direct rotation
 
-    def _halves(self, U: Array) -> tuple[Array, Array]:
+    def _halves(self, U: Array) -> Halves:
         return U[..., : self.p, :], U[..., self.p :, :]
 
     def _stack(self, top: Array, bottom: Array) -> Array:
@@ -107,11 +113,18 @@ class Bases(GyroSpace):
 
     def _rotate(self, rotation: tuple[Array, ...], V: Array, sign: float = 1.0) -> Array:
         """Apply the direct rotation, or with sign −1 its inverse, to n × k matrices."""
+        return self._stack(*self._rotate_halves(rotation, self._halves(V), sign))
+
+    def _rotate_halves(self, rotation: tuple[Array, ...], V: Halves, sign: float = 1.0) -> Halves:
+        """Rotate matrices that are given, and returned, as their two blocks."""
         C, S, inverse, _ = rotation
-        top, bottom = self._halves(V)
-        inner = sign * matmul(transpose(S), bottom)
-        lower = bottom + sign * matmul(S, top - matmul(inverse, inner))
-        return self._stack(matmul(C, top) - inner, lower)
+        S = sign * S
+        count = max(V[0].ndim - C.ndim, 0)
+        many = (*V[0].shape[:count], V[0].shape[-1])
+        top, bottom = (_beside(block, count) for block in V)
+        inner = matmul(transpose(S), bottom)
+        lower = bottom + matmul(S, top - matmul(inverse, inner))
+        return _apart(matmul(C, top) - inner, many), _apart(lower, many)
 
     # ------------------------------------------------------------------ gyro operations
 
@@ -136,11 +149,20 @@ class Bases(GyroSpace):
 
         At a principal angle of π/2, in the cut locus, there is more than one; one is returned.
         """
-        xp = self._namespace(x)
-        top, bottom = self._halves(x)
+        self._namespace(x)
+        return self._normal_of_halves(self._halves(x))
+
+    def relative_normal(self, x: Array, y: Array) -> Array:
+        r"""Normal coordinates of :math:`\operatorname{mexp}(-\Omega_x)\,y`."""
+        self._namespace(x, y)
+        halves = self._rotate_halves(self._rotation(x), self._halves(y), -1.0)
+        return self._normal_of_halves(halves)
+
+    def _normal_of_halves(self, x: Halves) -> Array:
+        top, bottom = x
         W, ratio = polar(top, ANGLE)
-        B = matmul(bottom, transpose(W), ratio)
-        return xp.reshape(B, (*B.shape[:-2], self.dim))
+        B = _tall_product(bottom, matmul(transpose(W), ratio))
+        return namespace_of(B).reshape(B, (*B.shape[:-2], self.dim))
 
     def _block(self, c: Array) -> Array:
         xp = check_coordinates(self, c)
@@ -155,9 +177,21 @@ class Bases(GyroSpace):
     def scale(self, t: Array | float, x: Array) -> Array:
         r"""Gyromultiplication :math:`(\cos t\theta,\ S \sin t\theta/\sin\theta)^\top`."""
         self._namespace(x)
-        top, bottom = self._halves(x)
-        W, upper, ratio = polar(top, COSINE, SINE_RATIO, t=scalars_like(t, x))
-        return self._stack(upper, matmul(bottom, transpose(W), ratio))
+        return self._stack(*self._scale_halves(scalars_like(t, x), self._halves(x)))
+
+    def _scale_halves(self, t: Array | float, x: Halves) -> Halves:
+        top, bottom = x
+        W, upper, ratio = polar(top, COSINE, SINE_RATIO, t=t)
+        return upper, _tall_product(bottom, matmul(transpose(W), ratio))
+
+    def standardize(
+        self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
+    ) -> Array:
+        r"""Centre, scale and bias: :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))`."""
+        self._namespace(x, mean, *(() if bias is None else (bias,)))
+        centred = self._rotate_halves(self._rotation(mean), self._halves(x), -1.0)
+        z = self._scale_halves(scalars_like(factor, x), centred)
+        return self._stack(*(z if bias is None else self._rotate_halves(self._rotation(bias), z)))
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
         """Apply the gyration, an orthogonal map of either half of the space, to a tangent block."""
@@ -173,17 +207,6 @@ class Bases(GyroSpace):
         upper, _ = self._halves(gyrate(self.origin(c)))
         B = matmul(turned, transpose(upper))
         return xp.reshape(B, (*B.shape[:-2], self.dim))
-
-    def transport(self, x: Array, y: Array, v: Array) -> Array:
-        r"""Parallel transport along the geodesic from x to y.
-
-        .. math:: PT_{x \to y} = PT_{e \to y} \operatorname{gyr}[x, \ominus x \oplus y]\,
-                  PT_{x \to e}
-
-        (Without left reduction this is not :math:`\operatorname{gyr}[y, \ominus x]`.)
-        """
-        c = self.pull(x, v)
-        return self.push(y, self._gyrate_normal(x, self.relative(x, y), c))
 
     # ------------------------------------------------------------------ tangent vectors
 
@@ -227,10 +250,10 @@ class Bases(GyroSpace):
     def start(self, x: Array, weights: Array) -> Array:
         """First guess of the mean: four power iterations with the mean projector, not formed."""
         xp = self._namespace(x)
-        Y = x[0, ...]
-        for _ in range(4):
-            moved = matmul(x, matmul(transpose(x), Y))
-            Y, _ = xp.linalg.qr(xp.sum(weights[..., None, None] * moved, axis=0))
+        Y, U = x[0, ...], _beside(x, 1)
+        w = xp.repeat(samples_last(weights), self.p, axis=-1)[..., None, :]
+        for _ in range(4):  # rows times U: several times as fast as U times columns
+            Y, _ = xp.linalg.qr(transpose(matmul(w * matmul(transpose(Y), U), transpose(U))))
         return Y
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
@@ -355,7 +378,7 @@ class Grassmannian(Pullback):
         return self.from_inside(self.inside.origin(like))
 
     def to_inside(self, x: Array) -> Array:
-        """Return a basis of the range: the leading eigenvectors of a projector.
+        r"""Return a basis of the range: the leading eigenvectors of a projector.
 
         They are held constant, and :math:`U = P Y (Y^\top P Y)^{-1/2}` carries the derivative.
         """
@@ -387,9 +410,7 @@ class Grassmannian(Pullback):
         self._namespace(x)
         if self.representation == "basis":
             return self.inside.project(x)
-        _, Y = eigh(x)
-        Y = Y[..., self.n - self.p :]
-        return matmul(Y, transpose(Y))
+        return symmetric_functions(x, _leading(self.p))[0]
 
     def violation(self, x: Array) -> Array:
         r"""Largest entry of :math:`|U^\top U - I|`; of :math:`|P - P^\top|`, :math:`|P^2 - P|` and
@@ -404,6 +425,53 @@ class Grassmannian(Pullback):
         return xp.where(xp.isfinite(off), off, xp.inf)
 
 
+def _tall_product(A: Array, B: Array) -> Array:
+    """Return AB for A of many rows and few columns: its transpose takes a third of the time."""
+    return transpose(matmul(transpose(B), transpose(A)))
+
+
+def _beside(A: Array, count: int) -> Array:
+    """Put the matrices along the first ``count`` axes beside each other, as one wide matrix.
+
+    What multiplies all of them from the left then takes one product, several times as fast.
+    """
+    xp = namespace_of(A)
+    axes = tuple(range(A.ndim))
+    A = xp.permute_dims(A, (*axes[count:-1], *axes[:count], axes[-1]))
+    return xp.reshape(A, (*A.shape[: -1 - count], math.prod(A.shape[-1 - count :])))
+
+
+def _apart(A: Array, many: tuple[int, ...]) -> Array:
+    """Undo :func:`_beside`: ``many`` are the sizes of the first axes and of the last."""
+    xp = namespace_of(A)
+    A = xp.reshape(A, (*A.shape[:-1], *many))
+    axes = tuple(range(A.ndim))
+    rows = A.ndim - len(many)
+    return xp.permute_dims(A, (*axes[rows:-1], *axes[:rows], axes[-1]))
+
+
 def _broadcast(*shapes: Any) -> tuple[int, ...]:
     """Return the shape that arrays of these shapes have together."""
     return tuple(np.broadcast_shapes(*(tuple(s) for s in shapes)))
+
+
+def _leading(p: int) -> Spectral:
+    """Return the function that is 1 at the p largest eigenvalues, by place, and 0 elsewhere."""
+
+    def value(x: Array, t: Any) -> Array:
+        return 0.0 * x + _one_at(x, -1)
+
+    def quotient(x: Array, y: Array, t: Any) -> Array:
+        xp = namespace_of(x)
+        across = _one_at(x, -2) - _one_at(y, -1)
+        gap = x - y
+        return across / xp.where(xp.logical_and(across != 0, gap != 0), gap, 1.0)
+
+    def _one_at(x: Array, axis: int) -> Array:
+        xp = namespace_of(x)
+        n = x.shape[axis]
+        last = xp.arange(n, device=device_of(x)) >= n - p
+        last = xp.astype(last, x.dtype)
+        return last if axis == -1 else last[:, None]
+
+    return Spectral(value, quotient)

@@ -50,8 +50,8 @@ class Product(GyroSpace):
         object.__setattr__(self, "factors", (*spaces, *factors))
         if not self.factors:
             raise ValueError("Product needs one geometry at least, got none")
-        for factor in self.factors:
-            if isinstance(factor, (int, float, str)):
+        for factor in spaces:
+            if not isinstance(factor, GyroSpace):
                 raise TypeError(f"Product takes geometries, such as Euclidean(3), got {factor!r}")
         self.__post_init__()
 
@@ -283,19 +283,17 @@ class Product(GyroSpace):
     # ------------------------------------------------------------------ the mean
 
     @property
-    def inside(self) -> GyroSpace:
+    def inside(self) -> Self:
         """The product of the spaces in which the factors are computed."""
         return replace(self, factors=tuple(f.inside for f in self.factors))
 
     def to_inside(self, x: Array) -> Array:
         """Carry every factor's point to the space in which it is computed."""
-        inside: Any = self.inside
-        return inside.join(*self._each("to_inside", x))
+        return self.inside.join(*self._each("to_inside", x))
 
     def from_inside(self, x: Array) -> Array:
         """Carry every factor's point back."""
-        inside: Any = self.inside
-        parts = zip(self.factors, inside.split(x), strict=True)
+        parts = zip(self.factors, self.inside.split(x), strict=True)
         return self.join(*(f.from_inside(part) for f, part in parts))
 
     def start(self, x: Array, weights: Array) -> Array:
@@ -318,7 +316,9 @@ class Product(GyroSpace):
 
     def detached(self) -> Self:
         """Return the product of the factors with constant parameters."""
-        return replace(self, factors=tuple(f.detached() for f in self.factors))
+        factors = tuple(f.detached() for f in self.factors)
+        same = all(f is g for f, g in zip(self.factors, factors, strict=True))
+        return self if same else replace(self, factors=factors)
 
 
 def _concat(parts: list[Array]) -> Array:

@@ -163,7 +163,7 @@ class SpecialOrthogonal(GyroSpace):
         check_coordinates(self, c)
         X = from_triangle(c, self.n, diagonal=False, weight=2**0.5, mirror=-1.0)
         cos, ratio = symmetric_functions(matmul(transpose(X), X), COSINE_OF_ROOT, SINC_OF_ROOT)
-        return cos + matmul(X, ratio)
+        return symmetric(cos) + matmul(X, ratio)  # by rounding, it is not quite
 
     # ------------------------------------------------------------------ tangent vectors
 

@@ -39,7 +39,7 @@ class SPD(Pullback):
     ============================= ============================================= ==================
     ``affine_invariant``          :math:`P^{1/2} Q P^{1/2}`                     ‖log P‖
     ``cholesky_affine_invariant`` :math:`L Q L^\top`, :math:`P = L L^\top`      ‖log P‖
-    ``log_euclidean``             :math:`\exp(\log P + \log Q)`                ‖log P‖
+    ``log_euclidean``             :math:`\exp(\log P + \log Q)`                 ‖log P‖
     ``log_cholesky``              :math:`\psi^{-1}(\psi(P) + \psi(Q))`          :math:`\|\psi(P)\|`
     ============================= ============================================= ==================
 
@@ -57,8 +57,8 @@ class SPD(Pullback):
     metric
         One of the names above.
     theta
-        Power deformation: the metric, over θ², that :math:`P \mapsto P^\theta` carries over. It
-        tends to the log-Euclidean one with θ to 0.
+        Power deformation: the metric, over θ², that :math:`P \mapsto P^\theta` carries over. With θ
+        to 0 the affine-invariant one tends to the log-Euclidean one, which θ does not change.
 
     Examples
     --------
