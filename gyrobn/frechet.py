@@ -11,8 +11,9 @@ Channels are solved together; one that is done stops moving.
 
 from typing import Any, NamedTuple
 
+from gyrobn.arrays import check_floating, weighted_sum
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.gyrospace import GyroSpace, check_floating, weighted_sum
+from gyrobn.gyrospace import GyroSpace
 from gyrobn.samples import arrange
 from gyrobn.scalar import safe_sqrt
 from gyrobn.uniqueness import FrechetWarning, warn

@@ -8,12 +8,12 @@ length ``dim``.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from typing import Any, ClassVar, Self
 
 import array_api_compat as compat
 import numpy as np
 
+from gyrobn.arrays import check_floating, scalars_like, weighted_sum
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.hessian import Hessian
 from gyrobn.scalar import safe_sqrt
@@ -354,78 +354,6 @@ class GyroSpace(ABC):
         if compat.is_array_api_obj(value) and namespace_of(value) is xp:
             return xp.astype(value, like.dtype, copy=False)
         return xp.asarray(value, dtype=like.dtype, device=device_of(like))
-
-
-def check_floating(*arrays: Array) -> None:
-    """Raise unless ``arrays`` share one real floating dtype and one device."""
-    xp = namespace_of(*arrays)
-    first = arrays[0]
-    for x in arrays:
-        if not _is_floating(xp, x.dtype):
-            raise TypeError(
-                f"expected a real floating dtype, got {x.dtype}: convert it first, "
-                "for example with xp.astype(x, xp.float64)"
-            )
-        if x.dtype != first.dtype:
-            raise TypeError(
-                f"mixed dtypes {first.dtype} and {x.dtype}: cast one to the other first"
-            )
-        if device_of(x) != device_of(first):
-            raise ValueError(
-                f"arrays on devices {device_of(first)} and {device_of(x)}: "
-                "move them to one device first"
-            )
-
-
-def scalars_like(values: Any, x: Array) -> Any:
-    """Return a number as a Python float, other scalars as an array in the dtype of ``x``."""
-    if isinstance(values, (int, float)):
-        return float(values)
-    if not compat.is_array_api_obj(values):
-        values = namespace_of(x).asarray(values, dtype=x.dtype, device=device_of(x))
-    return namespace_of(x, values).astype(values, x.dtype, copy=False)
-
-
-@cache
-def _is_floating(xp: Any, dtype: Any) -> bool:
-    return bool(xp.isdtype(dtype, "real floating"))
-
-
-def check_size(manifold: GyroSpace, *sizes: int) -> None:
-    """Raise unless every size is a positive integer."""
-    for size in sizes:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(
-                f"{type(manifold).__name__} needs a positive integer for each size, got {size!r}"
-            )
-
-
-def check_coordinates(manifold: GyroSpace, c: Array) -> Any:
-    """Return the namespace of normal coordinates after checking their number and dtype."""
-    if c.shape[-1:] != (manifold.dim,):
-        raise ValueError(
-            f"{manifold!r} expects coordinates of shape (..., {manifold.dim}), got {tuple(c.shape)}"
-        )
-    check_floating(c)
-    return namespace_of(c)
-
-
-def zeros(n: int, like: Array) -> Array:
-    """Return a zero vector in the library, dtype and device of ``like``."""
-    return namespace_of(like).zeros((n,), dtype=like.dtype, device=device_of(like))
-
-
-def weighted_sum(weights: Array, x: Array) -> Array:
-    """Sum ``x`` of shape (N, *channels, k) over its first axis, with weights (N, *channels)."""
-    xp = namespace_of(weights, x)
-    return xp.matmul(samples_last(weights)[..., None, :], samples_last(x, 1))[..., 0, :]
-
-
-def samples_last(x: Array, trailing: int = 0) -> Array:
-    """Move the first axis behind the channels, in front of the last ``trailing`` axes."""
-    axes = tuple(range(x.ndim))
-    cut = x.ndim - trailing
-    return namespace_of(x).permute_dims(x, (*axes[1:cut], 0, *axes[cut:]))
 
 
 def _length(c: Array) -> Array:

@@ -209,25 +209,29 @@ def cholesky(P: Array) -> Array:
     NumPy and torch raise for the whole batch if one matrix is not positive definite: say which.
     """
     xp = namespace_of(P)
-    finite = finite_matrices(P)
-    P = symmetric(xp.where(finite, P, eye(P)))
     try:
-        L = xp.linalg.cholesky(P)
+        return xp.linalg.cholesky(P)
     except (np.linalg.LinAlgError, RuntimeError) as error:
-        shim = backend_of(P)
-        if shim.hides_values(P):
+        if backend_of(P).hides_values(P):
             raise
-        values = shim.to_numpy(xp.linalg.eigvalsh(shim.stop_gradient(P)))
-        ratio = values[..., 0] / values[..., -1]
-        bad = (values[..., -1] <= 0) | (ratio <= P.shape[-1] * np.finfo(values.dtype).eps)
-        first = int(np.argmax(bad)) if bad.any() else int(np.argmin(ratio))
-        place = "the matrix" if P.ndim == 2 else f"matrix {first} of the batch"
-        raise ValueError(
-            f"{place} is not positive definite: its smallest eigenvalue is "
-            f"{values[..., 0].reshape(-1)[first]:.3g}; project it (manifold.project) or add to its "
-            "diagonal"
-        ) from error
-    return xp.where(finite, L, xp.nan)
+        finite = finite_matrices(P)
+        if bool(xp.all(finite)):
+            raise ValueError(_not_definite(P)) from error
+    return xp.where(finite, cholesky(xp.where(finite, P, eye(P))), xp.nan)
+
+
+def _not_definite(P: Array) -> str:
+    xp, shim = namespace_of(P), backend_of(P)
+    values = shim.to_numpy(xp.linalg.eigvalsh(symmetric(shim.stop_gradient(P))))
+    ratio = values[..., 0] / values[..., -1]
+    bad = (values[..., -1] <= 0) | (ratio <= P.shape[-1] * np.finfo(values.dtype).eps)
+    first = int(np.argmax(bad)) if bad.any() else int(np.argmin(ratio))
+    place = "the matrix" if P.ndim == 2 else f"matrix {first} of the batch"
+    return (
+        f"{place} is not positive definite: its smallest eigenvalue is "
+        f"{values[..., 0].reshape(-1)[first]:.3g}; project it (manifold.project) or add to its "
+        "diagonal"
+    )
 
 
 # ---------------------------------------------------------------------- small helpers

@@ -9,9 +9,10 @@ By the homogeneity theorem the output has mean :math:`\beta` and variance
 
 from typing import Any, NamedTuple
 
+from gyrobn.arrays import check_floating, scalars_like
 from gyrobn.backends import Array, namespace_of
 from gyrobn.frechet import frechet
-from gyrobn.gyrospace import GyroSpace, check_floating, scalars_like
+from gyrobn.gyrospace import GyroSpace
 
 __all__ = ["Stats", "batch_stats", "denormalize", "normalize", "update_stats"]
 

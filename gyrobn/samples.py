@@ -2,8 +2,9 @@
 
 import math
 
+from gyrobn.arrays import scalars_like
 from gyrobn.backends import Array, backend_of, device_of
-from gyrobn.gyrospace import GyroSpace, scalars_like
+from gyrobn.gyrospace import GyroSpace
 
 __all__ = ["arrange"]
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from conftest import GEOMETRIES, cloud
+from conftest import FIRST, GEOMETRIES, cloud
 
 from gyrobn import (
     Grassmannian,
@@ -121,17 +121,19 @@ def test_normalize(M, data):
     t = torch.zeros((), dtype=torch.float64, requires_grad=True)
     case(t, torch.as_tensor).backward()
     assert abs(float(t.grad) - expected) < 1e-6 * abs(expected)
+    if M not in FIRST and len(M.point_shape) == 1:
+        return  # compiling takes long, and test_frechet.py has such derivatives too
     found = slope_by_jax(M)(0.0, *case.arrays)
     assert abs(float(found) - expected) < 1e-6 * abs(expected)
 
 
-LARGE = [Grassmannian(23, 8), SpecialOrthogonal(18), Product(Grassmannian(23, 8))]
+LARGE = [Grassmannian(25, 8), SpecialOrthogonal(18), Product(Grassmannian(25, 8))]
 
 
 @pytest.mark.parametrize("M", LARGE, ids=repr)
 def test_in_a_large_dimension(M):
     """Where the Hessian is applied by Chebyshev steps instead of being solved."""
-    assert M.dim > 128 - 8
+    assert M.dim > 128
     case = Case(M, "generic")
     expected = case.difference()
     t = torch.zeros((), dtype=torch.float64, requires_grad=True)

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Self
 
+from gyrobn.arrays import check_coordinates, check_size, samples_last, scalars_like
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.gyrospace import GyroSpace, check_coordinates, check_size, samples_last, scalars_like
+from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian, chebyshev
 from gyrobn.linalg import (
     cholesky,

@@ -3,8 +3,8 @@ r"""Models whose points are vectors: inside a ball where K < 0, all of them wher
 from dataclasses import dataclass
 from typing import Any, Self
 
+from gyrobn.arrays import zeros
 from gyrobn.backends import Array, dot
-from gyrobn.gyrospace import zeros
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, unit
 from gyrobn.scalar import safe_sqrt
 

@@ -25,15 +25,9 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from gyrobn.arrays import check_coordinates, check_size, samples_last, scalars_like, weighted_sum
 from gyrobn.backends import Array, dot, namespace_of
-from gyrobn.gyrospace import (
-    GyroSpace,
-    check_coordinates,
-    check_size,
-    samples_last,
-    scalars_like,
-    weighted_sum,
-)
+from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.manifolds.combination import Combination
 from gyrobn.scalar import arc, cosine, cotangent, safe_sqrt, sinc

@@ -5,8 +5,9 @@ from typing import Self
 
 import numpy as np
 
+from gyrobn.arrays import check_floating, check_size
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.gyrospace import GyroSpace, check_floating, check_size
+from gyrobn.gyrospace import GyroSpace
 from gyrobn.linalg import eye, finite_matrices, matmul, symmetric, transpose
 from gyrobn.manifolds.correlation_cholesky import (
     Chart,

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Self
 
+from gyrobn.arrays import check_size, zeros
 from gyrobn.backends import Array
-from gyrobn.gyrospace import GyroSpace, check_size, zeros
+from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian, flat_hessian
 
 __all__ = ["Euclidean"]

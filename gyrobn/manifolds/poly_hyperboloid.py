@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Self
 
+from gyrobn.arrays import check_coordinates, check_size
 from gyrobn.backends import Array, namespace_of
-from gyrobn.gyrospace import GyroSpace, check_coordinates, check_size
+from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.linalg import from_triangle, to_triangle
 from gyrobn.manifolds.radius import Hyperboloid

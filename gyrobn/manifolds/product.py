@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+from gyrobn.arrays import check_coordinates, scalars_like
 from gyrobn.backends import Array, namespace_of
-from gyrobn.gyrospace import GyroSpace, check_coordinates, scalars_like
+from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian, joined_hessian
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.radius import Sphere

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Self
 
 import array_api_extra as xpx
 
+from gyrobn.arrays import zeros
 from gyrobn.backends import Array, dot, namespace_of
-from gyrobn.gyrospace import zeros
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted, root, unit
 from gyrobn.scalar import safe_sqrt

@@ -7,8 +7,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from gyrobn.arrays import check_coordinates, check_size
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.gyrospace import GyroSpace, check_coordinates, check_size
+from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.linalg import (
     eigh,

@@ -4,8 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
+from gyrobn.arrays import check_size
 from gyrobn.backends import Array, namespace_of
-from gyrobn.gyrospace import GyroSpace, check_size
+from gyrobn.gyrospace import GyroSpace
 from gyrobn.linalg import (
     cholesky,
     congruence,

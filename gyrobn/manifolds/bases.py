@@ -1,0 +1,334 @@
+r"""Subspaces by orthonormal bases: the space in which ``Grassmannian`` computes.
+
+The rotation :math:`\operatorname{mexp}(\Omega_U)` that carries the identity
+:math:`I_{p,n} = (I_p, 0)^\top` to U is the *direct rotation* between the two subspaces. Write U
+with a symmetric positive semidefinite top block, :math:`U W^\top = (C, S)^\top`, where
+:math:`U_1 = C W` is a polar decomposition. Then
+
+.. math:: \operatorname{mexp}(\Omega_U) V = \begin{pmatrix} C V_1 - S^\top V_2 \\
+          V_2 + S\bigl(V_1 - (I+C)^{-1} S^\top V_2\bigr) \end{pmatrix}
+
+is exact at a cost of :math:`O(np^2)`; no n × n matrix is formed. The eigenvalues of C are the
+cosines of the principal angles θ, and all else is a function of C.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Self
+
+import numpy as np
+
+from gyrobn.arrays import check_coordinates, samples_last, scalars_like
+from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.hessian import Hessian
+from gyrobn.linalg import (
+    eigh,
+    eye,
+    matmul,
+    polar,
+    symmetric,
+    symmetric_functions,
+    transpose,
+)
+from gyrobn.scalar import cotangent, safe_sqrt
+from gyrobn.spectral import (
+    ANGLE,
+    COSINE,
+    COSINE_OF_ROOT,
+    SINC_OF_ROOT,
+    SINE_RATIO,
+    reciprocal_above,
+)
+
+__all__ = ["Bases"]
+
+Halves = tuple[Array, Array]
+"""The upper p and the lower n − p rows of matrices."""
+
+
+@dataclass(frozen=True)
+class Bases(GyroSpace):
+    """Subspaces by orthonormal bases, n × p: two bases of one subspace are the same point."""
+
+    n: int
+    p: int
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one basis: ``(n, p)``."""
+        return self.n, self.p
+
+    @property
+    def dim(self) -> int:
+        """Dimension (n − p) p."""
+        return (self.n - self.p) * self.p
+
+    @property
+    def reductive(self) -> bool:
+        """False: left reduction holds only as long as no sum passes a principal angle of π/2."""
+        return False
+
+    @property
+    def convexity_radius(self) -> float:  # type: ignore[override]
+        """Half the distance π/2 to the cut locus."""
+        return 0.7853981633974483
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the space whose bases end ``shape``."""
+        return cls(*shape[-2:])
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return planes in space of four dimensions."""
+        return (cls(4, 2),)
+
+    def origin(self, like: Array) -> Array:
+        """Return the first p coordinate vectors."""
+        xp = namespace_of(like)
+        return xp.eye(self.n, self.p, dtype=like.dtype, device=device_of(like))
+
+    # ------------------------------------------------------------------ the direct rotation
+
+    def _halves(self, U: Array) -> Halves:
+        return U[..., : self.p, :], U[..., self.p :, :]
+
+    def _stack(self, top: Array, bottom: Array) -> Array:
+        """Put the blocks of a matrix on top of each other, broadcasting their leading axes."""
+        xp = namespace_of(top)
+        batch = _broadcast(top.shape[:-2], bottom.shape[:-2])
+        parts = (xp.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (top, bottom))
+        return xp.concat(list(parts), axis=-2)
+
+    def _rotation(self, U: Array) -> tuple[Array, Array, Array, Array]:
+        """Return C, S, (I + C)⁻¹ and W of a basis."""
+        top, bottom = self._halves(U)
+        W, inverse = polar(top, reciprocal_above(1.0))
+        back = transpose(W)
+        return symmetric(matmul(top, back)), matmul(bottom, back), inverse, W
+
+    def _rotate(self, rotation: tuple[Array, ...], V: Array, sign: float = 1.0) -> Array:
+        """Apply the direct rotation, or with sign −1 its inverse, to n × k matrices."""
+        return self._stack(*self._rotate_halves(rotation, self._halves(V), sign))
+
+    def _rotate_halves(self, rotation: tuple[Array, ...], V: Halves, sign: float = 1.0) -> Halves:
+        """Rotate matrices that are given, and returned, as their two blocks."""
+        C, S, inverse, _ = rotation
+        S = sign * S
+        count = max(V[0].ndim - C.ndim, 0)
+        many = (*V[0].shape[:count], V[0].shape[-1])
+        top, bottom = (_beside(block, count) for block in V)
+        inner = matmul(transpose(S), bottom)
+        lower = bottom + matmul(S, top - matmul(inverse, inner))
+        return _apart(matmul(C, top) - inner, many), _apart(lower, many)
+
+    # ------------------------------------------------------------------ gyro operations
+
+    def add(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition :math:`\operatorname{mexp}(\Omega_x)\,y`."""
+        self._namespace(x, y)
+        return self._rotate(self._rotation(x), y)
+
+    def neg(self, x: Array) -> Array:
+        """Gyroinverse: the lower block changes its sign."""
+        self._namespace(x)
+        top, bottom = self._halves(x)
+        return self._stack(top, -bottom)
+
+    def relative(self, x: Array, y: Array) -> Array:
+        r"""Return :math:`\operatorname{mexp}(-\Omega_x)\,y`."""
+        self._namespace(x, y)
+        return self._rotate(self._rotation(x), y, -1.0)
+
+    def to_normal(self, x: Array) -> Array:
+        r"""Entries of the block :math:`S\,\theta/\sin\theta` of :math:`\Omega_x`, row by row.
+
+        At a principal angle of π/2, in the cut locus, there is more than one; one is returned.
+        """
+        self._namespace(x)
+        return self._normal_of_halves(self._halves(x))
+
+    def relative_normal(self, x: Array, y: Array) -> Array:
+        r"""Normal coordinates of :math:`\operatorname{mexp}(-\Omega_x)\,y`."""
+        self._namespace(x, y)
+        halves = self._rotate_halves(self._rotation(x), self._halves(y), -1.0)
+        return self._normal_of_halves(halves)
+
+    def _normal_of_halves(self, x: Halves) -> Array:
+        top, bottom = x
+        W, ratio = polar(top, ANGLE)
+        B = _tall_product(bottom, matmul(transpose(W), ratio))
+        return namespace_of(B).reshape(B, (*B.shape[:-2], self.dim))
+
+    def _block(self, c: Array) -> Array:
+        xp = check_coordinates(self, c)
+        return xp.reshape(c, (*c.shape[:-1], self.n - self.p, self.p))
+
+    def from_normal(self, c: Array) -> Array:
+        r"""Basis :math:`(\cos\sqrt{B^\top B},\ B\,\operatorname{sinc}\sqrt{B^\top B})^\top`."""
+        B = self._block(c)
+        top, ratio = symmetric_functions(matmul(transpose(B), B), COSINE_OF_ROOT, SINC_OF_ROOT)
+        return self._stack(top, matmul(B, ratio))
+
+    def scale(self, t: Array | float, x: Array) -> Array:
+        r"""Gyromultiplication :math:`(\cos t\theta,\ S \sin t\theta/\sin\theta)^\top`."""
+        self._namespace(x)
+        return self._stack(*self._scale_halves(scalars_like(t, x), self._halves(x)))
+
+    def _scale_halves(self, t: Array | float, x: Halves) -> Halves:
+        top, bottom = x
+        W, upper, ratio = polar(top, COSINE, SINE_RATIO, t=t)
+        return upper, _tall_product(bottom, matmul(transpose(W), ratio))
+
+    def standardize(
+        self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
+    ) -> Array:
+        r"""Centre, scale and bias: :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))`."""
+        self._namespace(x, mean, *(() if bias is None else (bias,)))
+        centred = self._rotate_halves(self._rotation(mean), self._halves(x), -1.0)
+        z = self._scale_halves(scalars_like(factor, x), centred)
+        return self._stack(*(z if bias is None else self._rotate_halves(self._rotation(bias), z)))
+
+    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
+        """Apply the gyration, an orthogonal map of either half of the space, to a tangent block."""
+        first, second, both = (self._rotation(z) for z in (x, y, self.add(x, y)))
+
+        def gyrate(V: Array) -> Array:
+            return self._rotate(both, self._rotate(first, self._rotate(second, V)), -1.0)
+
+        xp = namespace_of(c)
+        B = self._block(c)
+        nothing = xp.zeros((self.p, self.p), dtype=c.dtype, device=device_of(c))
+        _, turned = self._halves(gyrate(self._stack(nothing, B)))
+        upper, _ = self._halves(gyrate(self.origin(c)))
+        B = matmul(turned, transpose(upper))
+        return xp.reshape(B, (*B.shape[:-2], self.dim))
+
+    # ------------------------------------------------------------------ tangent vectors
+
+    def push(self, x: Array, c: Array) -> Array:
+        r"""Horizontal lift, at the basis x, of :math:`\operatorname{mexp}(\Omega_x)(0, B)^\top`."""
+        xp = self._namespace(x)
+        rotation = self._rotation(x)
+        nothing = xp.zeros((self.p, self.p), dtype=x.dtype, device=device_of(x))
+        return matmul(self._rotate(rotation, self._stack(nothing, self._block(c))), rotation[3])
+
+    def pull(self, x: Array, v: Array) -> Array:
+        """Inverse of :meth:`push`."""
+        xp = self._namespace(x, v)
+        rotation = self._rotation(x)
+        _, B = self._halves(self._rotate(rotation, matmul(v, transpose(rotation[3])), -1.0))
+        return xp.reshape(B, (*B.shape[:-2], self.dim))
+
+    # ------------------------------------------------------------------ points, good and bad
+
+    def project(self, x: Array) -> Array:
+        """Return an orthonormal basis of the columns' span, by a QR decomposition."""
+        xp = self._namespace(x)
+        Q, R = xp.linalg.qr(x)
+        signs = 1.0 - 2.0 * xp.astype(xp.linalg.diagonal(R) < 0, x.dtype)
+        return Q * signs[..., None, :]
+
+    def violation(self, x: Array) -> Array:
+        r"""Return the largest entry of :math:`|x^\top x - I|`."""
+        xp = self._namespace(x)
+        gram = matmul(transpose(x), x)
+        off = xp.max(xp.abs(gram - eye(gram)), axis=(-2, -1))
+        return xp.where(xp.isfinite(off), off, xp.inf)
+
+    def resolution(self, x: Array) -> Array:
+        """Distance between neighbouring bases in floating point, up to a small factor."""
+        xp = self._namespace(x)
+        return xp.finfo(x.dtype).eps * safe_sqrt(xp.sum(x * x, axis=(-2, -1)))
+
+    # ------------------------------------------------------------------ the mean
+
+    def start(self, x: Array, weights: Array) -> Array:
+        """First guess of the mean: four power iterations with the mean projector, not formed."""
+        xp = self._namespace(x)
+        Y, U = x[0, ...], _beside(x, 1)
+        w = xp.repeat(samples_last(weights), self.p, axis=-1)[..., None, :]
+        for _ in range(4):  # rows times U: several times as fast as U times columns
+            Y, _ = xp.linalg.qr(transpose(matmul(w * matmul(transpose(Y), U), transpose(U))))
+        return Y
+
+    def hessian(self, c: Array, weights: Array) -> Hessian:
+        r"""Mean Hessian: :math:`a \cot a` in the singular bases :math:`B = Q \theta P^\top`.
+
+        On the entries (i, j) and (j, i) of :math:`Q^\top V P`, :math:`a = \theta_i - \theta_j` for
+        their symmetric and :math:`\theta_i + \theta_j` for their antisymmetric combination; off the
+        span of Q, :math:`a = \theta_j` on the column j.
+        """
+        xp = namespace_of(c)
+        B = self._block(c)
+        shape = (self.n - self.p, self.p)
+
+        @cache
+        def spectrum() -> tuple[Array, ...]:
+            square, P = eigh(matmul(transpose(B), B))
+            theta = safe_sqrt(square)
+            some = theta > 0
+            back = xp.where(some, 1.0 / xp.where(some, theta, 1.0), 0.0)
+            rows, columns = theta[..., :, None], theta[..., None, :]
+            # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
+            alike = cotangent((rows - columns) ** 2, 1)
+            other = xp.clip(cotangent((rows + columns) ** 2, 1), min=-1e3)
+            alone = cotangent(square, 1)
+            return P, matmul(B, P) * back[..., None, :], alike, other, alone
+
+        def apply(v: Array) -> Array:
+            """Take columns (*channels, dim, k) as matrices, a sample and a column at a time."""
+            P, Q, alike, other = (a[..., None, :, :] for a in spectrum()[:4])
+            alone = spectrum()[4][..., None, None, :]
+            T = matmul(xp.reshape(transpose(v), (*v.shape[:-2], v.shape[-1], *shape)), P)
+            W = matmul(transpose(Q), T)
+            inner = alike * symmetric(W) + other * (W - symmetric(W)) - W * alone
+            whole = matmul(T * alone + matmul(Q, inner), transpose(P))
+            mean = xp.sum(weights[..., None, None, None] * whole, axis=0)
+            return transpose(xp.reshape(mean, (*mean.shape[:-2], self.dim)))
+
+        def bounds() -> tuple[Array, Array]:
+            _, _, _, other, alone = spectrum()
+            factors = xp.where(eye(c, self.p) > 0, alone[..., None, :], other)
+            low = xp.sum(weights * xp.min(factors, axis=(-2, -1)), axis=0)
+            return low, xp.ones_like(low)
+
+        def quick(g: Array) -> Array:
+            """Divide by nearly the mean eigenvalue: a·cot a ≈ 1 − a²/3, summed without angles."""
+            spread = xp.sum(weights * xp.sum(c * c, axis=-1), axis=0)
+            middle = xp.clip(1.0 - (self.n - 2) / (3 * self.dim) * spread, min=0.25)
+            return g / middle[..., None]
+
+        return Hessian(apply, bounds, quick)
+
+
+def _tall_product(A: Array, B: Array) -> Array:
+    """Return AB for A of many rows and few columns: its transpose takes a third of the time."""
+    return transpose(matmul(transpose(B), transpose(A)))
+
+
+def _beside(A: Array, count: int) -> Array:
+    """Put the matrices along the first ``count`` axes beside each other, as one wide matrix.
+
+    What multiplies all of them from the left then takes one product, several times as fast.
+    """
+    xp = namespace_of(A)
+    axes = tuple(range(A.ndim))
+    A = xp.permute_dims(A, (*axes[count:-1], *axes[:count], axes[-1]))
+    return xp.reshape(A, (*A.shape[: -1 - count], math.prod(A.shape[-1 - count :])))
+
+
+def _apart(A: Array, many: tuple[int, ...]) -> Array:
+    """Undo :func:`_beside`: ``many`` are the sizes of the first axes and of the last."""
+    xp = namespace_of(A)
+    A = xp.reshape(A, (*A.shape[:-1], *many))
+    axes = tuple(range(A.ndim))
+    rows = A.ndim - len(many)
+    return xp.permute_dims(A, (*axes[rows:-1], *axes[:rows], axes[-1]))
+
+
+def _broadcast(*shapes: Any) -> tuple[int, ...]:
+    """Return the shape that arrays of these shapes have together."""
+    return tuple(np.broadcast_shapes(*(tuple(s) for s in shapes)))
