@@ -1,7 +1,8 @@
 r"""GyroBN for scikit-learn: ``fit`` finds the mean and variance, ``transform`` applies Algorithm 1.
 
 The estimator checks its input, holds the statistics and calls :func:`~gyrobn.frechet`,
-:func:`~gyrobn.normalize` and :func:`~gyrobn.denormalize`; the mathematics is there.
+:func:`~gyrobn.normalize` and :func:`~gyrobn.denormalize`, with :mod:`gyrobn.domains` where there
+are several domains; the mathematics is there.
 """
 
 from typing import Any, Self
@@ -13,10 +14,24 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.frechet import frechet
+from gyrobn.domains import adapt_stats, by_domain, places_of
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.manifolds import REGISTRY
 from gyrobn.normalize import Stats, denormalize, normalize
+from gyrobn.validation import (
+    affine_for,
+    check_given,
+    check_policy,
+    check_unseen,
+    describe,
+    found_for,
+    geometry_for,
+    host,
+    labels_for,
+    library,
+    on_manifold,
+    reason,
+    weights_for,
+)
 
 __all__ = ["GyroBN"]
 
@@ -35,6 +50,9 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     that follows the Array API standard, give arrays of that library, on the same device. float32
     stays float32.
 
+    With ``domains`` (subjects, sessions, sites) each domain has a mean and variance of its own, and
+    all are brought to the same bias and scale, whatever moved them.
+
     Parameters
     ----------
     manifold : GyroSpace or str, default="euclidean"
@@ -42,7 +60,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         taken from X.
     bias : array-like of shape point_shape or (*channels, *point_shape), default=None
         Where the mean goes, a point :math:`\beta` of the manifold. The identity by default.
-    scale : float or array-like of the shape of var_, default=1.0
+    scale : float or array-like of the shape of var_ (of one domain), default=1.0
         Standard deviation s of the output.
     eps : float, default=1e-5
         Added to the variance, so that samples that are all equal stay finite.
@@ -54,13 +72,21 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     on_invalid : {"raise", "project"}, default="raise"
         What to do with samples that are not on the manifold: raise an error that names the first,
         or move them to a point near by (``manifold.project``). NaN and infinity always raise.
+    unseen : {"error", "refit", "adapt"}, default="error"
+        What ``transform`` does with a domain that ``fit`` did not see: raise an error; use the
+        mean and variance of the samples of that domain in the call ("refit"); or use the average of
+        the known domains, moved towards those ("adapt"). The last two look at the samples of the
+        domain together, at least two, and keep nothing: another call starts anew.
+    adapt_rate : float, default=0.1
+        How far "adapt" moves: 0 is the average of the known domains, 1 is "refit".
 
     Attributes
     ----------
     manifold_ : GyroSpace
         The geometry, with its sizes.
     mean_ : array of shape (*channels, *point_shape)
-        Fréchet mean :math:`\mu`, in the library and on the device of X.
+        Fréchet mean :math:`\mu`, in the library and on the device of X. After ``fit`` with domains
+        this and the next three have a leading axis of the domains, in the order of ``domains_``.
     var_ : array of shape channels
         Fréchet variance :math:`v^2`; of shape (*channels, blocks) on a geometry with several blocks
         (a product has one a factor, correlation matrices one a row of their Cholesky factor).
@@ -68,8 +94,10 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Iterations that the mean took.
     converged_ : bool, or array of shape channels
         Whether the mean met the tolerance.
+    domains_ : ndarray of shape (n_domains,), or None
+        The labels of the domains, sorted; None after ``fit`` without domains.
     n_samples_seen_ : int
-        Number of samples N.
+        Number of samples N, of all domains.
     n_features_in_ : int
         Length of the second axis of X: the number of columns where X is a table.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -83,6 +111,12 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     -----
     Gradients flow through ``transform`` to X; the statistics are constants. In a traced function
     (``jax.jit``, ``vmap``) values cannot be looked at, so only shapes and dtypes are checked.
+
+    In a pipeline the domains come by scikit-learn's metadata routing: with
+    ``sklearn.set_config(enable_metadata_routing=True)``, ask for them with
+    ``GyroBN(...).set_fit_request(domains=True).set_transform_request(domains=True)``.
+    Cross-validation then needs the score of the pipeline itself (``scoring=None``): scikit-learn's
+    named scorers and ``cross_val_predict`` hand no domains to ``predict``.
 
     Examples
     --------
@@ -104,6 +138,20 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         ...
     ValueError: X is off PoincareBall(n=2, curvature=-1.0) by 0.204 in 1 of 2 samples, the first at
     index 1: on_invalid='project' moves such samples onto it
+
+    Two subjects, the second about another point and half as wide:
+
+    >>> domains = np.repeat(["Ada", "Bo"], 50)
+    >>> X[50:] = M.add(np.asarray([-0.2, 0.5]), M.scale(0.5, X[50:]))
+    >>> bn = GyroBN(M, unseen="refit").fit(X, domains=domains)
+    >>> bn.domains_, bn.mean_.shape, bool(bn.var_[0] > 2 * bn.var_[1])
+    (array(['Ada', 'Bo'], dtype='<U3'), (2, 2), True)
+    >>> Y = bn.transform(X, domains=domains)
+    >>> bool(np.allclose(GyroBN(M).fit(Y, domains=domains).mean_, 0.0))
+    True
+    >>> new = bn.transform(X[50:], domains=["Cy"] * 50)  # the same samples, by another name
+    >>> bool(np.allclose(new, Y[50:]))
+    True
     """
 
     def __init__(
@@ -115,6 +163,8 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tol: float | None = None,
         max_iter: int = 64,
         on_invalid: str = "raise",
+        unseen: str = "error",
+        adapt_rate: float = 0.1,
     ) -> None:
         self.manifold = manifold
         self.bias = bias
@@ -123,9 +173,11 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.tol = tol
         self.max_iter = max_iter
         self.on_invalid = on_invalid
+        self.unseen = unseen
+        self.adapt_rate = adapt_rate
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Find the Fréchet mean and variance of the samples.
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, domains: Any = None) -> Self:
+        """Find the Fréchet mean and variance of the samples, of each domain if they are given.
 
         Parameters
         ----------
@@ -135,6 +187,8 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             Ignored; here for scikit-learn.
         sample_weight : array-like of shape (N,) or (N, *channels), default=None
             Non-negative weights. A weight of two counts as the sample given twice.
+        domains : array-like of shape (N,), default=None
+            The domain of each sample, all integers or all strings. Each needs two samples.
 
         Returns
         -------
@@ -144,6 +198,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             raise ValueError(f"on_invalid must be 'raise' or 'project', got {self.on_invalid!r}")
         if not 0 <= self.eps < float("inf"):
             raise ValueError(f"eps must be finite and not negative, got {self.eps!r}")
+        check_policy(self.unseen, self.adapt_rate)
         X = self._as_array(X, "fit")
         if backend_of(X).hides_values(X):
             raise TypeError(
@@ -151,54 +206,75 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 "call it outside, or use gyrobn.batch_stats and gyrobn.normalize"
             )
         X = backend_of(X).stop_gradient(X)
-        manifold = self._geometry(tuple(X.shape))
-        X = self._on_manifold(manifold, X)
-        xp = namespace_of(X)
-        self._affine(manifold, X)
-        if sample_weight is not None:
-            sample_weight = _like(sample_weight, X)
-            if not bool(xp.any(sample_weight != 0)):
-                raise ValueError("sample_weight is zero for every sample: there is no mean")
-        with np.errstate(all="ignore"):  # what goes wrong is said below
-            found = frechet(manifold, X, sample_weight, tol=self.tol, max_iter=self.max_iter)
-        if not bool(xp.all(xp.isfinite(found.variance + found.residual))):
-            raise ValueError("GyroBN.fit() finds no mean of these samples. " + _reason(manifold, X))
+        manifold = geometry_for(self.manifold, tuple(X.shape))
+        X = on_manifold(manifold, X, project=self.on_invalid == "project")
+        affine_for(manifold, X, self.bias, self.scale)
+        weights = weights_for(manifold, X, sample_weight)
+        places = None
+        if domains is not None:
+            labels = labels_for(domains, X.shape[0])
+            places = places_of(labels)
+        options = {"tol": self.tol, "max_iter": self.max_iter}
+        found = found_for(manifold, X, places, weights, "fit", **options)
 
         self.manifold_ = manifold
+        self.domains_ = None if places is None else np.asarray(list(places), dtype=labels.dtype)
         self.mean_, self.var_ = found.mean, found.variance
-        channels = found.iterations.ndim > 0
-        self.n_iter_ = found.iterations if channels else int(found.iterations)
-        self.converged_ = found.converged if channels else bool(found.converged)
+        several = found.iterations.ndim > 0
+        self.n_iter_ = found.iterations if several else int(found.iterations)
+        self.converged_ = found.converged if several else bool(found.converged)
         self.n_samples_seen_ = int(X.shape[0])
         return self
 
-    def transform(self, X: Any) -> Array:
+    def fit_transform(
+        self, X: Any, y: Any = None, sample_weight: Any = None, domains: Any = None
+    ) -> Array:
+        """Find the statistics of the samples and normalize them: ``fit``, then ``transform``.
+
+        Parameters
+        ----------
+        X, y, sample_weight, domains
+            As in ``fit``.
+
+        Returns
+        -------
+        array of the shape and dtype of X
+        """
+        return self.fit(X, y, sample_weight, domains).transform(X, domains)
+
+    def transform(self, X: Any, domains: Any = None) -> Array:
         r"""Normalize: :math:`\beta \oplus (s/\sqrt{v^2+\epsilon} \odot (\ominus\mu \oplus x))`.
 
         Parameters
         ----------
         X : array-like of shape (N, *channels, *point_shape)
             Samples, in the library and on the device of those given to ``fit``.
+        domains : array-like of shape (N,), default=None
+            The domain of each sample, after ``fit`` with domains. What becomes of those it did not
+            see is said by ``unseen``.
 
         Returns
         -------
         array of the shape and dtype of X
         """
-        return self._apply(X, "transform")
+        return self._apply(X, domains, "transform")
 
-    def inverse_transform(self, X: Any) -> Array:
+    def inverse_transform(self, X: Any, domains: Any = None) -> Array:
         r"""Undo: :math:`\mu \oplus (\sqrt{v^2+\epsilon}/s \odot (\ominus\beta \oplus x))`.
 
         Parameters
         ----------
         X : array-like of shape (N, *channels, *point_shape)
             Normalized samples, in the library and on the device of those given to ``fit``.
+        domains : array-like of shape (N,), default=None
+            The domain of each sample, after ``fit`` with domains, and one that it saw: of others
+            no statistics are kept.
 
         Returns
         -------
         array of the shape and dtype of X
         """
-        return self._apply(X, "inverse_transform")
+        return self._apply(X, domains, "inverse_transform")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -209,37 +285,69 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     # ------------------------------------------------------------------ the call
 
-    def _apply(self, X: Any, method: str) -> Array:
+    def _apply(self, X: Any, domains: Any, method: str) -> Array:
         check_is_fitted(self)
         manifold = self.manifold_
-        X = self._on_manifold(manifold, self._as_array(X, method))
+        X = self._as_array(X, method)
+        X = on_manifold(manifold, X, project=self.on_invalid == "project")
         xp = namespace_of(X)
-        stats = Stats(*(xp.astype(a, X.dtype, copy=False) for a in (self.mean_, self.var_)))
-        bias, scale = self._affine(manifold, X)
-        target = xp.broadcast_to(manifold.origin(X) if bias is None else bias, X.shape[1:])
-        function, centre, name = normalize, stats.mean, "mean"
+        places, stats = self._statistics(X, domains, method)
+        bias, scale = affine_for(manifold, X, self.bias, self.scale)
+        function = normalize
         if method == "inverse_transform":
-            if not np.all(_host(self.scale)):
+            if not np.all(host(self.scale)):
                 raise ValueError(
                     f"scale={self.scale!r} takes all samples to one point, which cannot be undone: "
                     "inverse_transform needs a scale other than 0"
                 )
-            function, centre, name = denormalize, target, "bias"
+            function = denormalize
+
+        def apply(x: Array, own: Stats) -> Array:
+            return function(manifold, x, own, bias, scale, self.eps)
+
         with np.errstate(all="ignore"):  # what fails is named below
-            out = function(manifold, X, stats, bias, scale, self.eps)
+            out = apply(X, stats[0]) if places is None else by_domain(apply, X, places, stats)
             if backend_of(X).hides_values(out):
                 return out
             good = manifold.contains(out)
             if bool(xp.all(good)):
                 return out
-            what, i = _describe(good)
-            x, c, m, b = X[(*i, ...)], *(a[(*i[1:], ...)] for a in (centre, stats.mean, target))
+            what, i = describe(good)
+            k = 0 if places is None else next(k for k, at in enumerate(places) if i[0] in at)
+            target = xp.broadcast_to(manifold.origin(X) if bias is None else bias, X.shape[1:])
+            x, m, b = X[(*i, ...)], *(a[(*i[1:], ...)] for a in (stats[k].mean, target))
+            c, name = (m, "mean") if method == "transform" else (b, "bias")
             raise ValueError(
                 f"GyroBN.{method}() finds no point of {manifold!r} for {what}, at distance "
                 f"{float(manifold.dist(c, x)):.4g} from the {name}; from the identity, the mean "
                 f"is at {float(manifold.norm(m)):.4g}, the bias at {float(manifold.norm(b)):.4g}. "
-                + _reason(manifold, X)
+                + reason(manifold, X)
             )
+
+    def _statistics(
+        self, X: Array, domains: Any, method: str
+    ) -> tuple[list[Any] | None, list[Stats]]:
+        """Return the samples of each domain, None if there are no domains, and its statistics."""
+        xp = namespace_of(X)
+        known = Stats(*(xp.astype(a, X.dtype, copy=False) for a in (self.mean_, self.var_)))
+        check_given(self.domains_, domains, method)
+        if self.domains_ is None:
+            return None, [known]
+        labels = labels_for(domains, X.shape[0])
+        places, index = places_of(labels), {d: k for k, d in enumerate(self.domains_.tolist())}
+        new = {d: at for d, at in places.items() if d not in index}
+        stats = {d: Stats(*(a[index[d], ...] for a in known)) for d in places if d in index}
+        if new:
+            check_policy(self.unseen, self.adapt_rate)
+            check_unseen(self.domains_, labels, list(new), self.unseen, method)
+            options: dict[str, Any] = {"tol": self.tol, "max_iter": self.max_iter}
+            X = backend_of(X).stop_gradient(X)
+            found = found_for(self.manifold_, X, new, None, method, **options)
+            batch = Stats(found.mean, found.variance)
+            if self.unseen == "adapt":
+                batch = adapt_stats(self.manifold_, known, batch, self.adapt_rate, **options)
+            stats |= {d: Stats(*(a[k, ...] for a in batch)) for k, d in enumerate(new)}
+        return list(places.values()), [stats[d] for d in places]
 
     # ------------------------------------------------------------------ checks
 
@@ -253,7 +361,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         xp = namespace_of(X)
         if X.dtype not in (xp.float32, xp.float64):
             raise TypeError(
-                f"GyroBN takes float32 and float64 arrays of {_library(X)}, got {X.dtype}: "
+                f"GyroBN takes float32 and float64 arrays of {library(X)}, got {X.dtype}: "
                 "convert X first, for example with xp.astype(X, xp.float32)"
             )
         shape = tuple(X.shape)
@@ -262,14 +370,14 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 f"expected X of shape (N, *channels, *point_shape), no length 0, got {shape}"
             )
         if method != "fit":
-            got, wanted = ((_library(a), device_of(a)) for a in (X, self.mean_))
+            got, wanted = ((library(a), device_of(a)) for a in (X, self.mean_))
             if got != wanted:
                 raise ValueError(
                     f"Inputs passed to GyroBN.{method}() must use the same namespace and the same "
                     f"device as those passed to fit(): got {got[0]} (device {got[1]}), fitted to "
                     f"{wanted[0]} (device {wanted[1]}); convert X, or fit to arrays like X"
                 )
-            seen = tuple(self.mean_.shape)
+            seen = tuple(self.mean_.shape)[0 if self.domains_ is None else 1 :]
             table = method == "transform" and len(shape) == 2 and len(seen) == 1
             if shape[1:] != seen and not table:  # of a table, scikit-learn says it below
                 raise ValueError(
@@ -279,116 +387,3 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if method != "inverse_transform":  # whose input need not carry the names of the columns
             validate_data(self, given, reset=method == "fit", skip_check_array=True)
         return X
-
-    def _geometry(self, shape: tuple[int, ...]) -> GyroSpace:
-        """Return the geometry, with sizes from the shape of X where only its name is given."""
-        manifold = self.manifold
-        known = f"a geometry such as gyrobn.PoincareBall(2), or a name out of {sorted(REGISTRY)}"
-        if isinstance(manifold, str):
-            if manifold not in REGISTRY:
-                raise ValueError(f"unknown manifold {manifold!r}: give {known}")
-            try:
-                manifold = REGISTRY[manifold].for_shape(shape[1:])
-            except ValueError as error:
-                raise ValueError(
-                    f"X of shape {shape}, with {shape[-1]} feature(s), holds no points of "
-                    f"{self.manifold}: {error}"
-                ) from error
-        if not isinstance(manifold, GyroSpace):
-            raise TypeError(f"manifold must be {known}, got {manifold!r}")
-        points = manifold.point_shape
-        if len(shape) <= len(points) or shape[len(shape) - len(points) :] != points:
-            raise ValueError(
-                f"{manifold!r} expects X of shape (N, *channels, *{points}), got {shape}"
-            )
-        return manifold
-
-    def _on_manifold(self, manifold: GyroSpace, x: Array, name: str = "X") -> Array:
-        """Return ``x`` with all its points on the manifold, or say which one is not."""
-        xp = namespace_of(x)
-        project = self.on_invalid == "project" and name == "X"
-        advice = "on_invalid='project' moves such samples onto it"
-        if name != "X":
-            advice = "manifold.project gives a point near by"
-        with np.errstate(all="ignore"):  # what overflows is off the manifold
-            if backend_of(x).hides_values(x):
-                return manifold.project(x) if project else x
-            good = manifold.contains(x)
-            if bool(xp.all(good)):
-                return x
-            finite = xp.all(xp.isfinite(x), axis=tuple(range(-len(manifold.point_shape), 0)))
-            if not bool(xp.all(finite)):
-                what, i = _describe(finite)
-                kind = "NaN" if bool(xp.any(xp.isnan(x[(*i, ...)]))) else "inf"
-                raise ValueError(f"{name} has {kind} in {what}: drop or impute NaN and inf first")
-            if project:
-                points = (None,) * len(manifold.point_shape)
-                x = xp.where(good[(..., *points)], x, manifold.project(x))
-                good = manifold.contains(x)
-                if bool(xp.all(good)):
-                    return x
-                advice = "it could not be projected either"
-            what, i = _describe(good)
-            off = float(manifold.violation(x)[i])
-        raise ValueError(f"{name} is off {manifold!r} by {off:.3g} in {what}: {advice}")
-
-    def _affine(self, manifold: GyroSpace, X: Array) -> tuple[Any, Any]:
-        """Return bias and scale, ready to meet X."""
-        shape, points = tuple(X.shape[1:]), manifold.point_shape
-        wanted, each = shape[: len(shape) - len(points)], "one a channel"
-        if len(manifold.blocks) > 1:
-            wanted, each = (*wanted, len(manifold.blocks)), "one a channel and block"
-        scale = _host(self.scale)
-        if scale.shape not in ((), wanted) or not np.all(np.isfinite(scale)):
-            raise ValueError(
-                f"scale must be a finite number, or an array of them, {each}, of shape "
-                f"{wanted}; got {self.scale!r}"
-            )
-        factor = float(scale) if scale.ndim == 0 else _like(scale, X)
-        if self.bias is None:
-            return None, factor
-        bias = _like(self.bias, X)
-        if tuple(bias.shape) not in (points, shape):
-            raise ValueError(
-                f"bias must be a point of {manifold!r}, shape {points}, or one a channel, "
-                f"shape {shape}; got shape {tuple(bias.shape)}"
-            )
-        return self._on_manifold(manifold, bias, "bias"), factor
-
-
-def _host(value: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """Return numbers, from whatever library, as a NumPy array."""
-    if compat.is_array_api_obj(value):
-        value = backend_of(value).to_numpy(value)
-    return np.array(value, dtype=np.float64)
-
-
-def _like(value: Any, x: Array) -> Array:
-    """Return numbers, from whatever library, in the library, dtype and device of ``x``."""
-    return backend_of(x).from_numpy(_host(value), x)
-
-
-def _library(x: Array) -> str:
-    return str(namespace_of(x).__name__).removeprefix("array_api_compat.").split(".")[0]
-
-
-def _describe(good: Array) -> tuple[str, tuple[int, ...]]:
-    """Say how many entries are not good and which is the first; also return its index."""
-    xp = namespace_of(good)
-    bad = xp.astype(xp.reshape(xp.logical_not(good), (-1,)), xp.int32)
-    i = tuple(int(k) for k in np.unravel_index(int(xp.argmax(bad)), tuple(good.shape)))
-    if not i:
-        return "its one point", i
-    what = f"{int(xp.sum(bad))} of {bad.shape[0]} samples, the first at index "
-    return what + str(i[0] if len(i) == 1 else i), i
-
-
-def _reason(manifold: GyroSpace, x: Array) -> str:
-    """Say what makes the arithmetic fail on points of the manifold."""
-    if manifold.convexity_radius < float("inf"):
-        return (
-            f"Points {2 * manifold.convexity_radius:.4g} apart are opposite, and no one direction "
-            "leads from one to the other: drop such samples, and keep the mean (by rotating the "
-            "data) and the bias away from the point opposite to the identity"
-        )
-    return f"Numbers leave the range of {x.dtype}: rescale the data, or give a larger eps"

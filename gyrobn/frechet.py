@@ -1,42 +1,20 @@
-r"""Fréchet mean and variance: one gyro-Newton loop for every geometry.
+r"""Fréchet mean and variance, with exact derivatives.
 
-.. math:: c_i = \operatorname{Log}_e(\ominus\mu \oplus x_i), \qquad g = \sum_i w_i c_i, \qquad
-          \mu \leftarrow \mu \oplus \operatorname{Exp}_e(H^{-1} g)
-
-with H the mean Hessian of half the squared distance, which has a closed form on a symmetric space.
-A step that lowers neither the variance nor, where that no longer changes, the residual
-:math:`\|g\|`, is taken back and tried again at a quarter of its length, so the loop cannot diverge.
-Channels are solved together; one that is done stops moving.
+:mod:`gyrobn.newton` finds the mean with gradients stopped; here it gets its derivatives, which do
+not depend on how it was found.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from gyrobn.arrays import check_floating, weighted_sum
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
+from gyrobn.newton import FrechetResult, is_small, solve
 from gyrobn.samples import arrange
 from gyrobn.scalar import safe_sqrt
 from gyrobn.uniqueness import FrechetWarning, warn
 
 __all__ = ["FrechetResult", "FrechetWarning", "frechet", "frechet_mean", "frechet_variance"]
-
-
-class FrechetResult(NamedTuple):
-    """What :func:`frechet` returns; every field but ``mean`` has the shape of the channels.
-
-    On a geometry of several blocks the variance has one entry a block, (*channels, blocks).
-    """
-
-    mean: Array
-    """The Fréchet mean, shape (*channels, *point_shape)."""
-    variance: Array
-    """Mean squared distance to the mean."""
-    iterations: Array
-    """How many times the centred samples were computed for the channel."""
-    residual: Array
-    """Length of the gradient, the mean of the centred samples' normal coordinates."""
-    converged: Array
-    """Whether the residual met the tolerance, or the limit of the arithmetic."""
 
 
 def frechet(
@@ -124,7 +102,7 @@ def frechet(
     if steps is not None and implicit:
         result = _last_step(space, y, w, constant, frozen, tol, start, steps)
     else:
-        result, radius = _solve(constant, *frozen, tol, max_iter, start, steps)
+        result, radius = solve(constant, *frozen, tol, max_iter, start, steps)
         if not shim.hides_values(result.mean) and steps is None:
             warn(manifold, constant, frozen[0], result, radius, max_iter)
         if implicit:
@@ -176,148 +154,7 @@ def _variance(manifold: GyroSpace, c: Array, w: Array) -> Array:
     return namespace_of(c).sum(w[..., None] * manifold.by_block(c * c), axis=0)
 
 
-# ---------------------------------------------------------------------- the loop
-
-
-class _State(NamedTuple):
-    """Where the loop stands: the best mean so far, and the next one to try."""
-
-    mean: Array
-    variance: Array
-    """One a block, as is the residual: none may wait for the largest one to be small."""
-    residual: Array
-    far: Array
-    """Squared distance of the farthest sample."""
-    step: Array
-    """From the mean to the trial, in normal coordinates at the mean."""
-    gain: Array
-    """How far the variance falls if it is quadratic along the step."""
-    trial: Array
-    count: Array
-    done: Array
-    """Whether the mean has converged; never where a number of steps was asked for."""
-
-
-def _solve(
-    manifold: GyroSpace,
-    x: Array,
-    w: Array,
-    tol: float | None,
-    max_iter: int,
-    init: Array | None,
-    steps: int | None,
-) -> tuple[FrechetResult, Array]:
-    """Run the loop on samples (N, *channels, *point_shape); also return the largest distance."""
-    parts = manifold.parts(x) if init is None else manifold.parts(x, init)
-    if len(parts) > 1:  # no factor waits for another
-        found = [
-            _solve(space, samples, w, tol, max_iter, begin[0] if begin else None, steps)
-            for space, samples, *begin in parts
-        ]
-        return _join(manifold, found)
-    xp = namespace_of(x)
-    eps = float(xp.finfo(x.dtype).eps)
-    point = (None,) * len(manifold.point_shape)
-
-    def body(state: tuple[Array, ...]) -> _State:
-        now = _State(*state)
-        c = manifold.relative_normal(now.trial, x)
-        g = weighted_sum(w, c)
-        residual = safe_sqrt(manifold.by_block(g * g))
-        squares = manifold.by_block(c * c)
-        variance = xp.sum(w[..., None] * squares, axis=0)
-        # On a sphere the gradient also vanishes where the variance is largest, and grows on the way
-        # down from there. So the variance decides, as long as the gain that the step promised can
-        # be seen in it, and after that the gradient.
-        total, before = xp.sum(variance, axis=-1), xp.sum(now.variance, axis=-1)
-        seen = now.gain > eps**0.5 * before
-        lower = xp.logical_and(seen, total <= before - 0.1 * now.gain)
-        level = total <= before * (1.0 + eps**0.5)
-        small = _small(manifold, now.trial, variance, residual, tol)
-        nearer = xp.all(xp.logical_or(residual < now.residual, small), axis=-1)
-        better = xp.logical_or(lower, xp.logical_and(level, nearer))
-        if steps is not None:
-            better = xp.ones_like(better)
-        take = xp.logical_and(better, xp.logical_not(now.done))
-        mean = xp.where(take[(..., *point)], now.trial, now.mean)
-        variance = xp.where(take[..., None], variance, now.variance)
-        # a step that does not help, so close to the mean, only shows the rounding error
-        close = xp.all(now.residual <= eps**0.5 * safe_sqrt(variance), axis=-1)
-        floor = xp.logical_and(xp.logical_not(better), close)
-        residual = xp.where(take[..., None], residual, now.residual)
-        done = now.done
-        if steps is None:
-            good = xp.all(_small(manifold, mean, variance, residual, tol), axis=-1)
-            good = xp.logical_and(
-                xp.logical_or(good, floor), xp.all(xp.isfinite(variance), axis=-1)
-            )
-            done = xp.logical_or(done, good)
-        full = manifold.hessian(c, w).solve(g, exact=False)
-        step = xp.where(better[..., None], full, 0.25 * now.step)
-        moved = manifold.project(manifold.relative(manifold.neg(mean), manifold.from_normal(step)))
-        return _State(
-            mean=mean,
-            variance=variance,
-            residual=residual,
-            far=xp.where(take, xp.max(xp.sum(squares, axis=-1), axis=0), now.far),
-            step=step,
-            gain=xp.where(better, xp.sum(g * full, axis=-1), 0.25 * now.gain),
-            trial=xp.where(done[(..., *point)], mean, moved),
-            count=now.count + xp.astype(xp.logical_not(now.done), now.count.dtype),
-            done=done,
-        )
-
-    start = manifold.start(x, w) if init is None else init
-    channels = x.shape[1 : x.ndim - len(manifold.point_shape)]
-    zero = xp.sum(w, axis=0) * 0.0
-    zeros = xp.broadcast_to(zero[..., None], (*channels, len(manifold.blocks)))
-    state = _State(
-        mean=start,
-        variance=zeros + xp.inf,
-        residual=zeros + xp.inf,
-        far=zero,
-        step=xp.broadcast_to(zero[..., None], (*channels, manifold.dim)),
-        gain=zero,
-        trial=start,
-        count=xp.astype(zero, xp.int32),
-        done=zero > 0,
-    )
-    limit = max_iter if steps is None else steps + 1
-    loop = backend_of(x).while_loop
-    state = _State(*loop(lambda s: xp.logical_not(xp.all(_State(*s).done)), body, state, limit))
-    converged = state.done
-    if steps is not None:
-        converged = xp.all(
-            _small(manifold, state.mean, state.variance, state.residual, tol), axis=-1
-        )
-    residual = safe_sqrt(xp.sum(state.residual * state.residual, axis=-1))
-    known = xp.isfinite(residual)  # otherwise no evaluation was: there is nothing to return
-    mean = xp.where(known[(..., *point)], state.mean, xp.nan)
-    variance = xp.where(known[..., None], state.variance, xp.nan)
-    return FrechetResult(mean, variance, state.count, residual, converged), xp.sqrt(state.far)
-
-
-def _join(
-    manifold: GyroSpace, found: list[tuple[FrechetResult, Array]]
-) -> tuple[FrechetResult, Array]:
-    """Put the results of a product's factors together."""
-    results, radii = zip(*found, strict=True)
-    xp = namespace_of(radii[0])
-    first, *rest = results
-    count, converged, square, far = (
-        first.iterations,
-        first.converged,
-        first.residual * first.residual,
-        radii[0] * radii[0],
-    )
-    for result, radius in zip(rest, radii[1:], strict=True):
-        count = xp.maximum(count, result.iterations)
-        converged = xp.logical_and(converged, result.converged)
-        square = square + result.residual * result.residual
-        far = far + radius * radius
-    mean = manifold.join(*(r.mean for r in results))
-    variance = xp.concat([r.variance for r in results], axis=-1)
-    return FrechetResult(mean, variance, count, xp.sqrt(square), converged), xp.sqrt(far)
+# ---------------------------------------------------------------------- derivatives
 
 
 def _onto(manifold: GyroSpace, constant: GyroSpace, mean: Array) -> Array:
@@ -326,15 +163,6 @@ def _onto(manifold: GyroSpace, constant: GyroSpace, mean: Array) -> Array:
     The points of some models move when the curvature changes.
     """
     return mean if manifold is constant else manifold.project(mean)
-
-
-def _small(
-    manifold: GyroSpace, mean: Array, variance: Array, residual: Array, tol: float | None
-) -> Array:
-    """Tell, a block at a time, whether the residual meets the tolerance."""
-    xp = namespace_of(mean)
-    tol = 8.0 * float(xp.finfo(mean.dtype).eps) if tol is None else tol
-    return residual <= xp.maximum(tol * safe_sqrt(variance), 8.0 * manifold.resolutions(mean))
 
 
 def _differentiable(
@@ -376,9 +204,10 @@ def _last_step(
         mean = manifold.start(x, w) if init is None else init
     else:
         if steps > 1:
-            mean = _solve(constant, *frozen, tol, 1, init, steps - 1)[0].mean
+            mean = solve(constant, *frozen, tol, 1, init, steps - 1)[0].mean
         else:
             mean = constant.start(*frozen) if init is None else init
+        mean = _onto(manifold, constant, mean)
         c = manifold.relative_normal(mean, x)
         hessian = constant.hessian(stop_gradient(c), frozen[1])
         step = hessian.solve(weighted_sum(w, c), exact=False)
@@ -386,7 +215,7 @@ def _last_step(
     c = manifold.relative_normal(mean, x)
     g = weighted_sum(w, c)
     residual, variance = safe_sqrt(manifold.by_block(g * g)), _variance(manifold, c, w)
-    converged = xp.all(_small(manifold, mean, variance, residual, tol), axis=-1)
+    converged = xp.all(is_small(manifold, mean, variance, residual, tol), axis=-1)
     total = stop_gradient(safe_sqrt(xp.sum(residual * residual, axis=-1)))
     count = xp.full(total.shape, steps + 1, dtype=xp.int32, device=device_of(x))
     return FrechetResult(mean, variance, count, total, converged)

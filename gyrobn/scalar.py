@@ -14,7 +14,7 @@ from typing import Any
 
 from gyrobn.backends import Array, namespace_of
 
-__all__ = ["SINC", "arc", "cosine", "cotangent", "safe_sqrt", "sinc", "sinc_slope"]
+__all__ = ["SINC", "arc", "cosine", "cotangent", "safe_sqrt", "sinc"]
 
 # Taylor coefficients in u, and the |u| below which eight of them are exact to float64.
 SINC = tuple((-1.0) ** n / f for n, f in enumerate((1, 6, 120, 5040, 362880, 39916800, 6227020800)))
@@ -46,20 +46,6 @@ def sinc(u: Array, sign: int | None) -> Array:
     r"""Return :math:`\sin_K(a)/a`: :math:`\sin\sqrt{u}/\sqrt{u}`, or sinh for negative u."""
     xp = namespace_of(u)
     return _analytic(u, sign, SINC, 0.1, lambda a: xp.sin(a) / a, lambda a: xp.sinh(a) / a)
-
-
-def sinc_slope(u: Array, sign: int | None) -> Array:
-    r"""Return the derivative of :func:`sinc` by u, :math:`(\cos_K(a) - \sin_K(a)/a)/(2u)`."""
-    xp = namespace_of(u)
-    series = tuple(n * c for n, c in enumerate(SINC))[1:]
-    return _analytic(
-        u,
-        sign,
-        series,
-        0.1,
-        lambda a: (xp.cos(a) - xp.sin(a) / a) / (2.0 * a * a),
-        lambda a: (xp.sinh(a) / a - xp.cosh(a)) / (2.0 * a * a),
-    )
 
 
 def arc(u: Array, t: Array, sign: int | None) -> Array:

@@ -168,9 +168,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for name, rows in worst.items():
         if rows:
             columns = [f"{lib.name} {lib.dtype}" for lib in LIBRARIES]
+            width = max(map(len, rows)) + 1
             terminalreporter.section(TABLES[name])
             short = [c.replace("array_api_", "").replace("float", "") for c in columns]
-            terminalreporter.write_line(f"{'':42}" + "".join(f"{c:>11}" for c in short))
+            terminalreporter.write_line(" " * width + "".join(f"{c:>11}" for c in short))
             for geometry, row in rows.items():
                 cells = (f"{row[c]:.1e}" if c in row else "" for c in columns)
-                terminalreporter.write_line(f"{geometry:42}" + "".join(f"{c:>11}" for c in cells))
+                line = "".join(f"{c:>11}" for c in cells)
+                terminalreporter.write_line(f"{geometry:{width}}{line}")

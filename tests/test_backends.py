@@ -186,7 +186,8 @@ def everything(M, x, y, z):
 @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
 class TestTracing:
     def points(self, M):
-        return tuple(M.random(20, rng=i, spread=0.5) for i in (1, 2, 3))
+        spread = min(0.5, 0.3 * M.convexity_radius)
+        return tuple(M.random(20, rng=i, spread=spread) for i in (1, 2, 3))
 
     def test_jit_and_vmap(self, M):
         points = self.points(M)

@@ -480,7 +480,7 @@ BALL = samples(PoincareBall(2), 10)
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"manifold": "ball"}, ValueError, r"unknown manifold 'ball': .*\['euclidean', .*'sphere'"),
+        ({"manifold": "ball"}, ValueError, r"unknown manifold 'ball': .*'euclidean', .*'sphere'"),
         (
             {"manifold": PoincareBall},
             TypeError,
@@ -597,7 +597,7 @@ def test_not_fitted():
 
 def test_constructor_only_stores():
     bias = [5.0]
-    bn = GyroBN("no such", bias, "x", -1, "y", None, "z")
+    bn = GyroBN("no such", bias, "x", -1, "y", None, "z", "u", "r")
     assert vars(bn) == {
         "manifold": "no such",
         "bias": bias,
@@ -606,6 +606,8 @@ def test_constructor_only_stores():
         "tol": "y",
         "max_iter": None,
         "on_invalid": "z",
+        "unseen": "u",
+        "adapt_rate": "r",
     }
     assert bn.bias is bias
 

@@ -154,3 +154,23 @@ def test_a_number_of_steps_gives_the_same_mean_with_and_without_derivatives(M, s
     found.variance.sum().backward()
     assert torch.isfinite(leaf.grad).all()
     assert float(leaf.grad.abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+def test_only_parameters_are_learnt(M):
+    """The samples are constants: what is overwritten in place then must not be what they need."""
+    x = torch.as_tensor(cloud(M, 5, min(0.8, 0.3 * M.convexity_radius), np.zeros(())))
+    stats = batch_stats(M, x)
+    coordinates = torch.as_tensor(M.to_normal(M.random(rng=7, spread=0.3)))
+    weight = torch.as_tensor(np.random.default_rng(0).standard_normal((5, M.dim)))
+
+    def loss(t):
+        y = normalize(M, x, stats, M.from_normal(coordinates * (1 + t)), 0.3 + 0.2 * t)
+        return (weight * M.to_normal(y)).sum()
+
+    t = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    loss(t).backward()
+    h = 1e-4
+    near, far = loss(h) - loss(-h), loss(2 * h) - loss(-2 * h)
+    expected = float(8 * near - far) / (12 * h)
+    assert abs(float(t.grad) - expected) < 1e-6 * (1e-3 + abs(expected))

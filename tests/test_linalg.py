@@ -12,7 +12,6 @@ import torch
 from conftest import assert_close, host
 
 from gyrobn.linalg import from_triangle, matmul, polar, symmetric_functions, to_triangle, transpose
-from gyrobn.scalar import sinc_slope
 from gyrobn.spectral import (
     ANGLE,
     COSINE,
@@ -169,26 +168,6 @@ class TestEigenvalues:
         amplitude = 1.0 if abs(t) > 2 and name != "POWER" else 0.0
         bound = 1e-13 * max(1.0, abs(t) / 5)
         assert error(f.slope(x, t), expected, amplitude) <= bound
-
-
-@pytest.mark.parametrize("sign", [None, 1, -1])
-def test_sinc_slope(sign):
-    u = np.asarray([1e-300, 1e-9, 1e-3, 0.05, 0.0999999, 0.1, 0.1000001, 0.2, 1.0, 9.0, 60.0])
-    u = {None: np.concatenate([-u, [0.0], u]), 1: np.append(u, 0.0), -1: -u}[sign]
-
-    def exact(u):
-        with mp.workdps(2 * DIGITS):  # half of the digits may cancel where u is small
-            u = mp.mpf(float(u))
-            if abs(u) < 1e-100:
-                return -mp.mpf(1) / 6 + u / 60
-            root = mp.sqrt(u)
-            return mp.re((mp.cos(root) - mp.sin(root) / root) / (2 * u))
-
-    found = sinc_slope(u, sign)
-    envelope = 0.5 / np.maximum(np.abs(u), 3.0)  # it oscillates where u is large
-    for a, b, floor in zip(found, u, envelope, strict=True):
-        assert error([a], [exact(b)], floor) <= 3e-14
-    assert np.isnan(sinc_slope(np.asarray([np.nan]), sign)).all()
 
 
 # ---------------------------------------------------------------------- of matrices: values

@@ -65,7 +65,9 @@ def test_theorem(case, relative_scale):
     M, x, reach = case
     stats = batch_stats(M, x)
     assume(stats.var > (1e-3 * reach) ** 2)
-    scale, bias, eps = relative_scale * reach, x[0], 1e-4 * reach**2
+    # of seven samples one may be √6 deviations out: on a sphere that must end before the equator
+    most = 0.6 if M.curvature > 0 else 1.0
+    scale, bias, eps = most * relative_scale * reach, x[0], 1e-4 * reach**2
     found = frechet(M, normalize(M, x, stats, bias, scale, eps))
     assert found.converged
     assert M.dist(found.mean, bias) <= 1e-10 * reach

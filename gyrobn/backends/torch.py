@@ -18,7 +18,7 @@ def differentiable(*arrays: Array) -> bool:
     tensors = [a for a in arrays if isinstance(a, torch.Tensor)]
     if torch.is_grad_enabled() and any(a.requires_grad for a in tensors):
         return True
-    return any(
+    return not torch.compiler.is_compiling() and any(
         torch._C._functorch.is_functorch_wrapped_tensor(a)
         or torch.autograd.forward_ad.unpack_dual(a).tangent is not None  # type: ignore[no-untyped-call]
         for a in tensors
@@ -26,7 +26,9 @@ def differentiable(*arrays: Array) -> bool:
 
 
 def hides_values(x: Array) -> bool:
-    """Tell whether ``x`` is batched by ``vmap``, so that ``bool(x)`` would fail."""
+    """Tell whether ``x`` is compiled or batched by ``vmap``, so that ``bool(x)`` would fail."""
+    if torch.compiler.is_compiling():
+        return True
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(x):
         if functorch.is_batchedtensor(x):
@@ -47,11 +49,42 @@ def while_loop(
 
     Under ``vmap`` no value can be looked at, so the body itself must leave a finished state alone.
     """
+    if torch.compiler.is_compiling() and limit > _UNROLLED:
+        return _compiled_while_loop(condition, body, state, limit)
     if any(hides_values(s) for s in state):
         for _ in range(limit):
             state = body(state)
         return state
     return eager_while_loop(condition, body, state, limit)
+
+
+_UNROLLED = 4
+"""As many rounds are compiled one after the other; more of them into a loop."""
+
+
+def _compiled_while_loop(
+    condition: Callable[[State], Array], body: Callable[[State], State], state: State, limit: int
+) -> State:
+    """Run the loop inside of a compiled graph; nothing in it is followed by autograd.
+
+    The graph wants each tensor of the state by itself: in memory of its own, in the same layout
+    after every round.
+    """
+    from torch._higher_order_ops import while_loop as compiled
+
+    def own(arrays: State) -> State:
+        return tuple(a.clone(memory_format=torch.contiguous_format) for a in arrays)
+
+    def goes_on(count: Array, *arrays: Array) -> Array:
+        return torch.logical_and(count < limit, condition(arrays))
+
+    def following(count: Array, *arrays: Array) -> State:
+        return (count + 1, *own(body(arrays)))
+
+    with torch.no_grad():
+        count = torch.zeros((), dtype=torch.int64, device=state[0].device)
+        _, *found = compiled(goes_on, following, (count, *own(state)))  # type: ignore[no-untyped-call]
+    return tuple(found)
 
 
 def device(x: Array) -> Any:
@@ -89,6 +122,12 @@ def with_derivative(
     """Return the outputs of ``primal``, with ``cotangent`` and ``tangent`` as its derivatives."""
     if not differentiable(*inputs):
         return primal(*inputs)[0]
+    if torch.compiler.is_compiling():
+        # in plain operations, which the compiler differentiates: primal + tangent(x - constant x)
+        constant = tuple(x.detach() for x in inputs)
+        outputs, kept = primal(*constant)
+        changes = tangent(kept, *(x - c for x, c in zip(inputs, constant, strict=True)))
+        return tuple(y + change for y, change in zip(outputs, changes, strict=True))
     rules = _Rules(primal, tangent, cotangent)
     results = _Ruled.apply(rules, *inputs)  # type: ignore[no-untyped-call]
     return tuple(results[: rules.count])

@@ -25,7 +25,7 @@ class Combination:
     >>> import numpy as np
     >>> x = np.asarray([[1.0, 0.0], [0.0, 1.0]])
     >>> s = Combination(np.asarray([2.0, 3.0]), x)
-    >>> (s * 10.0).plus(np.asarray([1.0, -1.0]), np.asarray([5.0, 5.0])).value()
+    >>> s.times(10.0).plus(np.asarray([1.0, -1.0]), np.asarray([5.0, 5.0])).value()
     array([[25.,  5.],
            [-5., 25.]])
     """
@@ -37,7 +37,12 @@ class Combination:
         """Return the combination with one term more."""
         return self._of([*self.terms, Term(scalar, vector, False)])
 
-    def __mul__(self, factor: Any) -> Self:
+    def times(self, factor: Any) -> Self:
+        """Return the combination with every scalar multiplied.
+
+        A method and no operator: ``torch.compile`` takes the product of a tensor and an object for
+        one of its own.
+        """
         return self._of([t._replace(scalar=factor * t.scalar) for t in self.terms])
 
     def dot(self, vector: Array) -> Array:
@@ -52,7 +57,8 @@ class Combination:
         it.
         """
         first, *rest = self.terms
-        total, fresh = _product(first)
+        arrays = [a for t in self.terms for a in t[:2] if not isinstance(a, float)]
+        total, fresh = _product(first, not backend_of(first.vector).differentiable(*arrays))
         for scalar, vector, _ in rest:
             in_place = fresh and _fits(scalar, total, 1) and _fits(vector, total)
             total = backend_of(total).add_product(total, scalar, vector, in_place)
@@ -66,10 +72,13 @@ class Combination:
         return new
 
 
-def _product(term: Term) -> tuple[Array, bool]:
-    """Return scalar times vector, and whether that may be overwritten."""
+def _product(term: Term, constant: bool) -> tuple[Array, bool]:
+    """Return scalar times vector, and whether that may be overwritten.
+
+    Only if all of the combination is constant: a derivative by another part may need the vector.
+    """
     scalar, vector, temporary = term
-    ours = temporary and not backend_of(vector).differentiable(vector)
+    ours = temporary and constant
     if isinstance(scalar, float):
         return (vector, ours) if scalar == 1.0 else (scalar * vector, True)
     if ours and _fits(scalar, vector, 1):

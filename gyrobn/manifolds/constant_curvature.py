@@ -75,7 +75,7 @@ class ConstantCurvature(GyroSpace):
     def convexity_radius(self) -> float:  # type: ignore[override]
         r"""Radius :math:`\pi/(2\sqrt K)` of a hemisphere, where the curvature is positive."""
         if self.sign == 1:
-            return float(1.5707963267948966 / float(self.curvature) ** 0.5)
+            return float(1.5707963267948966 / float(self.detached().curvature) ** 0.5)
         return float("inf")
 
     @property
@@ -158,7 +158,7 @@ class ConstantCurvature(GyroSpace):
         return self._normal(xp, t, K * dot(vector, vector), Combination(1.0, vector))
 
     def _normal(self, xp: Any, t: Array, u: Array, s: Combination) -> Array:
-        return (s * self._angle_per_sine(xp, u, t)).value()
+        return s.times(self._angle_per_sine(xp, u, t)).value()
 
     def _angle_per_sine(self, xp: Any, u: Array, t: Array) -> Array:
         """Return angle/sine; NaN opposite to the identity, where there is no direction."""
@@ -218,7 +218,7 @@ class ConstantCurvature(GyroSpace):
         per_sine = self._angle_per_sine(xp, u, t)
         angle = per_sine * per_sine * u
         t, stretch = self._turn(xp, scalars_like(factor, x), angle)
-        s = s * (stretch * per_sine)
+        s = s.times(stretch * per_sine)
         if bias is not None:
             t_b, a_b, v_b = self._lift(xp, K, bias)
             inner = K * a_b * s.dot(v_b)

@@ -59,7 +59,7 @@ class Stereographic(Ball):
         if self.sign == -1:
             # s/(1 + t), held inside the ball where 1 + t would round to t
             ratio = 1.0 / (t + xp.clip(8.0 * eps * t, min=1.0))
-            return (s * ratio).value()
+            return s.times(ratio).value()
         vector = s.value()
         if self.sign == 0:
             return 0.5 * vector

@@ -1,0 +1,201 @@
+r"""The gyro-Newton loop that finds the mean of samples on every geometry.
+
+.. math:: c_i = \operatorname{Log}_e(\ominus\mu \oplus x_i), \qquad g = \sum_i w_i c_i, \qquad
+          \mu \leftarrow \mu \oplus \operatorname{Exp}_e(H^{-1} g)
+
+with H the mean Hessian of half the squared distance, which has a closed form on a symmetric space.
+A step that lowers neither the variance nor, where that no longer changes, the residual
+:math:`\|g\|`, is taken back and tried again at a quarter of its length, so the loop cannot diverge.
+Channels are solved together; one that is done stops moving.
+"""
+
+from typing import NamedTuple
+
+from gyrobn.arrays import weighted_sum
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.scalar import safe_sqrt
+
+__all__ = ["FrechetResult", "is_small", "solve"]
+
+
+class FrechetResult(NamedTuple):
+    """What :func:`frechet` returns; every field but ``mean`` has the shape of the channels.
+
+    On a geometry of several blocks the variance has one entry a block, (*channels, blocks).
+    """
+
+    mean: Array
+    """The Fréchet mean, shape (*channels, *point_shape)."""
+    variance: Array
+    """Mean squared distance to the mean."""
+    iterations: Array
+    """How many times the centred samples were computed for the channel."""
+    residual: Array
+    """Length of the gradient, the mean of the centred samples' normal coordinates."""
+    converged: Array
+    """Whether the residual met the tolerance, or the limit of the arithmetic."""
+
+
+class _State(NamedTuple):
+    """Where the loop stands: the best mean so far, and the step that led there or failed."""
+
+    mean: Array
+    c: Array
+    """The samples' normal coordinates, seen from the mean."""
+    g: Array
+    """Their mean: minus the gradient."""
+    variance: Array
+    """One a block, as is the residual: none may wait for the largest one to be small."""
+    residual: Array
+    far: Array
+    """Squared distance of the farthest sample."""
+    step: Array
+    """In normal coordinates at the mean."""
+    gain: Array
+    """How far the variance falls if it is quadratic along the step."""
+    taken: Array
+    """Whether the last step was good; otherwise a part of it is tried next."""
+    count: Array
+    done: Array
+    """Whether the mean has converged; never where a number of steps was asked for."""
+
+
+def solve(
+    manifold: GyroSpace,
+    x: Array,
+    w: Array,
+    tol: float | None,
+    max_iter: int,
+    init: Array | None,
+    steps: int | None,
+) -> tuple[FrechetResult, Array]:
+    """Run the loop on samples (N, *channels, *point_shape); also return the largest distance."""
+    parts = manifold.parts(x) if init is None else manifold.parts(x, init)
+    if len(parts) > 1:  # no factor waits for another
+        found = [
+            solve(space, samples, w, tol, max_iter, begin[0] if begin else None, steps)
+            for space, samples, *begin in parts
+        ]
+        return _join(manifold, found)
+    xp = namespace_of(x)
+    eps = float(xp.finfo(x.dtype).eps)
+    point = (None,) * len(manifold.point_shape)
+
+    def evaluate(mean: Array) -> tuple[Array, ...]:
+        c = manifold.relative_normal(mean, x)
+        g = weighted_sum(w, c)
+        squares = manifold.by_block(c * c)
+        variance = xp.sum(w[..., None] * squares, axis=0)
+        residual = safe_sqrt(manifold.by_block(g * g))
+        return c, g, variance, residual, xp.max(xp.sum(squares, axis=-1), axis=0)
+
+    def finished(mean: Array, variance: Array, residual: Array) -> Array:
+        small = xp.all(is_small(manifold, mean, variance, residual, tol), axis=-1)
+        return xp.logical_and(small, xp.all(xp.isfinite(variance), axis=-1))
+
+    def body(state: tuple[Array, ...]) -> _State:
+        now = _State(*state)
+        full = manifold.hessian(now.c, w).solve(now.g, exact=False)
+        step = xp.where(now.taken[..., None], full, 0.25 * now.step)
+        gain = xp.where(now.taken, xp.sum(now.g * full, axis=-1), 0.25 * now.gain)
+        moved = manifold.relative(manifold.neg(now.mean), manifold.from_normal(step))
+        trial = xp.where(now.done[(..., *point)], now.mean, manifold.project(moved))
+        c, g, variance, residual, far = evaluate(trial)
+        # On a sphere the gradient also vanishes where the variance is largest, and grows on the way
+        # down from there. So the variance decides, as long as the gain that the step promised can
+        # be seen in it, and after that the gradient.
+        total, before = xp.sum(variance, axis=-1), xp.sum(now.variance, axis=-1)
+        seen = gain > eps**0.5 * before
+        lower = xp.logical_and(seen, total <= before - 0.1 * gain)
+        level = total <= before * (1.0 + eps**0.5)
+        small = is_small(manifold, trial, variance, residual, tol)
+        nearer = xp.all(xp.logical_or(residual < now.residual, small), axis=-1)
+        better = xp.logical_or(lower, xp.logical_and(level, nearer))
+        # a step that does not help, so close to the mean, only shows the rounding error
+        close = xp.all(now.residual <= eps**0.5 * safe_sqrt(now.variance), axis=-1)
+        floor = xp.logical_and(xp.logical_not(better), close)
+        if steps is not None:
+            better = xp.ones_like(better)
+        take = xp.logical_and(better, xp.logical_not(now.done))
+        mean = xp.where(take[(..., *point)], trial, now.mean)
+        variance = xp.where(take[..., None], variance, now.variance)
+        residual = xp.where(take[..., None], residual, now.residual)
+        done = now.done
+        if steps is None:
+            done = xp.logical_or(done, xp.logical_or(floor, finished(mean, variance, residual)))
+        return _State(
+            mean=mean,
+            c=xp.where(take[..., None], c, now.c),
+            g=xp.where(take[..., None], g, now.g),
+            variance=variance,
+            residual=residual,
+            far=xp.where(take, far, now.far),
+            step=step,
+            gain=gain,
+            taken=better,
+            count=now.count + xp.astype(xp.logical_not(now.done), now.count.dtype),
+            done=done,
+        )
+
+    mean = manifold.start(x, w) if init is None else init
+    c, g, variance, residual, far = evaluate(mean)
+    always = xp.sum(w, axis=0) > 0
+    state = _State(
+        mean=mean,
+        c=c,
+        g=g,
+        variance=variance,
+        residual=residual,
+        far=far,
+        step=0.0 * g,
+        gain=0.0 * far,
+        taken=always,
+        count=xp.astype(always, xp.int32),
+        done=finished(mean, variance, residual) if steps is None else xp.logical_not(always),
+    )
+    limit = max_iter - 1 if steps is None else steps
+    loop = backend_of(x).while_loop
+    state = _State(*loop(lambda s: xp.logical_not(xp.all(_State(*s).done)), body, state, limit))
+    converged = state.done
+    if steps is not None:
+        converged = xp.all(
+            is_small(manifold, state.mean, state.variance, state.residual, tol), axis=-1
+        )
+    residual = safe_sqrt(xp.sum(state.residual * state.residual, axis=-1))
+    known = xp.isfinite(residual)  # otherwise no evaluation was: there is nothing to return
+    mean = xp.where(known[(..., *point)], state.mean, xp.nan)
+    variance = xp.where(known[..., None], state.variance, xp.nan)
+    return FrechetResult(mean, variance, state.count, residual, converged), xp.sqrt(state.far)
+
+
+def _join(
+    manifold: GyroSpace, found: list[tuple[FrechetResult, Array]]
+) -> tuple[FrechetResult, Array]:
+    """Put the results of a product's factors together."""
+    results, radii = zip(*found, strict=True)
+    xp = namespace_of(radii[0])
+    first, *rest = results
+    count, converged, square, far = (
+        first.iterations,
+        first.converged,
+        first.residual * first.residual,
+        radii[0] * radii[0],
+    )
+    for result, radius in zip(rest, radii[1:], strict=True):
+        count = xp.maximum(count, result.iterations)
+        converged = xp.logical_and(converged, result.converged)
+        square = square + result.residual * result.residual
+        far = far + radius * radius
+    mean = manifold.join(*(r.mean for r in results))
+    variance = xp.concat([r.variance for r in results], axis=-1)
+    return FrechetResult(mean, variance, count, xp.sqrt(square), converged), xp.sqrt(far)
+
+
+def is_small(
+    manifold: GyroSpace, mean: Array, variance: Array, residual: Array, tol: float | None
+) -> Array:
+    """Tell, a block at a time, whether the residual meets the tolerance."""
+    xp = namespace_of(mean)
+    tol = 8.0 * float(xp.finfo(mean.dtype).eps) if tol is None else tol
+    return residual <= xp.maximum(tol * safe_sqrt(variance), 8.0 * manifold.resolutions(mean))

@@ -1,0 +1,68 @@
+"""LRBN and ManifoldNorm as PyTorch layers, for comparisons with GyroBN.
+
+They are :class:`gyrobn.torch.GyroBN` with another formula, that of :mod:`gyrobn.baselines`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from gyrobn.baselines import lrbn, manifold_norm
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.normalize import Stats
+from gyrobn.torch.layer import GyroBN
+
+__all__ = ["LRBN", "ManifoldNorm"]
+
+
+class LRBN(GyroBN):
+    """Riemannian batch normalization of Lou et al. (2020): :func:`gyrobn.baselines.lrbn`.
+
+    Parameters and attributes are those of :class:`gyrobn.torch.GyroBN`.
+    """
+
+    def _normalize(self, manifold: GyroSpace, x: Tensor, stats: Stats) -> Tensor:
+        bias = None if self.bias is None else manifold.from_normal(self.bias)
+        scale = 1.0 if self.scale is None else self.scale
+        y: Tensor = lrbn(manifold, x, stats, bias, scale, self.eps, self.clamp)
+        return y
+
+
+class ManifoldNorm(GyroBN):
+    """ManifoldNorm of Chakraborty (2020): :func:`gyrobn.baselines.manifold_norm`.
+
+    Parameters
+    ----------
+    manifold, channels, **options
+        As in :class:`gyrobn.torch.GyroBN`; ``eps`` and ``clamp`` have nothing to act on.
+    diagonal
+        Whether the scale is a number for each normal coordinate, the algorithm's diagonal matrix,
+        or one for all of them, as in the paper's experiments.
+
+    Attributes
+    ----------
+    scale : Parameter of shape (*channels, dim), or (*channels, 1)
+        Diagonal of S.
+    """
+
+    def __init__(
+        self,
+        manifold: GyroSpace,
+        channels: int | Sequence[int] = (),
+        *,
+        diagonal: bool = True,
+        **options: Any,
+    ) -> None:
+        if options.get("clamp") is not None:
+            raise ValueError("ManifoldNorm does not divide by the variance: nothing to clamp")
+        super().__init__(manifold, channels, **options)
+        if self.scale is not None:
+            shape = (*self.channels, manifold.dim if diagonal else 1)
+            self.scale = nn.Parameter(self.scale.detach().new_ones(shape))
+
+    def _normalize(self, manifold: GyroSpace, x: Tensor, stats: Stats) -> Tensor:
+        bias = None if self.bias is None else manifold.from_normal(self.bias)
+        scale = 1.0 if self.scale is None else self.scale
+        y: Tensor = manifold_norm(manifold, x, stats, bias, scale)
+        return y

@@ -1,0 +1,154 @@
+"""GyroBN with statistics of its own for each domain."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gyrobn.domains import UNSEEN, adapt_stats
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.normalize import Stats, update_stats
+from gyrobn.torch.layer import GyroBN
+
+__all__ = ["DomainGyroBN"]
+
+
+class DomainGyroBN(GyroBN):
+    r"""GyroBN with statistics a domain (a subject, a session, a site), bias and scale for all.
+
+    The idea of SPDDSMBN (Kobler et al., 2022), on every geometry: each domain is brought to the
+    same mean and variance, whatever moved it.
+
+    Parameters
+    ----------
+    manifold
+        The geometry of the points.
+    domains
+        Number of domains.
+    channels, **options
+        As in :class:`GyroBN`; ``axis`` is 0.
+    train_momentum
+        If given, training normalizes with running statistics too, moved towards each batch by this
+        fraction: a number, or a function from the number of batches of the domain so far to one (a
+        schedule). ``momentum`` is that of the statistics for evaluation.
+    unseen
+        What evaluation does with a domain that training did not see: ``"error"``, ``"refit"`` (use
+        the statistics of its batch), or ``"adapt"`` (those, moved towards the average of the known
+        domains: ``momentum`` of the batch and the rest of the average).
+    """
+
+    _domain_axes = 1
+
+    def __init__(
+        self,
+        manifold: GyroSpace,
+        domains: int,
+        channels: int | Sequence[int] = (),
+        *,
+        train_momentum: float | Callable[[int], float] | None = None,
+        unseen: str = "error",
+        **options: Any,
+    ) -> None:
+        if unseen not in UNSEEN:
+            raise ValueError(f"unseen must be 'error', 'refit' or 'adapt', got {unseen!r}")
+        if options.get("axis", 0) not in (0, (0,)) or not options.get("track_running_stats", True):
+            raise ValueError("DomainGyroBN needs axis=0 and running statistics")
+        self.domains = domains
+        super().__init__(manifold, channels, **options)
+        self.train_momentum, self.unseen = train_momentum, unseen
+        if train_momentum is not None:
+            self.register_buffer("training_mean", self.running_mean.clone())
+            self.register_buffer("training_var", self.running_var.clone())
+
+    @property
+    def _leading(self) -> tuple[int, ...]:
+        return (self.domains, *self.channels)
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, domains: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
+        """Normalize each sample with the statistics of its domain.
+
+        Parameters
+        ----------
+        x
+            Points, shape ``(batch, *channels, *point_shape)``.
+        domains
+            Domain of each sample, integers from 0, shape ``(batch,)``.
+        weights
+            Weights of the samples, shape ``(batch,)`` or ``(batch, *channels)``.
+        """
+        with torch.autocast(x.device.type, enabled=False):
+            x, _ = self._arrange(x)
+            if tuple(domains.shape) != tuple(x.shape[:1]):
+                raise ValueError(
+                    f"domains must have the shape of the batch, {tuple(x.shape[:1])}, "
+                    f"got {tuple(domains.shape)}"
+                )
+            manifold = self.manifold
+            parts, places = [], []
+            for k in self._present(domains):
+                place = (domains == k).nonzero()[:, 0]
+                own = None if weights is None else weights[place]
+                stats = self._domain_stats(manifold, k, x[place], own)
+                parts.append(self._normalize(manifold, x[place], stats))
+                places.append(place)
+            return torch.cat(parts)[torch.argsort(torch.cat(places))]
+
+    def _present(self, domains: Tensor) -> list[int]:
+        found = [int(k) for k in torch.unique(domains)]
+        if found and not 0 <= found[0] <= found[-1] < self.domains:
+            raise ValueError(
+                f"domains must be from 0 to {self.domains - 1}, got {found[0]} to {found[-1]}"
+            )
+        return found
+
+    def _domain_stats(
+        self, manifold: GyroSpace, k: int, x: Tensor, weights: Tensor | None
+    ) -> Stats:
+        """Return the statistics to normalize the samples of one domain with."""
+        if not self.training:
+            return self._evaluation_stats(manifold, k, x, weights)
+        batch = self._batch_stats(manifold, x, weights)
+        count = int(self.num_batches_tracked[k])
+        constant = Stats(batch.mean.detach(), batch.var.detach())
+        with torch.no_grad():
+            rate = 1.0 / (count + 1) if self.momentum is None else self.momentum
+            self._store(
+                "running", k, update_stats(manifold, self._of("running", k), constant, rate)
+            )
+            self.num_batches_tracked[k] += 1
+        if self.train_momentum is None:
+            return batch
+        rate = self.train_momentum(count) if callable(self.train_momentum) else self.train_momentum
+        moved = update_stats(manifold, self._of("training", k), batch, rate)
+        self._store("training", k, Stats(moved.mean.detach(), moved.var.detach()))
+        return moved
+
+    def _evaluation_stats(
+        self, manifold: GyroSpace, k: int, x: Tensor, weights: Tensor | None
+    ) -> Stats:
+        if int(self.num_batches_tracked[k]) > 0:
+            return self._of("running", k)
+        if self.unseen == "error":
+            known = [i for i, n in enumerate(self.num_batches_tracked.tolist()) if n > 0]
+            raise ValueError(
+                f"domain {k} was not seen in training (seen: {known}): train on it, or give "
+                "unseen='refit' or 'adapt'"
+            )
+        batch = self._batch_stats(manifold, x, weights)
+        if self.unseen == "refit":
+            return batch
+        seen = self.num_batches_tracked > 0
+        if not bool(seen.any()):
+            raise ValueError("no domain was seen in training, so there is none to adapt to")
+        others = Stats(self.running_mean[seen], self.running_var[seen])
+        return adapt_stats(manifold, others, batch, 0.1 if self.momentum is None else self.momentum)
+
+    def _of(self, kind: str, k: int) -> Stats:
+        return Stats(getattr(self, f"{kind}_mean")[k], getattr(self, f"{kind}_var")[k])
+
+    def _store(self, kind: str, k: int, stats: Stats) -> None:
+        getattr(self, f"{kind}_mean")[k] = stats.mean
+        getattr(self, f"{kind}_var")[k] = stats.var

@@ -1,0 +1,282 @@
+"""What the estimator checks, and what it says: points, parameters, statistics, domains.
+
+Every function raises an error that says what came and what to do, or returns what it was given in
+the form that is wanted.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import array_api_compat as compat
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.domains import UNSEEN, domain_stats
+from gyrobn.frechet import FrechetResult, frechet
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.manifolds import REGISTRY
+
+__all__ = [
+    "affine_for",
+    "check_given",
+    "check_policy",
+    "check_unseen",
+    "describe",
+    "found_for",
+    "geometry_for",
+    "host",
+    "labels_for",
+    "library",
+    "like",
+    "on_manifold",
+    "reason",
+    "weights_for",
+]
+
+
+def geometry_for(manifold: GyroSpace | str, shape: tuple[int, ...]) -> GyroSpace:
+    """Return the geometry, with sizes from the shape of X where only its name is given."""
+    given = manifold
+    known = f"a geometry such as gyrobn.PoincareBall(2), or a name out of {sorted(REGISTRY)}"
+    if isinstance(manifold, str):
+        if manifold not in REGISTRY:
+            raise ValueError(f"unknown manifold {manifold!r}: give {known}")
+        try:
+            manifold = REGISTRY[manifold].for_shape(shape[1:])
+        except ValueError as error:
+            raise ValueError(
+                f"X of shape {shape}, with {shape[-1]} feature(s), holds no points of "
+                f"{given}: {error}"
+            ) from error
+    if not isinstance(manifold, GyroSpace):
+        raise TypeError(f"manifold must be {known}, got {manifold!r}")
+    points = manifold.point_shape
+    if len(shape) <= len(points) or shape[len(shape) - len(points) :] != points:
+        raise ValueError(f"{manifold!r} expects X of shape (N, *channels, *{points}), got {shape}")
+    return manifold
+
+
+def on_manifold(manifold: GyroSpace, x: Array, name: str = "X", project: bool = False) -> Array:
+    """Return ``x`` with all its points on the manifold, or say which one is not."""
+    xp = namespace_of(x)
+    advice = "on_invalid='project' moves such samples onto it"
+    if name != "X":
+        advice = "manifold.project gives a point near by"
+    with np.errstate(all="ignore"):  # what overflows is off the manifold
+        if backend_of(x).hides_values(x):
+            return manifold.project(x) if project else x
+        good = manifold.contains(x)
+        if bool(xp.all(good)):
+            return x
+        finite = xp.all(xp.isfinite(x), axis=tuple(range(-len(manifold.point_shape), 0)))
+        if not bool(xp.all(finite)):
+            what, i = describe(finite)
+            kind = "NaN" if bool(xp.any(xp.isnan(x[(*i, ...)]))) else "inf"
+            raise ValueError(f"{name} has {kind} in {what}: drop or impute NaN and inf first")
+        if project:
+            points = (None,) * len(manifold.point_shape)
+            x = xp.where(good[(..., *points)], x, manifold.project(x))
+            good = manifold.contains(x)
+            if bool(xp.all(good)):
+                return x
+            advice = "it could not be projected either"
+        what, i = describe(good)
+        off = float(manifold.violation(x)[i])
+    raise ValueError(f"{name} is off {manifold!r} by {off:.3g} in {what}: {advice}")
+
+
+def affine_for(manifold: GyroSpace, X: Array, bias: Any, scale: Any) -> tuple[Any, Any]:
+    """Return bias and scale, ready to meet X."""
+    shape, points = tuple(X.shape[1:]), manifold.point_shape
+    wanted, each = shape[: len(shape) - len(points)], "one a channel"
+    if len(manifold.blocks) > 1:
+        wanted, each = (*wanted, len(manifold.blocks)), "one a channel and block"
+    s = host(scale)
+    if s.shape not in ((), wanted) or not np.all(np.isfinite(s)):
+        raise ValueError(
+            f"scale must be a finite number, or an array of them, {each}, of shape "
+            f"{wanted}; got {scale!r}"
+        )
+    factor = float(s) if s.ndim == 0 else like(s, X)
+    if bias is None:
+        return None, factor
+    bias = like(bias, X)
+    if tuple(bias.shape) not in (points, shape):
+        raise ValueError(
+            f"bias must be a point of {manifold!r}, shape {points}, or one a channel, "
+            f"shape {shape}; got shape {tuple(bias.shape)}"
+        )
+    return on_manifold(manifold, bias, "bias"), factor
+
+
+def weights_for(manifold: GyroSpace, X: Array, weights: Any) -> Array | None:
+    """Return the weights of the samples, not all zero; their signs are looked at with the mean."""
+    if weights is None:
+        return None
+    w = like(weights, X)
+    batch = tuple(X.shape[: X.ndim - len(manifold.point_shape)])
+    if tuple(w.shape) not in (batch[:1], batch):
+        raise ValueError(
+            f"weights must have the shape of the samples, {batch[:1]}, or of the whole batch, "
+            f"{batch}, got {tuple(w.shape)}"
+        )
+    if not bool(namespace_of(w).any(w != 0)):
+        raise ValueError("sample_weight is zero for every sample: there is no mean")
+    return w
+
+
+def found_for(
+    manifold: GyroSpace,
+    X: Array,
+    places: dict[Any, Any] | None,
+    weights: Array | None,
+    method: str,
+    **options: Any,
+) -> FrechetResult:
+    """Return mean and variance of the samples, or of each domain, or say why there is none."""
+    xp = namespace_of(X)
+    for label, at in (places or {}).items():
+        some = at if weights is None else at[host(weights)[at].reshape(len(at), -1).any(1)]
+        if len(some) < 2:
+            raise ValueError(
+                f"GyroBN.{method}() needs at least 2 samples of a domain (with a weight other "
+                f"than 0) to find its variance, got {len(some)} of domain {label!r}: give more, "
+                "leave it out, or join it to another"
+            )
+    with np.errstate(all="ignore"):  # what goes wrong is said below
+        if places is None:
+            found = frechet(manifold, X, weights, **options)
+        else:
+            found = domain_stats(manifold, X, list(places.values()), weights, **options)
+    if backend_of(X).hides_values(found.mean):
+        return found
+    good = xp.isfinite(found.variance)
+    good = good if len(manifold.blocks) == 1 else xp.all(good, axis=-1)
+    good = xp.logical_and(good, xp.isfinite(found.residual))
+    if not bool(xp.all(good)):
+        which = "these samples"
+        if places is not None:
+            which = f"domain {list(places)[describe(good)[1][0]]!r}"
+        raise ValueError(f"GyroBN.{method}() finds no mean of {which}. {reason(manifold, X)}")
+    return found
+
+
+def check_policy(unseen: str, adapt_rate: float) -> None:
+    """Refuse a policy for unseen domains that is none."""
+    if unseen not in UNSEEN:
+        raise ValueError(f"unseen must be 'error', 'refit' or 'adapt', got {unseen!r}")
+    if not 0 <= adapt_rate <= 1:
+        raise ValueError(f"adapt_rate must be from 0 to 1, got {adapt_rate!r}")
+
+
+def check_given(known: Any, domains: Any, method: str) -> None:
+    """Refuse domains where fit had none, and their absence where it had some."""
+    if known is None and domains is not None:
+        raise ValueError(
+            f"GyroBN was fitted without domains: leave them out of {method}(), or give them to "
+            "fit(X, domains=...), too"
+        )
+    if known is not None and domains is None:
+        raise ValueError(
+            f"GyroBN was fitted with domains ({_listed(known)}): give {method}(X, domains=...), "
+            f"too; in a pipeline, by metadata routing and set_{method}_request(domains=True)"
+        )
+
+
+def check_unseen(known: Any, labels: Any, new: list[Any], unseen: str, method: str) -> None:
+    """Say so where nothing can be done with domains that fit did not see."""
+    saw = f"fit() did not see domain {_listed(new)} (it saw {_listed(known)})"
+    if (labels.dtype.kind == "U") != (known.dtype.kind == "U"):
+        raise ValueError(f"{saw}: give labels of the same kind, integers or strings, to both")
+    if method == "inverse_transform":
+        raise ValueError(
+            f"{saw}, so GyroBN.inverse_transform() cannot know from where its samples came (what "
+            "transform() finds by unseen='refit' or 'adapt' is not kept): fit to it, too"
+        )
+    if unseen == "error":
+        raise ValueError(
+            f"{saw}: fit to it, too, or choose what GyroBN.transform() does with such a domain by "
+            "unseen='refit' or 'adapt'"
+        )
+
+
+def labels_for(domains: Any, count: int) -> Any:
+    """Return the labels of the domains as a NumPy array, all integers or all strings.
+
+    >>> labels_for(["b", "a"], 2)
+    array(['b', 'a'], dtype='<U1')
+    >>> labels_for([1, "a"], 2)
+    Traceback (most recent call last):
+        ...
+    TypeError: domains must be all integers or all strings, got 'a' at index 1
+    """
+    if compat.is_array_api_obj(domains):
+        if backend_of(domains).hides_values(domains):
+            raise TypeError(
+                "domains tell which samples go together, and in a traced function they have no "
+                "values: give a NumPy array or a list that is not an argument of that function"
+            )
+        domains = backend_of(domains).to_numpy(domains)
+    elif isinstance(domains, Sequence) and not isinstance(domains, str):
+        domains = np.array(domains, dtype=object)  # NumPy would make 1 and "1" the same
+    labels = np.asarray(domains)
+    if labels.shape != (count,):
+        raise ValueError(
+            f"domains must have one label a sample, shape ({count},), got shape {labels.shape}"
+        )
+    if labels.dtype.kind in "iubU":
+        return labels
+    values = labels.tolist()
+    kind = str if isinstance(values[0], str) else (int, np.integer)
+    wrong = [i for i, value in enumerate(values) if not isinstance(value, kind)]
+    if wrong:
+        raise TypeError(
+            f"domains must be all integers or all strings, got {values[wrong[0]]!r} at index "
+            f"{wrong[0]}"
+        )
+    return np.asarray(values, dtype=np.str_ if kind is str else np.int64)
+
+
+def host(value: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """Return numbers, from whatever library, as a NumPy array."""
+    if compat.is_array_api_obj(value):
+        value = backend_of(value).to_numpy(value)
+    return np.array(value, dtype=np.float64)
+
+
+def like(value: Any, x: Array) -> Array:
+    """Return numbers, from whatever library, in the library, dtype and device of ``x``."""
+    return backend_of(x).from_numpy(host(value), x)
+
+
+def library(x: Array) -> str:
+    """Return the name of the library of ``x``."""
+    return str(namespace_of(x).__name__).removeprefix("array_api_compat.").split(".")[0]
+
+
+def describe(good: Array) -> tuple[str, tuple[int, ...]]:
+    """Say how many entries are not good and which is the first; also return its index."""
+    xp = namespace_of(good)
+    bad = xp.astype(xp.reshape(xp.logical_not(good), (-1,)), xp.int32)
+    i = tuple(int(k) for k in np.unravel_index(int(xp.argmax(bad)), tuple(good.shape)))
+    if not i:
+        return "its one point", i
+    what = f"{int(xp.sum(bad))} of {bad.shape[0]} samples, the first at index "
+    return what + str(i[0] if len(i) == 1 else i), i
+
+
+def reason(manifold: GyroSpace, x: Array) -> str:
+    """Say what makes the arithmetic fail on points of the manifold."""
+    if manifold.convexity_radius < float("inf"):
+        return (
+            f"Points {2 * manifold.convexity_radius:.4g} apart are opposite, and no one direction "
+            "leads from one to the other: drop such samples, and keep the mean (by rotating the "
+            "data) and the bias away from the point opposite to the identity"
+        )
+    return f"Numbers leave the range of {x.dtype}: rescale the data, or give a larger eps"
+
+
+def _listed(labels: Any) -> str:
+    """Return labels for a message, the first ten where there are many."""
+    first = ", ".join(repr(label) for label in np.asarray(labels)[:10].tolist())
+    return first if len(labels) <= 10 else f"{first} and {len(labels) - 10} more"

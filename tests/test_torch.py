@@ -1,0 +1,497 @@
+"""The PyTorch layers: derivatives, training, and the habits of torch's BatchNorm."""
+
+import copy
+import gc
+import io
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from conftest import FIRST, GEOMETRIES, cloud
+from test_gradients import samples
+from torch import nn
+
+from gyrobn import SPD, Euclidean, Hyperboloid, PoincareBall, Sphere, Stereographic, frechet
+from gyrobn.torch import DomainGyroBN, GyroBN
+
+pytestmark = pytest.mark.filterwarnings(  # float(tensor) in an assertion
+    "ignore:Converting a tensor with requires_grad"
+)
+
+DOUBLE = torch.zeros((), dtype=torch.float64)
+SINGLE = torch.zeros(())
+
+
+def batch(M, count=16, spread=0.4, like=DOUBLE, offset=0.5):
+    return cloud(M, count, min(spread, 0.3 * M.convexity_radius), like, offset)
+
+
+def layer_with_values(M, **options):
+    layer = GyroBN(M, dtype=torch.float64, eps=1e-2, **options)
+    with torch.no_grad():
+        layer.bias.copy_(M.to_normal(M.random(rng=7, like=DOUBLE, spread=0.3)))
+        layer.scale.mul_(0.3)
+        layer.running_mean.copy_(M.random(rng=8, like=DOUBLE, spread=0.2))
+        layer.running_var.mul_(0.5)
+    return layer
+
+
+# ---------------------------------------------------------------------- derivatives
+
+
+class Case:
+    """The layer's output, weighted, as a function of one number that moves what is named."""
+
+    def __init__(self, M, moved, **options):
+        rng = np.random.default_rng(5)
+        self.layer, self.moved = layer_with_values(M, **options), moved
+        x = samples(M, "generic")
+        self.x, self.tangent = map(torch.as_tensor, (x, M.push(x, rng.standard_normal((5, M.dim)))))
+        self.turn = {
+            name: torch.as_tensor(0.3 * rng.standard_normal(tuple(p.shape)))
+            for name, p in self.layer.named_parameters()
+        }
+        self.weights = torch.as_tensor(rng.uniform(0.5, 1.5, 5))
+        self.heavier = torch.as_tensor(rng.uniform(-0.3, 0.3, 5))
+        self.linear, self.square = torch.as_tensor(rng.standard_normal((2, 5, M.dim)))
+        self.buffers = {k: v.clone() for k, v in self.layer.named_buffers()}
+
+    def __call__(self, t):
+        M, x, weights = self.layer.geometry, self.x, self.weights
+        if "input" in self.moved:
+            x = M.exp(x, t * self.tangent)
+        if "weights" in self.moved:
+            weights = weights + t * self.heavier
+        own = {
+            name: p.detach() + (t * self.turn[name] if name in self.moved else 0.0)
+            for name, p in self.layer.named_parameters()
+        }
+        own |= {k: v.clone() for k, v in self.buffers.items()}
+        y = torch.func.functional_call(self.layer, own, (x, weights))
+        c = M.to_normal(y)
+        return (self.linear * c + self.square * c * c).sum()
+
+    def check(self, h=1e-4):
+        values = [float(self(torch.as_tensor(k * h))) for k in (1.0, -1.0, 2.0, -2.0)]
+        expected = (8 * (values[0] - values[1]) - (values[2] - values[3])) / (12 * h)
+        t = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        self(t).backward()
+        assert abs(float(t.grad) - expected) < 1e-6 * abs(expected)
+
+
+@pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+def test_derivatives(M, training):
+    """By everything at once; by the parameters alone, with a constant input; by the weights."""
+    for moved in (("input", "bias", "scale", "weights"), ("bias", "scale"), ("scale",)):
+        case = Case(M, moved)
+        case.layer.train(training)
+        case.check()
+    if training:
+        Case(M, ("weights",)).check()
+
+
+CURVED = [Stereographic(2, -0.3), Stereographic(3, 0.0), PoincareBall(3, -2.0), Sphere(2, 0.5)]
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("M", CURVED[:3], ids=repr)
+def test_derivative_by_the_curvature(M, training):
+    case = Case(M, ("raw_curvature", "bias"), learn_curvature=True)
+    case.layer.train(training)
+    case.check()
+
+
+def test_a_detached_mean_has_no_derivative():
+    M = PoincareBall(3)
+    x = batch(M).requires_grad_(True)
+    slopes = []
+    for how in ("implicit", "detach"):
+        layer = GyroBN(M, dtype=torch.float64, mean_gradient=how)
+        y = layer(x)
+        slopes.append(torch.autograd.grad(M.to_normal(y).sum(), x)[0])
+    assert float(slopes[0].abs().max()) < 1e-6  # the output's mean does not move
+    assert float(slopes[1].abs().max()) > 1e-2
+
+
+def graph_size(tensor):
+    seen, stack = set(), [tensor.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            stack.extend(n for n, _ in node.next_functions)
+    return len(seen)
+
+
+@pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")
+def test_the_graph_does_not_grow_with_the_number_of_iterations():
+    M = PoincareBall(3)
+    x = batch(M, spread=2.0).requires_grad_(True)
+    for options in ({"max_iter": 2}, {"max_iter": 64}), ({"steps": 1}, {"steps": 9}):
+        few, many = (graph_size(GyroBN(M, dtype=torch.float64, **o)(x)) for o in options)
+        assert few == many
+
+
+# ---------------------------------------------------------------------- training
+
+
+@pytest.mark.parametrize("M", FIRST, ids=repr)
+def test_training(M):
+    """100 steps in float32: finite; the running statistics become the data's; eval normalizes."""
+    centre = M.random(rng=100, like=SINGLE, spread=0.5)
+    layer = GyroBN(M, channels=2)
+    nn.init.constant_(layer.scale, 0.3)  # a sphere has no room for more
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1e-2)
+    x = M.add(centre, M.random(64, 2, rng=0, like=SINGLE, spread=0.3))
+    target = M.to_normal(M.random(rng=3, like=SINGLE, spread=0.3))
+    for _ in range(100):
+        optimizer.zero_grad()
+        loss = ((M.to_normal(layer(x)) - target) ** 2).mean()
+        loss.backward()
+        assert torch.isfinite(loss)
+        for p in layer.parameters():
+            assert torch.isfinite(p.grad).all()
+        optimizer.step()
+    found = frechet(M, x)
+    assert float(M.dist(layer.running_mean, found.mean).max()) < 1e-3
+    torch.testing.assert_close(layer.running_var, found.variance, rtol=1e-3, atol=1e-4)
+    layer.eval()
+    with torch.no_grad():
+        y = frechet(M, layer(x))
+        assert float(M.dist(y.mean, M.from_normal(layer.bias)).max()) < 1e-3
+        torch.testing.assert_close(y.variance, layer.scale**2, rtol=3e-3, atol=0.0)
+    for buffer in layer.buffers():
+        assert buffer.grad_fn is None
+        assert not buffer.requires_grad
+
+
+def test_memory_is_flat():
+    M = PoincareBall(3)
+    layer = GyroBN(M, dtype=torch.float64)
+    domains = DomainGyroBN(M, 2, dtype=torch.float64, train_momentum=0.5)
+    x, d = batch(M), torch.arange(16) % 2
+
+    def tensors():
+        gc.collect()
+        return sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
+
+    counts = []
+    for step in range(201):
+        (layer(x) ** 2).sum().backward()
+        (domains(x, d) ** 2).sum().backward()
+        if step in (1, 200):
+            counts.append(tensors())
+    assert counts[0] == counts[1]
+    for buffer in (*layer.buffers(), *domains.buffers()):
+        assert buffer.grad_fn is None
+
+
+@pytest.mark.parametrize("M", FIRST, ids=repr)
+def test_running_means_stay_on_the_manifold(M):
+    """3,000 updates in float32."""
+    layer = GyroBN(M)
+    with torch.no_grad():
+        means = M.random(8, rng=1, like=SINGLE, spread=0.5)
+        variance = layer.running_var
+        for k in range(3000):
+            layer._update(M, type("S", (), {"mean": means[k % 8], "var": variance}))
+    assert float(M.violation(layer.running_mean)) < 1e-5
+
+
+# ---------------------------------------------------------------------- torch's habits
+
+
+@pytest.mark.parametrize("M", FIRST, ids=repr)
+def test_as_batchnorm_in_flat_space_and_everywhere_the_theorem(M):
+    layer = GyroBN(M, channels=(2,), dtype=torch.float64)
+    nn.init.constant_(layer.scale, 0.3)
+    x = M.add(M.random(rng=9, like=DOUBLE, spread=0.5), M.random(32, 2, like=DOUBLE, spread=0.3))
+    y = frechet(M, layer(x).detach())
+    v = frechet(M, x).variance
+    assert float(M.norm(y.mean).max()) < 1e-10
+    torch.testing.assert_close(y.variance, 0.09 * v / (v + 1e-5), rtol=1e-9, atol=0)
+    if isinstance(M, Euclidean):
+        norm = nn.BatchNorm1d(2, dtype=torch.float64)
+        flat = GyroBN(Euclidean(1), channels=2, dtype=torch.float64)
+        z = torch.randn(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(flat(z[..., None])[..., 0], norm(z))
+        torch.testing.assert_close(flat.running_mean[:, 0], norm.running_mean)
+
+
+def test_momentum_none_averages_all_batches():
+    M = Euclidean(2)
+    layer = GyroBN(M, momentum=None, dtype=torch.float64)
+    batches = torch.randn(5, 8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for x in batches:
+        layer(x)
+    assert int(layer.num_batches_tracked) == 5
+    torch.testing.assert_close(layer.running_mean, batches.mean((0, 1)))
+    expected = torch.stack([frechet(M, x).variance for x in batches]).mean()
+    torch.testing.assert_close(layer.running_var, expected)
+    layer.reset_running_stats()
+    assert (int(layer.num_batches_tracked), float(layer.running_var)) == (0, 1.0)
+    assert not layer.running_mean.any()
+
+
+def test_train_and_eval():
+    M = PoincareBall(3)
+    x = batch(M)
+    layer = GyroBN(M, dtype=torch.float64).eval()
+    before = copy.deepcopy(layer.state_dict())
+    y = layer(x)
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value, before[name])
+    torch.testing.assert_close(y, M.scale((1 + 1e-5) ** -0.5, x))
+    free = GyroBN(M, dtype=torch.float64, track_running_stats=False, affine=False)
+    assert not free.state_dict()
+    torch.testing.assert_close(free.eval()(x), layer.train()(x))
+    layer.reset_parameters()
+    assert torch.equal(layer.running_mean, before["running_mean"])
+
+
+def saved_and_loaded(module):
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("M", FIRST, ids=repr)
+def test_copies(M):
+    """state_dict, also before the first batch and through double; deepcopy; pickle."""
+    x = batch(M, like=SINGLE)
+    layer = GyroBN(M)
+    GyroBN(M).load_state_dict(saved_and_loaded(layer))
+    layer(x)
+    other = GyroBN(M, dtype=torch.float64)
+    other.load_state_dict(saved_and_loaded(layer.double()))
+    assert other.running_mean.dtype == torch.float64
+    assert other.num_batches_tracked.dtype == torch.int64
+    layer.eval()
+    y = layer(x.double())
+    copies = other.eval(), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))
+    for twin in copies:
+        assert torch.equal(twin(x.double()), y)
+        assert repr(twin) == repr(layer)
+
+
+def test_extra_repr():
+    assert repr(GyroBN(PoincareBall(2), 3)) == (
+        "GyroBN(PoincareBall(n=2, curvature=-1.0), channels=(3,), eps=1e-05, momentum=0.1, "
+        "affine=True)"
+    )
+    assert "steps=1, clamp=2.0" in repr(GyroBN(PoincareBall(2), steps=1, clamp=2.0))
+
+
+def test_functional_call_and_vmap():
+    M = PoincareBall(3)
+    x = batch(M)
+    layer = GyroBN(M, dtype=torch.float64).eval()
+    layer.running_mean.copy_(x[0])
+    own = dict(layer.named_parameters())
+
+    def loss(own, x):
+        return (torch.func.functional_call(layer, own, (x,)) ** 2).sum()
+
+    slopes = torch.func.grad(loss)(own, x)
+    loss(own, x).backward()
+    torch.testing.assert_close(slopes["bias"], layer.bias.grad)
+    many = torch.stack([x, 0.5 * x])
+    torch.testing.assert_close(torch.vmap(layer)(many), torch.stack([layer(z) for z in many]))
+    free = GyroBN(M, dtype=torch.float64, track_running_stats=False)
+    torch.testing.assert_close(torch.vmap(free)(many), torch.stack([free(z) for z in many]))
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a")
+def test_compiled_into_one_graph():
+    """One Newton step: output, derivatives and running statistics are the eager ones."""
+    M = Euclidean(2)
+    x = batch(M)
+    layers = [GyroBN(M, steps=1, dtype=torch.float64) for _ in range(2)]
+    found = []
+    for f in (layers[0], torch.compile(layers[1], fullgraph=True, backend="aot_eager")):
+        leaf = x.clone().requires_grad_(True)
+        y = f(leaf)
+        (y**3).sum().backward()
+        found.append((y.detach(), leaf.grad))
+    pairs = [*zip(*found, strict=True), *((layers[0].bias.grad, layers[1].bias.grad),)]
+    pairs += zip(layers[0].buffers(), layers[1].buffers(), strict=True)
+    for eager, compiled in pairs:
+        torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
+
+
+def test_mixed_precision_keeps_the_geometry_in_float32():
+    M = PoincareBall(3)
+    x = batch(M, like=SINGLE)
+    layer, linear = GyroBN(M), nn.Linear(3, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert linear(x).dtype == torch.bfloat16
+        y = layer(x)
+        half = layer(x.bfloat16())
+    assert y.dtype == half.dtype == torch.float32
+    torch.testing.assert_close(y, GyroBN(M)(x))
+    assert float(M.dist(y, half).detach().max()) < 0.1
+
+
+def test_axes_weights_and_clamp():
+    M = PoincareBall(3)
+    x = M.random(4, 2, 6, like=DOUBLE, spread=0.5)
+    layer = GyroBN(M, channels=2, axis=(0, 2), dtype=torch.float64)
+    y = layer(x)
+    flat = x.permute(0, 2, 1, 3).reshape(24, 2, 3)
+    expected = GyroBN(M, channels=2, dtype=torch.float64)(flat)
+    torch.testing.assert_close(y, expected.reshape(4, 6, 2, 3).permute(0, 2, 1, 3))
+    w = torch.tensor([1.0] * 20 + [0.0] * 4, dtype=torch.float64)
+    few, all_of_them = (GyroBN(M, channels=2, dtype=torch.float64) for _ in range(2))
+    torch.testing.assert_close(all_of_them(flat, w)[:20], few(flat[:20]))
+    close = M.scale(1e-3, flat)
+    clamped = GyroBN(M, channels=2, dtype=torch.float64, clamp=10.0)(close)
+    assert float(M.norm(clamped).detach().max()) < 0.05
+
+
+def test_the_scale_has_its_own_parameter_group():
+    layer = GyroBN(Stereographic(2), learn_curvature=True)
+    others, scales = layer.parameter_groups(lr=1e-3, weight_decay=0.0)
+    assert scales["lr"] == 1e-3
+    assert scales["params"][0] is layer.scale
+    assert {id(p) for p in others["params"]} == {id(layer.bias), id(layer.raw_curvature)}
+
+
+@pytest.mark.parametrize("M", [PoincareBall(3, -2.0), Hyperboloid(3), Stereographic(3, 0.1)])
+def test_a_learnt_curvature(M):
+    """It keeps its sign, however it is pushed; on Stereographic it passes through zero."""
+    layer = GyroBN(M, learn_curvature=True, dtype=torch.float64)
+    assert abs(float(layer.manifold.curvature.detach()) - M.curvature) < 1e-12
+    optimizer = torch.optim.SGD([layer.raw_curvature], lr=0.1)
+    x = M.random(16, like=DOUBLE, spread=0.5)
+    for _ in range(10):
+        optimizer.zero_grad()
+        layer.manifold.curvature.backward() if M.curvature > 0 else (
+            -layer.manifold.curvature
+        ).backward()
+        optimizer.step()
+        y = layer(layer.manifold.detached().project(x))
+        assert torch.isfinite(y).all()
+    K = float(layer.manifold.curvature.detach())
+    assert abs(K) < abs(M.curvature) if M.required_sign else K < 0 < M.curvature
+    assert float(layer.manifold.violation(layer._running(layer.manifold).mean)) < 1e-12
+    with pytest.raises(ValueError, match="no curvature"):
+        GyroBN(SPD(2), learn_curvature=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels", "words"),
+    [
+        ((8, 3), (), r"shape \(batch, 2\), got \(8, 3\)"),
+        ((8, 4, 2), (3,), r"shape \(batch, 3, 2\), got \(8, 4, 2\)"),
+        ((2,), (), r"shape \(batch, 2\), got \(2,\)"),
+        ((1, 2), (), "more than one sample"),
+    ],
+)
+def test_wrong_shapes(shape, channels, words):
+    with pytest.raises(ValueError, match=words):
+        GyroBN(PoincareBall(2), channels)(torch.zeros(shape))
+
+
+@pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")
+def test_wrong_values_and_dtypes():
+    layer, x = GyroBN(PoincareBall(2)), PoincareBall(2).random(8, like=SINGLE)
+    x[5, 1] = float("nan")
+    with pytest.raises(ValueError, match=r"at index \(5,\)"):
+        layer(x)
+    assert int(layer.num_batches_tracked) == 0
+    with pytest.raises(TypeError, match=r"holds torch.float32, got input of torch.float64"):
+        layer(x.double())
+    with pytest.raises(ValueError, match="mean_gradient"):
+        GyroBN(PoincareBall(2), mean_gradient="exact")
+
+
+# ---------------------------------------------------------------------- domains
+
+
+def two_domains(M, count=24):
+    """Two clouds about different points, one twice as wide, shuffled."""
+    d = torch.arange(count) % 2
+    centres = M.random(2, rng=5, like=DOUBLE, spread=0.6)
+    widths = torch.tensor([0.2, 0.4], dtype=torch.float64)[d]
+    if len(M.blocks) > 1:
+        widths = widths[:, None]
+    return M.add(centres[d], M.scale(widths, M.random(count, rng=6, like=DOUBLE, spread=0.5))), d
+
+
+@pytest.mark.parametrize("M", FIRST, ids=repr)
+def test_each_domain_has_its_own_statistics(M):
+    x, d = two_domains(M)
+    layer = DomainGyroBN(M, 3, dtype=torch.float64, momentum=1.0)
+    y = layer(x, d)
+    for k in range(2):
+        torch.testing.assert_close(y[d == k], GyroBN(M, dtype=torch.float64)(x[d == k]))
+        found = frechet(M, x[d == k])
+        assert float(M.dist(layer.running_mean[k], found.mean)) < 1e-9
+        torch.testing.assert_close(layer.running_var[k], found.variance)
+    assert layer.num_batches_tracked.tolist() == [1, 1, 0]
+    torch.testing.assert_close(layer.eval()(x, d), y)
+    twin = DomainGyroBN(M, 3, dtype=torch.float64).eval()
+    twin.load_state_dict(saved_and_loaded(layer))
+    assert torch.equal(twin(x, d), layer(x, d))
+
+
+def test_separate_momenta_and_a_schedule():
+    M = Euclidean(1)
+    rates = []
+
+    def schedule(step):
+        rates.append(1.0 / (step + 1))
+        return rates[-1]
+
+    layer = DomainGyroBN(M, 1, dtype=torch.float64, train_momentum=schedule, momentum=0.25)
+    none = torch.zeros(2, dtype=torch.int64)
+    for value in (1.0, 3.0):
+        x = torch.tensor([[value - 1], [value + 1]], dtype=torch.float64)
+        y = layer(x, none)
+    assert rates == [1.0, 0.5]
+    assert float(layer.training_mean[0]) == 2.0
+    assert float(layer.running_mean[0]) == 0.25 * 0.75 + 0.25 * 3.0
+    torch.testing.assert_close(y, (x - 2.0) / (1.0 + 1e-5) ** 0.5)
+    assert "training_mean" in layer.state_dict()
+
+
+def test_an_unseen_domain():
+    M = PoincareBall(2)
+    x, d = two_domains(M)
+    layers = {
+        unseen: DomainGyroBN(M, 3, dtype=torch.float64, unseen=unseen, momentum=0.5)
+        for unseen in ("error", "refit", "adapt")
+    }
+    other = torch.full_like(d, 2)
+    for layer in layers.values():
+        layer(x, d)
+        layer.eval()
+    with pytest.raises(ValueError, match=r"domain 2 was not seen in training \(seen: \[0, 1\]\)"):
+        layers["error"](x, other)
+    y = layers["refit"](x, other)
+    torch.testing.assert_close(y, GyroBN(M, dtype=torch.float64)(x))
+    adapted = layers["adapt"]
+    z = adapted(x, other).detach()
+    average = frechet(M, adapted.running_mean[:2]).mean
+    middle = M.geodesic(average, frechet(M, x).mean, 0.5)
+    assert float(M.norm(frechet(M, z).mean)) > 1e-3
+    variance = 0.5 * (adapted.running_var[:2].mean() + frechet(M, x).variance)
+    torch.testing.assert_close(z, M.scale((variance + 1e-5) ** -0.5, M.relative(middle, x)))
+
+
+def test_domain_errors():
+    M = PoincareBall(2)
+    x, d = two_domains(M)
+    layer = DomainGyroBN(M, 2, dtype=torch.float64)
+    with pytest.raises(ValueError, match="from 0 to 1, got 1 to 2"):
+        layer(x, d + 1)
+    with pytest.raises(ValueError, match="shape of the batch"):
+        layer(x, d[:3])
+    with pytest.raises(ValueError, match="unseen must be"):
+        DomainGyroBN(M, 2, unseen="guess")
+    with pytest.raises(ValueError, match="axis=0"):
+        DomainGyroBN(M, 2, axis=1)
