@@ -23,6 +23,8 @@ class Hessian:
     """Nearly H⁻¹g, linear in g, for a step on the way; where that is cheaper than to apply H."""
     dense: int = DENSE
     """The largest dimension in which to form the matrix."""
+    solver: Callable[[Array, bool], Array] | None = None
+    """How to solve it instead, where it falls into parts that are solved by themselves."""
 
     def solve(self, g: Array, exact: bool) -> Array:
         """Return H⁻¹g for g of shape (*channels, dim), linear in g.
@@ -31,6 +33,8 @@ class Hessian:
         negative, or nearly zero (samples beyond a hemisphere), H is shifted up. ``exact`` asks for
         all digits, as derivatives need them; otherwise it is a step on the way to the mean.
         """
+        if self.solver is not None:
+            return self.solver(g, exact)
         xp = namespace_of(g)
         dim = g.shape[-1]
         if self.quick is not None and not exact and dim > self.dense:
@@ -71,16 +75,11 @@ def flat_hessian(weights: Array) -> Hessian:
 
 def joined_hessian(parts: Sequence[tuple[int, Hessian]]) -> Hessian:
     """Return the Hessian of a product, from the dimensions and Hessians of its factors."""
-    return _Joined(*_joined(parts), parts=tuple(parts))
+    sizes = [dim for dim, _ in parts]
 
-
-def _joined(
-    parts: Sequence[tuple[int, Hessian]],
-) -> tuple[Callable[[Array], Array], Callable[[], tuple[Array, Array]]]:
     def apply(v: Array) -> Array:
-        xp = namespace_of(v)
-        split = zip(parts, _split(v, [dim for dim, _ in parts], -2), strict=True)
-        return xp.concat([part.apply(piece) for (_, part), piece in split], axis=-2)
+        split = zip(parts, _split(v, sizes, -2), strict=True)
+        return namespace_of(v).concat([h.apply(piece) for (_, h), piece in split], axis=-2)
 
     def bounds() -> tuple[Array, Array]:
         (low, high), *rest = (part.bounds() for _, part in parts)
@@ -89,19 +88,11 @@ def _joined(
             low, high = xp.minimum(low, other_low), xp.maximum(high, other_high)
         return low, high
 
-    return apply, bounds
-
-
-@dataclass(frozen=True)
-class _Joined(Hessian):
-    """A Hessian that falls into blocks, each of which is solved by itself."""
-
-    parts: tuple[tuple[int, Hessian], ...] = ()
-
-    def solve(self, g: Array, exact: bool) -> Array:
-        """Return H⁻¹g, block by block."""
-        split = zip(self.parts, _split(g, [dim for dim, _ in self.parts], -1), strict=True)
+    def solver(g: Array, exact: bool) -> Array:
+        split = zip(parts, _split(g, sizes, -1), strict=True)
         return namespace_of(g).concat([h.solve(piece, exact) for (_, h), piece in split], axis=-1)
+
+    return Hessian(apply, bounds, solver=solver)
 
 
 def _split(v: Array, sizes: Sequence[int], axis: int) -> list[Array]:

@@ -9,6 +9,7 @@ A function of a symmetric matrix, :math:`f(A) = U f(\Lambda) U^\top`, has the de
 quotients :math:`L` are computed without cancellation. Second derivatives are refused.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,6 @@ def symmetric_functions(A: Array, *functions: Spectral, t: Any = None) -> tuple[
     >>> bool(np.allclose(root @ root, A)), bool(np.allclose(root @ back, np.eye(2)))
     (True, True)
     """
-    xp = namespace_of(A)
 
     def primal(A: Array, *s: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         values, U = eigh(A)
@@ -68,26 +68,13 @@ def symmetric_functions(A: Array, *functions: Spectral, t: Any = None) -> tuple[
 
     def tangent(kept: tuple[Array, ...], dA: Array, *ds: Array) -> tuple[Array, ...]:
         values, U, *s = kept
-        at = _one(s, t)
         change = matmul(transpose(U), symmetric(dA), U)
-        found = []
-        for f in functions:
-            inner = _quotients(f, values, at) * change
-            if ds and f.slope is not None:
-                inner = inner + _diagonal(f.slope(values, at) * ds[0][..., None])
-            found.append(matmul(U, inner, transpose(U)))
-        return tuple(found)
+        return _changes(functions, U, values, _one(s, t), change, ds)
 
     def cotangent(kept: tuple[Array, ...], *slopes: Array) -> tuple[Array, ...]:
         values, U, *s = kept
-        at = _one(s, t)
-        total, by_t = 0.0, xp.zeros_like(s[0]) if s else None
-        for f, slope in zip(functions, slopes, strict=True):
-            inner = matmul(transpose(U), symmetric(slope), U)
-            total = total + _quotients(f, values, at) * inner
-            if s and f.slope is not None:
-                by_t = by_t + xp.sum(f.slope(values, at) * xp.linalg.diagonal(inner), axis=-1)
-        return matmul(U, total, transpose(U)), *([by_t] if s else [])
+        total, by_t = _slopes(functions, U, values, _one(s, t), slopes, s)
+        return matmul(U, total, transpose(U)), *by_t
 
     rules = primal, tangent, cotangent
     return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t)))
@@ -117,31 +104,48 @@ def polar(A: Array, *functions: Spectral, t: Any = None) -> tuple[Array, ...]:
 
     def tangent(kept: tuple[Array, ...], dA: Array, *ds: Array) -> tuple[Array, ...]:
         P, c, Th, *s = kept
-        at = _one(s, t)
         E = matmul(transpose(P), dA, transpose(Th)) / _pair_sums(xp, c)
-        found = [matmul(P, E - transpose(E), Th)]
         dC = E * c[..., None, :] + transpose(E * c[..., None, :])
-        for f in functions:
-            inner = _quotients(f, c, at) * dC
-            if ds and f.slope is not None:
-                inner = inner + _diagonal(f.slope(c, at) * ds[0][..., None])
-            found.append(matmul(P, inner, transpose(P)))
-        return tuple(found)
+        changes = _changes(functions, P, c, _one(s, t), dC, ds)
+        return matmul(P, E - transpose(E), Th), *changes
 
     def cotangent(kept: tuple[Array, ...], *slopes: Array) -> tuple[Array, ...]:
         P, c, Th, *s = kept
-        at = _one(s, t)
         G = matmul(transpose(P), slopes[0], transpose(Th))
-        total, by_t = G - transpose(G), xp.zeros_like(s[0]) if s else None
-        for f, slope in zip(functions, slopes[1:], strict=True):
-            inner = matmul(transpose(P), symmetric(slope), P)
-            total = total + 2.0 * _quotients(f, c, at) * inner * c[..., None, :]
-            if s and f.slope is not None:
-                by_t = by_t + xp.sum(f.slope(c, at) * xp.linalg.diagonal(inner), axis=-1)
-        return matmul(P, total / _pair_sums(xp, c), Th), *([by_t] if s else [])
+        by_C, by_t = _slopes(functions, P, c, _one(s, t), slopes[1:], s)
+        total = G - transpose(G) + 2.0 * by_C * c[..., None, :]
+        return matmul(P, total / _pair_sums(xp, c), Th), *by_t
 
     rules = primal, tangent, cotangent
     return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t)))
+
+
+def _changes(
+    functions: Sequence[Spectral], U: Array, values: Array, t: Any, change: Array, ds: Any
+) -> tuple[Array, ...]:
+    """Return the changes of f(A, t) by that of A, in its eigenbasis U, and by that of t."""
+    found = []
+    for f in functions:
+        inner = _quotients(f, values, t) * change
+        if ds and f.slope is not None:
+            inner = inner + _diagonal(f.slope(values, t) * ds[0][..., None])
+        found.append(matmul(U, inner, transpose(U)))
+    return tuple(found)
+
+
+def _slopes(
+    functions: Sequence[Spectral], U: Array, values: Array, t: Any, slopes: Any, s: Any
+) -> tuple[Any, tuple[Array, ...]]:
+    """Transpose :func:`_changes`: return the slope by A, in its eigenbasis, and by t if given."""
+    total, by_t = 0.0, tuple(namespace_of(a).zeros_like(a) for a in s)
+    for f, slope in zip(functions, slopes, strict=True):
+        inner = matmul(transpose(U), symmetric(slope), U)
+        total = total + _quotients(f, values, t) * inner
+        if by_t and f.slope is not None:
+            xp = namespace_of(inner)
+            along = xp.sum(f.slope(values, t) * xp.linalg.diagonal(inner), axis=-1)
+            by_t = (by_t[0] + along,)
+    return total, by_t
 
 
 def _inputs(A: Array, t: Any) -> tuple[Array, ...]:

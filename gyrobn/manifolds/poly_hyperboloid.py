@@ -204,25 +204,15 @@ class PolyHyperboloid(GyroSpace):
             low, high = rows.bounds()
             return xp.min(low, axis=-1), xp.max(high, axis=-1)
 
-        return _RowsHessian(apply, bounds, rows=rows, space=self)
+        def solver(g: Array, exact: bool) -> Array:
+            """Solve m systems of size m: where a row has zeros, H is a multiple of the identity."""
+            return self._pack(rows.solve(self._unpack(g), exact))
+
+        return Hessian(apply, bounds, solver=solver)
 
     def _weights(self, weights: Array) -> Array:
         xp = namespace_of(weights)
         return xp.broadcast_to(weights[..., None], (*weights.shape, self.m))
-
-
-@dataclass(frozen=True)
-class _RowsHessian(Hessian):
-    """A Hessian that is solved row by row, m systems of size m instead of one of size dim."""
-
-    rows: Hessian | None = None
-    space: PolyHyperboloid | None = None
-
-    def solve(self, g: Array, exact: bool) -> Array:
-        """Return H⁻¹g: where a row has zeros, its Hessian is a multiple of the identity."""
-        assert self.rows is not None
-        assert self.space is not None
-        return self.space._pack(self.rows.solve(self.space._unpack(g), exact))
 
 
 def _joined(lengths: Array) -> Array:
