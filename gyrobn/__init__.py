@@ -31,7 +31,14 @@ from gyrobn.manifolds import (
     convert,
     covariance_to_correlation,
 )
-from gyrobn.normalize import Stats, batch_stats, denormalize, normalize, update_stats
+from gyrobn.normalize import (
+    Stats,
+    batch_stats,
+    denormalize,
+    normalize,
+    normalize_batch,
+    update_stats,
+)
 
 __version__ = "0.1.0"
 __all__ = [
@@ -61,6 +68,7 @@ __all__ = [
     "frechet_mean",
     "frechet_variance",
     "normalize",
+    "normalize_batch",
     "update_stats",
 ]
 

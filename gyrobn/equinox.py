@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.jax_layers import Parameters, Settings, forward
+from gyrobn.jax_layers import first_learnt, first_stats, forward, settings_of
+from gyrobn.layers import Learnt, Settings
 from gyrobn.normalize import Stats
 
 __all__ = ["GyroBN"]
@@ -102,6 +103,7 @@ class GyroBN(eqx.nn.StatefulLayer):
     raw_curvature: Array | None
     stats: eqx.nn.StateIndex[Stats]
     inference: bool
+    momentum: float = eqx.field(static=True)
     settings: Settings = eqx.field(static=True)
 
     def __init__(
@@ -124,25 +126,27 @@ class GyroBN(eqx.nn.StatefulLayer):
         inference: bool = False,
         dtype: Any = None,
     ) -> None:
-        self.settings = Settings.of(
+        self.settings = settings_of(
+            momentum,
+            axis_name,
             manifold,
             channels,
             axis,
-            axis_name,
             eps=eps,
-            momentum=momentum,
             mean_gradient=mean_gradient,
             steps=steps,
             clamp=clamp,
             learn_curvature=learn_curvature,
             tol=tol,
             max_iter=max_iter,
+            remedy="the running statistics, with inference=True",
         )
+        self.momentum = momentum
         self.inference = inference
         dtype = jnp.result_type(float) if dtype is None else dtype
-        first = self.settings.parameters(use_bias, use_scale, dtype)
+        first = first_learnt(self.settings, use_bias, use_scale, dtype)
         self.bias, self.scale, self.raw_curvature = first
-        self.stats = eqx.nn.StateIndex(self.settings.statistics(dtype))
+        self.stats = eqx.nn.StateIndex(first_stats(self.settings, dtype))
 
     @property
     def manifold(self) -> GyroSpace:
@@ -181,11 +185,11 @@ class GyroBN(eqx.nn.StatefulLayer):
         inference = self.inference if inference is None else inference
         y, stats = forward(
             self.settings,
-            Parameters(self.bias, self.scale, self.raw_curvature),
+            Learnt(self.bias, self.scale, self.raw_curvature),
             state.get(self.stats),
             x,
             weights,
+            self.momentum,
             training=not inference,
-            remedy="the running statistics, with inference=True",
         )
         return y, state if inference else state.set(self.stats, stats)

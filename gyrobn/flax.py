@@ -11,7 +11,8 @@ from flax import nnx
 from jax import Array
 
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.jax_layers import Parameters, Settings, forward
+from gyrobn.jax_layers import first_learnt, first_stats, forward, settings_of
+from gyrobn.layers import Learnt
 from gyrobn.normalize import Stats
 
 __all__ = ["GyroBN"]
@@ -115,26 +116,28 @@ class GyroBN(nnx.Module):
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        self.settings = Settings.of(
+        self.settings = settings_of(
+            momentum,
+            axis_name,
             manifold,
             channels,
             axis,
-            axis_name,
             eps=epsilon,
-            momentum=momentum,
             mean_gradient=mean_gradient,
             steps=steps,
             clamp=clamp,
             learn_curvature=learn_curvature,
             tol=tol,
             max_iter=max_iter,
+            remedy="the running statistics, with layer.eval()",
         )
+        self.momentum = momentum
         self.use_running_average = use_running_average
-        first = self.settings.parameters(use_bias, use_scale, param_dtype)
+        first = first_learnt(self.settings, use_bias, use_scale, param_dtype)
         self.bias = _param(first.bias)
         self.scale = _param(first.scale)
         self.raw_curvature = _param(first.raw_curvature)
-        stats = self.settings.statistics(param_dtype)
+        stats = first_stats(self.settings, param_dtype)
         self.mean = nnx.BatchStat(stats.mean)
         self.var = nnx.BatchStat(stats.var)
 
@@ -160,12 +163,12 @@ class GyroBN(nnx.Module):
         frozen = self.use_running_average if use_running_average is None else use_running_average
         y, stats = forward(
             self.settings,
-            Parameters(_value(self.bias), _value(self.scale), _value(self.raw_curvature)),
+            Learnt(_value(self.bias), _value(self.scale), _value(self.raw_curvature)),
             Stats(self.mean[...], self.var[...]),
             x,
             weights,
+            self.momentum,
             training=not frozen,
-            remedy="the running statistics, with layer.eval()",
         )
         if not frozen:
             self.mean[...], self.var[...] = stats

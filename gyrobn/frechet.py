@@ -6,8 +6,9 @@ not depend on how it was found.
 
 from typing import Any
 
-from gyrobn.arrays import check_floating, weighted_sum
+from gyrobn.arrays import check_floating
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.centred import Centred
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.newton import FrechetResult, is_small, solve
 from gyrobn.samples import arrange
@@ -78,6 +79,24 @@ def frechet(
     1.206948960813
     """
     samples, w = arrange(manifold, x, weights, axis)
+    result, _ = locate(manifold, samples, w, tol, max_iter, init, steps, mean_gradient)
+    return result
+
+
+def locate(
+    manifold: GyroSpace,
+    x: Array,
+    w: Array,
+    tol: float | None = None,
+    max_iter: int = 64,
+    init: Array | None = None,
+    steps: int | None = None,
+    mean_gradient: str = "implicit",
+) -> tuple[FrechetResult, Centred]:
+    """Return what :func:`frechet` does, and the samples ``inside`` the manifold as seen from there.
+
+    Samples (N, *channels, *point_shape) and weights (N, *channels) come from :func:`arrange`.
+    """
     if max_iter < 1 or (steps is not None and steps < 0):
         raise ValueError(
             f"max_iter must be at least 1 and steps at least 0, got {max_iter}, {steps}"
@@ -86,35 +105,30 @@ def frechet(
         raise ValueError(f"mean_gradient must be 'implicit' or 'detach', got {mean_gradient!r}")
     if init is not None:
         check_floating(x, init)
-        wanted = (
-            *samples.shape[1 : samples.ndim - len(manifold.point_shape)],
-            *manifold.point_shape,
-        )
-        if tuple(init.shape) != wanted:
-            raise ValueError(f"init must have shape {wanted}, got {tuple(init.shape)}")
+        if tuple(init.shape) != tuple(x.shape[1:]):
+            raise ValueError(f"init must have shape {tuple(x.shape[1:])}, got {tuple(init.shape)}")
     shim = backend_of(x)
-    space, y = manifold.inside, manifold.to_inside(samples)
+    space, y = manifold.inside, manifold.to_inside(x)
     constant = space.detached()
     frozen = shim.stop_gradient(y), shim.stop_gradient(w)
     start = None if init is None else shim.stop_gradient(manifold.to_inside(init))
     slopes = shim.differentiable(y, w, *space.learnable())
     implicit = slopes and mean_gradient == "implicit"
     if steps is not None and implicit:
-        result = _last_step(space, y, w, constant, frozen, tol, start, steps)
+        result, view = _last_step(space, y, w, constant, frozen, tol, start, steps)
     else:
-        result, radius = solve(constant, *frozen, tol, max_iter, start, steps)
+        result, radius, seen = _search(constant, *frozen, tol, max_iter, start, steps)
         if not shim.hides_values(result.mean) and steps is None:
             warn(manifold, constant, frozen[0], result, radius, max_iter)
-        if implicit:
-            result = _differentiable(space, y, w, constant, frozen, result)
-        elif slopes:
-            mean = _onto(space, constant, result.mean)
-            variance = _variance(space, space.relative_normal(mean, y), w)
-            result = result._replace(variance=variance)
+        mean = _onto(space, constant, result.mean)
+        view = space.centred(mean, y, seen)
+        if slopes:
+            view = _differentiable(view.moved(mean), w) if implicit else view.moved(mean)
+            result = result._replace(mean=view.mean, variance=view.variance(w))
     result = result._replace(mean=manifold.from_inside(result.mean))
     if len(manifold.blocks) == 1:
         result = result._replace(variance=result.variance[..., 0])
-    return result
+    return result, view
 
 
 def frechet_mean(
@@ -146,12 +160,34 @@ def frechet_variance(
     if len(manifold.blocks) == 1:
         distance = manifold.dist(mean, samples)
         return namespace_of(x).sum(w * distance * distance, axis=0)
-    return _variance(manifold, manifold.relative_normal(mean, samples), w)
+    return manifold.centred(mean, samples).variance(w)
 
 
-def _variance(manifold: GyroSpace, c: Array, w: Array) -> Array:
-    """Return the mean square of centred normal coordinates, a block at a time."""
-    return namespace_of(c).sum(w[..., None] * manifold.by_block(c * c), axis=0)
+def _search(
+    manifold: GyroSpace,
+    x: Array,
+    w: Array,
+    tol: float | None,
+    max_iter: int,
+    init: Array | None,
+    steps: int | None,
+) -> tuple[FrechetResult, Array, tuple[Array, ...]]:
+    """Run the loop; one operation where a graph is compiled, which cannot look at values."""
+    numbers = [v if isinstance(v, (int, float)) else None for v in manifold.learnable()]
+    given = [v for v, n in zip(manifold.learnable(), numbers, strict=True) if n is None]
+
+    def run(x: Array, w: Array, *rest: Array) -> tuple[Array, ...]:
+        start, arrays = (None, iter(rest)) if init is None else (rest[0], iter(rest[1:]))
+        values = [next(arrays) if n is None else n for n in numbers]
+        space = manifold.with_learnable(values)
+        result, radius, seen = solve(space, x, w, tol, max_iter, start, steps)
+        return (*result, radius, *seen)
+
+    key = (manifold, numbers, tol, max_iter, init is None, steps)
+    starts = () if init is None else (init,)
+    found = backend_of(x).opaque(key, run, x, w, *starts, *given)
+    k = len(FrechetResult._fields)
+    return FrechetResult(*found[:k]), found[k], tuple(found[k + 1 :])
 
 
 # ---------------------------------------------------------------------- derivatives
@@ -165,27 +201,18 @@ def _onto(manifold: GyroSpace, constant: GyroSpace, mean: Array) -> Array:
     return mean if manifold is constant else manifold.project(mean)
 
 
-def _differentiable(
-    manifold: GyroSpace,
-    x: Array,
-    w: Array,
-    constant: GyroSpace,
-    frozen: tuple[Array, Array],
-    result: FrechetResult,
-) -> FrechetResult:
+def _differentiable(view: Centred, w: Array) -> Centred:
     """Give the converged mean its derivatives: two Newton steps from it, H held constant.
 
     The steps hardly change the value. Under a perturbation δ of the data the first leaves an error
-    of order δ², the second of order δ³: so the derivatives of order one and two are exact.
+    of order δ², the second of order δ³: so the derivatives of order one and two are exact. Where
+    second derivatives are refused anyway, one step will do.
     """
-    mean = _onto(manifold, constant, result.mean)
-    hessian = constant.hessian(constant.relative_normal(result.mean, frozen[0]), frozen[1])
-    for _ in range(2):
-        g = weighted_sum(w, manifold.relative_normal(mean, x))
-        step = hessian.solve(g, exact=True)
-        mean = manifold.relative(manifold.neg(mean), manifold.from_normal(step))
-    variance = _variance(manifold, manifold.relative_normal(mean, x), w)
-    return result._replace(mean=mean, variance=variance)
+    hessian = view.hessian(w)
+    for _ in range(2 if hessian.smooth else 1):
+        step = hessian.last_step(view.gradient(w))
+        view = view.moved(view.space.shift(view.mean, step))
+    return view
 
 
 def _last_step(
@@ -197,25 +224,26 @@ def _last_step(
     tol: float | None,
     init: Array | None,
     steps: int,
-) -> FrechetResult:
+) -> tuple[FrechetResult, Centred]:
     """Take all steps but one as constants, and that one, H held constant, with its derivative."""
     xp, stop_gradient = namespace_of(x), backend_of(x).stop_gradient
     if steps == 0:
         mean = manifold.start(x, w) if init is None else init
     else:
         if steps > 1:
-            mean = solve(constant, *frozen, tol, 1, init, steps - 1)[0].mean
+            mean = _search(constant, *frozen, tol, 1, init, steps - 1)[0].mean
         else:
             mean = constant.start(*frozen) if init is None else init
-        mean = _onto(manifold, constant, mean)
-        c = manifold.relative_normal(mean, x)
-        hessian = constant.hessian(stop_gradient(c), frozen[1])
-        step = hessian.solve(weighted_sum(w, c), exact=False)
-        mean = manifold.relative(manifold.neg(mean), manifold.from_normal(step))
-    c = manifold.relative_normal(mean, x)
-    g = weighted_sum(w, c)
-    residual, variance = safe_sqrt(manifold.by_block(g * g)), _variance(manifold, c, w)
-    converged = xp.all(is_small(manifold, mean, variance, residual, tol), axis=-1)
-    total = stop_gradient(safe_sqrt(xp.sum(residual * residual, axis=-1)))
+        view = manifold.centred(_onto(manifold, constant, mean), x)
+        step = view.hessian(w).solve(view.gradient(w))
+        mean = manifold.shift(view.mean, step)
+    view = manifold.centred(mean, x)
+    variance = view.variance(w)
+    seen = tuple(stop_gradient(a) for a in view.seen)
+    g = constant.centred(stop_gradient(mean), frozen[0], seen).gradient(frozen[1])
+    residual = safe_sqrt(constant.by_block(g * g))
+    small = is_small(constant, stop_gradient(mean), stop_gradient(variance), residual, tol)
+    converged = xp.all(small, axis=-1)
+    total = safe_sqrt(xp.sum(residual * residual, axis=-1))
     count = xp.full(total.shape, steps + 1, dtype=xp.int32, device=device_of(x))
-    return FrechetResult(mean, variance, count, total, converged)
+    return FrechetResult(mean, variance, count, total, converged), view

@@ -7,6 +7,7 @@ length ``dim``.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from gyrobn.arrays import check_floating, scalars_like, weighted_sum
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.centred import Centred
 from gyrobn.hessian import Hessian
 from gyrobn.scalar import safe_sqrt
 
@@ -202,6 +204,10 @@ class GyroSpace(ABC):
         r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1."""
         return self.relative(self.neg(x), self.scale(t, self.relative(x, y)))
 
+    def shift(self, x: Array, c: Array) -> Array:
+        r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`: from x along normal coordinates c."""
+        return self.relative(self.neg(x), self.from_normal(c))
+
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         r"""Gyration.
 
@@ -220,6 +226,10 @@ class GyroSpace(ABC):
         z = self.scale(factor, self.relative(mean, x))
         return z if bias is None else self.add(bias, z)
 
+    def centred(self, mean: Array, x: Array, seen: tuple[Array, ...] = ()) -> Centred:
+        """Return samples as they are seen from a mean, to be asked for more than one thing."""
+        return Centred(self, mean, x, seen)
+
     # ------------------------------------------------------------------ Riemannian operators
 
     def exp(self, x: Array, v: Array) -> Array:
@@ -227,7 +237,7 @@ class GyroSpace(ABC):
 
         .. math:: \operatorname{Exp}_x(v) = x \oplus \operatorname{Exp}_e(PT_{x \to e} v)
         """
-        return self.relative(self.neg(x), self.from_normal(self.pull(x, v)))
+        return self.shift(x, self.pull(x, v))
 
     def log(self, x: Array, y: Array) -> Array:
         r"""Logarithm, the inverse of :meth:`exp`: the velocity at x of the geodesic to y.
@@ -323,14 +333,20 @@ class GyroSpace(ABC):
         """Return the values of the parameters."""
         return [getattr(self, name) for name in self.parameters]
 
+    def with_learnable(self, values: Sequence[Any]) -> Self:
+        """Return the same geometry with these values of the parameters."""
+        if all(new is old for new, old in zip(values, self.learnable(), strict=True)):
+            return self
+        return replace(self, **dict(zip(self.parameters, values, strict=True)))
+
     def detached(self) -> Self:
         """Return the same geometry with its parameters constant to differentiation."""
-        constant = {}
-        for name in self.parameters:
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)):
-                constant[name] = backend_of(value).stop_gradient(value)
-        return replace(self, **constant) if constant else self
+        return self.with_learnable(
+            [
+                v if isinstance(v, (int, float)) else backend_of(v).stop_gradient(v)
+                for v in self.learnable()
+            ]
+        )
 
     def _namespace(self, *points: Array) -> Any:
         """Return the namespace of ``points`` after checking library, shape, dtype and device."""

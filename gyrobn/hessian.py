@@ -1,11 +1,13 @@
 """The mean Hessian of half the squared distance, and its inverse."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
 
-from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
 
-__all__ = ["DENSE", "Hessian", "chebyshev", "flat_hessian", "joined_hessian"]
+__all__ = ["DENSE", "Hessian", "flat_hessian", "joined_hessian"]
 
 DENSE = 128
 """Up to this dimension a Hessian is formed and solved; beyond, Chebyshev steps apply it."""
@@ -17,60 +19,108 @@ class Hessian:
 
     apply: Callable[[Array], Array]
     """Multiply columns: an array of shape (*channels, dim, k) to one of the same shape."""
-    bounds: Callable[[], tuple[Array, Array]]
-    """Return a lower and an upper bound of its eigenvalues, each of shape (*channels,)."""
+    lowest: Callable[[], Array]
+    """Return a lower bound of its eigenvalues, shape (*channels,)."""
+    highest: Callable[[], Array]
+    """Return an upper bound of its eigenvalues."""
     quick: Callable[[Array], Array] | None = None
     """Nearly H⁻¹g, linear in g, for a step on the way; where that is cheaper than to apply H."""
+    matrix: Callable[[], Array] | None = None
+    """Return H itself, where that takes less than to apply it to the identity."""
     dense: int = DENSE
     """The largest dimension in which to form the matrix."""
     solver: Callable[[Array, bool], Array] | None = None
-    """How to solve it instead, where it falls into parts that are solved by themselves."""
+    """How to solve it instead, on the way or at last, where it falls into parts."""
+    smooth: bool = True
+    """Whether the geometry has second derivatives, so that those of the mean may be asked for."""
 
-    def solve(self, g: Array, exact: bool) -> Array:
-        """Return H⁻¹g for g of shape (*channels, dim), linear in g.
+    def solve(self, g: Array) -> Array:
+        """Return H⁻¹g for g of shape (*channels, dim), or nearly so: a step towards the mean.
 
-        Solved where H is small, by Chebyshev steps where it is large. Where an eigenvalue may be
-        negative, or nearly zero (samples beyond a hemisphere), H is shifted up. ``exact`` asks for
-        all digits, as derivatives need them; otherwise it is a step on the way to the mean.
+        Where an eigenvalue may be negative, or nearly zero (samples beyond a hemisphere), H is
+        shifted up.
         """
         if self.solver is not None:
-            return self.solver(g, exact)
-        xp = namespace_of(g)
-        dim = g.shape[-1]
-        if self.quick is not None and not exact and dim > self.dense:
+            return self.solver(g, False)
+        if self.quick is not None and g.shape[-1] > self.dense:
             return self.quick(g)
-        floor, rounds = (1e-3, 24) if exact else (0.25, 8)
-        low, high = self.bounds()
+        return self._linear(lambda g: self._solve(g, 0.25, 3e-3), g)
+
+    def last_step(self, g: Array) -> Array:
+        """Return H⁻¹g to nearly all digits, for g that is zero but for its derivatives."""
+        if self.solver is not None:
+            return self.solver(g, True)
+        tol = float(namespace_of(g).finfo(g.dtype).eps) ** (2 / 3)
+        return self._linear(lambda g: self._solve(g, 1e-3, tol), g, zero=True)
+
+    def _linear(self, f: Callable[[Array], Array], g: Array, zero: bool = False) -> Array:
+        """Return f(g), or zero, with f, linear and its own transpose, as its derivative.
+
+        Without second derivatives nothing has to be kept of how f is computed.
+        """
+        if self.smooth:
+            return f(g)
+        (step,) = backend_of(g).with_derivative(
+            lambda g: ((0.0 * g if zero else f(g),), ()),
+            lambda _, change: (f(change),),
+            lambda _, slope: (f(slope),),
+            g,
+        )
+        return step
+
+    @cached_property
+    def _full(self) -> Array | None:
+        return None if self.matrix is None else self.matrix()
+
+    def _solve(self, g: Array, floor: float, tol: float) -> Array:
+        """Solve by a matrix where H is small, by Chebyshev steps where it is large."""
+        xp = namespace_of(g)
+        low = self.lowest()
         shift = xp.clip(floor - low, min=0.0)
-        if dim <= self.dense:
-            eye = xp.eye(dim, dtype=g.dtype, device=device_of(g))
-            matrix = self.apply(xp.broadcast_to(eye, (*g.shape, dim)))
-            return xp.linalg.solve(matrix + shift[..., None, None] * eye, g[..., None])[..., 0]
+        if g.shape[-1] <= self.dense:
+            eye = xp.eye(g.shape[-1], dtype=g.dtype, device=device_of(g))
+            full = self._full
+            if full is None:
+                full = self.apply(xp.broadcast_to(eye, (*g.shape, g.shape[-1])))
+            return xp.linalg.solve(full + shift[..., None, None] * eye, g[..., None])[..., 0]
 
         def shifted(v: Array) -> Array:
             return self.apply(v[..., None])[..., 0] + shift[..., None] * v
 
-        return chebyshev(shifted, g, low + shift, high + shift, rounds)
+        return chebyshev(shifted, g, low + shift, self.highest() + shift, tol)
 
 
 def chebyshev(
-    apply: Callable[[Array], Array], g: Array, low: Array, high: Array, rounds: int
+    apply: Callable[[Array], Array], g: Array, low: Array, high: Array, tol: float
 ) -> Array:
-    """Return nearly H⁻¹g, linear in g, for H with eigenvalues between ``low`` and ``high``."""
+    """Return nearly H⁻¹g, linear in g, for H with eigenvalues between ``low`` and ``high``.
+
+    Each channel takes as many steps as leave an error of ``tol``, 24 at most.
+    """
+    xp = namespace_of(g)
+    root = xp.sqrt(high / low)
+    tiny = float(xp.finfo(g.dtype).smallest_normal)
+    rate = xp.clip((root - 1.0) / (root + 1.0), min=tiny, max=0.99)
+    wanted = xp.clip(xp.round(math.log(tol) / xp.log(rate)), min=1.0, max=24.0)
+    hidden = backend_of(wanted).hides_values(wanted)
+    most = xp.max(wanted)
+    rounds = 24 if hidden else int(most) if bool(xp.isfinite(most)) else 1
+    if hidden and tol > 1e-6:
+        rounds = 12
     centre, half = 0.5 * (high + low)[..., None], 0.5 * (high - low)[..., None]
     v = g / centre
     step, factor = v, 2.0 + 0.0 * centre
-    for _ in range(rounds):
+    for k in range(rounds):
         factor = 1.0 / (1.0 - 0.25 * (half / centre) ** 2 * factor)
         step = (factor - 1.0) * step + factor * (g - apply(v)) / centre
-        v = v + step
+        v = xp.where(wanted[..., None] > k, v + step, v)
     return v
 
 
 def flat_hessian(weights: Array) -> Hessian:
     """Return the Hessian of a flat metric: the identity, so that one Newton step is exact."""
     one = namespace_of(weights).sum(weights, axis=0)
-    return Hessian(lambda v: v, lambda: (one, one), lambda g: g)
+    return Hessian(lambda v: v, lambda: one, lambda: one, lambda g: g)
 
 
 def joined_hessian(parts: Sequence[tuple[int, Hessian]]) -> Hessian:
@@ -81,18 +131,21 @@ def joined_hessian(parts: Sequence[tuple[int, Hessian]]) -> Hessian:
         split = zip(parts, _split(v, sizes, -2), strict=True)
         return namespace_of(v).concat([h.apply(piece) for (_, h), piece in split], axis=-2)
 
-    def bounds() -> tuple[Array, Array]:
-        (low, high), *rest = (part.bounds() for _, part in parts)
-        xp = namespace_of(low)
-        for other_low, other_high in rest:
-            low, high = xp.minimum(low, other_low), xp.maximum(high, other_high)
-        return low, high
+    def lowest() -> Array:
+        first, *rest = (h.lowest() for _, h in parts)
+        return reduce(namespace_of(first).minimum, rest, first)
 
-    def solver(g: Array, exact: bool) -> Array:
+    def highest() -> Array:
+        first, *rest = (h.highest() for _, h in parts)
+        return reduce(namespace_of(first).maximum, rest, first)
+
+    def solver(g: Array, last: bool) -> Array:
         split = zip(parts, _split(g, sizes, -1), strict=True)
-        return namespace_of(g).concat([h.solve(piece, exact) for (_, h), piece in split], axis=-1)
+        found = [(h.last_step if last else h.solve)(piece) for (_, h), piece in split]
+        return namespace_of(g).concat(found, axis=-1)
 
-    return Hessian(apply, bounds, solver=solver)
+    smooth = any(h.smooth for _, h in parts)
+    return Hessian(apply, lowest, highest, solver=solver, smooth=smooth)
 
 
 def _split(v: Array, sizes: Sequence[int], axis: int) -> list[Array]:

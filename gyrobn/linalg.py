@@ -18,6 +18,7 @@ from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.spectral import Spectral
 
 __all__ = [
+    "Decomposition",
     "cholesky",
     "congruence",
     "differential",
@@ -25,9 +26,11 @@ __all__ = [
     "eye",
     "finite_matrices",
     "from_triangle",
+    "log_squares",
     "matmul",
     "pack",
     "polar",
+    "svd",
     "symmetric",
     "symmetric_functions",
     "to_triangle",
@@ -36,10 +39,15 @@ __all__ = [
 ]
 
 
+Decomposition = tuple[Array, ...]
+"""What :func:`eigh` or :func:`svd` returns."""
+
 # ---------------------------------------------------------------------- functions of matrices
 
 
-def symmetric_functions(A: Array, *functions: Spectral, t: Any = None) -> tuple[Array, ...]:
+def symmetric_functions(
+    A: Array, *functions: Spectral, t: Any = None, known: Decomposition | None = None
+) -> tuple[Array, ...]:
     """Return f(A, t) for each of ``functions``, from one eigendecomposition.
 
     Parameters
@@ -50,6 +58,9 @@ def symmetric_functions(A: Array, *functions: Spectral, t: Any = None) -> tuple[
         What to apply to the eigenvalues.
     t
         The functions' second argument: a number, or an array with one number a matrix.
+    known
+        Eigenvalues and eigenvectors of A, if they are known, as constants. Then A, and what its
+        functions are multiplied by to differentiate them, must be symmetric.
 
     Examples
     --------
@@ -62,17 +73,19 @@ def symmetric_functions(A: Array, *functions: Spectral, t: Any = None) -> tuple[
     """
 
     def primal(A: Array, *s: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        values, U = eigh(A)
+        values, U = eigh(A) if known is None else known
         at = _one(s, t)
         return tuple(_compose(U, f.value(values, at), U) for f in functions), (values, U, *s)
 
     def tangent(kept: tuple[Array, ...], dA: Array, *ds: Array) -> tuple[Array, ...]:
         values, U, *s = kept
-        change = matmul(transpose(U), symmetric(dA), U)
+        change = matmul(transpose(U), dA if known else symmetric(dA), U)
         return _changes(functions, U, values, _one(s, t), change, ds)
 
     def cotangent(kept: tuple[Array, ...], *slopes: Array) -> tuple[Array, ...]:
         values, U, *s = kept
+        if known is None:
+            slopes = tuple(symmetric(slope) for slope in slopes)
         total, by_t = _slopes(functions, U, values, _one(s, t), slopes, s)
         return matmul(U, total, transpose(U)), *by_t
 
@@ -80,7 +93,9 @@ def symmetric_functions(A: Array, *functions: Spectral, t: Any = None) -> tuple[
     return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t)))
 
 
-def polar(A: Array, *functions: Spectral, t: Any = None) -> tuple[Array, ...]:
+def polar(
+    A: Array, *functions: Spectral, t: Any = None, known: Decomposition | None = None
+) -> tuple[Array, ...]:
     r"""Return the orthogonal factor W of A = C W, and f(C, t) for each of ``functions``.
 
     From one singular value decomposition :math:`A = P c T^\top`: :math:`W = P T^\top` and
@@ -89,15 +104,13 @@ def polar(A: Array, *functions: Spectral, t: Any = None) -> tuple[Array, ...]:
     .. math:: (P^\top dW\, T)_{ij} = \frac{E_{ij} - E_{ji}}{c_i + c_j}, \qquad
               (P^\top dC\, P)_{ij} = \frac{c_j E_{ij} + c_i E_{ji}}{c_i + c_j} .
 
-    A singular matrix has more than one orthogonal factor; one of them is returned.
+    A singular matrix has more than one orthogonal factor; one of them is returned. ``known`` is
+    the decomposition :func:`svd` of A, if there is one.
     """
     xp = namespace_of(A)
 
     def primal(A: Array, *s: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        finite = finite_matrices(A)
-        P, c, Th = xp.linalg.svd(xp.where(finite, A, eye(A)), full_matrices=False)
-        c = xp.where(finite[..., 0], c, xp.nan)
-        Th = xp.where(finite, Th, xp.nan)
+        P, c, Th = svd(A) if known is None else known
         at = _one(s, t)
         values = (_compose(P, f.value(c, at), P) for f in functions)
         return (matmul(P, Th), *values), (P, c, Th, *s)
@@ -112,12 +125,37 @@ def polar(A: Array, *functions: Spectral, t: Any = None) -> tuple[Array, ...]:
     def cotangent(kept: tuple[Array, ...], *slopes: Array) -> tuple[Array, ...]:
         P, c, Th, *s = kept
         G = matmul(transpose(P), slopes[0], transpose(Th))
-        by_C, by_t = _slopes(functions, P, c, _one(s, t), slopes[1:], s)
+        by_C, by_t = _slopes(functions, P, c, _one(s, t), map(symmetric, slopes[1:]), s)
         total = G - transpose(G) + 2.0 * by_C * c[..., None, :]
         return matmul(P, total / _pair_sums(xp, c), Th), *by_t
 
     rules = primal, tangent, cotangent
     return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t)))
+
+
+def log_squares(A: Array, known: Decomposition) -> Array:
+    r"""Return :math:`\|\log A\|^2`; its derivative is :math:`2\operatorname{tr}(A^{-1}\log A\,dA)`.
+
+    ``known`` are the eigenvalues and eigenvectors.
+    """
+    xp = namespace_of(A)
+
+    def primal(A: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        values, U = known
+        return (xp.sum(xp.log(values) ** 2, axis=-1),), (values, U)
+
+    def slope(kept: tuple[Array, ...]) -> Array:
+        values, U = kept
+        return _compose(U, 2.0 * xp.log(values) / values, U)
+
+    def tangent(kept: tuple[Array, ...], dA: Array) -> tuple[Array, ...]:
+        return (xp.sum(slope(kept) * dA, axis=(-2, -1)),)
+
+    def cotangent(kept: tuple[Array, ...], by_square: Array) -> tuple[Array, ...]:
+        return (by_square[..., None, None] * slope(kept),)
+
+    (squares,) = backend_of(A).with_derivative(primal, tangent, cotangent, A)
+    return squares
 
 
 def _changes(
@@ -139,7 +177,7 @@ def _slopes(
     """Transpose :func:`_changes`: return the slope by A, in its eigenbasis, and by t if given."""
     total, by_t = 0.0, tuple(namespace_of(a).zeros_like(a) for a in s)
     for f, slope in zip(functions, slopes, strict=True):
-        inner = matmul(transpose(U), symmetric(slope), U)
+        inner = matmul(transpose(U), slope, U)
         total = total + _quotients(f, values, t) * inner
         if by_t and f.slope is not None:
             xp = namespace_of(inner)
@@ -194,9 +232,28 @@ def finite_matrices(A: Array) -> Array:
 def eigh(A: Array) -> tuple[Array, Array]:
     """Return eigenvalues and eigenvectors, NaN for a matrix that has one: LAPACK would raise."""
     xp = namespace_of(A)
-    finite = finite_matrices(A)
-    values, U = xp.linalg.eigh(symmetric(xp.where(finite, A, eye(A))))
+    A, finite = _finite_or_identity(A)
+    values, U = xp.linalg.eigh(symmetric(A))
     return xp.where(finite[..., 0], values, xp.nan), U
+
+
+def _finite_or_identity(A: Array) -> tuple[Array, Array]:
+    """Return A, the identity in place of matrices that are not finite, and which those are not."""
+    xp = namespace_of(A)
+    # without an array of the size of A
+    ends = xp.min(A, axis=(-2, -1), keepdims=True), xp.max(A, axis=(-2, -1), keepdims=True)
+    finite = xp.logical_and(xp.isfinite(ends[0]), xp.isfinite(ends[1]))
+    if not backend_of(A).hides_values(finite) and bool(xp.all(finite)):
+        return A, finite
+    return xp.where(finite, A, eye(A)), finite
+
+
+def svd(A: Array) -> tuple[Array, Array, Array]:
+    """Return P, c, Tᵀ of square matrices A = P c Tᵀ, c and T NaN for a matrix that has one."""
+    xp = namespace_of(A)
+    A, finite = _finite_or_identity(A)
+    P, c, Th = xp.linalg.svd(A, full_matrices=False)
+    return P, xp.where(finite[..., 0], c, xp.nan), xp.where(finite, Th, xp.nan)
 
 
 def differential(f: Spectral, A: Array, dA: Array, inverse: bool = False) -> Array:

@@ -9,9 +9,8 @@ A step that lowers neither the variance nor, where that no longer changes, the r
 Channels are solved together; one that is done stops moving.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gyrobn.arrays import weighted_sum
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.scalar import safe_sqrt
@@ -41,10 +40,10 @@ class _State(NamedTuple):
     """Where the loop stands: the best mean so far, and the step that led there or failed."""
 
     mean: Array
-    c: Array
-    """The samples' normal coordinates, seen from the mean."""
+    seen: tuple[Array, ...]
+    """The samples, seen from the mean."""
     g: Array
-    """Their mean: minus the gradient."""
+    """The mean of their normal coordinates: minus the gradient."""
     variance: Array
     """One a block, as is the residual: none may wait for the largest one to be small."""
     residual: Array
@@ -69,8 +68,11 @@ def solve(
     max_iter: int,
     init: Array | None,
     steps: int | None,
-) -> tuple[FrechetResult, Array]:
-    """Run the loop on samples (N, *channels, *point_shape); also return the largest distance."""
+) -> tuple[FrechetResult, Array, tuple[Array, ...]]:
+    """Run the loop on samples (N, *channels, *point_shape).
+
+    Also return the largest distance, and what ``Centred`` has seen from the mean.
+    """
     parts = manifold.parts(x) if init is None else manifold.parts(x, init)
     if len(parts) > 1:  # no factor waits for another
         found = [
@@ -82,32 +84,31 @@ def solve(
     eps = float(xp.finfo(x.dtype).eps)
     point = (None,) * len(manifold.point_shape)
 
-    def evaluate(mean: Array) -> tuple[Array, ...]:
-        c = manifold.relative_normal(mean, x)
-        g = weighted_sum(w, c)
-        squares = manifold.by_block(c * c)
-        variance = xp.sum(w[..., None] * squares, axis=0)
+    def evaluate(mean: Array) -> tuple[Any, ...]:
+        view = manifold.centred(mean, x)
+        g = view.gradient(w)
         residual = safe_sqrt(manifold.by_block(g * g))
-        return c, g, variance, residual, xp.max(xp.sum(squares, axis=-1), axis=0)
+        far = xp.max(xp.sum(view.squares, axis=-1), axis=0)
+        return view.seen, g, view.variance(w), residual, far
 
     def finished(mean: Array, variance: Array, residual: Array) -> Array:
         small = xp.all(is_small(manifold, mean, variance, residual, tol), axis=-1)
         return xp.logical_and(small, xp.all(xp.isfinite(variance), axis=-1))
 
-    def body(state: tuple[Array, ...]) -> _State:
+    def body(state: tuple[Any, ...]) -> _State:
         now = _State(*state)
-        full = manifold.hessian(now.c, w).solve(now.g, exact=False)
+        full = manifold.centred(now.mean, x, now.seen).hessian(w).solve(now.g)
         step = xp.where(now.taken[..., None], full, 0.25 * now.step)
         gain = xp.where(now.taken, xp.sum(now.g * full, axis=-1), 0.25 * now.gain)
-        moved = manifold.relative(manifold.neg(now.mean), manifold.from_normal(step))
+        moved = manifold.shift(now.mean, step)
         trial = xp.where(now.done[(..., *point)], now.mean, manifold.project(moved))
-        c, g, variance, residual, far = evaluate(trial)
+        seen, g, variance, residual, far = evaluate(trial)
         # On a sphere the gradient also vanishes where the variance is largest, and grows on the way
         # down from there. So the variance decides, as long as the gain that the step promised can
         # be seen in it, and after that the gradient.
         total, before = xp.sum(variance, axis=-1), xp.sum(now.variance, axis=-1)
-        seen = gain > eps**0.5 * before
-        lower = xp.logical_and(seen, total <= before - 0.1 * gain)
+        visible = gain > eps**0.5 * before
+        lower = xp.logical_and(visible, total <= before - 0.1 * gain)
         level = total <= before * (1.0 + eps**0.5)
         small = is_small(manifold, trial, variance, residual, tol)
         nearer = xp.all(xp.logical_or(residual < now.residual, small), axis=-1)
@@ -126,7 +127,7 @@ def solve(
             done = xp.logical_or(done, xp.logical_or(floor, finished(mean, variance, residual)))
         return _State(
             mean=mean,
-            c=xp.where(take[..., None], c, now.c),
+            seen=tuple(_choose(take, a, b) for a, b in zip(seen, now.seen, strict=True)),
             g=xp.where(take[..., None], g, now.g),
             variance=variance,
             residual=residual,
@@ -139,11 +140,11 @@ def solve(
         )
 
     mean = manifold.start(x, w) if init is None else init
-    c, g, variance, residual, far = evaluate(mean)
+    seen, g, variance, residual, far = evaluate(mean)
     always = xp.sum(w, axis=0) > 0
     state = _State(
         mean=mean,
-        c=c,
+        seen=seen,
         g=g,
         variance=variance,
         residual=residual,
@@ -166,14 +167,23 @@ def solve(
     known = xp.isfinite(residual)  # otherwise no evaluation was: there is nothing to return
     mean = xp.where(known[(..., *point)], state.mean, xp.nan)
     variance = xp.where(known[..., None], state.variance, xp.nan)
-    return FrechetResult(mean, variance, state.count, residual, converged), xp.sqrt(state.far)
+    result = FrechetResult(mean, variance, state.count, residual, converged)
+    return result, xp.sqrt(state.far), state.seen
+
+
+def _choose(take: Array, new: Array, old: Array) -> Array:
+    """Return samples (N, *channels, ...), the new ones of the channels to take."""
+    xp = namespace_of(new)
+    if not backend_of(take).hides_values(take) and bool(xp.all(take)):
+        return new
+    return xp.where(take[(..., *(None,) * (new.ndim - 1 - take.ndim))], new, old)
 
 
 def _join(
-    manifold: GyroSpace, found: list[tuple[FrechetResult, Array]]
-) -> tuple[FrechetResult, Array]:
+    manifold: GyroSpace, found: list[tuple[FrechetResult, Array, tuple[Array, ...]]]
+) -> tuple[FrechetResult, Array, tuple[Array, ...]]:
     """Put the results of a product's factors together."""
-    results, radii = zip(*found, strict=True)
+    results, radii, _ = zip(*found, strict=True)
     xp = namespace_of(radii[0])
     first, *rest = results
     count, converged, square, far = (
@@ -189,7 +199,8 @@ def _join(
         far = far + radius * radius
     mean = manifold.join(*(r.mean for r in results))
     variance = xp.concat([r.variance for r in results], axis=-1)
-    return FrechetResult(mean, variance, count, xp.sqrt(square), converged), xp.sqrt(far)
+    result = FrechetResult(mean, variance, count, xp.sqrt(square), converged)
+    return result, xp.sqrt(far), ()
 
 
 def is_small(

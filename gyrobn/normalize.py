@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 from gyrobn.arrays import check_floating, scalars_like
 from gyrobn.backends import Array, namespace_of
-from gyrobn.frechet import frechet
+from gyrobn.frechet import frechet, locate
 from gyrobn.gyrospace import GyroSpace
+from gyrobn.samples import arrange
 
-__all__ = ["Stats", "batch_stats", "denormalize", "normalize", "update_stats"]
+__all__ = ["Stats", "batch_stats", "denormalize", "normalize", "normalize_batch", "update_stats"]
 
 
 class Stats(NamedTuple):
@@ -122,6 +123,49 @@ def normalize(
     """
     factor = _factor(x, stats, scale, eps, clamp)
     return manifold.standardize(x, stats.mean, factor, bias)
+
+
+def normalize_batch(
+    manifold: GyroSpace,
+    x: Array,
+    weights: Array | None = None,
+    bias: Array | None = None,
+    scale: Array | float = 1.0,
+    eps: float = 1e-5,
+    clamp: float | None = None,
+    axes: int = 1,
+    **options: Any,
+) -> tuple[Array, Stats]:
+    """Normalize a batch with its own statistics, and return those too.
+
+    The same as :func:`batch_stats` and :func:`normalize`, but what both would compute (the map to
+    the space in which a geometry is computed, the decompositions of the centred samples) is
+    computed once.
+
+    Parameters
+    ----------
+    manifold, x, weights, bias, scale, eps, clamp
+        As in :func:`normalize`; ``weights`` as in :func:`~gyrobn.frechet`.
+    axes
+        How many axes in front of the channels make up the batch.
+    **options
+        As in :func:`~gyrobn.frechet`, but for ``axis``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import SPD, normalize_batch
+    >>> y, stats = normalize_batch(SPD(3), SPD(3).random(20, rng=0), scale=0.5)
+    >>> y.shape, stats.mean.shape
+    ((20, 3, 3), (3, 3))
+    """
+    samples, w = arrange(manifold, x, weights, tuple(range(axes)))
+    result, centred = locate(manifold, samples, w, **options)
+    stats = Stats(result.mean, result.variance)
+    factor = _factor(x, stats, scale, eps, clamp)
+    target = None if bias is None else manifold.to_inside(bias)
+    y = manifold.from_inside(centred.standardize(factor, target))
+    return namespace_of(x).reshape(y, x.shape), stats
 
 
 def denormalize(

@@ -12,7 +12,7 @@ curvature is a traced value): a branch that cannot happen is not computed.
 from collections.abc import Callable
 from typing import Any
 
-from gyrobn.backends import Array, namespace_of
+from gyrobn.backends import Array, backend_of, namespace_of
 
 __all__ = ["SINC", "arc", "cosine", "cotangent", "safe_sqrt", "sinc"]
 
@@ -57,6 +57,10 @@ def arc(u: Array, t: Array, sign: int | None) -> Array:
     At :math:`t = -1`, opposite to the origin, the quotient is infinite.
     """
     xp = namespace_of(u, t)
+    if sign == -1 and not backend_of(u).differentiable(u, t):
+        a = _root(u)
+        square = a * a  # asinh a, in a third of the time that libraries take for it
+        return xp.log1p(a + square / (1.0 + xp.sqrt(1.0 + square))) / a
     far = t < 0
     near = xp.logical_and(xp.abs(u) < 0.01, xp.logical_not(far))
     out = _polynomial(_ARC, _near_or_nan(xp, near, u))
@@ -92,6 +96,8 @@ def _analytic(
     that is thrown away may not be infinite, or its derivative would be NaN.
     """
     xp = namespace_of(u)
+    if sign == -1 and not backend_of(u).differentiable(u):
+        return negative(_root(u))
     near = xp.abs(u) < radius
     out = _polynomial(series, _near_or_nan(xp, near, u))
     for side, f in ((1, positive), (-1, negative)):
@@ -99,6 +105,16 @@ def _analytic(
             use = xp.logical_and(xp.logical_not(near), u * side > 0)
             out = xp.where(use, f(xp.sqrt(xp.where(use, u * side, 1.0))), out)
     return out
+
+
+def _root(u: Array) -> Array:
+    """Return the root of |u|, next to nothing in place of 0: f(a) then is the limit at 0.
+
+    The quotients have their digits there; it is their derivatives that have not. (Only for u that
+    is never positive: an angle's square may be negative by rounding, and the series goes on there.)
+    """
+    xp = namespace_of(u)
+    return xp.sqrt(xp.abs(u) + float(xp.finfo(u.dtype).smallest_normal))
 
 
 def _near_or_nan(xp: Any, near: Array, u: Array) -> Array:

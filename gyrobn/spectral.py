@@ -5,6 +5,7 @@ r"""Functions of an eigenvalue, with the quotients that the derivative of a matr
 without the cancellation that the quotient itself suffers where x and y are close.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -39,24 +40,40 @@ class Spectral(NamedTuple):
     """The derivative by t, where the function depends on it."""
 
 
-def _log_quotient(x: Array, y: Array) -> Array:
-    """Return (log x − log y)/(x − y) for positive x and y of any size."""
+# With d = |a − b|, made next to nothing where it is zero, (1 − exp(−d))/d has no cancellation; that
+# d itself has, where it is small, does not matter.
+
+
+def _gap(a: Array, b: Array) -> Array:
+    xp = namespace_of(a)
+    return xp.abs(a - b) + 1e8 * float(xp.finfo(a.dtype).smallest_normal)
+
+
+def _log_quotient(x: Array, y: Array, t: Any) -> Array:
+    """Return (log x − log y)/(x − y) = d/(1 − exp(−d))/x, for x = y exp(d)."""
     xp = namespace_of(x)
-    root_x, root_y = xp.sqrt(x), xp.sqrt(y)
-    sinh = 0.5 * (root_x / root_y - root_y / root_x)  # of half the difference of the logarithms
-    return arc(-sinh * sinh, 1.0 + sinh * sinh, -1) / (root_x * root_y)
+    d = _gap(xp.log(x), xp.log(y))
+    return -(d / xp.expm1(-d)) / xp.maximum(x, y)
 
 
 def _exp_quotient(x: Array, y: Array, t: Any) -> Array:
-    """Return (exp(tx) − exp(ty))/(x − y)."""
+    """Return (exp x − exp y)/(x − y) = exp(x) (1 − exp(−d))/d, for x = y + d."""
     xp = namespace_of(x)
-    half = 0.5 * t * (x - y)
-    return t * xp.exp(0.5 * t * (x + y)) * sinc(-half * half, -1)
+    d = _gap(x, y)
+    return -xp.maximum(xp.exp(x), xp.exp(y)) * (xp.expm1(-d) / d)
 
 
 def _power_quotient(x: Array, y: Array, t: Any) -> Array:
+    """Return (xᵗ − yᵗ)/(x − y) = xᵗ/x (1 − exp(−td))/(1 − exp(−d)), for x = y exp(d), t > 0."""
     xp = namespace_of(x)
-    return _exp_quotient(xp.log(x), xp.log(y), t) * _log_quotient(x, y)
+    a, b = xp.log(x), xp.log(y)
+    d = _gap(a, b)
+    large = xp.maximum(xp.exp(t * a), xp.exp(t * b)) / xp.maximum(x, y)
+    if isinstance(t, (int, float)):
+        sign = math.copysign(1.0, t)
+    else:
+        sign = xp.where(t < 0, -1.0 + 0.0 * t, 1.0)
+    return sign * large * (xp.expm1(-sign * t * d) / xp.expm1(-d))
 
 
 def _raise_to(x: Array, t: Any) -> Array:
@@ -65,11 +82,11 @@ def _raise_to(x: Array, t: Any) -> Array:
 
 EXP = Spectral(
     lambda x, t: namespace_of(x).exp(x),
-    lambda x, y, t: _exp_quotient(x, y, 1.0),
+    _exp_quotient,
 )
 LOG = Spectral(
     lambda x, t: namespace_of(x).log(x),
-    lambda x, y, t: _log_quotient(x, y),
+    _log_quotient,
 )
 POWER = Spectral(
     _raise_to,

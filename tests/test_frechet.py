@@ -84,7 +84,8 @@ class TestConvergence:
             x = M.random(2, rng=1, like=lib.like, spread=0.6)
             middle = M.geodesic(x[0, ...], x[1, ...], 0.5)
             mean = frechet_mean(M, x)
-            assert float(host(M.dist(mean, middle))) < 50 * lib.eps
+            # with θ = ½ distances, and their rounding errors, are twice as large
+            assert float(host(M.dist(mean, middle))) < 50 * lib.eps / getattr(M, "theta", 1.0)
             total = host(frechet_variance(M, x)).sum()
             expected = float(host(M.dist(x[0, ...], x[1, ...]))) ** 2 / 4
             np.testing.assert_allclose(total, expected, atol=50 * lib.eps)

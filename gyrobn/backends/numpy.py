@@ -42,6 +42,11 @@ def while_loop(
     return state
 
 
+def opaque(key: Any, function: Callable[..., State], *arrays: Array) -> State:
+    """Return ``function(*arrays)``: there is no graph to keep it out of."""
+    return function(*arrays)
+
+
 def device(x: Array) -> Any:
     """Return the device of ``x``."""
     return compat.device(x)

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.autograd.forward_ad as forward_ad
+from torch._subclasses.fake_tensor import is_fake
 
 from gyrobn.backends import Array
 from gyrobn.backends.numpy import SECOND_ORDER, Rule
@@ -15,19 +17,39 @@ State = tuple[Array, ...]
 
 def differentiable(*arrays: Array) -> bool:
     """Tell whether autograd, backward or forward, follows any of ``arrays``."""
-    tensors = [a for a in arrays if isinstance(a, torch.Tensor)]
-    if torch.is_grad_enabled() and any(a.requires_grad for a in tensors):
-        return True
-    return not torch.compiler.is_compiling() and any(
+    if torch.is_grad_enabled():
+        for a in arrays:
+            if isinstance(a, torch.Tensor) and a.requires_grad:
+                return True
+    if torch.compiler.is_compiling():
+        return False
+    if _no_transform() and forward_ad._current_level < 0:
+        return False
+    return any(
         torch._C._functorch.is_functorch_wrapped_tensor(a)
-        or torch.autograd.forward_ad.unpack_dual(a).tangent is not None  # type: ignore[no-untyped-call]
-        for a in tensors
+        or forward_ad.unpack_dual(a).tangent is not None  # type: ignore[no-untyped-call]
+        for a in arrays
+        if isinstance(a, torch.Tensor)
     )
+
+
+def _no_transform() -> bool:
+    """Tell whether no transformation of torch.func is under way."""
+    return torch._C._functorch.peek_interpreter_stack() is None
+
+
+def _is_plain(x: Array) -> bool:
+    """Tell, fast, whether ``x`` has values: it is not traced by the compiler or by torch.func."""
+    return type(x) in (torch.Tensor, torch.nn.Parameter) and _no_transform()
 
 
 def hides_values(x: Array) -> bool:
     """Tell whether ``x`` is compiled or batched by ``vmap``, so that ``bool(x)`` would fail."""
     if torch.compiler.is_compiling():
+        return True
+    if _is_plain(x):
+        return False
+    if is_fake(x):
         return True
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(x):
@@ -49,42 +71,47 @@ def while_loop(
 
     Under ``vmap`` no value can be looked at, so the body itself must leave a finished state alone.
     """
-    if torch.compiler.is_compiling() and limit > _UNROLLED:
-        return _compiled_while_loop(condition, body, state, limit)
-    if any(hides_values(s) for s in state):
+    if is_fake(state[0]) and _only_shapes:
+        return state
+    if any(hides_values(s) for s in state if isinstance(s, torch.Tensor)):
         for _ in range(limit):
             state = body(state)
         return state
     return eager_while_loop(condition, body, state, limit)
 
 
-_UNROLLED = 4
-"""As many rounds are compiled one after the other; more of them into a loop."""
+def opaque(key: Any, function: Callable[..., State], *arrays: Array) -> State:
+    """Return ``function(*arrays)``; where a graph is compiled, as one operation of it.
 
-
-def _compiled_while_loop(
-    condition: Callable[[State], Array], body: Callable[[State], State], state: State, limit: int
-) -> State:
-    """Run the loop inside of a compiled graph; nothing in it is followed by autograd.
-
-    The graph wants each tensor of the state by itself: in memory of its own, in the same layout
-    after every round.
+    The graph holds the text of ``key``, not the function: it may be kept on the disk.
     """
-    from torch._higher_order_ops import while_loop as compiled
+    if _is_plain(arrays[0]) or not is_fake(arrays[0]):
+        return function(*arrays)
+    _functions[repr(key)] = function
+    return tuple(torch.ops.gyrobn.opaque(repr(key), list(arrays)))
 
-    def own(arrays: State) -> State:
-        return tuple(a.clone(memory_format=torch.contiguous_format) for a in arrays)
 
-    def goes_on(count: Array, *arrays: Array) -> Array:
-        return torch.logical_and(count < limit, condition(arrays))
+_functions: dict[str, Callable[..., State]] = {}
+_only_shapes: list[bool] = []
+"""Not empty while the shapes of an opaque function's outputs are asked for."""
 
-    def following(count: Array, *arrays: Array) -> State:
-        return (count + 1, *own(body(arrays)))
 
-    with torch.no_grad():
-        count = torch.zeros((), dtype=torch.int64, device=state[0].device)
-        _, *found = compiled(goes_on, following, (count, *own(state)))  # type: ignore[no-untyped-call]
-    return tuple(found)
+def _run(key: str, arrays: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [a.clone() for a in _functions[key](*arrays)]  # they may not share memory
+
+
+def _shapes(key: str, arrays: list[torch.Tensor]) -> list[torch.Tensor]:
+    _only_shapes.append(True)
+    try:
+        return [torch.empty_like(a) for a in _functions[key](*arrays)]
+    finally:
+        _only_shapes.pop()
+
+
+_library = torch.library.Library("gyrobn", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define("opaque(str key, Tensor[] arrays) -> Tensor[]")  # type: ignore[no-untyped-call]
+_library.impl("opaque", _run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+torch.library.register_fake("gyrobn::opaque", _shapes, lib=_library)
 
 
 def device(x: Array) -> Any:
@@ -100,6 +127,8 @@ def vecdot(x: Array, y: Array) -> Array:
     """
     if y.ndim == 1:
         return torch.matmul(x, y)
+    if x is y and not differentiable(x):
+        return torch.linalg.vector_norm(x, dim=-1).square()  # reads x once, and makes no array
     if max(x.nbytes, y.nbytes) < 2**25:
         return (x * y).sum(-1)
     return torch.matmul(x[..., None, :], y[..., None])[..., 0, 0]
@@ -122,12 +151,6 @@ def with_derivative(
     """Return the outputs of ``primal``, with ``cotangent`` and ``tangent`` as its derivatives."""
     if not differentiable(*inputs):
         return primal(*inputs)[0]
-    if torch.compiler.is_compiling():
-        # in plain operations, which the compiler differentiates: primal + tangent(x - constant x)
-        constant = tuple(x.detach() for x in inputs)
-        outputs, kept = primal(*constant)
-        changes = tangent(kept, *(x - c for x, c in zip(inputs, constant, strict=True)))
-        return tuple(y + change for y, change in zip(outputs, changes, strict=True))
     rules = _Rules(primal, tangent, cotangent)
     results = _Ruled.apply(rules, *inputs)  # type: ignore[no-untyped-call]
     return tuple(results[: rules.count])

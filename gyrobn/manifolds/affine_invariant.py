@@ -1,19 +1,23 @@
 """SPD matrices with the affine-invariant metric: the space in which ``SPD`` computes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Self
 
 from gyrobn.arrays import check_coordinates, check_size, samples_last, scalars_like
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.centred import Centred
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.hessian import Hessian, chebyshev
+from gyrobn.hessian import Hessian
 from gyrobn.linalg import (
+    Decomposition,
     cholesky,
     congruence,
     eigh,
     eye,
     finite_matrices,
+    log_squares,
     matmul,
     pack,
     symmetric,
@@ -112,6 +116,18 @@ class AffineInvariant(GyroSpace):
         self._namespace(x, y)
         return congruence(self._back(x), y)
 
+    def shift(self, x: Array, c: Array) -> Array:
+        r"""Point :math:`R_P \exp(\theta C) R_P^\top`."""
+        return self.add(x, self.from_normal(c))
+
+    def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
+        r"""Point :math:`R_P (R_P^{-1} Q R_P^{-\top})^t R_P^\top`."""
+        if self.cholesky:
+            return super().geodesic(x, y, t)
+        self._namespace(x, y)
+        root, back = symmetric_functions(x, ROOT, INVERSE_ROOT)
+        return congruence(root, self.scale(t, congruence(back, y)))
+
     def scale(self, t: Array | float, x: Array) -> Array:
         r"""Gyromultiplication :math:`P^t`."""
         self._namespace(x)
@@ -143,6 +159,10 @@ class AffineInvariant(GyroSpace):
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
         return c if self.cholesky else pack(congruence(self._turn(x, y), unpack(c, self.n)))
+
+    def centred(self, mean: Array, x: Array, seen: tuple[Array, ...] = ()) -> Centred:
+        """Return the samples seen from the mean, with one eigendecomposition each."""
+        return _CentredMatrices(self, mean, x, seen)
 
     # ------------------------------------------------------------------ tangent vectors
 
@@ -188,29 +208,45 @@ class AffineInvariant(GyroSpace):
         U and λ are eigenvectors and eigenvalues of :math:`\log P = \theta C`, and
         :math:`K_{ij} = a\coth a` with :math:`a = (\lambda_i - \lambda_j)/2`.
         """
-        xp = namespace_of(c)
+        X = self.theta * unpack(c, self.n)
+        return self.hessian_of(X, weights, lambda: eigh(X))
+
+    def hessian_of(
+        self, X: Array, weights: Array, decomposition: Callable[[], Decomposition]
+    ) -> Hessian:
+        """Return the Hessian for the logarithms X, whose decomposition may be known."""
+        xp = namespace_of(X)
         n = self.n
-        X, w = self.theta * unpack(samples_last(c, 1), n), samples_last(weights)
-        X = X - xp.linalg.trace(X)[..., None, None] / n * eye(X)  # only differences matter
+        w = samples_last(weights)
 
         @cache
-        def spectrum() -> tuple[Array, Array]:
-            values, U = eigh(X)
+        def spectrum() -> tuple[Array, ...]:
+            values, U = decomposition()
             a = 0.5 * (values[..., :, None] - values[..., None, :])
-            return cotangent(-a * a, -1), U
+            K, U = samples_last(cotangent(-a * a, -1), 2), samples_last(U, 2)
+            # all samples beside each other: what meets all of them is then one large product
+            k = U.ndim - 3
+            between = xp.permute_dims(U, (*range(k), k + 1, k, k + 2))
+            wide = xp.reshape(between, (*U.shape[:-3], 1, n, U.shape[-3] * n))
+            return w[..., None, None] * K, U, wide
 
         def apply(v: Array) -> Array:
-            """Take columns (*channels, dim, k) as matrices, a sample and a column at a time."""
-            K, U = (part[..., None, :, :] for part in spectrum())
-            V = unpack(transpose(v), n)[..., None, :, :, :]
-            W = w[..., None, None, None] * K * matmul(transpose(U), V, U)
-            return transpose(pack(xp.sum(matmul(U, W, transpose(U)), axis=-4)))
+            """Take columns (*channels, dim, k) as matrices, and give each to all samples."""
+            K, U, wide = spectrum()
+            V = unpack(transpose(v), n)
+            many, flat = (*V.shape[:-2], U.shape[-3], n, n), (*V.shape[:-2], wide.shape[-1], n)
+            inner = matmul(xp.reshape(matmul(transpose(wide), V), many), U[..., None, :, :, :])
+            outer = matmul(K[..., None, :, :, :] * inner, transpose(U)[..., None, :, :, :])
+            return transpose(pack(symmetric(matmul(wide, xp.reshape(outer, flat)))))
 
-        def bounds() -> tuple[Array, Array]:
-            largest = xp.max(spectrum()[0], axis=(-2, -1))
-            return xp.sum(w, axis=-1), xp.sum(w * largest, axis=-1)
+        def highest() -> Array:
+            # a coth a ≤ 1 + a²/3, and the mean a² is at most the largest eigenvalue of the mean X²
+            Y = samples_last(X - xp.linalg.trace(X)[..., None, None] / n * eye(X), 2)
+            tall = xp.reshape(Y, (*Y.shape[:-3], Y.shape[-3] * n, n))
+            heavy = xp.reshape(w[..., None, None] * Y, tall.shape)
+            return xp.sum(w, axis=-1) + _largest(matmul(transpose(heavy), tall)) / 3.0
 
-        return Hessian(apply, bounds, lambda g: _quick_step(X, w, g), dense=21)
+        return Hessian(apply, lambda: xp.sum(w, axis=-1), highest, dense=21, smooth=False)
 
     def resolution(self, x: Array) -> Array:
         """Distance that rounding moves samples seen from P: an eighth of its condition, in ulps."""
@@ -218,7 +254,8 @@ class AffineInvariant(GyroSpace):
         eps = float(xp.finfo(x.dtype).eps)
         low, high, bad = _definiteness(x)
         condition = xp.where(bad, 1.0 / eps, high / xp.where(bad, 1.0, low))
-        return eps / abs(self.theta) * (0.5 * self.n + 0.125 * condition)  # measured
+        ulps = 0.5 * self.n + self.n**2 / 256 + 0.125 * condition  # measured
+        return eps / abs(self.theta) * ulps
 
     def project(self, x: Array) -> Array:
         """Return the symmetric part, its eigenvalues raised if it is not positive definite."""
@@ -231,34 +268,72 @@ class AffineInvariant(GyroSpace):
         return violation(x)
 
 
-def _quick_step(X: Array, w: Array, g: Array) -> Array:
-    r"""Return nearly H⁻¹g without the eigenvectors of all samples.
+class _CentredMatrices(Centred):
+    """Matrices P as they are seen from the mean, decomposed once."""
 
-    Each Hessian is f(z), :math:`f(z) = \sqrt z\coth\sqrt z`, of a double commutator,
-    :math:`z V = [X, [X, V]]/4`. Over the values that z takes f is nearly a line, and a line of the
-    mean z takes two products of matrices a sample.
-    """
-    xp = namespace_of(g)
-    n, N, channels = X.shape[-1], X.shape[-3], X.shape[:-3]
-    z = xp.sum(w * xp.sum(X * X, axis=(-2, -1)), axis=-1) / (2.0 * n)
-    # samples between rows and columns: then each product is one of large matrices, in place
-    X = xp.moveaxis(X, -3, -2)
-    wide, tall = xp.reshape(X, (*channels, n, N * n)), xp.reshape(X, (*channels, n * N, n))
-    heavy = transpose(xp.reshape(w[..., None, :, None] * X, tall.shape))
-    S = matmul(heavy, tall)
-    value = xp.sqrt(1.0 + z / 1.5)
-    slope = 1.0 / (3.0 * value)
-    low = value - slope * z
-    # (λᵢ − λⱼ)²/4 ≤ (λᵢ² + λⱼ²)/2, so z is at most the norm of S, the mean of X²
-    high = low + slope * xp.max(xp.sum(xp.abs(S), axis=-1), axis=-1)
+    def _recall(self, logarithms: Array, values: Array, U: Array) -> None:  # type: ignore[override]
+        self._logarithms, self._known = logarithms, (values, U)
 
-    def apply(v: Array) -> Array:
-        V = unpack(v, n)
-        XVX = matmul(heavy, xp.reshape(matmul(V, wide), tall.shape))
-        double = 0.5 * (symmetric(matmul(S, V)) - symmetric(XVX))
-        return low[..., None] * v + slope[..., None] * pack(double)
+    @property
+    def seen(self) -> tuple[Array, ...]:
+        """Logarithms, eigenvalues and eigenvectors."""
+        return (self._logarithms, *self._known)
 
-    return chebyshev(apply, g, low, high, 2)
+    def moved(self, mean: Array) -> Self:
+        """Return the samples seen from a mean of the same value: so they have the same spectra."""
+        moved = type(self)(self.space, mean, self.x)
+        moved._known = self._known
+        return moved
+
+    @cached_property
+    def _points(self) -> Array:
+        back = self.space._back(self.mean)
+        return matmul(back, self.x, transpose(back))
+
+    @cached_property
+    def _known(self) -> Decomposition:
+        return eigh(backend_of(self.x).stop_gradient(self._points))
+
+    @cached_property
+    def _logarithms(self) -> Array:
+        return symmetric_functions(self._points, LOG, known=self._known)[0]
+
+    @cached_property
+    def normal(self) -> Array:
+        """Their normal coordinates."""
+        return pack(symmetric(self._logarithms)) / self.space.theta
+
+    def gradient(self, weights: Array) -> Array:
+        """Return the mean logarithm."""
+        X = namespace_of(weights).sum(weights[..., None, None] * self._logarithms, axis=0)
+        return pack(symmetric(X)) / self.space.theta
+
+    @cached_property
+    def squares(self) -> Array:
+        r"""The squares of their distances, :math:`\sum_k \log^2\lambda_k/\theta^2`."""
+        return log_squares(self._points, self._known)[..., None] / self.space.theta**2
+
+    def hessian(self, weights: Array) -> Hessian:
+        """Return the mean Hessian, a constant: a logarithm has the eigenvectors of the matrix."""
+        values, U = self._known
+        stop = backend_of(values).stop_gradient
+        X, decomposed = stop(self._logarithms), (namespace_of(values).log(values), U)
+        hessian: Hessian = self.space.hessian_of(X, stop(weights), lambda: decomposed)
+        return hessian
+
+    def standardize(self, factor: Array, bias: Array | None) -> Array:
+        """Return the powers, and carry them to the bias."""
+        t = scalars_like(factor, self.x)
+        (z,) = symmetric_functions(self._points, POWER, t=t, known=self._known)
+        return symmetric(z) if bias is None else self.space.add(bias, z)
+
+
+def _largest(S: Array) -> Array:
+    """Return the largest eigenvalue."""
+    xp = namespace_of(S)
+    finite = finite_matrices(S)
+    largest = xp.linalg.eigvalsh(xp.where(finite, S, eye(S)))[..., -1]
+    return xp.where(finite[..., 0, 0], largest, xp.nan)
 
 
 # ---------------------------------------------------------------------- on the manifold or off it
@@ -311,6 +386,8 @@ def nearest(x: Array) -> Array:
     """Return the symmetric part, eigenvalues raised to √eps of the largest if one is too small."""
     xp = namespace_of(x)
     _, high, bad = _definiteness(x)
+    if not backend_of(x).hides_values(x) and not bool(xp.any(bad)):
+        return symmetric(x)
     A = xp.where((high > 0)[..., None, None], symmetric(x), eye(x))
     (raised,) = symmetric_functions(A, FLOOR, t=xp.finfo(x.dtype).eps ** 0.5 * high)
     return xp.where(bad[..., None, None], raised, A)

@@ -14,20 +14,23 @@ cosines of the principal angles θ, and all else is a function of C.
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Self
 
 import numpy as np
 
 from gyrobn.arrays import check_coordinates, samples_last, scalars_like
-from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.centred import Centred
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.linalg import (
+    Decomposition,
     eigh,
     eye,
     matmul,
     polar,
+    svd,
     symmetric,
     symmetric_functions,
     transpose,
@@ -153,12 +156,14 @@ class Bases(GyroSpace):
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\operatorname{mexp}(-\Omega_x)\,y`."""
         self._namespace(x, y)
-        halves = self._rotate_halves(self._rotation(x), self._halves(y), -1.0)
-        return self._normal_of_halves(halves)
+        return self._normal_of_halves(self._relative_halves(x, y))
 
-    def _normal_of_halves(self, x: Halves) -> Array:
+    def _relative_halves(self, x: Array, y: Array) -> Halves:
+        return self._rotate_halves(self._rotation(x), self._halves(y), -1.0)
+
+    def _normal_of_halves(self, x: Halves, known: Decomposition | None = None) -> Array:
         top, bottom = x
-        W, ratio = polar(top, ANGLE)
+        W, ratio = polar(top, ANGLE, known=known)
         B = _tall_product(bottom, matmul(transpose(W), ratio))
         return namespace_of(B).reshape(B, (*B.shape[:-2], self.dim))
 
@@ -177,9 +182,11 @@ class Bases(GyroSpace):
         self._namespace(x)
         return self._stack(*self._scale_halves(scalars_like(t, x), self._halves(x)))
 
-    def _scale_halves(self, t: Array | float, x: Halves) -> Halves:
+    def _scale_halves(
+        self, t: Array | float, x: Halves, known: Decomposition | None = None
+    ) -> Halves:
         top, bottom = x
-        W, upper, ratio = polar(top, COSINE, SINE_RATIO, t=t)
+        W, upper, ratio = polar(top, COSINE, SINE_RATIO, t=t, known=known)
         return upper, _tall_product(bottom, matmul(transpose(W), ratio))
 
     def standardize(
@@ -187,9 +194,15 @@ class Bases(GyroSpace):
     ) -> Array:
         r"""Centre, scale and bias: :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))`."""
         self._namespace(x, mean, *(() if bias is None else (bias,)))
-        centred = self._rotate_halves(self._rotation(mean), self._halves(x), -1.0)
-        z = self._scale_halves(scalars_like(factor, x), centred)
+        z = self._scale_halves(scalars_like(factor, x), self._relative_halves(mean, x))
+        return self._biased(bias, z)
+
+    def _biased(self, bias: Array | None, z: Halves) -> Array:
         return self._stack(*(z if bias is None else self._rotate_halves(self._rotation(bias), z)))
+
+    def centred(self, mean: Array, x: Array, seen: tuple[Array, ...] = ()) -> Centred:
+        """Return the samples seen from the mean, with one singular value decomposition each."""
+        return _CentredBases(self, mean, x, seen)
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
         """Apply the gyration, an orthogonal map of either half of the space, to a tangent block."""
@@ -289,11 +302,10 @@ class Bases(GyroSpace):
             mean = xp.sum(weights[..., None, None, None] * whole, axis=0)
             return transpose(xp.reshape(mean, (*mean.shape[:-2], self.dim)))
 
-        def bounds() -> tuple[Array, Array]:
+        def lowest() -> Array:
             _, _, _, other, alone = spectrum()
             factors = xp.where(eye(c, self.p) > 0, alone[..., None, :], other)
-            low = xp.sum(weights * xp.min(factors, axis=(-2, -1)), axis=0)
-            return low, xp.ones_like(low)
+            return xp.sum(weights * xp.min(factors, axis=(-2, -1)), axis=0)
 
         def quick(g: Array) -> Array:
             """Divide by nearly the mean eigenvalue: a·cot a ≈ 1 − a²/3, summed without angles."""
@@ -301,7 +313,48 @@ class Bases(GyroSpace):
             middle = xp.clip(1.0 - (self.n - 2) / (3 * self.dim) * spread, min=0.25)
             return g / middle[..., None]
 
-        return Hessian(apply, bounds, quick)
+        return Hessian(apply, lowest, lambda: xp.sum(weights, axis=0), quick, smooth=False)
+
+
+class _CentredBases(Centred):
+    """Bases as they are seen from the mean, their upper blocks decomposed once."""
+
+    def _recall(self, normal: Array, *known: Array) -> None:
+        self.normal, self._known = normal, known
+
+    @property
+    def seen(self) -> tuple[Array, ...]:
+        """Normal coordinates, and the decomposition."""
+        return (self.normal, *self._known)
+
+    def moved(self, mean: Array) -> Self:
+        """Return the samples seen from a mean of the same value: so they have the same angles."""
+        moved = type(self)(self.space, mean, self.x)
+        moved._known = self._known
+        return moved
+
+    @cached_property
+    def _halves(self) -> Halves:
+        halves: Halves = self.space._relative_halves(self.mean, self.x)
+        return halves
+
+    @cached_property
+    def _known(self) -> Decomposition:
+        return svd(backend_of(self.x).stop_gradient(self._halves[0]))
+
+    @cached_property
+    def normal(self) -> Array:
+        """Their normal coordinates."""
+        normal: Array = self.space._normal_of_halves(self._halves, self._known)
+        return normal
+
+    def standardize(self, factor: Array, bias: Array | None) -> Array:
+        """Return the bases at multiples of the angles, and carry them to the bias."""
+        t = scalars_like(factor, self.x)
+        biased: Array = self.space._biased(
+            bias, self.space._scale_halves(t, self._halves, self._known)
+        )
+        return biased
 
 
 def _tall_product(A: Array, B: Array) -> Array:

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gyrobn.arrays import check_coordinates, check_size, samples_last, scalars_like, weighted_sum
-from gyrobn.backends import Array, dot, namespace_of
+from gyrobn.backends import Array, device_of, dot, namespace_of
+from gyrobn.centred import Centred
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.manifolds.combination import Combination
@@ -183,7 +184,7 @@ class ConstantCurvature(GyroSpace):
         if self.sign is not None and self.sign >= 0:
             return 1.0
         top = _largest_square(xp, u.dtype)
-        return xp.where(-u > top, xp.sqrt(top / xp.where(-u > top, -u, top)), 1.0)
+        return xp.sqrt(top / xp.clip(-u, min=top))
 
     def scale(self, t: Array | float, x: Array) -> Array:
         r"""Gyromultiplication, the angle times t: :math:`s \mapsto s\sin_K(t\theta)/\sin_K\theta`.
@@ -218,13 +219,20 @@ class ConstantCurvature(GyroSpace):
         per_sine = self._angle_per_sine(xp, u, t)
         angle = per_sine * per_sine * u
         t, stretch = self._turn(xp, scalars_like(factor, x), angle)
-        s = s.times(stretch * per_sine)
+        return self._biased(xp, K, t, s.times(stretch * per_sine), bias)
+
+    def _biased(self, xp: Any, K: Any, t: Array, s: Combination, bias: Array | None) -> Array:
+        """Return the point with time t and spatial part s, carried to the bias."""
         if bias is not None:
             t_b, a_b, v_b = self._lift(xp, K, bias)
             inner = K * a_b * s.dot(v_b)
             move = t - inner / self._one_plus(xp, K, t_b, a_b, v_b)
             t, s = t_b * t - inner, s.plus(move * a_b, v_b)
         return self._drop(xp, K, t, s)
+
+    def centred(self, mean: Array, x: Array, seen: tuple[Array, ...] = ()) -> Centred:
+        """Return the samples seen from the mean, to be scaled by their normal coordinates."""
+        return _CentredVectors(self, mean, x, seen)
 
     def norm(self, x: Array) -> Array:
         r"""Distance from the identity."""
@@ -315,7 +323,12 @@ class ConstantCurvature(GyroSpace):
         def apply(v: Array) -> Array:
             return mean[..., None, None] * v + xp.matmul(columns, xp.matmul(rows, v))
 
-        return Hessian(apply, lambda: (xp.clip(mean, max=1.0), xp.clip(mean, min=1.0)))
+        def matrix() -> Array:
+            eye = xp.eye(self.n, dtype=c.dtype, device=device_of(c))
+            return mean[..., None, None] * eye + xp.matmul(columns, rows)
+
+        low, high = xp.clip(mean, max=1.0), xp.clip(mean, min=1.0)
+        return Hessian(apply, lambda: low, lambda: high, matrix=matrix)
 
     def start(self, x: Array, weights: Array) -> Array:
         """First guess of the mean: the centroid in the ambient space, put back on the quadric."""
@@ -357,6 +370,19 @@ class ConstantCurvature(GyroSpace):
         t, a, v = self._lift(xp, K, x)
         turn = rate / self._one_plus(xp, K, t, a, v)
         return Combination(1.0, s).plus(-turn * a, v).value()
+
+
+class _CentredVectors(Centred):
+    """Points as they are seen from the mean, in normal coordinates."""
+
+    def standardize(self, factor: Array, bias: Array | None) -> Array:
+        r"""Scale and bias, in one combination :math:`a_i c_i + b_i \beta`."""
+        space, c = self.space, self.normal
+        xp = namespace_of(c)
+        K = space._parameter("curvature", c)
+        t, stretch = space._turn(xp, scalars_like(factor, c), K * dot(c, c))
+        point: Array = space._biased(xp, K, t, Combination(stretch, c), bias)
+        return point
 
 
 def root(xp: Any, K: Any) -> Any:

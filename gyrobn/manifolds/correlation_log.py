@@ -70,17 +70,20 @@ def _log_diagonal(S: Array) -> Array:
     from anywhere. The last step, with the Jacobian held constant, has the derivative of the limit.
     """
     xp, shim = namespace_of(S), backend_of(S)
-    tol = float(xp.finfo(S.dtype).eps) ** 0.5
     fixed = shim.stop_gradient(S)
+    (d,) = shim.opaque("log diagonal", _search_log_diagonal, fixed)
+    _, J = _diagonal_of_exp(fixed, d)
+    (E,) = symmetric_functions(S + _diagonal(d), EXP)
+    return d + _solve(J, 1.0 - xp.linalg.diagonal(E))
 
-    def evaluate(d: Array) -> tuple[Array, Array]:
-        values, U = eigh(fixed + _diagonal(d))
-        entries = dot(U * U, xp.exp(values)[..., None, :])
-        return entries, _diagonal_jacobian(U, EXP.quotient(*_pairs(values), None))
+
+def _search_log_diagonal(S: Array) -> tuple[Array, ...]:
+    xp = namespace_of(S)
+    tol = float(xp.finfo(S.dtype).eps) ** 0.5
 
     def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
         d, done = state
-        entries, J = evaluate(d)
+        entries, J = _diagonal_of_exp(S, d)
         p = _solve(J, 1.0 - entries)
         size = xp.max(xp.abs(p), axis=-1)
         some = xp.where(size > 0, size, 1.0)
@@ -88,15 +91,20 @@ def _log_diagonal(S: Array) -> Array:
         d = xp.where(done[..., None], d, d + damping[..., None] * p)
         return d, xp.logical_or(done, xp.logical_not(size > tol))
 
-    d = xp.zeros_like(fixed[..., 0])
+    d = xp.zeros_like(S[..., 0])
     for _ in range(2):  # the fixed point iteration of Archakov and Hansen, a contraction
-        values, U = eigh(fixed + _diagonal(d))
+        values, U = eigh(S + _diagonal(d))
         d = d - xp.log(dot(U * U, xp.exp(values)[..., None, :]))
     state = (d, xp.max(xp.abs(d), axis=-1) < 0)
-    d, _ = shim.while_loop(lambda s: xp.logical_not(xp.all(s[1])), body, state, 50)
-    _, J = evaluate(d)
-    (E,) = symmetric_functions(S + _diagonal(d), EXP)
-    return d + _solve(J, 1.0 - xp.linalg.diagonal(E))
+    d, _ = backend_of(S).while_loop(lambda s: xp.logical_not(xp.all(s[1])), body, state, 50)
+    return (d,)
+
+
+def _diagonal_of_exp(S: Array, d: Array) -> tuple[Array, Array]:
+    """Return the diagonal of exp(S + diag d), and its derivative by d."""
+    values, U = eigh(S + _diagonal(d))
+    entries = dot(U * U, namespace_of(S).exp(values)[..., None, :])
+    return entries, _diagonal_jacobian(U, EXP.quotient(*_pairs(values), None))
 
 
 def _diagonal_jacobian(U: Array, quotients: Array) -> Array:
@@ -159,14 +167,22 @@ def _unit_row_sums(C: Array) -> Array:
     constant, has the derivative of the limit.
     """
     xp, shim = namespace_of(C), backend_of(C)
-    eps = float(xp.finfo(C.dtype).eps)
     fixed = shim.stop_gradient(C)
     finite = finite_matrices(fixed)
     known = xp.where(finite, fixed, eye(fixed))
+    (x,) = shim.opaque("unit row sums", _search_unit_row_sums, known)
+    H = x[..., :, None] * known * x[..., None, :] + eye(known)
+    x = x * (1.0 + _solve(H, 1.0 - x * matmul(C, x[..., None])[..., 0]))
+    return xp.where(finite[..., 0], x, xp.nan)
+
+
+def _search_unit_row_sums(C: Array) -> tuple[Array, ...]:
+    xp = namespace_of(C)
+    eps = float(xp.finfo(C.dtype).eps)
 
     def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
         x, done = state
-        M = x[..., :, None] * known * x[..., None, :]
+        M = x[..., :, None] * C * x[..., None, :]
         q = _solve(M + eye(M), 1.0 - xp.sum(M, axis=-1))  # the step, relative to x
         turn = matmul(M, q[..., None])[..., 0]
         bend, slope = xp.clip(dot(q, turn), min=0.0), xp.sum(turn, axis=-1)
@@ -183,13 +199,11 @@ def _unit_row_sums(C: Array) -> Array:
         noise = C.shape[-1] * eps * xp.max(xp.abs(M), axis=(-2, -1))  # of the row sums
         return x, xp.logical_or(done, xp.logical_not(decrement > xp.clip(noise, min=eps**0.5)))
 
-    total = xp.clip(xp.sum(known, axis=(-2, -1)), min=eps)
-    x = xp.sqrt(C.shape[-1] / total)[..., None] * xp.ones_like(known[..., 0])
+    total = xp.clip(xp.sum(C, axis=(-2, -1)), min=eps)
+    x = xp.sqrt(C.shape[-1] / total)[..., None] * xp.ones_like(C[..., 0])
     state = (x, total < 0)
-    x, _ = shim.while_loop(lambda s: xp.logical_not(xp.all(s[1])), body, state, 60)
-    H = x[..., :, None] * known * x[..., None, :] + eye(known)
-    x = x * (1.0 + _solve(H, 1.0 - x * matmul(C, x[..., None])[..., 0]))
-    return xp.where(finite[..., 0], x, xp.nan)
+    x, _ = backend_of(C).while_loop(lambda s: xp.logical_not(xp.all(s[1])), body, state, 60)
+    return (x,)
 
 
 def _helmert(like: Array, n: int | None = None) -> Array:

@@ -200,15 +200,16 @@ class PolyHyperboloid(GyroSpace):
             found = rows.apply(xp.moveaxis(columns, -3, -1))
             return xp.matrix_transpose(self._pack(xp.moveaxis(found, -1, -3)))
 
-        def bounds() -> tuple[Array, Array]:
-            low, high = rows.bounds()
-            return xp.min(low, axis=-1), xp.max(high, axis=-1)
-
-        def solver(g: Array, exact: bool) -> Array:
+        def solver(g: Array, last: bool) -> Array:
             """Solve m systems of size m: where a row has zeros, H is a multiple of the identity."""
-            return self._pack(rows.solve(self._unpack(g), exact))
+            return self._pack((rows.last_step if last else rows.solve)(self._unpack(g)))
 
-        return Hessian(apply, bounds, solver=solver)
+        return Hessian(
+            apply,
+            lambda: xp.min(rows.lowest(), axis=-1),
+            lambda: xp.max(rows.highest(), axis=-1),
+            solver=solver,
+        )
 
     def _weights(self, weights: Array) -> Array:
         xp = namespace_of(weights)

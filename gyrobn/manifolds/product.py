@@ -315,9 +315,10 @@ class Product(GyroSpace):
         """Return the values of the factors' parameters."""
         return [value for f in self.factors for value in f.learnable()]
 
-    def detached(self) -> Self:
-        """Return the product of the factors with constant parameters."""
-        factors = tuple(f.detached() for f in self.factors)
+    def with_learnable(self, values: Sequence[Any]) -> Self:
+        """Return the product of the factors with these values of their parameters."""
+        left = iter(values)
+        factors = tuple(f.with_learnable([next(left) for _ in f.learnable()]) for f in self.factors)
         same = all(f is g for f, g in zip(self.factors, factors, strict=True))
         return self if same else replace(self, factors=factors)
 

@@ -252,13 +252,12 @@ class SpecialOrthogonal(GyroSpace):
             mean = xp.sum(weights[..., None, None, None] * Y, axis=0)
             return transpose(to_triangle(mean, diagonal=False, weight=2**0.5))
 
-        def bounds() -> tuple[Array, Array]:
+        def lowest() -> Array:
             # the angles come in pairs, one pair a plane: the largest sum is that of two planes
             theta = spectrum()[4]
             largest = theta[..., -1] + (theta[..., -3] if self.n > 2 else -theta[..., -1])
             least = xp.clip(cotangent((0.5 * largest) ** 2, 1), min=-1e3)
-            low = xp.sum(weights * least, axis=0)
-            return low, xp.ones_like(low)
+            return xp.sum(weights * least, axis=0)
 
         def quick(g: Array) -> Array:
             """Divide by nearly the mean eigenvalue: a·cot a ≈ 1 − a²/3, summed without angles."""
@@ -266,7 +265,7 @@ class SpecialOrthogonal(GyroSpace):
             middle = xp.clip(1.0 - (self.n - 2) / (12 * self.dim) * spread, min=0.25)
             return g / middle[..., None]
 
-        return Hessian(apply, bounds, quick)
+        return Hessian(apply, lowest, lambda: xp.sum(weights, axis=0), quick, smooth=False)
 
 
 def _skew(A: Array) -> Array:

@@ -22,11 +22,7 @@ class LRBN(GyroBN):
     Parameters and attributes are those of :class:`gyrobn.torch.GyroBN`.
     """
 
-    def _normalize(self, manifold: GyroSpace, x: Tensor, stats: Stats) -> Tensor:
-        bias = None if self.bias is None else manifold.from_normal(self.bias)
-        scale = 1.0 if self.scale is None else self.scale
-        y: Tensor = lrbn(manifold, x, stats, bias, scale, self.eps, self.clamp)
-        return y
+    _formula = staticmethod(lrbn)
 
 
 class ManifoldNorm(GyroBN):
@@ -58,11 +54,12 @@ class ManifoldNorm(GyroBN):
             raise ValueError("ManifoldNorm does not divide by the variance: nothing to clamp")
         super().__init__(manifold, channels, **options)
         if self.scale is not None:
-            shape = (*self.channels, manifold.dim if diagonal else 1)
+            shape = (*self.settings.channels, manifold.dim if diagonal else 1)
             self.scale = nn.Parameter(self.scale.detach().new_ones(shape))
 
-    def _normalize(self, manifold: GyroSpace, x: Tensor, stats: Stats) -> Tensor:
-        bias = None if self.bias is None else manifold.from_normal(self.bias)
-        scale = 1.0 if self.scale is None else self.scale
+    @staticmethod
+    def _formula(
+        manifold: GyroSpace, x: Tensor, stats: Stats, bias: Any, scale: Any, *_: Any
+    ) -> Tensor:
         y: Tensor = manifold_norm(manifold, x, stats, bias, scale)
         return y

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gyrobn.domains import UNSEEN, adapt_stats
+from gyrobn.domains import UNSEEN, adapt_stats, by_domain, places_of
 from gyrobn.gyrospace import GyroSpace
+from gyrobn.layers import Learnt
 from gyrobn.normalize import Stats, update_stats
 from gyrobn.torch.layer import GyroBN
 
@@ -38,8 +39,6 @@ class DomainGyroBN(GyroBN):
         domains: ``momentum`` of the batch and the rest of the average).
     """
 
-    _domain_axes = 1
-
     def __init__(
         self,
         manifold: GyroSpace,
@@ -54,16 +53,13 @@ class DomainGyroBN(GyroBN):
             raise ValueError(f"unseen must be 'error', 'refit' or 'adapt', got {unseen!r}")
         if options.get("axis", 0) not in (0, (0,)) or not options.get("track_running_stats", True):
             raise ValueError("DomainGyroBN needs axis=0 and running statistics")
-        self.domains = domains
+        self._copies = (domains,)
         super().__init__(manifold, channels, **options)
+        self.domains = domains
         self.train_momentum, self.unseen = train_momentum, unseen
         if train_momentum is not None:
             self.register_buffer("training_mean", self.running_mean.clone())
             self.register_buffer("training_var", self.running_var.clone())
-
-    @property
-    def _leading(self) -> tuple[int, ...]:
-        return (self.domains, *self.channels)
 
     def forward(  # type: ignore[override]
         self, x: Tensor, domains: Tensor, weights: Tensor | None = None
@@ -80,45 +76,43 @@ class DomainGyroBN(GyroBN):
             Weights of the samples, shape ``(batch,)`` or ``(batch, *channels)``.
         """
         with torch.autocast(x.device.type, enabled=False):
-            x, _ = self._arrange(x)
+            x, weights, _ = self.settings.arrange(self._in_one_dtype(x), weights)
             if tuple(domains.shape) != tuple(x.shape[:1]):
                 raise ValueError(
                     f"domains must have the shape of the batch, {tuple(x.shape[:1])}, "
                     f"got {tuple(domains.shape)}"
                 )
-            manifold = self.manifold
-            parts, places = [], []
-            for k in self._present(domains):
-                place = (domains == k).nonzero()[:, 0]
-                own = None if weights is None else weights[place]
-                stats = self._domain_stats(manifold, k, x[place], own)
-                parts.append(self._normalize(manifold, x[place], stats))
-                places.append(place)
-            return torch.cat(parts)[torch.argsort(torch.cat(places))]
-
-    def _present(self, domains: Tensor) -> list[int]:
-        found = [int(k) for k in torch.unique(domains)]
-        if found and not 0 <= found[0] <= found[-1] < self.domains:
-            raise ValueError(
-                f"domains must be from 0 to {self.domains - 1}, got {found[0]} to {found[-1]}"
+            places = places_of(domains.cpu().numpy())
+            low, high = min(places), max(places)
+            if not 0 <= low <= high < self.domains:
+                raise ValueError(
+                    f"domains must be from 0 to {self.domains - 1}, got {low} to {high}"
+                )
+            manifold, learnt = self.manifold, Learnt(self.bias, self.scale, self.raw_curvature)
+            choose = self._training_stats if self.training else self._evaluation_stats
+            stats = [
+                choose(manifold, k, x[place], None if weights is None else weights[place])
+                for k, place in places.items()
+            ]
+            y: Tensor = by_domain(
+                lambda own, s: self.settings.apply(manifold, learnt, own, s),
+                x,
+                list(places.values()),
+                stats,
             )
-        return found
+            return y
 
-    def _domain_stats(
+    def _training_stats(
         self, manifold: GyroSpace, k: int, x: Tensor, weights: Tensor | None
     ) -> Stats:
-        """Return the statistics to normalize the samples of one domain with."""
-        if not self.training:
-            return self._evaluation_stats(manifold, k, x, weights)
-        batch = self._batch_stats(manifold, x, weights)
+        """Return the statistics to normalize samples of one domain with, and learn from them."""
+        batch = self.settings.batch_stats(manifold, x, weights, several=True)
         count = int(self.num_batches_tracked[k])
-        constant = Stats(batch.mean.detach(), batch.var.detach())
+        rate = 1.0 / (count + 1) if self.momentum is None else self.momentum
         with torch.no_grad():
-            rate = 1.0 / (count + 1) if self.momentum is None else self.momentum
-            self._store(
-                "running", k, update_stats(manifold, self._of("running", k), constant, rate)
-            )
-            self.num_batches_tracked[k] += 1
+            new = self.settings.update(manifold, self._of("running", k), batch, rate)
+            self._store("running", k, new)
+        self.num_batches_tracked[k] += 1
         if self.train_momentum is None:
             return batch
         rate = self.train_momentum(count) if callable(self.train_momentum) else self.train_momentum
@@ -130,24 +124,28 @@ class DomainGyroBN(GyroBN):
         self, manifold: GyroSpace, k: int, x: Tensor, weights: Tensor | None
     ) -> Stats:
         if int(self.num_batches_tracked[k]) > 0:
-            return self._of("running", k)
+            return self.settings.running(manifold, self._of("running", k))
         if self.unseen == "error":
             known = [i for i, n in enumerate(self.num_batches_tracked.tolist()) if n > 0]
             raise ValueError(
                 f"domain {k} was not seen in training (seen: {known}): train on it, or give "
                 "unseen='refit' or 'adapt'"
             )
-        batch = self._batch_stats(manifold, x, weights)
+        batch = self.settings.batch_stats(manifold, x, weights, several=True)
         if self.unseen == "refit":
             return batch
         seen = self.num_batches_tracked > 0
         if not bool(seen.any()):
             raise ValueError("no domain was seen in training, so there is none to adapt to")
         others = Stats(self.running_mean[seen], self.running_var[seen])
+        others = self.settings.running(manifold, others)
         return adapt_stats(manifold, others, batch, 0.1 if self.momentum is None else self.momentum)
 
     def _of(self, kind: str, k: int) -> Stats:
-        return Stats(getattr(self, f"{kind}_mean")[k], getattr(self, f"{kind}_var")[k])
+        """Return copies, for a graph may hold them when the buffers change."""
+        return Stats(
+            getattr(self, f"{kind}_mean")[k].clone(), getattr(self, f"{kind}_var")[k].clone()
+        )
 
     def _store(self, kind: str, k: int, stats: Stats) -> None:
         getattr(self, f"{kind}_mean")[k] = stats.mean

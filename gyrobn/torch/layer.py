@@ -1,21 +1,18 @@
 """The layer: GyroBN with the habits of ``torch.nn.BatchNorm1d``."""
 
-import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._dynamo import nonstrict_trace
+from torch.utils._pytree import register_constant
 
-from gyrobn.backends import backend_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.normalize import Stats, batch_stats, normalize, update_stats
+from gyrobn.layers import Learnt, Settings, forward
+from gyrobn.normalize import Stats, normalize
 
 __all__ = ["GyroBN"]
-
-# What a kind of array is served by is looked up once, and torch.compile could not follow that.
-namespace_of(torch.empty(()), nn.Parameter(torch.empty(())))
 
 
 class GyroBN(nn.Module):
@@ -107,70 +104,46 @@ class GyroBN(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if mean_gradient not in ("implicit", "detach"):
-            raise ValueError(f"mean_gradient must be 'implicit' or 'detach', got {mean_gradient!r}")
-        self.geometry = manifold
-        self.channels = (channels,) if isinstance(channels, int) else tuple(channels)
-        self.axis = (axis,) if isinstance(axis, int) else tuple(axis)
-        self.eps, self.momentum, self.affine = eps, momentum, affine
-        self.track_running_stats, self.mean_gradient = track_running_stats, mean_gradient
-        self.steps, self.clamp, self.tol, self.max_iter = steps, clamp, tol, max_iter
-        self.learn_curvature = learn_curvature
-
+        self.settings = Settings.of(
+            manifold,
+            channels,
+            axis,
+            eps=eps,
+            mean_gradient=mean_gradient,
+            steps=steps,
+            clamp=clamp,
+            learn_curvature=learn_curvature,
+            tol=tol,
+            max_iter=max_iter,
+            formula=self._formula,
+        )
+        self._constant = _Constant(self.settings)
+        self.momentum, self.affine = momentum, affine
+        self.track_running_stats = track_running_stats
         like = torch.empty((), device=device, dtype=dtype)
-        blocks = () if len(manifold.blocks) == 1 else (len(manifold.blocks),)
-        if affine:
-            self.bias = nn.Parameter(like.new_zeros((*self.channels, manifold.dim)))
-            self.scale = nn.Parameter(like.new_ones((*self.channels, *blocks)))
-        else:
-            self.register_parameter("bias", None)
-            self.register_parameter("scale", None)
-        if learn_curvature:
-            if "curvature" not in manifold.parameters:
-                raise ValueError(f"{manifold!r} has no curvature to learn")
-            self.raw_curvature = nn.Parameter(like.new_tensor(self._initial_curvature()))
-        else:
-            self.register_parameter("raw_curvature", None)
-        self._register_statistics(like, blocks)
+        shape = self.settings.statistics_shape
+        bias = like.new_zeros((*self.settings.channels, manifold.dim)) if affine else None
+        raw = like.new_tensor(self.settings.initial_curvature) if learn_curvature else None
+        self.bias = _parameter(bias)
+        self.scale = _parameter(like.new_ones(shape) if affine else None)
+        self.raw_curvature = _parameter(raw)
+        tracked = track_running_stats
+        e = manifold.origin(like)
+        lead = (*self._copies, *self.settings.channels)
+        count = torch.zeros(self._copies, dtype=torch.long, device=like.device)
+        self.register_buffer("running_mean", e.expand(*lead, *e.shape).clone() if tracked else None)
+        var = like.new_ones((*self._copies, *shape))
+        self.register_buffer("running_var", var if tracked else None)
+        self.register_buffer("num_batches_tracked", count if tracked else None)
 
-    def _register_statistics(self, like: Tensor, blocks: tuple[int, ...]) -> None:
-        if not self.track_running_stats:
-            for name in ("running_mean", "running_var", "num_batches_tracked"):
-                self.register_buffer(name, None)
-            return
-        self.register_buffer("running_mean", self._origins(like))
-        self.register_buffer("running_var", like.new_ones((*self._leading, *blocks)))
-        count = torch.zeros(self._leading[: self._domain_axes], dtype=torch.long)
-        self.register_buffer("num_batches_tracked", count.to(like.device))
-
-    _domain_axes = 0
-
-    @property
-    def _leading(self) -> tuple[int, ...]:
-        """Shape of the statistics in front of a point."""
-        return self.channels
-
-    def _origins(self, like: Tensor) -> Tensor:
-        e: Tensor = self.geometry.origin(like)
-        return e.expand((*self._leading, *e.shape)).clone()
-
-    # ------------------------------------------------------------------ the geometry
-
-    def _initial_curvature(self) -> float:
-        return float(self.geometry.curvature) if self._free_curvature else 0.0  # type: ignore[attr-defined]
-
-    @property
-    def _free_curvature(self) -> bool:
-        return getattr(self.geometry, "required_sign", None) is None
+    _formula: Callable[..., Tensor] = staticmethod(normalize)
+    _copies: tuple[int, ...] = ()
+    """Shape of the statistics in front of the channels."""
 
     @property
     def manifold(self) -> GyroSpace:
         """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
-        if self.raw_curvature is None:
-            return self.geometry
-        raw = self.raw_curvature
-        K = raw if self._free_curvature else self.geometry.curvature * raw.exp()  # type: ignore[attr-defined]
-        return replace(self.geometry, curvature=K)  # type: ignore[call-arg]
+        return self.settings.manifold(self.raw_curvature)
 
     # ------------------------------------------------------------------ the call
 
@@ -185,36 +158,30 @@ class GyroBN(nn.Module):
             Weights of the samples in the statistics of the batch, as in :func:`gyrobn.frechet`.
         """
         with torch.autocast(x.device.type, enabled=False):
-            x, order = self._arrange(x)
-            manifold = self.manifold
-            if self.training or not self.track_running_stats:
-                stats = self._batch_stats(manifold, x, weights)
-                if self.training and self.track_running_stats:
-                    self._update(manifold, stats)
-            else:
-                stats = self._running(manifold)
-            y = self._normalize(manifold, x, stats)
-        return y if order is None else y.permute(order)
-
-    def _normalize(self, manifold: GyroSpace, x: Tensor, stats: Stats) -> Tensor:
-        bias = None if self.bias is None else manifold.from_normal(self.bias)
-        scale = 1.0 if self.scale is None else self.scale
-        y: Tensor = normalize(manifold, x, stats, bias, scale, self.eps, self.clamp)
+            rate: Any = self.momentum
+            if rate is None and self.track_running_stats:
+                rate = 1.0 / (self.num_batches_tracked + 1).to(self.running_var.dtype)
+            arrays = {
+                "x": self._in_one_dtype(x),
+                "weights": weights,
+                "bias": self.bias,
+                "scale": self.scale,
+                "raw_curvature": self.raw_curvature,
+                "mean": self.running_mean,
+                "var": self.running_var,
+            }
+            given = {name: a for name, a in arrays.items() if a is not None}
+            y, *new = _forward(self._constant, given, 0.0 if rate is None else rate, self.training)
+            if new and self.training:
+                # torch.compile (2.13) loses what is written into a float64 buffer of no axes on a
+                # CPU, but not what is written into a view of it
+                self.running_mean.detach().copy_(new[0])
+                self.running_var.detach().copy_(new[1])
+                self.num_batches_tracked += 1
         return y
 
-    def _arrange(self, x: Tensor) -> tuple[Tensor, list[int] | None]:
-        """Return the input with its batch axes in front, in one dtype, and how to undo that."""
-        points = self.geometry.point_shape
-        lead = x.ndim - len(points)
-        axes = tuple(a % lead for a in self.axis) if lead > 0 else ()
-        rest = tuple(a for a in range(lead) if a not in axes)
-        found = tuple(x.shape[a] for a in rest)
-        if lead < 1 or tuple(x.shape[lead:]) != points or found != self.channels:
-            wanted = ", ".join(["batch", *map(str, (*self.channels, *points))])
-            raise ValueError(
-                f"{type(self).__name__} on {self.geometry!r} expects input of shape ({wanted}), "
-                f"got {tuple(x.shape)}"
-            )
+    def _in_one_dtype(self, x: Tensor) -> Tensor:
+        """Return the input, in float32 at least, if it has the dtype of the layer."""
         if x.dtype in (torch.float16, torch.bfloat16):
             x = x.float()  # geometry in half precision would have three digits
         own: Tensor | None = self.running_var if self.scale is None else self.scale
@@ -223,68 +190,14 @@ class GyroBN(nn.Module):
                 f"{type(self).__name__} holds {own.dtype}, got input of {x.dtype}: convert the "
                 f"layer, for example with layer.to({x.dtype}), or the input"
             )
-        forward = [*axes, *rest, *range(lead, x.ndim)]
-        if forward == list(range(x.ndim)):
-            return x, None
-        return x.permute(forward), [forward.index(a) for a in range(x.ndim)]
-
-    def _batch_stats(self, manifold: GyroSpace, x: Tensor, weights: Tensor | None) -> Stats:
-        count = math.prod(x.shape[: len(self.axis)])
-        if self.training and count < 2:
-            raise ValueError(
-                f"{type(self).__name__} in training needs more than one sample a channel, got "
-                f"input of shape {tuple(x.shape)}: use a larger batch, or layer.eval()"
-            )
-        stats = batch_stats(
-            manifold,
-            x,
-            weights,
-            axis=tuple(range(len(self.axis))),
-            steps=self.steps,
-            tol=self.tol,
-            max_iter=self.max_iter,
-            mean_gradient=self.mean_gradient,
-        )
-        if not backend_of(x).hides_values(stats.var) and not bool(stats.var.isfinite().all()):
-            k = len(self.geometry.point_shape)
-            good = x.isfinite().flatten(start_dim=x.ndim - k).all(-1)
-            where = "no sample is NaN or infinite, so points are off the manifold or too far out"
-            if not bool(good.all()):
-                index = tuple(int(i) for i in (~good).nonzero()[0])
-                where = f"the first NaN or infinite sample is at index {index}"
-            raise ValueError(
-                f"{type(self).__name__} on {self.geometry!r} finds no variance of this batch: "
-                f"{where}; check the layer before it, its learning rate, and manifold.contains(x)"
-            )
-        return stats
-
-    def _running(self, manifold: GyroSpace) -> Stats:
-        mean = self.running_mean
-        if self.learn_curvature:  # the points of some models move when the curvature changes
-            mean = manifold.project(mean)
-        return Stats(mean, self.running_var)
-
-    @torch.no_grad()
-    def _update(self, manifold: GyroSpace, batch: Stats) -> None:
-        """Move the running statistics towards those of the batch."""
-        manifold = manifold.detached()
-        self.num_batches_tracked += 1
-        rate: Any = self.momentum
-        if rate is None:
-            rate = 1.0 / self.num_batches_tracked.to(batch.var.dtype)
-        batch = Stats(batch.mean.detach(), batch.var.detach())
-        new = update_stats(manifold, self._running(manifold), batch, rate)
-        # torch.compile (2.13) loses what is written into a float64 buffer of no axes on a CPU, but
-        # not what is written into a view of it
-        self.running_mean.detach().copy_(new.mean)
-        self.running_var.detach().copy_(new.var)
+        return x
 
     # ------------------------------------------------------------------ torch's habits
 
     def reset_running_stats(self) -> None:
         """Forget the running statistics: the mean is the identity, the variance one."""
         if self.track_running_stats:
-            self.running_mean.copy_(self._origins(self.running_mean))
+            self.running_mean.copy_(self.settings.geometry.origin(self.running_mean))
             self.running_var.fill_(1.0)
             self.num_batches_tracked.zero_()
 
@@ -296,7 +209,7 @@ class GyroBN(nn.Module):
                 self.bias.zero_()
                 self.scale.fill_(1.0)
             if self.raw_curvature is not None:
-                self.raw_curvature.fill_(self._initial_curvature())
+                self.raw_curvature.fill_(self.settings.initial_curvature)
 
     def parameter_groups(self, **scale_options: Any) -> list[dict[str, Any]]:
         """Return groups for an optimizer, the scale in one of its own with ``scale_options``.
@@ -314,19 +227,57 @@ class GyroBN(nn.Module):
 
     def extra_repr(self) -> str:
         """Return what tells this layer from others."""
-        parts = [repr(self.geometry), f"channels={self.channels}", f"eps={self.eps}"]
+        settings = self.settings
+        parts = [repr(settings.geometry), f"channels={settings.channels}", f"eps={settings.eps}"]
         parts += [f"momentum={self.momentum}", f"affine={self.affine}"]
+        if not self.track_running_stats:
+            parts.append("track_running_stats=False")
         for name, default in _DEFAULTS.items():
-            if getattr(self, name) != default:
-                parts.append(f"{name}={getattr(self, name)!r}")
+            if getattr(settings, name) != default:
+                parts.append(f"{name}={getattr(settings, name)!r}")
         return ", ".join(parts)
 
 
 _DEFAULTS = {
-    "track_running_stats": True,
     "mean_gradient": "implicit",
     "steps": None,
     "learn_curvature": False,
     "clamp": None,
     "axis": (0,),
 }
+
+
+def _parameter(value: Tensor | None) -> nn.Parameter | None:
+    return None if value is None else nn.Parameter(value)
+
+
+class _Constant:
+    """Settings as torch.compile takes them: it stumbles over frozen dataclasses (2.13)."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Constant) and self.settings == other.settings
+
+    def __hash__(self) -> int:
+        return hash(self.settings)
+
+
+register_constant(_Constant)
+
+
+@nonstrict_trace
+def _forward(
+    constant: _Constant, given: dict[str, Tensor], rate: Any, training: bool
+) -> tuple[Tensor, ...]:
+    """Return :func:`gyrobn.layers.forward`; torch.compile follows what it does, not how it is put.
+
+    That is, the operations on tensors, not the Python code: compiling is faster, and no construct
+    of the language can stop it.
+    """
+    learnt = Learnt(given.get("bias"), given.get("scale"), given.get("raw_curvature"))
+    running = Stats(given["mean"], given["var"]) if "mean" in given else None
+    x, weights = given["x"], given.get("weights")
+    y, new = forward(constant.settings, learnt, running, x, weights, rate, training)
+    return (y,) if new is None else (y, *new)

@@ -1,0 +1,67 @@
+"""Samples as they are seen from a mean: what statistics and normalization have in common."""
+
+from functools import cached_property
+from typing import Any, Self
+
+from gyrobn.arrays import scalars_like, weighted_sum
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.hessian import Hessian
+
+__all__ = ["Centred"]
+
+
+class Centred:
+    r"""The samples :math:`\ominus\mu \oplus x_i`, shape (N, *channels, *point_shape).
+
+    Each thing is computed when it is first asked for, once. A geometry that decomposes matrices has
+    a subclass, in which one decomposition serves all of them.
+    """
+
+    def __init__(self, space: Any, mean: Array, x: Array, seen: tuple[Array, ...] = ()) -> None:
+        self.space, self.mean, self.x = space, mean, x
+        if seen:
+            self._recall(*seen)
+
+    def _recall(self, normal: Array) -> None:
+        self.normal = normal
+
+    @property
+    def seen(self) -> tuple[Array, ...]:
+        """The arrays from which the rest follows, for a loop to carry."""
+        return (self.normal,)
+
+    def moved(self, mean: Array) -> Self:
+        """Return the samples seen from a mean of the same value but with other derivatives."""
+        return type(self)(self.space, mean, self.x)
+
+    @cached_property
+    def normal(self) -> Array:
+        """Their normal coordinates, shape (N, *channels, dim)."""
+        normal: Array = self.space.relative_normal(self.mean, self.x)
+        return normal
+
+    def gradient(self, weights: Array) -> Array:
+        """Return the mean of the normal coordinates: minus the gradient at the mean."""
+        return weighted_sum(weights, self.normal)
+
+    @cached_property
+    def squares(self) -> Array:
+        """The squares of their distances, a block at a time, shape (N, *channels, blocks)."""
+        squares: Array = self.space.by_block(self.normal * self.normal)
+        return squares
+
+    def variance(self, weights: Array) -> Array:
+        """Return the mean square of the distances, a block at a time."""
+        return namespace_of(weights).sum(weights[..., None] * self.squares, axis=0)
+
+    def hessian(self, weights: Array) -> Hessian:
+        """Return the mean Hessian of half the squared distances, a constant."""
+        stop = backend_of(weights).stop_gradient
+        hessian: Hessian = self.space.detached().hessian(stop(self.normal), stop(weights))
+        return hessian
+
+    def standardize(self, factor: Array, bias: Array | None) -> Array:
+        r"""Return :math:`\beta \oplus (t \odot (\ominus\mu \oplus x_i))`."""
+        t = self.space._by_coordinate(scalars_like(factor, self.x))
+        z: Array = self.space.from_normal(t * self.normal)
+        return z if bias is None else self.space.add(bias, z)

@@ -1,0 +1,290 @@
+"""What the layers of all frameworks share: their settings, and the call as a pure function.
+
+A layer holds parameters and running statistics in the way of its framework and calls
+:func:`forward`; the mathematics is in :mod:`gyrobn.normalize`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.normalize import Stats, batch_stats, normalize, normalize_batch, update_stats
+
+__all__ = ["Learnt", "Settings", "forward"]
+
+
+class Learnt(NamedTuple):
+    """What a layer learns; None for what it does not."""
+
+    bias: Array | None
+    """Normal coordinates of the bias, shape (*channels, dim)."""
+    scale: Array | None
+    """Standard deviation of the output, shape (*channels,), or (*channels, blocks)."""
+    raw_curvature: Array | None
+    """The logarithm of the curvature's ratio to the initial one; where it is free, itself."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a layer is told once. It is hashable, and so a constant to compilers."""
+
+    geometry: GyroSpace
+    channels: tuple[int, ...]
+    axis: tuple[int, ...]
+    eps: float
+    mean_gradient: str
+    steps: int | None
+    clamp: float | None
+    learn_curvature: bool
+    tol: float | None
+    max_iter: int
+    formula: Callable[..., Array] = normalize
+    """What to do with the statistics; :mod:`gyrobn.baselines` has others."""
+    axis_name: Any = None
+    """Of JAX: the named axes over which a batch is distributed."""
+    remedy: str = "layer.eval()"
+    """What to advise where training is asked of a single sample."""
+
+    @classmethod
+    def of(
+        cls,
+        manifold: GyroSpace,
+        channels: int | Sequence[int],
+        axis: int | Sequence[int],
+        **options: Any,
+    ) -> "Settings":
+        """Check what a layer is built with."""
+        channels = (channels,) if isinstance(channels, int) else tuple(channels)
+        axes = (axis,) if isinstance(axis, int) else tuple(axis)
+        lead = len(channels) + len(axes)
+        if not axes or any(not -lead <= a < lead for a in axes):
+            raise ValueError(
+                f"axis must name batch axes among the {lead} in front of a point, got {axis}"
+            )
+        axes = tuple(sorted({a % lead for a in axes}))
+        if len(axes) + len(channels) != lead:
+            raise ValueError(f"axis names a batch axis twice: {axis}")
+        settings = cls(manifold, channels, axes, **options)
+        if settings.mean_gradient not in ("implicit", "detach"):
+            raise ValueError(
+                f"mean_gradient must be 'implicit' or 'detach', got {settings.mean_gradient!r}"
+            )
+        if settings.learn_curvature and "curvature" not in manifold.parameters:
+            raise ValueError(f"{manifold!r} has no curvature to learn")
+        if not all(isinstance(value, (int, float)) for value in manifold.learnable()):
+            raise ValueError(
+                f"a layer needs a geometry whose parameters are numbers, got {manifold!r}: give "
+                "the initial curvature as a float, and learn_curvature=True to learn it"
+            )
+        return settings
+
+    @property
+    def statistics_shape(self) -> tuple[int, ...]:
+        """Shape of variance and scale."""
+        blocks = len(self.geometry.blocks)
+        return self.channels if blocks == 1 else (*self.channels, blocks)
+
+    # ------------------------------------------------------------------ the geometry
+
+    @property
+    def _curvature(self) -> Any:
+        return self.geometry.curvature  # type: ignore[attr-defined]
+
+    @property
+    def _free_curvature(self) -> bool:
+        return getattr(self.geometry, "required_sign", None) is None
+
+    @property
+    def initial_curvature(self) -> float:
+        """The value of ``raw_curvature`` to begin with."""
+        return float(self._curvature) if self._free_curvature else 0.0
+
+    def manifold(self, raw: Array | None) -> GyroSpace:
+        """Return the geometry at a learnt curvature: :math:`K = K_0 e^r`, or K itself."""
+        if raw is None:
+            return self.geometry
+        K = raw if self._free_curvature else self._curvature * namespace_of(raw).exp(raw)
+        return replace(self.geometry, curvature=K)  # type: ignore[call-arg]
+
+    # ------------------------------------------------------------------ the input
+
+    def arrange(
+        self, x: Array, weights: Array | None
+    ) -> tuple[Array, Array | None, Callable[[Array], Array]]:
+        """Return input and weights with the batch axes in front, and how to undo that."""
+        k = len(self.axis)
+        lead, points = len(self.channels) + k, self.geometry.point_shape
+        rest = tuple(a for a in range(lead) if a not in self.axis)
+        if self.axis_name is not None and tuple(x.shape) == (*self.channels, *points):
+            alone = (None,) * k  # one example: the batch is the named axis
+            return x[alone], None if weights is None else weights[alone], lambda y: y[(0,) * k]
+        found = tuple(x.shape[a] for a in rest) if x.ndim >= lead else ()
+        if (
+            x.ndim != lead + len(points)
+            or tuple(x.shape[lead:]) != points
+            or found != self.channels
+        ):
+            raise ValueError(
+                f"GyroBN on {self.geometry!r} expects input of shape {self._wanted(lead, rest)}, "
+                f"got {tuple(x.shape)}"
+            )
+        order = (*self.axis, *rest)
+        if order == tuple(range(lead)):
+            return x, weights, lambda y: y
+        xp = namespace_of(x)
+        if weights is not None and weights.ndim == lead:
+            weights = xp.permute_dims(weights, order)
+        order = (*order, *range(lead, x.ndim))
+        back = tuple(order.index(a) for a in range(x.ndim))
+        return xp.permute_dims(x, order), weights, lambda y: xp.permute_dims(y, back)
+
+    def _wanted(self, lead: int, rest: tuple[int, ...]) -> str:
+        names = ["batch"] * lead
+        for a, size in zip(rest, self.channels, strict=True):
+            names[a] = str(size)
+        example = [str(n) for n in (*self.channels, *self.geometry.point_shape)]
+        text = f"({', '.join([*names, *example[len(self.channels) :]])})"
+        if self.axis_name is not None:
+            text += f", or one example ({', '.join(example)}) under the axis {self.axis_name!r}"
+        return text
+
+    # ------------------------------------------------------------------ the statistics
+
+    def batch_stats(
+        self, manifold: GyroSpace, x: Array, weights: Array | None, several: bool
+    ) -> Stats:
+        """Return the statistics of a batch, which may have to have several samples."""
+        self._check_count(x, several)
+        axis = tuple(range(len(self.axis)))
+        stats = batch_stats(manifold, x, weights, axis=axis, **self._options)
+        self._check_variance(x, stats)
+        return stats
+
+    def normalize_batch(
+        self, manifold: GyroSpace, learnt: Learnt, x: Array, weights: Array | None, several: bool
+    ) -> tuple[Array, Stats]:
+        """Normalize a batch with its own statistics."""
+        if self.formula is not normalize:
+            stats = self.batch_stats(manifold, x, weights, several)
+            return self.apply(manifold, learnt, x, stats), stats
+        self._check_count(x, several)
+        bias, scale = self._affine(manifold, learnt)
+        y, stats = normalize_batch(
+            manifold,
+            x,
+            weights,
+            bias,
+            scale,
+            self.eps,
+            self.clamp,
+            axes=len(self.axis),
+            **self._options,
+        )
+        self._check_variance(x, stats)
+        return y, stats
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        names = ("steps", "tol", "max_iter", "mean_gradient")
+        return {name: getattr(self, name) for name in names}
+
+    def _check_count(self, x: Array, several: bool) -> None:
+        if several and math.prod(x.shape[: len(self.axis)]) < 2:
+            raise ValueError(
+                "GyroBN needs more than one sample a channel for statistics, got a batch of shape "
+                f"{tuple(x.shape)}: use a larger batch, or {self.remedy}"
+            )
+
+    def _check_variance(self, x: Array, stats: Stats) -> None:
+        xp, shim = namespace_of(x), backend_of(x)
+        if not shim.hides_values(stats.var) and not bool(xp.all(xp.isfinite(stats.var))):
+            raise ValueError(
+                f"GyroBN on {self.geometry!r} finds no variance of this batch: "
+                f"{self._where(shim.to_numpy(x))}; check the layer before it, its learning rate, "
+                "and manifold.contains(x)"
+            )
+
+    def _where(self, x: "np.ndarray[Any, Any]") -> str:
+        """Tell what is wrong with a batch that has no variance."""
+        points = tuple(range(x.ndim - len(self.geometry.point_shape), x.ndim))
+        bad = np.argwhere(~np.isfinite(x).all(axis=points))
+        if len(bad) == 0:
+            return "no sample is NaN or infinite, so points are off the manifold or too far out"
+        return f"the first NaN or infinite sample is at index {tuple(map(int, bad[0]))}"
+
+    def running(self, manifold: GyroSpace, stats: Stats) -> Stats:
+        """Return the running statistics as they are at a learnt curvature."""
+        if not self.learn_curvature:
+            return stats
+        return Stats(manifold.project(stats.mean), stats.var)  # points of some models move with it
+
+    def update(self, manifold: GyroSpace, running: Stats, batch: Stats, rate: Any) -> Stats:
+        """Return the running statistics, moved towards a batch, without derivatives."""
+        stop = backend_of(batch.var).stop_gradient
+        constant = manifold.detached()
+        old = self.running(constant, Stats(stop(running.mean), stop(running.var)))
+        return update_stats(constant, old, Stats(stop(batch.mean), stop(batch.var)), rate)
+
+    def apply(self, manifold: GyroSpace, learnt: Learnt, x: Array, stats: Stats) -> Array:
+        """Normalize with given statistics."""
+        bias, scale = self._affine(manifold, learnt)
+        return self.formula(manifold, x, stats, bias, scale, self.eps, self.clamp)
+
+    def _affine(self, manifold: GyroSpace, learnt: Learnt) -> tuple[Array | None, Any]:
+        """Return bias, as a point, and scale."""
+        bias = None if learnt.bias is None else manifold.from_normal(learnt.bias)
+        return bias, 1.0 if learnt.scale is None else learnt.scale
+
+
+def forward(
+    settings: Settings,
+    learnt: Learnt,
+    running: Stats | None,
+    x: Array,
+    weights: Array | None,
+    rate: Any,
+    training: bool,
+    gather: Callable[[Array], Array] | None = None,
+) -> tuple[Array, Stats | None]:
+    """Normalize a batch, with its own statistics in training and with the running ones otherwise.
+
+    Parameters
+    ----------
+    settings, learnt
+        Of the layer.
+    running
+        The running statistics; None if the layer keeps none, and always uses those of the batch.
+    x, weights
+        The batch, and the weights of its samples.
+    rate
+        Fraction of the batch in the new running statistics.
+    training
+        Whether to use, and to learn, the statistics of the batch.
+    gather
+        Puts the parts of a distributed batch together: all samples, not the means of the parts, for
+        the Fréchet mean is no average of averages.
+
+    Returns
+    -------
+    y, running
+        The normalized batch, and the running statistics after it.
+    """
+    manifold = settings.manifold(learnt.raw_curvature)
+    x, weights, undo = settings.arrange(x, weights)
+    if not training and running is not None:
+        y = settings.apply(manifold, learnt, x, settings.running(manifold, running))
+        return undo(y), running
+    if gather is None:
+        y, stats = settings.normalize_batch(manifold, learnt, x, weights, several=training)
+    else:
+        shared = None if weights is None else gather(weights)
+        stats = settings.batch_stats(manifold, gather(x), shared, several=training)
+        y = settings.apply(manifold, learnt, x, stats)
+    if running is not None:
+        running = settings.update(manifold, running, stats, rate)
+    return undo(y), running

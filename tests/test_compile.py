@@ -1,0 +1,98 @@
+"""``torch.compile(fullgraph=True)``: the same numbers and gradients, in training and evaluation.
+
+Compiling takes seconds a geometry. So most are compiled for ``aot_eager``, which traces forward and
+backward passes in full but generates no code.
+"""
+
+import numpy as np
+import pytest
+import torch
+from conftest import FIRST
+from layer_cases import batches
+
+from gyrobn import SPD, Correlation, Grassmannian, PoincareBall
+from gyrobn.torch import GyroBN
+from gyrobn.torch.baselines import LRBN
+
+DOUBLE = torch.float64
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def run(layer, call, x, weights=None):
+    """Return what two batches in training and one in evaluation give, with all gradients."""
+    x = x.detach().requires_grad_()
+    layer.train()
+    found = []
+    for _ in range(2):
+        y = call(x, weights)
+        slope = torch.cos(torch.arange(y.numel(), dtype=y.dtype)).reshape(y.shape)
+        found += [y, *torch.autograd.grad((y * slope).sum(), (x, *layer.parameters()))]
+    layer.eval()
+    with torch.no_grad():
+        found.append(call(x, None))
+    return [*found, *layer.buffers()]
+
+
+def same_compiled(make, x, weights=None, backend="aot_eager", **tolerance):
+    plain, layer = make(), make()
+    compiled = torch.compile(layer, fullgraph=True, backend=backend)
+    expected = run(plain, plain, x, weights)
+    found = run(layer, compiled, x, weights)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, **(tolerance or {"rtol": 1e-10, "atol": 1e-10}))
+
+
+@pytest.mark.parametrize("M", FIRST, ids=repr)
+def test_every_family(M):
+    """The mean to convergence."""
+    x = torch.as_tensor(batches(M, 6, 2))
+    same_compiled(lambda: GyroBN(M, channels=2, dtype=DOUBLE), x)
+
+
+@pytest.mark.parametrize(
+    ("M", "options"),
+    [
+        (PoincareBall(2), {"learn_curvature": True, "momentum": None}),
+        (PoincareBall(2), {"steps": 1, "clamp": 1.2}),
+        (SPD(3), {"steps": 2, "mean_gradient": "detach", "axis": 1}),
+        (Grassmannian(4, 2), {"affine": False, "track_running_stats": False}),
+        (Correlation(3, "off_log"), {}),
+        (Correlation(3, "log_scaled"), {}),
+    ],
+    ids=lambda value: repr(value),
+)
+def test_options(M, options):
+    x = torch.as_tensor(
+        batches(M, 2 if options.get("axis") else 6, 6 if options.get("axis") else 2)
+    )
+    same_compiled(lambda: GyroBN(M, channels=2, dtype=DOUBLE, **options), x)
+
+
+def test_weights_and_another_formula():
+    M = PoincareBall(2)
+    x, w = torch.as_tensor(batches(M, 6)), torch.linspace(0.5, 1.5, 6, dtype=DOUBLE)
+    same_compiled(lambda: LRBN(M, dtype=DOUBLE), x, w)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, in its own code
+def test_generated_code():
+    """By the default compiler, in the precision of networks; scalars are kept out of its loops."""
+    M = PoincareBall(3)
+    x = torch.as_tensor(batches(M, 8, 2), dtype=torch.float32)
+    same_compiled(lambda: GyroBN(M, channels=2), x, backend="inductor", rtol=1e-4, atol=1e-5)
+
+
+def test_the_search_is_one_operation():
+    """Its number of iterations follows the data, though the graph was made with others."""
+    M = PoincareBall(2)
+    layer = torch.compile(GyroBN(M, dtype=DOUBLE), fullgraph=True, backend="aot_eager")
+    for spread in (0.1, 3.0):
+        x = M.random(20, rng=1, like=torch.zeros((), dtype=DOUBLE), spread=spread)
+        expected = GyroBN(M, dtype=DOUBLE)(x)
+        np.testing.assert_allclose(layer(x).detach(), expected.detach(), atol=1e-12)
