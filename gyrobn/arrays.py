@@ -1,6 +1,5 @@
 """What every geometry does with arrays: checks, and sums over samples."""
 
-from functools import cache
 from typing import Any
 
 import array_api_compat as compat
@@ -48,9 +47,13 @@ def scalars_like(values: Any, x: Array) -> Any:
     return namespace_of(x, values).astype(values, x.dtype, copy=False)
 
 
-@cache
+_floating: dict[Any, bool] = {}
+
+
 def _is_floating(xp: Any, dtype: Any) -> bool:
-    return bool(xp.isdtype(dtype, "real floating"))
+    if dtype not in _floating:  # asking takes longer than most operations
+        _floating[dtype] = bool(xp.isdtype(dtype, "real floating"))
+    return _floating[dtype]
 
 
 def check_size(manifold: Any, *sizes: int) -> None:

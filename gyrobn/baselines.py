@@ -18,7 +18,7 @@ from gyrobn.arrays import check_floating, scalars_like
 from gyrobn.backends import Array, namespace_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import SpecialOrthogonal
-from gyrobn.normalize import Stats, _factor, normalize
+from gyrobn.normalize import Stats, multiplier, normalize
 
 __all__ = ["lrbn", "manifold_norm", "manifold_norm_group"]
 
@@ -58,7 +58,7 @@ def lrbn(
     >>> mean.round(4) + 0.0, round(float(var), 4)
     (array([0. , 0.5]), 1.0)
     """
-    factor = _factor(x, stats, scale, eps, clamp)
+    factor = multiplier(x, stats, scale, eps, clamp)
     centre = manifold.origin(x) if bias is None else bias
     v = manifold.transport(stats.mean, centre, manifold.log(stats.mean, x))
     c = manifold._by_coordinate(factor) * manifold.pull(centre, v)  # a factor for each block

@@ -121,7 +121,7 @@ def normalize(
     >>> bool(abs(mean).max() < 1e-12), round(float(var), 4)
     (True, 0.25)
     """
-    factor = _factor(x, stats, scale, eps, clamp)
+    factor = multiplier(x, stats, scale, eps, clamp)
     return manifold.standardize(x, stats.mean, factor, bias)
 
 
@@ -162,7 +162,7 @@ def normalize_batch(
     samples, w = arrange(manifold, x, weights, tuple(range(axes)))
     result, centred = locate(manifold, samples, w, **options)
     stats = Stats(result.mean, result.variance)
-    factor = _factor(x, stats, scale, eps, clamp)
+    factor = multiplier(x, stats, scale, eps, clamp)
     target = None if bias is None else manifold.to_inside(bias)
     y = manifold.from_inside(centred.standardize(factor, target))
     return namespace_of(x).reshape(y, x.shape), stats
@@ -187,12 +187,14 @@ def denormalize(
     manifold, x, stats, bias, scale, eps, clamp
         As they were given to :func:`normalize`; ``scale`` may not be zero.
     """
-    factor = 1.0 / _factor(x, stats, scale, eps, clamp)
+    factor = 1.0 / multiplier(x, stats, scale, eps, clamp)
     centre = manifold.origin(x) if bias is None else bias
     return manifold.standardize(x, centre, factor, stats.mean)
 
 
-def _factor(x: Array, stats: Stats, scale: Array | float, eps: float, clamp: float | None) -> Array:
+def multiplier(
+    x: Array, stats: Stats, scale: Array | float, eps: float, clamp: float | None
+) -> Array:
     """Return s/√(v²+ε), at most ``clamp``, in the dtype of x."""
     if not eps >= 0:
         raise ValueError(f"eps must not be negative, got {eps}")

@@ -21,12 +21,12 @@ __all__ = [
     "INVERSE_ROOT",
     "LOG",
     "POWER",
+    "RECIPROCAL_ABOVE",
     "ROOT",
     "SINC_OF_ROOT",
     "SINE_RATIO",
     "Spectral",
     "power",
-    "reciprocal_above",
 ]
 
 
@@ -109,12 +109,11 @@ INVERSE_ROOT = power(-0.5)._replace(value=lambda x, t: 1.0 / namespace_of(x).sqr
 INVERSE = power(-1.0)._replace(value=lambda x, t: 1.0 / x)
 
 
-def reciprocal_above(one: float) -> Spectral:
-    """Return the function x ↦ 1/(one + x)."""
-    return Spectral(
-        lambda x, t: 1.0 / (one + x),
-        lambda x, y, t: -1.0 / ((one + x) * (one + y)),
-    )
+RECIPROCAL_ABOVE = Spectral(
+    lambda x, t: 1.0 / (1.0 + x),
+    lambda x, y, t: -1.0 / ((1.0 + x) * (1.0 + y)),
+)
+"""x to 1/(1 + x)."""
 
 
 # ---------------------------------------------------------------------- functions of an angle

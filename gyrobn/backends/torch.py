@@ -71,7 +71,7 @@ def while_loop(
 
     Under ``vmap`` no value can be looked at, so the body itself must leave a finished state alone.
     """
-    if is_fake(state[0]) and _only_shapes:
+    if _only_shapes and is_fake(state[0]):
         return state
     if any(hides_values(s) for s in state if isinstance(s, torch.Tensor)):
         for _ in range(limit):
@@ -85,7 +85,7 @@ def opaque(key: Any, function: Callable[..., State], *arrays: Array) -> State:
 
     The graph holds the text of ``key``, not the function: it may be kept on the disk.
     """
-    if _is_plain(arrays[0]) or not is_fake(arrays[0]):
+    if torch.compiler.is_dynamo_compiling() or _is_plain(arrays[0]) or not is_fake(arrays[0]):
         return function(*arrays)
     _functions[repr(key)] = function
     return tuple(torch.ops.gyrobn.opaque(repr(key), list(arrays)))
@@ -129,7 +129,7 @@ def vecdot(x: Array, y: Array) -> Array:
         return torch.matmul(x, y)
     if x is y and not differentiable(x):
         return torch.linalg.vector_norm(x, dim=-1).square()  # reads x once, and makes no array
-    if max(x.nbytes, y.nbytes) < 2**25:
+    if max(x.numel(), y.numel()) * y.element_size() < 2**25:  # symbolic sizes have no nbytes
         return (x * y).sum(-1)
     return torch.matmul(x[..., None, :], y[..., None])[..., 0, 0]
 

@@ -40,9 +40,9 @@ from gyrobn.spectral import (
     ANGLE,
     COSINE,
     COSINE_OF_ROOT,
+    RECIPROCAL_ABOVE,
     SINC_OF_ROOT,
     SINE_RATIO,
-    reciprocal_above,
 )
 
 __all__ = ["Bases"]
@@ -108,7 +108,7 @@ class Bases(GyroSpace):
     def _rotation(self, U: Array) -> tuple[Array, Array, Array, Array]:
         """Return C, S, (I + C)⁻¹ and W of a basis."""
         top, bottom = self._halves(U)
-        W, inverse = polar(top, reciprocal_above(1.0))
+        W, inverse = polar(top, RECIPROCAL_ABOVE)
         back = transpose(W)
         return symmetric(matmul(top, back)), matmul(bottom, back), inverse, W
 
