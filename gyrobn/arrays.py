@@ -47,13 +47,14 @@ def scalars_like(values: Any, x: Array) -> Any:
     return namespace_of(x, values).astype(values, x.dtype, copy=False)
 
 
-_floating: dict[Any, bool] = {}
+_floating: dict[tuple[str, Any], bool] = {}
 
 
 def _is_floating(xp: Any, dtype: Any) -> bool:
-    if dtype not in _floating:  # asking takes longer than most operations
-        _floating[dtype] = bool(xp.isdtype(dtype, "real floating"))
-    return _floating[dtype]
+    key = xp.__name__, dtype
+    if key not in _floating:  # asking takes longer than most operations
+        _floating[key] = bool(xp.isdtype(dtype, "real floating"))
+    return _floating[key]
 
 
 def check_size(manifold: Any, *sizes: int) -> None:

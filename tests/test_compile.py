@@ -110,6 +110,7 @@ def test_in_a_network_that_computes_on_the_manifold_itself():
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch looks at it itself
 def test_domains_break_the_graph():
     M = PoincareBall(2)
     x = torch.as_tensor(batches(M, 8))

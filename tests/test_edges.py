@@ -181,7 +181,8 @@ class TestBatches:
         for M in GEOMETRIES:
             a = M.random(rng=0, spread=0.5)
             x = np.stack([M.origin(a), a, M.scale(-1.0, a)])
-            assert float(M.norm(frechet(M, x).mean)) < 5e-15
+            # with θ = ½ distances, and their rounding errors, are twice as large
+            assert float(M.norm(frechet(M, x).mean)) < 5e-15 / getattr(M, "theta", 1.0)
 
     def test_scaling_the_identity(self):
         for M in GEOMETRIES:

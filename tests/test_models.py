@@ -94,7 +94,8 @@ class TestRadius:
         close(M.dist(x, y), paper.dist(x, y), 1e-11)  # the inverse cosine costs the paper digits
         scale = np.abs(paper.log(x, y)).max()
         close(M.log(x, y) / scale, paper.log(x, y) / scale)
-        close(M.exp(x, v), paper.exp(x, v), 1e-11)
+        close(M.exp(x, v), z, 1e-12)
+        close(M.exp(x, v), paper.exp(x, v), 1e-10)  # the product of long vectors costs it digits
         close(M.transport(x, y, v) / scale, paper.transport(x, y, v) / scale, 1e-11)
         close(M.inner(x, v, v), paper.product(v, v)[..., 0], 1e-10)
 
