@@ -10,7 +10,7 @@ from gyrobn.arrays import check_floating
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.centred import Centred
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.newton import FrechetResult, is_small, solve
+from gyrobn.newton import ROUGH, FrechetResult, is_small, solve
 from gyrobn.samples import arrange
 from gyrobn.scalar import safe_sqrt
 from gyrobn.uniqueness import FrechetWarning, warn
@@ -235,7 +235,7 @@ def _last_step(
         else:
             mean = constant.start(*frozen) if init is None else init
         view = manifold.centred(_onto(manifold, constant, mean), x)
-        step = view.hessian(w).solve(view.gradient(w))
+        step = view.hessian(w).solve(view.gradient(w), ROUGH)
         mean = manifold.shift(view.mean, step)
     view = manifold.centred(mean, x)
     variance = view.variance(w)

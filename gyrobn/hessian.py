@@ -29,27 +29,28 @@ class Hessian:
     """Return H itself, where that takes less than to apply it to the identity."""
     dense: int = DENSE
     """The largest dimension in which to form the matrix."""
-    solver: Callable[[Array, bool], Array] | None = None
-    """How to solve it instead, on the way or at last, where it falls into parts."""
+    by_part: Callable[[Callable[["Hessian", Array], Array], Array], Array] | None = None
+    """Call a function with each part, and its part of g, where H falls into some."""
     smooth: bool = True
     """Whether the geometry has second derivatives, so that those of the mean may be asked for."""
 
-    def solve(self, g: Array) -> Array:
-        """Return H⁻¹g for g of shape (*channels, dim), or nearly so: a step towards the mean.
+    def solve(self, g: Array, tol: float) -> Array:
+        """Return nearly H⁻¹g for g of shape (*channels, dim): a step towards the mean.
 
+        ``tol`` is the error that may be left, relative to g; a quick step knows better.
         Where an eigenvalue may be negative, or nearly zero (samples beyond a hemisphere), H is
         shifted up.
         """
-        if self.solver is not None:
-            return self.solver(g, False)
+        if self.by_part is not None:
+            return self.by_part(lambda part, piece: part.solve(piece, tol), g)
         if self.quick is not None and g.shape[-1] > self.dense:
             return self.quick(g)
-        return self._linear(lambda g: self._solve(g, 0.25, 3e-3), g)
+        return self._linear(lambda g: self._solve(g, 0.25, tol), g)
 
     def last_step(self, g: Array) -> Array:
         """Return H⁻¹g to nearly all digits, for g that is zero but for its derivatives."""
-        if self.solver is not None:
-            return self.solver(g, True)
+        if self.by_part is not None:
+            return self.by_part(Hessian.last_step, g)
         tol = float(namespace_of(g).finfo(g.dtype).eps) ** (2 / 3)
         return self._linear(lambda g: self._solve(g, 1e-3, tol), g, zero=True)
 
@@ -72,6 +73,10 @@ class Hessian:
     def _full(self) -> Array | None:
         return None if self.matrix is None else self.matrix()
 
+    @cached_property
+    def _high(self) -> Array:
+        return self.highest()
+
     def _solve(self, g: Array, floor: float, tol: float) -> Array:
         """Solve by a matrix where H is small, by Chebyshev steps where it is large."""
         xp = namespace_of(g)
@@ -87,7 +92,7 @@ class Hessian:
         def shifted(v: Array) -> Array:
             return self.apply(v[..., None])[..., 0] + shift[..., None] * v
 
-        return chebyshev(shifted, g, low + shift, self.highest() + shift, tol)
+        return chebyshev(shifted, g, low + shift, self._high + shift, tol)
 
 
 def chebyshev(
@@ -101,12 +106,12 @@ def chebyshev(
     root = xp.sqrt(high / low)
     tiny = float(xp.finfo(g.dtype).smallest_normal)
     rate = xp.clip((root - 1.0) / (root + 1.0), min=tiny, max=0.99)
-    wanted = xp.clip(xp.round(math.log(tol) / xp.log(rate)), min=1.0, max=24.0)
-    hidden = backend_of(wanted).hides_values(wanted)
-    most = xp.max(wanted)
-    rounds = 24 if hidden else int(most) if bool(xp.isfinite(most)) else 1
-    if hidden and tol > 1e-6:
-        rounds = 12
+    # k steps after the first guess leave an error of 2 rate^(k + 1)
+    wanted = xp.clip(xp.round(math.log(0.5 * tol) / xp.log(rate)) - 1.0, min=0.0, max=24.0)
+    rounds = 24 if tol < 1e-6 else 12
+    if not backend_of(wanted).hides_values(wanted):
+        most = float(xp.max(wanted))
+        rounds = int(most) if math.isfinite(most) else 0
     centre, half = 0.5 * (high + low)[..., None], 0.5 * (high - low)[..., None]
     v = g / centre
     step, factor = v, 2.0 + 0.0 * centre
@@ -139,13 +144,12 @@ def joined_hessian(parts: Sequence[tuple[int, Hessian]]) -> Hessian:
         first, *rest = (h.highest() for _, h in parts)
         return reduce(namespace_of(first).maximum, rest, first)
 
-    def solver(g: Array, last: bool) -> Array:
+    def by_part(function: Callable[[Hessian, Array], Array], g: Array) -> Array:
         split = zip(parts, _split(g, sizes, -1), strict=True)
-        found = [(h.last_step if last else h.solve)(piece) for (_, h), piece in split]
-        return namespace_of(g).concat(found, axis=-1)
+        return namespace_of(g).concat([function(h, piece) for (_, h), piece in split], axis=-1)
 
     smooth = any(h.smooth for _, h in parts)
-    return Hessian(apply, lowest, highest, solver=solver, smooth=smooth)
+    return Hessian(apply, lowest, highest, by_part=by_part, smooth=smooth)
 
 
 def _split(v: Array, sizes: Sequence[int], axis: int) -> list[Array]:

@@ -15,7 +15,11 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.scalar import safe_sqrt
 
-__all__ = ["FrechetResult", "is_small", "solve"]
+__all__ = ["ROUGH", "FrechetResult", "is_small", "solve"]
+
+ROUGH = 1e-2
+"""Accuracy of a Newton step, where only a few are asked for and no mean; where they are to lead
+there, it takes fewer of them if each is accurate."""
 
 
 class FrechetResult(NamedTuple):
@@ -82,6 +86,7 @@ def solve(
         return _join(manifold, found)
     xp = namespace_of(x)
     eps = float(xp.finfo(x.dtype).eps)
+    accuracy = 1e-4 if steps is None else ROUGH
     point = (None,) * len(manifold.point_shape)
 
     def evaluate(mean: Array) -> tuple[Any, ...]:
@@ -97,7 +102,7 @@ def solve(
 
     def body(state: tuple[Any, ...]) -> _State:
         now = _State(*state)
-        full = manifold.centred(now.mean, x, now.seen).hessian(w).solve(now.g)
+        full = manifold.centred(now.mean, x, now.seen).hessian(w).solve(now.g, accuracy)
         step = xp.where(now.taken[..., None], full, 0.25 * now.step)
         gain = xp.where(now.taken, xp.sum(now.g * full, axis=-1), 0.25 * now.gain)
         moved = manifold.shift(now.mean, step)

@@ -122,7 +122,7 @@ class TestRows:
         g = np.random.default_rng(1).standard_normal((2, M.dim))
         np.testing.assert_allclose(matrix, matrix.swapaxes(-1, -2), atol=1e-14)
         np.testing.assert_allclose(
-            H.solve(g), np.linalg.solve(matrix, g[..., None])[..., 0], atol=1e-13
+            H.solve(g, 1e-3), np.linalg.solve(matrix, g[..., None])[..., 0], atol=1e-13
         )
         x, h = M.from_normal(c), 1e-4
         for i in range(M.dim):

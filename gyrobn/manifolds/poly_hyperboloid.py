@@ -1,5 +1,6 @@
 """The product of hyperboloids of dimension 1, 2, ..., m, one a row, all computed at once."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -200,15 +201,15 @@ class PolyHyperboloid(GyroSpace):
             found = rows.apply(xp.moveaxis(columns, -3, -1))
             return xp.matrix_transpose(self._pack(xp.moveaxis(found, -1, -3)))
 
-        def solver(g: Array, last: bool) -> Array:
+        def by_part(function: Callable[[Hessian, Array], Array], g: Array) -> Array:
             """Solve m systems of size m: where a row has zeros, H is a multiple of the identity."""
-            return self._pack((rows.last_step if last else rows.solve)(self._unpack(g)))
+            return self._pack(function(rows, self._unpack(g)))
 
         return Hessian(
             apply,
             lambda: xp.min(rows.lowest(), axis=-1),
             lambda: xp.max(rows.highest(), axis=-1),
-            solver=solver,
+            by_part=by_part,
         )
 
     def _weights(self, weights: Array) -> Array:
