@@ -13,7 +13,7 @@ import torch
 from pyriemann.geometry.mean import mean_riemann
 from speed import table
 
-from gyrobn import SPD, Correlation, Grassmannian, PoincareBall, batch_stats, frechet, normalize
+from gyrobn import SPD, Correlation, Grassmannian, PoincareBall, frechet, normalize_batch
 from gyrobn.manifolds.correlation import covariance_to_correlation
 
 BATCH, CHANNELS, P = 30, 8, 10
@@ -47,7 +47,7 @@ def ours(n):
     M, x, bias, scale, slope = subspaces(n)
 
     def layer(x, bias, scale):
-        return normalize(M, x, batch_stats(M, x, steps=1), bias, scale, EPS)
+        return normalize_batch(M, x, None, bias, scale, EPS, steps=1)[0]
 
     return forward_and_backward(layer, slope, x, bias, scale)
 
@@ -178,7 +178,7 @@ def by_rows(C, bias, scale):
     for i in range(1, n):
         ball = PoincareBall(i)
         x, b = (A[..., i, :i] / (1.0 + A[..., i, i, None]) for A in (L, L_bias))
-        y = normalize(ball, x, batch_stats(ball, x), b, scale, EPS)
+        y = normalize_batch(ball, x, None, b, scale, EPS)[0]
         square = (y * y).sum(-1)
         out[..., i, :i] = 2.0 * y / (1.0 + square)[..., None]
         out[..., i, i] = (1.0 - square) / (1.0 + square)
@@ -193,7 +193,7 @@ def correlation(n=28, count=1000):
         x, bias = convert(C[1:]), convert(C[0])
 
         def together(x=x, bias=bias):
-            return normalize(M, x, batch_stats(M, x), bias, 0.5, EPS)
+            return normalize_batch(M, x, None, bias, 0.5, EPS)[0]
 
         t = timing.medians({"gyrobn": together, "rows": lambda x=x, b=bias: by_rows(x, b, 0.5)}, 11)
         gap = float(abs(together() - by_rows(x, bias, 0.5)).max())

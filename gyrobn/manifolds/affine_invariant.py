@@ -240,11 +240,12 @@ class AffineInvariant(GyroSpace):
             return transpose(pack(symmetric(matmul(wide, xp.reshape(outer, flat)))))
 
         def highest() -> Array:
-            # a coth a ≤ 1 + a²/3, and the mean a² is at most the largest eigenvalue of the mean X²
+            # a coth a is an operator concave function of a² (a sum of a²/(a² + k²π²)): its mean is
+            # at most its value at the mean a², and that is at most the mean X²
             Y = samples_last(X - xp.linalg.trace(X)[..., None, None] / n * eye(X), 2)
             tall = xp.reshape(Y, (*Y.shape[:-3], Y.shape[-3] * n, n))
             heavy = xp.reshape(w[..., None, None] * Y, tall.shape)
-            return xp.sum(w, axis=-1) + _largest(matmul(transpose(heavy), tall)) / 3.0
+            return cotangent(-_largest(matmul(transpose(heavy), tall)), -1)
 
         return Hessian(apply, lambda: xp.sum(w, axis=-1), highest, dense=21, smooth=False)
 
