@@ -12,6 +12,7 @@ __all__ = [
     "check_size",
     "samples_last",
     "scalars_like",
+    "unit",
     "weighted_sum",
     "zeros",
 ]
@@ -85,6 +86,18 @@ def weighted_sum(weights: Array, x: Array) -> Array:
     """Sum ``x`` of shape (N, *channels, k) over its first axis, with weights (N, *channels)."""
     xp = namespace_of(weights, x)
     return xp.matmul(samples_last(weights)[..., None, :], samples_last(x, 1))[..., 0, :]
+
+
+def unit(x: Array, least: float = 0.0) -> tuple[Array, Array]:
+    """Return the largest coordinate of each vector, at least ``least``, and x divided by it.
+
+    The square of the quotient cannot overflow, as that of x can.
+    """
+    xp = namespace_of(x)
+    large = xp.clip(
+        xp.max(xp.abs(x), axis=-1), min=max(least, float(xp.finfo(x.dtype).smallest_normal))
+    )
+    return large, x / large[..., None]
 
 
 def samples_last(x: Array, trailing: int = 0) -> Array:

@@ -3,9 +3,9 @@ r"""Models whose points are vectors: inside a ball where K < 0, all of them wher
 from dataclasses import dataclass
 from typing import Any, Self
 
-from gyrobn.arrays import zeros
+from gyrobn.arrays import unit, zeros
 from gyrobn.backends import Array, dot
-from gyrobn.manifolds.constant_curvature import ConstantCurvature, unit
+from gyrobn.manifolds.constant_curvature import ConstantCurvature
 from gyrobn.scalar import safe_sqrt
 
 __all__ = ["Ball"]
@@ -41,7 +41,7 @@ class Ball(ConstantCurvature):
         r"""Pull points that are not inside back to :math:`\sqrt{-K}\|x\| = 1-\sqrt\epsilon`."""
         xp = self._namespace(x)
         outside = self.violation(x) > 0
-        _, u = unit(xp, x)
+        _, u = unit(x)
         size = safe_sqrt(-self._parameter("curvature", x) * dot(u, u))
         room = 1.0 - float(xp.finfo(x.dtype).eps) ** 0.5
         inside = u * (room / xp.where(outside, size, 1.0))[..., None]
@@ -51,7 +51,7 @@ class Ball(ConstantCurvature):
         r"""Return how far :math:`\sqrt{-K}\|x\|` exceeds 1: an ulp on the boundary, 0 inside."""
         xp = self._namespace(x)
         finite = xp.all(xp.isfinite(x), axis=-1)
-        large, u = unit(xp, xp.where(finite[..., None], x, 0.0))
+        large, u = unit(xp.where(finite[..., None], x, 0.0))
         size = safe_sqrt(-self._parameter("curvature", x) * dot(u, u))
         size = size * xp.clip(large, max=xp.finfo(x.dtype).max / 4)
         eps = float(xp.finfo(x.dtype).eps)

@@ -33,7 +33,7 @@ from gyrobn.hessian import Hessian
 from gyrobn.manifolds.combination import Combination
 from gyrobn.scalar import arc, cosine, cotangent, safe_sqrt, sinc
 
-__all__ = ["ConstantCurvature", "root", "unit"]
+__all__ = ["ConstantCurvature", "root"]
 
 Lifted = tuple[Array, Any, Array]
 """A point of the quadric: its time t, and a scalar a and a vector v with s = a v."""
@@ -388,17 +388,6 @@ class _CentredVectors(Centred):
 def root(xp: Any, K: Any) -> Any:
     """Return the square root of |K|, for a curvature known not to be zero."""
     return abs(K) ** 0.5 if isinstance(K, float) else xp.sqrt(xp.abs(K))
-
-
-def unit(xp: Any, x: Array, least: float = 0.0) -> tuple[Array, Array]:
-    """Return the largest coordinate of each vector, at least ``least``, and x divided by it.
-
-    The square of the quotient cannot overflow, as that of x can.
-    """
-    large = xp.clip(
-        xp.max(xp.abs(x), axis=-1), min=max(least, float(xp.finfo(x.dtype).smallest_normal))
-    )
-    return large, x / large[..., None]
 
 
 def _largest_square(xp: Any, dtype: Any) -> float:

@@ -6,10 +6,10 @@ from typing import Any, ClassVar, Self
 
 import array_api_extra as xpx
 
-from gyrobn.arrays import zeros
+from gyrobn.arrays import unit, zeros
 from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.manifolds.combination import Combination
-from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted, root, unit
+from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted, root
 from gyrobn.scalar import safe_sqrt
 
 __all__ = ["Hyperboloid", "Radius", "Sphere"]
@@ -151,7 +151,7 @@ class Hyperboloid(Radius):
 
 def _time_on_sheet(xp: Any, K: Any, s: Array) -> Array:
     """Return t = sqrt(1 - K‖s‖²)."""
-    large, u = unit(xp, s, least=1.0)
+    large, u = unit(s, least=1.0)
     return large * xp.sqrt((1.0 / large) ** 2 - K * dot(u, u))
 
 
@@ -194,7 +194,7 @@ class Sphere(Radius):
     def project(self, x: Array) -> Array:
         """Divide by the length; the zero vector goes to e."""
         xp = self._namespace(x)
-        _, u = unit(xp, x)
+        _, u = unit(x)
         size = safe_sqrt(dot(u, u))
         some = size != 0
         size = root(xp, self._parameter("curvature", x)) * xp.where(some, size, 1.0)
@@ -204,7 +204,7 @@ class Sphere(Radius):
         r"""Return :math:`|\sqrt K\|x\| - 1|`."""
         xp = self._namespace(x)
         finite = xp.all(xp.isfinite(x), axis=-1)
-        large, u = unit(xp, xp.where(finite[..., None], x, 0.0))
+        large, u = unit(xp.where(finite[..., None], x, 0.0))
         k = root(xp, self._parameter("curvature", x))
         size = xp.clip(large, max=xp.finfo(x.dtype).max / 4) * k * safe_sqrt(dot(u, u))
         return xp.where(finite, xp.abs(size - 1.0), xp.inf)
