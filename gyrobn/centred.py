@@ -7,7 +7,7 @@ from gyrobn.arrays import scalars_like, weighted_sum
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.hessian import Hessian
 
-__all__ = ["Centred"]
+__all__ = ["Centred", "Decomposed"]
 
 
 class Centred:
@@ -65,3 +65,15 @@ class Centred:
         t = self.space._by_coordinate(scalars_like(factor, self.x))
         z: Array = self.space.from_normal(t * self.normal)
         return z if bias is None else self.space.add(bias, z)
+
+
+class Decomposed(Centred):
+    """Samples that are matrices, decomposed once: a subclass says how, in ``_known``."""
+
+    _known: Any
+
+    def moved(self, mean: Array) -> Self:
+        """Return the samples seen from a mean of the same value: with the same decompositions."""
+        moved = super().moved(mean)
+        moved._known = self._known
+        return moved

@@ -24,7 +24,7 @@ __all__ = [
     "differential",
     "eigh",
     "eye",
-    "finite_matrices",
+    "finite_or_identity",
     "from_triangle",
     "log_squares",
     "matmul",
@@ -223,22 +223,11 @@ def _diagonal(values: Array) -> Array:
 # ---------------------------------------------------------------------- decompositions
 
 
-def finite_matrices(A: Array) -> Array:
-    """Tell which matrices have finite entries only, as an array that meets them."""
-    xp = namespace_of(A)
-    return xp.all(xp.isfinite(A), axis=(-2, -1), keepdims=True)
+def finite_or_identity(A: Array) -> tuple[Array, Array]:
+    """Return A, the identity in place of matrices that are not finite, and which are finite.
 
-
-def eigh(A: Array) -> tuple[Array, Array]:
-    """Return eigenvalues and eigenvectors, NaN for a matrix that has one: LAPACK would raise."""
-    xp = namespace_of(A)
-    A, finite = _finite_or_identity(A)
-    values, U = xp.linalg.eigh(symmetric(A))
-    return xp.where(finite[..., 0], values, xp.nan), U
-
-
-def _finite_or_identity(A: Array) -> tuple[Array, Array]:
-    """Return A, the identity in place of matrices that are not finite, and which those are not."""
+    The latter as an array that meets A.
+    """
     xp = namespace_of(A)
     # without an array of the size of A
     ends = xp.min(A, axis=(-2, -1), keepdims=True), xp.max(A, axis=(-2, -1), keepdims=True)
@@ -248,10 +237,18 @@ def _finite_or_identity(A: Array) -> tuple[Array, Array]:
     return xp.where(finite, A, eye(A)), finite
 
 
+def eigh(A: Array) -> tuple[Array, Array]:
+    """Return eigenvalues and eigenvectors, NaN for a matrix that has one: LAPACK would raise."""
+    xp = namespace_of(A)
+    A, finite = finite_or_identity(A)
+    values, U = xp.linalg.eigh(symmetric(A))
+    return xp.where(finite[..., 0], values, xp.nan), U
+
+
 def svd(A: Array) -> tuple[Array, Array, Array]:
     """Return P, c, Tᵀ of square matrices A = P c Tᵀ, c and T NaN for a matrix that has one."""
     xp = namespace_of(A)
-    A, finite = _finite_or_identity(A)
+    A, finite = finite_or_identity(A)
     P, c, Th = xp.linalg.svd(A, full_matrices=False)
     return P, xp.where(finite[..., 0], c, xp.nan), xp.where(finite, Th, xp.nan)
 
@@ -275,10 +272,10 @@ def cholesky(P: Array) -> Array:
     except (np.linalg.LinAlgError, RuntimeError) as error:
         if backend_of(P).hides_values(P):
             raise
-        finite = finite_matrices(P)
+        safe, finite = finite_or_identity(P)
         if bool(xp.all(finite)):
             raise ValueError(_not_definite(P)) from error
-    return xp.where(finite, cholesky(xp.where(finite, P, eye(P))), xp.nan)
+    return xp.where(finite, cholesky(safe), xp.nan)
 
 
 def _not_definite(P: Array) -> str:

@@ -132,7 +132,7 @@ def solve(
             done = xp.logical_or(done, xp.logical_or(floor, finished(mean, variance, residual)))
         return _State(
             mean=mean,
-            seen=tuple(_choose(take, a, b) for a, b in zip(seen, now.seen, strict=True)),
+            seen=_choose(take, seen, now.seen),
             g=xp.where(take[..., None], g, now.g),
             variance=variance,
             residual=residual,
@@ -176,12 +176,16 @@ def solve(
     return result, xp.sqrt(state.far), state.seen
 
 
-def _choose(take: Array, new: Array, old: Array) -> Array:
+def _choose(take: Array, new: tuple[Array, ...], old: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return samples (N, *channels, ...), the new ones of the channels to take."""
-    xp = namespace_of(new)
+    xp = namespace_of(take)
     if not backend_of(take).hides_values(take) and bool(xp.all(take)):
         return new
-    return xp.where(take[(..., *(None,) * (new.ndim - 1 - take.ndim))], new, old)
+
+    def one(a: Array, b: Array) -> Array:
+        return xp.where(take[(..., *(None,) * (a.ndim - 1 - take.ndim))], a, b)
+
+    return tuple(one(a, b) for a, b in zip(new, old, strict=True))
 
 
 def _join(

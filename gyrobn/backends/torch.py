@@ -87,8 +87,9 @@ def opaque(key: Any, function: Callable[..., State], *arrays: Array) -> State:
     """
     if torch.compiler.is_dynamo_compiling() or _is_plain(arrays[0]) or not is_fake(arrays[0]):
         return function(*arrays)
-    _functions[repr(key)] = function
-    return tuple(torch.ops.gyrobn.opaque(repr(key), list(arrays)))
+    text = repr(key)
+    _functions[text] = function
+    return tuple(torch.ops.gyrobn.opaque(text, list(arrays)))
 
 
 _functions: dict[str, Callable[..., State]] = {}

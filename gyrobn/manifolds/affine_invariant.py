@@ -7,7 +7,7 @@ from typing import Self
 
 from gyrobn.arrays import check_coordinates, check_size, samples_last, scalars_like
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.centred import Centred
+from gyrobn.centred import Centred, Decomposed
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.linalg import (
@@ -16,7 +16,7 @@ from gyrobn.linalg import (
     congruence,
     eigh,
     eye,
-    finite_matrices,
+    finite_or_identity,
     log_squares,
     matmul,
     pack,
@@ -245,7 +245,8 @@ class AffineInvariant(GyroSpace):
             Y = samples_last(X - xp.linalg.trace(X)[..., None, None] / n * eye(X), 2)
             tall = xp.reshape(Y, (*Y.shape[:-3], Y.shape[-3] * n, n))
             heavy = xp.reshape(w[..., None, None] * Y, tall.shape)
-            return cotangent(-_largest(matmul(transpose(heavy), tall)), -1)
+            values, _ = eigh(matmul(transpose(heavy), tall))
+            return cotangent(-values[..., -1], -1)
 
         return Hessian(apply, lambda: xp.sum(w, axis=-1), highest, dense=21, smooth=False)
 
@@ -269,7 +270,7 @@ class AffineInvariant(GyroSpace):
         return violation(x)
 
 
-class _CentredMatrices(Centred):
+class _CentredMatrices(Decomposed):
     """Matrices P as they are seen from the mean, decomposed once."""
 
     def _recall(self, logarithms: Array, values: Array, U: Array) -> None:  # type: ignore[override]
@@ -279,12 +280,6 @@ class _CentredMatrices(Centred):
     def seen(self) -> tuple[Array, ...]:
         """Logarithms, eigenvalues and eigenvectors."""
         return (self._logarithms, *self._known)
-
-    def moved(self, mean: Array) -> Self:
-        """Return the samples seen from a mean of the same value: so they have the same spectra."""
-        moved = type(self)(self.space, mean, self.x)
-        moved._known = self._known
-        return moved
 
     @cached_property
     def _points(self) -> Array:
@@ -329,14 +324,6 @@ class _CentredMatrices(Centred):
         return symmetric(z) if bias is None else self.space.add(bias, z)
 
 
-def _largest(S: Array) -> Array:
-    """Return the largest eigenvalue."""
-    xp = namespace_of(S)
-    finite = finite_matrices(S)
-    largest = xp.linalg.eigvalsh(xp.where(finite, S, eye(S)))[..., -1]
-    return xp.where(finite[..., 0, 0], largest, xp.nan)
-
-
 # ---------------------------------------------------------------------- on the manifold or off it
 
 
@@ -347,9 +334,8 @@ def _definiteness(x: Array) -> tuple[Array, Array, Array]:
     counts as the identity.
     """
     xp = namespace_of(x)
-    finite = finite_matrices(x)
-    A = backend_of(x).stop_gradient(symmetric(xp.where(finite, x, eye(x))))
-    values = xp.linalg.eigvalsh(A)
+    A, _ = finite_or_identity(backend_of(x).stop_gradient(x))
+    values = xp.linalg.eigvalsh(symmetric(A))
     low, high = values[..., 0], values[..., -1]
     bad = low <= x.shape[-1] * xp.finfo(x.dtype).eps * high
     return low, xp.where(high > 0, high, -low), bad

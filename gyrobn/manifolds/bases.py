@@ -21,7 +21,7 @@ import numpy as np
 
 from gyrobn.arrays import check_coordinates, samples_last, scalars_like
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.centred import Centred
+from gyrobn.centred import Centred, Decomposed
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.linalg import (
@@ -316,7 +316,7 @@ class Bases(GyroSpace):
         return Hessian(apply, lowest, lambda: xp.sum(weights, axis=0), quick, smooth=False)
 
 
-class _CentredBases(Centred):
+class _CentredBases(Decomposed):
     """Bases as they are seen from the mean, their upper blocks decomposed once."""
 
     def _recall(self, normal: Array, *known: Array) -> None:
@@ -326,12 +326,6 @@ class _CentredBases(Centred):
     def seen(self) -> tuple[Array, ...]:
         """Normal coordinates, and the decomposition."""
         return (self.normal, *self._known)
-
-    def moved(self, mean: Array) -> Self:
-        """Return the samples seen from a mean of the same value: so they have the same angles."""
-        moved = type(self)(self.space, mean, self.x)
-        moved._known = self._known
-        return moved
 
     @cached_property
     def _halves(self) -> Halves:

@@ -8,7 +8,7 @@ import numpy as np
 from gyrobn.arrays import check_floating, check_size
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.linalg import eye, finite_matrices, matmul, symmetric, transpose
+from gyrobn.linalg import eye, finite_or_identity, matmul, symmetric, transpose
 from gyrobn.manifolds.correlation_cholesky import (
     Chart,
     EuclideanCholesky,
@@ -147,7 +147,7 @@ class Correlation(Pullback):
         """
         xp = self._namespace(x)
         eps = float(xp.finfo(x.dtype).eps)
-        finite, A = _or_identity(x)
+        A, finite = finite_or_identity(x)
         large = xp.max(xp.abs(A), axis=(-2, -1), keepdims=True)
         A = symmetric(A / xp.where(large > 0, large, 1.0))
         variances = xp.linalg.diagonal(A)
@@ -169,7 +169,7 @@ class Correlation(Pullback):
         """
         xp = self._namespace(x)
         eps = float(xp.finfo(x.dtype).eps)
-        finite, A = _or_identity(x)
+        A, finite = finite_or_identity(x)
         large = xp.clip(xp.max(xp.abs(A), axis=(-2, -1)), min=1.0)
         scaled = A / large[..., None, None]
         asymmetry = xp.max(xp.abs(scaled - transpose(scaled)), axis=(-2, -1))
@@ -179,12 +179,6 @@ class Correlation(Pullback):
         lack = xp.where(low <= self.n * eps * high, 2.0 * eps**0.5 + xp.abs(low), 0.0)
         worst = xp.maximum(asymmetry, xp.maximum(off, lack))
         return xp.where(finite[..., 0, 0], worst, xp.inf)
-
-
-def _or_identity(x: Array) -> tuple[Array, Array]:
-    """Tell which matrices are finite, and return the identity in place of the others."""
-    finite = finite_matrices(x)
-    return finite, namespace_of(x).where(finite, x, eye(x))
 
 
 def covariance_to_correlation(covariance: Array) -> Array:

@@ -8,7 +8,7 @@ from gyrobn.linalg import (
     differential,
     eigh,
     eye,
-    finite_matrices,
+    finite_or_identity,
     from_triangle,
     matmul,
     pack,
@@ -167,9 +167,7 @@ def _unit_row_sums(C: Array) -> Array:
     constant, has the derivative of the limit.
     """
     xp, shim = namespace_of(C), backend_of(C)
-    fixed = shim.stop_gradient(C)
-    finite = finite_matrices(fixed)
-    known = xp.where(finite, fixed, eye(fixed))
+    known, finite = finite_or_identity(shim.stop_gradient(C))
     (x,) = shim.opaque("unit row sums", _search_unit_row_sums, known)
     H = x[..., :, None] * known * x[..., None, :] + eye(known)
     x = x * (1.0 + _solve(H, 1.0 - x * matmul(C, x[..., None])[..., 0]))

@@ -14,7 +14,7 @@ from gyrobn.hessian import Hessian
 from gyrobn.linalg import (
     eigh,
     eye,
-    finite_matrices,
+    finite_or_identity,
     from_triangle,
     matmul,
     polar,
@@ -151,9 +151,8 @@ class SpecialOrthogonal(GyroSpace):
         In the plane of such an angle I + x is rounding error, and its polar factor anything; with
         the skew matrix it is a quarter turn, as it should be.
         """
-        constant = backend_of(x).stop_gradient(x)
-        finite = finite_matrices(constant)
-        whole = xp.where(finite, constant, eye(x)) + eye(x)
+        safe, _ = finite_or_identity(backend_of(x).stop_gradient(x))
+        whole = safe + eye(x)
         eps = float(xp.finfo(x.dtype).eps)
         near = xp.abs(xp.linalg.det(whole)) < eps**0.75 * 2.0**self.n
         small = 512.0 * eps * xp.astype(near, x.dtype)
@@ -189,9 +188,7 @@ class SpecialOrthogonal(GyroSpace):
     def project(self, x: Array) -> Array:
         """Return the nearest rotation: the polar factor, its last axis turned if it reflects."""
         xp = self._namespace(x)
-        constant = backend_of(x).stop_gradient(x)
-        finite = finite_matrices(constant)
-        safe = xp.where(finite, constant, eye(x))
+        safe, _ = finite_or_identity(backend_of(x).stop_gradient(x))
         _, axes = eigh(matmul(transpose(safe), safe))
         last = axes[..., :1]
         mirror = eye(x) - 2.0 * matmul(last, transpose(last))
