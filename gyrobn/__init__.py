@@ -6,6 +6,7 @@ Approach*.
 
 from typing import TYPE_CHECKING, Any
 
+from gyrobn.chunks import Chunks
 from gyrobn.frechet import (
     FrechetResult,
     FrechetWarning,
@@ -35,6 +36,7 @@ from gyrobn.normalize import (
     Stats,
     batch_stats,
     denormalize,
+    merge_stats,
     normalize,
     normalize_batch,
     update_stats,
@@ -44,6 +46,7 @@ __version__ = "0.1.0"
 __all__ = [
     "REGISTRY",
     "SPD",
+    "Chunks",
     "Correlation",
     "Euclidean",
     "FrechetResult",
@@ -67,6 +70,7 @@ __all__ = [
     "frechet",
     "frechet_mean",
     "frechet_variance",
+    "merge_stats",
     "normalize",
     "normalize_batch",
     "update_stats",

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.backends import Array, namespace_of
+from gyrobn.chunks import Chunks, take
 from gyrobn.frechet import FrechetResult, frechet
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.normalize import Stats, batch_stats, update_stats
@@ -59,7 +60,7 @@ def domain_stats(
     manifold
         The geometry of the points.
     x
-        Samples, shape ``(batch, *channels, *point_shape)``.
+        Samples, shape ``(batch, *channels, *point_shape)``, or :class:`~gyrobn.Chunks` of them.
     places
         Indices of the samples of each domain: the values of :func:`places_of`.
     weights
@@ -83,11 +84,14 @@ def domain_stats(
     >>> found.mean[:, 0], found.variance
     (array([ 2., 13.]), array([1., 9.]))
     """
-    xp = namespace_of(x)
-    each = [
-        frechet(manifold, _take(x, k), None if weights is None else _take(weights, k), **options)
-        for k in places
-    ]
+
+    def samples_of(place: Place) -> tuple[Any, Array | None]:
+        if isinstance(x, Chunks):  # which find the weights by the numbers of their samples
+            return x.select(place), weights
+        return take(x, place), None if weights is None else take(weights, place)
+
+    each = [frechet(manifold, *samples_of(place), **options) for place in places]
+    xp = namespace_of(each[0].mean)
     return FrechetResult(*(xp.stack(field) for field in zip(*each, strict=True)))
 
 
@@ -183,10 +187,5 @@ def by_domain(
     >>> by_domain(lambda own, s: own - s.mean, x, places, stats)[:, 0]
     array([-1.,  1.,  1.])
     """
-    parts = [function(_take(x, k), own) for k, own in zip(places, stats, strict=True)]
-    return _take(namespace_of(x).concat(parts), np.argsort(np.concatenate(places)))
-
-
-def _take(x: Array, place: Place) -> Array:
-    xp = namespace_of(x)
-    return xp.take(x, xp.asarray(place, device=device_of(x)), axis=0)
+    parts = [function(take(x, k), own) for k, own in zip(places, stats, strict=True)]
+    return take(namespace_of(x).concat(parts), np.argsort(np.concatenate(places)))

@@ -5,32 +5,30 @@ The estimator checks its input, holds the statistics and calls :func:`~gyrobn.fr
 are several domains; the mathematics is there.
 """
 
+from collections.abc import Iterator
 from typing import Any, Self
 
-import array_api_compat as compat
 import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils import check_array
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.chunks import Chunks
 from gyrobn.domains import adapt_stats, by_domain, places_of
+from gyrobn.fitting import Fitted, by_label, find, merge, stacked
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.normalize import Stats, denormalize, normalize
 from gyrobn.validation import (
     affine_for,
+    as_array,
     check_given,
+    check_output,
     check_policy,
     check_unseen,
-    describe,
     found_for,
-    geometry_for,
     host,
     labels_for,
-    library,
     on_manifold,
-    reason,
-    weights_for,
 )
 
 __all__ = ["GyroBN"]
@@ -86,7 +84,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         The geometry, with its sizes.
     mean_ : array of shape (*channels, *point_shape)
         Fréchet mean :math:`\mu`, in the library and on the device of X. After ``fit`` with domains
-        this and the next three have a leading axis of the domains, in the order of ``domains_``.
+        this and the next four have a leading axis of the domains, in the order of ``domains_``.
     var_ : array of shape channels
         Fréchet variance :math:`v^2`; of shape (*channels, blocks) on a geometry with several blocks
         (a product has one a factor, correlation matrices one a row of their Cholesky factor).
@@ -98,6 +96,8 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         The labels of the domains, sorted; None after ``fit`` without domains.
     n_samples_seen_ : int
         Number of samples N, of all domains.
+    weight_sum_ : array of shape channels
+        Sum of the weights of the samples, which ``partial_fit`` goes by.
     n_features_in_ : int
         Length of the second axis of X: the number of columns where X is a table.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -181,8 +181,10 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (N, *channels, *point_shape)
-            The samples.
+        X : array-like of shape (N, *channels, *point_shape), or Chunks
+            The samples. Those of a memory map, a zarr array, an iterable of arrays, a function that
+            returns one, or :class:`~gyrobn.Chunks`, are read a chunk at a time, in several passes:
+            the answer is the same, and there may be more of them than memory holds.
         y : None
             Ignored; here for scikit-learn.
         sample_weight : array-like of shape (N,) or (N, *channels), default=None
@@ -194,36 +196,38 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        if self.on_invalid not in ("raise", "project"):
-            raise ValueError(f"on_invalid must be 'raise' or 'project', got {self.on_invalid!r}")
-        if not 0 <= self.eps < float("inf"):
-            raise ValueError(f"eps must be finite and not negative, got {self.eps!r}")
-        check_policy(self.unseen, self.adapt_rate)
-        X = self._as_array(X, "fit")
-        if backend_of(X).hides_values(X):
-            raise TypeError(
-                "GyroBN.fit() keeps what it finds, which in a traced function has no value: "
-                "call it outside, or use gyrobn.batch_stats and gyrobn.normalize"
-            )
-        X = backend_of(X).stop_gradient(X)
-        manifold = geometry_for(self.manifold, tuple(X.shape))
-        X = on_manifold(manifold, X, project=self.on_invalid == "project")
-        affine_for(manifold, X, self.bias, self.scale)
-        weights = weights_for(manifold, X, sample_weight)
-        places = None
-        if domains is not None:
-            labels = labels_for(domains, X.shape[0])
-            places = places_of(labels)
-        options = {"tol": self.tol, "max_iter": self.max_iter}
-        found = found_for(manifold, X, places, weights, "fit", **options)
+        manifold, known, count = find(self, X, sample_weight, domains, "fit")
+        self._keep(manifold, known, count)
+        return self
 
-        self.manifold_ = manifold
-        self.domains_ = None if places is None else np.asarray(list(places), dtype=labels.dtype)
-        self.mean_, self.var_ = found.mean, found.variance
-        several = found.iterations.ndim > 0
-        self.n_iter_ = found.iterations if several else int(found.iterations)
-        self.converged_ = found.converged if several else bool(found.converged)
-        self.n_samples_seen_ = int(X.shape[0])
+    def partial_fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, domains: Any = None
+    ) -> Self:
+        r"""Add samples to what was learnt, without a look back at those before.
+
+        With the share :math:`\eta` of the new samples in all, by number or weight,
+
+        .. math:: \mu \leftarrow \mu \oplus (\eta \odot (\ominus\mu \oplus \mu_b)), \qquad
+                  v^2 \leftarrow (1-\eta) v^2 + \eta v_b^2 + \eta(1-\eta)\, d^2(\mu, \mu_b) .
+
+        On a flat geometry that is what ``fit`` finds in all samples together; on a curved one it is
+        near, and depends on the order. See :func:`~gyrobn.merge_stats`.
+
+        Parameters
+        ----------
+        X, y, sample_weight, domains
+            As in ``fit``; a domain may be new, or have one sample only.
+
+        Returns
+        -------
+        self
+        """
+        manifold, new, count = find(self, X, sample_weight, domains, "partial_fit")
+        if hasattr(self, "mean_"):
+            old = by_label(self.domains_, self._fitted)
+            both = {d: merge(manifold, old[d], new[d]) for d in new if d in old}
+            new, count = old | new | both, count + self.n_samples_seen_
+        self._keep(manifold, new, count)
         return self
 
     def fit_transform(
@@ -276,6 +280,50 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         return self._apply(X, domains, "inverse_transform")
 
+    def transform_chunks(
+        self, X: Any, domains: Any = None, inverse: bool = False
+    ) -> Iterator[Array]:
+        """Normalize more samples than memory holds: what ``transform`` returns, chunk by chunk.
+
+        Parameters
+        ----------
+        X : Chunks, or what they are made of
+            A memory map, a zarr array, an iterable of arrays, a function that returns one.
+        domains
+            As in ``transform``, of all samples. A domain that ``fit`` did not see is looked at as a
+            whole, if ``unseen`` allows it, before the first chunk is returned.
+        inverse
+            Whether to undo the normalization.
+
+        Returns
+        -------
+        iterator of arrays
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from gyrobn import SPD, Chunks, GyroBN
+        >>> X = SPD(3).random(1000, rng=0)
+        >>> np.save("big.npy", X)  # doctest: +SKIP
+        >>> big = np.load("big.npy", mmap_mode="r")  # doctest: +SKIP
+        >>> big = Chunks(X, size=300)
+        >>> bn = GyroBN(SPD(3)).fit(big)
+        >>> [len(chunk) for chunk in bn.transform_chunks(big)]
+        [300, 300, 300, 100]
+        """
+        check_is_fitted(self)
+        method = "inverse_transform" if inverse else "transform"
+        raw = X if isinstance(X, Chunks) else Chunks(X)
+        chunks = raw.map(lambda x, rows: self._checked(x, method, int(rows[0])))
+        labels, stats = self._statistics(chunks, domains, method)
+
+        def results() -> Iterator[Array]:
+            for rows, x in chunks.numbered():
+                own = None if labels is None else labels[rows]
+                yield self._move(x, own, stats, method, int(rows[0]))
+
+        return results()
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
@@ -283,15 +331,62 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags.array_api_support = True
         return tags
 
+    # ------------------------------------------------------------------ learning
+
+    @property
+    def _fitted(self) -> Fitted:
+        found = (self.n_iter_, self.converged_)
+        return Fitted(self.mean_, self.var_, self.weight_sum_, *found)
+
+    def _keep(self, manifold: GyroSpace, known: dict[Any, Fitted], count: int) -> None:
+        labels, fitted = stacked(known)
+        self.manifold_, self.domains_ = manifold, labels
+        self.mean_, self.var_, self.weight_sum_ = fitted[:3]
+        several = fitted.mean.ndim > len(manifold.point_shape)
+        self.n_iter_ = fitted.iterations if several else int(fitted.iterations)
+        self.converged_ = fitted.converged if several else bool(fitted.converged)
+        self.n_samples_seen_ = count
+
     # ------------------------------------------------------------------ the call
 
     def _apply(self, X: Any, domains: Any, method: str) -> Array:
         check_is_fitted(self)
+        X = self._checked(X, method)
+        labels, stats = self._statistics(X, domains, method)
+        return self._move(X, labels, stats, method)
+
+    def _checked(self, X: Any, method: str, first: int = 0) -> Array:
+        X = as_array(self, X, method)
+        return on_manifold(self.manifold_, X, project=self.on_invalid == "project", first=first)
+
+    def _statistics(
+        self, X: Array | Chunks, domains: Any, method: str
+    ) -> tuple[Any, dict[Any, Stats]]:
+        """Return the labels of the samples, and the statistics of each that occurs."""
+        check_given(self.domains_, domains, method)
+        known = {d: Stats(*f[:2]) for d, f in by_label(self.domains_, self._fitted).items()}
+        if self.domains_ is None:
+            return None, known
+        labels = labels_for(domains, X.count if isinstance(X, Chunks) else X.shape[0])
+        new = {d: at for d, at in places_of(labels).items() if d not in known}
+        if new:
+            check_policy(self.unseen, self.adapt_rate)
+            check_unseen(self.domains_, labels, list(new), self.unseen, method)
+            options: dict[str, Any] = {"tol": self.tol, "max_iter": self.max_iter}
+            X = X if isinstance(X, Chunks) else backend_of(X).stop_gradient(X)
+            found = found_for(self.manifold_, X, new, None, method, **options)
+            batch = Stats(found.mean, found.variance)
+            if self.unseen == "adapt":
+                seen = _in_dtype(Stats(self.mean_, self.var_), found.mean)
+                batch = adapt_stats(self.manifold_, seen, batch, self.adapt_rate, **options)
+            known |= {d: Stats(*(a[k, ...] for a in batch)) for k, d in enumerate(new)}
+        return labels, known
+
+    def _move(
+        self, X: Array, labels: Any, stats: dict[Any, Stats], method: str, first: int = 0
+    ) -> Array:
+        """Normalize, or undo it, samples that are numbered from ``first`` on."""
         manifold = self.manifold_
-        X = self._as_array(X, method)
-        X = on_manifold(manifold, X, project=self.on_invalid == "project")
-        xp = namespace_of(X)
-        places, stats = self._statistics(X, domains, method)
         bias, scale = affine_for(manifold, X, self.bias, self.scale)
         function = normalize
         if method == "inverse_transform":
@@ -305,85 +400,16 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         def apply(x: Array, own: Stats) -> Array:
             return function(manifold, x, own, bias, scale, self.eps)
 
-        with np.errstate(all="ignore"):  # what fails is named below
-            out = apply(X, stats[0]) if places is None else by_domain(apply, X, places, stats)
-            if backend_of(X).hides_values(out):
-                return out
-            good = manifold.contains(out)
-            if bool(xp.all(good)):
-                return out
-            what, i = describe(good)
-            k = 0 if places is None else next(k for k, at in enumerate(places) if i[0] in at)
-            target = xp.broadcast_to(manifold.origin(X) if bias is None else bias, X.shape[1:])
-            x, m, b = X[(*i, ...)], *(a[(*i[1:], ...)] for a in (stats[k].mean, target))
-            c, name = (m, "mean") if method == "transform" else (b, "bias")
-            raise ValueError(
-                f"GyroBN.{method}() finds no point of {manifold!r} for {what}, at distance "
-                f"{float(manifold.dist(c, x)):.4g} from the {name}; from the identity, the mean "
-                f"is at {float(manifold.norm(m)):.4g}, the bias at {float(manifold.norm(b)):.4g}. "
-                + reason(manifold, X)
-            )
+        places = {None: None} if labels is None else places_of(labels)
+        own = [_in_dtype(stats[d], X) for d in places]
+        at = None if labels is None else list(places.values())
+        with np.errstate(all="ignore"):  # what fails is named by the check
+            out = apply(X, own[0]) if at is None else by_domain(apply, X, at, own)
+            if not backend_of(X).hides_values(out):
+                check_output(manifold, X, out, own, at, bias, method, first)
+        return out
 
-    def _statistics(
-        self, X: Array, domains: Any, method: str
-    ) -> tuple[list[Any] | None, list[Stats]]:
-        """Return the samples of each domain, None if there are no domains, and its statistics."""
-        xp = namespace_of(X)
-        known = Stats(*(xp.astype(a, X.dtype, copy=False) for a in (self.mean_, self.var_)))
-        check_given(self.domains_, domains, method)
-        if self.domains_ is None:
-            return None, [known]
-        labels = labels_for(domains, X.shape[0])
-        places, index = places_of(labels), {d: k for k, d in enumerate(self.domains_.tolist())}
-        new = {d: at for d, at in places.items() if d not in index}
-        stats = {d: Stats(*(a[index[d], ...] for a in known)) for d in places if d in index}
-        if new:
-            check_policy(self.unseen, self.adapt_rate)
-            check_unseen(self.domains_, labels, list(new), self.unseen, method)
-            options: dict[str, Any] = {"tol": self.tol, "max_iter": self.max_iter}
-            X = backend_of(X).stop_gradient(X)
-            found = found_for(self.manifold_, X, new, None, method, **options)
-            batch = Stats(found.mean, found.variance)
-            if self.unseen == "adapt":
-                batch = adapt_stats(self.manifold_, known, batch, self.adapt_rate, **options)
-            stats |= {d: Stats(*(a[k, ...] for a in batch)) for k, d in enumerate(new)}
-        return list(places.values()), [stats[d] for d in places]
 
-    # ------------------------------------------------------------------ checks
-
-    def _as_array(self, X: Any, method: str) -> Array:
-        """Return X as an array, after checking all that does not depend on values."""
-        given = X
-        if not compat.is_array_api_obj(X) or compat.is_numpy_array(X):
-            options = {"dtype": [np.float64, np.float32], "allow_nd": True, "input_name": "X"}
-            # NaN and infinity are looked for later, to say where they are
-            X = check_array(X, ensure_all_finite=False, estimator=self, **options)
-        xp = namespace_of(X)
-        if X.dtype not in (xp.float32, xp.float64):
-            raise TypeError(
-                f"GyroBN takes float32 and float64 arrays of {library(X)}, got {X.dtype}: "
-                "convert X first, for example with xp.astype(X, xp.float32)"
-            )
-        shape = tuple(X.shape)
-        if len(shape) < 2 or 0 in shape:
-            raise ValueError(
-                f"expected X of shape (N, *channels, *point_shape), no length 0, got {shape}"
-            )
-        if method != "fit":
-            got, wanted = ((library(a), device_of(a)) for a in (X, self.mean_))
-            if got != wanted:
-                raise ValueError(
-                    f"Inputs passed to GyroBN.{method}() must use the same namespace and the same "
-                    f"device as those passed to fit(): got {got[0]} (device {got[1]}), fitted to "
-                    f"{wanted[0]} (device {wanted[1]}); convert X, or fit to arrays like X"
-                )
-            seen = tuple(self.mean_.shape)[0 if self.domains_ is None else 1 :]
-            table = method == "transform" and len(shape) == 2 and len(seen) == 1
-            if shape[1:] != seen and not table:  # of a table, scikit-learn says it below
-                raise ValueError(
-                    f"GyroBN.{method}() expects samples of shape {seen}, as fit() saw them, "
-                    f"got X of shape {shape}"
-                )
-        if method != "inverse_transform":  # whose input need not carry the names of the columns
-            validate_data(self, given, reset=method == "fit", skip_check_array=True)
-        return X
+def _in_dtype(stats: Stats, x: Array) -> Stats:
+    xp = namespace_of(x)
+    return Stats(*(xp.astype(a, x.dtype, copy=False) for a in stats))

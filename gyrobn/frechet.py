@@ -9,10 +9,12 @@ from typing import Any
 from gyrobn.arrays import check_floating
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.centred import Centred
+from gyrobn.chunks import Chunks
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.newton import ROUGH, FrechetResult, is_small, solve
+from gyrobn.newton import ROUGH, FrechetResult, Held, is_small, solve
 from gyrobn.samples import arrange
 from gyrobn.scalar import safe_sqrt
+from gyrobn.streaming import search
 from gyrobn.uniqueness import FrechetWarning, warn
 
 __all__ = ["FrechetResult", "FrechetWarning", "frechet", "frechet_mean", "frechet_variance"]
@@ -40,6 +42,8 @@ def frechet(
         The geometry of the points.
     x
         Samples, shape ``(*batch, *point_shape)``. Batch axes that are not reduced are channels.
+        Or :class:`~gyrobn.Chunks` of them, which may be more than memory holds: then the mean is a
+        constant, and each iteration a pass over the chunks.
     weights
         Non-negative weights, of the shape of the reduced axes or of the whole batch; they are
         divided by their sum. Equal by default.
@@ -78,9 +82,28 @@ def frechet(
     >>> round(float(result.variance), 12)
     1.206948960813
     """
+    if isinstance(x, Chunks):
+        if axis not in (0, (0,)) or steps is not None:
+            raise ValueError("samples in chunks are averaged over their first axis, to convergence")
+        return _streamed(manifold, x, weights, tol, max_iter, init)
     samples, w = arrange(manifold, x, weights, axis)
     result, _ = locate(manifold, samples, w, tol, max_iter, init, steps, mean_gradient)
     return result
+
+
+def _streamed(
+    manifold: GyroSpace,
+    chunks: Chunks,
+    weights: Array | None,
+    tol: float | None,
+    max_iter: int,
+    init: Array | None,
+) -> FrechetResult:
+    """Find the mean of samples that are read a chunk at a time; it is a constant."""
+    constant = manifold.detached()
+    result, radius = search(constant, chunks, weights, tol, max_iter, init)
+    warn(manifold, constant.inside, None, result, radius, max_iter)
+    return _seen_outside(manifold, result)
 
 
 def locate(
@@ -125,10 +148,13 @@ def locate(
         if slopes:
             view = _differentiable(view.moved(mean), w) if implicit else view.moved(mean)
             result = result._replace(mean=view.mean, variance=view.variance(w))
-    result = result._replace(mean=manifold.from_inside(result.mean))
-    if len(manifold.blocks) == 1:
-        result = result._replace(variance=result.variance[..., 0])
-    return result, view
+    return _seen_outside(manifold, result), view
+
+
+def _seen_outside(manifold: GyroSpace, result: FrechetResult) -> FrechetResult:
+    """Carry the mean out of the space in which it was found; one block needs no axis."""
+    variance = result.variance if len(manifold.blocks) > 1 else result.variance[..., 0]
+    return result._replace(mean=manifold.from_inside(result.mean), variance=variance)
 
 
 def frechet_mean(
@@ -180,7 +206,7 @@ def _search(
         start, arrays = (None, iter(rest)) if init is None else (rest[0], iter(rest[1:]))
         values = [next(arrays) if n is None else n for n in numbers]
         space = manifold.with_learnable(values)
-        result, radius, seen = solve(space, x, w, tol, max_iter, start, steps)
+        result, radius, seen = solve(space, Held(x, w), tol, max_iter, start, steps)
         return (*result, radius, *seen)
 
     key = (manifold, numbers, tol, max_iter, init is None, steps)

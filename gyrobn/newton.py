@@ -9,13 +9,13 @@ A step that lowers neither the variance nor, where that no longer changes, the r
 Channels are solved together; one that is done stops moving.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.scalar import safe_sqrt
 
-__all__ = ["ROUGH", "FrechetResult", "is_small", "solve"]
+__all__ = ["ROUGH", "FrechetResult", "Held", "Look", "Samples", "is_small", "solve"]
 
 ROUGH = 1e-2
 """Accuracy of a Newton step, where only a few are asked for and no mean; where they are to lead
@@ -40,19 +40,71 @@ class FrechetResult(NamedTuple):
     """Whether the residual met the tolerance, or the limit of the arithmetic."""
 
 
+class Look(NamedTuple):
+    """What the loop asks of the samples at a mean."""
+
+    seen: tuple[Array, ...]
+    """What ``Centred`` has seen from there, if it can be kept."""
+    g: Array
+    """The mean of the normal coordinates: minus the gradient."""
+    variance: Array
+    """One a block."""
+    far: Array
+    """Squared distance of the farthest sample."""
+
+
+class Samples(Protocol):
+    """Where the loop finds its samples: in memory, or a chunk at a time."""
+
+    def parts(self, manifold: GyroSpace) -> "list[tuple[GyroSpace, Samples]]":
+        """Return the factors of a product, each with its part of the samples."""
+
+    def start(self, manifold: GyroSpace) -> Array:
+        """Return a first guess of the mean."""
+
+    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+        """Return what is seen from a mean."""
+
+    def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
+        """Return nearly H⁻¹g: the Newton step from a mean, in normal coordinates."""
+
+
+class Held(NamedTuple):
+    """Samples in memory."""
+
+    x: Array
+    """Shape (N, *channels, *point_shape)."""
+    w: Array
+    """Shape (N, *channels), of sum one."""
+
+    def parts(self, manifold: GyroSpace) -> "list[tuple[GyroSpace, Samples]]":
+        """Return the factors of a product, each with its part of the samples."""
+        return [(space, Held(x, self.w)) for space, x in manifold.parts(self.x)]
+
+    def start(self, manifold: GyroSpace) -> Array:
+        """Return a first guess of the mean."""
+        return manifold.start(self.x, self.w)
+
+    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+        """Return what is seen from a mean."""
+        view = manifold.centred(mean, self.x)
+        xp = namespace_of(self.x)
+        far = xp.max(xp.sum(view.squares, axis=-1), axis=0)
+        return Look(view.seen, view.gradient(self.w), view.variance(self.w), far)
+
+    def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
+        """Return nearly H⁻¹g."""
+        return manifold.centred(mean, self.x, now.seen).hessian(self.w).solve(now.g, accuracy)
+
+
 class _State(NamedTuple):
     """Where the loop stands: the best mean so far, and the step that led there or failed."""
 
     mean: Array
-    seen: tuple[Array, ...]
+    look: Look
     """The samples, seen from the mean."""
-    g: Array
-    """The mean of their normal coordinates: minus the gradient."""
-    variance: Array
-    """One a block, as is the residual: none may wait for the largest one to be small."""
     residual: Array
-    far: Array
-    """Squared distance of the farthest sample."""
+    """One a block, as is the variance: none may wait for the largest one to be small."""
     step: Array
     """In normal coordinates at the mean."""
     gain: Array
@@ -66,35 +118,33 @@ class _State(NamedTuple):
 
 def solve(
     manifold: GyroSpace,
-    x: Array,
-    w: Array,
+    samples: Samples,
     tol: float | None,
     max_iter: int,
     init: Array | None,
     steps: int | None,
 ) -> tuple[FrechetResult, Array, tuple[Array, ...]]:
-    """Run the loop on samples (N, *channels, *point_shape).
+    """Run the loop.
 
     Also return the largest distance, and what ``Centred`` has seen from the mean.
     """
-    parts = manifold.parts(x) if init is None else manifold.parts(x, init)
+    parts = samples.parts(manifold)
     if len(parts) > 1:  # no factor waits for another
+        starts = [None] * len(parts) if init is None else [p for _, p in manifold.parts(init)]
         found = [
-            solve(space, samples, w, tol, max_iter, begin[0] if begin else None, steps)
-            for space, samples, *begin in parts
+            solve(space, own, tol, max_iter, start, steps)
+            for (space, own), start in zip(parts, starts, strict=True)
         ]
         return _join(manifold, found)
-    xp = namespace_of(x)
-    eps = float(xp.finfo(x.dtype).eps)
+    mean = samples.start(manifold) if init is None else init
+    xp = namespace_of(mean)
+    eps = float(xp.finfo(mean.dtype).eps)
     accuracy = 1e-4 if steps is None else ROUGH
     point = (None,) * len(manifold.point_shape)
 
-    def evaluate(mean: Array) -> tuple[Any, ...]:
-        view = manifold.centred(mean, x)
-        g = view.gradient(w)
-        residual = safe_sqrt(manifold.by_block(g * g))
-        far = xp.max(xp.sum(view.squares, axis=-1), axis=0)
-        return view.seen, g, view.variance(w), residual, far
+    def evaluate(mean: Array) -> tuple[Look, Array]:
+        look = samples.look(manifold, mean)
+        return look, safe_sqrt(manifold.by_block(look.g * look.g))
 
     def finished(mean: Array, variance: Array, residual: Array) -> Array:
         small = xp.all(is_small(manifold, mean, variance, residual, tol), axis=-1)
@@ -102,41 +152,45 @@ def solve(
 
     def body(state: tuple[Any, ...]) -> _State:
         now = _State(*state)
-        full = manifold.centred(now.mean, x, now.seen).hessian(w).solve(now.g, accuracy)
+        old = Look(*now.look)
+        full = samples.step(manifold, now.mean, old, accuracy)
         step = xp.where(now.taken[..., None], full, 0.25 * now.step)
-        gain = xp.where(now.taken, xp.sum(now.g * full, axis=-1), 0.25 * now.gain)
+        gain = xp.where(now.taken, xp.sum(old.g * full, axis=-1), 0.25 * now.gain)
         moved = manifold.shift(now.mean, step)
         trial = xp.where(now.done[(..., *point)], now.mean, manifold.project(moved))
-        seen, g, variance, residual, far = evaluate(trial)
+        new, residual = evaluate(trial)
         # On a sphere the gradient also vanishes where the variance is largest, and grows on the way
         # down from there. So the variance decides, as long as the gain that the step promised can
         # be seen in it, and after that the gradient.
-        total, before = xp.sum(variance, axis=-1), xp.sum(now.variance, axis=-1)
+        total, before = xp.sum(new.variance, axis=-1), xp.sum(old.variance, axis=-1)
         visible = gain > eps**0.5 * before
         lower = xp.logical_and(visible, total <= before - 0.1 * gain)
         level = total <= before * (1.0 + eps**0.5)
-        small = is_small(manifold, trial, variance, residual, tol)
+        small = is_small(manifold, trial, new.variance, residual, tol)
         nearer = xp.all(xp.logical_or(residual < now.residual, small), axis=-1)
         better = xp.logical_or(lower, xp.logical_and(level, nearer))
         # a step that does not help, so close to the mean, only shows the rounding error
-        close = xp.all(now.residual <= eps**0.5 * safe_sqrt(now.variance), axis=-1)
+        close = xp.all(now.residual <= eps**0.5 * safe_sqrt(old.variance), axis=-1)
         floor = xp.logical_and(xp.logical_not(better), close)
         if steps is not None:
             better = xp.ones_like(better)
         take = xp.logical_and(better, xp.logical_not(now.done))
         mean = xp.where(take[(..., *point)], trial, now.mean)
-        variance = xp.where(take[..., None], variance, now.variance)
+        look = Look(
+            seen=_choose(take, new.seen, old.seen),
+            g=xp.where(take[..., None], new.g, old.g),
+            variance=xp.where(take[..., None], new.variance, old.variance),
+            far=xp.where(take, new.far, old.far),
+        )
         residual = xp.where(take[..., None], residual, now.residual)
         done = now.done
         if steps is None:
-            done = xp.logical_or(done, xp.logical_or(floor, finished(mean, variance, residual)))
+            good = finished(mean, look.variance, residual)
+            done = xp.logical_or(done, xp.logical_or(floor, good))
         return _State(
             mean=mean,
-            seen=_choose(take, seen, now.seen),
-            g=xp.where(take[..., None], g, now.g),
-            variance=variance,
+            look=look,
             residual=residual,
-            far=xp.where(take, far, now.far),
             step=step,
             gain=gain,
             taken=better,
@@ -144,36 +198,31 @@ def solve(
             done=done,
         )
 
-    mean = manifold.start(x, w) if init is None else init
-    seen, g, variance, residual, far = evaluate(mean)
-    always = xp.sum(w, axis=0) > 0
+    look, residual = evaluate(mean)
+    always = xp.logical_not(look.far < 0)
     state = _State(
         mean=mean,
-        seen=seen,
-        g=g,
-        variance=variance,
+        look=look,
         residual=residual,
-        far=far,
-        step=0.0 * g,
-        gain=0.0 * far,
+        step=0.0 * look.g,
+        gain=0.0 * look.far,
         taken=always,
         count=xp.astype(always, xp.int32),
-        done=finished(mean, variance, residual) if steps is None else xp.logical_not(always),
+        done=finished(mean, look.variance, residual) if steps is None else xp.logical_not(always),
     )
     limit = max_iter - 1 if steps is None else steps
-    loop = backend_of(x).while_loop
+    loop = backend_of(mean).while_loop
     state = _State(*loop(lambda s: xp.logical_not(xp.all(_State(*s).done)), body, state, limit))
+    seen, _, variance, far = state.look
     converged = state.done
     if steps is not None:
-        converged = xp.all(
-            is_small(manifold, state.mean, state.variance, state.residual, tol), axis=-1
-        )
+        converged = xp.all(is_small(manifold, state.mean, variance, state.residual, tol), axis=-1)
     residual = safe_sqrt(xp.sum(state.residual * state.residual, axis=-1))
     known = xp.isfinite(residual)  # otherwise no evaluation was: there is nothing to return
     mean = xp.where(known[(..., *point)], state.mean, xp.nan)
-    variance = xp.where(known[..., None], state.variance, xp.nan)
+    variance = xp.where(known[..., None], variance, xp.nan)
     result = FrechetResult(mean, variance, state.count, residual, converged)
-    return result, xp.sqrt(state.far), state.seen
+    return result, xp.sqrt(far), seen
 
 
 def _choose(take: Array, new: tuple[Array, ...], old: tuple[Array, ...]) -> tuple[Array, ...]:

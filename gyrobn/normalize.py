@@ -15,7 +15,15 @@ from gyrobn.frechet import frechet, locate
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.samples import arrange
 
-__all__ = ["Stats", "batch_stats", "denormalize", "normalize", "normalize_batch", "update_stats"]
+__all__ = [
+    "Stats",
+    "batch_stats",
+    "denormalize",
+    "merge_stats",
+    "normalize",
+    "normalize_batch",
+    "update_stats",
+]
 
 
 class Stats(NamedTuple):
@@ -77,6 +85,50 @@ def update_stats(manifold: GyroSpace, running: Stats, batch: Stats, rate: float 
     """
     mean = manifold.geodesic(running.mean, batch.mean, rate)
     return Stats(manifold.project(mean), running.var + rate * (batch.var - running.var))
+
+
+def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | float) -> Stats:
+    r"""Put the statistics of two sets of samples together.
+
+    .. math:: \mu = \mu_1 \oplus (\eta \odot (\ominus\mu_1 \oplus \mu_2)), \qquad
+              v^2 = (1-\eta) v_1^2 + \eta v_2^2 + \eta(1-\eta)\, d^2(\mu_1, \mu_2)
+
+    The last term is what the means lie apart, a block at a time; :func:`update_stats`, which
+    forgets, leaves it out. On a flat geometry both are exact. On a curved one the mean is that of
+    the two means, and the variance is what the samples would have from there if each set were seen
+    as in flat space: never too large where the curvature is nowhere positive, never too small where
+    it is nowhere negative (and the samples are within the convexity radius).
+
+    Parameters
+    ----------
+    manifold
+        The geometry.
+    first, second
+        The statistics of the two sets.
+    rate
+        The share :math:`\eta` of the second set: its number of samples, or sum of weights, in that
+        of both. A number, or an array of the shape of the channels.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import Euclidean, batch_stats, merge_stats
+    >>> x = np.asarray([[0.0], [2.0], [4.0], [10.0]])
+    >>> one, two = (batch_stats(Euclidean(1), part) for part in (x[:1], x[1:]))
+    >>> mean, var = merge_stats(Euclidean(1), one, two, rate=3 / 4)
+    >>> float(mean[0]), round(float(var), 12), batch_stats(Euclidean(1), x)
+    (4.0, 14.0, Stats(mean=array([4.]), var=array(14.)))
+    """
+    check_floating(*first, *second)
+    several = len(manifold.blocks) > 1
+    if several and not isinstance(rate, (int, float)):
+        rate = rate[..., None]
+    c = manifold.relative_normal(first.mean, second.mean)
+    apart = manifold.by_block(c * c)
+    apart = apart if several else apart[..., 0]
+    mean = manifold.project(manifold.geodesic(first.mean, second.mean, rate))
+    between = rate * (1.0 - rate) * apart
+    return Stats(mean, first.var + rate * (second.var - first.var) + between)
 
 
 def normalize(

@@ -3,10 +3,10 @@
 import math
 
 from gyrobn.arrays import scalars_like
-from gyrobn.backends import Array, backend_of, device_of
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
 
-__all__ = ["arrange"]
+__all__ = ["arrange", "check_weights"]
 
 
 def arrange(
@@ -57,10 +57,17 @@ def arrange(
             f"{tuple(batch)}; got {shape}"
         )
     total = xp.sum(w, axis=0)
-    if not backend_of(x).hides_values(w):
-        bad = bool(xp.any(xp.logical_not(w >= 0))) or bool(xp.any(xp.logical_not(total > 0)))
-        if bad or not bool(xp.all(xp.isfinite(total))):
-            raise ValueError(
-                "weights must be finite and non-negative, with a positive sum for every channel"
-            )
+    check_weights(w, total)
     return samples, w / total
+
+
+def check_weights(weights: Array, total: Array) -> None:
+    """Refuse weights that are negative or not finite, and a sum that is not positive."""
+    xp = namespace_of(weights)
+    if backend_of(weights).hides_values(weights):
+        return
+    bad = bool(xp.any(xp.logical_not(weights >= 0))) or bool(xp.any(xp.logical_not(total > 0)))
+    if bad or not bool(xp.all(xp.isfinite(total))):
+        raise ValueError(
+            "weights must be finite and non-negative, with a positive sum for every channel"
+        )

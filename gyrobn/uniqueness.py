@@ -16,13 +16,14 @@ class FrechetWarning(UserWarning):
 
 
 def warn(
-    manifold: GyroSpace, space: GyroSpace, x: Array, result: Any, radius: Array, limit: int
+    manifold: GyroSpace, space: GyroSpace, x: Array | None, result: Any, radius: Array, limit: int
 ) -> None:
     """Say that the mean did not converge, or that there may be more than one.
 
     ``manifold`` is the geometry that the user knows, ``space`` the one in which it is computed.
+    Without samples x at hand, the largest distance from the mean has to do.
     """
-    xp = namespace_of(x)
+    xp = namespace_of(radius)
     bad = xp.logical_not(result.converged)
     if bool(xp.any(bad)):
         count = int(xp.sum(xp.astype(bad, xp.int32)))
@@ -35,6 +36,15 @@ def warn(
             stacklevel=3,
         )
     if not bool(xp.any(radius >= space.convexity_radius)):
+        return
+    if x is None:
+        warnings.warn(
+            f"the samples on {manifold!r} lie up to {float(xp.max(radius)):.3f} from their mean, "
+            f"beyond the {space.convexity_radius:.3f} within which a mean is sure to be unique: "
+            "another mean may fit as well",
+            FrechetWarning,
+            stacklevel=4,
+        )
         return
     for known, part, samples, mean in _leaves(manifold, space, x, result.mean):
         if part.convexity_radius == float("inf"):

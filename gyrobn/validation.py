@@ -9,16 +9,23 @@ from typing import Any
 
 import array_api_compat as compat
 import numpy as np
+from sklearn.utils import check_array
+from sklearn.utils.validation import validate_data
 
-from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.chunks import Chunks, is_streamed
 from gyrobn.domains import UNSEEN, domain_stats
 from gyrobn.frechet import FrechetResult, frechet
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import REGISTRY
+from gyrobn.normalize import Stats
 
 __all__ = [
     "affine_for",
+    "as_array",
     "check_given",
+    "check_kind",
+    "check_output",
     "check_policy",
     "check_unseen",
     "describe",
@@ -30,8 +37,52 @@ __all__ = [
     "like",
     "on_manifold",
     "reason",
+    "weight_sums",
     "weights_for",
 ]
+
+
+def as_array(estimator: Any, X: Any, method: str) -> Array:
+    """Return X as an array, after checking all that does not depend on values."""
+    given, fitted = X, hasattr(estimator, "mean_") and method != "fit"
+    if is_streamed(X) and not hasattr(X, "shape"):
+        raise TypeError(
+            f"GyroBN.{method}() returns one array, and takes one: of chunks, "
+            "GyroBN.transform_chunks() returns chunks"
+        )
+    if not compat.is_array_api_obj(X) or compat.is_numpy_array(X):
+        options = {"dtype": [np.float64, np.float32], "allow_nd": True, "input_name": "X"}
+        # NaN and infinity are looked for later, to say where they are
+        X = check_array(X, ensure_all_finite=False, estimator=estimator, **options)
+    xp = namespace_of(X)
+    if X.dtype not in (xp.float32, xp.float64):
+        raise TypeError(
+            f"GyroBN takes float32 and float64 arrays of {library(X)}, got {X.dtype}: "
+            "convert X first, for example with xp.astype(X, xp.float32)"
+        )
+    shape = tuple(X.shape)
+    if len(shape) < 2 or 0 in shape:
+        raise ValueError(
+            f"expected X of shape (N, *channels, *point_shape), no length 0, got {shape}"
+        )
+    if fitted:
+        got, wanted = ((library(a), device_of(a)) for a in (X, estimator.mean_))
+        if got != wanted:
+            raise ValueError(
+                f"Inputs passed to GyroBN.{method}() must use the same namespace and the same "
+                f"device as those passed to fit(): got {got[0]} (device {got[1]}), fitted to "
+                f"{wanted[0]} (device {wanted[1]}); convert X, or fit to arrays like X"
+            )
+        seen = tuple(estimator.mean_.shape)[0 if estimator.domains_ is None else 1 :]
+        table = method != "inverse_transform" and len(shape) == 2 and len(seen) == 1
+        if shape[1:] != seen and not table:  # of a table, scikit-learn says it below
+            raise ValueError(
+                f"GyroBN.{method}() expects samples of shape {seen}, as fit() saw them, "
+                f"got X of shape {shape}"
+            )
+    if method != "inverse_transform":  # whose input need not carry the names of the columns
+        validate_data(estimator, given, reset=not fitted, skip_check_array=True)
+    return X
 
 
 def geometry_for(manifold: GyroSpace | str, shape: tuple[int, ...]) -> GyroSpace:
@@ -56,8 +107,13 @@ def geometry_for(manifold: GyroSpace | str, shape: tuple[int, ...]) -> GyroSpace
     return manifold
 
 
-def on_manifold(manifold: GyroSpace, x: Array, name: str = "X", project: bool = False) -> Array:
-    """Return ``x`` with all its points on the manifold, or say which one is not."""
+def on_manifold(
+    manifold: GyroSpace, x: Array, name: str = "X", project: bool = False, first: int = 0
+) -> Array:
+    """Return ``x`` with all its points on the manifold, or say which one is not.
+
+    ``first`` is the number of the first sample, where x is a chunk of many.
+    """
     xp = namespace_of(x)
     advice = "on_invalid='project' moves such samples onto it"
     if name != "X":
@@ -70,7 +126,7 @@ def on_manifold(manifold: GyroSpace, x: Array, name: str = "X", project: bool = 
             return x
         finite = xp.all(xp.isfinite(x), axis=tuple(range(-len(manifold.point_shape), 0)))
         if not bool(xp.all(finite)):
-            what, i = describe(finite)
+            what, i = describe(finite, first)
             kind = "NaN" if bool(xp.any(xp.isnan(x[(*i, ...)]))) else "inf"
             raise ValueError(f"{name} has {kind} in {what}: drop or impute NaN and inf first")
         if project:
@@ -80,7 +136,7 @@ def on_manifold(manifold: GyroSpace, x: Array, name: str = "X", project: bool = 
             if bool(xp.all(good)):
                 return x
             advice = "it could not be projected either"
-        what, i = describe(good)
+        what, i = describe(good, first)
         off = float(manifold.violation(x)[i])
     raise ValueError(f"{name} is off {manifold!r} by {off:.3g} in {what}: {advice}")
 
@@ -109,12 +165,14 @@ def affine_for(manifold: GyroSpace, X: Array, bias: Any, scale: Any) -> tuple[An
     return on_manifold(manifold, bias, "bias"), factor
 
 
-def weights_for(manifold: GyroSpace, X: Array, weights: Any) -> Array | None:
-    """Return the weights of the samples, not all zero; their signs are looked at with the mean."""
+def weights_for(batch: tuple[int, ...], X: Array, weights: Any) -> Array | None:
+    """Return the weights of the samples, not all zero; their signs are looked at with the mean.
+
+    ``batch`` is the shape of all samples, (N, *channels), and ``X`` some of them.
+    """
     if weights is None:
         return None
     w = like(weights, X)
-    batch = tuple(X.shape[: X.ndim - len(manifold.point_shape)])
     if tuple(w.shape) not in (batch[:1], batch):
         raise ValueError(
             f"weights must have the shape of the samples, {batch[:1]}, or of the whole batch, "
@@ -125,19 +183,29 @@ def weights_for(manifold: GyroSpace, X: Array, weights: Any) -> Array | None:
     return w
 
 
+def weight_sums(
+    batch: tuple[int, ...], mean: Array, places: dict[Any, Any] | None, weights: Array | None
+) -> Array:
+    """Return how much all samples weigh, or those of each domain, a channel at a time."""
+    w = np.ones(batch[0]) if weights is None else host(weights)
+    w = np.broadcast_to(w.reshape(*w.shape, *(1,) * (len(batch) - w.ndim)), batch)
+    if places is None:
+        return like(w.sum(axis=0), mean)
+    return like(np.stack([w[at].sum(axis=0) for at in places.values()]), mean)
+
+
 def found_for(
     manifold: GyroSpace,
-    X: Array,
+    X: Array | Chunks,
     places: dict[Any, Any] | None,
     weights: Array | None,
     method: str,
     **options: Any,
 ) -> FrechetResult:
     """Return mean and variance of the samples, or of each domain, or say why there is none."""
-    xp = namespace_of(X)
     for label, at in (places or {}).items():
         some = at if weights is None else at[host(weights)[at].reshape(len(at), -1).any(1)]
-        if len(some) < 2:
+        if len(some) < 2 and method != "partial_fit":  # to which more may come
             raise ValueError(
                 f"GyroBN.{method}() needs at least 2 samples of a domain (with a weight other "
                 f"than 0) to find its variance, got {len(some)} of domain {label!r}: give more, "
@@ -148,7 +216,8 @@ def found_for(
             found = frechet(manifold, X, weights, **options)
         else:
             found = domain_stats(manifold, X, list(places.values()), weights, **options)
-    if backend_of(X).hides_values(found.mean):
+    xp = namespace_of(found.mean)
+    if backend_of(found.mean).hides_values(found.mean):
         return found
     good = xp.isfinite(found.variance)
     good = good if len(manifold.blocks) == 1 else xp.all(good, axis=-1)
@@ -157,8 +226,38 @@ def found_for(
         which = "these samples"
         if places is not None:
             which = f"domain {list(places)[describe(good)[1][0]]!r}"
-        raise ValueError(f"GyroBN.{method}() finds no mean of {which}. {reason(manifold, X)}")
+        raise ValueError(
+            f"GyroBN.{method}() finds no mean of {which}. {reason(manifold, found.mean)}"
+        )
     return found
+
+
+def check_output(
+    manifold: GyroSpace,
+    X: Array,
+    out: Array,
+    stats: Sequence[Stats],
+    places: Sequence[Any] | None,
+    bias: Array | None,
+    method: str,
+    first: int,
+) -> None:
+    """Refuse an output that is not on the manifold, and say for which sample."""
+    xp = namespace_of(X)
+    good = manifold.contains(out)
+    if bool(xp.all(good)):
+        return
+    what, i = describe(good, first)
+    k = 0 if places is None else next(k for k, at in enumerate(places) if i[0] in at)
+    target = xp.broadcast_to(manifold.origin(X) if bias is None else bias, X.shape[1:])
+    x, m, b = X[(*i, ...)], *(a[(*i[1:], ...)] for a in (stats[k].mean, target))
+    c, name = (b, "bias") if method == "inverse_transform" else (m, "mean")
+    raise ValueError(
+        f"GyroBN.{method}() finds no point of {manifold!r} for {what}, at distance "
+        f"{float(manifold.dist(c, x)):.4g} from the {name}; from the identity, the mean "
+        f"is at {float(manifold.norm(m)):.4g}, the bias at {float(manifold.norm(b)):.4g}. "
+        + reason(manifold, X)
+    )
 
 
 def check_policy(unseen: str, adapt_rate: float) -> None:
@@ -183,11 +282,19 @@ def check_given(known: Any, domains: Any, method: str) -> None:
         )
 
 
+def check_kind(known: Any, labels: Any) -> None:
+    """Refuse strings where the labels of domains were integers, and the other way round."""
+    if (labels.dtype.kind == "U") != (known.dtype.kind == "U"):
+        raise ValueError(
+            f"fit() saw domains {_listed(known)}, and now come {_listed(np.unique(labels))}: give "
+            "labels of the same kind, integers or strings, to both"
+        )
+
+
 def check_unseen(known: Any, labels: Any, new: list[Any], unseen: str, method: str) -> None:
     """Say so where nothing can be done with domains that fit did not see."""
     saw = f"fit() did not see domain {_listed(new)} (it saw {_listed(known)})"
-    if (labels.dtype.kind == "U") != (known.dtype.kind == "U"):
-        raise ValueError(f"{saw}: give labels of the same kind, integers or strings, to both")
+    check_kind(known, labels)
     if method == "inverse_transform":
         raise ValueError(
             f"{saw}, so GyroBN.inverse_transform() cannot know from where its samples came (what "
@@ -254,15 +361,19 @@ def library(x: Array) -> str:
     return str(namespace_of(x).__name__).removeprefix("array_api_compat.").split(".")[0]
 
 
-def describe(good: Array) -> tuple[str, tuple[int, ...]]:
-    """Say how many entries are not good and which is the first; also return its index."""
+def describe(good: Array, first: int = 0) -> tuple[str, tuple[int, ...]]:
+    """Say how many entries are not good and which is the first; also return its index.
+
+    In the text the samples are numbered from ``first`` on.
+    """
     xp = namespace_of(good)
     bad = xp.astype(xp.reshape(xp.logical_not(good), (-1,)), xp.int32)
     i = tuple(int(k) for k in np.unravel_index(int(xp.argmax(bad)), tuple(good.shape)))
     if not i:
         return "its one point", i
     what = f"{int(xp.sum(bad))} of {bad.shape[0]} samples, the first at index "
-    return what + str(i[0] if len(i) == 1 else i), i
+    shown = (first + i[0], *i[1:])
+    return what + str(shown[0] if len(i) == 1 else shown), i
 
 
 def reason(manifold: GyroSpace, x: Array) -> str:

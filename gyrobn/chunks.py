@@ -1,0 +1,230 @@
+"""Samples that are read a chunk at a time, as often as they are needed: more than memory holds."""
+
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any
+
+import array_api_compat as compat
+import numpy as np
+
+from gyrobn.backends import Array, device_of, namespace_of
+
+__all__ = ["Chunks", "is_streamed", "take"]
+
+BYTES = 2**23
+"""Size of a chunk, where none is given. What is computed of it takes about ten times as much."""
+
+Rows = Any
+"""Numbers of the samples of a chunk, a NumPy array of integers."""
+
+
+class Chunks:
+    """Samples of shape (N, *channels, *point_shape), read a chunk at a time, as often as wanted.
+
+    ``GyroBN.fit``, ``GyroBN.transform_chunks``, :func:`~gyrobn.frechet` and
+    :func:`~gyrobn.batch_stats` take them in place of an array.
+
+    Parameters
+    ----------
+    source
+        An array on disk (``np.load(path, mmap_mode="r")``, a zarr array, an h5py dataset: anything
+        with a shape, a dtype and slices); or an iterable of arrays that can be iterated again; or a
+        function that returns an iterator over arrays, a new one at each call.
+    size
+        Samples in a chunk of an array on disk; as many as have 8 MB by default.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import Chunks, PoincareBall, frechet
+    >>> M = PoincareBall(2)
+    >>> x = M.random(1000, rng=0)
+    >>> chunks = Chunks(lambda: (x[i : i + 100] for i in range(0, 1000, 100)))
+    >>> bool(np.allclose(frechet(M, chunks).mean, frechet(M, x).mean, rtol=0, atol=1e-14))
+    True
+    """
+
+    def __init__(self, source: Any, size: int | None = None) -> None:
+        self._source: _Sliced | _Iterated
+        if hasattr(source, "shape") and hasattr(source, "__getitem__"):
+            self._source = _Sliced(source, size)
+        elif size is not None:
+            raise ValueError(
+                "size is for arrays on disk: an iterable and a function choose their own chunks"
+            )
+        else:
+            self._source = _Iterated(source)
+        self._each: tuple[Callable[[Array, Rows], Array], ...] = ()
+        self._at: Rows | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return self.total if self._at is None else len(self._at)
+
+    @property
+    def total(self) -> int:
+        """The number of all samples, where only some were selected.
+
+        That of an iterable takes a pass over it, once.
+        """
+        if self._source.count is None:
+            for _ in self._source.read():
+                pass
+        return self._source.count or 0
+
+    def __iter__(self) -> Iterator[Array]:
+        for _, x in self.numbered():
+            yield x
+
+    def numbered(self) -> Iterator[tuple[Rows, Array]]:
+        """Yield the chunks, each after the numbers of its samples."""
+        for start, x in self._source.read(self._wanted):
+            first, rows = start, np.arange(start, start + x.shape[0])
+            for function in self._each:
+                x = function(x, rows)
+            if self._at is not None:
+                low, high = np.searchsorted(self._at, (first, first + len(rows)))
+                rows = self._at[low:high]
+                x = take(x, rows - first)
+            if len(rows):
+                yield rows, x
+
+    def map(self, function: Callable[[Array, Rows], Array]) -> "Chunks":
+        """Return the chunks, changed by a function of a chunk and the numbers of its samples."""
+        return self._with(_each=(*self._each, function))
+
+    def select(self, at: Rows) -> "Chunks":
+        """Return some of the samples, by their sorted numbers; other chunks need not be read."""
+        return self._with(_at=at)
+
+    def _wanted(self, start: int, stop: int) -> bool:
+        if self._at is None:
+            return True
+        low, high = np.searchsorted(self._at, (start, stop))
+        return bool(low < high)
+
+    def _with(self, **changes: Any) -> "Chunks":
+        other = object.__new__(Chunks)
+        other.__dict__.update(self.__dict__, **changes)
+        return other
+
+
+def is_streamed(x: Any) -> bool:
+    """Tell whether samples come a chunk at a time: from a disk, or an iterable that is no array.
+
+    >>> import numpy as np
+    >>> is_streamed(np.zeros((3, 2))), is_streamed([[1.0, 2.0]])
+    (False, False)
+    >>> is_streamed(map(np.asarray, [[1.0]]))
+    True
+    """
+    if isinstance(x, (Chunks, np.memmap)):
+        return True
+    if compat.is_array_api_obj(x):
+        return False
+    if all(hasattr(x, name) for name in ("shape", "dtype", "chunks")):  # zarr, h5py
+        return True
+    if any(hasattr(x, name) for name in ("__array__", "__array_interface__", "shape", "iloc")):
+        return False
+    if callable(x):
+        return not isinstance(x, type)
+    return isinstance(x, Iterable) and not isinstance(x, (str, bytes, Sequence, Mapping, Set))
+
+
+def take(x: Array, rows: Rows) -> Array:
+    """Return some of the samples of an array."""
+    xp = namespace_of(x)
+    return xp.take(x, xp.asarray(rows, device=device_of(x)), axis=0)
+
+
+def _always(start: int, stop: int) -> bool:
+    return True
+
+
+class _Sliced:
+    """An array on disk."""
+
+    def __init__(self, array: Any, size: int | None) -> None:
+        if len(array.shape) < 2 or 0 in array.shape:
+            raise ValueError(
+                "expected samples of shape (N, *channels, *point_shape), no length 0, got "
+                f"{tuple(array.shape)}"
+            )
+        if size is not None and size < 1:
+            raise ValueError(f"size must be a positive number of samples, got {size!r}")
+        self.array, self.count = array, int(array.shape[0])
+        if size is None:
+            each = np.dtype("f8").itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+            size = max(1, BYTES // each)
+            stored = getattr(array, "chunks", None)
+            if stored:  # zarr and HDF5 unpack whole chunks of theirs, which should happen once
+                size = max(stored[0], size // stored[0] * stored[0])
+        self.size = size
+        # What was read through a map stays in memory, and counts as the process's, until it is let
+        # go of. A map for copies on writing would lose what was written into it.
+        held = getattr(array, "_mmap", None)
+        frees = isinstance(held, mmap.mmap) and hasattr(held, "madvise") and array.mode != "c"
+        self.map = held if frees else None
+
+    def read(self, wanted: Callable[[int, int], bool] = _always) -> Iterator[tuple[int, Array]]:
+        """Yield chunks, each after the number of its first sample."""
+        for start in range(0, self.count, self.size):
+            stop = min(start + self.size, self.count)
+            if not wanted(start, stop):
+                continue
+            if self.map is not None:
+                x = np.array(self.array[start:stop])
+                self.map.madvise(mmap.MADV_DONTNEED)
+            elif compat.is_array_api_obj(self.array):
+                x = self.array[start:stop, ...]
+            else:
+                x = np.asarray(self.array[start:stop])
+            yield start, x
+
+
+class _Iterated:
+    """Arrays out of an iterable, or of the iterators that a function returns."""
+
+    def __init__(self, source: Any) -> None:
+        if not callable(source):
+            if not isinstance(source, Iterable):
+                raise TypeError(
+                    "Chunks needs an array on disk, an iterable of arrays, or a function that "
+                    f"returns an iterator over arrays, got {type(source).__name__}"
+                )
+            if iter(source) is source:
+                raise TypeError(
+                    f"a {type(source).__name__} can be read only once, and the mean needs several "
+                    "passes: give a function that returns a new one, "
+                    "Chunks(lambda: (... for ...)), or use partial_fit"
+                )
+        self.source = source
+        self.count: int | None = None
+
+    def read(self, wanted: Callable[[int, int], bool] = _always) -> Iterator[tuple[int, Array]]:
+        """Yield chunks, each after the number of its first sample."""
+        start, kind = 0, None
+        for i, x in enumerate(self.source() if callable(self.source) else self.source):
+            if not compat.is_array_api_obj(x) or x.ndim < 2:
+                what = f"shape {tuple(x.shape)}" if hasattr(x, "shape") else type(x).__name__
+                raise TypeError(
+                    f"chunk {i} must be an array of shape (n, *channels, *point_shape), got {what}"
+                )
+            own = (tuple(x.shape[1:]), str(x.dtype), namespace_of(x).__name__, str(device_of(x)))
+            if kind not in (None, own):
+                raise ValueError(
+                    "chunks must agree in the shape of their samples, dtype, library and device: "
+                    f"chunk 0 has {kind}, chunk {i} has {own}"
+                )
+            kind, stop = own, start + x.shape[0]
+            if stop > start and wanted(start, stop):
+                yield start, x
+            start = stop
+        if start == 0 or self.count not in (None, start):
+            before = "" if self.count is None else f", where there were {self.count} before"
+            raise ValueError(
+                f"the chunks hold {start} samples{before}: they must be the same at each reading; "
+                "of a generator, give the function that makes it"
+            )
+        self.count = start

@@ -1,0 +1,138 @@
+"""How the estimator learns: what it finds in samples, by domain, and how more add to it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.chunks import Chunks, is_streamed
+from gyrobn.domains import places_of
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.normalize import Stats, merge_stats
+from gyrobn.validation import (
+    affine_for,
+    as_array,
+    check_given,
+    check_kind,
+    check_policy,
+    found_for,
+    geometry_for,
+    labels_for,
+    on_manifold,
+    weight_sums,
+    weights_for,
+)
+
+__all__ = ["Fitted", "by_label", "find", "merge", "stacked"]
+
+
+class Fitted(NamedTuple):
+    """What is known of some samples; of those of several domains with a leading axis."""
+
+    mean: Array
+    var: Array
+    weight: Array
+    """Sum of the weights, shape (*channels,)."""
+    iterations: Array
+    converged: Array
+
+
+def by_label(labels: Any, fitted: Fitted) -> dict[Any, Fitted]:
+    """Return what is known of each domain; of all samples, by the label None, without domains."""
+    if labels is None:
+        return {None: fitted}
+    return {d: Fitted(*(a[k, ...] for a in fitted)) for k, d in enumerate(labels.tolist())}
+
+
+def stacked(known: dict[Any, Fitted]) -> tuple[Any, Fitted]:
+    """Undo :func:`by_label`, the domains in order."""
+    if None in known:
+        return None, known[None]
+    labels = sorted(known)
+    xp = namespace_of(known[labels[0]].mean)
+    rows = zip(*(known[d] for d in labels), strict=True)
+    return np.asarray(labels), Fitted(*(xp.stack(list(row)) for row in rows))
+
+
+def merge(manifold: GyroSpace, old: Fitted, new: Fitted) -> Fitted:
+    """Put samples together, each counted by its weight, in the dtype of the old ones.
+
+    The search of the mean that is told of is that of the new samples.
+    """
+    xp = namespace_of(old.mean)
+    if not bool(xp.all(old.weight > 0)):
+        raise ValueError(
+            "partial_fit() weighs new samples against those before, and statistics that come from "
+            "a layer do not tell how many those were: set bn.weight_sum_ to what they should count "
+            "as, or fit() anew"
+        )
+    mean, var, weight = (xp.astype(a, old.mean.dtype, copy=False) for a in new[:3])
+    total = old.weight + weight
+    stats = merge_stats(manifold, Stats(old.mean, old.var), Stats(mean, var), weight / total)
+    return Fitted(*stats, total, new.iterations, new.converged)
+
+
+def find(
+    estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str
+) -> tuple[GyroSpace, dict[Any, Fitted], int]:
+    """Return the geometry, what is to be known of each domain, and the number of samples."""
+    if estimator.on_invalid not in ("raise", "project"):
+        raise ValueError(f"on_invalid must be 'raise' or 'project', got {estimator.on_invalid!r}")
+    if not 0 <= estimator.eps < float("inf"):
+        raise ValueError(f"eps must be finite and not negative, got {estimator.eps!r}")
+    check_policy(estimator.unseen, estimator.adapt_rate)
+    more = method == "partial_fit" and hasattr(estimator, "mean_")
+    if more:
+        check_given(estimator.domains_, domains, method)
+    raw = None
+    if is_streamed(X):
+        raw = X if isinstance(X, Chunks) else Chunks(X)
+        X = next(iter(raw))
+    X = as_array(estimator, X, method)
+    if backend_of(X).hides_values(X):
+        raise TypeError(
+            f"GyroBN.{method}() keeps what it finds, which in a traced function has no value: "
+            "call it outside, or use gyrobn.batch_stats and gyrobn.normalize"
+        )
+    manifold = estimator.manifold_ if more else geometry_for(estimator.manifold, tuple(X.shape))
+    affine_for(manifold, X, estimator.bias, estimator.scale)
+    if raw is None:
+        samples, count = _ready(estimator, X, manifold), int(X.shape[0])
+    else:
+        samples, count = raw.map(_ready_once(estimator, manifold, method)), raw.count
+    batch = (count, *X.shape[1 : X.ndim - len(manifold.point_shape)])
+    weights = weights_for(batch, X, sample_weight)
+    labels = places = None
+    if domains is not None:
+        labels = labels_for(domains, count)
+        places = places_of(labels)
+        if more:
+            check_kind(estimator.domains_, labels)
+        labels = np.asarray(list(places), dtype=labels.dtype)
+    options = {"tol": estimator.tol, "max_iter": estimator.max_iter}
+    found = found_for(manifold, samples, places, weights, method, **options)
+    total = weight_sums(batch, found.mean, places, weights)
+    fitted = Fitted(found.mean, found.variance, total, found.iterations, found.converged)
+    return manifold, by_label(labels, fitted), count
+
+
+def _ready(estimator: Any, X: Array, manifold: GyroSpace, first: int = 0) -> Array:
+    """Return samples, numbered from ``first`` on, as the mean may see them."""
+    project = estimator.on_invalid == "project"
+    return on_manifold(manifold, backend_of(X).stop_gradient(X), project=project, first=first)
+
+
+def _ready_once(estimator: Any, manifold: GyroSpace, method: str) -> Callable[[Array, Any], Array]:
+    """Return the same for chunks, of which those that were good are not looked at again."""
+    good: set[int] = set()
+
+    def ready(x: Array, rows: Any) -> Array:
+        x, first = as_array(estimator, x, method), int(rows[0])
+        if first in good and estimator.on_invalid == "raise":
+            return backend_of(x).stop_gradient(x)
+        x = _ready(estimator, x, manifold, first)
+        good.add(first)
+        return x
+
+    return ready

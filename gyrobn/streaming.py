@@ -1,0 +1,163 @@
+r"""The mean of more samples than memory holds, exactly, by the same loop.
+
+Each evaluation is a pass over all chunks, and sums
+
+.. math:: g = \sum_i w_i c_i, \qquad v^2 = \sum_i w_i \|c_i\|^2, \qquad
+          c_i = \operatorname{Log}_e(\ominus\mu \oplus x_i)
+
+with the rounding errors of the sums carried along. Only the Hessian, which decides how fast the
+loop arrives and not where, is that of some samples that are kept in memory, drawn by lot; and from
+their mean the loop starts.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gyrobn.arrays import scalars_like
+from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.chunks import BYTES, Chunks, Rows, take
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.hessian import DENSE
+from gyrobn.newton import FrechetResult, Held, Look, Samples, solve
+from gyrobn.samples import check_weights
+
+__all__ = ["search"]
+
+MOST = 8192
+"""How many samples are kept in memory at most."""
+
+
+def search(
+    manifold: GyroSpace,
+    chunks: Chunks,
+    weights: Array | None,
+    tol: float | None,
+    max_iter: int,
+    init: Array | None,
+) -> tuple[FrechetResult, Array]:
+    """Run the loop in the space inside a manifold, and also return the largest distance."""
+    if weights is not None and weights.shape[0] != chunks.total:
+        raise ValueError(f"there are {chunks.total} samples and {weights.shape[0]} weights")
+    kept, total = _draw(manifold, chunks, weights)
+
+    def read() -> Iterator[tuple[Array, Array]]:
+        for rows, x in chunks.numbered():
+            w = _weights(manifold, x, rows, weights)
+            yield manifold.to_inside(x), w / total
+
+    resident = Held(manifold.to_inside(kept.x), kept.w)
+    start = None if init is None else manifold.to_inside(init)
+    samples = Streamed(read, resident)
+    found, radius, _ = solve(manifold.inside, samples, tol, max_iter, start, None)
+    return found, radius
+
+
+class Streamed:
+    """Samples that are read anew at each look, a chunk at a time; some are held besides."""
+
+    def __init__(self, read: Callable[[], Iterator[tuple[Array, Array]]], held: Held) -> None:
+        self.read, self.held = read, held
+
+    def parts(self, manifold: GyroSpace) -> list[tuple[GyroSpace, Samples]]:
+        """Return the factors of a product, each with its part of the samples."""
+        pieces = manifold.parts(self.held.x)
+        if len(pieces) == 1:
+            return [(manifold, self)]
+
+        def part(k: int) -> Samples:
+            def read() -> Iterator[tuple[Array, Array]]:
+                for x, w in self.read():
+                    yield manifold.parts(x)[k][1], w
+
+            return Streamed(read, Held(pieces[k][1], self.held.w))
+
+        return [(space, part(k)) for k, (space, _) in enumerate(pieces)]
+
+    def start(self, manifold: GyroSpace) -> Array:
+        """Return the mean of the samples that are held, to a few digits."""
+        return solve(manifold, self.held, 1e-3, 64, None, None)[0].mean
+
+    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+        """Return the sums over all chunks."""
+        xp = namespace_of(mean)
+        g, variance, far = _Sum(), _Sum(), None
+        for x, w in self.read():
+            _, own, square, reach = Held(x, w).look(manifold, mean)
+            g.add(own)
+            variance.add(square)
+            far = reach if far is None else xp.maximum(far, reach)
+        return Look((), g.total, variance.total, far)
+
+    def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
+        """Return the Newton step with the Hessian of the samples that are held."""
+        x, w = self.held
+        return manifold.centred(mean, x).hessian(w).solve(now.g, accuracy)
+
+
+class _Sum:
+    """A sum, with the rounding error of each addition given to the next one (Kahan)."""
+
+    total: Array = None
+    lost: Array = 0.0
+
+    def add(self, x: Array) -> None:
+        if self.total is None:
+            self.total = x
+            return
+        old, more = self.total, x + self.lost
+        self.total = old + more
+        part = self.total - old
+        self.lost = (old - (self.total - part)) + (more - part)
+
+
+def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[Held, Array]:
+    """Return samples drawn by lot, with their weights, and the sum of all weights.
+
+    Each sample draws a number, and those with the lowest stay.
+    """
+    rng = np.random.default_rng(0)
+    total = _Sum()
+    columns = manifold.dim if manifold.dim <= DENSE else 8  # that the Hessian meets at a time
+    kept: tuple[Any, Array, Array] | None = None
+    for rows, x in chunks.numbered():
+        xp = manifold._namespace(x)
+        w = _weights(manifold, x, rows, weights)
+        check_weights(w, xp.sum(w, axis=0) + 1.0)  # a chunk may weigh nothing
+        total.add(xp.sum(w, axis=0))
+        most = min(MOST, max(64, 16 * BYTES // (8 * math.prod(x.shape[1:]) * columns)))
+        drawn = rng.random(len(rows))
+        if kept is not None:
+            lucky = (
+                np.flatnonzero(drawn < kept[0].max()) if len(kept[0]) == most else rows - rows[0]
+            )
+            drawn = np.concatenate([kept[0], drawn[lucky]])
+            x = xp.concat([kept[1], take(x, lucky)])
+            w = xp.concat([kept[2], take(w, lucky)])
+        stay = np.argsort(drawn, kind="stable")[:most]
+        kept = drawn[stay], take(x, stay), take(w, stay)
+    if kept is None:
+        raise ValueError("an empty batch has no mean: there are no samples")
+    _, x, w = kept
+    check_weights(w, total.total)
+    share = xp.sum(w, axis=0)
+    # where none of them has a weight, one is as good as another
+    w = xp.where(share > 0, w / xp.where(share > 0, share, 1.0), 1.0 / w.shape[0])
+    return Held(x, w), total.total
+
+
+def _weights(manifold: GyroSpace, x: Array, rows: Rows, weights: Array | None) -> Array:
+    """Return the weights of a chunk, shape (n, *channels)."""
+    xp = namespace_of(x)
+    batch = tuple(x.shape[: x.ndim - len(manifold.point_shape)])
+    if weights is None:
+        return xp.ones(batch, dtype=x.dtype, device=device_of(x))
+    w = take(scalars_like(weights, x), rows)
+    if tuple(w.shape) not in (batch[:1], batch):
+        raise ValueError(
+            f"weights must have the shape of the samples, (N,), or of the whole batch, "
+            f"(N, {', '.join(map(str, batch[1:]))}); got {tuple(weights.shape)}"
+        )
+    return xp.broadcast_to(w[(..., *(None,) * (len(batch) - w.ndim))], batch)
