@@ -1,14 +1,16 @@
 r"""``gyrobn demo``: normalise points on every geometry, on NumPy, and show that the theorem holds.
 
-Each geometry of the registry gets points around a centre, :math:`x_i = \gamma \oplus
-\operatorname{Exp}_e(c_i)`, with the same normal coordinates up to size, so that the models of one
-space show one and the same cloud. After GyroBN with bias :math:`\beta` and scale s, their mean must
-be :math:`\beta` and their variance :math:`s^2 v^2/(v^2+\epsilon)`.
+After GyroBN with bias :math:`\beta` and scale s, the mean of the output must be :math:`\beta` and
+its variance :math:`s^2 v^2/(v^2+\epsilon)`.
+
+First on generated points: each geometry of the registry gets a cloud around a centre,
+:math:`x_i = \gamma \oplus \operatorname{Exp}_e(c_i)`, with the same normal coordinates up to size,
+so that the models of one space show one and the same cloud. Then on data that come with
+scikit-learn, where the target is the identity.
 """
 
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,21 +18,34 @@ import numpy as np
 
 from gyrobn.frechet import frechet
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.manifolds import REGISTRY
+from gyrobn.manifolds import REGISTRY, SPD, Correlation, Grassmannian, covariance_to_correlation
 from gyrobn.normalize import Stats, normalize
-from gyrobn.plot import Panel, can_plot, plot_overview
+from gyrobn.plot import Panel, plot_overview
+from gyrobn.plot.canvas import name_of
+from gyrobn.progress import Progress
 
-__all__ = ["EPS", "Row", "demonstrate", "run", "table"]
+__all__ = ["EPS", "FIGURE", "REAL", "Row", "demonstrate", "demonstrate_real", "run", "table"]
 
 EPS = 1e-5
 r"""The :math:`\epsilon` that the demo gives to :func:`~gyrobn.normalize`."""
+
+FIGURE = (
+    "grassmannian",
+    "poincare_ball",
+    "projected_hypersphere",
+    "hyperboloid",
+    "sphere",
+    "klein",
+    "correlation",
+)
+"""The geometries in the figure, as in that of the paper."""
 
 
 class Row(NamedTuple):
     """What happened on one geometry: one line of the table, and the points for the figure."""
 
     name: str
-    """Name in the registry."""
+    """Name in the registry, or of the data."""
     manifold: GyroSpace
     scale: float
     """Standard deviation s that was asked for."""
@@ -70,14 +85,96 @@ def demonstrate(name: str, samples: int = 200, seed: int = 0) -> Row:
     (True, True)
     """
     examples = REGISTRY[name].examples()
+    if name == "grassmannian":  # lines, which can be drawn
+        examples = Grassmannian(3, 1), *examples
     manifold = next((m for m in examples if m.dim == 2), examples[0])
-    # small enough to keep data of positive curvature in a hemisphere, where its mean is unique
+    # small enough to keep data of positive curvature in a ball where its mean is unique
     size = min(1.2, 0.5 * manifold.convexity_radius)
-    scale = round(0.42 * size, 1)
+    distance = min(1.2, manifold.convexity_radius)
     cloud = manifold.random(samples, rng=seed, spread=0.3 * size)
-    x = manifold.add(_polar(manifold, size, 2.8), cloud)
-    target = _polar(manifold, 0.5 * size, -1.0)
+    x = manifold.add(_polar(manifold, distance, 2.8), cloud)
+    target = _polar(manifold, 0.5 * distance, -1.0)
+    return _normalised(name, manifold, x, target, round(0.42 * size, 1))
 
+
+def demonstrate_real(name: str, seed: int = 0) -> Row:
+    """Normalise data that come with scikit-learn.
+
+    Parameters
+    ----------
+    name
+        One of the keys of :data:`REAL`.
+    seed
+        Seed of the choice of rows that are put together.
+
+    Examples
+    --------
+    >>> row = demonstrate_real("iris")
+    >>> row.manifold.point_shape, len(row.x)
+    ((4, 4), 150)
+    >>> row.distance_before > 1.0, row.distance_after < 1e-12
+    (True, True)
+    """
+    manifold, x, scale = REAL[name].load(np.random.default_rng(seed))
+    return _normalised(name, manifold, x, manifold.origin(x), scale)
+
+
+def table(rows: list[Row], heading: str = "geometry") -> str:
+    """Return the rows as aligned text, less than 100 columns wide, names under a heading."""
+    head = (
+        f"{'':30}{'mean to target':^16}  {'variance':^28}",
+        f"{heading:21}  {'scale':>5}  {'before':>6}  {'after':>8}  "
+        f"{'before':>8}  {'after':>8}  {'expected':>8}  {'iterations':>10}  {'time (ms)':>9}",
+    )
+    lines = [
+        f"{row.name:21}  {row.scale:5.2f}  {row.distance_before:6.4f}  {row.distance_after:8.1e}  "
+        f"{row.variance_before:8.6f}  {row.variance_after:8.6f}  {row.variance_expected:8.6f}  "
+        f"{row.iterations:10d}  {1e3 * row.seconds:9.1f}"
+        for row in rows
+    ]
+    return "\n".join([*(line.rstrip() for line in head), "-" * len(head[-1]), *lines])
+
+
+def run(output: Path, samples: int = 200, seed: int = 0) -> None:
+    """Normalise points on every geometry, print the tables and write the figure.
+
+    Without matplotlib there is no figure, and a line that says how to get it. Progress goes to
+    stderr, if that is a terminal.
+
+    Parameters
+    ----------
+    output
+        Where to write the figure; its suffix is the format.
+    samples, seed
+        As in :func:`demonstrate`.
+    """
+    rows, real = [], []
+    with Progress("demo", len(REGISTRY) + len(REAL) + 1) as bar:
+        bar.update(0)
+        for name in REGISTRY:
+            rows.append(demonstrate(name, samples, seed))
+            bar.update(len(rows))
+        for name in REAL:
+            real.append(demonstrate_real(name, seed))
+            bar.update(len(rows) + len(real))
+        try:
+            last_line = f"Figure: {_draw(rows, output)}"
+        except ImportError as error:
+            last_line = f"No figure: {error}"
+    captions = "\n".join(
+        f"{row.name:7} {name_of(row.manifold)}: {REAL[row.name].caption}" for row in real
+    )
+    print(f"Points on each geometry: {samples}. Computed with NumPy.\n\n{table(rows)}\n")
+    print("The mean must arrive at the target, and the variance at s^2 v^2 / (v^2 + eps),")
+    print(f"where s is the scale, v^2 the variance before and eps = {EPS:g}.\n")
+    print(
+        f"Data that come with scikit-learn. The target is the identity.\n\n{table(real, 'data')}\n"
+    )
+    print(f"{captions}\n\n{last_line}")
+
+
+def _normalised(name: str, manifold: GyroSpace, x: Any, target: Any, scale: float) -> Row:
+    """Normalise points and measure what came of it."""
     begin = time.perf_counter()
     before = frechet(manifold, x)
     stats = Stats(before.mean, before.variance)
@@ -103,67 +200,85 @@ def demonstrate(name: str, samples: int = 200, seed: int = 0) -> Row:
     )
 
 
-def table(rows: list[Row]) -> str:
-    """Return the rows as aligned text, less than 100 columns wide."""
-    head = (
-        f"{'':30}{'mean to target':^16}  {'variance':^28}",
-        f"{'geometry':21}  {'scale':>5}  {'before':>6}  {'after':>8}  "
-        f"{'before':>8}  {'after':>8}  {'expected':>8}  {'iterations':>10}  {'time (ms)':>9}",
-    )
-    lines = [
-        f"{row.name:21}  {row.scale:5.2f}  {row.distance_before:6.4f}  {row.distance_after:8.1e}  "
-        f"{row.variance_before:8.6f}  {row.variance_after:8.6f}  {row.variance_expected:8.6f}  "
-        f"{row.iterations:10d}  {1e3 * row.seconds:9.1f}"
-        for row in rows
-    ]
-    return "\n".join([*(line.rstrip() for line in head), "-" * len(head[-1]), *lines])
-
-
-def run(output: Path, samples: int = 200, seed: int = 0) -> None:
-    """Normalise points on every geometry, print the table and write the figure.
-
-    Without matplotlib there is no figure, and a line that says how to get it. Progress goes to
-    stderr, if that is a terminal.
-
-    Parameters
-    ----------
-    output
-        Where to write the figure; its suffix is the format.
-    samples, seed
-        As in :func:`demonstrate`.
-    """
-    rows = []
-    for i, name in enumerate(REGISTRY):
-        if sys.stderr.isatty():
-            print(f"[{i + 1}/{len(REGISTRY)}] {name}", file=sys.stderr)
-        rows.append(demonstrate(name, samples, seed))
-    print(f"Points on each geometry: {samples}. Computed with NumPy.\n\n{table(rows)}\n")
-    print("The mean must arrive at the target, and the variance at s^2 v^2 / (v^2 + eps),")
-    print(f"where s is the scale, v^2 the variance before and eps = {EPS:g}.\n")
-    title = "GyroBN: the mean goes to the target β, the variance to s²"
-    try:
-        figure = plot_overview(list(_panels(rows)), title=title)
-    except ImportError as error:
-        print(f"No figure: {error}")
-        return
-    # the format is named, or matplotlib would add a suffix to a path that has none
-    figure.savefig(output, dpi=110, format=output.suffix[1:] or "png")
-    print(f"Figure: {output}")
-
-
-def _panels(rows: list[Row]) -> Iterator[Panel]:
-    for row in rows:
-        if can_plot(row.manifold):
-            after = f"{row.distance_after:.0e}" if row.distance_after else "0"
-            caption = (
-                f"mean to target: {row.distance_before:.2f} → {after}\n"
-                f"variance: {row.variance_before:.3f} → {row.variance_after:.3f}"
-            )
-            yield Panel(row.manifold, row.x, row.y, row.target, caption=caption)
-
-
 def _polar(manifold: GyroSpace, radius: float, angle: float) -> Any:
     """Return the point at ``radius`` from the identity, in a direction of the first two axes."""
     c = np.zeros(manifold.dim)
     c[:2] = radius * np.asarray([np.cos(angle), np.sin(angle)])[: manifold.dim]
     return manifold.from_normal(c)
+
+
+def _draw(rows: list[Row], output: Path) -> Path:
+    """Write the figure, and return where."""
+    panels = []
+    for row in sorted((r for r in rows if r.name in FIGURE), key=lambda r: FIGURE.index(r.name)):
+        after = f"{row.distance_after:.0e}" if row.distance_after else "0"
+        caption = (
+            f"mean to target: {row.distance_before:.2f} → {after}\n"
+            f"variance: {row.variance_before:.3f} → {row.variance_after:.3f}"
+        )
+        panels.append(Panel(row.manifold, row.x, row.y, row.target, caption=caption))
+    figure = plot_overview(
+        panels, title="GyroBN: the mean goes to the target β, the variance to s²"
+    )
+    # the format is named, or matplotlib would add a suffix to a path that has none
+    figure.savefig(output, dpi=110, format=output.suffix[1:] or "png")
+    return output
+
+
+# ---------------------------------------------------------------------- real data
+
+
+class _Data(NamedTuple):
+    """Data of the second table."""
+
+    caption: str
+    load: Callable[[np.random.Generator], tuple[GyroSpace, Any, float]]
+    """Return geometry, points and scale."""
+
+
+def _digits(rng: np.random.Generator) -> tuple[GyroSpace, Any, float]:
+    from sklearn.datasets import load_digits
+
+    images, digit = load_digits(return_X_y=True)
+    # In the principal directions of all images the identity is the plane that holds most of them;
+    # in pixels it would be that of two corners, which are always white.
+    _, _, directions = np.linalg.svd(images, full_matrices=False)
+    sevens = (images @ directions[:16].T)[digit == 7]
+    sets = _draws(sevens, 100, 40, rng)
+    _, _, bases = np.linalg.svd(sets, full_matrices=False)
+    return Grassmannian(16, 2), np.swapaxes(bases[:, :2], -1, -2), 0.3
+
+
+def _wine(rng: np.random.Generator) -> tuple[GyroSpace, Any, float]:
+    from sklearn.datasets import load_wine
+
+    wines, cultivar = load_wine(return_X_y=True)
+    sets = [_draws(wines[cultivar == k], 50, 40, rng) for k in range(3)]
+    return Correlation(13), covariance_to_correlation(_covariances(np.concatenate(sets))), 1.0
+
+
+def _iris(rng: np.random.Generator) -> tuple[GyroSpace, Any, float]:
+    from sklearn.datasets import load_iris
+
+    flowers, species = load_iris(return_X_y=True)
+    sets = [_draws(flowers[species == k], 50, 25, rng) for k in range(3)]
+    return SPD(4), _covariances(np.concatenate(sets)), 1.0
+
+
+def _draws(rows: Any, sets: int, size: int, rng: np.random.Generator) -> Any:
+    """Return so many sets of rows, each drawn without replacement."""
+    return np.stack([rng.permutation(rows)[:size] for _ in range(sets)])
+
+
+def _covariances(sets: Any) -> Any:
+    """Return the covariance matrix of each set of rows."""
+    centred = sets - sets.mean(axis=1, keepdims=True)
+    return np.swapaxes(centred, -1, -2) @ centred / (sets.shape[1] - 1)
+
+
+REAL: dict[str, _Data] = {
+    "digits": _Data("100 sets of 40 images of a 7, the plane that holds most of each", _digits),
+    "wine": _Data("correlations of 13 measurements, 3 x 50 sets of 40 wines of a cultivar", _wine),
+    "iris": _Data("covariances of 4 lengths, 3 x 50 sets of 25 flowers of a species", _iris),
+}
+"""Data that come with scikit-learn, by name."""

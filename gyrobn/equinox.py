@@ -4,14 +4,14 @@ The mathematics is in :mod:`gyrobn.normalize`.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.jax_layers import first_learnt, first_stats, forward, settings_of
+from gyrobn.jax_layers import dtype_for, first_learnt, first_stats, forward, settings_of, start
 from gyrobn.layers import Learnt, Settings
 from gyrobn.normalize import Stats
 
@@ -152,6 +152,63 @@ class GyroBN(eqx.nn.StatefulLayer):
     def manifold(self) -> GyroSpace:
         """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
         return self.settings.manifold(self.raw_curvature)
+
+    @classmethod
+    def from_estimator(
+        cls, bn: Any, *, dtype: Any = None, **options: Any
+    ) -> tuple[Self, eqx.nn.State]:
+        """Return a layer that does in inference what a fitted :class:`gyrobn.GyroBN` does.
+
+        Parameters
+        ----------
+        bn
+            The estimator, fitted without domains.
+        dtype
+            As in the layer; that of the statistics by default, as far as JAX is set to it.
+        **options
+            Other arguments of the layer; eps, tol and max_iter are the estimator's by default.
+
+        Returns
+        -------
+        layer, state
+            As from ``equinox.nn.make_with_state``.
+        """
+        from gyrobn.conversion import fitted
+
+        model = fitted(bn)
+        given = {"eps": model.eps, "tol": model.tol, "max_iter": model.max_iter}
+        dtype = dtype_for(model, dtype)
+        layer, state = eqx.nn.make_with_state(cls)(
+            model.geometry, model.channels, dtype=dtype, **given | options
+        )
+        has = layer.bias is not None, layer.scale is not None
+        learnt, stats = start(layer.settings, model, *has, dtype)
+        layer = eqx.tree_at(
+            lambda own: (own.bias, own.scale),
+            layer,
+            (learnt.bias, learnt.scale),
+            is_leaf=lambda leaf: leaf is None,
+        )
+        return layer, state.set(layer.stats, stats)
+
+    def to_estimator(self, state: eqx.nn.State, *, like: Any = None) -> Any:
+        """Return a fitted :class:`gyrobn.GyroBN` that does what this layer does in inference.
+
+        The running statistics become its mean and variance, the bias a point, a learnt curvature a
+        number. A layer does not count samples: ``n_samples_seen_`` and ``weight_sum_`` are zero,
+        ``n_iter_`` too, and ``converged_`` is False. The estimator can be saved, with ``save``.
+
+        Parameters
+        ----------
+        state
+            Holds the running statistics.
+        like
+            An array whose library, dtype and device the statistics get; NumPy by default.
+        """
+        from gyrobn.conversion import layer_to_estimator
+
+        learnt = Learnt(self.bias, self.scale, self.raw_curvature)
+        return layer_to_estimator(self.settings, learnt, state.get(self.stats), like)
 
     def __call__(
         self,

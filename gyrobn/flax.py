@@ -4,14 +4,14 @@ It keeps the habits of ``flax.nnx.BatchNorm``; the mathematics is in :mod:`gyrob
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.jax_layers import first_learnt, first_stats, forward, settings_of
+from gyrobn.jax_layers import dtype_for, first_learnt, first_stats, forward, settings_of, start
 from gyrobn.layers import Learnt
 from gyrobn.normalize import Stats
 
@@ -145,6 +145,49 @@ class GyroBN(nnx.Module):
     def manifold(self) -> GyroSpace:
         """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
         return self.settings.manifold(_value(self.raw_curvature))
+
+    @classmethod
+    def from_estimator(cls, bn: Any, *, param_dtype: Any = None, **options: Any) -> Self:
+        """Return a layer that does in evaluation what a fitted :class:`gyrobn.GyroBN` does.
+
+        Parameters
+        ----------
+        bn
+            The estimator, fitted without domains.
+        param_dtype
+            As in the layer; that of the statistics by default, as far as JAX is set to it.
+        **options
+            Other arguments of the layer; epsilon, tol and max_iter are the estimator's by default.
+        """
+        from gyrobn.conversion import fitted
+
+        model = fitted(bn)
+        given = {"epsilon": model.eps, "tol": model.tol, "max_iter": model.max_iter}
+        dtype = dtype_for(model, param_dtype)
+        layer = cls(model.geometry, model.channels, param_dtype=dtype, **given | options)
+        has = layer.bias is not None, layer.scale is not None
+        learnt, stats = start(layer.settings, model, *has, dtype)
+        layer.bias, layer.scale = _param(learnt.bias), _param(learnt.scale)
+        layer.mean[...], layer.var[...] = stats
+        return layer
+
+    def to_estimator(self, *, like: Any = None) -> Any:
+        """Return a fitted :class:`gyrobn.GyroBN` that does what this layer does in evaluation.
+
+        The running statistics become its mean and variance, the bias a point, a learnt curvature a
+        number. A layer does not count samples: ``n_samples_seen_`` and ``weight_sum_`` are zero,
+        ``n_iter_`` too, and ``converged_`` is False. The estimator can be saved, with ``save``.
+
+        Parameters
+        ----------
+        like
+            An array whose library, dtype and device the statistics get; NumPy by default.
+        """
+        from gyrobn.conversion import layer_to_estimator
+
+        learnt = Learnt(_value(self.bias), _value(self.scale), _value(self.raw_curvature))
+        stats = Stats(self.mean[...], self.var[...])
+        return layer_to_estimator(self.settings, learnt, stats, like)
 
     def __call__(
         self, x: Array, use_running_average: bool | None = None, *, weights: Array | None = None

@@ -1,10 +1,11 @@
 """What the layers for Flax and Equinox share beside :mod:`gyrobn.layers`."""
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.lax import all_gather
 
@@ -13,7 +14,10 @@ from gyrobn.layers import Learnt, Settings
 from gyrobn.layers import forward as any_forward
 from gyrobn.normalize import Stats
 
-__all__ = ["first_learnt", "first_stats", "forward", "settings_of"]
+if TYPE_CHECKING:
+    from gyrobn.models import Model
+
+__all__ = ["dtype_for", "first_learnt", "first_stats", "forward", "settings_of", "start"]
 
 
 def settings_of(momentum: float, axis_name: Any, *args: Any, **options: Any) -> Settings:
@@ -41,6 +45,22 @@ def first_stats(settings: Settings, dtype: Any) -> Stats:
     e = settings.geometry.origin(jnp.zeros((), dtype))
     mean = jnp.broadcast_to(e, (*settings.channels, *e.shape))
     return Stats(mean, jnp.ones(settings.statistics_shape, dtype))
+
+
+def dtype_for(model: "Model", dtype: Any) -> Any:
+    """Return the dtype for a layer that is to do what a model does."""
+    return jax.dtypes.canonicalize_dtype(model.mean.dtype if dtype is None else dtype)
+
+
+def start(
+    settings: Settings, model: "Model", bias: bool, scale: bool, dtype: Any
+) -> tuple[Learnt, Stats]:
+    """Return bias, scale and running statistics of a layer that is to do what a model does."""
+    from gyrobn.conversion import values_for
+
+    wide = np.float64 if dtype == jnp.float64 else np.float32
+    values = values_for(settings, model, bias, scale, tracked=True, dtype=wide)
+    return jax.tree.map(lambda a: jnp.asarray(a, dtype), values)  # type: ignore[no-any-return]
 
 
 def forward(

@@ -1,8 +1,9 @@
 """GyroBN with statistics of its own for each domain."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,7 +11,7 @@ from gyrobn.domains import UNSEEN, adapt_stats, by_domain, places_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.layers import Learnt
 from gyrobn.normalize import Stats, update_stats
-from gyrobn.torch.layer import GyroBN
+from gyrobn.torch.layer import GyroBN, _place
 
 __all__ = ["DomainGyroBN"]
 
@@ -142,6 +143,69 @@ class DomainGyroBN(GyroBN):
         others = Stats(self.running_mean[seen], self.running_var[seen])
         others = self.settings.running(manifold, others)
         return adapt_stats(manifold, others, batch, 0.1 if self.momentum is None else self.momentum)
+
+    # ------------------------------------------------------------------ the estimator
+
+    @classmethod
+    def from_estimator(
+        cls, bn: Any, *, device: Any = None, dtype: torch.dtype | None = None, **options: Any
+    ) -> Self:
+        """Return a layer that does in evaluation what a :class:`gyrobn.GyroBN` with domains does.
+
+        Domain k of the layer is ``bn.domains_[k]``.
+
+        Parameters
+        ----------
+        bn
+            The estimator, fitted with domains.
+        device, dtype, **options
+            As in :meth:`GyroBN.from_estimator`; ``unseen`` is the estimator's by default, and
+            ``momentum`` its ``adapt_rate``.
+        """
+        from gyrobn.conversion import fitted
+
+        model = fitted(bn, domains=True)
+        given = {"domains": len(bn.domains_), "unseen": model.unseen, "momentum": model.adapt_rate}
+        layer = cls._of_model(model, given | _place(bn, model, device, dtype) | options)
+        if layer.train_momentum is not None:
+            for k in range(layer.domains):
+                layer._store("training", k, layer._of("running", k))
+        return layer
+
+    def to_estimator(self, *, labels: Any = None, like: Any = None) -> Any:
+        """Return a fitted :class:`gyrobn.GyroBN` with the domains that were seen in training.
+
+        Parameters
+        ----------
+        labels
+            Their labels, one for each domain of the layer, all integers or all strings; the numbers
+            of the domains by default.
+        like
+            As in :meth:`GyroBN.to_estimator`.
+        """
+        from gyrobn.conversion import layer_to_estimator
+        from gyrobn.validation import labels_for
+
+        labels = np.arange(self.domains) if labels is None else labels
+        if len(labels) != self.domains:
+            raise ValueError(f"labels must be {self.domains}, one a domain, got {len(labels)}")
+        names = labels_for(labels, self.domains)
+        if len(np.unique(names)) < self.domains:
+            raise ValueError("labels must differ from one another")
+        order = [k for k in np.argsort(names).tolist() if int(self.num_batches_tracked[k]) > 0]
+        if not order:
+            raise ValueError("no domain was seen in training: there are no statistics to keep")
+        return layer_to_estimator(
+            self.settings,
+            Learnt(self.bias, self.scale, self.raw_curvature),
+            Stats(self.running_mean[order], self.running_var[order]),
+            like,
+            domains=names[order],
+            unseen=self.unseen,
+            adapt_rate=0.1 if self.momentum is None else self.momentum,
+        )
+
+    # ------------------------------------------------------------------ the buffers
 
     def _of(self, kind: str, k: int) -> Stats:
         """Return copies, for a graph may hold them when the buffers change."""

@@ -1,8 +1,9 @@
 """The layer: GyroBN with the habits of ``torch.nn.BatchNorm1d``."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._dynamo import nonstrict_trace
@@ -11,6 +12,9 @@ from torch.utils._pytree import register_constant
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.layers import Learnt, Settings, forward
 from gyrobn.normalize import Stats, normalize
+
+if TYPE_CHECKING:
+    from gyrobn.models import Model
 
 __all__ = ["GyroBN"]
 
@@ -192,6 +196,84 @@ class GyroBN(nn.Module):
             )
         return x
 
+    # ------------------------------------------------------------------ the estimator
+
+    @classmethod
+    def from_estimator(
+        cls, bn: Any, *, device: Any = None, dtype: torch.dtype | None = None, **options: Any
+    ) -> Self:
+        """Return a layer that does in evaluation what a fitted :class:`gyrobn.GyroBN` does.
+
+        Its statistics count as those of one batch (``num_batches_tracked``).
+
+        Parameters
+        ----------
+        bn
+            The estimator, fitted without domains.
+        device, dtype
+            Of the layer; by default those of the statistics where they are tensors, else torch's
+            device and the dtype of the statistics.
+        **options
+            Other arguments of the layer; eps, tol and max_iter are the estimator's by default.
+
+        Examples
+        --------
+        >>> import gyrobn
+        >>> M = gyrobn.SPD(3)
+        >>> bn = gyrobn.GyroBN(M).fit(M.random(20))
+        >>> layer = GyroBN.from_estimator(bn, momentum=0.01).eval()
+        >>> x = M.random(5, rng=1)
+        >>> y = layer(torch.as_tensor(x))
+        >>> bool(abs(y.detach().numpy() - bn.transform(x)).max() < 1e-12)
+        True
+        """
+        from gyrobn.conversion import fitted
+
+        model = fitted(bn)
+        return cls._of_model(model, _place(bn, model, device, dtype) | options)
+
+    @classmethod
+    def _of_model(cls, model: "Model", options: dict[str, Any]) -> Self:
+        given: dict[str, Any] = {"eps": model.eps, "tol": model.tol, "max_iter": model.max_iter}
+        layer = cls(model.geometry, channels=model.channels, **given | options)
+        layer._start(model, np.float64 if options["dtype"] == torch.float64 else np.float32)
+        return layer
+
+    @torch.no_grad()
+    def _start(self, model: "Model", dtype: Any) -> None:
+        """Begin with what a model knows."""
+        from gyrobn.conversion import values_for
+
+        bias, scale = self.bias is not None, self.scale is not None
+        tracked = self.track_running_stats
+        learnt, stats = values_for(self.settings, model, bias, scale, tracked, dtype)
+        for own, value in zip(
+            (self.bias, self.scale, self.running_mean, self.running_var),
+            (*learnt[:2], *stats),
+            strict=True,
+        ):
+            if own is not None and value is not None:
+                own.copy_(torch.tensor(value, device="cpu"))
+        self.num_batches_tracked.fill_(1)
+
+    def to_estimator(self, *, like: Any = None) -> Any:
+        """Return a fitted :class:`gyrobn.GyroBN` that does what this layer does in evaluation.
+
+        The running statistics become its mean and variance, the bias a point, a learnt curvature a
+        number. A layer does not count samples: ``n_samples_seen_`` and ``weight_sum_`` are zero,
+        ``n_iter_`` too, and ``converged_`` is False. The estimator can be saved, with ``save``.
+
+        Parameters
+        ----------
+        like
+            An array whose library, dtype and device the statistics get; NumPy by default.
+        """
+        from gyrobn.conversion import layer_to_estimator
+
+        stats = Stats(self.running_mean, self.running_var) if self.track_running_stats else None
+        learnt = Learnt(self.bias, self.scale, self.raw_curvature)
+        return layer_to_estimator(self.settings, learnt, stats, like)
+
     # ------------------------------------------------------------------ torch's habits
 
     def reset_running_stats(self) -> None:
@@ -245,6 +327,13 @@ _DEFAULTS = {
     "clamp": None,
     "axis": (0,),
 }
+
+
+def _place(bn: Any, model: "Model", device: Any, dtype: torch.dtype | None) -> dict[str, Any]:
+    """Return device and dtype for a layer that is to do what an estimator does."""
+    if device is None and isinstance(bn.mean_, Tensor):
+        device = bn.mean_.device
+    return {"device": device, "dtype": dtype or getattr(torch, model.mean.dtype.name)}
 
 
 def _parameter(value: Tensor | None) -> nn.Parameter | None:

@@ -1,0 +1,155 @@
+"""The command backends: what is installed, and what each geometry takes."""
+
+import re
+import warnings
+from argparse import Namespace
+from dataclasses import fields
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+import gyrobn
+from gyrobn.backends import backend_of
+from gyrobn.cli.arguments import PARAMETERS
+from gyrobn.cli.console import Console
+from gyrobn.frechet import frechet
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.manifolds import REGISTRY
+from gyrobn.normalize import batch_stats, normalize
+
+__all__ = ["backends"]
+
+LIBRARIES = {
+    "numpy": "array_api_compat.numpy",
+    "torch": "array_api_compat.torch",
+    "jax": "jax.numpy",
+    "cupy": "array_api_compat.cupy",
+    "array-api-strict": "array_api_strict",
+    "dask": "array_api_compat.dask.array",
+}
+"""Array libraries, each with its namespace of the Array API standard."""
+
+HELPERS = ("scikit-learn", "flax", "equinox", "matplotlib", "zarr")
+
+
+def backends(options: Namespace, console: Console) -> None:
+    """Tell what is installed, with devices and default dtypes, and the options of geometries."""
+    libraries = {name: _library(name) for name in LIBRARIES}
+    helpers = {name: _version(name) for name in HELPERS}
+    geometries = {name: _geometry(cls) for name, cls in REGISTRY.items()}
+    lines = [f"gyrobn {gyrobn.__version__}", "", "array libraries"]
+    for name, about in libraries.items():
+        text = about.get("error") or "not installed"
+        if "devices" in about:
+            dtype = about["default_dtypes"]["real floating"]
+            text = f"{about['version']:12}{', '.join(about['devices'])}; default dtype {dtype}"
+        lines.append(f"  {name:18}{text}")
+    lines += ["", "other packages"]
+    lines += [f"  {name:18}{found or 'not installed'}" for name, found in helpers.items()]
+    lines += ["", "geometries, float32 and float64 on every library"]
+    for name, about in geometries.items():
+        lines.append(f"  {name:22}points of shape {about['point_shape']}")
+        lines += [f"  {'':22}--{key} {text}" for key, text in about["options"].items()]
+    values = {"gyrobn": gyrobn.__version__, "libraries": libraries, "packages": helpers}
+    values["geometries"] = geometries
+    if options.check:
+        installed = [name for name, about in libraries.items() if "devices" in about]
+        values["check"], table = _check(installed, console)
+        lines += ["", "distance of the output's mean from where it should be", *table]
+    console.report(values, lines)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _library(name: str) -> dict[str, Any]:
+    """Return version, devices and default dtypes of an array library."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of devices that it is asked to list
+            xp = import_module(LIBRARIES[name])
+            info = xp.__array_namespace_info__()
+            dtypes = info.default_dtypes().items()
+            devices = [_word(device) for device in info.devices() if device is not None]
+    except ModuleNotFoundError:
+        return {"version": None}
+    except Exception as error:  # a library that is there but broken can raise anything
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        return {"version": _version(name), "error": f"cannot be used: {text}"}
+    found = _version(name) or getattr(xp, "__version__", None)
+    return {
+        "version": found,
+        "devices": devices,
+        "default_dtypes": {k: _word(v) for k, v in dtypes},
+    }
+
+
+def _word(value: Any) -> str:
+    """Return the name of a dtype or device, without the module and class that some add."""
+    text = str(value)
+    quoted = re.search("'(.+)'", text)
+    return quoted[1] if quoted else text.rpartition(".")[2]
+
+
+def _geometry(cls: type[GyroSpace]) -> dict[str, Any]:
+    """Return the shape of the points of a family, and its options with their values."""
+    examples = cls.examples()
+    options = {}
+    for field in fields(cls):
+        if field.name in PARAMETERS:
+            values = dict.fromkeys(str(getattr(M, field.name)) for M in examples)
+            if isinstance(field.default, float):
+                values = {f"number, {field.default:g} by default": None}
+            options[field.name] = ", ".join(values)
+    return {"point_shape": _shape_of(cls), "options": options}
+
+
+def _shape_of(cls: type[GyroSpace]) -> str:
+    """Return the shape of a point in letters, told from those of examples."""
+    M: Any = cls.examples()[0]
+    if cls is gyrobn.Product:
+        return "(sum of the factors,); not on the command line, but in a model"
+    if len(M.point_shape) == 1:
+        return "(n,)" if M.point_shape[0] == M.n else "(n + 1,)"
+    return "(n, n)" if M.point_shape[0] == M.point_shape[1] else "(n, p)"
+
+
+def _check(names: list[str], console: Console) -> tuple[dict[str, Any], list[str]]:
+    """Run GyroBN on each geometry and library; return the errors of the mean, and a table."""
+    found: dict[str, Any] = {}
+    pairs = [(name, library) for name in REGISTRY for library in names]
+    with console.progress("check", len(pairs)) as bar:
+        for done, (name, library) in enumerate(pairs):
+            bar.update(done)
+            error = _error(REGISTRY[name].examples()[0], library)
+            found.setdefault(name, {})[library] = error
+    head = f"  {'':22}" + "".join(f"{library:>18}" for library in names)
+    rows = [
+        f"  {name:22}" + "".join(f"{_cell(error):>18}" for error in row.values())
+        for name, row in found.items()
+    ]
+    return found, [head, *rows]
+
+
+def _cell(error: float | str) -> str:
+    return f"{error:.0e}" if isinstance(error, float) else "no"
+
+
+def _error(manifold: GyroSpace, library: str) -> float | str:
+    """Return how far the mean of normalized points is from the bias, or what went wrong."""
+    like = import_module(LIBRARIES[library]).zeros(())
+    try:
+        spread = min(1.0, 0.3 * manifold.convexity_radius)
+        x = manifold.random(20, rng=0, like=like, spread=spread)
+        bias = manifold.random(rng=1, like=like, spread=0.5)
+        y = normalize(manifold, x, batch_stats(manifold, x), bias, scale=0.5)
+        mean, bias = (backend_of(p).to_numpy(p) for p in (frechet(manifold, y).mean, bias))
+        return float(manifold.dist(mean.astype(np.float64), bias.astype(np.float64)))
+    except Exception as error:  # of whatever kind, it is what the table is to tell
+        return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,0 +1,252 @@
+"""The command inspect: what is in a file of samples, or in a model."""
+
+import math
+import time
+import warnings
+import zipfile
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gyrobn.chunks import Chunks
+from gyrobn.cli.console import Console, span
+from gyrobn.cli.inputs import geometry_of, open_samples, projectors_of
+from gyrobn.cli.statistics import describe, load
+from gyrobn.frechet import frechet
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.manifolds import REGISTRY, Hyperboloid, Sphere
+from gyrobn.progress import Watched
+from gyrobn.storage import StoredArray
+from gyrobn.uniqueness import FrechetWarning
+
+__all__ = ["inspect"]
+
+
+def inspect(options: Namespace, console: Console) -> None:
+    """Report on a file: a model, samples of a geometry, or samples of whatever they may be."""
+    begin = time.perf_counter()
+    if _is_model(options.input):
+        values, lines = _model(options.input)
+    else:
+        with open_samples(options.input, options.key) as source:
+            if options.manifold is None:
+                values, lines = _guesses(source, console)
+            else:
+                values, lines = _samples(geometry_of(options, source), source, console)
+            shape, dtype = source.shape, str(source.stored)
+        values = {"shape": shape, "dtype": dtype, "samples": shape[0]} | values
+        lines.insert(0, f"{options.input}: {shape[0]} samples, shape {shape}, {dtype}")
+    values = {"input": options.input} | values
+    values["seconds"] = round(time.perf_counter() - begin, 3)
+    console.report(values, lines)
+
+
+# ---------------------------------------------------------------------- models
+
+
+def _is_model(path: Path) -> bool:
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        return False
+    # here, because it brings scikit-learn along, which takes longer than most inspections
+    from gyrobn.files import HEADER
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return HEADER in archive.namelist()
+    except zipfile.BadZipFile:
+        return False
+
+
+def _model(path: Path) -> tuple[dict[str, Any], list[str]]:
+    bn = load(path)
+    values, lines = describe(bn)
+    shape = bn.mean_.shape[0 if bn.domains_ is None else 1 :]
+    values |= {"sample_shape": shape, "samples": bn.n_samples_seen_, "dtype": str(bn.mean_.dtype)}
+    values |= {"on_invalid": bn.on_invalid, "bias": bn.bias}
+    lines = [
+        f"{path}: a model of {bn.manifold_!r}, fitted to {bn.n_samples_seen_} samples of shape "
+        f"{shape}, {bn.mean_.dtype}",
+        *lines,
+        f"  eps                 {bn.eps:g}",
+        f"  bias                {'the identity' if bn.bias is None else 'a point of its own'}",
+        f"  off the manifold    {bn.on_invalid}",
+    ]
+    if bn.domains_ is not None:
+        first = ", ".join(map(str, bn.domains_[:10])) + (", …" if len(bn.domains_) > 10 else "")
+        lines.append(f"  their names         {first}")
+    return values, lines
+
+
+# ---------------------------------------------------------------------- samples of a geometry
+
+
+class _Count:
+    """Points of one geometry, counted a chunk at a time."""
+
+    def __init__(self, manifold: GyroSpace) -> None:
+        self.manifold = manifold
+        self.points = self.good = self.rows = 0
+        """Points; those on the manifold; samples all of whose points are on it."""
+        self.worst = -math.inf
+        self.index: list[int] | None = None
+
+    def good_rows(self, x: Any) -> Any:
+        """Tell which samples have all their points on the manifold."""
+        return self.manifold.contains(x).reshape(len(x), -1).all(axis=1)
+
+    def add(self, x: Any, rows: Any) -> None:
+        """Count the points of a chunk; ``rows`` are the numbers of its samples."""
+        good, off = self.manifold.contains(x), self.manifold.violation(x)
+        self.points += good.size
+        self.good += int(good.sum())
+        self.rows += int(good.reshape(len(x), -1).all(axis=1).sum())
+        off = np.where(np.isfinite(off), off, -math.inf)  # what is not finite has no measure
+        i = np.unravel_index(int(off.argmax()), off.shape)
+        if off[i] > self.worst:
+            self.worst = float(off[i])
+            self.index = [int(rows[i[0]]), *map(int, i[1:])]
+
+
+def _samples(
+    manifold: GyroSpace, source: StoredArray, console: Console
+) -> tuple[dict[str, Any], list[str]]:
+    count, odd = _Count(manifold), {"nan": 0, "inf": 0}
+    with console.progress("check", len(source)) as bar:
+        for rows, x in Chunks(Watched(source, bar)).numbered():
+            odd["nan"] += int(np.isnan(x).sum())
+            odd["inf"] += int(np.isinf(x).sum())
+            count.add(x, rows)
+    channels = source.shape[1 : source.ndim - len(manifold.point_shape)]
+    values: dict[str, Any] = {"manifold": repr(manifold), "channels": channels}
+    values |= {"points": count.points, "on_manifold": count.good, **odd}
+    values |= {"worst_violation": count.worst, "worst_index": count.index}
+    lines = [
+        f"  geometry            {manifold!r}" + (f", channels {channels}" if channels else ""),
+        f"  on the manifold     {count.good} of {count.points} points",
+        f"  NaN, inf            {odd['nan']} and {odd['inf']} values",
+    ]
+    if count.index is not None:
+        i = count.index[0] if len(count.index) == 1 else tuple(count.index)
+        lines.append(f"  worst violation     {count.worst:.3g}, at index {i}")
+    if count.rows:
+        more, text = _statistics(count, source, console)
+        if count.rows < len(source):
+            lines.append(f"  of the {count.rows} samples that are on the manifold:")
+        return values | more, lines + text
+    return values, [*lines, "  no sample is on the manifold, so there is no mean"]
+
+
+def _statistics(
+    count: _Count, source: StoredArray, console: Console
+) -> tuple[dict[str, Any], list[str]]:
+    """Return mean, deviation and distances of the samples that are on the manifold."""
+    manifold = count.manifold
+
+    def good() -> Iterator[Any]:
+        for x in Chunks(watched):
+            if count.rows < len(source):
+                x = x[count.good_rows(x)]
+            if len(x):
+                yield x
+
+    with console.progress("mean", len(source)) as bar:
+        watched = Watched(source, bar)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = frechet(manifold, Chunks(good))
+        nearest, farthest = math.inf, 0.0
+        for x in good():
+            distance = manifold.dist(found.mean, x)
+            nearest = min(nearest, float(distance.min()))
+            farthest = max(farthest, float(distance.max()))
+    for warning in caught:
+        warnings.warn(warning.message, stacklevel=2)
+    # of these, there is one for each reason to doubt the mean
+    unique = not any(issubclass(warning.category, FrechetWarning) for warning in caught)
+    distance, deviation = manifold.norm(found.mean), np.sqrt(found.variance)
+    values = {
+        "mean_distance": distance,
+        "standard_deviation": deviation,
+        "iterations": found.iterations,
+        "converged": found.converged,
+        "unique": unique,
+        "convexity_radius": manifold.convexity_radius,
+        "nearest": nearest,
+        "farthest": farthest,
+    }
+    whether = "converged" if np.all(found.converged) else "NOT converged"
+    sure = "unique" if unique else "NOT sure to be unique"
+    return values, [
+        f"  mean                at distance {span(distance)} from the identity; {whether}, "
+        f"iterations: {span(found.iterations, 'd')}; {sure}",
+        f"  standard deviation  {span(deviation)}",
+        f"  distance from mean  {nearest:.4g} to {farthest:.4g}",
+    ]
+
+
+# ---------------------------------------------------------------------- samples of whatever
+
+
+def _guesses(source: StoredArray, console: Console) -> tuple[dict[str, Any], list[str]]:
+    """Count the points of each geometry that has points of such a shape."""
+    counts = {option: _Count(manifold) for option, manifold in _candidates(source)}
+    with console.progress("check", len(source)) as bar:
+        for rows, x in Chunks(Watched(source, bar)).numbered():
+            for count in counts.values():
+                count.add(x, rows)
+    ranked = sorted(counts.items(), key=lambda item: _rank(item[1]))
+    found = [
+        {
+            "options": options,
+            "manifold": repr(count.manifold),
+            "points": count.points,
+            "on_manifold": count.good,
+            "worst_violation": count.worst,
+            "worst_index": count.index,
+        }
+        for options, count in ranked
+    ]
+    lines = ["  points of these geometries, as the options that choose them:"]
+    for options, count in ranked:
+        if count.good:
+            good = "all" if count.good == count.points else f"{count.good} of {count.points}"
+            lines.append(f"  {good:>18}  --manifold {options}")
+    return {"geometries": found}, lines
+
+
+def _rank(count: _Count) -> tuple[float, float]:
+    """Put geometries first that have all points, and of these those that few arrays belong to."""
+    manifold = count.manifold
+    return -count.good / count.points, manifold.dim / math.prod(manifold.point_shape)
+
+
+def _candidates(source: StoredArray) -> Iterator[tuple[str, GyroSpace]]:
+    """Yield geometries with points of the shape of samples, and the options that choose them."""
+    for name, cls in REGISTRY.items():
+        try:
+            manifold = cls.for_shape(source.shape[1:])
+        except (ValueError, IndexError):
+            continue
+        yield name, manifold
+        if cls in (Hyperboloid, Sphere):
+            curvature = _curvature(manifold, source)
+            if curvature is not None:
+                yield f"{name} --curvature {curvature}", cls(manifold.dim, curvature)
+    try:
+        yield "grassmannian --representation projector", projectors_of(source)
+    except ValueError:
+        return
+
+
+def _curvature(manifold: Any, source: StoredArray) -> float | None:
+    """Return 1/⟨x, x⟩ of the first sample, if it is a curvature, and not the one by default."""
+    x = source[:1].reshape(-1, *manifold.point_shape)[0].astype(np.float64)
+    signs = np.asarray([math.copysign(1.0, manifold.curvature)] + [1.0] * (len(x) - 1))
+    square = float(signs @ (x * x))
+    ratio = square * manifold.curvature
+    if not 0.0 < ratio < math.inf or math.isclose(ratio, 1.0, rel_tol=1e-3):
+        return None
+    return float(f"{1.0 / square:.6g}")

@@ -1,0 +1,90 @@
+"""The command plot: samples before and after."""
+
+import time
+from argparse import Namespace
+from typing import Any
+
+import numpy as np
+
+from gyrobn.chunks import Chunks
+from gyrobn.cli.console import Console
+from gyrobn.cli.inputs import geometry_of, open_samples, read_bias, read_labels
+from gyrobn.cli.statistics import fitted, load
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.plot import can_plot, plot_normalization, plot_tangent
+from gyrobn.storage import StoredArray, replacing
+from gyrobn.validation import labels_for, on_manifold
+
+__all__ = ["plot"]
+
+MOST = 2000
+"""How many samples are drawn at most."""
+
+
+def plot(options: Namespace, console: Console) -> None:
+    """Draw samples, and what normalization makes of them, or what a file says it made."""
+    begin = time.perf_counter()
+    domains = read_labels(options.domains)
+    with open_samples(options.input, options.key) as source:
+        if domains is not None:
+            domains = labels_for(domains, len(source))
+        rows = np.unique(np.linspace(0, len(source) - 1, min(len(source), MOST)).astype(int))
+        x = _take(source, rows)
+        own = None if domains is None else domains[rows]
+        if options.after is None:
+            bn = fitted(options, source, domains, console)
+            manifold, bias = bn.manifold_, bn.bias
+            x = on_manifold(manifold, x, project=bn.on_invalid == "project")
+            y = bn.transform(x, domains=own)
+        else:
+            with open_samples(options.after, None) as after:
+                if after.shape != source.shape:
+                    raise ValueError(
+                        f"{options.after} has shape {after.shape}, {options.input} {source.shape}: "
+                        "the same samples must be in both, before and after"
+                    )
+                y = _take(after, rows)
+            manifold, bias = _geometry(options, source), read_bias(options.bias)
+            project = options.on_invalid == "project"
+            x, y = (on_manifold(manifold, points, project=project) for points in (x, y))
+    x, y, bias = _channel(manifold, options.channel, x, y, bias)
+    if can_plot(manifold):
+        kind, figure = "surface", plot_normalization(manifold, x, y, bias).figure
+    else:
+        kind, figure = "tangent", plot_tangent(manifold, x, y, bias, labels=own)[0].figure
+    with replacing(options.figure) as temporary:
+        # the format is named, because the temporary name does not tell it
+        form = options.figure.suffix[1:].lower() or "png"
+        figure.savefig(temporary, dpi=150, format=form)
+    values = {"input": options.input, "manifold": repr(manifold), "samples": len(source)}
+    values |= {"drawn": len(rows), "kind": kind, "figure": options.figure}
+    values["seconds"] = round(time.perf_counter() - begin, 3)
+    console.report(
+        values,
+        [
+            f"drew {len(rows)} of {len(source)} samples of {options.input} on {manifold!r}",
+            f"  written             {options.figure}",
+        ],
+    )
+
+
+def _geometry(options: Namespace, source: StoredArray) -> GyroSpace:
+    return geometry_of(options, source) if options.model is None else load(options.model).manifold_
+
+
+def _take(source: StoredArray, rows: Any) -> Any:
+    """Return some of the samples, by number."""
+    return np.concatenate(list(Chunks(source).select(rows)))
+
+
+def _channel(manifold: GyroSpace, channel: int, x: Any, y: Any, bias: Any) -> tuple[Any, ...]:
+    """Return one channel of the samples and of the bias."""
+    point = manifold.point_shape
+    count = int(np.prod(x.shape[1 : x.ndim - len(point)], dtype=int))
+    if channel >= count:
+        raise ValueError(f"there is no channel {channel} among {count}, counted from 0")
+    x, y = (points.reshape(len(points), count, *point)[:, channel] for points in (x, y))
+    if bias is not None:
+        bias = np.asarray(bias)
+        bias = bias if bias.shape == point else bias.reshape(count, *point)[channel]
+    return x, y, bias

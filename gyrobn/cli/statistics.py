@@ -1,0 +1,163 @@
+"""The commands normalize, fit, transform and inverse: GyroBN from file to file."""
+
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gyrobn.chunks import Chunks
+from gyrobn.cli.console import Console, span
+from gyrobn.cli.inputs import geometry_of, open_samples, read_bias, read_labels
+from gyrobn.progress import Watched
+from gyrobn.storage import ArrayWriter, StoredArray, create_array
+
+if TYPE_CHECKING:
+    from gyrobn.estimator import GyroBN
+
+__all__ = ["describe", "fit", "fitted", "inverse", "load", "normalize", "transform"]
+
+
+GIVEN = ("scale", "eps", "tol", "max_iter", "on_invalid")
+"""Options that are parameters of GyroBN; those that are not given have its defaults."""
+
+
+def normalize(options: Namespace, console: Console) -> None:
+    """Find the statistics, or take those of a model, and write normalized samples."""
+    begin = time.perf_counter()
+    domains = read_labels(options.domains)
+    with open_samples(options.input, options.key) as source:
+        # made before the work, so that a place that cannot be written is known before it
+        with create_array(options.output, source.shape, source.stored, source.key) as out:
+            bn = fitted(options, source, domains, console)
+            _write(bn, source, out, domains, console)
+            if options.save_model is not None:
+                bn.save(options.save_model)
+        values, lines = describe(bn)
+        values = _about(options, source) | values
+    values |= {"output": options.output, "model": options.save_model or options.model}
+    _report(console, values, begin, "normalized", lines, options.output, options.save_model)
+
+
+def fit(options: Namespace, console: Console) -> None:
+    """Find the statistics and write them to a model."""
+    begin = time.perf_counter()
+    domains = read_labels(options.domains)
+    with open_samples(options.input, options.key) as source:
+        bn = fitted(options, source, domains, console)
+        bn.save(options.save_model)
+        values, lines = describe(bn)
+        values = _about(options, source) | values | {"model": options.save_model}
+    _report(console, values, begin, "fitted to", lines, options.save_model)
+
+
+def transform(options: Namespace, console: Console) -> None:
+    """Write samples that are normalized with a model."""
+    _apply(options, console, inverse=False)
+
+
+def inverse(options: Namespace, console: Console) -> None:
+    """Write samples as they were before a model normalized them."""
+    _apply(options, console, inverse=True)
+
+
+def _apply(options: Namespace, console: Console, inverse: bool) -> None:
+    begin = time.perf_counter()
+    domains = read_labels(options.domains)
+    with open_samples(options.input, options.key) as source:
+        bn = load(options.model)
+        if options.on_invalid is not None:
+            bn.set_params(on_invalid=options.on_invalid)
+        with create_array(options.output, source.shape, source.stored, source.key) as out:
+            _write(bn, source, out, domains, console, inverse)
+        values = _about(options, source) | {"manifold": repr(bn.manifold_)}
+    values |= {"output": options.output, "model": options.model}
+    verb = "brought back" if inverse else "transformed"
+    _report(console, values, begin, verb, [], options.output)
+
+
+def load(path: Path) -> "GyroBN":
+    """Return a model that was saved."""
+    # here and in ``fitted``, when the other files are known to be good: scikit-learn takes a second
+    from gyrobn.estimator import GyroBN
+
+    model: GyroBN = GyroBN.load(path)
+    return model
+
+
+def fitted(options: Namespace, source: StoredArray, domains: Any, console: Console) -> "GyroBN":
+    """Return the model of the options, fitted to the samples unless it comes from a file."""
+    given = {name: getattr(options, name) for name in GIVEN} | {"bias": read_bias(options.bias)}
+    given = {name: value for name, value in given.items() if value is not None}
+    if getattr(options, "model", None) is not None:
+        bn = load(options.model)
+        bn.set_params(**given)
+        return bn
+    manifold = geometry_of(options, source)
+    from gyrobn.estimator import GyroBN
+
+    with console.progress("fit", len(source)) as bar:
+        return GyroBN(manifold, **given).fit(Chunks(Watched(source, bar)), domains=domains)
+
+
+def describe(bn: "GyroBN") -> tuple[dict[str, Any], list[str]]:
+    """Return what a model holds, as values and as lines."""
+    distance = bn.manifold_.norm(bn.mean_)
+    deviation = np.sqrt(bn.var_)
+    values = {
+        "manifold": repr(bn.manifold_),
+        "mean_distance": distance,
+        "standard_deviation": deviation,
+        "iterations": bn.n_iter_,
+        "converged": bn.converged_,
+        "domains": bn.domains_,
+        "scale": bn.scale,
+        "eps": bn.eps,
+    }
+    found = "converged" if np.all(bn.converged_) else "NOT converged"
+    lines = [
+        f"  mean                at distance {span(distance)} from the identity; "
+        f"{found}, iterations: {span(bn.n_iter_, 'd')}",
+        f"  standard deviation  {span(deviation)}, to become {span(bn.scale)}",
+    ]
+    if bn.domains_ is not None:
+        lines.append(f"  domains             {len(bn.domains_)}")
+    return values, lines
+
+
+def _write(
+    bn: "GyroBN",
+    source: StoredArray,
+    out: ArrayWriter,
+    domains: Any,
+    console: Console,
+    inverse: bool = False,
+) -> None:
+    label = "inverse" if inverse else "transform"
+    with console.progress(label, len(source)) as bar:
+        chunks = Chunks(Watched(source, bar))
+        for chunk in bn.transform_chunks(chunks, domains=domains, inverse=inverse):
+            out.write(chunk)
+
+
+def _about(options: Namespace, source: StoredArray) -> dict[str, Any]:
+    shape, dtype = list(source.shape), str(source.stored)
+    return {"input": options.input, "shape": shape, "dtype": dtype, "samples": len(source)}
+
+
+def _report(
+    console: Console,
+    values: dict[str, Any],
+    begin: float,
+    verb: str,
+    lines: list[str],
+    *written: Any,
+) -> None:
+    values["seconds"] = round(time.perf_counter() - begin, 3)
+    first = (
+        f"{verb} {values['samples']} samples of {values['input']}, shape "
+        f"{tuple(values['shape'])}, {values['dtype']}, on {values['manifold']}"
+    )
+    paths = [f"  written             {path}" for path in written if path is not None]
+    console.report(values, [first, *lines, *paths])

@@ -1,0 +1,87 @@
+"""What all pictures share: colours, figures outside pyplot, and plain numbers to draw."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gyrobn.backends import Array, backend_of
+from gyrobn.gyrospace import GyroSpace
+
+__all__ = [
+    "BLUE",
+    "COLOURS",
+    "FACE",
+    "GREEN",
+    "GRID",
+    "INK",
+    "MARKERS",
+    "ORANGE",
+    "VERMILION",
+    "add_legend",
+    "legend_below",
+    "legend_entries",
+    "name_of",
+    "new_figure",
+    "plain",
+    "to_numpy",
+]
+
+# Okabe and Ito's palette: told apart with any kind of colour vision. Whatever differs in colour
+# differs in marker too, so the picture survives a black-and-white printer.
+BLUE, ORANGE, VERMILION, GREEN = "#0072B2", "#E69F00", "#D55E00", "#009E73"
+COLOURS = (BLUE, ORANGE, GREEN, VERMILION, "#CC79A7", "#56B4E9", "#000000")
+MARKERS = ("o", "^", "s", "D", "v", "P", "X", "<", ">")
+FACE, GRID, INK = "#EEF1F4", "#CBD2D9", "#222222"
+
+
+def new_figure(**options: Any) -> Any:
+    """Return a new figure that pyplot does not know of."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "pictures need matplotlib: install it with pip install 'gyrobn[plot]'"
+        ) from error
+    return Figure(layout="constrained", **options)
+
+
+def add_legend(place: Any, entries: dict[str, Any], **options: Any) -> None:
+    """Add a legend to axes or to a figure, with dots large and dark enough to show their colour."""
+    legend = place.legend(entries.values(), entries.keys(), frameon=False, **options)
+    for handle in legend.legend_handles:
+        if hasattr(handle, "set_sizes"):
+            handle.set(sizes=np.maximum(handle.get_sizes(), 40.0), alpha=0.85)
+
+
+def legend_below(axes: Sequence[Any], columns: int, order: Sequence[str] = ()) -> None:
+    """Put one legend under all axes of their figure, where there is no data."""
+    entries = legend_entries(axes, order)
+    columns = min(columns, len(entries))
+    add_legend(axes[0].figure, entries, loc="outside lower center", ncols=columns)
+
+
+def legend_entries(axes: Sequence[Any], order: Sequence[str] = ()) -> dict[str, Any]:
+    """Return an artist for each label in the axes; first those that ``order`` names."""
+    found: dict[str, Any] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    return {label: found[label] for label in (*order, *found) if label in found}
+
+
+def name_of(manifold: GyroSpace) -> str:
+    """Return the name of a geometry with its sizes, such as ``Grassmannian(5, 2)``."""
+    sizes = [str(value) for value in vars(manifold).values() if isinstance(value, int)]
+    return f"{type(manifold).__name__}({', '.join(sizes)})" if sizes else type(manifold).__name__
+
+
+def plain(manifold: GyroSpace) -> GyroSpace:
+    """Return the geometry with numbers for parameters that may be tensors."""
+    constant = manifold.detached()
+    return constant.with_learnable([float(value) for value in constant.learnable()])
+
+
+def to_numpy(x: Array) -> Any:
+    """Return an array of any library as NumPy float64."""
+    return np.asarray(backend_of(x).to_numpy(x), dtype=np.float64)

@@ -1,0 +1,138 @@
+"""How the iteration for a mean converges."""
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+
+from gyrobn.backends import Array, backend_of
+from gyrobn.frechet import FrechetResult, FrechetWarning, frechet
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.plot.canvas import BLUE, COLOURS, INK, MARKERS, legend_below, name_of, new_figure, plain
+
+__all__ = ["plot_convergence"]
+
+
+def plot_convergence(
+    manifold: GyroSpace,
+    x: Array,
+    ax: Any = None,
+    *,
+    tol: float | None = None,
+    max_iter: int = 64,
+    title: str | None = None,
+) -> Any:
+    r"""Draw the residual of the Fréchet mean against the number of evaluations.
+
+    The residual is the length of the gradient over the standard deviation,
+    :math:`\|\sum_i w_i \operatorname{Log}_\mu x_i\|/v`, of the best mean after so many evaluations,
+    on a logarithmic axis; one that is exactly zero is drawn at the lower end. A dashed line is the
+    tolerance of :func:`~gyrobn.frechet`; the residual may also end a little above it, where
+    rounding errors are all that is left.
+
+    Parameters
+    ----------
+    manifold
+        Any geometry.
+    x
+        Samples, shape ``(N, *channels, *point_shape)``, of any library. Each channel is a line.
+    ax
+        Axes to draw in; the lines have labels for a legend. By default the axes of a new figure
+        with a legend, ``ax.figure``, that pyplot does not know of.
+    tol, max_iter
+        As in :func:`~gyrobn.frechet`.
+    title
+        Text above the axes; the geometry by default.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes.
+
+    Examples
+    --------
+    >>> from gyrobn import SPD
+    >>> ax = plot_convergence(SPD(3), SPD(3).random(50, 2, rng=0))  # two channels
+    >>> ax.get_legend_handles_labels()[1]
+    ['channel 0', 'channel 1', 'tolerance']
+    >>> ax.get_yscale()
+    'log'
+    """
+    manifold, x = plain(manifold), np.asarray(backend_of(x).to_numpy(x))
+    results = _history(manifold, x, tol, max_iter)
+    last = results[-1]
+    channels = list(np.ndindex(last.residual.shape))
+    deviation = np.sqrt(np.sum(_by_block(manifold, last), axis=-1))
+    # of samples that are all the same the residual is a rounding error, and stays what it is
+    unit = np.where(deviation > 0, deviation, 1.0)
+    tolerance = _tolerance(manifold, last, tol) / unit
+    relative = np.stack([r.residual / unit for r in results])
+    relative = np.maximum(relative, min(0.1 * tolerance.min(), _least(relative)))
+    counts = np.stack([r.iterations for r in results])
+
+    own = ax is None
+    if own:
+        ax = new_figure(figsize=(6.0, 4.0)).add_subplot()
+    for k, channel in enumerate(channels):
+        # a channel that is done is not evaluated again
+        evaluations, first = np.unique(counts[:, *channel], return_index=True)
+        few = len(channels) <= len(COLOURS)
+        color, alpha = (COLOURS[k], 1.0) if few else (BLUE, 0.4)
+        style = {"marker": MARKERS[k], "label": _label(channel)} if few else {}
+        if k == 0 and not few:  # more lines than colours: one entry for all
+            style = {"label": f"{len(channels)} channels"}
+        ax.plot(evaluations, relative[first, *channel], color=color, alpha=alpha, **style)
+        ax.axhline(tolerance[channel], color=color, alpha=alpha, linestyle="--", linewidth=1.0)
+    ax.plot([], [], "--", color=INK, linewidth=1.0, label="tolerance")
+    ax.set(
+        yscale="log",
+        xlim=(0.5, counts.max() + 0.5),
+        xlabel="evaluations",
+        ylabel="residual / standard deviation",
+        title=f"Mean on {name_of(manifold)}" if title is None else title,
+    )
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.spines[["top", "right"]].set_visible(False)
+    if own:
+        legend_below([ax], columns=4)
+    return ax
+
+
+def _history(manifold: GyroSpace, x: Any, tol: float | None, max_iter: int) -> list[FrechetResult]:
+    """Return what the iteration has after 1, 2, ... evaluations, until all channels converge.
+
+    It starts anew each time, for it shows no steps in between, and takes the same ones.
+    """
+    results = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FrechetWarning)  # the picture tells
+        for limit in range(1, max_iter + 1):
+            results.append(frechet(manifold, x, tol=tol, max_iter=limit))
+            if np.all(results[-1].converged):
+                break
+    return results
+
+
+def _label(channel: tuple[int, ...]) -> str:
+    return f"channel {', '.join(map(str, channel))}" if channel else "residual"
+
+
+def _by_block(manifold: GyroSpace, result: FrechetResult) -> Any:
+    """Return the variances with an axis for the blocks, even where there is only one."""
+    one = len(manifold.blocks) == 1
+    return result.variance[..., None] if one else result.variance
+
+
+def _tolerance(manifold: GyroSpace, result: FrechetResult, tol: float | None) -> Any:
+    """Return the largest residual that :func:`frechet` takes for zero, one a channel."""
+    mean = manifold.to_inside(result.mean)
+    relative = 8.0 * float(np.finfo(mean.dtype).eps) if tol is None else tol
+    limit = 8.0 * manifold.inside.resolutions(mean)
+    by_block = np.maximum(relative * np.sqrt(_by_block(manifold, result)), limit)
+    return np.sqrt(np.sum(by_block**2, axis=-1))
+
+
+def _least(values: Any) -> float:
+    """Return the least positive value, infinity where there is none."""
+    return float(np.min(values, initial=math.inf, where=values > 0))

@@ -1,0 +1,225 @@
+"""Points before and after a normalization, in the place where they are."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gyrobn.backends import Array
+from gyrobn.frechet import frechet_mean
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.plot.canvas import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    VERMILION,
+    add_legend,
+    legend_below,
+    legend_entries,
+    name_of,
+    new_figure,
+    plain,
+    to_numpy,
+)
+from gyrobn.plot.scenes import Scene, scene_of
+
+__all__ = ["Panel", "can_plot", "plot_normalization", "plot_overview"]
+
+
+class Panel(NamedTuple):
+    """What :func:`plot_overview` draws in one panel; see :func:`plot_normalization`."""
+
+    manifold: GyroSpace
+    x: Array
+    y: Array
+    bias: Array | None = None
+    title: str | None = None
+    caption: str | None = None
+
+
+def can_plot(manifold: GyroSpace) -> bool:
+    """Tell whether :func:`plot_normalization` has a picture for this geometry.
+
+    >>> from gyrobn import Correlation, Sphere
+    >>> can_plot(Sphere(2)), can_plot(Sphere(5)), can_plot(Correlation(3))
+    (True, False, True)
+    """
+    return scene_of(manifold) is not None
+
+
+def plot_normalization(
+    manifold: GyroSpace,
+    x: Array,
+    y: Array,
+    bias: Array | None = None,
+    ax: Any = None,
+    *,
+    title: str | None = None,
+    caption: str | None = None,
+) -> Any:
+    r"""Draw points before and after normalization, on a geometry that fits on paper.
+
+    That is one of dimension 2 with points of shape (2,), drawn in the plane, or (3,), drawn on
+    their surface; ``Grassmannian(3, 1)``, lines through the origin drawn on a hemisphere, opposite
+    points of whose edge are the same line; and ``Correlation(3)``, the three correlations as
+    coordinates inside the elliptope. :func:`plot_tangent` draws any geometry.
+
+    The line between the two means is the geodesic
+    :math:`t \mapsto \mu_x \oplus (t \odot (\ominus\mu_x \oplus \mu_y))`. A solid line is the
+    boundary of the space, a dotted one the equator; both have the radius :math:`1/\sqrt{|K|}` where
+    the space has a curvature K. Grey rings are half a unit of distance apart. What lies behind the
+    horizon of a sphere is drawn faintly.
+
+    Parameters
+    ----------
+    manifold
+        A geometry for which :func:`can_plot` is true.
+    x, y
+        Points before and after, shape ``(N, *point_shape)``, of any library.
+    bias
+        The target that was given to :func:`~gyrobn.normalize`, drawn as an open ring.
+    ax
+        Axes to draw in, three-dimensional (``projection="3d"``) for anything but the plane; the
+        artists have labels for a legend. By default the axes of a new figure with a legend,
+        ``ax.figure``, that pyplot does not know of.
+    title
+        Text above the axes; the name of the geometry and its curvature by default.
+    caption
+        Text below the axes.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes.
+
+    Examples
+    --------
+    >>> from gyrobn import PoincareBall, batch_stats, normalize
+    >>> M = PoincareBall(2)
+    >>> x = M.random(50)
+    >>> ax = plot_normalization(M, x, normalize(M, x, batch_stats(M, x), scale=0.5))
+    >>> ax.get_title()
+    'PoincareBall,  K = −1'
+    >>> ax.figure.savefig("ball.png")  # doctest: +SKIP
+    """
+    scene = _scene(manifold)
+    own = ax is None
+    if own:
+        ax = new_figure(figsize=(5.0, 5.6)).add_subplot(projection=scene.projection)
+    elif ax.name != scene.projection:
+        raise ValueError(
+            f"points of {manifold!r} are drawn on {scene.projection!r} axes, got {ax.name!r}: "
+            f"make them with figure.add_subplot(projection={scene.projection!r})"
+        )
+    manifold, x, y = plain(manifold), to_numpy(x), to_numpy(y)
+    mean_x, mean_y = frechet_mean(manifold, x), frechet_mean(manifold, y)
+    time = np.linspace(0.0, 1.0, 101)
+    path = manifold.geodesic(mean_x, mean_y, time if len(manifold.blocks) == 1 else time[:, None])
+    eye = scene.background(ax, manifold, np.concatenate([x, y]), path)
+
+    def scatter(points: Any, label: str, order: int, **style: Any) -> None:
+        places = np.atleast_2d(scene.coordinates(manifold, points))
+        if ax.name == "3d":
+            style["depthshade"] = False
+        if eye is not None and "alpha" in style:  # a cloud, part of which may be out of sight
+            alpha = style.pop("alpha") * np.where(places @ eye < 0, 0.3, 1.0)
+            style["color"] = [(style["color"], a) for a in alpha]
+        ax.scatter(*places.T, label=label, zorder=order, **style)
+
+    scatter(x, "input", 3, alpha=0.75, s=9, color=BLUE, linewidths=0)
+    scatter(y, "output", 4, alpha=0.85, s=11, color=ORANGE, linewidths=0, marker="^")
+    line = scene.coordinates(manifold, path)
+    over = np.linalg.norm(np.diff(line, axis=0), axis=-1) > scene.longest
+    line = np.insert(line, np.flatnonzero(over) + 1, np.nan, axis=0)
+    ax.plot(*line.T, color=GREEN, linewidth=2, zorder=5, label="geodesic between the means")
+    edge = {"edgecolors": "white", "linewidths": 1.0}
+    scatter(mean_x, "input mean", 6, s=75, color=BLUE, marker="D", **edge)
+    scatter(mean_y, "output mean", 7, s=150, color=VERMILION, marker="*", **edge)
+    if bias is not None:
+        ring = {"facecolors": "none", "edgecolors": INK, "linewidths": 1.3}
+        scatter(to_numpy(bias), "target β", 8, s=230, marker="o", **ring)
+
+    ax.set_title(_title(manifold) if title is None else title, fontsize=13, color=INK)
+    if caption is not None:  # an annotation, because axes in space have no label below them
+        style = {"ha": "center", "va": "top", "fontsize": 11, "color": INK}
+        ax.annotate(caption, (0.5, -0.03), xycoords="axes fraction", **style)
+    if own:
+        legend_below([ax], 2, _LEGEND)
+    return ax
+
+
+def plot_overview(panels: Sequence[Panel], columns: int = 4, title: str | None = None) -> Any:
+    """Draw one figure with a panel for each geometry and one legend, in a cell of its own.
+
+    Parameters
+    ----------
+    panels
+        What to draw, in the order of reading.
+    columns
+        Panels in a row, at most.
+    title
+        Text above the figure.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure; write it with ``figure.savefig(path)``.
+
+    Examples
+    --------
+    >>> from gyrobn import Euclidean, Sphere
+    >>> panels = [Panel(M, M.random(9, spread=0.2), M.random(9, spread=0.1))
+    ...           for M in (Euclidean(2), Sphere(2))]
+    >>> len(plot_overview(panels).axes)  # two panels and the legend's
+    3
+    """
+    columns = min(columns, len(panels) + 1)
+    rows = math.ceil((len(panels) + 1) / columns)
+    figure = new_figure(figsize=(3.2 * columns, 3.5 * rows))
+    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.14)
+    if title is not None:
+        figure.suptitle(title, fontsize=15, color=INK)
+    axes = []
+    for i, panel in enumerate(panels):
+        projection = _scene(panel.manifold).projection
+        ax = figure.add_subplot(rows, columns, i + 1, projection=projection)
+        axes.append(plot_normalization(*panel[:4], ax, title=panel.title, caption=panel.caption))
+    cell = figure.add_subplot(rows, columns, len(panels) + 1)
+    cell.set_axis_off()
+    add_legend(cell, legend_entries(axes, _LEGEND), loc="center", fontsize=12)
+    return figure
+
+
+_LEGEND = (
+    "input",
+    "input mean",
+    "output",
+    "output mean",
+    "target β",
+    "geodesic between the means",
+    "boundary",
+    "equator",
+    "distance rings, 0.5 apart",
+)
+"""The labels of all artists, in the order of reading."""
+
+
+def _scene(manifold: GyroSpace) -> Scene:
+    scene = scene_of(manifold)
+    if scene is None:
+        raise ValueError(
+            f"{manifold!r} has points of shape {manifold.point_shape} and dimension "
+            f"{manifold.dim}: only 2-dimensional geometries with points of shape (2,) or (3,), "
+            "Grassmannian(3, 1) and Correlation(3) can be drawn; plot_tangent draws any geometry"
+        )
+    return scene
+
+
+def _title(manifold: GyroSpace) -> str:
+    """Return the name of the geometry, with its curvature, or its size where that says nothing."""
+    if len(manifold.point_shape) > 1:
+        return name_of(manifold)
+    value = f"{getattr(manifold, 'curvature', 0.0):g}".replace("-", "−")
+    return f"{type(manifold).__name__},  K = {value}"

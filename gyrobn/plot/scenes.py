@@ -1,0 +1,251 @@
+r"""How the points of a geometry are shown, and what stands behind them.
+
+The background comes from the geometry itself: rings of equal distance from the identity are
+:math:`\operatorname{Exp}_e` of circles, and so are the surfaces.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.manifolds import Correlation, Grassmannian, Product
+from gyrobn.plot.canvas import FACE, GRID, INK
+
+__all__ = ["Scene", "scene_of", "unit_circle"]
+
+RING = 0.5
+"""Distance between two grey rings."""
+_GREY = {"color": GRID, "linewidth": 0.8, "zorder": 2, "label": "distance rings, 0.5 apart"}
+_EDGE = {"color": INK, "linewidth": 1.3, "zorder": 2}
+
+
+class Scene(NamedTuple):
+    """How the points of one kind of geometry are drawn."""
+
+    projection: str
+    """Kind of axes."""
+    coordinates: Callable[[GyroSpace, Any], Any]
+    """Where points are drawn: two numbers a point, or three, the last upwards."""
+    background: Callable[[Any, GyroSpace, Any, Any], Any]
+    """Prepare axes for points and a curve; return the direction of the eye if a surface hides
+    what is on its far side, else None."""
+    longest: float = math.inf
+    """A longer step along a curve goes over an edge whose opposite points are the same."""
+
+
+def scene_of(manifold: GyroSpace) -> Scene | None:
+    """Return how to draw this geometry, or None: a new kind of picture is added here."""
+    match manifold:
+        case Product():  # a cylinder, a torus: no one looked at those
+            return None
+        case Grassmannian(n=3, p=1):
+            return Scene("3d", _lines, _dome, longest=1.0)
+        case Correlation(n=3):
+            return Scene("3d", _below_diagonal, _elliptope)
+        case GyroSpace(dim=2, point_shape=(2,)):
+            return Scene("rectilinear", _flat, _plane)
+        case GyroSpace(dim=2, point_shape=(3,)):
+            return Scene("3d", _upright, _surface)
+    return None
+
+
+# ---------------------------------------------------------------------- where points are drawn
+
+
+def _flat(manifold: GyroSpace, x: Any) -> Any:
+    return x
+
+
+def _upright(manifold: GyroSpace, x: Any) -> Any:
+    """Draw the first of three coordinates upwards, so that the identity is at the top or bottom."""
+    return np.roll(x, 2, axis=-1)
+
+
+def _lines(manifold: GyroSpace, x: Any) -> Any:
+    """Show a line through the origin by its unit vector of the upper hemisphere."""
+    u = manifold.to_inside(x)[..., 0]
+    return _upright(manifold, np.where(u[..., :1] < 0, -u, u))
+
+
+def _below_diagonal(manifold: GyroSpace, x: Any) -> Any:
+    """Show a correlation matrix by its three correlations."""
+    return np.stack([x[..., 1, 0], x[..., 2, 0], x[..., 2, 1]], axis=-1)
+
+
+# ---------------------------------------------------------------------- backgrounds
+
+
+def _plane(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> None:
+    """Prepare a panel for points with two coordinates."""
+    curvature = getattr(manifold, "curvature", 0.0)
+    edge = abs(curvature) ** -0.5 if curvature else 0.0
+    size = edge if curvature < 0 else max(edge, float(abs(points).max())) or 1.0
+    ax.set(aspect="equal", xlim=(-1.04 * size, 1.04 * size), ylim=(-1.04 * size, 1.04 * size))
+    ax.set(xticks=[], yticks=[], facecolor="none" if curvature < 0 else FACE)
+    ax.spines[:].set_visible(False)
+    for radius in _radii(float(manifold.norm(points).max())):
+        ax.plot(*_ring(manifold, radius).T, **_GREY)
+    if curvature:
+        circle = edge * unit_circle()
+        style, label = ("-", "boundary") if curvature < 0 else (":", "equator")
+        ax.plot(*circle.T, style, label=label, **_EDGE)
+    if curvature < 0:
+        ax.fill(*circle.T, color=FACE, zorder=1)
+
+
+def _surface(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> Any:
+    """Prepare a panel for points with three coordinates: a sphere, or else a bowl."""
+    curvature = getattr(manifold, "curvature", 0.0)
+    line = _upright(manifold, path)
+    if curvature > 0:  # seen from above the middle of the path
+        size = curvature**-0.5
+        view = _angles(line[len(line) // 2])
+        _globe(ax, manifold, _upright, math.pi * size, size, view)
+        _stage(ax, np.full(3, -size), np.full(3, size), view, 1.6)
+        return _direction(view)
+    reach = float(manifold.norm(points).max()) or 1.0
+    # from above the rim, so that the mean moves to the right
+    view = 0.25 * math.pi, _angles(line[-1] - line[0])[1] - 0.5 * math.pi
+    low, high = _shaded(ax, manifold, _upright, reach, view)
+    for radius in (*_radii(reach), reach):
+        ax.plot(*_upright(manifold, _ring(manifold, radius)).T, **_GREY)
+    high[2] += 0.6 * (high[2] - low[2])  # brings the bowl to the middle of the panel
+    _stage(ax, low, high, view, 1.4)
+    return None
+
+
+def _dome(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> Any:
+    """Prepare a panel for lines: the upper hemisphere, opposite points of its edge are the same."""
+    line = _lines(manifold, path)
+    elevation, azimuth = _angles(line[len(line) // 2])
+    view = min(elevation, 0.7), azimuth  # from not too far above, or it would look like a disc
+    eye = _direction(view)
+    if min(line[[0, -1]] @ eye) < 0.2:  # a mean at the horizon: only from the top all is in sight
+        view = 0.5 * math.pi, azimuth
+        eye = _direction(view)
+    # not quite to the edge, where a line has two places
+    _globe(ax, manifold, _lines, 0.5 * math.pi - 1e-6, 1.0, view)
+    edge = np.pad(unit_circle(), ((0, 0), (0, 1)))
+    ax.plot(*_near(edge, eye).T, ":", label="equator", **_EDGE)
+    centre = np.asarray([0.0, 0.0, 0.25])  # the lower half is missing
+    _stage(ax, centre - 1.0, centre + 1.0, view, 1.6)
+    return eye
+
+
+def _globe(
+    ax: Any,
+    manifold: GyroSpace,
+    place: Callable[[GyroSpace, Any], Any],
+    reach: float,
+    size: float,
+    view: tuple[float, float],
+) -> None:
+    """Draw a sphere of radius ``size``, or its cap up to the distance ``reach`` from the top."""
+    _shaded(ax, manifold, place, reach, view)
+    eye = _direction(view)
+    horizon = size * unit_circle() @ np.linalg.svd(eye[None])[2][1:]
+    horizon[horizon[:, 2] < size * math.cos(reach / size) - 1e-5] = np.nan  # that of a cap has ends
+    for line in (*(place(manifold, _ring(manifold, r)) for r in _radii(reach)), horizon):
+        ax.plot(*_near(line, eye).T, **_GREY)
+
+
+def _near(line: Any, eye: Any) -> Any:
+    """Return a line around the origin without what is on the far side of it."""
+    return np.where((line @ eye < -1e-9)[:, None], np.nan, line)
+
+
+def _elliptope(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> None:
+    r"""Prepare a panel for 3 × 3 correlation matrices, inside the surface of the singular ones.
+
+    There the variables are unit vectors of a plane, with correlations
+    :math:`(\cos a, \cos b, \cos(a - b))`.
+    """
+    a, b = np.meshgrid(np.linspace(0.0, math.pi, 41), np.linspace(0.0, 2.0 * math.pi, 81))
+    shell = np.cos(a), np.cos(b), np.cos(a - b)
+    ax.plot_surface(
+        *shell, color=GRID, alpha=0.16, shade=False, linewidth=0, zorder=1, rasterized=True
+    )
+    ax.plot_wireframe(*shell, rcount=17, ccount=9, color=GRID, linewidth=0.6, zorder=1)
+    view = 0.44, 2.19  # one face in front, that of the three solid edges
+    eye = _direction(view)
+    across = np.asarray([-math.sin(view[1]), math.cos(view[1]), 0.0])
+    # where a correlation is 1 or −1, the other two are equal or opposite: six straight edges
+    for k, sign in itertools.product(range(3), (-1.0, 1.0)):
+        ends = np.empty((2, 3))
+        ends[:, k], ends[:, k - 1], ends[:, k - 2] = sign, (1.0, -1.0), (sign, -sign)
+        if sign * eye[k] < 0:  # on the far side
+            ax.plot(*ends.T, **_EDGE | {"linewidth": 0.5, "linestyle": (0, (6, 4))})
+            continue
+        ax.plot(*ends.T, label="boundary", **_EDGE)
+        middle = ends.mean(axis=0)
+        side = round(float(middle @ across))
+        name = f"{('C₂₁', 'C₃₁', 'C₃₂')[k]} = {'1' if sign > 0 else '−1'}"
+        style = {"ha": ("center", "left", "right")[side], "va": "center" if side else "bottom"}
+        place = 1.1 * middle + 0.1 * side * across
+        ax.text(*place, name, fontsize=9, color=INK, zorder=9, **style)
+    corner = np.asarray([1.0, 1.0, 0.9])  # room for the corner that points downwards
+    _stage(ax, corner - 2.0, corner, view, 1.15)
+
+
+def _shaded(
+    ax: Any,
+    manifold: GyroSpace,
+    place: Callable[[GyroSpace, Any], Any],
+    reach: float,
+    view: tuple[float, float],
+) -> tuple[Any, Any]:
+    """Draw the surface up to a distance from the identity, lit from the eye; return its corners."""
+    from matplotlib.colors import LightSource
+
+    disc = np.linspace(reach, 0.0, 41)  # inwards, so that the side that is lit is the one seen
+    mesh = place(manifold, np.stack([_ring(manifold, r) for r in disc]))
+    elevation, azimuth = np.degrees(view)
+    light = LightSource(azdeg=90.0 - azimuth, altdeg=elevation)
+    smooth = {"rstride": 1, "cstride": 1, "linewidth": 0, "antialiased": False}  # shows no seams
+    smooth |= {"rasterized": True}  # thousands of facets would make a drawing slow to open
+    ax.plot_surface(*np.moveaxis(mesh, -1, 0), color=FACE, lightsource=light, zorder=1, **smooth)
+    return mesh.min(axis=(0, 1)), mesh.max(axis=(0, 1))
+
+
+def _stage(ax: Any, low: Any, high: Any, view: tuple[float, float], zoom: float) -> None:
+    """Set limits and view of axes in space, all three coordinates to one scale."""
+    # matplotlib sorts whole artists by depth, which would hide points behind their own surface
+    ax.computed_zorder = False
+    ax.set_axis_off()
+    ax.set_proj_type("ortho")
+    elevation, azimuth = np.degrees(view)
+    ax.view_init(elev=elevation, azim=azimuth)
+    ax.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), zlim=(low[2], high[2]))
+    ax.set_box_aspect(high - low, zoom=zoom)
+
+
+def _angles(v: Any) -> tuple[float, float]:
+    """Return elevation and azimuth of a vector."""
+    return math.atan2(v[2], math.hypot(v[0], v[1])), math.atan2(v[1], v[0])
+
+
+def _direction(view: tuple[float, float]) -> Any:
+    """Return the unit vector to the eye, at an elevation and an azimuth."""
+    elevation, azimuth = view
+    level = math.cos(elevation)
+    return np.asarray([level * math.cos(azimuth), level * math.sin(azimuth), math.sin(elevation)])
+
+
+def _radii(reach: float) -> Any:
+    """Return the radii of the rings that show distances up to ``reach``."""
+    return RING * np.arange(1, int(reach / RING) + 1)
+
+
+def _ring(manifold: GyroSpace, radius: float) -> Any:
+    """Return points at one distance from the identity, all the way around."""
+    return manifold.from_normal(radius * unit_circle())
+
+
+def unit_circle() -> Any:
+    """Return the unit circle, one point a row."""
+    angle = np.linspace(0.0, 2.0 * math.pi, 121)
+    return np.stack([np.cos(angle), np.sin(angle)], axis=-1)

@@ -1,0 +1,161 @@
+"""Points of any geometry before and after a normalization, in the tangent space at their mean."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gyrobn.backends import Array
+from gyrobn.frechet import frechet
+from gyrobn.gyrospace import GyroSpace
+from gyrobn.plot.canvas import (
+    BLUE,
+    COLOURS,
+    INK,
+    MARKERS,
+    ORANGE,
+    legend_below,
+    name_of,
+    new_figure,
+    plain,
+    to_numpy,
+)
+from gyrobn.plot.scenes import unit_circle
+
+__all__ = ["plot_tangent"]
+
+
+def plot_tangent(
+    manifold: GyroSpace,
+    x: Array,
+    y: Array,
+    bias: Array | None = None,
+    axes: Sequence[Any] | None = None,
+    *,
+    labels: Any = None,
+    same_scale: bool = True,
+    title: str | None = None,
+) -> tuple[Any, Any]:
+    r"""Draw points before and after normalization as they are seen from their mean.
+
+    The input is drawn by its normal coordinates :math:`\operatorname{Log}_e(\ominus\mu_x \oplus
+    x_i)`, the output by :math:`\operatorname{Log}_e(\ominus\beta \oplus y_i)`, both on the first
+    two principal axes of the input. The length of a coordinate vector is a
+    distance, so the circles, of the standard deviation as radius, hold their cloud as well as two
+    axes of many can show it. After GyroBN the second picture is the first one, scaled to the circle
+    that was asked for, with the output mean on the target.
+
+    Parameters
+    ----------
+    manifold
+        Any geometry, of any dimension.
+    x, y
+        Points before and after, both of shape ``(N, *point_shape)``, of any library.
+    bias
+        The target :math:`\beta` that was given to :func:`~gyrobn.normalize`; the mean of the output
+        by default.
+    axes
+        Two axes to draw in; the artists have labels for a legend. By default those of a new figure
+        with a legend, ``axes[0].figure``, that pyplot does not know of.
+    labels
+        N values: one colour and marker for the points of each, such as classes or subjects.
+    same_scale
+        Whether both axes have one scale, which shows how the spread changes. Where it changes by
+        much, only a scale of its own lets each cloud be seen.
+    title
+        Text above a new figure; the geometry by default.
+
+    Returns
+    -------
+    tuple of two matplotlib.axes.Axes
+        The axes of the input and of the output.
+
+    Examples
+    --------
+    >>> from gyrobn import SPD, batch_stats, normalize
+    >>> M = SPD(8)  # of dimension 36
+    >>> x = M.random(60, rng=0, spread=2.0)
+    >>> y = normalize(M, x, batch_stats(M, x), scale=1.0)
+    >>> before, after = plot_tangent(M, x, y, labels=["rest", "move"] * 30)
+    >>> before.get_title(), after.get_title()
+    ('input, v = 1.98', 'output, v = 1')
+    """
+    manifold, x, y = plain(manifold), to_numpy(x), to_numpy(y)
+    if x.shape[1:] != manifold.point_shape or y.shape != x.shape:
+        raise ValueError(
+            f"expected points before and after of one shape (N, "
+            f"{', '.join(map(str, manifold.point_shape))}), got {x.shape} and {y.shape}: "
+            "draw one channel at a time"
+        )
+    names = None if labels is None else np.asarray(labels)
+    if names is not None and names.shape != x.shape[:1]:
+        raise ValueError(
+            f"expected a label for each of the {len(x)} points, got an array of shape {names.shape}"
+        )
+    if axes is not None and len(axes) != 2:
+        raise ValueError(f"expected two axes, for input and output, got {len(axes)}")
+
+    before, after = frechet(manifold, x), frechet(manifold, y)
+    target = after.mean if bias is None else to_numpy(bias)
+    c = manifold.relative_normal(before.mean, x)
+    plane, share = _principal(c)
+    clouds = c @ plane, manifold.relative_normal(target, y) @ plane
+    means = np.zeros(2), manifold.relative_normal(target, after.mean) @ plane
+    deviations = [float(np.sqrt(np.sum(result.variance))) for result in (before, after)]
+    sizes = [max(abs(q).max(), v) or 1.0 for q, v in zip(clouds, deviations, strict=True)]
+    if same_scale:
+        sizes = [max(sizes)] * 2
+
+    own = axes is None
+    if axes is None:
+        figure = new_figure(figsize=(8.0, 5.0))
+        figure.suptitle(name_of(manifold) if title is None else title, color=INK)
+        axes = figure.subplots(1, 2)
+    for k, (ax, name) in enumerate(zip(axes, ("input", "output"), strict=True)):
+        _cloud(ax, clouds[k], name, names)
+        marker = {"marker": "D", "s": 75} if name == "input" else {"marker": "*", "s": 150}
+        marker |= {"color": INK, "edgecolors": "white", "linewidths": 1.0}
+        ax.scatter(*means[k], zorder=6, label=f"{name} mean", **marker)
+        v, limits = deviations[k], (-1.06 * sizes[k], 1.06 * sizes[k])
+        circle = {"color": INK, "linewidth": 1.0, "label": "standard deviation v"}
+        ax.plot(*(v * unit_circle()).T, "--", zorder=5, **circle)
+        ax.set(aspect="equal", xlim=limits, ylim=limits, title=f"{name}, v = {v:.3g}")
+        ax.set_xlabel(f"principal axis 1 ({share[0]:.0%})")
+        ax.spines[["top", "right"]].set_visible(False)
+    left, right = axes
+    left.set_ylabel(f"principal axis 2 ({share[1]:.0%})")
+    if bias is not None:
+        ring = {"facecolors": "none", "edgecolors": INK, "linewidths": 1.3}
+        right.scatter(0.0, 0.0, s=230, zorder=7, label="target β", **ring)
+    if own:
+        legend_below([left, right], columns=4)
+    return left, right
+
+
+def _principal(c: Any) -> tuple[Any, Any]:
+    """Return two principal axes of centred coordinates as columns, and their parts of the variance.
+
+    Where there is only one axis, the other is zero.
+    """
+    _, values, axes = np.linalg.svd(c, full_matrices=False)
+    axes, values = axes[:2], values**2
+    across = np.zeros((2, c.shape[-1]))
+    # an axis has no sign: the largest coordinate is made positive, so that it is always the same
+    largest = np.take_along_axis(axes, abs(axes).argmax(axis=-1)[:, None], axis=-1)
+    across[: len(axes)] = axes * np.where(largest < 0, -1.0, 1.0)
+    share = np.zeros(2)
+    share[: len(axes)] = values[:2] / (values.sum() or 1.0)
+    return across.T, share
+
+
+def _cloud(ax: Any, points: Any, side: str, names: Any) -> None:
+    """Draw points in the style of their side, or in one for each name."""
+    style = {"s": 14, "alpha": 0.75, "linewidths": 0, "zorder": 3}
+    if names is None:
+        color, marker = (BLUE, "o") if side == "input" else (ORANGE, "^")
+        ax.scatter(*points.T, color=color, marker=marker, label=side, **style)
+        return
+    for k, name in enumerate(np.unique(names)):
+        # 7 colours and 9 markers: 63 names before a pair comes back
+        color, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
+        ax.scatter(*points[names == name].T, color=color, marker=marker, label=str(name), **style)

@@ -1,0 +1,144 @@
+"""Arrays written a chunk at a time, and files that appear only when they are complete."""
+
+import os
+import secrets
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from gyrobn.storage.stored import format_of
+from gyrobn.storage.zarr import create_zarr, is_zarr
+
+__all__ = ["ArrayWriter", "create_array", "replacing"]
+
+
+class ArrayWriter:
+    """Takes the samples of a new array in order, a chunk at a time. See :func:`create_array`."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, put: Callable[[int, Any], None]) -> None:
+        self.shape = shape
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self.count = 0
+        """Samples that were written."""
+        self._put = put
+
+    def write(self, chunk: Any) -> None:
+        """Append samples, shape ``(k, *shape[1:])``."""
+        chunk = np.asarray(chunk)
+        if chunk.shape[1:] != self.shape[1:] or self.count + len(chunk) > self.shape[0]:
+            raise ValueError(
+                f"a chunk of shape {chunk.shape} does not fit an array of shape {self.shape} of "
+                f"which {self.count} samples are written"
+            )
+        self._put(self.count, np.ascontiguousarray(chunk, self.dtype))
+        self.count += len(chunk)
+
+
+@contextmanager
+def create_array(
+    path: str | os.PathLike[str], shape: Sequence[int], dtype: Any, key: str | None = None
+) -> Iterator[ArrayWriter]:
+    """Write an array to disk, a chunk at a time; it appears at its place when it is complete.
+
+    Where the block ends in an error, or before all samples are written, nothing is left, and a file
+    that was at ``path`` is still there.
+
+    Parameters
+    ----------
+    path
+        Where to; the suffix ``.npy``, ``.npz`` or ``.zarr`` is the format.
+    shape, dtype
+        Of the whole array; the dtype with its byte order.
+    key
+        Name of the array in a ``.npz`` file, ``arr_0`` by default, as in NumPy.
+
+    Examples
+    --------
+    See :func:`~gyrobn.storage.open_array`.
+    """
+    path, shape, dtype = Path(path), tuple(shape), np.dtype(dtype)
+    kind = format_of(path)
+    if kind == ".zarr":
+        if path.exists() and not is_zarr(path):
+            raise FileExistsError(f"{path} exists and is no zarr store: remove it first")
+    elif path.exists() and not path.is_file():
+        raise FileExistsError(f"{path} exists and is not a regular file")
+    with replacing(path) as temporary:
+        if kind == ".zarr":
+            sink = create_zarr(temporary, shape, dtype)
+        else:
+            member = f"{key or 'arr_0'}.npy" if kind == ".npz" else None
+            sink = _create_file(temporary, shape, dtype, member)
+        with sink as put:
+            writer = ArrayWriter(shape, dtype, put)
+            yield writer
+            if writer.count != shape[0]:
+                raise ValueError(f"{writer.count} of {shape[0]} samples of {path} were written")
+
+
+@contextmanager
+def _create_file(
+    path: Path, shape: tuple[int, ...], dtype: "np.dtype[Any]", member: str | None
+) -> Iterator[Callable[[int, Any], None]]:
+    """Make a ``.npy`` file, or an archive with one; give a function that appends samples."""
+    header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    with path.open("xb") as file:
+        if member is None:
+            npy.write_array_header_1_0(file, header)
+            yield lambda start, chunk: _append(file, chunk)
+        else:
+            with (
+                zipfile.ZipFile(file, "w") as archive,
+                archive.open(member, "w", force_zip64=True) as stream,
+            ):
+                npy.write_array_header_1_0(stream, header)
+                yield lambda start, chunk: _append(stream, chunk)
+        file.flush()
+        os.fsync(file.fileno())  # the name must not be there before the bytes are
+
+
+def _append(file: Any, chunk: Any) -> None:
+    file.write(chunk.reshape(-1).view(np.uint8).data)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary path beside ``path``, and rename it to that when the block has ended well.
+
+    Otherwise what is at the temporary path is removed. What was at ``path`` stays until the end.
+    """
+    target = Path(os.path.realpath(path))  # behind a link, where one is given
+    temporary = target.with_name(f".gyrobn-{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
+        yield temporary
+        if temporary.is_dir() and target.exists():
+            _swap(temporary, target)
+        else:
+            os.replace(temporary, target)
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, str(temporary)):
+            error.filename, error.filename2 = str(path), None
+        raise
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
+
+
+def _swap(temporary: Path, target: Path) -> None:
+    """Put a directory at the place of another, which no system call does in one step."""
+    old = temporary.with_suffix(".old")
+    os.rename(target, old)
+    try:
+        os.rename(temporary, target)
+    except BaseException:
+        os.rename(old, target)
+        raise
+    shutil.rmtree(old)

@@ -1,0 +1,373 @@
+"""Bad input, interrupted runs and full disks: one line, an exit code, and no half files."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+
+import numpy as np
+import pytest
+from cli_runner import COMMAND, check_one_line, environment, names, run
+
+from gyrobn import SPD, GyroBN, PoincareBall
+from gyrobn.cli import main
+
+BALL = PoincareBall(2)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Return a folder with models: of a ball, of one of three dimensions, one with domains."""
+    folder = tmp_path_factory.mktemp("models")
+    GyroBN(BALL).fit(BALL.random(20)).save(folder / "m.npz")
+    GyroBN(PoincareBall(3)).fit(PoincareBall(3).random(20)).save(folder / "three.npz")
+    labels = np.arange(20) % 2
+    GyroBN(BALL).fit(BALL.random(20), domains=labels).save(folder / "d.npz")
+    content = (folder / "m.npz").read_bytes()
+    (folder / "cut.npz").write_bytes(content[: len(content) // 2])
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, models):
+    """Go to a folder with files of all kinds."""
+    monkeypatch.chdir(tmp_path)
+    x = BALL.random(20, rng=0)
+    np.save("x.npy", x)
+    np.save("flat.npy", x[:, 0])
+    np.save("number.npy", np.asarray(1.0))
+    np.save("empty.npy", x[:0])
+    np.save("square.npy", np.zeros((4, 3, 2)))
+    np.save("integer.npy", np.ones((4, 2), dtype=int))
+    np.save("complex.npy", x.astype(complex))
+    np.save("half.npy", x.astype(np.float16))
+    np.save("object.npy", np.asarray([[1.0, None]], dtype=object), allow_pickle=True)
+    np.savez("two.npz", a=x, b=x)
+    x[11, 1] = np.nan
+    np.save("nan.npy", x)
+    x[11] = [0.9, 0.9]
+    np.save("off.npy", x)
+    np.save("projector.npy", np.zeros((3, 4, 4)))
+    np.save("b.npy", np.asarray([2.0, 0.0]))
+    np.save("words.npy", np.asarray(["a", "b"]))
+    (tmp_path / "text.npy").write_text("0.1 0.2\n0.3 0.4\n")
+    (tmp_path / "x.csv").write_text("0.1,0.2\n")
+    (tmp_path / "labels.txt").write_text("a\nb\n")
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\xfd")
+    content = (tmp_path / "x.npy").read_bytes()
+    (tmp_path / "cut.npy").write_bytes(content[:-1])
+    with zipfile.ZipFile("foreign.npz", "w") as archive:
+        archive.writestr("hello.txt", "hello")
+    for name, data in models.items():
+        (tmp_path / name).write_bytes(data) if name != "cut.npz" else None
+    (tmp_path / "broken.npz").write_bytes(models["cut.npz"])
+    return tmp_path
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+NORMALIZE = "normalize {} y.npy --manifold poincare_ball"
+
+BAD = [
+    (NORMALIZE.format("missing.npy"), ["missing.npy: No such file"]),
+    (NORMALIZE.format("text.npy"), ["cannot read text.npy", "magic"]),
+    (NORMALIZE.format("cut.npy"), ["cut.npy", "cut off"]),
+    (NORMALIZE.format("x.csv"), ["x.csv", "suffix '.csv'", ".npy, .npz, .zarr"]),
+    (NORMALIZE.format("."), ["suffix"]),
+    (NORMALIZE.format("object.npy"), ["object.npy", "pickle"]),
+    (NORMALIZE.format("integer.npy"), ["integer.npy holds int64, expected float32 or float64"]),
+    (NORMALIZE.format("complex.npy"), ["complex128"]),
+    (NORMALIZE.format("half.npy"), ["float16"]),
+    (NORMALIZE.format("words.npy"), ["<U1"]),
+    (NORMALIZE.format("number.npy"), ["number.npy holds a single number"]),
+    (NORMALIZE.format("flat.npy"), ["flat.npy has shape (20,)"]),
+    (NORMALIZE.format("empty.npy"), ["empty.npy has shape (0, 2)"]),
+    (NORMALIZE.format("two.npz"), ["two.npz holds 2 arrays (a, b)"]),
+    (NORMALIZE.format("two.npz") + " --key c", ["no array 'c', but a, b"]),
+    (NORMALIZE.format("x.npy") + " --key c", ["x.npy", "key 'c'"]),
+    (NORMALIZE.format("nan.npy"), ["NaN", "at index 11"]),
+    (NORMALIZE.format("off.npy"), ["off PoincareBall", "at index 11"]),
+    (NORMALIZE.format("x.npy") + " --bias b.npy", ["bias is off"]),
+    (NORMALIZE.format("x.npy") + " --bias x.npy", ["bias must be a point"]),
+    (NORMALIZE.format("x.npy") + " --bias words.npy", ["words.npy holds <U1"]),
+    (NORMALIZE.format("x.npy") + " --bias missing.npy", ["missing.npy: No such file"]),
+    (NORMALIZE.format("x.npy") + " --domains labels.txt", ["domains", "(20,)"]),
+    (NORMALIZE.format("x.npy") + " --domains binary.txt", ["binary.txt is neither"]),
+    (NORMALIZE.format("x.npy") + " --domains missing.txt", ["missing.txt: No such file"]),
+    ("normalize x.npy y.csv --manifold poincare_ball", ["y.csv", "suffix"]),
+    ("normalize x.npy missing/y.npy --manifold poincare_ball", ["missing/y.npy: No such file"]),
+    ("normalize x.npy x.npy/y.npy --manifold poincare_ball", ["x.npy/y.npy: Not a directory"]),
+    ("normalize x.npy y.npy --manifold spd", ["x.npy of shape (20, 2)", "square"]),
+    ("normalize square.npy y.npy --manifold correlation", ["square"]),
+    (
+        "normalize projector.npy y.npy --manifold grassmannian --representation projector",
+        ["projector.npy has trace 0"],
+    ),
+    (
+        "normalize x.npy y.npy --manifold grassmannian --representation projector",
+        ["projectors are square"],
+    ),
+    (NORMALIZE.format("x.npy") + " --save-model missing/m", ["missing/m", "No such file"]),
+    ("fit nan.npy y.npy --manifold poincare_ball", ["NaN", "at index 11"]),
+    ("fit x.npy missing/m --manifold poincare_ball", ["missing/m", "No such file"]),
+    ("transform x.npy y.npy --model missing", ["missing: No such file"]),
+    ("transform x.npy y.npy --model x.npy", ["x.npy", "not a gyrobn model"]),
+    ("transform x.npy y.npy --model foreign.npz", ["foreign.npz", "not a gyrobn model"]),
+    ("transform x.npy y.npy --model broken.npz", ["broken.npz"]),
+    ("transform x.npy y.npy --model three.npz", ["(3,)", "(20, 2)"]),
+    ("transform x.npy y.npy --model d.npz", ["domains"]),
+    ("transform off.npy y.npy --model m.npz", ["at index 11"]),
+    ("inverse off.npy y.npy --model m.npz", ["at index 11"]),
+    ("inverse missing.npy y.npy --model m.npz", ["missing.npy: No such file"]),
+    ("inspect missing.npy", ["missing.npy: No such file"]),
+    ("inspect text.npy", ["cannot read text.npy"]),
+    ("inspect integer.npy --manifold sphere", ["int64"]),
+    ("inspect x.npy --manifold spd", ["x.npy of shape (20, 2) holds no points of spd"]),
+    ("inspect foreign.npz", ["foreign.npz holds 0 arrays"]),
+    ("inspect broken.npz", ["broken.npz"]),
+    ("plot off.npy y.png --manifold poincare_ball", ["at index 11"]),
+    ("plot x.npy y.nonsense --manifold poincare_ball", ["nonsense"]),
+    ("plot x.npy missing/y.png --manifold poincare_ball", ["missing/y.png: No such file"]),
+    ("plot x.npy y.png --manifold poincare_ball --channel 1", ["no channel 1 among 1"]),
+    ("plot x.npy y.png --manifold poincare_ball --after square.npy", ["square.npy has shape"]),
+    ("plot x.npy y.png --manifold poincare_ball --after off.npy", ["at index 11"]),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), BAD, ids=[line for line, _ in BAD])
+def test_bad_input(folder, line, words, capsys):
+    before = contents(folder)
+    assert main(line.split()) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    check_one_line(captured.err, *words)
+    assert contents(folder) == before
+
+
+AS_PROCESS = [
+    NORMALIZE.format("missing.npy"),
+    NORMALIZE.format("object.npy"),
+    NORMALIZE.format("off.npy"),
+    "fit nan.npy y.npy --manifold poincare_ball",
+    "transform x.npy y.npy --model three.npz",
+    "inverse off.npy y.npy --model m.npz",
+    "inspect text.npy",
+    "plot off.npy y.npy --manifold poincare_ball",
+]
+
+
+@pytest.mark.parametrize("line", AS_PROCESS)
+def test_bad_input_as_a_process_keeps_what_was_there(folder, line):
+    (folder / "y.npy").write_bytes(b"precious")
+    before = contents(folder)
+    process = run(*line.split(), cwd=folder)
+    assert process.returncode == 1
+    assert process.stdout == ""
+    check_one_line(process.stderr, *dict(BAD).get(line, []))
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("normalize x.npy y.npy", "--manifold is required: one of euclidean"),
+        ("normalize x.npy y.npy --manifold torus", "invalid choice: 'torus'"),
+        ("normalize x.npy y.npy --manifold product", "invalid choice: 'product'"),
+        ("normalize x.npy --manifold sphere", "OUT"),
+        ("normalize x.npy y.npy --manifold sphere --metric m", "sphere has no --metric"),
+        ("normalize x.npy y.npy --manifold spd --metric m", "unknown metric 'm'"),
+        ("normalize x.npy y.npy --manifold sphere --curvature -1", "positive"),
+        ("normalize x.npy y.npy --manifold sphere --curvature nan", "finite number"),
+        ("normalize x.npy y.npy --manifold spd --theta 0", "theta"),
+        ("normalize x.npy y.npy --manifold grassmannian --representation q", "representation"),
+        ("normalize x.npy y.npy --manifold sphere --eps -1", "at least 0, got -1"),
+        ("normalize x.npy y.npy --manifold sphere --scale inf", "finite number"),
+        ("normalize x.npy y.npy --manifold sphere --max-iter 0", "at least 1"),
+        ("normalize x.npy y.npy --manifold sphere --on-invalid drop", "drop"),
+        ("normalize x.npy y.npy --model m --manifold sphere", "exclude each other"),
+        ("normalize x.npy y.npy --model m --curvature -1", "--curvature and --model exclude"),
+        ("normalize x.npy y.npy --model y.npy", "y.npy is given twice, as model and output"),
+        ("normalize x.npy y.npy --manifold sphere --save-model y.npy", "output and save_model"),
+        ("normalize x.npy y.npy --manifold sphere --save-model x.npy", "input and save_model"),
+        ("normalize x.npy x.npy --manifold sphere --save-model x.npy", "input and save_model"),
+        ("normalize x.npy ./b.npy --manifold sphere --bias b.npy", "bias and output"),
+        ("fit x.npy x.npy --manifold sphere", "input and save_model"),
+        ("fit x.npy --manifold sphere", "MODEL"),
+        ("transform x.npy y.npy", "--model"),
+        ("transform x.npy y.npy --model m --manifold sphere", "--manifold"),
+        ("plot x.npy x.npy --manifold sphere", "input and figure"),
+        ("plot x.npy y.png --manifold sphere --channel -1", "at least 0"),
+        ("inspect x.npy --curvature 1", "--curvature needs --manifold"),
+        ("inspect", "FILE"),
+    ],
+)
+def test_wrong_usage(line, word, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(line.split())
+    assert stop.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("usage: gyrobn")
+    assert word in captured.err.splitlines()[-1]
+
+
+def test_a_message_cannot_write_to_the_terminal(tmp_path, capsys):
+    """A name, or a file, may hold escape sequences and line feeds."""
+    assert main(["inspect", str(tmp_path / "a\x1b[31m\nb.npy")]) == 1
+    captured = capsys.readouterr()
+    check_one_line(captured.err)
+    assert "\x1b" not in captured.err
+
+
+def test_little_memory(folder, monkeypatch, capsys):
+    def exhaust(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("gyrobn.cli.statistics.fitted", exhaust)
+    assert main(NORMALIZE.format("x.npy").split()) == 1
+    check_one_line(capsys.readouterr().err, "not enough memory")
+    assert "y.npy" not in names(folder)
+
+
+def test_a_fault_of_the_program_shows_where_it_is(folder, monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("gyrobn.cli.statistics.fitted", fail)
+    before = contents(folder)
+    with pytest.raises(ZeroDivisionError):
+        main(NORMALIZE.format("x.npy").split())
+    assert contents(folder) == before
+
+
+# ---------------------------------------------------------------------- stdout
+
+
+def test_who_reads_the_report_may_leave(folder):
+    command = [*COMMAND, "inspect", "x.npy", "--manifold", "poincare_ball"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, env=environment(), encoding="utf-8"
+    )
+    os.close(writer)
+    assert process.returncode == 1
+    assert process.stderr == ""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_report_that_cannot_be_written(folder):
+    with open("/dev/full", "w") as full:
+        process = run("inspect", "x.npy", capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert process.returncode == 1
+    check_one_line(process.stderr, "No space left")
+
+
+# ---------------------------------------------------------------------- interrupted runs
+
+
+def sparse(path, samples=1 << 27, dtype="<f8"):
+    """Make a file of 2 GB of zeros, which takes no room on the disk, and long to work on."""
+    with path.open("wb") as file:
+        header = {"descr": dtype, "fortran_order": False, "shape": (samples, 2)}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + samples * 2 * np.dtype(dtype).itemsize)
+
+
+def written(folder, least):
+    """Tell whether there are so many bytes under a temporary name."""
+    temporary = [path for path in folder.iterdir() if path.name.endswith(".part")]
+    files = [path for folder in temporary for path in (folder, *folder.rglob("*"))]
+    sizes = [path.stat().st_size for path in files if path.is_file()]
+    return bool(temporary) and sum(sizes) >= least
+
+
+@pytest.mark.parametrize(
+    ("line", "least", "number"),
+    [
+        ("normalize x.npy y.npy --manifold euclidean", 0, signal.SIGINT),
+        ("transform x.npy y.npy --model m", 1 << 24, signal.SIGTERM),
+        ("inverse x.npy y.npz --model m", 1 << 24, signal.SIGINT),
+        ("transform x.npy y.zarr --model m", 1, signal.SIGHUP),
+    ],
+)
+def test_interrupted(tmp_path, line, least, number):
+    """The signal comes during the fit, or when so many bytes are written."""
+    sparse(tmp_path / "x.npy")
+    GyroBN("euclidean").fit(np.eye(2)).save(tmp_path / "m")
+    out = tmp_path / line.split()[2]
+    if out.suffix != ".zarr":
+        out.write_bytes(b"precious")
+    before = names(tmp_path)
+    process = subprocess.Popen(
+        [*COMMAND, *line.split()],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    try:
+        while not written(tmp_path, least) and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 128 + number, errors
+    assert output == ""
+    assert errors == "gyrobn: interrupted\n"
+    assert names(tmp_path) == before
+    if out.suffix != ".zarr":
+        assert out.read_bytes() == b"precious"
+
+
+def test_signals_are_given_back(folder, capsys):
+    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    assert main(["inspect", "x.npy"]) == 0
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+# ---------------------------------------------------------------------- full disks
+
+LIMIT = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("name", ["y.npy", "y.npz", "y.zarr", "m", "y.png"])
+def test_full_disk(tmp_path, name, there, monkeypatch):
+    """No file may be longer than 100,000 bytes, and the result would be."""
+    x = SPD(12).random(300, rng=0)
+    np.save(tmp_path / "x.npy", x)
+    out = tmp_path / name
+    lines = {"m": "fit x.npy m --manifold spd", "y.png": "plot x.npy y.png --manifold spd"}
+    line = lines.get(name, f"normalize x.npy {name} --manifold spd")
+    if name == "m":  # channels, so that the model is long
+        np.save(tmp_path / "x.npy", SPD(12).random(3, 100, rng=0))
+    if there and name != "y.zarr":
+        out.write_bytes(b"precious")
+    elif there:
+        import zarr
+
+        zarr.create_array(str(out), data=np.ones((2, 2)))
+    before = names(tmp_path)
+    command = [sys.executable, "-c", LIMIT, *COMMAND, *line.split()]
+    process = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, encoding="utf-8"
+    )
+    assert process.returncode == 1, process.stderr
+    check_one_line(process.stderr, name, "File too large")
+    assert names(tmp_path) == before
+    if there and name != "y.zarr":
+        assert out.read_bytes() == b"precious"
+    elif there:
+        np.testing.assert_array_equal(zarr.open_array(str(out), mode="r")[:], np.ones((2, 2)))

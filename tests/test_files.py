@@ -1,0 +1,898 @@
+"""Models in files: what is saved comes back; what is damaged, foreign or newer is refused."""
+
+import json
+import os
+import pickle
+import re
+import stat
+import subprocess
+import sys
+import zipfile
+from io import BytesIO
+
+import array_api_strict
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import GEOMETRIES, STRICT_DEVICE, assert_close
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+
+import gyrobn
+from gyrobn import SPD, Correlation, Euclidean, GyroBN, PoincareBall, Product, Sphere
+from gyrobn.files import geometry_from_json, geometry_to_json, read, replacing, write
+from gyrobn.models import Model, of_estimator, to_estimator
+
+
+def save(bn, path):
+    write(of_estimator(bn), path)
+
+
+def load(path, like=None):
+    return to_estimator(GyroBN, read(path), like)
+
+
+def fitted(M, dtype="float64", domains=None, **options):
+    X = M.add(M.random(2, rng=7, spread=0.4), M.random(12, 2, rng=8, spread=0.5))
+    scale = np.linspace(0.5, 1.5, 2)
+    if len(M.blocks) > 1:
+        scale = scale[:, None] + np.linspace(0.0, 0.5, len(M.blocks))
+    given = {"bias": M.random(rng=9, spread=0.6), "scale": scale}
+    return GyroBN(M, **given | options).fit(X.astype(dtype), domains=domains)
+
+
+def same_params(one, other):
+    a, b = one.get_params(), other.get_params()
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        if isinstance(value, np.ndarray):
+            np.testing.assert_array_equal(value, b[name])
+        else:
+            assert value == b[name], name
+            assert type(value) is type(b[name]), name
+
+
+def same_attributes(one, other):
+    names = {n for n in vars(one) if n.endswith("_") and not n.startswith("_")}
+    assert names <= {n for n in vars(other) if n.endswith("_")}
+    for name in names:
+        a, b = getattr(one, name), getattr(other, name)
+        if isinstance(a, np.ndarray):
+            assert a.dtype == b.dtype, name
+            np.testing.assert_array_equal(a, b)
+        else:
+            assert a == b, name
+            assert type(a) is type(b), name
+
+
+# ---------------------------------------------------------------------- there and back
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("M", GEOMETRIES, ids=str)
+def test_what_is_saved_comes_back_to_the_last_bit(M, dtype, tmp_path):
+    options = {"eps": 0.1 + 0.2, "tol": 1e-9, "max_iter": 77, "on_invalid": "project"}
+    bn = fitted(M, dtype, **options)
+    save(bn, tmp_path / "model")
+    again = load(tmp_path / "model")
+    same_params(bn, again)
+    same_attributes(bn, again)
+    x = M.random(5, 2, rng=1, spread=0.5).astype(dtype)
+    np.testing.assert_array_equal(again.transform(x), bn.transform(x))
+    np.testing.assert_array_equal(again.inverse_transform(x), bn.inverse_transform(x))
+    same_params(clone(again), clone(bn))
+    other = pickle.loads(pickle.dumps(again))
+    np.testing.assert_array_equal(other.transform(x), bn.transform(x))
+
+
+@pytest.mark.parametrize(
+    "labels", [["b", "a", "ü\n"], [3, -1, 2**40], np.asarray([7, 5, 6], dtype=np.uint8)], ids=str
+)
+def test_domains(labels, tmp_path):
+    M = PoincareBall(2)
+    bn = fitted(M, domains=np.repeat(labels, 4), unseen="adapt", adapt_rate=0.3)
+    save(bn, tmp_path / "model")
+    again = load(tmp_path / "model")
+    same_params(bn, again)
+    same_attributes(bn, again)
+    x, own = M.random(6, 2, rng=1, spread=0.5), np.repeat(labels, 2)
+    np.testing.assert_array_equal(again.transform(x, own), bn.transform(x, own))
+
+
+def test_names_numbers_and_a_geometry_given_by_name(tmp_path):
+    table = pd.DataFrame(np.random.default_rng(0).random((9, 3)), columns=["a", "long name", "ß"])
+    bn = GyroBN("euclidean", scale=2).fit(table)
+    save(bn, tmp_path / "model")
+    again = load(tmp_path / "model")
+    same_params(bn, again)
+    same_attributes(bn, again)
+    assert again.manifold == "euclidean"
+    assert again.manifold_ == Euclidean(3)
+    assert (again.n_iter_, again.converged_) == (bn.n_iter_, True)
+    np.testing.assert_array_equal(again.transform(table), bn.transform(table))
+    with pytest.raises(ValueError, match="feature names"):
+        again.transform(table.rename(columns={"a": "b"}))
+
+
+def test_parameters_that_were_changed_after_fit_are_saved_as_they_are(tmp_path):
+    bn = fitted(PoincareBall(2)).set_params(manifold="klein", eps=np.float32(0.5), max_iter=3)
+    save(bn, tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert (again.manifold, again.eps, again.max_iter) == ("klein", 0.5, 3)
+    assert again.manifold_ == PoincareBall(2)
+    other = bn.set_params(manifold=Sphere(3, 0.5))
+    save(other, tmp_path / "model")
+    assert load(tmp_path / "model").manifold == Sphere(3, 0.5)
+
+
+def test_lists_and_arrays_of_other_libraries_become_arrays_of_numpy(tmp_path):
+    M = PoincareBall(2)
+    x = torch.as_tensor(M.random(9, 2))
+    bias = torch.tensor([0.1, 0.2], requires_grad=True)
+    bn = GyroBN(M, bias=bias, scale=[0.5, 2]).fit(x)
+    save(bn, tmp_path / "model")
+    again = load(tmp_path / "model", like=x)
+    assert type(again.bias) is type(again.scale) is np.ndarray
+    assert bool((again.transform(x) == bn.transform(x)).all())
+    one = GyroBN(M, scale=torch.as_tensor(0.25)).fit(x)
+    save(one, tmp_path / "model")
+    assert load(tmp_path / "model").scale == 0.25
+
+
+def test_a_curvature_that_is_a_tensor_becomes_a_number(tmp_path):
+    K = torch.tensor(-0.7, dtype=torch.float64, requires_grad=True)
+    M = Product(PoincareBall(2, curvature=K), Euclidean(1))
+    x = M.random(8, like=torch.zeros(1, dtype=torch.float64)).detach()
+    bn = GyroBN(M).fit(x)
+    save(bn, tmp_path / "model")
+    again = load(tmp_path / "model", like=x)
+    assert again.manifold == again.manifold_ == Product(PoincareBall(2, -0.7), Euclidean(1))
+    np.testing.assert_allclose(again.transform(x), bn.transform(x).detach(), rtol=0, atol=1e-15)
+
+
+def test_curvatures_that_are_no_numbers_are_refused(tmp_path):
+    bn = fitted(PoincareBall(2))
+    bn.manifold_ = PoincareBall(2, curvature=np.asarray([-1.0, -2.0]))
+    with pytest.raises(ValueError, match=r"array of shape \(2,\) in PoincareBall"):
+        save(bn, tmp_path / "model")
+
+
+# ---------------------------------------------------------------------- libraries, dtypes, devices
+
+LIKE = {
+    "numpy": np.zeros,
+    "torch": lambda n, dtype: torch.zeros(n, dtype=getattr(torch, dtype)),
+    "jax": jnp.zeros,
+    "strict": lambda n, dtype: array_api_strict.zeros(
+        n, dtype=getattr(array_api_strict, dtype), device=STRICT_DEVICE
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", LIKE)
+@pytest.mark.parametrize("domains", [None, ["a", "b"] * 6], ids=["", "domains"])
+def test_statistics_get_library_dtype_and_device_of_like(name, dtype, domains, tmp_path):
+    bn = fitted(PoincareBall(2), domains=domains)
+    save(bn, tmp_path / "model")
+    like = LIKE[name](1, dtype=dtype)
+    again = load(tmp_path / "model", like=like)
+    for array in (again.mean_, again.var_):
+        assert type(array) is type(like)
+        assert array.dtype == like.dtype
+        assert array.device == like.device
+    assert type(again.n_iter_) is type(again.converged_) is type(like)
+    assert again.n_iter_.device == again.converged_.device == like.device
+    assert str(again.n_iter_.dtype).endswith("int32")
+    assert "bool" in str(again.converged_.dtype)
+    numbers = [float(v) for v in again.var_[0, ...]] if domains else [float(v) for v in again.var_]
+    expected = bn.var_[0] if domains else bn.var_
+    np.testing.assert_allclose(numbers, expected, rtol=1e-15 if dtype == "float64" else 1e-6)
+
+
+def test_every_library_writes_the_same_file(lib, tmp_path):
+    X = np.random.default_rng(0).integers(-9, 9, (8, 2, 3))  # a power of two: all sums are exact
+    bn = GyroBN(bias=[1.0, 2.0, 3.0]).fit(lib.array(X))
+    save(bn, tmp_path / "here")
+    save(GyroBN(bias=[1.0, 2.0, 3.0]).fit(X.astype(lib.dtype)), tmp_path / "numpy")
+    assert (tmp_path / "here").read_bytes() == (tmp_path / "numpy").read_bytes()
+    again = load(tmp_path / "numpy", like=lib.like)
+    assert_close(again.transform(lib.array(X)), bn.transform(lib.array(X)), 0.0)
+
+
+@pytest.mark.parametrize("M", [Sphere(2), SPD(3), Correlation(3), PoincareBall(2)], ids=str)
+def test_a_model_of_float32_is_one_of_float64_after_loading(M, tmp_path):
+    """Its mean and bias are then points to the digits of float64, and can be saved again."""
+    bn = fitted(M, "float32", bias=M.random(rng=9, spread=0.6).astype("float32"))
+    save(bn, tmp_path / "model")
+    wide = load(tmp_path / "model", like=np.zeros(1))
+    assert wide.mean_.dtype == np.float64
+    x = M.random(5, 2, rng=1, spread=0.5)
+    y, z = wide.transform(x), bn.transform(x.astype("float32"))
+    assert float(M.dist(y, M.project(z.astype("float64"))).max()) < 1e-5
+    save(wide, tmp_path / "model")
+    np.testing.assert_array_equal(load(tmp_path / "model").transform(x), y)
+    narrow = load(tmp_path / "model", like=np.zeros(1, dtype=np.float32))
+    np.testing.assert_allclose(narrow.transform(x.astype("float32")), z, rtol=1e-4, atol=1e-5)
+
+
+def test_like_and_numbers_that_do_not_fit(tmp_path):
+    bn = fitted(Euclidean(2))
+    save(bn, tmp_path / "model")
+    with pytest.raises(ValueError, match="like must be an array of float32 or float64, got int"):
+        load(tmp_path / "model", like=np.zeros(1, dtype=int))
+    bn.var_ = bn.var_ * 1e60
+    save(bn, tmp_path / "model")
+    with pytest.raises(ValueError, match="var must be finite"):
+        load(tmp_path / "model", like=np.zeros(1, dtype=np.float32))
+
+
+def test_loaded_arrays_are_nobody_elses(tmp_path):
+    save(fitted(Euclidean(2)), tmp_path / "model")
+    model = read(tmp_path / "model")
+    one, other = (to_estimator(GyroBN, model) for _ in range(2))
+    one.mean_ += 1.0
+    one.var_ += 1.0
+    assert not np.any(one.mean_ == other.mean_)
+    assert not np.any(one.var_ == other.var_)
+
+
+@pytest.mark.parametrize("domains", [None, ["a", "b"] * 6], ids=["", "domains"])
+def test_learning_goes_on_where_it_was(domains, tmp_path):
+    M = PoincareBall(2)
+    bn = fitted(M, domains=domains)
+    save(bn, tmp_path / "model")
+    again = load(tmp_path / "model")
+    more = M.random(12, 2, rng=5)
+    same_attributes(bn.partial_fit(more, domains=domains), again.partial_fit(more, domains=domains))
+
+
+def test_subclasses(tmp_path):
+    class Own(GyroBN):
+        """Somebody's estimator."""
+
+    save(fitted(Euclidean(2)), tmp_path / "model")
+    assert type(to_estimator(Own, read(tmp_path / "model"))) is Own
+
+
+# ---------------------------------------------------------------------- the file
+
+
+def test_what_is_in_a_file(tmp_path):
+    path = tmp_path / "model.npz"
+    bn = fitted(PoincareBall(2, -0.1), domains=[0, 1] * 6)
+    save(bn, path)
+    with np.load(path, allow_pickle=False) as archive:
+        header = json.loads(archive["header.json"])
+        np.testing.assert_array_equal(archive["mean"], bn.mean_)
+        assert set(archive) == {
+            *("header.json", "mean", "var", "weight", "n_iter", "converged"),
+            *("bias", "scale", "domains"),
+        }
+    assert header["format"] == "gyrobn model"
+    assert header["version"] == 1
+    assert header["gyrobn"] == gyrobn.__version__
+    assert header["geometry"] == {"name": "poincare_ball", "n": 2, "curvature": -0.1}
+    with zipfile.ZipFile(path) as archive:
+        assert {i.compress_type for i in archive.infolist()} == {zipfile.ZIP_STORED}
+
+
+def test_the_same_model_gives_the_same_bytes_under_the_name_that_was_given(tmp_path):
+    bn = fitted(PoincareBall(2))
+    for name in ("a", "b.model"):
+        save(bn, tmp_path / name)
+    save(load(tmp_path / "a"), str(tmp_path / "c.npz"))
+    assert sorted(os.listdir(tmp_path)) == ["a", "b.model", "c.npz"]
+    first, *rest = ((tmp_path / name).read_bytes() for name in ("a", "b.model", "c.npz"))
+    assert all(other == first for other in rest)
+
+
+def test_mode_of_the_file_is_that_of_any_new_file(tmp_path):
+    save(fitted(Euclidean(2)), tmp_path / "model")
+    (tmp_path / "other").touch()
+    modes = [stat.S_IMODE((tmp_path / n).stat().st_mode) for n in ("model", "other")]
+    assert modes[0] == modes[1]
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "model")
+    save(fitted(Euclidean(2)), tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert read(tmp_path / "model").geometry == Euclidean(2)
+
+
+def test_a_failure_leaves_what_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    save(fitted(Euclidean(2)), path)
+    before = path.read_bytes()
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        save(fitted(Euclidean(3)), path)
+    with pytest.raises(OSError, match="No space left"):
+        save(fitted(Euclidean(3)), tmp_path / "new")
+    assert os.listdir(tmp_path) == ["model"]
+    assert path.read_bytes() == before
+
+
+def test_an_interrupt_leaves_what_was_there(tmp_path):
+    (tmp_path / "file").write_text("before")
+
+    def interrupted():
+        with replacing(tmp_path / "file") as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert os.listdir(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_text() == "before"
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path):
+    """With a limit on the size of files, as a process."""
+    (tmp_path / "model").write_text("before")
+    program = (
+        "import resource, signal, sys\n"
+        "from gyrobn import GyroBN, Euclidean\n"
+        "from gyrobn.files import write\n"
+        "from gyrobn.models import of_estimator\n"
+        "model = of_estimator(GyroBN().fit(Euclidean(1000).random(3)))\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
+        "try:\n    write(model, sys.argv[1])\n"
+        "except OSError as error:\n    print(error.strerror)\n"
+    )
+    run = [sys.executable, "-c", program, str(tmp_path / "model")]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("File too large\n", "")
+    assert os.listdir(tmp_path) == ["model"]
+    assert (tmp_path / "model").read_text() == "before"
+
+
+def test_places_where_no_file_can_be(tmp_path):
+    bn = fitted(Euclidean(2))
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*none/model'"):
+        save(bn, tmp_path / "none" / "model")
+    with pytest.raises(OSError, match="is not a regular file"):
+        save(bn, tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="is not a regular file"):
+        save(bn, tmp_path / "pipe")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    with pytest.raises(FileNotFoundError):
+        read(tmp_path / "none")
+    with pytest.raises(IsADirectoryError):
+        read(tmp_path)
+
+
+# ---------------------------------------------------------------------- geometries
+
+
+@pytest.mark.parametrize("M", GEOMETRIES, ids=str)
+def test_geometries_are_kept_exactly(M):
+    text = json.dumps(geometry_to_json(M))
+    assert geometry_from_json(json.loads(text)) == M
+
+
+@settings(max_examples=50, derandomize=True, deadline=None)
+@given(K=st.floats(max_value=-1e-300, allow_infinity=False))
+def test_curvatures_are_kept_to_the_last_bit(K):
+    M = Product(PoincareBall(2, K), Product(Euclidean(1)))
+    assert geometry_from_json(json.loads(json.dumps(geometry_to_json(M)))) == M
+
+
+def test_geometries_that_cannot_be_saved(tmp_path):
+    class Own(Euclidean):
+        """Somebody's geometry."""
+
+    bn = GyroBN(Own(2)).fit([[0.0, 1.0], [2.0, 3.0]])
+    with pytest.raises(ValueError, match=r"Own cannot be saved: .*gyrobn\.REGISTRY"):
+        save(bn, tmp_path / "model")
+    M = Euclidean(1)
+    for _ in range(16):
+        M = Product(M)
+    assert geometry_from_json(geometry_to_json(M)) == M
+    with pytest.raises(ValueError, match="at most 16 deep"):
+        geometry_to_json(Product(M))
+    wide = Product(*[Euclidean(1)] * 30_000)
+    bn = GyroBN(M).fit([[0.0], [2.0]]).set_params(manifold=wide)
+    with pytest.raises(ValueError, match="too long to save"):
+        save(bn, tmp_path / "model")
+    assert os.listdir(tmp_path) == []
+
+
+BALL = {"name": "poincare_ball", "n": 2, "curvature": -1.0}
+WRONG = [
+    None,
+    3,
+    "poincare_ball",
+    [],
+    {},
+    {"n": 2},
+    {"name": "GyroSpace", "n": 2},
+    {"name": "os.system", "n": 2},
+    {"name": ["poincare_ball"]},
+    {"name": "poincare_ball", "n": 2},
+    BALL | {"extra": 1},
+    BALL | {"n": 2.0},
+    BALL | {"n": True},
+    BALL | {"n": "2"},
+    BALL | {"n": 0},
+    BALL | {"n": 2**31},
+    BALL | {"curvature": "-1"},
+    BALL | {"curvature": None},
+    BALL | {"curvature": False},
+    BALL | {"curvature": [-1.0]},
+    BALL | {"curvature": 1.0},
+    BALL | {"curvature": -float("inf")},
+    BALL | {"curvature": float("nan")},
+    BALL | {"curvature": -(10**400)},
+    {"name": "spd", "n": 2, "metric": "none", "theta": 1.0},
+    {"name": "spd", "n": 2, "metric": ["log_euclidean"], "theta": 1.0},
+    {"name": "spd", "n": 2, "metric": "log_euclidean", "theta": 0.0},
+    {"name": "grassmannian", "n": 2, "p": 2, "representation": "basis"},
+    {"name": "grassmannian", "n": 3, "p": 2, "representation": 5},
+    {"name": "product", "factors": []},
+    {"name": "product", "factors": BALL},
+    {"name": "product", "factors": "ab"},
+    {"name": "product", "factors": [BALL, 3]},
+    {"name": "product", "factors": [BALL], "spaces": [BALL]},
+]
+
+
+@pytest.mark.parametrize("value", WRONG, ids=range(len(WRONG)))
+def test_geometries_that_are_none(value):
+    with pytest.raises(ValueError, match=r"geometr|factors|curvature|theta|metric|Grass|Product"):
+        geometry_from_json(value)
+
+
+# ---------------------------------------------------------------------- bad files
+
+MODEL = of_estimator(fitted(PoincareBall(2), domains=["a", "b"] * 6))
+
+
+def parts(path):
+    """The members of a good file, as bytes."""
+    write(MODEL, path)
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def put(path, members, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members if isinstance(members, list) else members.items():
+            archive.writestr(name, content)
+
+
+def npy(array, **options):
+    file = BytesIO()
+    np.save(file, array, **options)
+    return file.getvalue()
+
+
+def attempt(path):
+    """Return the model of a file, or the error, in one line, with which it is refused."""
+    try:
+        return read(path)
+    except ValueError as error:
+        wrong = error
+    assert type(wrong) is ValueError
+    assert "\n" not in str(wrong)
+    assert len(str(wrong)) < 1000
+    return wrong
+
+
+def refused(path, words="is damaged"):
+    wrong = attempt(path)
+    assert isinstance(wrong, ValueError)
+    assert re.search(words, str(wrong)), wrong
+
+
+def test_files_of_something_else(tmp_path):
+    path = tmp_path / "x"
+    np.savez(tmp_path / "arrays.npz", mean=np.zeros(3))
+    refused(tmp_path / "arrays.npz", "a zip archive, but not a gyrobn model: give a file that")
+    np.savez_compressed(tmp_path / "arrays.npz", mean=np.zeros(3))
+    refused(tmp_path / "arrays.npz", "a zip archive, but not a gyrobn model: give a file that")
+    for content in (b"", b"PK", b"\x93NUMPY", b"GIF89a", pickle.dumps({})):
+        path.write_bytes(content)
+        refused(path, "is not a gyrobn model: give a file that")
+    put(path, {"header.json": "[]"})
+    refused(path, "not a gyrobn model")
+    put(path, {"header.json": '{"format": "other"}'})
+    refused(path, "not a gyrobn model")
+
+
+def test_files_of_a_newer_version(tmp_path):
+    path = tmp_path / "x"
+    members = parts(path)
+    header = json.loads(members["header.json"])
+    newer = json.dumps(header | {"version": 2, "gyrobn": "9.1", "more": 1})
+    put(path, members | {"header.json": newer, "more.bin": b"", "mean.npy": b""})
+    refused(path, r"by a newer gyrobn \('9.1', format 2; this one reads format 1\): upgrade gyrobn")
+    newer = json.dumps(header | {"geometry": {"name": "torus", "n": 2}})
+    put(path, members | {"header.json": newer})
+    refused(path, "has the geometry 'torus', which this gyrobn does not know: upgrade gyrobn")
+
+
+@pytest.mark.parametrize("version", [0, -1, None, "1", 1.5, True, [1]], ids=repr)
+def test_versions_that_never_were(version, tmp_path):
+    path = tmp_path / "x"
+    members = parts(path)
+    header = json.loads(members["header.json"]) | {"version": version}
+    put(path, members | {"header.json": json.dumps(header)})
+    refused(path, "format version")
+
+
+def test_truncated_files(tmp_path):
+    path = tmp_path / "x"
+    write(MODEL, path)
+    content = path.read_bytes()
+    for length in range(4, len(content), 29):
+        path.write_bytes(content[:length])
+        refused(path, r"is damaged or cut off \(.*\): nothing was loaded")
+
+
+def test_members(tmp_path):
+    path = tmp_path / "x"
+    good = parts(path)
+    for name in good:
+        put(path, {n: c for n, c in good.items() if n != name})
+        if name in ("bias.npy",):
+            read(path)
+        elif name == "header.json":
+            refused(path, "not a gyrobn model")
+        else:
+            refused(path, "missing|twice|axis|shape")
+    for name in (
+        "../mean.npy",
+        "/etc/passwd",
+        "more.npy",
+        "mean",
+        "mean.npy.npy",
+        "header",
+        ".npy",
+    ):
+        put(path, good | {name: good["mean.npy"]})
+        refused(path, "unknown or missing members")
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        put(path, [*good.items(), ("mean.npy", good["mean.npy"])])
+    refused(path, "two members 'mean.npy'")
+    put(path, good, zipfile.ZIP_DEFLATED)
+    refused(path, "compressed")
+    put(path, good | {"header.json": b" " * 2**20 + good["header.json"]})
+    refused(path, r"'header.json' is .* too long")
+
+
+def test_a_bomb_is_not_unpacked(tmp_path):
+    path = tmp_path / "x"
+    good = parts(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in good.items():
+            kind = zipfile.ZIP_DEFLATED if name == "mean.npy" else zipfile.ZIP_STORED
+            archive.writestr(name, bytes(2**26) if kind else content, kind)
+    assert path.stat().st_size < 2**18
+    refused(path, "'mean.npy' is compressed")
+
+
+class Trap:
+    """Creates a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+@pytest.mark.parametrize("name", ["mean", "bias", "domains", "n_iter"])
+def test_pickles_are_not_unpickled(name, tmp_path):
+    path, trap = tmp_path / "x", tmp_path / "trap"
+    good = parts(path)
+    array = np.empty(1, dtype=object)
+    array[0] = Trap(trap)
+    content = npy(array)
+    put(path, good | {f"{name}.npy": content})
+    refused(path, f"{name}.npy holds 'object'")
+    assert not trap.exists()
+    np.load(BytesIO(content), allow_pickle=True)[0].close()
+    assert trap.exists()  # so it would have been
+
+
+ARRAYS = [
+    ("mean", MODEL.mean[:1], "mean must be an array of floats of shape"),
+    ("mean", MODEL.mean[0], "var must be an array of floats of shape"),
+    ("mean", MODEL.mean[..., :1], "mean must be an array of floats of shape"),
+    ("mean", MODEL.mean[:, :0], "no axis of length 0"),
+    ("mean", np.zeros(()), "mean must be an array of floats of shape"),
+    ("mean", MODEL.mean.astype(int), "mean must be an array of floats"),
+    ("mean", MODEL.mean.astype("f2"), "holds 'float16'"),
+    ("mean", MODEL.mean.astype("c16"), "holds 'complex128'"),
+    ("mean", MODEL.mean.astype("f4"), "all be float32, or all float64, got float32, float64"),
+    ("mean", MODEL.mean * np.nan, "mean has NaN"),
+    ("mean", MODEL.mean + 1.0, "mean is off PoincareBall"),
+    ("var", -MODEL.var, "var must be finite and not negative"),
+    ("var", MODEL.var * np.nan, "var must be finite"),
+    ("var", MODEL.var + np.inf, "var must be finite"),
+    ("var", MODEL.var[:, :1], "var must be an array of floats of shape"),
+    ("weight", -MODEL.weight, "weight must be finite and not negative"),
+    ("weight", MODEL.weight[0], "weight must be an array of floats of shape"),
+    ("n_iter", -1 - MODEL.n_iter, "n_iter must be finite and not negative"),
+    ("n_iter", MODEL.n_iter.astype(float), "n_iter must be an array of integers"),
+    ("converged", MODEL.n_iter, "converged must be an array of booleans"),
+    ("bias", MODEL.bias * 9.0, "bias is off PoincareBall"),
+    ("bias", MODEL.bias * np.nan, "bias has NaN"),
+    ("bias", MODEL.bias[:1], "bias must be a point"),
+    ("bias", MODEL.bias.astype(np.str_), "bias must be an array of floats"),
+    ("scale", MODEL.scale * np.inf, "scale must be a finite number"),
+    ("scale", MODEL.scale[:1], "scale must be a finite number"),
+    ("scale", MODEL.scale.astype(np.str_), "scale must be an array of floats"),
+    ("domains", MODEL.domains[::-1], "domains must be different labels in their order"),
+    ("domains", np.asarray(["a", "a"]), "domains must be different labels in their order"),
+    ("domains", np.asarray([0.0, 1.0]), "domains must be an array of labels"),
+    ("domains", np.asarray([["a", "b"]]), "domains must be an array of labels"),
+    ("domains", np.asarray("a"), "domains must be an array of labels"),
+    ("domains", np.zeros(0, "U1"), "domains must be different labels"),
+    ("domains", np.asarray([b"a", b"b"]), "domains.npy holds"),
+    ("domains", np.asarray([0, 1], "M8[s]"), "domains.npy holds"),
+    ("domains", np.zeros(2, [("a", "f8")]), "domains.npy holds"),
+    ("domains", np.asarray([0, 2**31], "u4").view("U1"), "no characters"),
+    ("feature_names", np.asarray(["a"]), "feature_names must be 2 names, got 1"),
+    ("feature_names", np.asarray([1, 2]), "feature_names must be an array of strings"),
+    ("feature_names", np.asarray([["a", "b"]]), "feature_names must be an array of strings"),
+]
+
+
+@pytest.mark.parametrize(("name", "array", "words"), ARRAYS, ids=range(len(ARRAYS)))
+def test_arrays_that_do_not_fit(name, array, words, tmp_path):
+    path = tmp_path / "x"
+    put(path, parts(path) | {f"{name}.npy": npy(array)})
+    refused(path, words)
+
+
+def test_arrays_that_are_cut_off_or_promise_more(tmp_path):
+    path = tmp_path / "x"
+    good = parts(path)
+    mean = good["mean.npy"]
+    for content in (b"", mean[:-1], mean + b"\0", mean[:5], mean[8:], mean[:20]):
+        put(path, good | {"mean.npy": content})
+        refused(path)
+    shape = b"(2, 2, 2), }"
+    for other in (b"(9**9,)", b"(-2, 2,-2)", b"(2, 2, 2.0)", b"[2, 2, 2]", b"(1000000000000,)"):
+        text = mean.replace(shape.ljust(25), (other + b", }").ljust(25))
+        assert text != mean
+        put(path, good | {"mean.npy": text})
+        refused(path)
+    deep = b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"(" * 8999 + b"\n"
+    put(path, good | {"mean.npy": deep})
+    refused(path)
+    for version in (b"\x02\x00", b"\x03\x00", b"\x09\x00"):
+        put(path, good | {"mean.npy": mean[:6] + version + mean[8:]})
+        refused(path)
+
+
+def test_other_orders_of_bytes_and_axes_are_read(tmp_path):
+    path = tmp_path / "x"
+    good = parts(path)
+    mean = np.asfortranarray(MODEL.mean.astype(">f8"))
+    domains = MODEL.domains.astype(MODEL.domains.dtype.newbyteorder(">"))
+    put(path, good | {"mean.npy": npy(mean), "domains.npy": npy(domains)})
+    model = read(path)
+    assert model.mean.dtype.isnative
+    assert model.mean.flags.c_contiguous
+    np.testing.assert_array_equal(model.mean, MODEL.mean)
+    assert model.domains.tolist() == ["a", "b"]
+
+
+HEADER = {
+    "eps": [None, "1", -1.0, True, 10**400, float("nan"), float("inf"), [], {}],
+    "tol": ["1", -1.0, True, float("nan"), []],
+    "max_iter": [None, 0, 1.0, True, 2**63, "1", 10**400],
+    "on_invalid": [None, "ignore", 1, []],
+    "unseen": [None, "ignore", 1, {}],
+    "adapt_rate": [None, -0.1, 1.1, "0", True],
+    "scale": [1.0, "1"],
+    "n_samples_seen": [None, -1, 1.0, True, 2**63],
+    "manifold": [None, "none", 1, {"name": "none"}, ["poincare_ball"]],
+    "geometry": [*WRONG, BALL | {"n": 3}, {"name": "euclidean", "n": 10**9}],
+}
+
+
+@pytest.mark.parametrize("name", HEADER)
+def test_headers_that_do_not_fit(name, tmp_path):
+    path = tmp_path / "x"
+    good = parts(path)
+    header = json.loads(good["header.json"])
+    for value in HEADER[name]:
+        put(path, good | {"header.json": json.dumps(header | {name: value})})
+        refused(path, "is damaged|does not know")
+    del header[name]
+    put(path, good | {"header.json": json.dumps(header)})
+    refused(path, "unknown or missing in the header")
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        {"name": "correlation", "n": 2**30, "metric": "poly_hyperbolic_cholesky"},
+        {"name": "product", "factors": [{"name": "correlation", "n": 2**30, "metric": "off_log"}]},
+        {"name": "special_orthogonal", "n": 2**30},
+    ],
+    ids=str,
+)
+def test_geometries_too_large_for_the_arrays_take_no_memory(geometry, tmp_path):
+    path = tmp_path / "x"
+    good = parts(path)
+    header = json.loads(good["header.json"]) | {"geometry": geometry}
+    put(path, good | {"header.json": json.dumps(header)})
+    refused(path, "mean must be an array of floats of shape")
+
+
+def test_headers_that_are_no_json(tmp_path):
+    path = tmp_path / "x"
+    good = parts(path)
+    text = good["header.json"].decode()
+    for other in (
+        "",
+        "{",
+        "\ud800".encode("utf-8", "surrogatepass"),
+        b"\xff\xfe",
+        "[" * 200_000,
+        '{"a":' * 100_000,
+        text[:-2] + ', "eps": 1.0}',
+        text[:-2] + ', "version": 1}',
+        text.replace('"eps": 1e-05', '"eps": ' + "9" * 5000),
+    ):
+        assert other != text
+        put(path, good | {"header.json": other})
+        refused(path)
+
+
+def test_one_scale(tmp_path):
+    path = tmp_path / "x"
+    good = parts(path)
+    del good["scale.npy"]
+    put(path, good)
+    refused(path, "scale is there twice, or not at all")
+
+
+# ---------------------------------------------------------------------- fuzz
+
+FUZZ = settings(
+    max_examples=200,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def clean(path):
+    """Return the model of a file, which is sound, or None if it was refused as it should be."""
+    model = attempt(path)
+    if isinstance(model, ValueError):
+        return None
+    assert isinstance(model, Model)  # which checks itself
+    assert bool(np.all(model.geometry.contains(model.mean)))
+    return model
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    path = tmp_path_factory.mktemp("fuzz") / "model"
+    members = parts(path)
+    return path, path.read_bytes(), members
+
+
+@FUZZ
+@given(data=st.data())
+def test_bytes_that_were_changed(good, data):
+    """What is read all the same is what was written: a checksum guards every member."""
+    path, content, _ = good
+    changed = bytearray(content)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(changed) - 1))
+        kind = data.draw(st.sampled_from(["flip", "cut", "insert", "drop"]))
+        if kind == "flip":
+            changed[at] ^= data.draw(st.integers(1, 255))
+        elif kind == "cut":
+            del changed[max(at, 1) :]
+        elif kind == "insert":
+            changed[at:at] = data.draw(st.binary(min_size=1, max_size=30))
+        else:
+            del changed[at : min(at + data.draw(st.integers(1, 30)), len(changed) - 1)]
+    path.with_suffix(".x").write_bytes(changed)
+    model = clean(path.with_suffix(".x"))
+    if model is not None:
+        np.testing.assert_array_equal(model.mean, MODEL.mean)
+        np.testing.assert_array_equal(model.var, MODEL.var)
+        assert (model.geometry, model.eps) == (MODEL.geometry, MODEL.eps)
+
+
+def test_every_byte_that_is_changed(good):
+    path, content, _ = good
+    for at in range(0, len(content), 5):
+        changed = bytearray(content)
+        changed[at] ^= 0x81
+        path.with_suffix(".x").write_bytes(changed)
+        model = clean(path.with_suffix(".x"))
+        if model is not None:
+            np.testing.assert_array_equal(model.mean, MODEL.mean)
+
+
+@FUZZ
+@given(content=st.binary(max_size=300), start=st.sampled_from([b"", b"PK\x03\x04", b"PK\x05\x06"]))
+def test_bytes_at_random(good, content, start):
+    path = good[0].with_suffix(".x")
+    path.write_bytes(start + content)
+    assert clean(path) is None
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(10**400), 10**400)
+    | st.floats()
+    | st.text(max_size=9)
+    | st.sampled_from(sorted(gyrobn.REGISTRY)),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["name", "n", "p", "curvature", "factors", "metric", "x"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=6,
+)
+
+
+@FUZZ
+@given(data=st.data())
+def test_headers_at_random(good, data):
+    path, _, members = good
+    header = json.loads(members["header.json"])
+    for key in data.draw(st.lists(st.sampled_from([*header, "more"]), min_size=1, max_size=3)):
+        header[key] = data.draw(JSON)
+    put(path.with_suffix(".x"), members | {"header.json": json.dumps(header)})
+    clean(path.with_suffix(".x"))
+
+
+@FUZZ
+@given(
+    name=st.sampled_from(["mean", "var", "weight", "n_iter", "bias", "scale", "domains"]),
+    dtype=st.sampled_from(["f8", ">f4", "f2", "i8", "u1", "?", "U2", "S3", "c8", "M8[s]", "O"]),
+    shape=st.lists(st.integers(0, 3), max_size=4),
+    values=st.binary(min_size=1, max_size=64),
+    by_columns=st.booleans(),
+)
+@example("mean", "f8", [2, 2, 2], b"\0", True)
+def test_arrays_at_random(good, name, dtype, shape, values, by_columns):
+    path, _, members = good
+    length = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    text = f"{{'descr': '{dtype}', 'fortran_order': {by_columns}, 'shape': {tuple(shape)}, }}\n"
+    start = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+    content = start + (values * length)[:length]
+    put(path.with_suffix(".x"), members | {f"{name}.npy": content})
+    clean(path.with_suffix(".x"))
+
+
+@FUZZ
+@given(
+    name=st.sampled_from(["header.json", "mean.npy", "domains.npy"]),
+    at=st.integers(0, 300),
+    new=st.binary(max_size=8),
+)
+def test_members_that_were_changed_under_a_good_checksum(good, name, at, new):
+    path, _, members = good
+    content = bytearray(members[name])
+    content[at : at + len(new)] = new
+    put(path.with_suffix(".x"), members | {name: bytes(content)})
+    clean(path.with_suffix(".x"))
