@@ -5,6 +5,7 @@ The estimator checks its input, holds the statistics and calls :func:`~gyrobn.fr
 are several domains; the mathematics is there.
 """
 
+import os
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -15,8 +16,10 @@ from sklearn.utils.validation import check_is_fitted
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.chunks import Chunks
 from gyrobn.domains import adapt_stats, by_domain, places_of
+from gyrobn.files import read, write
 from gyrobn.fitting import Fitted, by_label, find, merge, stacked
 from gyrobn.gyrospace import GyroSpace
+from gyrobn.models import of_estimator, to_estimator
 from gyrobn.normalize import Stats, denormalize, normalize
 from gyrobn.validation import (
     affine_for,
@@ -323,6 +326,54 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 yield self._move(x, own, stats, method, int(rows[0]))
 
         return results()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted estimator to a file, whole or not at all, for :meth:`load`.
+
+        The file is a ``.npz`` without pickle: arrays, and a header in JSON with the version of the
+        format, the geometry and the parameters.
+
+        Parameters
+        ----------
+        path : str or path
+            Name of the file, used as it is. What was there is replaced.
+        """
+        check_is_fitted(self)
+        write(of_estimator(self), path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], like: Array | None = None) -> Self:
+        """Return an estimator that was saved.
+
+        Nothing of the file is run. One that is damaged, cut off, of another program or of a newer
+        version is refused with an error that says so.
+
+        Parameters
+        ----------
+        path : str or path
+            A file that :meth:`save` wrote, whatever the library of the arrays was.
+        like : array, default=None
+            The statistics get its library, dtype and device. By default they are NumPy arrays, in
+            the dtype they had.
+
+        Returns
+        -------
+        GyroBN
+            Fitted, with the parameters it had.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from gyrobn import GyroBN, Sphere
+        >>> path = Path(tempfile.mkdtemp()) / "model.npz"
+        >>> X = Sphere(2).random(20, rng=0, spread=0.5)
+        >>> bn = GyroBN(Sphere(2)).fit(X)
+        >>> bn.save(path)
+        >>> bool((GyroBN.load(path).transform(X) == bn.transform(X)).all())
+        True
+        """
+        return to_estimator(cls, read(path), like)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

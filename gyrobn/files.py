@@ -9,14 +9,13 @@ of it.
 import json
 import os
 import reprlib
-import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from io import BytesIO
 from math import prod
-from typing import IO, Any
+from typing import Any
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
@@ -24,8 +23,9 @@ import numpy as np
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import REGISTRY, Product
 from gyrobn.models import PARAMETERS, Model
+from gyrobn.storage import replacing
 
-__all__ = ["read", "replacing", "write"]
+__all__ = ["read", "write"]
 
 FORMAT, VERSION = "gyrobn model", 1
 HEADER, HEADER_LIMIT = "header.json", 2**20
@@ -64,39 +64,12 @@ def write(model: Model, path: Path) -> None:
     text = json.dumps(header, allow_nan=False, indent=1).encode()
     if len(text) > HEADER_LIMIT:
         raise ValueError(f"the description of {type(model.geometry).__name__} is too long to save")
-    with replacing(path) as file, ZipFile(file, "w", ZIP_STORED) as archive:
+    with replacing(path) as draft, ZipFile(draft, "x", ZIP_STORED) as archive:
         archive.writestr(ZipInfo(HEADER), text)  # with no date: the same model, the same bytes
         for name, array in arrays.items():
             member = BytesIO()
             np.lib.format.write_array(member, np.asarray(array, order="C"), (1, 0), False)
             archive.writestr(ZipInfo(f"{name}.npy"), member.getvalue())
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file to write that takes its name only once it is complete.
-
-    It has another name in the same directory until then, and if anything fails it is removed and
-    what was at ``path`` stays.
-    """
-    path = os.path.realpath(path)  # a link stays a link
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise OSError(f"{path!r} is not a regular file, so it cannot be replaced")
-    draft = os.path.join(os.path.dirname(path), f".gyrobn-{secrets.token_hex(8)}.tmp")
-    try:
-        file = open(draft, "xb")  # noqa: SIM115 (an error here is about the path that was given)
-    except OSError as error:
-        error.filename = path
-        raise
-    try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        os.remove(draft)
-        raise
 
 
 def read(path: Path) -> Model:

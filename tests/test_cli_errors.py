@@ -118,7 +118,7 @@ BAD = [
     ("transform x.npy y.npy --model x.npy", ["x.npy", "not a gyrobn model"]),
     ("transform x.npy y.npy --model foreign.npz", ["foreign.npz", "not a gyrobn model"]),
     ("transform x.npy y.npy --model broken.npz", ["broken.npz"]),
-    ("transform x.npy y.npy --model three.npz", ["(3,)", "(20, 2)"]),
+    ("transform x.npy y.npy --model three.npz", ["X has 2 features", "expecting 3"]),
     ("transform x.npy y.npy --model d.npz", ["domains"]),
     ("transform off.npy y.npy --model m.npz", ["at index 11"]),
     ("inverse off.npy y.npy --model m.npz", ["at index 11"]),

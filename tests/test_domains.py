@@ -303,7 +303,9 @@ def test_what_was_not_kept_cannot_be_undone(unseen):
     with pytest.raises(ValueError, match=message):
         bn.inverse_transform(X, domains=OTHERS)
     numbered = GyroBN(M, unseen=unseen).fit(X, domains=[1, 2] * 6)
-    with pytest.raises(ValueError, match=r"saw domains 1, 2, .* come '1', '2': give labels of the sa"):
+    with pytest.raises(
+        ValueError, match=r"saw domains 1, 2, .* come '1', '2': give labels of the sa"
+    ):
         numbered.transform(X, domains=["1", "2"] * 6)
 
 

@@ -23,16 +23,9 @@ from sklearn.base import clone
 
 import gyrobn
 from gyrobn import SPD, Correlation, Euclidean, GyroBN, PoincareBall, Product, Sphere
-from gyrobn.files import geometry_from_json, geometry_to_json, read, replacing, write
+from gyrobn.files import geometry_from_json, geometry_to_json, read, write
 from gyrobn.models import Model, of_estimator, to_estimator
-
-
-def save(bn, path):
-    write(of_estimator(bn), path)
-
-
-def load(path, like=None):
-    return to_estimator(GyroBN, read(path), like)
+from gyrobn.storage import replacing
 
 
 def fitted(M, dtype="float64", domains=None, **options):
@@ -76,8 +69,8 @@ def same_attributes(one, other):
 def test_what_is_saved_comes_back_to_the_last_bit(M, dtype, tmp_path):
     options = {"eps": 0.1 + 0.2, "tol": 1e-9, "max_iter": 77, "on_invalid": "project"}
     bn = fitted(M, dtype, **options)
-    save(bn, tmp_path / "model")
-    again = load(tmp_path / "model")
+    bn.save(tmp_path / "model")
+    again = GyroBN.load(tmp_path / "model")
     same_params(bn, again)
     same_attributes(bn, again)
     x = M.random(5, 2, rng=1, spread=0.5).astype(dtype)
@@ -94,8 +87,8 @@ def test_what_is_saved_comes_back_to_the_last_bit(M, dtype, tmp_path):
 def test_domains(labels, tmp_path):
     M = PoincareBall(2)
     bn = fitted(M, domains=np.repeat(labels, 4), unseen="adapt", adapt_rate=0.3)
-    save(bn, tmp_path / "model")
-    again = load(tmp_path / "model")
+    bn.save(tmp_path / "model")
+    again = GyroBN.load(tmp_path / "model")
     same_params(bn, again)
     same_attributes(bn, again)
     x, own = M.random(6, 2, rng=1, spread=0.5), np.repeat(labels, 2)
@@ -105,8 +98,8 @@ def test_domains(labels, tmp_path):
 def test_names_numbers_and_a_geometry_given_by_name(tmp_path):
     table = pd.DataFrame(np.random.default_rng(0).random((9, 3)), columns=["a", "long name", "ß"])
     bn = GyroBN("euclidean", scale=2).fit(table)
-    save(bn, tmp_path / "model")
-    again = load(tmp_path / "model")
+    bn.save(tmp_path / "model")
+    again = GyroBN.load(tmp_path / "model")
     same_params(bn, again)
     same_attributes(bn, again)
     assert again.manifold == "euclidean"
@@ -119,13 +112,13 @@ def test_names_numbers_and_a_geometry_given_by_name(tmp_path):
 
 def test_parameters_that_were_changed_after_fit_are_saved_as_they_are(tmp_path):
     bn = fitted(PoincareBall(2)).set_params(manifold="klein", eps=np.float32(0.5), max_iter=3)
-    save(bn, tmp_path / "model")
-    again = load(tmp_path / "model")
+    bn.save(tmp_path / "model")
+    again = GyroBN.load(tmp_path / "model")
     assert (again.manifold, again.eps, again.max_iter) == ("klein", 0.5, 3)
     assert again.manifold_ == PoincareBall(2)
     other = bn.set_params(manifold=Sphere(3, 0.5))
-    save(other, tmp_path / "model")
-    assert load(tmp_path / "model").manifold == Sphere(3, 0.5)
+    other.save(tmp_path / "model")
+    assert GyroBN.load(tmp_path / "model").manifold == Sphere(3, 0.5)
 
 
 def test_lists_and_arrays_of_other_libraries_become_arrays_of_numpy(tmp_path):
@@ -133,13 +126,13 @@ def test_lists_and_arrays_of_other_libraries_become_arrays_of_numpy(tmp_path):
     x = torch.as_tensor(M.random(9, 2))
     bias = torch.tensor([0.1, 0.2], requires_grad=True)
     bn = GyroBN(M, bias=bias, scale=[0.5, 2]).fit(x)
-    save(bn, tmp_path / "model")
-    again = load(tmp_path / "model", like=x)
+    bn.save(tmp_path / "model")
+    again = GyroBN.load(tmp_path / "model", like=x)
     assert type(again.bias) is type(again.scale) is np.ndarray
     assert bool((again.transform(x) == bn.transform(x)).all())
     one = GyroBN(M, scale=torch.as_tensor(0.25)).fit(x)
-    save(one, tmp_path / "model")
-    assert load(tmp_path / "model").scale == 0.25
+    one.save(tmp_path / "model")
+    assert GyroBN.load(tmp_path / "model").scale == 0.25
 
 
 def test_a_curvature_that_is_a_tensor_becomes_a_number(tmp_path):
@@ -147,8 +140,8 @@ def test_a_curvature_that_is_a_tensor_becomes_a_number(tmp_path):
     M = Product(PoincareBall(2, curvature=K), Euclidean(1))
     x = M.random(8, like=torch.zeros(1, dtype=torch.float64)).detach()
     bn = GyroBN(M).fit(x)
-    save(bn, tmp_path / "model")
-    again = load(tmp_path / "model", like=x)
+    bn.save(tmp_path / "model")
+    again = GyroBN.load(tmp_path / "model", like=x)
     assert again.manifold == again.manifold_ == Product(PoincareBall(2, -0.7), Euclidean(1))
     np.testing.assert_allclose(again.transform(x), bn.transform(x).detach(), rtol=0, atol=1e-15)
 
@@ -157,7 +150,7 @@ def test_curvatures_that_are_no_numbers_are_refused(tmp_path):
     bn = fitted(PoincareBall(2))
     bn.manifold_ = PoincareBall(2, curvature=np.asarray([-1.0, -2.0]))
     with pytest.raises(ValueError, match=r"array of shape \(2,\) in PoincareBall"):
-        save(bn, tmp_path / "model")
+        bn.save(tmp_path / "model")
 
 
 # ---------------------------------------------------------------------- libraries, dtypes, devices
@@ -177,9 +170,9 @@ LIKE = {
 @pytest.mark.parametrize("domains", [None, ["a", "b"] * 6], ids=["", "domains"])
 def test_statistics_get_library_dtype_and_device_of_like(name, dtype, domains, tmp_path):
     bn = fitted(PoincareBall(2), domains=domains)
-    save(bn, tmp_path / "model")
+    bn.save(tmp_path / "model")
     like = LIKE[name](1, dtype=dtype)
-    again = load(tmp_path / "model", like=like)
+    again = GyroBN.load(tmp_path / "model", like=like)
     for array in (again.mean_, again.var_):
         assert type(array) is type(like)
         assert array.dtype == like.dtype
@@ -196,10 +189,10 @@ def test_statistics_get_library_dtype_and_device_of_like(name, dtype, domains, t
 def test_every_library_writes_the_same_file(lib, tmp_path):
     X = np.random.default_rng(0).integers(-9, 9, (8, 2, 3))  # a power of two: all sums are exact
     bn = GyroBN(bias=[1.0, 2.0, 3.0]).fit(lib.array(X))
-    save(bn, tmp_path / "here")
-    save(GyroBN(bias=[1.0, 2.0, 3.0]).fit(X.astype(lib.dtype)), tmp_path / "numpy")
+    bn.save(tmp_path / "here")
+    GyroBN(bias=[1.0, 2.0, 3.0]).fit(X.astype(lib.dtype)).save(tmp_path / "numpy")
     assert (tmp_path / "here").read_bytes() == (tmp_path / "numpy").read_bytes()
-    again = load(tmp_path / "numpy", like=lib.like)
+    again = GyroBN.load(tmp_path / "numpy", like=lib.like)
     assert_close(again.transform(lib.array(X)), bn.transform(lib.array(X)), 0.0)
 
 
@@ -207,31 +200,31 @@ def test_every_library_writes_the_same_file(lib, tmp_path):
 def test_a_model_of_float32_is_one_of_float64_after_loading(M, tmp_path):
     """Its mean and bias are then points to the digits of float64, and can be saved again."""
     bn = fitted(M, "float32", bias=M.random(rng=9, spread=0.6).astype("float32"))
-    save(bn, tmp_path / "model")
-    wide = load(tmp_path / "model", like=np.zeros(1))
+    bn.save(tmp_path / "model")
+    wide = GyroBN.load(tmp_path / "model", like=np.zeros(1))
     assert wide.mean_.dtype == np.float64
     x = M.random(5, 2, rng=1, spread=0.5)
     y, z = wide.transform(x), bn.transform(x.astype("float32"))
     assert float(M.dist(y, M.project(z.astype("float64"))).max()) < 1e-5
-    save(wide, tmp_path / "model")
-    np.testing.assert_array_equal(load(tmp_path / "model").transform(x), y)
-    narrow = load(tmp_path / "model", like=np.zeros(1, dtype=np.float32))
+    wide.save(tmp_path / "model")
+    np.testing.assert_array_equal(GyroBN.load(tmp_path / "model").transform(x), y)
+    narrow = GyroBN.load(tmp_path / "model", like=np.zeros(1, dtype=np.float32))
     np.testing.assert_allclose(narrow.transform(x.astype("float32")), z, rtol=1e-4, atol=1e-5)
 
 
 def test_like_and_numbers_that_do_not_fit(tmp_path):
     bn = fitted(Euclidean(2))
-    save(bn, tmp_path / "model")
+    bn.save(tmp_path / "model")
     with pytest.raises(ValueError, match="like must be an array of float32 or float64, got int"):
-        load(tmp_path / "model", like=np.zeros(1, dtype=int))
+        GyroBN.load(tmp_path / "model", like=np.zeros(1, dtype=int))
     bn.var_ = bn.var_ * 1e60
-    save(bn, tmp_path / "model")
+    bn.save(tmp_path / "model")
     with pytest.raises(ValueError, match="var must be finite"):
-        load(tmp_path / "model", like=np.zeros(1, dtype=np.float32))
+        GyroBN.load(tmp_path / "model", like=np.zeros(1, dtype=np.float32))
 
 
 def test_loaded_arrays_are_nobody_elses(tmp_path):
-    save(fitted(Euclidean(2)), tmp_path / "model")
+    fitted(Euclidean(2)).save(tmp_path / "model")
     model = read(tmp_path / "model")
     one, other = (to_estimator(GyroBN, model) for _ in range(2))
     one.mean_ += 1.0
@@ -244,8 +237,8 @@ def test_loaded_arrays_are_nobody_elses(tmp_path):
 def test_learning_goes_on_where_it_was(domains, tmp_path):
     M = PoincareBall(2)
     bn = fitted(M, domains=domains)
-    save(bn, tmp_path / "model")
-    again = load(tmp_path / "model")
+    bn.save(tmp_path / "model")
+    again = GyroBN.load(tmp_path / "model")
     more = M.random(12, 2, rng=5)
     same_attributes(bn.partial_fit(more, domains=domains), again.partial_fit(more, domains=domains))
 
@@ -254,8 +247,8 @@ def test_subclasses(tmp_path):
     class Own(GyroBN):
         """Somebody's estimator."""
 
-    save(fitted(Euclidean(2)), tmp_path / "model")
-    assert type(to_estimator(Own, read(tmp_path / "model"))) is Own
+    fitted(Euclidean(2)).save(tmp_path / "model")
+    assert type(Own.load(tmp_path / "model")) is Own
 
 
 # ---------------------------------------------------------------------- the file
@@ -264,7 +257,7 @@ def test_subclasses(tmp_path):
 def test_what_is_in_a_file(tmp_path):
     path = tmp_path / "model.npz"
     bn = fitted(PoincareBall(2, -0.1), domains=[0, 1] * 6)
-    save(bn, path)
+    bn.save(path)
     with np.load(path, allow_pickle=False) as archive:
         header = json.loads(archive["header.json"])
         np.testing.assert_array_equal(archive["mean"], bn.mean_)
@@ -283,15 +276,15 @@ def test_what_is_in_a_file(tmp_path):
 def test_the_same_model_gives_the_same_bytes_under_the_name_that_was_given(tmp_path):
     bn = fitted(PoincareBall(2))
     for name in ("a", "b.model"):
-        save(bn, tmp_path / name)
-    save(load(tmp_path / "a"), str(tmp_path / "c.npz"))
+        bn.save(tmp_path / name)
+    GyroBN.load(tmp_path / "a").save(str(tmp_path / "c.npz"))
     assert sorted(os.listdir(tmp_path)) == ["a", "b.model", "c.npz"]
     first, *rest = ((tmp_path / name).read_bytes() for name in ("a", "b.model", "c.npz"))
     assert all(other == first for other in rest)
 
 
 def test_mode_of_the_file_is_that_of_any_new_file(tmp_path):
-    save(fitted(Euclidean(2)), tmp_path / "model")
+    fitted(Euclidean(2)).save(tmp_path / "model")
     (tmp_path / "other").touch()
     modes = [stat.S_IMODE((tmp_path / n).stat().st_mode) for n in ("model", "other")]
     assert modes[0] == modes[1]
@@ -299,14 +292,14 @@ def test_mode_of_the_file_is_that_of_any_new_file(tmp_path):
 
 def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "model")
-    save(fitted(Euclidean(2)), tmp_path / "link")
+    fitted(Euclidean(2)).save(tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert read(tmp_path / "model").geometry == Euclidean(2)
 
 
 def test_a_failure_leaves_what_was_there(tmp_path, monkeypatch):
     path = tmp_path / "model"
-    save(fitted(Euclidean(2)), path)
+    fitted(Euclidean(2)).save(path)
     before = path.read_bytes()
 
     def full(*args):
@@ -314,9 +307,9 @@ def test_a_failure_leaves_what_was_there(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        save(fitted(Euclidean(3)), path)
+        fitted(Euclidean(3)).save(path)
     with pytest.raises(OSError, match="No space left"):
-        save(fitted(Euclidean(3)), tmp_path / "new")
+        fitted(Euclidean(3)).save(tmp_path / "new")
     assert os.listdir(tmp_path) == ["model"]
     assert path.read_bytes() == before
 
@@ -325,8 +318,8 @@ def test_an_interrupt_leaves_what_was_there(tmp_path):
     (tmp_path / "file").write_text("before")
 
     def interrupted():
-        with replacing(tmp_path / "file") as file:
-            file.write(b"half")
+        with replacing(tmp_path / "file") as draft:
+            draft.write_bytes(b"half")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -359,12 +352,12 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
 def test_places_where_no_file_can_be(tmp_path):
     bn = fitted(Euclidean(2))
     with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*none/model'"):
-        save(bn, tmp_path / "none" / "model")
-    with pytest.raises(OSError, match="is not a regular file"):
-        save(bn, tmp_path)
+        bn.save(tmp_path / "none" / "model")
+    with pytest.raises(OSError, match="not a regular file"):
+        bn.save(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="is not a regular file"):
-        save(bn, tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        bn.save(tmp_path / "pipe")
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "none")
@@ -394,7 +387,7 @@ def test_geometries_that_cannot_be_saved(tmp_path):
 
     bn = GyroBN(Own(2)).fit([[0.0, 1.0], [2.0, 3.0]])
     with pytest.raises(ValueError, match=r"Own cannot be saved: .*gyrobn\.REGISTRY"):
-        save(bn, tmp_path / "model")
+        bn.save(tmp_path / "model")
     M = Euclidean(1)
     for _ in range(16):
         M = Product(M)
@@ -404,7 +397,7 @@ def test_geometries_that_cannot_be_saved(tmp_path):
     wide = Product(*[Euclidean(1)] * 30_000)
     bn = GyroBN(M).fit([[0.0], [2.0]]).set_params(manifold=wide)
     with pytest.raises(ValueError, match="too long to save"):
-        save(bn, tmp_path / "model")
+        bn.save(tmp_path / "model")
     assert os.listdir(tmp_path) == []
 
 

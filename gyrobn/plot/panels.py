@@ -119,13 +119,15 @@ def plot_normalization(
     path = manifold.geodesic(mean_x, mean_y, time if len(manifold.blocks) == 1 else time[:, None])
     eye = scene.background(ax, manifold, np.concatenate([x, y]), path)
 
+    from matplotlib.colors import to_rgba_array
+
     def scatter(points: Any, label: str, order: int, **style: Any) -> None:
         places = np.atleast_2d(scene.coordinates(manifold, points))
         if ax.name == "3d":
             style["depthshade"] = False
         if eye is not None and "alpha" in style:  # a cloud, part of which may be out of sight
             alpha = style.pop("alpha") * np.where(places @ eye < 0, 0.3, 1.0)
-            style["color"] = [(style["color"], a) for a in alpha]
+            style["color"] = to_rgba_array([style["color"]] * len(places), alpha)
         ax.scatter(*places.T, label=label, zorder=order, **style)
 
     scatter(x, "input", 3, alpha=0.75, s=9, color=BLUE, linewidths=0)

@@ -5,7 +5,7 @@ import secrets
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +64,7 @@ def create_array(
     """
     path, shape, dtype = Path(path), tuple(shape), np.dtype(dtype)
     kind = format_of(path)
-    if kind == ".zarr":
-        if path.exists() and not is_zarr(path):
-            raise FileExistsError(f"{path} exists and is no zarr store: remove it first")
-    elif path.exists() and not path.is_file():
-        raise FileExistsError(f"{path} exists and is not a regular file")
-    with replacing(path) as temporary:
+    with replacing(path, store=kind == ".zarr") as temporary:
         if kind == ".zarr":
             sink = create_zarr(temporary, shape, dtype)
         else:
@@ -99,8 +94,6 @@ def _create_file(
             ):
                 npy.write_array_header_1_0(stream, header)
                 yield lambda start, chunk: _append(stream, chunk)
-        file.flush()
-        os.fsync(file.fileno())  # the name must not be there before the bytes are
 
 
 def _append(file: Any, chunk: Any) -> None:
@@ -108,16 +101,29 @@ def _append(file: Any, chunk: Any) -> None:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], store: bool = False) -> Iterator[Path]:
     """Give a temporary path beside ``path``, and rename it to that when the block has ended well.
 
     Otherwise what is at the temporary path is removed. What was at ``path`` stays until the end.
+
+    Parameters
+    ----------
+    path
+        Where a file is to be, or a link to one, which stays a link.
+    store
+        Whether it is a zarr store, which is a directory.
     """
-    target = Path(os.path.realpath(path))  # behind a link, where one is given
+    target = Path(os.path.realpath(path))
+    if target.exists() and not (is_zarr(target) if store else target.is_file()):
+        kind = "zarr store" if store else "regular file"
+        raise FileExistsError(f"{path} exists and is not a {kind}: it cannot be replaced")
     temporary = target.with_name(f".gyrobn-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         yield temporary
-        if temporary.is_dir() and target.exists():
+        if not store:
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())  # the name must not be there before the bytes are
+        if store and target.exists():
             _swap(temporary, target)
         else:
             os.replace(temporary, target)
@@ -129,7 +135,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)
         else:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # there is none: it could not be made, or has its name
+                temporary.unlink()
 
 
 def _swap(temporary: Path, target: Path) -> None:
