@@ -21,10 +21,21 @@ from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import REGISTRY, SPD, Correlation, Grassmannian, covariance_to_correlation
 from gyrobn.normalize import Stats, normalize
 from gyrobn.plot import Panel, plot_overview
-from gyrobn.plot.canvas import name_of
+from gyrobn.plot.canvas import NEEDS_MATPLOTLIB, name_of, save_figure
 from gyrobn.progress import Progress
 
-__all__ = ["EPS", "FIGURE", "REAL", "Row", "demonstrate", "demonstrate_real", "run", "table"]
+__all__ = [
+    "EPS",
+    "FIGURE",
+    "REAL",
+    "STEPS",
+    "Demo",
+    "Row",
+    "demonstrate",
+    "demonstrate_real",
+    "run",
+    "table",
+]
 
 EPS = 1e-5
 r"""The :math:`\epsilon` that the demo gives to :func:`~gyrobn.normalize`."""
@@ -135,42 +146,68 @@ def table(rows: list[Row], heading: str = "geometry") -> str:
     return "\n".join([*(line.rstrip() for line in head), "-" * len(head[-1]), *lines])
 
 
-def run(output: Path, samples: int = 200, seed: int = 0) -> None:
-    """Normalise points on every geometry, print the tables and write the figure.
+class Demo(NamedTuple):
+    """What :func:`run` found."""
 
-    Without matplotlib there is no figure, and a line that says how to get it. Progress goes to
-    stderr, if that is a terminal.
+    rows: list[Row]
+    """One a geometry of the registry, on generated points."""
+    real: list[Row]
+    """One a set of data in :data:`REAL`."""
+    figure: Path | None
+    """Where the figure was written; None where there is no matplotlib."""
+
+    def lines(self) -> list[str]:
+        """Return the tables and what they mean, as lines of text."""
+        names = [f"{row.name:7} {name_of(row.manifold)}" for row in self.real]
+        captions = [REAL[row.name].caption for row in self.real]
+        figure = f"Figure: {self.figure}"
+        if self.figure is None:
+            figure = f"No figure: {NEEDS_MATPLOTLIB}"
+        return [
+            f"Points on each geometry: {len(self.rows[0].x)}. Computed with NumPy.",
+            "",
+            table(self.rows),
+            "",
+            "The mean must arrive at the target, and the variance at s^2 v^2 / (v^2 + eps),",
+            f"where s is the scale, v^2 the variance before and eps = {EPS:g}.",
+            "",
+            "Data that come with scikit-learn. The target is the identity.",
+            "",
+            table(self.real, "data"),
+            "",
+            *(f"{name}: {caption}" for name, caption in zip(names, captions, strict=True)),
+            "",
+            figure,
+        ]
+
+
+def run(output: Path, samples: int = 200, seed: int = 0, bar: Progress | None = None) -> Demo:
+    """Normalise points on every geometry and real data, and write the figure.
 
     Parameters
     ----------
     output
-        Where to write the figure; its suffix is the format.
+        File of the figure; the suffix, ``.png`` or any other that matplotlib knows, is the format.
     samples, seed
         As in :func:`demonstrate`.
+    bar
+        Is told of the progress, in ``STEPS`` steps.
     """
-    rows, real = [], []
-    with Progress("demo", len(REGISTRY) + len(REAL) + 1) as bar:
-        bar.update(0)
-        for name in REGISTRY:
-            rows.append(demonstrate(name, samples, seed))
-            bar.update(len(rows))
-        for name in REAL:
-            real.append(demonstrate_real(name, seed))
-            bar.update(len(rows) + len(real))
-        try:
-            last_line = f"Figure: {_draw(rows, output)}"
-        except ImportError as error:
-            last_line = f"No figure: {error}"
-    captions = "\n".join(
-        f"{row.name:7} {name_of(row.manifold)}: {REAL[row.name].caption}" for row in real
-    )
-    print(f"Points on each geometry: {samples}. Computed with NumPy.\n\n{table(rows)}\n")
-    print("The mean must arrive at the target, and the variance at s^2 v^2 / (v^2 + eps),")
-    print(f"where s is the scale, v^2 the variance before and eps = {EPS:g}.\n")
-    print(
-        f"Data that come with scikit-learn. The target is the identity.\n\n{table(real, 'data')}\n"
-    )
-    print(f"{captions}\n\n{last_line}")
+    bar = Progress("demo", STEPS, quiet=True) if bar is None else bar
+    rows: list[Row] = []
+    real: list[Row] = []
+    bar.update(0)
+    for name in REGISTRY:
+        rows.append(demonstrate(name, samples, seed))
+        bar.update(len(rows))
+    for name in REAL:
+        real.append(demonstrate_real(name, seed))
+        bar.update(len(rows) + len(real))
+    try:
+        _draw(rows, output)
+    except ImportError:
+        return Demo(rows, real, None)
+    return Demo(rows, real, output)
 
 
 def _normalised(name: str, manifold: GyroSpace, x: Any, target: Any, scale: float) -> Row:
@@ -207,8 +244,8 @@ def _polar(manifold: GyroSpace, radius: float, angle: float) -> Any:
     return manifold.from_normal(c)
 
 
-def _draw(rows: list[Row], output: Path) -> Path:
-    """Write the figure, and return where."""
+def _draw(rows: list[Row], output: Path) -> None:
+    """Write the figure."""
     panels = []
     for row in sorted((r for r in rows if r.name in FIGURE), key=lambda r: FIGURE.index(r.name)):
         after = f"{row.distance_after:.0e}" if row.distance_after else "0"
@@ -220,9 +257,7 @@ def _draw(rows: list[Row], output: Path) -> Path:
     figure = plot_overview(
         panels, title="GyroBN: the mean goes to the target β, the variance to s²"
     )
-    # the format is named, or matplotlib would add a suffix to a path that has none
-    figure.savefig(output, dpi=110, format=output.suffix[1:] or "png")
-    return output
+    save_figure(figure, output, dpi=110)
 
 
 # ---------------------------------------------------------------------- real data
@@ -282,3 +317,6 @@ REAL: dict[str, _Data] = {
     "iris": _Data("covariances of 4 lengths, 3 x 50 sets of 25 flowers of a species", _iris),
 }
 """Data that come with scikit-learn, by name."""
+
+STEPS = len(REGISTRY) + len(REAL) + 1
+"""The steps of :func:`run`: a row each, and the figure."""

@@ -62,7 +62,9 @@ class Progress:
         width = max(0, min(30, columns - len(name) - 26))
         bar = ("#" * round(part * width)).ljust(width)
         text = f"{name}  [{bar}] {100 * part:3.0f}%  {left}"[: max(0, columns - 1)]
-        self._write("\r" + text.ljust(self._width))
+        # told before it is written: whoever interrupts in between leaves nothing behind
+        before, self._width = self._width, max(self._width, len(text))
+        self._write("\r" + text.ljust(before))
         self._width = len(text)
 
     def clear(self) -> None:

@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 
-COMMAND = [sys.executable, "-W", "error", "-m", "gyrobn"]
+PYTHON = [sys.executable, "-W", "error"]
+COMMAND = [*PYTHON, "-m", "gyrobn"]
 
 
 def environment():
@@ -14,9 +15,9 @@ def environment():
     return variables
 
 
-def run(*arguments, cwd=None, **options):
-    """Run the command and return the finished process."""
-    command = [*COMMAND, *map(str, arguments)]
+def run(*arguments, cwd=None, start=("-m", "gyrobn"), **options):
+    """Run the command, or Python started otherwise, and return the finished process."""
+    command = [*PYTHON, *start, *map(str, arguments)]
     options = {"capture_output": True, "encoding": "utf-8", "timeout": 300} | options
     return subprocess.run(command, cwd=cwd, env=environment(), **options)
 

@@ -1,11 +1,13 @@
 """Bad input, interrupted runs and full disks: one line, an exit code, and no half files."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
 import time
 import zipfile
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -327,6 +329,49 @@ def test_interrupted(tmp_path, line, least, number):
         assert out.read_bytes() == b"precious"
 
 
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        ("fit x.npy precious --manifold euclidean", signal.SIGINT),
+        ("inspect x.npy --manifold euclidean", signal.SIGTERM),
+        ("plot x.npy precious --manifold euclidean", signal.SIGINT),
+        ("demo --samples 100000 --output precious", signal.SIGINT),
+        ("backends --check", signal.SIGHUP),
+    ],
+)
+def test_interrupted_when_the_bar_appears(tmp_path, line, number):
+    """Stderr is a terminal, and the signal comes as soon as there is something to see."""
+    sparse(tmp_path / "x.npy")
+    (tmp_path / "precious").write_bytes(b"precious")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, *line.split()],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        encoding="utf-8",
+    )
+    os.close(theirs)
+    try:
+        shown = os.read(ours, 1 << 16)
+        process.send_signal(number)
+        with suppress(OSError):  # that is how the end of a terminal is told
+            while part := os.read(ours, 1 << 16):
+                shown += part
+        output, _ = process.communicate(timeout=120)
+    finally:
+        os.close(ours)
+        process.kill()
+        process.wait()
+    assert process.returncode == 128 + number, shown
+    assert output == ""
+    assert shown.decode().split("\r")[-2:] == ["gyrobn: interrupted", "\n"]
+    assert "Traceback" not in shown.decode()
+    assert names(tmp_path) == ["precious", "x.npy"]
+    assert (tmp_path / "precious").read_bytes() == b"precious"
+
+
 def test_signals_are_given_back(folder, capsys):
     before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     assert main(["inspect", "x.npy"]) == 0
@@ -343,16 +388,27 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 @pytest.mark.parametrize("there", [False, True])
-@pytest.mark.parametrize("name", ["y.npy", "y.npz", "y.zarr", "m", "y.png"])
-def test_full_disk(tmp_path, name, there, monkeypatch):
+@pytest.mark.parametrize(
+    "line",
+    [
+        "normalize x.npy y.npy --manifold spd",
+        "normalize x.npy y.npz --manifold spd",
+        "normalize x.npy y.zarr --manifold spd",
+        "transform x.npy y.npy --model m.npz",
+        "inverse x.npy y.npy --model m.npz",
+        "fit c.npy model --manifold spd",
+        "plot x.npy y.png --manifold spd",
+        "demo --samples 20 --output y.png",
+    ],
+)
+def test_full_disk(tmp_path, line, there):
     """No file may be longer than 100,000 bytes, and the result would be."""
     x = SPD(12).random(300, rng=0)
     np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "c.npy", SPD(12).random(3, 100, rng=0))  # channels: the model is long
+    GyroBN("spd").fit(x).save(tmp_path / "m.npz")
+    name = next(word for word in line.split() if word.startswith(("y.", "model")))
     out = tmp_path / name
-    lines = {"m": "fit x.npy m --manifold spd", "y.png": "plot x.npy y.png --manifold spd"}
-    line = lines.get(name, f"normalize x.npy {name} --manifold spd")
-    if name == "m":  # channels, so that the model is long
-        np.save(tmp_path / "x.npy", SPD(12).random(3, 100, rng=0))
     if there and name != "y.zarr":
         out.write_bytes(b"precious")
     elif there:

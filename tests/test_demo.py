@@ -1,15 +1,14 @@
 """``gyrobn demo``, run as a user runs it, and the numbers it prints."""
 
-import os
-import subprocess
-import sys
+from importlib.metadata import version
 
 import numpy as np
 import pytest
+from cli_runner import check_one_line, report, run
 
 from gyrobn import REGISTRY
 from gyrobn.cli import main
-from gyrobn.demo import EPS, FIGURE, REAL, demonstrate, demonstrate_real
+from gyrobn.demo import EPS, FIGURE, REAL, STEPS, demonstrate, demonstrate_real
 from gyrobn.plot import can_plot
 
 BLOCK_MATPLOTLIB = """
@@ -24,15 +23,6 @@ sys.meta_path.insert(0, Block())
 from gyrobn.cli import main
 sys.exit(main(sys.argv[1:]))
 """
-
-
-def run(*arguments, cwd=None, start=("-m", "gyrobn")):
-    command = [sys.executable, "-W", "error", *start, *map(str, arguments)]
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    environment.pop("DISPLAY", None)
-    return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, encoding="utf-8", timeout=120
-    )
 
 
 def numbers(text):
@@ -63,11 +53,6 @@ def check_tables(text):
         assert milliseconds > 0
 
 
-def check_one_line(text):
-    assert text.startswith("gyrobn: error: ")
-    assert text.count("\n") == 1
-
-
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
@@ -80,6 +65,22 @@ def test_prints_the_theorem_on_every_geometry_and_on_real_data(demo):
     assert process.stderr == ""  # not a terminal: no progress
     check_tables(process.stdout)
     assert max(map(len, process.stdout.splitlines())) <= 100
+
+
+def test_json(tmp_path):
+    found = report("demo", "--samples", 50, "--output", tmp_path / "a.png")
+    assert list(found["geometries"]) == list(REGISTRY)
+    assert list(found["data"]) == list(REAL)
+    for row in (*found["geometries"].values(), *found["data"].values()):
+        assert row["distance_after"] <= 1e-10
+        assert row["variance_after"] == pytest.approx(row["variance_expected"], rel=1e-9)
+    assert found["figure"] == str(tmp_path / "a.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+
+
+def test_version():
+    process = run("--version")
+    assert (process.returncode, process.stdout) == (0, f"gyrobn {version('gyrobn')}\n")
 
 
 def test_says_what_the_data_are(demo):
@@ -198,8 +199,7 @@ def test_progress_on_a_terminal(monkeypatch, capsys, tmp_path):
     assert main(["demo", "--samples", "5", "--output", str(tmp_path / "a.png")]) == 0
     shown = capsys.readouterr().err.split("\r")
     parts = [int(text.split("%")[0].split()[-1]) for text in shown if "%" in text]
-    steps = len(REGISTRY) + len(REAL) + 1
-    assert parts == [round(100 * k / steps) for k in range(steps)]
+    assert parts == [round(100 * k / STEPS) for k in range(STEPS)]
     assert shown[-1] == ""  # the line is gone when the tables come
     assert shown[-2].isspace()
 

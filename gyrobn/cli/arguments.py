@@ -116,8 +116,7 @@ def _inspect(commands: Any) -> None:
         "their mean is unique; without --manifold, of which geometries they could be points. Of a "
         "model, tell what it holds.",
     )
-    parser.add_argument("input", type=Path, metavar="FILE", help="samples, or a model")
-    _add_key(parser)
+    _add_samples(parser, "FILE", "samples, or a model")
     _add_geometry(parser, "the geometry of the points")
 
 
@@ -146,27 +145,31 @@ def _plot(commands: Any) -> None:
 
 
 def _demo(commands: Any) -> None:
-    parser = commands.add_parser(
+    parser = _command(
+        commands,
         "demo",
-        help="normalise points on every geometry, print a table, write a figure",
-        description="Normalise random points on every geometry, print what became of their mean "
-        "and variance, and write one figure.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        "demonstration",
+        "normalize points on every geometry, print a table, write a figure",
+        "Normalize generated points on every geometry, and data that come with scikit-learn, print "
+        "what became of their mean and variance, and write one figure.",
     )
     parser.add_argument(
-        "--output", type=Path, default=Path("gyrobn-demo.png"), metavar="PATH", help="the figure"
+        "--output",
+        type=Path,
+        default=Path("gyrobn-demo.png"),
+        metavar="FIGURE",
+        help="the picture (%(default)s)",
     )
     parser.add_argument(
-        "--samples", type=_integer(1, 100_000), default=200, metavar="N", help="points a geometry"
+        "--samples",
+        type=_integer(1, 100_000),
+        default=200,
+        metavar="N",
+        help="points on a geometry (%(default)s)",
     )
-    parser.add_argument("--seed", type=_integer(0), default=0, metavar="N", help="of the points")
-
-    def run(options: argparse.Namespace, console: Any) -> None:
-        from gyrobn.demo import run
-
-        run(options.output, options.samples, options.seed)
-
-    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--seed", type=_integer(0), default=0, metavar="N", help="of the points (%(default)s)"
+    )
 
 
 def _backends(commands: Any) -> None:
@@ -195,7 +198,7 @@ def _command(
         getattr(import_module(f"gyrobn.cli.{module}"), name)(options, console)
 
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=description, epilog=FILES
+        name, help=summary, description=description
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
@@ -203,13 +206,14 @@ def _command(
     return parser
 
 
-def _add_key(parser: argparse.ArgumentParser) -> None:
+def _add_samples(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    parser.epilog = FILES
+    parser.add_argument("input", type=Path, metavar=name, help=text)
     parser.add_argument("--key", metavar="NAME", help="the array, where the file holds several")
 
 
 def _add_input(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", type=Path, metavar="IN", help="the samples")
-    _add_key(parser)
+    _add_samples(parser, "IN", "the samples")
     parser.add_argument(
         "--domains",
         type=Path,

@@ -12,7 +12,8 @@ from gyrobn.cli.inputs import geometry_of, open_samples, read_bias, read_labels
 from gyrobn.cli.statistics import fitted, load
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.plot import can_plot, plot_normalization, plot_tangent
-from gyrobn.storage import StoredArray, replacing
+from gyrobn.plot.canvas import save_figure
+from gyrobn.storage import StoredArray
 from gyrobn.validation import labels_for, on_manifold
 
 __all__ = ["plot"]
@@ -52,10 +53,7 @@ def plot(options: Namespace, console: Console) -> None:
         kind, figure = "surface", plot_normalization(manifold, x, y, bias).figure
     else:
         kind, figure = "tangent", plot_tangent(manifold, x, y, bias, labels=own)[0].figure
-    with replacing(options.figure) as temporary:
-        # the format is named, because the temporary name does not tell it
-        form = options.figure.suffix[1:].lower() or "png"
-        figure.savefig(temporary, dpi=150, format=form)
+    save_figure(figure, options.figure, dpi=150)
     values = {"input": options.input, "manifold": repr(manifold), "samples": len(source)}
     values |= {"drawn": len(rows), "kind": kind, "figure": options.figure}
     values["seconds"] = round(time.perf_counter() - begin, 3)

@@ -1,12 +1,14 @@
 """What all pictures share: colours, figures outside pyplot, and plain numbers to draw."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gyrobn.backends import Array, backend_of
 from gyrobn.gyrospace import GyroSpace
+from gyrobn.storage import replacing
 
 __all__ = [
     "BLUE",
@@ -16,6 +18,7 @@ __all__ = [
     "GRID",
     "INK",
     "MARKERS",
+    "NEEDS_MATPLOTLIB",
     "ORANGE",
     "VERMILION",
     "add_legend",
@@ -24,6 +27,7 @@ __all__ = [
     "name_of",
     "new_figure",
     "plain",
+    "save_figure",
     "to_numpy",
 ]
 
@@ -35,15 +39,23 @@ MARKERS = ("o", "^", "s", "D", "v", "P", "X", "<", ">")
 FACE, GRID, INK = "#EEF1F4", "#CBD2D9", "#222222"
 
 
+NEEDS_MATPLOTLIB = "pictures need matplotlib: install it with pip install 'gyrobn[plot]'"
+
+
 def new_figure(**options: Any) -> Any:
     """Return a new figure that pyplot does not know of."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(
-            "pictures need matplotlib: install it with pip install 'gyrobn[plot]'"
-        ) from error
+        raise ImportError(NEEDS_MATPLOTLIB) from error
     return Figure(layout="constrained", **options)
+
+
+def save_figure(figure: Any, path: Path, dpi: int) -> None:
+    """Write a figure in the format of the suffix, PNG without one, whole or not at all."""
+    with replacing(path) as draft:
+        # the format is named, because that of the draft does not tell it
+        figure.savefig(draft, dpi=dpi, format=path.suffix[1:].lower() or "png")
 
 
 def add_legend(place: Any, entries: dict[str, Any], **options: Any) -> None:
