@@ -92,7 +92,7 @@ BAD = [
     (NORMALIZE.format("two.npz") + " --key c", ["no array 'c', but a, b"]),
     (NORMALIZE.format("x.npy") + " --key c", ["x.npy", "key 'c'"]),
     (NORMALIZE.format("nan.npy"), ["NaN", "at index 11"]),
-    (NORMALIZE.format("off.npy"), ["off PoincareBall", "at index 11"]),
+    (NORMALIZE.format("off.npy"), ["off PoincareBall", "at index 11: --on-invalid project moves"]),
     (NORMALIZE.format("x.npy") + " --bias b.npy", ["bias is off"]),
     (NORMALIZE.format("x.npy") + " --bias x.npy", ["bias must be a point"]),
     (NORMALIZE.format("x.npy") + " --bias words.npy", ["words.npy holds <U1"]),

@@ -53,6 +53,8 @@ class Console:
             text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         if isinstance(error, MemoryError):
             text = f"not enough memory: {text}" if text else "not enough memory"
+        # the library names its own parameter; here it is an option
+        text = text.replace("on_invalid='project'", "--on-invalid project")
         self._say("error", text or type(error).__name__)
 
     @contextmanager

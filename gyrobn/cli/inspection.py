@@ -130,7 +130,8 @@ def _samples(
     ]
     if count.index is not None:
         i = count.index[0] if len(count.index) == 1 else tuple(count.index)
-        lines.append(f"  worst violation     {count.worst:.3g}, at index {i}")
+        where = f", at index {i}" if count.worst > 0 else ""
+        lines.append(f"  worst violation     {count.worst:.3g}{where}")
     if count.rows:
         more, text = _statistics(count, source, console)
         if count.rows < len(source):

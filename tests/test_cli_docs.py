@@ -1,0 +1,63 @@
+"""The page on the command line: every command on it runs, and prints what the page shows."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from cli_runner import environment
+from test_docs import ROOT, fences, run
+
+PAGE = ROOT / "docs" / "command_line.md"
+COMMANDS = {"normalize", "fit", "transform", "inverse", "inspect", "plot", "demo", "backends"}
+
+
+def pattern(text):
+    """Return what a shown output matches: … is any text, on a line of its own any lines."""
+    lines = text.strip("\n").split("\n")
+    parts = [
+        "(.*\n)*?" if line == "…" else re.escape(line).replace("…", ".*") + "\n" for line in lines
+    ]
+    return re.compile("".join(parts))
+
+
+def bash(code, cwd):
+    variables = environment()
+    variables["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), variables["PATH"]])
+    process = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", code],
+        cwd=cwd,
+        env=variables,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
+def test_the_page_of_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    output, seen, compared = "", set(), 0
+    for language, code in fences(PAGE):
+        if language == "python":
+            run(str(PAGE), [code])
+        elif language == "sh":
+            output = bash(code, tmp_path)
+            seen |= set(re.findall(r"^gyrobn (\w+)", code, re.MULTILINE))
+        elif language == "text":
+            assert pattern(code).fullmatch(output), output
+            output = ""
+            compared += 1
+    assert seen == COMMANDS
+    assert compared >= 9
+
+
+def test_patterns_can_fail():
+    shown = "a …\n…\nend\n"
+    assert pattern(shown).fullmatch("a 1\nb\nc\nend\n")
+    assert pattern(shown).fullmatch("a \nend\n")
+    assert not pattern(shown).fullmatch("a 1\nb\n")
+    assert not pattern(shown).fullmatch("b\nend\n")
+    assert not pattern(shown).fullmatch("a 1\nend\nmore\n")
