@@ -160,7 +160,7 @@ def example_correlation(path: Path) -> None:
 
 def example_hyperbolic(path: Path) -> None:
     page = run_page("examples/hyperbolic", 2)
-    figure = Figure(figsize=(11, 3.9), layout="constrained")
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     spaces = ((left, PoincareBall(2), "Poincaré disc"), (middle, page["Euclidean"](2), "plane"))
     for (ax, M, title), colour in zip(spaces, (BLUE, ORANGE), strict=True):
