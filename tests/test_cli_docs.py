@@ -1,4 +1,4 @@
-"""The page on the command line: every command on it runs, and prints what the page shows."""
+"""Commands in the documentation: each runs, and prints what its page shows."""
 
 import os
 import re
@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 from cli_runner import environment
 from test_docs import ROOT, fences, run
+
+from gyrobn import SPD
 
 PAGE = ROOT / "docs" / "command_line.md"
 COMMANDS = {"normalize", "fit", "transform", "inverse", "inspect", "plot", "demo", "backends"}
@@ -52,6 +55,14 @@ def test_the_page_of_the_command_line(tmp_path, monkeypatch):
             compared += 1
     assert seen == COMMANDS
     assert compared >= 9
+
+
+def test_commands_of_the_readme(tmp_path):
+    (code,) = [code for language, code in fences(ROOT / "README.md") if "gyrobn inspect" in code]
+    np.save(tmp_path / "covariances.npy", SPD(4).random(50, rng=0))
+    output = bash(code, tmp_path)
+    assert "50 of 50 points" in output
+    assert {"out.npy", "picture.png"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_patterns_can_fail():

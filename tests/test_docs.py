@@ -92,7 +92,7 @@ DIRECTIVES = {"{eval-rst}", "{glossary}", "{image}", "{include}", "{toctree}"}
 """What Sphinx acts on: the documentation is built with warnings as errors."""
 
 NOT_RUN = {
-    ("README.md", "sh"): ".ci/run runs the one under Test it; the other installs from scratch",
+    ("README.md", "sh"): ".ci/run runs the two that install; tests/test_cli_docs.py the third",
     ("CONTRIBUTING.md", "sh"): "they install, run the whole suite, or take minutes: benchmarks",
     ("docs/design.md", "text"): "a drawing of the modules",
 }
