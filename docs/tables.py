@@ -32,8 +32,8 @@ def write(folder: Path) -> None:
     errors = dict(library_columns())
     glance = {k: v for k, v in errors.items() if "32" not in k and k != "CuPy"}
     tables = {
-        "geometries_table": (["geometry", "example", *glance], family_rows(glance)),
-        "support_libraries": (["geometry", "example", *errors], family_rows(errors)),
+        "geometries_table": (["geometry", "example", *glance], family_rows(glance, example=True)),
+        "support_libraries": (["geometry", *errors], family_rows(errors)),
         "support_derivatives": DERIVATIVES,
         "support_properties": PROPERTIES,
     }
@@ -44,10 +44,10 @@ def write(folder: Path) -> None:
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
 
 
-def family_rows(columns: dict[str, dict[str, str]]) -> list[list[str]]:
+def family_rows(columns: dict[str, dict[str, str]], example: bool = False) -> list[list[str]]:
     """Return a row for each geometry with its entry in each column."""
     return [
-        [f"`{name}`", f"`{M!r}`", *(column[name] for column in columns.values())]
+        [f"`{name}`", *[f"`{M!r}`"] * example, *(column[name] for column in columns.values())]
         for name, M in FAMILIES.items()
     ]
 
