@@ -273,10 +273,10 @@ def test_copies_on_writing_are_kept(tmp_path):
 # ---------------------------------------------------------------------- the estimator
 
 
-@pytest.mark.parametrize("manifold", [PoincareBall(10), SPD(4)], ids=repr)
+@pytest.mark.parametrize("manifold", [PoincareBall(32), SPD(12)], ids=repr)
 def test_a_hundredth_of_four_gigabytes(manifold, tmp_path, monkeypatch):
-    """40 MB, with chunks and bounds a hundredth of those of the benchmark."""
-    monkeypatch.setattr(chunks, "BYTES", chunks.BYTES // 100)
+    """40 MB, with a bound that is a hundredth of that of the benchmark, and smaller chunks."""
+    monkeypatch.setattr(chunks, "BYTES", chunks.BYTES // 25)
     monkeypatch.setattr(streaming, "BYTES", streaming.BYTES // 100)
     monkeypatch.setattr(streaming, "MOST", streaming.MOST // 100)
     count = 40_000_000 // (8 * int(np.prod(manifold.point_shape)))
