@@ -61,7 +61,7 @@ def lrbn(
     factor = multiplier(x, stats, scale, eps, clamp)
     centre = manifold.origin(x) if bias is None else bias
     v = manifold.transport(stats.mean, centre, manifold.log(stats.mean, x))
-    c = manifold._by_coordinate(factor) * manifold.pull(centre, v)  # a factor for each block
+    c = manifold.by_coordinate(factor) * manifold.pull(centre, v)  # a factor for each block
     return manifold.exp(centre, manifold.push(centre, c))
 
 

@@ -62,7 +62,7 @@ class Centred:
 
     def standardize(self, factor: Array, bias: Array | None) -> Array:
         r"""Return :math:`\beta \oplus (t \odot (\ominus\mu \oplus x_i))`."""
-        t = self.space._by_coordinate(scalars_like(factor, self.x))
+        t = self.space.by_coordinate(scalars_like(factor, self.x))
         z: Array = self.space.from_normal(t * self.normal)
         return z if bias is None else self.space.add(bias, z)
 

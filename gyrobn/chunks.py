@@ -158,7 +158,8 @@ class _Sliced:
             each = np.dtype("f8").itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
             size = max(1, BYTES // each)
             stored = getattr(array, "chunks", None)
-            if stored:  # zarr and HDF5 unpack whole chunks of theirs, which should happen once
+            # zarr and HDF5 unpack whole chunks of theirs, which should happen once, if they fit
+            if stored and stored[0] * each <= 8 * BYTES:
                 size = max(stored[0], size // stored[0] * stored[0])
         self.size = size
         # What was read through a map stays in memory, and counts as the process's, until it is let

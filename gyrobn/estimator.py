@@ -19,11 +19,12 @@ from gyrobn.domains import adapt_stats, by_domain, places_of
 from gyrobn.files import read, write
 from gyrobn.fitting import Fitted, by_label, find, merge, stacked
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.models import of_estimator, to_estimator
+from gyrobn.models import of_estimator, settle, to_estimator
 from gyrobn.normalize import Stats, denormalize, normalize
 from gyrobn.validation import (
     affine_for,
     as_array,
+    check_around,
     check_given,
     check_output,
     check_policy,
@@ -291,7 +292,8 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : Chunks, or what they are made of
-            A memory map, a zarr array, an iterable of arrays, a function that returns one.
+            A memory map, a zarr array, an iterable of arrays, a function that returns one; without
+            domains also a generator.
         domains
             As in ``transform``, of all samples. A domain that ``fit`` did not see is looked at as a
             whole, if ``unseen`` allows it, before the first chunk is returned.
@@ -316,6 +318,8 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         method = "inverse_transform" if inverse else "transform"
+        if isinstance(X, Iterator) and domains is None:  # one reading is enough
+            X = Chunks(X.__iter__)
         raw = X if isinstance(X, Chunks) else Chunks(X)
         chunks = raw.map(lambda x, rows: self._checked(x, method, int(rows[0])))
         labels, stats = self._statistics(chunks, domains, method)
@@ -428,7 +432,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             found = found_for(self.manifold_, X, new, None, method, **options)
             batch = Stats(found.mean, found.variance)
             if self.unseen == "adapt":
-                seen = _in_dtype(Stats(self.mean_, self.var_), found.mean)
+                seen = _in_dtype(self.manifold_, Stats(self.mean_, self.var_), found.mean)
                 batch = adapt_stats(self.manifold_, seen, batch, self.adapt_rate, **options)
             known |= {d: Stats(*(a[k, ...] for a in batch)) for k, d in enumerate(new)}
         return labels, known
@@ -452,15 +456,18 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             return function(manifold, x, own, bias, scale, self.eps)
 
         places = {None: None} if labels is None else places_of(labels)
-        own = [_in_dtype(stats[d], X) for d in places]
+        own = [_in_dtype(manifold, stats[d], X) for d in places]
         at = None if labels is None else list(places.values())
         with np.errstate(all="ignore"):  # what fails is named by the check
             out = apply(X, own[0]) if at is None else by_domain(apply, X, at, own)
             if not backend_of(X).hides_values(out):
                 check_output(manifold, X, out, own, at, bias, method, first)
+                check_around(manifold, X, out, own, at, bias, scale, self.eps, method, first)
         return out
 
 
-def _in_dtype(stats: Stats, x: Array) -> Stats:
-    xp = namespace_of(x)
-    return Stats(*(xp.astype(a, x.dtype, copy=False) for a in stats))
+def _in_dtype(manifold: GyroSpace, stats: Stats, x: Array) -> Stats:
+    if stats.mean.dtype == x.dtype:
+        return stats
+    mean, var = (namespace_of(x).astype(a, x.dtype) for a in stats)
+    return Stats(settle(manifold, mean), var)

@@ -9,6 +9,7 @@ of it.
 import json
 import os
 import reprlib
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,6 +82,9 @@ def read(path: Path) -> Model:
         Name of a file that :func:`write` wrote.
     """
     name = repr(os.fspath(path))
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        kind = IsADirectoryError if os.path.isdir(path) else ValueError
+        raise kind(f"{name} is not a regular file: give a file that GyroBN.save() wrote")
     with open(path, "rb") as file:
         if file.read(4) != b"PK\x03\x04":
             raise ValueError(f"{name} is not a gyrobn model: give a file that GyroBN.save() wrote")

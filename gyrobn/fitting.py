@@ -13,6 +13,7 @@ from gyrobn.normalize import Stats, merge_stats
 from gyrobn.validation import (
     affine_for,
     as_array,
+    as_labels,
     check_given,
     check_kind,
     check_policy,
@@ -52,7 +53,7 @@ def stacked(known: dict[Any, Fitted]) -> tuple[Any, Fitted]:
     labels = sorted(known)
     xp = namespace_of(known[labels[0]].mean)
     rows = zip(*(known[d] for d in labels), strict=True)
-    return np.asarray(labels), Fitted(*(xp.stack(list(row)) for row in rows))
+    return as_labels(labels), Fitted(*(xp.stack(list(row)) for row in rows))
 
 
 def merge(manifold: GyroSpace, old: Fitted, new: Fitted) -> Fitted:

@@ -190,7 +190,7 @@ class GyroSpace(ABC):
         ``t`` is a number, or an array with one number a point (a block, where there are several).
         """
         self._namespace(x)
-        return self.from_normal(self._by_coordinate(scalars_like(t, x)) * self.to_normal(x))
+        return self.from_normal(self.by_coordinate(scalars_like(t, x)) * self.to_normal(x))
 
     def norm(self, x: Array) -> Array:
         r"""Gyronorm :math:`\|x\| = d(e, x)`."""
@@ -314,7 +314,7 @@ class GyroSpace(ABC):
         member = np.repeat(np.eye(len(sizes)), sizes, axis=0)
         return xp.matmul(squares, backend_of(squares).from_numpy(member, squares))
 
-    def _by_coordinate(self, t: Any) -> Any:
+    def by_coordinate(self, t: Any) -> Any:
         """Return multipliers, one a point or one a block, as the normal coordinates can meet them.
 
         Where there are several blocks, they are the last axis of ``t``.

@@ -181,9 +181,10 @@ def in_dtype(model: Model, dtype: Any) -> Model:
         return replace(model, mean=mean, var=var, weight=weight, bias=bias)
 
 
-def settle(geometry: GyroSpace, points: Any) -> Any:
+def settle(geometry: GyroSpace, points: Array) -> Array:
     """Return points as they are where they are points to half their digits, else projected."""
-    return points if np.all(geometry.contains(points)) else geometry.project(points)
+    good = geometry.contains(points)[(..., *(None,) * len(geometry.point_shape))]
+    return namespace_of(points).where(good, points, geometry.project(points))
 
 
 def plain_geometry(geometry: GyroSpace) -> GyroSpace:

@@ -130,9 +130,7 @@ def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[H
         most = min(MOST, max(64, 16 * BYTES // (8 * math.prod(x.shape[1:]) * columns)))
         drawn = rng.random(len(rows))
         if kept is not None:
-            lucky = (
-                np.flatnonzero(drawn < kept[0].max()) if len(kept[0]) == most else rows - rows[0]
-            )
+            lucky = np.flatnonzero(drawn < kept[0].max() if len(kept[0]) == most else drawn < 1.0)
             drawn = np.concatenate([kept[0], drawn[lucky]])
             x = xp.concat([kept[1], take(x, lucky)])
             w = xp.concat([kept[2], take(w, lucky)])

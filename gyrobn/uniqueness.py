@@ -12,7 +12,7 @@ __all__ = ["FrechetWarning", "enclosing_radius", "warn"]
 
 
 class FrechetWarning(UserWarning):
-    """The mean did not converge, or the data need not have just one."""
+    """The mean did not converge, need not be the only one, or samples were scaled too far."""
 
 
 def warn(

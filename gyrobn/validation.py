@@ -4,6 +4,7 @@ Every function raises an error that says what came and what to do, or returns wh
 the form that is wanted.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,16 +14,19 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.chunks import Chunks, is_streamed
+from gyrobn.chunks import Chunks, is_streamed, take
 from gyrobn.domains import UNSEEN, domain_stats
 from gyrobn.frechet import FrechetResult, frechet
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import REGISTRY
-from gyrobn.normalize import Stats
+from gyrobn.normalize import Stats, multiplier
+from gyrobn.uniqueness import FrechetWarning
 
 __all__ = [
     "affine_for",
     "as_array",
+    "as_labels",
+    "check_around",
     "check_given",
     "check_kind",
     "check_output",
@@ -108,15 +112,15 @@ def geometry_for(manifold: GyroSpace | str, shape: tuple[int, ...]) -> GyroSpace
 
 
 def on_manifold(
-    manifold: GyroSpace, x: Array, name: str = "X", project: bool = False, first: int = 0
+    manifold: GyroSpace, x: Array, name: str = "X", project: bool = False, first: Any = 0
 ) -> Array:
     """Return ``x`` with all its points on the manifold, or say which one is not.
 
-    ``first`` is the number of the first sample, where x is a chunk of many.
+    ``first`` is the number of the first sample, where x is a chunk of many, or those of all.
     """
     xp = namespace_of(x)
     advice = "on_invalid='project' moves such samples onto it"
-    if name != "X":
+    if name in ("mean", "bias"):
         advice = "manifold.project gives a point near by"
     with np.errstate(all="ignore"):  # what overflows is off the manifold
         if backend_of(x).hides_values(x):
@@ -260,6 +264,46 @@ def check_output(
     )
 
 
+def check_around(
+    manifold: GyroSpace,
+    X: Array,
+    out: Array,
+    stats: Sequence[Stats],
+    places: Sequence[Any] | None,
+    bias: Array | None,
+    scale: Any,
+    eps: float,
+    method: str,
+    first: int,
+) -> None:
+    """Warn of samples that were scaled so far that they came back from the other side.
+
+    On a closed space (sphere, Grassmannian, rotations) the coordinates of the output are then not
+    those of the input, scaled.
+    """
+    if manifold.convexity_radius == float("inf"):
+        return
+    good = np.ones(X.shape[: X.ndim - len(manifold.point_shape)], dtype=np.bool_)
+    target = manifold.origin(X) if bias is None else bias
+    for own, at in zip(stats, [slice(None)] if places is None else places, strict=True):
+        x, y = (X, out) if places is None else (take(a, at) for a in (X, out))
+        factor = multiplier(x, own, scale, eps, None)
+        ends = own.mean, target
+        if method == "inverse_transform":
+            factor, ends = 1.0 / factor, ends[::-1]
+        c = manifold.by_coordinate(factor) * manifold.relative_normal(ends[0], x)
+        off = host(manifold.relative_normal(ends[1], y) - c)
+        good[at] = np.linalg.norm(off, axis=-1) <= 0.01 * (1.0 + np.linalg.norm(host(c), axis=-1))
+    if not np.all(good):
+        warnings.warn(
+            f"GyroBN.{method}() scales {describe(good, first)[0]}, beyond the opposite point, from "
+            f"where they come back on the other side: on {manifold!r} the output then has not the "
+            "variance that was asked for, and cannot be undone; give a smaller scale",
+            FrechetWarning,
+            stacklevel=5,
+        )
+
+
 def check_policy(unseen: str, adapt_rate: float) -> None:
     """Refuse a policy for unseen domains that is none."""
     if unseen not in UNSEEN:
@@ -341,7 +385,23 @@ def labels_for(domains: Any, count: int) -> Any:
             f"domains must be all integers or all strings, got {values[wrong[0]]!r} at index "
             f"{wrong[0]}"
         )
-    return np.asarray(values, dtype=np.str_ if kind is str else np.int64)
+    return as_labels(values)
+
+
+def as_labels(values: list[Any]) -> Any:
+    """Return labels, all strings or all integers, as an array that holds them exactly.
+
+    >>> as_labels([1, 2**63])  # NumPy would make floats of them
+    array([                  1, 9223372036854775808], dtype=uint64)
+    """
+    if isinstance(values[0], (str, bool)):
+        return np.asarray(values)
+    low, high = min(values), max(values)
+    if low < -(2**63) or high >= (2**64 if low >= 0 else 2**63):
+        raise ValueError(
+            f"domains must be integers of at most 64 bits, got {low} to {high}: give strings"
+        )
+    return np.asarray(values, dtype=np.int64 if high < 2**63 else np.uint64)
 
 
 def host(value: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
@@ -361,10 +421,10 @@ def library(x: Array) -> str:
     return str(namespace_of(x).__name__).removeprefix("array_api_compat.").split(".")[0]
 
 
-def describe(good: Array, first: int = 0) -> tuple[str, tuple[int, ...]]:
+def describe(good: Array, first: Any = 0) -> tuple[str, tuple[int, ...]]:
     """Say how many entries are not good and which is the first; also return its index.
 
-    In the text the samples are numbered from ``first`` on.
+    In the text the samples are numbered from ``first`` on, or have the numbers in it.
     """
     xp = namespace_of(good)
     bad = xp.astype(xp.reshape(xp.logical_not(good), (-1,)), xp.int32)
@@ -372,7 +432,7 @@ def describe(good: Array, first: int = 0) -> tuple[str, tuple[int, ...]]:
     if not i:
         return "its one point", i
     what = f"{int(xp.sum(bad))} of {bad.shape[0]} samples, the first at index "
-    shown = (first + i[0], *i[1:])
+    shown = (first + i[0] if isinstance(first, int) else int(first[i[0]]), *i[1:])
     return what + str(shown[0] if len(i) == 1 else shown), i
 
 

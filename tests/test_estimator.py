@@ -137,7 +137,7 @@ def test_a_product_has_no_sizes_to_be_told_from_the_data():
 @pytest.mark.parametrize(("name", "manifold"), NAMED)
 def test_a_name_takes_its_sizes_from_the_data(name, manifold):
     X = REGISTRY[name].for_shape(manifold.point_shape).random(20, 3, spread=0.3)
-    bn = GyroBN(name).fit(X)
+    bn = GyroBN(name, scale=0.3).fit(X)
     assert bn.manifold_ == REGISTRY[name].for_shape(manifold.point_shape)
     assert bn.transform(X).shape == X.shape
     assert bn.manifold == name

@@ -4,6 +4,7 @@ Exit codes: 0 success; 1 failure, said in one line on stderr; 2 wrong usage; 128
 signal n (130: Ctrl-C).
 """
 
+import io
 import os
 import signal
 import sys
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv
         The arguments after the program's name; those of the process by default.
     """
+    _open_streams()
     options = parse(argv)
     console = Console(options)
     try:
@@ -50,6 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("gyrobn: interrupted", file=sys.stderr)
         return 128 + number
     return 0
+
+
+def _open_streams() -> None:
+    """Let stdout and stderr take anything: closed ones nothing, others what they cannot encode."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (until the process ends)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 class _Ended(KeyboardInterrupt):

@@ -2,6 +2,8 @@
 
 import argparse
 import math
+import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from importlib import import_module
@@ -18,6 +20,9 @@ PARAMETERS = ("curvature", "metric", "theta", "representation")
 
 NAMES = [name for name in REGISTRY if name != "product"]
 """Geometries whose sizes the samples tell; the factors of a product they do not."""
+
+NUMBERS = ("--curvature", "--theta", "--scale")
+"""Options whose values may be negative."""
 
 READ, WRITTEN = ("input", "model", "bias", "domains", "after"), ("output", "save_model", "figure")
 
@@ -36,12 +41,39 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for add in (_normalize, _fit, _transform, _inverse, _inspect, _plot, _demo, _backends):
         add(commands)
-    options = parser.parse_args(argv)
+    options = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
     usage = commands.choices[options.command]
     if hasattr(options, "manifold"):
         _check_geometry(usage, options)
+    if getattr(options, "after", None) is not None:
+        for name in ("scale", "eps", "tol", "max_iter", "unseen"):
+            if getattr(options, name) is not None:
+                usage.error(f"--{name.replace('_', '-')} and --after exclude each other")
     _check_paths(usage, options)
     return options
+
+
+def _joined(argv: Sequence[str]) -> list[str]:
+    """Join options and negative numbers by a sign of equality, or some would pass for options.
+
+    >>> _joined(["fit", "x.npy", "--curvature", "-1e-3"])
+    ['fit', 'x.npy', '--curvature=-1e-3']
+    """
+    joined: list[str] = []
+    for word in argv:
+        if joined and joined[-1] in NUMBERS and word.startswith("-") and _is_number(word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 # ---------------------------------------------------------------------- the commands
@@ -90,6 +122,7 @@ def _transform(commands: Any) -> None:
     _add_output(parser, "the normalized samples; it appears when it is complete")
     _add_model(parser)
     _add_invalid(parser)
+    _add_unseen(parser)
 
 
 def _inverse(commands: Any) -> None:
@@ -137,7 +170,10 @@ def _plot(commands: Any) -> None:
     _add_model(parser, required=False)
     _add_affine(parser)
     parser.add_argument(
-        "--after", type=Path, metavar="FILE", help="the normalized samples, if they are there"
+        "--after",
+        type=Path,
+        metavar="FILE",
+        help="the normalized samples, if they are there: nothing is computed but the picture",
     )
     parser.add_argument(
         "--channel", type=_integer(0), default=0, metavar="N", help="which one, where X has several"
@@ -264,6 +300,7 @@ def _add_affine(parser: argparse.ArgumentParser) -> None:
         "--max-iter", type=_integer(1), metavar="N", help="most iterations for the mean (64)"
     )
     _add_invalid(parser)
+    _add_unseen(parser)
 
 
 def _add_invalid(parser: argparse.ArgumentParser) -> None:
@@ -271,6 +308,15 @@ def _add_invalid(parser: argparse.ArgumentParser) -> None:
         "--on-invalid",
         choices=("raise", "project"),
         help="what to do with samples off the manifold: fail (default), or move them onto it",
+    )
+
+
+def _add_unseen(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--unseen",
+        choices=("error", "refit", "adapt"),
+        help="what to do with a domain that the model does not know: fail (default), take mean and "
+        "variance of its own samples, or move the average of the known domains towards them",
     )
 
 
@@ -305,13 +351,18 @@ def _check_geometry(parser: argparse.ArgumentParser, options: argparse.Namespace
 
 def _check_paths(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse to write over anything that the command reads or writes, but for OUT over IN."""
-    seen: dict[Path, str] = {}
+    seen: dict[str, str] = {}
     for role in (*READ, *WRITTEN):
         path = getattr(options, role, None)
-        if path is not None:
-            other = seen.setdefault(path.resolve(), role)
-            if role in WRITTEN and other != role and (other, role) != ("input", "output"):
-                parser.error(f"{path} is given twice, as {other} and {role}, and would be replaced")
+        if path is None:
+            continue
+        other = seen.setdefault(os.path.realpath(path), role)
+        if role not in WRITTEN or other == role:
+            continue
+        if (other, role) != ("input", "output"):
+            parser.error(f"{path} is given twice, as {other} and {role}, and would be replaced")
+        if options.key is not None:
+            parser.error(f"OUT would replace {path} with all its arrays by one: name another OUT")
 
 
 def _integer(low: int, high: int | None = None) -> Callable[[str], int]:

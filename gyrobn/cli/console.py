@@ -17,6 +17,17 @@ from gyrobn.uniqueness import FrechetWarning
 __all__ = ["Console", "span"]
 
 
+OPTIONS = {
+    "on_invalid='project'": "--on-invalid project",
+    "unseen='refit' or 'adapt'": "--unseen refit or --unseen adapt",
+    "transform(X, domains=...), too; in a pipeline, by metadata routing and "
+    "set_transform_request(domains=True)": "--domains, too",
+    "inverse_transform(X, domains=...), too; in a pipeline, by metadata routing and "
+    "set_inverse_transform_request(domains=True)": "--domains, too",
+}
+"""What the library says of its parameters, and what they are here."""
+
+
 class Console:
     """Stdout and stderr of one command.
 
@@ -44,7 +55,7 @@ class Console:
             values = {"command": self._command, **values, "warnings": self._warnings}
             print(json.dumps(_plain(values), allow_nan=False))
         else:
-            print("\n".join(lines))
+            print("\n".join(_printable(line) for text in lines for line in text.split("\n")))
 
     def error(self, error: BaseException) -> None:
         """Say on one line why the command failed."""
@@ -53,8 +64,8 @@ class Console:
             text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         if isinstance(error, MemoryError):
             text = f"not enough memory: {text}" if text else "not enough memory"
-        # the library names its own parameter; here it is an option
-        text = text.replace("on_invalid='project'", "--on-invalid project")
+        for parameter, option in OPTIONS.items():
+            text = text.replace(parameter, option)
         self._say("error", text or type(error).__name__)
 
     @contextmanager
@@ -75,9 +86,12 @@ class Console:
     def _say(self, kind: str, text: str) -> None:
         if self._bar is not None:
             self._bar.clear()
-        # a file can put anything into a message, escape sequences of a terminal, too
-        line = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
-        print(f"gyrobn: {kind}: {line}", file=sys.stderr)
+        print(f"gyrobn: {kind}: {_printable(' '.join(text.split()))}", file=sys.stderr)
+
+
+def _printable(line: str) -> str:
+    """Return a line without what a file may have put into it, escape sequences of a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in line)
 
 
 def span(values: Any, form: str = ".4g") -> str:

@@ -1,5 +1,9 @@
 """What the options name: samples, a geometry for them, labels, a bias."""
 
+import errno
+import math
+import os
+import zipfile
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +16,19 @@ from gyrobn.manifolds import REGISTRY, Grassmannian
 from gyrobn.storage import StoredArray, open_array
 from gyrobn.storage.stored import SUFFIXES
 
-__all__ = ["geometry_of", "open_samples", "projectors_of", "read_bias", "read_labels"]
+__all__ = [
+    "check_place",
+    "geometry_of",
+    "is_model",
+    "open_samples",
+    "projectors_of",
+    "read_bias",
+    "read_labels",
+]
+
+
+FEW = 100
+"""Of so many samples the traces are looked at."""
 
 
 def open_samples(path: Path, key: str | None) -> StoredArray:
@@ -50,16 +66,17 @@ def geometry_of(options: Namespace, source: StoredArray) -> GyroSpace:
 
 
 def projectors_of(source: StoredArray) -> Grassmannian:
-    """Return the geometry of projectors, whose rank is the trace of the first one."""
+    """Return the geometry of projectors, whose rank is the trace of most of the first ones."""
     shape = source.shape
     if len(shape) < 3 or shape[-1] != shape[-2]:
         raise ValueError(f"projectors are square, shape (N, ..., n, n), got {shape}")
     n = shape[-1]
-    trace = float(np.trace(source[:1].reshape(-1, n, n)[0]))
+    traces = np.trace(source[:FEW].reshape(-1, n, n), axis1=-2, axis2=-1)
+    trace = float(np.median(traces[np.isfinite(traces)])) if np.isfinite(traces).any() else math.nan
     if not 0.5 <= trace < n - 0.5:
         raise ValueError(
-            f"the first sample of {source.path} has trace {trace:.4g}, which is not the rank of "
-            f"a projector to a subspace of {n} dimensions, from 1 to {n - 1}"
+            f"the first samples of {source.path} have the trace {trace:.4g}, which is not the rank "
+            f"of a projector to a subspace of {n} dimensions, from 1 to {n - 1}"
         )
     return Grassmannian(n, round(trace), "projector")
 
@@ -79,10 +96,43 @@ def read_labels(path: Path | None) -> Any:
     if path is None:
         return None
     if path.suffix.lower() in SUFFIXES:
-        with open_array(path) as labels:
-            return labels[:]
+        with open_array(path) as array:
+            labels = array[:]
+        try:
+            return np.char.decode(labels, "utf-8") if labels.dtype.kind == "S" else labels
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} holds bytes that are no text in UTF-8") from error
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is neither an array nor text with a label a line") from error
-    return np.asarray([line.strip() for line in lines], dtype=np.str_)
+    words = [line.strip() for line in lines]
+    if "" in words:
+        raise ValueError(f"line {words.index('') + 1} of {path} is empty: give a label a line")
+    return np.asarray(words, dtype=np.str_)
+
+
+def is_model(path: Path) -> bool:
+    """Tell whether a file is a model, whole or not."""
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        return False
+    # here, because it brings scikit-learn along, which takes longer than most inspections
+    from gyrobn.files import HEADER
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return HEADER in archive.namelist()
+    except Exception:  # whatever a damaged archive provokes, it is for its reader to say
+        return False
+
+
+def check_place(path: Path | None, model: bool = False) -> None:
+    """Refuse a place that cannot be written, or where there is something else, before the work."""
+    if path is None:
+        return
+    parent = path.parent
+    if not parent.is_dir():
+        number = errno.ENOTDIR if parent.exists() else errno.ENOENT
+        raise OSError(number, os.strerror(number), str(path))
+    if model and path.exists() and not is_model(path):
+        raise FileExistsError(f"{path} exists and is not a model: remove it first, or name another")

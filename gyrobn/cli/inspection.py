@@ -3,7 +3,6 @@
 import math
 import time
 import warnings
-import zipfile
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 
 from gyrobn.chunks import Chunks
 from gyrobn.cli.console import Console, span
-from gyrobn.cli.inputs import geometry_of, open_samples, projectors_of
+from gyrobn.cli.inputs import geometry_of, is_model, open_samples, projectors_of
 from gyrobn.cli.statistics import describe, load
 from gyrobn.frechet import frechet
 from gyrobn.gyrospace import GyroSpace
@@ -28,7 +27,12 @@ __all__ = ["inspect"]
 def inspect(options: Namespace, console: Console) -> None:
     """Report on a file: a model, samples of a geometry, or samples of whatever they may be."""
     begin = time.perf_counter()
-    if _is_model(options.input):
+    if is_model(options.input):
+        if options.manifold is not None or options.key is not None:
+            raise ValueError(
+                f"{options.input} is a model, which has a geometry: --manifold and --key are for "
+                "samples"
+            )
         values, lines = _model(options.input)
     else:
         with open_samples(options.input, options.key) as source:
@@ -45,19 +49,6 @@ def inspect(options: Namespace, console: Console) -> None:
 
 
 # ---------------------------------------------------------------------- models
-
-
-def _is_model(path: Path) -> bool:
-    if not path.is_file() or not zipfile.is_zipfile(path):
-        return False
-    # here, because it brings scikit-learn along, which takes longer than most inspections
-    from gyrobn.files import HEADER
-
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return HEADER in archive.namelist()
-    except zipfile.BadZipFile:
-        return False
 
 
 def _model(path: Path) -> tuple[dict[str, Any], list[str]]:
@@ -92,6 +83,8 @@ class _Count:
         """Points; those on the manifold; samples all of whose points are on it."""
         self.worst = -math.inf
         self.index: list[int] | None = None
+        self.odd: list[int] | None = None
+        """Where the worst point is, and the first one that has NaN or infinity."""
 
     def good_rows(self, x: Any) -> Any:
         """Tell which samples have all their points on the manifold."""
@@ -103,11 +96,23 @@ class _Count:
         self.points += good.size
         self.good += int(good.sum())
         self.rows += int(good.reshape(len(x), -1).all(axis=1).sum())
-        off = np.where(np.isfinite(off), off, -math.inf)  # what is not finite has no measure
-        i = np.unravel_index(int(off.argmax()), off.shape)
-        if off[i] > self.worst:
-            self.worst = float(off[i])
-            self.index = [int(rows[i[0]]), *map(int, i[1:])]
+        measured = np.isfinite(off)
+        if self.odd is None and not measured.all():
+            self.odd = _place(rows, measured.argmin(), off.shape)
+        off = np.where(measured, off, -math.inf)  # what is not finite has no measure
+        if off.max() > self.worst:
+            self.worst = float(off.max())
+            self.index = _place(rows, off.argmax(), off.shape)
+
+
+def _place(rows: Any, k: Any, shape: tuple[int, ...]) -> list[int]:
+    """Return the index of a point, the k-th of a chunk, in all samples."""
+    first, *rest = np.unravel_index(int(k), shape)
+    return [int(rows[first]), *map(int, rest)]
+
+
+def _at(index: list[int]) -> str:
+    return f"at index {index[0] if len(index) == 1 else tuple(index)}"
 
 
 def _samples(
@@ -122,15 +127,16 @@ def _samples(
     channels = source.shape[1 : source.ndim - len(manifold.point_shape)]
     values: dict[str, Any] = {"manifold": repr(manifold), "channels": channels}
     values |= {"points": count.points, "on_manifold": count.good, **odd}
+    values |= {"first_not_finite": count.odd}
     values |= {"worst_violation": count.worst, "worst_index": count.index}
     lines = [
         f"  geometry            {manifold!r}" + (f", channels {channels}" if channels else ""),
         f"  on the manifold     {count.good} of {count.points} points",
-        f"  NaN, inf            {odd['nan']} and {odd['inf']} values",
+        f"  NaN, inf            {odd['nan']} and {odd['inf']} values"
+        + (f", the first {_at(count.odd)}" if count.odd is not None else ""),
     ]
     if count.index is not None:
-        i = count.index[0] if len(count.index) == 1 else tuple(count.index)
-        where = f", at index {i}" if count.worst > 0 else ""
+        where = f", {_at(count.index)}" if count.worst > 0 else ""
         lines.append(f"  worst violation     {count.worst:.3g}{where}")
     if count.rows:
         more, text = _statistics(count, source, console)
@@ -158,11 +164,11 @@ def _statistics(
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = frechet(manifold, Chunks(good))
-        nearest, farthest = math.inf, 0.0
+        nearest, farthest = math.inf, -math.inf
         for x in good():
             distance = manifold.dist(found.mean, x)
-            nearest = min(nearest, float(distance.min()))
-            farthest = max(farthest, float(distance.max()))
+            nearest = float(np.minimum(nearest, distance.min()))  # NaN, where there is no distance
+            farthest = float(np.maximum(farthest, distance.max()))
     for warning in caught:
         warnings.warn(warning.message, stacklevel=2)
     # of these, there is one for each reason to doubt the mean
@@ -248,6 +254,8 @@ def _curvature(manifold: Any, source: StoredArray) -> float | None:
     signs = np.asarray([math.copysign(1.0, manifold.curvature)] + [1.0] * (len(x) - 1))
     square = float(signs @ (x * x))
     ratio = square * manifold.curvature
-    if not 0.0 < ratio < math.inf or math.isclose(ratio, 1.0, rel_tol=1e-3):
+    if not 1e-300 < ratio < 1e300 or math.isclose(ratio, 1.0, rel_tol=1e-3):
         return None
-    return float(f"{1.0 / square:.6g}")
+    exact = 1.0 / square
+    short = float(f"{exact:.6g}")
+    return short if type(manifold)(manifold.dim, short).contains(x) else exact

@@ -8,11 +8,11 @@ import numpy as np
 
 from gyrobn.chunks import Chunks
 from gyrobn.cli.console import Console
-from gyrobn.cli.inputs import geometry_of, open_samples, read_bias, read_labels
+from gyrobn.cli.inputs import check_place, geometry_of, open_samples, read_bias, read_labels
 from gyrobn.cli.statistics import fitted, load
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.plot import can_plot, plot_normalization, plot_tangent
-from gyrobn.plot.canvas import save_figure
+from gyrobn.plot.canvas import check_format, save_figure
 from gyrobn.storage import StoredArray
 from gyrobn.validation import labels_for, on_manifold
 
@@ -25,6 +25,8 @@ MOST = 2000
 def plot(options: Namespace, console: Console) -> None:
     """Draw samples, and what normalization makes of them, or what a file says it made."""
     begin = time.perf_counter()
+    check_place(options.figure)
+    check_format(options.figure)
     domains = read_labels(options.domains)
     with open_samples(options.input, options.key) as source:
         if domains is not None:
@@ -35,7 +37,7 @@ def plot(options: Namespace, console: Console) -> None:
         if options.after is None:
             bn = fitted(options, source, domains, console)
             manifold, bias = bn.manifold_, bn.bias
-            x = on_manifold(manifold, x, project=bn.on_invalid == "project")
+            x = on_manifold(manifold, x, str(options.input), bn.on_invalid == "project", first=rows)
             y = bn.transform(x, domains=own)
         else:
             with open_samples(options.after, None) as after:
@@ -47,7 +49,8 @@ def plot(options: Namespace, console: Console) -> None:
                 y = _take(after, rows)
             manifold, bias = _geometry(options, source), read_bias(options.bias)
             project = options.on_invalid == "project"
-            x, y = (on_manifold(manifold, points, project=project) for points in (x, y))
+            x = on_manifold(manifold, x, str(options.input), project, first=rows)
+            y = on_manifold(manifold, y, str(options.after), project, first=rows)
     x, y, bias = _channel(manifold, options.channel, x, y, bias)
     if can_plot(manifold):
         kind, figure = "surface", plot_normalization(manifold, x, y, bias).figure

@@ -9,7 +9,7 @@ import numpy as np
 
 from gyrobn.chunks import Chunks
 from gyrobn.cli.console import Console, span
-from gyrobn.cli.inputs import geometry_of, open_samples, read_bias, read_labels
+from gyrobn.cli.inputs import check_place, geometry_of, open_samples, read_bias, read_labels
 from gyrobn.progress import Watched
 from gyrobn.storage import ArrayWriter, StoredArray, create_array
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["describe", "fit", "fitted", "inverse", "load", "normalize", "transform"]
 
 
-GIVEN = ("scale", "eps", "tol", "max_iter", "on_invalid")
+GIVEN = ("scale", "eps", "tol", "max_iter", "on_invalid", "unseen")
 """Options that are parameters of GyroBN; those that are not given have its defaults."""
 
 
 def normalize(options: Namespace, console: Console) -> None:
     """Find the statistics, or take those of a model, and write normalized samples."""
     begin = time.perf_counter()
+    check_place(options.save_model, model=True)
     domains = read_labels(options.domains)
     with open_samples(options.input, options.key) as source:
         # made before the work, so that a place that cannot be written is known before it
@@ -43,6 +44,7 @@ def normalize(options: Namespace, console: Console) -> None:
 def fit(options: Namespace, console: Console) -> None:
     """Find the statistics and write them to a model."""
     begin = time.perf_counter()
+    check_place(options.save_model, model=True)
     domains = read_labels(options.domains)
     with open_samples(options.input, options.key) as source:
         bn = fitted(options, source, domains, console)
@@ -66,9 +68,7 @@ def _apply(options: Namespace, console: Console, inverse: bool) -> None:
     begin = time.perf_counter()
     domains = read_labels(options.domains)
     with open_samples(options.input, options.key) as source:
-        bn = load(options.model)
-        if options.on_invalid is not None:
-            bn.set_params(on_invalid=options.on_invalid)
+        bn = fitted(options, source, domains, console)
         with create_array(options.output, source.shape, source.stored, source.key) as out:
             _write(bn, source, out, domains, console, inverse)
         values = _about(options, source) | {"manifold": repr(bn.manifold_)}
@@ -88,7 +88,8 @@ def load(path: Path) -> "GyroBN":
 
 def fitted(options: Namespace, source: StoredArray, domains: Any, console: Console) -> "GyroBN":
     """Return the model of the options, fitted to the samples unless it comes from a file."""
-    given = {name: getattr(options, name) for name in GIVEN} | {"bias": read_bias(options.bias)}
+    given: dict[str, Any] = {name: getattr(options, name, None) for name in GIVEN}
+    given["bias"] = read_bias(getattr(options, "bias", None))
     given = {name: value for name, value in given.items() if value is not None}
     if getattr(options, "model", None) is not None:
         bn = load(options.model)
@@ -119,7 +120,7 @@ def describe(bn: "GyroBN") -> tuple[dict[str, Any], list[str]]:
     lines = [
         f"  mean                at distance {span(distance)} from the identity; "
         f"{found}, iterations: {span(bn.n_iter_, 'd')}",
-        f"  standard deviation  {span(deviation)}, to become {span(bn.scale)}",
+        f"  standard deviation  {span(deviation)}, to become {span(np.abs(bn.scale))}",
     ]
     if bn.domains_ is not None:
         lines.append(f"  domains             {len(bn.domains_)}")

@@ -22,6 +22,7 @@ __all__ = [
     "ORANGE",
     "VERMILION",
     "add_legend",
+    "check_format",
     "legend_below",
     "legend_entries",
     "name_of",
@@ -49,6 +50,16 @@ def new_figure(**options: Any) -> Any:
     except ImportError as error:
         raise ImportError(NEEDS_MATPLOTLIB) from error
     return Figure(layout="constrained", **options)
+
+
+def check_format(path: Path) -> None:
+    """Refuse a suffix that is no format of pictures."""
+    known = new_figure().canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in {"", *known}:
+        raise ValueError(
+            f"{path} has the suffix {path.suffix!r}: expected one of "
+            + ", ".join(f".{name}" for name in sorted(known))
+        )
 
 
 def save_figure(figure: Any, path: Path, dpi: int) -> None:

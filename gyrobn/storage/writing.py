@@ -3,6 +3,7 @@
 import os
 import secrets
 import shutil
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -36,7 +37,8 @@ class ArrayWriter:
                 f"a chunk of shape {chunk.shape} does not fit an array of shape {self.shape} of "
                 f"which {self.count} samples are written"
             )
-        self._put(self.count, np.ascontiguousarray(chunk, self.dtype))
+        chunk = np.ascontiguousarray(chunk.astype(self.dtype, casting="same_kind", copy=False))
+        self._put(self.count, chunk)
         self.count += len(chunk)
 
 
@@ -113,39 +115,50 @@ def replacing(path: str | os.PathLike[str], store: bool = False) -> Iterator[Pat
     store
         Whether it is a zarr store, which is a directory.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(os.fsdecode(path)))
     if target.exists() and not (is_zarr(target) if store else target.is_file()):
         kind = "zarr store" if store else "regular file"
         raise FileExistsError(f"{path} exists and is not a {kind}: it cannot be replaced")
     temporary = target.with_name(f".gyrobn-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         yield temporary
-        if not store:
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())  # the name must not be there before the bytes are
-        if store and target.exists():
+        if store:
             _swap(temporary, target)
-        else:
-            os.replace(temporary, target)
-    except OSError as error:
-        if error.errno is not None and error.filename in (None, str(temporary)):
-            error.filename, error.filename2 = str(path), None
+            return
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())  # the name must not be there before the bytes are
+        if target.exists():
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
+    except BaseException as error:
+        _remove(temporary, store)
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
+            error.filename, error.filename2 = os.fsdecode(path), None
         raise
-    finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary, ignore_errors=True)
-        else:
-            with suppress(OSError):  # there is none: it could not be made, or has its name
-                temporary.unlink()
+
+
+def _remove(temporary: Path, store: bool) -> None:
+    """Remove what was begun, if it could be begun."""
+    if not store:
+        with suppress(OSError):
+            temporary.unlink()
+        return
+    # zarr writes in a thread of its own, which an interrupt does not end at once
+    for _ in range(20):
+        shutil.rmtree(temporary, ignore_errors=True)
+        time.sleep(0.02)
+        if not temporary.exists():
+            return
 
 
 def _swap(temporary: Path, target: Path) -> None:
     """Put a directory at the place of another, which no system call does in one step."""
     old = temporary.with_suffix(".old")
-    os.rename(target, old)
     try:
+        if target.exists():
+            os.rename(target, old)
         os.rename(temporary, target)
-    except BaseException:
-        os.rename(old, target)
-        raise
-    shutil.rmtree(old)
+    finally:
+        if old.exists() and not target.exists():
+            os.rename(old, target)
+        shutil.rmtree(old, ignore_errors=True)

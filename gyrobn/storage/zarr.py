@@ -1,6 +1,7 @@
 """Arrays of zarr, imported when one is asked for."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,15 @@ class ZarrArray(StoredArray):
         super().__init__(path, key, tuple(array.shape), dtype)
         self._array = array
         self.chunks = tuple(array.chunks)
+        if not all(self.chunks) and all(self.shape):
+            raise ValueError(f"{path} has chunks of shape {self.chunks}, which hold nothing")
+        missing = array.nchunks - array.nchunks_initialized
+        if missing:  # what zarr does in silence; of a store that was copied in part, it is wrong
+            warnings.warn(
+                f"{path} has {missing} of {array.nchunks} chunks missing, which are read as "
+                f"{array.fill_value}: copy it again, unless that is what was written",
+                stacklevel=4,
+            )
 
     def _read(self, start: int, stop: int) -> Any:
         with reading(self.path):
@@ -58,7 +68,10 @@ def create_zarr(
     """Make a store with one array; give a function that puts samples at an index."""
     row = max(1, math.prod(shape[1:]) * dtype.itemsize)
     chunks = (min(max(1, CHUNK // row), max(1, shape[0])), *shape[1:])
-    array = _library(path).create_array(str(path), shape=shape, dtype=dtype, chunks=chunks)
+    options = {"write_empty_chunks": True}  # of zeros: a chunk that is not there is a loss
+    array = _library(path).create_array(
+        str(path), shape=shape, dtype=dtype, chunks=chunks, config=options
+    )
 
     def put(start: int, chunk: Any) -> None:
         array[start : start + len(chunk)] = chunk
