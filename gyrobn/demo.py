@@ -130,8 +130,8 @@ def demonstrate_real(name: str, seed: int = 0) -> Row:
     return _normalised(name, manifold, x, manifold.origin(x), scale)
 
 
-def table(rows: list[Row], heading: str = "geometry") -> str:
-    """Return the rows as aligned text, less than 100 columns wide, names under a heading."""
+def table(rows: list[Row], heading: str = "geometry") -> list[str]:
+    """Return the rows as lines of aligned text, less than 100 columns wide, names under a heading."""
     head = (
         f"{'':30}{'mean to target':^16}  {'variance':^28}",
         f"{heading:21}  {'scale':>5}  {'before':>6}  {'after':>8}  "
@@ -143,7 +143,7 @@ def table(rows: list[Row], heading: str = "geometry") -> str:
         f"{row.iterations:10d}  {1e3 * row.seconds:9.1f}"
         for row in rows
     ]
-    return "\n".join([*(line.rstrip() for line in head), "-" * len(head[-1]), *lines])
+    return [*(line.rstrip() for line in head), "-" * len(head[-1]), *lines]
 
 
 class Demo(NamedTuple):
@@ -166,14 +166,14 @@ class Demo(NamedTuple):
         return [
             f"Points on each geometry: {len(self.rows[0].x)}. Computed with NumPy.",
             "",
-            table(self.rows),
+            *table(self.rows),
             "",
             "The mean must arrive at the target, and the variance at s^2 v^2 / (v^2 + eps),",
             f"where s is the scale, v^2 the variance before and eps = {EPS:g}.",
             "",
             "Data that come with scikit-learn. The target is the identity.",
             "",
-            table(self.real, "data"),
+            *table(self.real, "data"),
             "",
             *(f"{name}: {caption}" for name, caption in zip(names, captions, strict=True)),
             "",

@@ -5,6 +5,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from contextlib import suppress
@@ -57,6 +58,8 @@ def folder(tmp_path, monkeypatch, models):
     (tmp_path / "text.npy").write_text("0.1 0.2\n0.3 0.4\n")
     (tmp_path / "x.csv").write_text("0.1,0.2\n")
     (tmp_path / "labels.txt").write_text("a\nb\n")
+    (tmp_path / "blank.txt").write_text("a\n\nb\n")
+    np.save("nine.npy", np.full(20, 9))
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\xfd")
     content = (tmp_path / "x.npy").read_bytes()
     (tmp_path / "cut.npy").write_bytes(content[:-1])
@@ -100,6 +103,12 @@ BAD = [
     (NORMALIZE.format("x.npy") + " --domains labels.txt", ["domains", "(20,)"]),
     (NORMALIZE.format("x.npy") + " --domains binary.txt", ["binary.txt is neither"]),
     (NORMALIZE.format("x.npy") + " --domains missing.txt", ["missing.txt: No such file"]),
+    (NORMALIZE.format("x.npy") + " --domains blank.txt", ["line 2 of blank.txt is empty"]),
+    (
+        "transform x.npy y.npy --model d.npz --domains nine.npy",
+        ["--unseen refit or --unseen adapt"],
+    ),
+    ("inspect m.npz --manifold sphere", ["m.npz is a model"]),
     ("normalize x.npy y.csv --manifold poincare_ball", ["y.csv", "suffix"]),
     ("normalize x.npy missing/y.npy --manifold poincare_ball", ["missing/y.npy: No such file"]),
     ("normalize x.npy x.npy/y.npy --manifold poincare_ball", ["x.npy/y.npy: Not a directory"]),
@@ -107,7 +116,7 @@ BAD = [
     ("normalize square.npy y.npy --manifold correlation", ["square"]),
     (
         "normalize projector.npy y.npy --manifold grassmannian --representation projector",
-        ["projector.npy has trace 0"],
+        ["projector.npy have the trace 0"],
     ),
     (
         "normalize x.npy y.npy --manifold grassmannian --representation projector",
@@ -115,13 +124,15 @@ BAD = [
     ),
     (NORMALIZE.format("x.npy") + " --save-model missing/m", ["missing/m", "No such file"]),
     ("fit nan.npy y.npy --manifold poincare_ball", ["NaN", "at index 11"]),
+    ("fit x.npy nan.npy --manifold poincare_ball", ["nan.npy exists and is not a model"]),
+    (NORMALIZE.format("x.npy") + " --save-model nan.npy", ["nan.npy exists and is not a model"]),
     ("fit x.npy missing/m --manifold poincare_ball", ["missing/m", "No such file"]),
     ("transform x.npy y.npy --model missing", ["missing: No such file"]),
     ("transform x.npy y.npy --model x.npy", ["x.npy", "not a gyrobn model"]),
     ("transform x.npy y.npy --model foreign.npz", ["foreign.npz", "not a gyrobn model"]),
     ("transform x.npy y.npy --model broken.npz", ["broken.npz"]),
     ("transform x.npy y.npy --model three.npz", ["X has 2 features", "expecting 3"]),
-    ("transform x.npy y.npy --model d.npz", ["domains"]),
+    ("transform x.npy y.npy --model d.npz", ["give --domains, too"]),
     ("transform off.npy y.npy --model m.npz", ["at index 11"]),
     ("inverse off.npy y.npy --model m.npz", ["at index 11"]),
     ("inverse missing.npy y.npy --model m.npz", ["missing.npy: No such file"]),
@@ -154,7 +165,7 @@ AS_PROCESS = [
     NORMALIZE.format("missing.npy"),
     NORMALIZE.format("object.npy"),
     NORMALIZE.format("off.npy"),
-    "fit nan.npy y.npy --manifold poincare_ball",
+    "fit nan.npy m.npz --manifold poincare_ball",
     "transform x.npy y.npy --model three.npz",
     "inverse off.npy y.npy --model m.npz",
     "inspect text.npy",
@@ -180,6 +191,10 @@ def test_bad_input_as_a_process_keeps_what_was_there(folder, line):
         ("normalize x.npy y.npy --manifold torus", "invalid choice: 'torus'"),
         ("normalize x.npy y.npy --manifold product", "invalid choice: 'product'"),
         ("normalize x.npy --manifold sphere", "OUT"),
+        ("normalize two.npz two.npz --manifold poincare_ball --key a", "with all its arrays"),
+        ("plot x.npy y.png --manifold sphere --after z.npy --scale 2", "exclude each other"),
+        ("plot x.npy y.npy --manifold sphere --after y.npy", "after and figure"),
+        ("normalize x.npy d.npy --manifold sphere --domains d.npy", "domains and output"),
         ("normalize x.npy y.npy --manifold sphere --metric m", "sphere has no --metric"),
         ("normalize x.npy y.npy --manifold spd --metric m", "unknown metric 'm'"),
         ("normalize x.npy y.npy --manifold sphere --curvature -1", "positive"),
@@ -332,7 +347,7 @@ def test_interrupted(tmp_path, line, least, number):
 @pytest.mark.parametrize(
     ("line", "number"),
     [
-        ("fit x.npy precious --manifold euclidean", signal.SIGINT),
+        ("fit x.npy model --manifold euclidean", signal.SIGINT),
         ("inspect x.npy --manifold euclidean", signal.SIGTERM),
         ("plot x.npy precious --manifold euclidean", signal.SIGINT),
         ("demo --samples 100000 --output precious", signal.SIGINT),
@@ -410,12 +425,13 @@ def test_full_disk(tmp_path, line, there):
     name = next(word for word in line.split() if word.startswith(("y.", "model")))
     out = tmp_path / name
     if there and name != "y.zarr":
-        out.write_bytes(b"precious")
+        out.write_bytes(b"precious" if name != "model" else (tmp_path / "m.npz").read_bytes())
     elif there:
         import zarr
 
         zarr.create_array(str(out), data=np.ones((2, 2)))
     before = names(tmp_path)
+    content = out.read_bytes() if out.is_file() else None
     command = [sys.executable, "-c", LIMIT, *COMMAND, *line.split()]
     process = subprocess.run(
         command, cwd=tmp_path, env=environment(), capture_output=True, encoding="utf-8"
@@ -424,6 +440,96 @@ def test_full_disk(tmp_path, line, there):
     check_one_line(process.stderr, name, "File too large")
     assert names(tmp_path) == before
     if there and name != "y.zarr":
-        assert out.read_bytes() == b"precious"
+        assert out.read_bytes() == content
     elif there:
         np.testing.assert_array_equal(zarr.open_array(str(out), mode="r")[:], np.ones((2, 2)))
+
+
+def test_a_signal_that_is_ignored_stays_ignored(folder, monkeypatch):
+    """As under nohup: when the terminal goes, the run goes on."""
+    monkeypatch.setattr(
+        "gyrobn.cli.inspection.inspect", lambda *_: signal.raise_signal(signal.SIGHUP)
+    )
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert main(["inspect", "x.npy"]) == 0
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_in_a_thread(folder, capsys):
+    codes = []
+    thread = threading.Thread(target=lambda: codes.append(main(["inspect", "x.npy"])))
+    thread.start()
+    thread.join()
+    assert codes == [0]
+
+
+def test_a_report_cannot_write_to_the_terminal(folder, capsys):
+    """Labels come out of a file, with whatever is in them."""
+    labels = np.resize(["\x1b[2J\nfake line", "b"], 20)
+    GyroBN(BALL).fit(BALL.random(20), domains=labels).save("esc.npz")
+    assert main(["inspect", "esc.npz"]) == 0
+    output = capsys.readouterr().out
+    assert "\x1b" not in output
+    assert "\nfake line" not in output
+
+
+def test_an_archive_of_another_version(folder, capsys):
+    content = bytearray((folder / "two.npz").read_bytes())
+    at = content.index(b"PK\x01\x02")
+    content[at + 6] = 255  # the version that is needed to read it
+    (folder / "future.npz").write_bytes(content)
+    assert main(["inspect", "future.npz"]) == 1
+    check_one_line(capsys.readouterr().err, "future.npz")
+
+
+def test_a_link_to_itself(folder, capsys):
+    (folder / "loop.npy").symlink_to("loop.npy")
+    assert main(["inspect", "loop.npy"]) == 1
+    check_one_line(capsys.readouterr().err, "loop.npy")
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_closed_streams(folder, closed):
+    program = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])"
+    words = ["inspect", "missing.npy" if closed == 2 else "x.npy"]
+    process = run(str(closed), *COMMAND, *words, cwd=folder, start=("-c", program))
+    assert process.returncode == closed - 1
+    assert (process.stdout, process.stderr) == ("", "")
+
+
+def test_names_that_stdout_cannot_encode(folder):
+    variables = environment() | {"PYTHONIOENCODING": "ascii"}
+    os.rename("x.npy", "é.npy")
+    command = [*COMMAND, "normalize", "é.npy", "ö.npy", "--manifold", "poincare_ball"]
+    process = subprocess.run(command, env=variables, capture_output=True)
+    assert process.returncode == 0, process.stderr
+    assert b"\\xf6.npy" in process.stdout
+    assert (folder / "ö.npy").exists()
+
+
+def test_an_interrupt_while_an_error_is_said(folder, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gyrobn.cli.console.Console.error", interrupt)
+    assert main(["inspect", "missing.npy"]) == 130
+    assert capsys.readouterr().err == "gyrobn: interrupted\n"
+
+
+def test_nothing_is_computed_for_a_place_that_cannot_be_written(folder, monkeypatch, capsys):
+    def never(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("gyrobn.cli.statistics.fitted", never)
+    monkeypatch.setattr("gyrobn.cli.picture.fitted", never)
+    for line in (
+        "fit x.npy missing/m --manifold poincare_ball",
+        "normalize x.npy y.npy --manifold poincare_ball --save-model missing/m",
+        "plot x.npy missing/y.png --manifold poincare_ball",
+        "plot x.npy y.nonsense --manifold poincare_ball",
+    ):
+        assert main(line.split()) == 1
+        check_one_line(capsys.readouterr().err)

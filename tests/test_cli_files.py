@@ -415,3 +415,129 @@ def test_the_warnings_of_the_caller_are_untouched(tmp_path):
     before = warnings.showwarning, list(warnings.filters)
     call("inspect", tmp_path / "x.npy")
     assert (warnings.showwarning, list(warnings.filters)) == before
+
+
+def test_a_model_is_not_saved_before_the_samples_are_written(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    np.save(tmp_path / "x.npy", X)
+    monkeypatch.setattr("gyrobn.storage.ArrayWriter.write", fail)
+    paths = tmp_path / "x.npy", tmp_path / "y.npy", "--save-model", tmp_path / "m"
+    assert main(["normalize", *map(str, paths), "--manifold", "poincare_ball"]) == 1
+    assert names(tmp_path) == ["x.npy"]
+
+
+@pytest.mark.parametrize("command", ["transform", "inverse"])
+def test_projection_with_a_model(tmp_path, command):
+    x = 0.9 * X
+    x[3] = [2.0, 0.0]
+    np.save(tmp_path / "x.npy", x)
+    bn = GyroBN("poincare_ball").fit(X)
+    bn.save(tmp_path / "m")
+    paths = tmp_path / "x.npy", tmp_path / "y.npy", "--model", tmp_path / "m"
+    call(command, *paths, "--on-invalid", "project")
+    bn.set_params(on_invalid="project")
+    apply = bn.transform if command == "transform" else bn.inverse_transform
+    close(load(tmp_path / "y.npy"), apply(x))
+
+
+def test_channels_of_which_one_did_not_converge(tmp_path, capsys):
+    """The first has all samples at one point, which is their mean at once."""
+    x = SPD(2).random(30, 2, rng=0, spread=2.0)
+    x[:, 0] = np.eye(2)
+    np.save(tmp_path / "x.npy", x)
+    paths = tmp_path / "x.npy", tmp_path / "y.npy"
+    call("normalize", *paths, "--manifold", "spd", "--max-iter", "1")
+    captured = capsys.readouterr()
+    assert "; NOT converged, iterations: 1" in captured.out
+    assert "did not converge" in captured.err
+
+
+def test_plot_before_and_after_with_bias_and_projection(tmp_path, monkeypatch):
+    from gyrobn.cli import picture
+
+    drawn = []
+    surface = picture.plot_normalization
+    monkeypatch.setattr(picture, "plot_normalization", lambda *a: drawn.append(a) or surface(*a))
+    x, bias = X.copy(), np.asarray([0.0, 0.5])
+    x[3] = [2.0, 0.0]
+    for name, array in (("x", x), ("y", 0.5 * x), ("b", bias)):
+        np.save(tmp_path / f"{name}.npy", array)
+    paths = tmp_path / "x.npy", tmp_path / "x.png", "--bias", tmp_path / "b.npy"
+    options = "--manifold", "poincare_ball", "--on-invalid", "project"
+    call("plot", *paths, "--after", tmp_path / "y.npy", *options)
+    call("plot", *paths, *options)
+    M = PoincareBall(2)
+    for _, before, _, target in drawn:
+        np.testing.assert_array_equal(before, M.project(x))
+        np.testing.assert_array_equal(target, bias)
+    np.testing.assert_array_equal(drawn[0][2], M.project(0.5 * x))
+    bn = GyroBN(M, bias, on_invalid="project").fit(x)
+    np.testing.assert_allclose(drawn[1][2], bn.transform(x), atol=1e-12)
+
+
+def test_check_of_a_library_that_computes_something_else(monkeypatch, capsys):
+    from gyrobn.cli import backends
+
+    monkeypatch.setattr(backends, "LIBRARIES", {"numpy": "array_api_compat.numpy"})
+    monkeypatch.setattr(backends, "normalize", lambda M, x, *_, **__: x)
+    call("backends", "--check", "--json")
+    check = json.loads(capsys.readouterr().out)["check"]
+    assert all(row["numpy"] > 0.1 for row in check.values())
+
+
+def test_labels_without_the_space_around_them(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    (tmp_path / "d.txt").write_bytes(b" Ada\r\nAda \r\nBo\r\nBo\t\r\n" * 15)
+    options = "--manifold", "poincare_ball", "--domains", tmp_path / "d.txt"
+    call("fit", tmp_path / "x.npy", tmp_path / "m", *options)
+    assert GyroBN.load(tmp_path / "m").domains_.tolist() == ["Ada", "Bo"]
+
+
+@pytest.mark.parametrize("K", ["-1e-3", "-1.", "-.5"])
+def test_negative_curvatures_in_any_form(tmp_path, K):
+    np.save(tmp_path / "x.npy", X)
+    paths = tmp_path / "x.npy", tmp_path / "m"
+    call("fit", *paths, "--manifold", "poincare_ball", "--curvature", K, "--scale", K)
+    bn = GyroBN.load(tmp_path / "m")
+    assert (bn.manifold_.curvature, bn.scale) == (float(K), float(K))
+
+
+def test_unseen_domains(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "old.npy", np.arange(len(X)) % 2)
+    np.save(tmp_path / "new.npy", np.asarray([b"a", b"b"])[np.arange(len(X)) % 2])
+    (tmp_path / "new.txt").write_text("\ufeff" + "5\n6\n" * (len(X) // 2), encoding="utf-8")
+    paths = tmp_path / "x.npy", tmp_path / "m"
+    call("fit", *paths, "--manifold", "poincare_ball", "--domains", tmp_path / "new.npy")
+    bn = GyroBN.load(tmp_path / "m")
+    assert bn.domains_.tolist() == ["a", "b"]
+    paths = tmp_path / "x.npy", tmp_path / "y.npy", "--model", tmp_path / "m"
+    call("transform", *paths, "--domains", tmp_path / "new.txt", "--unseen", "refit")
+    bn.set_params(unseen="refit")
+    close(load(tmp_path / "y.npy"), bn.transform(X, domains=np.resize(["5", "6"], len(X))))
+
+
+def test_the_rank_of_projectors_is_that_of_most(tmp_path):
+    M = Grassmannian(4, 2, "projector")
+    x = M.random(9, rng=0, spread=0.2)
+    x[0] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    options = "--manifold", "grassmannian", "--representation", "projector"
+    assert report("inspect", tmp_path / "x.npy", *options)["manifold"] == repr(M)
+
+
+def test_plot_names_the_sample_of_the_file(tmp_path, monkeypatch, capsys):
+    from gyrobn.cli import picture
+
+    monkeypatch.setattr(picture, "MOST", 10)
+    x = np.tile(X[:1], (91, 1))
+    np.save(tmp_path / "x.npy", x)
+    x[40] = 2.0  # every tenth is drawn
+    np.save(tmp_path / "y.npy", x)
+    paths = tmp_path / "x.npy", tmp_path / "x.png", "--after", tmp_path / "y.npy"
+    assert main(["plot", *map(str, paths), "--manifold", "poincare_ball"]) == 1
+    message = capsys.readouterr().err
+    assert "y.npy is off PoincareBall" in message
+    assert "at index 40: --on-invalid project moves" in message

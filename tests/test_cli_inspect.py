@@ -1,6 +1,7 @@
 """inspect: what it says of samples, of whatever, and of models, as a process and in this one."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -56,6 +57,7 @@ def test_samples(tmp_path):
         "on_manifold": 50,
         "nan": 0,
         "inf": 0,
+        "first_not_finite": None,
         "worst_violation": 0.0,
         "worst_index": [0],
         "converged": True,
@@ -75,6 +77,7 @@ def test_bad_samples_are_counted_and_left_out(tmp_path, capsys, monkeypatch):
     np.save(tmp_path / "x.npy", x)
     values = inspect(capsys, tmp_path / "x.npy", "--manifold", "poincare_ball")
     assert (values["nan"], values["inf"]) == (1, 3)
+    assert values["first_not_finite"] == [9]
     assert (values["points"], values["on_manifold"]) == (50, 38)
     assert values["worst_index"] == [45]
     assert values["worst_violation"] == pytest.approx(float(BALL.violation(x[45])))
@@ -205,3 +208,44 @@ def test_model_with_domains(tmp_path, capsys):
     assert "subject 9" not in text
     values = inspect(capsys, tmp_path / "m.npz")
     assert values["domains"] == sorted(set(labels.tolist()))
+
+
+def test_a_mean_that_did_not_converge(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("gyrobn.cli.inspection.frechet", partial(frechet, max_iter=1))
+    np.save(tmp_path / "x.npy", SPD(3).random(50, rng=0, spread=2.0))
+    assert main(["inspect", str(tmp_path / "x.npy"), "--manifold", "spd"]) == 0
+    captured = capsys.readouterr()
+    assert "; NOT converged, iterations: 1; NOT sure" in captured.out
+    assert "did not converge" in captured.err
+
+
+def test_sample_shape_of_a_model_with_domains(tmp_path, capsys):
+    GyroBN("poincare_ball").fit(X, domains=[0, 1] * 25).save(tmp_path / "m")
+    assert inspect(capsys, tmp_path / "m")["sample_shape"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("M", "K"), [(Sphere(2, 1 / 3), "0.3333"), (Hyperboloid(2, -1 / 7), "-0.14")]
+)
+def test_curvatures_that_take_all_digits(tmp_path, capsys, M, K):
+    np.save(tmp_path / "x.npy", M.random(20, rng=0, spread=0.5))
+    first, *_ = inspect(capsys, tmp_path / "x.npy")["geometries"]
+    name = type(M).__name__.lower()
+    assert first["options"].startswith(f"{name} --curvature {K}")
+    assert first["on_manifold"] == 20
+
+
+def test_a_sample_that_is_nearly_nothing(tmp_path, capsys):
+    x = np.ones((5, 3))
+    x[0] = [1e-160, 0.0, 0.0]
+    np.save(tmp_path / "x.npy", x)
+    assert "euclidean" in [
+        row["options"] for row in inspect(capsys, tmp_path / "x.npy")["geometries"]
+    ]
+
+
+def test_opposite_points_have_no_distance(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.asarray([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]))
+    values = inspect(capsys, tmp_path / "x.npy", "--manifold", "sphere")
+    assert not values["unique"]
+    assert values["nearest"] is values["farthest"] is None or values["farthest"] > 1.0

@@ -150,3 +150,29 @@ def test_on_a_terminal(tmp_path, quiet):
         assert "fit" in text
         assert "transform" in text
         assert text.endswith("\r")
+
+
+def test_watched_tells_how_a_store_is_cut(tmp_path, monkeypatch):
+    import zarr
+
+    from gyrobn import chunks
+    from gyrobn.storage import open_array
+
+    monkeypatch.setattr(chunks, "BYTES", 16 * 10)  # ten samples
+    zarr.create_array(str(tmp_path / "x.zarr"), data=np.ones((60, 2)), chunks=(4, 2))
+    with open_array(tmp_path / "x.zarr") as x:
+        watched = Watched(x, Progress("fit", 60, quiet=True))
+        assert [len(c) for c in chunks.Chunks(watched)][:2] == [8, 8]
+
+
+def test_a_warning_is_shown_once(capsys):
+    import warnings
+    from argparse import Namespace
+
+    from gyrobn import FrechetWarning
+    from gyrobn.cli.console import Console
+
+    with Console(Namespace(command="fit")).showing_warnings():
+        for _ in range(2):
+            warnings.warn("so it is", FrechetWarning, stacklevel=1)
+    assert capsys.readouterr().err == "gyrobn: warning: so it is\n"

@@ -448,3 +448,20 @@ def test_a_geometry_that_is_not_registered_converts_too():
 
     bn = GyroBN(Own(2)).fit([[0.0, 1.0], [2.0, 3.0]])
     assert torch_layers.GyroBN.from_estimator(bn).to_estimator().manifold_ == Own(2)
+
+
+def test_a_bias_too_far_away_is_refused():
+    """At the edge of the ball, where coordinates do not lead back to the same point."""
+    bn = fitted(PoincareBall(2), ()).set_params(bias=[1.0 - 2.0**-53, 0.0])
+    with pytest.raises(ValueError, match="too far away: a layer cannot learn it"):
+        torch_layers.GyroBN.from_estimator(bn)
+
+
+@pytest.mark.parametrize("M", [Sphere(2), SPD(3)], ids=str)
+def test_bias_of_a_layer_in_float32_is_a_point_of_float64(M):
+    layer = torch_layers.GyroBN(M)
+    with torch.no_grad():
+        layer.bias += 0.3
+    bias = layer.to_estimator().bias
+    assert bias.dtype == np.float64
+    assert bool(M.contains(bias))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cli_runner import check_one_line, report, run
 
-from gyrobn import REGISTRY
+from gyrobn import REGISTRY, frechet
 from gyrobn.cli import main
 from gyrobn.demo import EPS, FIGURE, REAL, STEPS, demonstrate, demonstrate_real
 from gyrobn.plot import can_plot
@@ -221,3 +221,34 @@ def test_any_draw_of_real_data_converges(name):
         assert row.manifold.contains(row.y).all()
         assert row.distance_after <= 1e-10
         assert row.variance_after == pytest.approx(row.variance_expected, rel=1e-9)
+
+
+def test_captions_of_the_figure(monkeypatch, tmp_path):
+    from gyrobn import demo
+
+    drawn = []
+    overview = demo.plot_overview
+    monkeypatch.setattr(demo, "plot_overview", lambda p, **k: drawn.extend(p) or overview(p, **k))
+    rows = [demonstrate(name, 5) for name in REGISTRY]
+    demo._draw(rows, tmp_path / "a.png")
+    rows = {row.name: row for row in rows}
+    assert [panel.manifold for panel in drawn] == [rows[name].manifold for name in FIGURE]
+    for name, panel in zip(FIGURE, drawn, strict=True):
+        row = rows[name]
+        first, second = panel.caption.splitlines()
+        assert first.startswith(f"mean to target: {row.distance_before:.2f} → ")
+        assert float(first.split()[-1]) == pytest.approx(row.distance_after, rel=0.5)
+        assert second == f"variance: {row.variance_before:.3f} → {row.variance_after:.3f}"
+
+
+def test_covariances_are_those_of_numpy():
+    from gyrobn.demo import _covariances
+
+    sets = np.random.default_rng(0).random((3, 9, 4))
+    np.testing.assert_allclose(_covariances(sets), [np.cov(s, rowvar=False) for s in sets])
+
+
+def test_iterations_are_those_of_the_input():
+    row = demonstrate_real("iris")
+    before, after = (int(frechet(row.manifold, points).iterations) for points in (row.x, row.y))
+    assert row.iterations == before != after

@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from gyrobn import (
     REGISTRY,
     SPD,
+    Euclidean,
     FrechetWarning,
     GyroBN,
     PoincareBall,
@@ -480,3 +481,16 @@ def test_by_domain_and_places():
     stats = [Stats(np.asarray([10.0 * k]), 1.0) for k in places]
     out = by_domain(lambda own, s: own + s.mean, x, list(places.values()), stats)
     np.testing.assert_array_equal(out[:, 0], np.arange(5.0) + 10.0 * labels)
+
+
+def test_large_numbers_are_labels():
+    """NumPy would make floats of them, and two of one label."""
+    M, labels = Euclidean(2), np.asarray([1, 2**63 + 5] * 10, dtype=np.uint64)
+    X = M.random(20, rng=0)
+    bn = GyroBN(M).partial_fit(X, domains=labels).partial_fit(X, domains=labels.tolist())
+    assert bn.domains_.dtype == np.uint64
+    assert bn.domains_.tolist() == [1, 2**63 + 5]
+    assert bn.weight_sum_.tolist() == [20.0, 20.0]
+    assert bn.transform(X, domains=labels).shape == X.shape
+    with pytest.raises(ValueError, match=r"at most 64 bits, got -1 to 9223372036854775808"):
+        bn.fit(X, domains=[-1, 2**63] * 10)

@@ -10,6 +10,7 @@ import array_api_strict
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import GEOMETRIES
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
@@ -24,9 +25,13 @@ from gyrobn import (
     REGISTRY,
     Euclidean,
     FrechetWarning,
+    Grassmannian,
     GyroBN,
     Hyperboloid,
     PoincareBall,
+    Product,
+    ProjectedHypersphere,
+    SpecialOrthogonal,
     Sphere,
     frechet_variance,
 )
@@ -726,3 +731,42 @@ def test_scikit_learn_checks(estimator, check, monkeypatch):
         "SCIPY_ARRAY_API", "1"
     )  # without it the checks of other libraries are skipped
     check(estimator)
+
+
+@pytest.mark.parametrize("M", GEOMETRIES, ids=str)
+def test_statistics_of_float32_meet_samples_of_float64(M):
+    X = M.random(30, rng=0, spread=0.3)
+    X = X if M.convexity_radius == np.inf else M.add(M.random(rng=1, spread=0.2), X)
+    bn = GyroBN(M, scale=0.3).fit(X.astype(np.float32))
+    Y = bn.transform(X)
+    assert Y.dtype == np.float64
+    assert M.contains(Y).all()
+    assert M.dist(bn.inverse_transform(Y), X).max() < 1e-6
+
+
+@pytest.mark.parametrize("domains", [None, np.arange(60) % 2])
+@pytest.mark.parametrize(
+    ("M", "scale"),
+    [
+        (Sphere(2), 2.0),
+        (Sphere(2, 0.25), 4.0),
+        (ProjectedHypersphere(3), 2.0),
+        (Grassmannian(5, 2), 1.2),
+        (SpecialOrthogonal(3), 3.0),
+        (Product(Sphere(2), Euclidean(2)), [2.0, 9.0]),
+    ],
+    ids=str,
+)
+def test_a_scale_that_goes_all_the_way_around_is_told_of(M, scale, domains):
+    X = M.random(60, rng=0, spread=0.15)
+    good = np.asarray(scale) * 0.3
+    bn = GyroBN(M, scale=good if good.ndim else float(good)).fit(X, domains=domains)
+    Y = bn.transform(X, domains=domains)  # a warning is an error here
+    assert M.dist(bn.inverse_transform(Y, domains=domains), X).max() < 1e-8
+    bn.set_params(scale=scale)
+    with pytest.warns(FrechetWarning, match=r"scales \d+ of 60 samples, the first at index \d+"):
+        Y = bn.transform(X, domains=domains)
+    assert M.dist(bn.inverse_transform(Y, domains=domains), X).max() > 0.1  # as it says
+    bn.set_params(scale=0.02 * good if good.ndim else 0.02 * float(good))
+    with pytest.warns(FrechetWarning, match=r"inverse_transform\(\) scales"):
+        bn.inverse_transform(Y, domains=domains)

@@ -889,3 +889,15 @@ def test_members_that_were_changed_under_a_good_checksum(good, name, at, new):
     content[at : at + len(new)] = new
     put(path.with_suffix(".x"), members | {name: bytes(content)})
     clean(path.with_suffix(".x"))
+
+
+def test_what_is_not_a_regular_file_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="is not a regular file"):
+        GyroBN.load(tmp_path / "pipe")
+
+
+def test_names_in_bytes(tmp_path):
+    path = os.fsencode(tmp_path / "m")
+    fitted(Euclidean(2)).save(path)
+    assert GyroBN.load(path).manifold_ == Euclidean(2)

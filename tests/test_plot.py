@@ -16,10 +16,12 @@ from gyrobn import (
     Correlation,
     Euclidean,
     Grassmannian,
+    Hyperboloid,
     PoincareBall,
     Product,
     ProjectedHypersphere,
     Sphere,
+    Stereographic,
     batch_stats,
     frechet,
     frechet_mean,
@@ -529,3 +531,69 @@ def test_error_without_matplotlib(monkeypatch):
     x = ProjectedHypersphere(2).random(5, spread=0.1)
     with pytest.raises(ImportError, match=r"gyrobn\[plot\]"):
         plot_normalization(ProjectedHypersphere(2), x, x)
+
+
+@pytest.mark.parametrize(
+    "manifold", [PoincareBall(2), Euclidean(2), Stereographic(2, 0.25)], ids=str
+)
+def test_rings_are_half_a_unit_apart(manifold):
+    x = manifold.from_normal(np.asarray([[1.3, 0.0], [0.0, 0.2]]))
+    ax = plot_normalization(manifold, x, manifold.scale(0.5, x))
+    rings = [np.stack(line.get_data(), axis=-1) for line in ax.lines if "rings" in line.get_label()]
+    for ring, distance in zip(rings, (0.5, 1.0), strict=True):
+        np.testing.assert_allclose(manifold.norm(ring), distance, rtol=1e-9)
+
+
+@pytest.mark.parametrize("K", [0.0, 0.25])
+def test_all_points_are_within_the_axes(K):
+    manifold = Stereographic(2, K)
+    x = manifold.from_normal(np.asarray([[4.0, 0.0], [3.0, 1.0]]))
+    ax = plot_normalization(manifold, x, manifold.scale(0.5, x))
+    assert abs(places(ax, "input")).max() < ax.get_xlim()[1]
+    assert ax.get_xlim() == ax.get_ylim()
+
+
+def test_the_bowl_is_under_all_points():
+    manifold = Hyperboloid(2)
+    x = manifold.from_normal(np.asarray([[1.3, 0.0], [0.0, 0.2], [0.1, 0.1]]))
+    ax = plot_normalization(manifold, x, manifold.scale(0.5, x))
+    (surface,) = [c for c in ax.collections if type(c).__name__ == "Poly3DCollection"]
+    assert np.asarray(surface._faces)[..., 2].max() == pytest.approx(np.cosh(1.3))
+    assert ax.get_zlim3d()[1] >= np.cosh(1.3)
+
+
+def test_titles_and_captions_are_those_of_the_panels():
+    x = Euclidean(2).random(9)
+    panels = [Panel(Euclidean(2), x, x, title=f"t{k}", caption=f"c{k}") for k in range(2)]
+    *axes, _ = plot_overview(panels).axes
+    assert [ax.get_title() for ax in axes] == ["t0", "t1"]
+    assert [[text.get_text() for text in ax.texts] for ax in axes] == [["c0"], ["c1"]]
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_tangent_axes_have_a_sign(sign):
+    """The largest coordinate of an axis is positive, so that a picture is the same each time."""
+    c = np.random.default_rng(0).standard_normal((50, 3)) * [0.3, sign * 3.0, 1.0]
+    left, _ = plot_tangent(Euclidean(3), c, c)
+    p, c = places(left, "input"), c - c.mean(axis=0)
+    assert np.sum(p[:, 0] * c[:, 1]) > 0
+    assert np.sum(p[:, 1] * c[:, 2]) > 0
+
+
+def test_the_solid_edges_of_the_elliptope_are_in_front():
+    x = Correlation(3).random(20, rng=0)
+    ax = plot_normalization(Correlation(3), x, x)
+    elev, azim = np.radians([ax.elev, ax.azim])
+    eye = [np.cos(elev) * np.cos(azim), np.cos(elev) * np.sin(azim), np.sin(elev)]
+    for line in ax.lines[:6]:
+        middle = np.mean(line.get_data_3d(), axis=-1)
+        assert (line.get_label() == "boundary") == (middle @ eye > 0)
+
+
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+@pytest.mark.parametrize("same", [True, False])
+def test_tangent_holds_all_points(factor, same):
+    x = Euclidean(3).random(50, rng=0)
+    left, right = plot_tangent(Euclidean(3), x, factor * x, same_scale=same)
+    for ax, label in ((left, "input"), (right, "output")):
+        assert abs(places(ax, label)).max() < ax.get_xlim()[1]

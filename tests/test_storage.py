@@ -3,9 +3,11 @@
 import json
 import os
 import pickle
+import re
 import shutil
 import struct
 import sys
+import threading
 import warnings
 import zipfile
 from pathlib import Path
@@ -616,3 +618,151 @@ def test_flipped_and_cut_files(tmp_path, samples, draw):
     path.write_bytes(bytes(cut))
     good = read_or_refuse(path)
     assert good or bytes(cut) != content
+
+
+def test_an_archive_may_be_longer_than_the_limit_of_old_ones(tmp_path, monkeypatch):
+    """Which is 2 GB: beyond it, sizes need more bytes, which must be there from the start."""
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 200)
+    with open_array(write(tmp_path / "x.npz")) as found:
+        np.testing.assert_array_equal(found[:], X)
+
+
+def test_what_packs_best_is_read(tmp_path):
+    """Zeros shrink to a thousandth: what an archive may hold for its length allows for that."""
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((1 << 20, 2)))
+    with open_array(tmp_path / "x.npz") as found:
+        assert found[-1:].shape == (1, 2)
+
+
+def test_an_archive_that_is_refused_is_closed(tmp_path, monkeypatch):
+    np.savez(tmp_path / "x.npz", a=X, b=X)
+    opened, make = [], zipfile.ZipFile
+    monkeypatch.setattr(zipfile, "ZipFile", lambda *a: opened.append(make(*a)) or opened[-1])
+    with pytest.raises(ValueError, match="choose one"):
+        open_array(tmp_path / "x.npz")
+    assert [archive.fp for archive in opened] == [None]
+
+
+def test_zarr_is_written_in_chunks_of_bounded_size(tmp_path, monkeypatch):
+    monkeypatch.setattr("gyrobn.storage.zarr.CHUNK", 2 * X[0].nbytes)
+    with open_array(write(tmp_path / "x.zarr")) as found:
+        assert found.chunks == (2, 3, 2)
+        np.testing.assert_array_equal(found[:], X)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("group", [False, True])
+def test_a_store_of_any_version_can_be_replaced(tmp_path, version, group):
+    import zarr
+
+    path = tmp_path / "x.zarr"
+    if group:
+        zarr.open_group(str(path), mode="w", zarr_format=version).create_array("a", data=X)
+    else:
+        zarr.create_array(str(path), data=X, zarr_format=version)
+    write(path, -X)
+    with open_array(path) as found:
+        np.testing.assert_array_equal(found[:], -X)
+    assert names(tmp_path) == ["x.zarr"]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["<f4", ">f8", "<i2"])
+def test_what_numpy_writes_is_read_in_any_dtype(tmp_path, order, dtype):
+    x = np.asarray(X.astype(dtype), order=order)
+    np.save(tmp_path / "a.npy", x)
+    with open_array(tmp_path / "a.npy") as found:
+        for rows in (slice(0, 2), slice(5, 7), slice(1, 3), slice(None)):
+            np.testing.assert_array_equal(found[rows], x[rows])
+
+
+def test_missing_chunks_are_told_of(tmp_path):
+    path = tmp_path / "x.zarr"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gyrobn.storage.zarr.CHUNK", X[0].nbytes)
+        write(path, np.zeros_like(X))  # zeros are written like anything else
+    with open_array(path) as found:
+        np.testing.assert_array_equal(found[:], 0.0)
+    shutil.rmtree(path / "c" / "3")
+    with pytest.warns(UserWarning, match=rf"has 1 of {len(X)} chunks missing, .* read as 0"):
+        open_array(path)
+
+
+def test_chunks_of_nothing_are_refused(tmp_path):
+    import zarr
+
+    zarr.create_array(str(tmp_path / "x.zarr"), data=X, zarr_format=2)
+    header = tmp_path / "x.zarr" / ".zarray"
+    text = re.sub(r'"chunks": \[\s*\d+', '"chunks": [0', header.read_text())
+    header.write_text(text)
+    with pytest.raises(ValueError, match=r"x\.zarr"):
+        open_array(tmp_path / "x.zarr")
+
+
+def test_a_replaced_file_keeps_its_permissions(tmp_path):
+    path = write(tmp_path / "x.npy")
+    path.chmod(0o600)
+    write(path, -X)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_values_that_do_not_fit_the_dtype_are_refused(tmp_path):
+    with (
+        pytest.raises(TypeError, match="same_kind"),
+        create_array(tmp_path / "x.npy", (2, 1), np.int64) as out,
+    ):
+        out.write(np.asarray([[1.7], [2.0]]))
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("when", ["before", "between", "after"])
+def test_an_interrupted_swap_keeps_one_store(tmp_path, monkeypatch, when):
+    path = write(tmp_path / "x.zarr")
+    rename, calls = os.rename, []
+
+    def interrupted(source, target):
+        calls.append(source)
+        if when == "before" or (when == "between" and len(calls) == 2):
+            monkeypatch.setattr(os, "rename", rename)
+            raise KeyboardInterrupt
+        rename(source, target)
+        if when == "after" and len(calls) == 1:
+            monkeypatch.setattr(os, "rename", rename)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(path, -X)
+    assert names(tmp_path) == ["x.zarr"]
+    with open_array(path) as found:
+        np.testing.assert_array_equal(found[:], X)
+
+
+def test_what_zarr_writes_after_an_interrupt_is_removed(tmp_path):
+    """It writes in a thread of its own, which goes on for a moment."""
+    late = []
+
+    def interrupted():
+        with replacing(tmp_path / "x.zarr", store=True) as draft:
+            draft.mkdir()
+            late.append(threading.Timer(0.01, lambda: draft.mkdir(exist_ok=True)))
+            late[0].start()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    late[0].join()
+    assert names(tmp_path) == []
+
+
+def test_an_error_of_the_system_stays_one(tmp_path, monkeypatch):
+    """Of a file that may not be read, the kind and number of the error are kept."""
+    path = write(tmp_path / "x.npy")
+
+    def refuse(self, *_, **__):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(PermissionError) as error:
+        open_array(path)
+    assert (error.value.errno, error.value.filename) == (13, str(path))

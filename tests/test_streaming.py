@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import FIRST, GEOMETRIES
+from sklearn.exceptions import NotFittedError
 
 from gyrobn import (
     SPD,
@@ -531,3 +532,105 @@ def test_the_theorem_holds_for_streamed_statistics(manifold, few):
     np.testing.assert_allclose(found.variance, 0.16 * bn.var_ / (bn.var_ + bn.eps), rtol=1e-11)
     stats = Stats(bn.mean_, bn.var_)
     np.testing.assert_allclose(Y, normalize(manifold, X, stats, bias, 0.4), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("at", [0, 50, 99])
+def test_far_data_is_told_of_wherever_it_is(at):
+    M = Sphere(2)
+    x = M.random(100, rng=0, spread=0.1)
+    x[at] = M.from_normal(np.asarray([2.0, 0.0]))
+    with pytest.warns(FrechetWarning, match=r"beyond the 1\.571"):
+        frechet(M, Chunks(cut(x)))
+
+
+def test_samples_are_drawn_from_all_chunks(few):
+    """Those kept for the Hessian are not the first ones, which in sorted data tell little."""
+    x = np.arange(1000.0)[:, None]
+    kept, total = streaming._draw(Euclidean(1), Chunks(cut(x)), None)
+    assert total == 1000
+    assert kept.x.shape == (64, 1)
+    counts, _ = np.histogram(kept.x, bins=4, range=(0, 1000))
+    assert counts.min() >= 6
+    assert len(np.unique(kept.x)) == 64
+
+
+def test_bad_weights_of_what_was_not_drawn(few):
+    x, w = samples(PoincareBall(2), 400), np.ones(400)
+    for k in range(0, 400, 20):
+        w[k] = -1.0
+        with pytest.raises(ValueError, match="weights must be finite and non-negative"):
+            frechet(PoincareBall(2), Chunks(cut(x)), w)
+        w[k] = 1.0
+
+
+def test_parts_tell_of_the_search_in_the_new_samples():
+    X = samples(SPD(2), 60)
+    bn = GyroBN(SPD(2)).fit(X[:40])
+    with pytest.warns(FrechetWarning, match="did not converge"):
+        bn.set_params(max_iter=1).partial_fit(X[40:])
+    assert (bn.n_iter_, bn.converged_) == (1, False)
+    assert bn.set_params(max_iter=64).partial_fit(X[:20]).converged_ is True
+
+
+def test_chunks_before_fit():
+    with pytest.raises(NotFittedError):
+        GyroBN(Euclidean(2)).transform_chunks(Chunks(np.zeros((5, 2))))
+
+
+def test_output_that_cannot_be_is_numbered_from_the_first_chunk_on():
+    X = samples(PoincareBall(2), 100)
+    bn = GyroBN(Euclidean(2), scale=1e300).fit(X)
+    X[57] = 1e300
+    with pytest.raises(ValueError, match="index 57"):
+        list(bn.transform_chunks(Chunks(X, size=20)))
+
+
+def test_stored_chunks_larger_than_a_chunk_are_read_whole(monkeypatch):
+    monkeypatch.setattr(chunks, "BYTES", 1600)
+    x = np.zeros((1000, 2))
+
+    class Stored:
+        shape, dtype, chunks = (1000, 2), np.float64, (300, 2)
+
+        def __getitem__(self, key):
+            return x[key]
+
+    assert [len(c) for c in Chunks(Stored())] == [300, 300, 300, 100]
+
+
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_domains_that_take_turns(shape):
+    """In no chunk the samples of a domain are neighbours, and none has as many as are kept."""
+    manifold = PoincareBall(2)
+    X = samples(manifold, 400 * (2 if shape else 1)).reshape(400, *shape, 2)
+    labels = np.random.default_rng(0).integers(0, 5, 400)
+    weights = np.random.default_rng(1).random(400)
+    whole = GyroBN(manifold, unseen="refit").fit(X, None, weights, labels)
+    bn = GyroBN(manifold, unseen="refit").fit(Chunks(X, size=10), None, weights, labels)
+    np.testing.assert_allclose(bn.mean_, whole.mean_, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(bn.var_, whole.var_, rtol=1e-12)
+    new = np.concatenate(list(bn.transform_chunks(Chunks(X, size=10), domains=labels + 3)))
+    np.testing.assert_allclose(new, whole.transform(X, domains=labels + 3), rtol=0, atol=1e-12)
+
+
+def test_a_generator_is_enough_to_transform():
+    X = samples(SPD(2), 100)
+    bn = GyroBN(SPD(2)).fit(X)
+    got = np.concatenate(list(bn.transform_chunks(part for part in np.split(X, 4))))
+    np.testing.assert_array_equal(got, np.concatenate([bn.transform(x) for x in np.split(X, 4)]))
+    with pytest.raises(TypeError, match="can be read only once"):
+        GyroBN(SPD(2)).fit(part for part in np.split(X, 4))
+
+
+def test_stored_chunks_that_are_too_long_are_read_in_part(monkeypatch):
+    """As in a store that is cut by columns: a chunk of it is as long as all samples."""
+    monkeypatch.setattr(chunks, "BYTES", 1600)
+    x = np.zeros((10_000, 2))
+
+    class Stored:
+        shape, dtype, chunks = (10_000, 2), np.float64, (10_000, 1)
+
+        def __getitem__(self, key):
+            return x[key]
+
+    assert {len(c) for c in Chunks(Stored())} == {100}

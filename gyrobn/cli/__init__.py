@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -36,8 +37,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
     console = Console(options)
     try:
+        with _ended_by_signals():
+            return _run(options, console)
+    except KeyboardInterrupt as stop:
+        number = stop.number if isinstance(stop, _Ended) else signal.SIGINT
+        print("gyrobn: interrupted", file=sys.stderr)
+        return 128 + number
+
+
+def _run(options: Namespace, console: Console) -> int:
+    try:
         # what overflows is off its manifold, and is reported as such
-        with _ended_by_signals(), console.showing_warnings(), np.errstate(all="ignore"):
+        with console.showing_warnings(), np.errstate(all="ignore"):
             options.run(options, console)
             sys.stdout.flush()
     except BrokenPipeError:  # who read the report has seen enough
@@ -47,10 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.error(error)
         _forget_stdout()
         return 1
-    except KeyboardInterrupt as stop:
-        number = stop.number if isinstance(stop, _Ended) else signal.SIGINT
-        print("gyrobn: interrupted", file=sys.stderr)
-        return 128 + number
     return 0
 
 
@@ -59,7 +66,7 @@ def _open_streams() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (until the process ends)
+            setattr(sys, name, io.StringIO())
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 

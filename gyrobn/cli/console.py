@@ -55,7 +55,7 @@ class Console:
             values = {"command": self._command, **values, "warnings": self._warnings}
             print(json.dumps(_plain(values), allow_nan=False))
         else:
-            print("\n".join(_printable(line) for text in lines for line in text.split("\n")))
+            print("\n".join(map(_printable, lines)))
 
     def error(self, error: BaseException) -> None:
         """Say on one line why the command failed."""
