@@ -131,7 +131,7 @@ def demonstrate_real(name: str, seed: int = 0) -> Row:
 
 
 def table(rows: list[Row], heading: str = "geometry") -> list[str]:
-    """Return the rows as lines of aligned text, less than 100 columns wide, names under a heading."""
+    """Return the rows as lines of aligned text, less than 100 columns wide, under a heading."""
     head = (
         f"{'':30}{'mean to target':^16}  {'variance':^28}",
         f"{heading:21}  {'scale':>5}  {'before':>6}  {'after':>8}  "
