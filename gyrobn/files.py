@@ -25,6 +25,7 @@ from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import REGISTRY, Product
 from gyrobn.models import PARAMETERS, Model
 from gyrobn.storage import replacing
+from gyrobn.storage.npy import HEAD, Header
 
 __all__ = ["read", "write"]
 
@@ -178,22 +179,19 @@ def _arrays(archive: ZipFile, members: dict[str, ZipInfo], size: int) -> dict[st
 
 def _array(content: bytes, name: str) -> Any:
     """Return the array of an ``.npy``, after comparing what it declares with what there is."""
-    stream = BytesIO(content)
-    if np.lib.format.read_magic(stream) != (1, 0):
-        raise ValueError(f"{name}.npy has another version of the npy format")
-    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(stream)
+    header = Header(f"{name}.npy", content[:HEAD], len(content))
+    shape, dtype = header.shape, header.dtype
     sizes = {"f": (4, 8), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "b": (1,)}
-    known = dtype.kind == "U" or dtype.itemsize in sizes.get(dtype.kind, ())
-    if not known or any(n < 0 for n in shape):
+    if dtype.kind != "U" and dtype.itemsize not in sizes.get(dtype.kind, ()):
         raise ValueError(f"{name}.npy holds {_shown(str(dtype))} of shape {_shown(shape)}")
-    data = memoryview(content)[stream.tell() :]
-    if len(data) != prod(shape) * dtype.itemsize or dtype.itemsize == 0:
-        raise ValueError(f"{name}.npy is not as long as its shape {_shown(shape)} says")
+    data = memoryview(content)[header.offset :]
+    if len(data) != prod(shape) * dtype.itemsize:
+        raise ValueError(f"{name}.npy is longer than its shape {_shown(shape)} says")
     if dtype.kind == "U":
         characters = np.frombuffer(data, f"{dtype.byteorder}u4")
         if characters.max(initial=0) > sys.maxunicode:
             raise ValueError(f"{name}.npy holds numbers that are no characters")
-    array = np.frombuffer(data, dtype).reshape(shape, order="F" if by_columns else "C")
+    array = np.frombuffer(data, dtype).reshape(shape, order="F" if header.fortran else "C")
     return array.astype(dtype.newbyteorder("="), order="C")
 
 

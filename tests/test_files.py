@@ -593,7 +593,7 @@ def test_pickles_are_not_unpickled(name, tmp_path):
     array[0] = Trap(trap)
     content = npy(array)
     put(path, good | {f"{name}.npy": content})
-    refused(path, f"{name}.npy holds 'object'")
+    refused(path, f"{name}.npy holds values of dtype object, a pickle")
     assert not trap.exists()
     np.load(BytesIO(content), allow_pickle=True)[0].close()
     assert trap.exists()  # so it would have been

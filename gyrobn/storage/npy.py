@@ -35,7 +35,7 @@ class Header:
         Number of bytes that there are.
     """
 
-    def __init__(self, path: Path, head: bytes, size: int) -> None:
+    def __init__(self, path: Path | str, head: bytes, size: int) -> None:
         stream = io.BytesIO(head)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a header that Python 2 wrote, or of odd text

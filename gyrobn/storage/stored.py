@@ -114,7 +114,7 @@ def choose(path: Path, names: Iterable[str], key: str | None) -> str:
     return key
 
 
-def check_dtype(path: Path, dtype: "np.dtype[Any]") -> None:
+def check_dtype(path: Path | str, dtype: "np.dtype[Any]") -> None:
     """Refuse all but plain numbers and strings of fixed length."""
     if dtype.kind not in "biufcSU" or dtype.subdtype is not None or dtype.itemsize == 0:
         why = ", a pickle, which could run anything when read" if dtype.hasobject else ""
