@@ -19,19 +19,16 @@ from gyrobn.domains import adapt_stats, by_domain, places_of
 from gyrobn.files import read, write
 from gyrobn.fitting import Fitted, by_label, find, merge, stacked
 from gyrobn.gyrospace import GyroSpace
+from gyrobn.labels import check_given, check_policy, check_unseen, labels_for
 from gyrobn.models import of_estimator, settle, to_estimator
 from gyrobn.normalize import Stats, denormalize, normalize
 from gyrobn.validation import (
     affine_for,
     as_array,
     check_around,
-    check_given,
     check_output,
-    check_policy,
-    check_unseen,
     found_for,
     host,
-    labels_for,
     on_manifold,
 )
 

@@ -9,17 +9,13 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.chunks import Chunks, is_streamed
 from gyrobn.domains import places_of
 from gyrobn.gyrospace import GyroSpace
+from gyrobn.labels import as_labels, check_given, check_kind, check_policy, labels_for
 from gyrobn.normalize import Stats, merge_stats
 from gyrobn.validation import (
     affine_for,
     as_array,
-    as_labels,
-    check_given,
-    check_kind,
-    check_policy,
     found_for,
     geometry_for,
-    labels_for,
     on_manifold,
     weight_sums,
     weights_for,

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
+from gyrobn.labels import check_policy
 from gyrobn.manifolds import REGISTRY
-from gyrobn.validation import affine_for, check_policy, on_manifold
+from gyrobn.validation import affine_for, on_manifold
 
 __all__ = [
     "PARAMETERS",

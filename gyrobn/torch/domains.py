@@ -184,7 +184,7 @@ class DomainGyroBN(GyroBN):
             As in :meth:`GyroBN.to_estimator`.
         """
         from gyrobn.conversion import layer_to_estimator
-        from gyrobn.validation import labels_for
+        from gyrobn.labels import labels_for
 
         labels = np.arange(self.domains) if labels is None else labels
         if len(labels) != self.domains:
