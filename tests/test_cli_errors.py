@@ -170,6 +170,8 @@ AS_PROCESS = [
     "inverse off.npy y.npy --model m.npz",
     "inspect text.npy",
     "plot off.npy y.npy --manifold poincare_ball",
+    "demo --output missing/y.png",
+    "demo --output y.npy",
 ]
 
 
@@ -387,6 +389,15 @@ def test_interrupted_when_the_bar_appears(tmp_path, line, number):
     assert (tmp_path / "precious").read_bytes() == b"precious"
 
 
+@pytest.mark.parametrize("line", ["backends --manifold spd", "backends IN", "nothing", ""])
+def test_wrong_usage_as_a_process(folder, line):
+    process = run(*line.split(), cwd=folder)
+    assert process.returncode == 2
+    assert process.stdout == ""
+    assert process.stderr.startswith("usage: gyrobn")
+    assert "Traceback" not in process.stderr
+
+
 def test_signals_are_given_back(folder, capsys):
     before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     assert main(["inspect", "x.npy"]) == 0
@@ -525,11 +536,14 @@ def test_nothing_is_computed_for_a_place_that_cannot_be_written(folder, monkeypa
 
     monkeypatch.setattr("gyrobn.cli.statistics.fitted", never)
     monkeypatch.setattr("gyrobn.cli.picture.fitted", never)
+    monkeypatch.setattr("gyrobn.cli.demonstration.run", never)
     for line in (
         "fit x.npy missing/m --manifold poincare_ball",
         "normalize x.npy y.npy --manifold poincare_ball --save-model missing/m",
         "plot x.npy missing/y.png --manifold poincare_ball",
         "plot x.npy y.nonsense --manifold poincare_ball",
+        "demo --output missing/y.png",
+        "demo --output y.nonsense",
     ):
         assert main(line.split()) == 1
         check_one_line(capsys.readouterr().err)

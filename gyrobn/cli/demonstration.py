@@ -1,10 +1,13 @@
 """The command demo: every geometry, real data and a figure, out of nothing."""
 
 from argparse import Namespace
+from contextlib import suppress
 from typing import Any
 
 from gyrobn.cli.console import Console
+from gyrobn.cli.inputs import check_place
 from gyrobn.demo import STEPS, Row, run
+from gyrobn.plot.canvas import check_format
 
 __all__ = ["demo"]
 
@@ -13,6 +16,9 @@ POINTS = ("name", "x", "y", "target")  # of a row, not part of the report
 
 def demo(options: Namespace, console: Console) -> None:
     """Normalize points and real data, print what became of mean and variance, write a figure."""
+    check_place(options.output)
+    with suppress(ImportError):  # without matplotlib there are tables
+        check_format(options.output)
     with console.progress("demo", STEPS) as bar:
         found = run(options.output, options.samples, options.seed, bar)
     values = {
