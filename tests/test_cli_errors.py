@@ -297,6 +297,11 @@ def sparse(path, samples=1 << 27, dtype="<f8"):
         file.truncate(file.tell() + samples * 2 * np.dtype(dtype).itemsize)
 
 
+def no_signal_ignored():
+    """Begin as on a terminal: under nohup, say, SIGHUP is ignored, and stays so (see below)."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def written(folder, least):
     """Tell whether there are so many bytes under a temporary name."""
     temporary = [path for path in folder.iterdir() if path.name.endswith(".part")]
@@ -326,6 +331,7 @@ def test_interrupted(tmp_path, line, least, number):
         [*COMMAND, *line.split()],
         cwd=tmp_path,
         env=environment(),
+        preexec_fn=no_signal_ignored,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
@@ -365,6 +371,7 @@ def test_interrupted_when_the_bar_appears(tmp_path, line, number):
         [*COMMAND, *line.split()],
         cwd=tmp_path,
         env=environment(),
+        preexec_fn=no_signal_ignored,
         stdout=subprocess.PIPE,
         stderr=theirs,
         encoding="utf-8",
