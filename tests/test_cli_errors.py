@@ -297,9 +297,12 @@ def sparse(path, samples=1 << 27, dtype="<f8"):
         file.truncate(file.tell() + samples * 2 * np.dtype(dtype).itemsize)
 
 
-def no_signal_ignored():
-    """Begin as on a terminal: under nohup, say, SIGHUP is ignored, and stays so (see below)."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# Begin as on a terminal: under nohup, say, SIGHUP is ignored, and stays so (see below).
+FRESH = """
+import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 def written(folder, least):
@@ -328,10 +331,9 @@ def test_interrupted(tmp_path, line, least, number):
         out.write_bytes(b"precious")
     before = names(tmp_path)
     process = subprocess.Popen(
-        [*COMMAND, *line.split()],
+        [sys.executable, "-c", FRESH, *COMMAND, *line.split()],
         cwd=tmp_path,
         env=environment(),
-        preexec_fn=no_signal_ignored,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
@@ -368,10 +370,9 @@ def test_interrupted_when_the_bar_appears(tmp_path, line, number):
     (tmp_path / "precious").write_bytes(b"precious")
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*COMMAND, *line.split()],
+        [sys.executable, "-c", FRESH, *COMMAND, *line.split()],
         cwd=tmp_path,
         env=environment(),
-        preexec_fn=no_signal_ignored,
         stdout=subprocess.PIPE,
         stderr=theirs,
         encoding="utf-8",
