@@ -144,10 +144,12 @@ def _remove(temporary: Path, store: bool) -> None:
             temporary.unlink()
         return
     # zarr writes in a thread of its own, which an interrupt does not end at once
-    for _ in range(20):
+    gone = 0
+    for _ in range(40):
         shutil.rmtree(temporary, ignore_errors=True)
-        time.sleep(0.02)
-        if not temporary.exists():
+        time.sleep(0.05)
+        gone = 0 if temporary.exists() else gone + 1
+        if gone == 3:
             return
 
 
