@@ -25,6 +25,7 @@ __all__ = [
     "eigh",
     "eye",
     "finite_or_identity",
+    "framed_functions",
     "from_triangle",
     "log_squares",
     "matmul",
@@ -91,6 +92,31 @@ def symmetric_functions(
 
     rules = primal, tangent, cotangent
     return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t)))
+
+
+def framed_functions(A: Array, known: Decomposition, *functions: Spectral) -> tuple[Array, ...]:
+    r"""Return :math:`f(A)\,U` for each of ``functions``, the eigenvectors U held constant.
+
+    Its columns are :math:`f(\lambda_k)\,u_k`, so even the smallest has all its digits;
+    :math:`U f(\Lambda) U^\top` mixes columns of different sizes and rounds to the largest.
+    """
+
+    def primal(A: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        values, U = known
+        return tuple(U * f.value(values, None)[..., None, :] for f in functions), known
+
+    def tangent(kept: tuple[Array, ...], dA: Array) -> tuple[Array, ...]:
+        values, U = kept
+        change = matmul(transpose(U), dA, U)
+        return tuple(matmul(d, U) for d in _changes(functions, U, values, None, change, ()))
+
+    def cotangent(kept: tuple[Array, ...], *slopes: Array) -> tuple[Array, ...]:
+        values, U = kept
+        by_function = (symmetric(matmul(slope, transpose(U))) for slope in slopes)
+        total, _ = _slopes(functions, U, values, None, by_function, ())
+        return (matmul(U, total, transpose(U)),)
+
+    return tuple(backend_of(A).with_derivative(primal, tangent, cotangent, A))
 
 
 def polar(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 from gyrobn.arrays import check_coordinates, check_size, samples_last, scalars_like
 from gyrobn.backends import Array, backend_of, namespace_of
@@ -17,6 +17,7 @@ from gyrobn.linalg import (
     eigh,
     eye,
     finite_or_identity,
+    framed_functions,
     log_squares,
     matmul,
     pack,
@@ -25,7 +26,7 @@ from gyrobn.linalg import (
     transpose,
     unpack,
 )
-from gyrobn.scalar import cotangent
+from gyrobn.scalar import cotangent, safe_sqrt
 from gyrobn.spectral import EXP, INVERSE, INVERSE_ROOT, LOG, POWER, ROOT, Spectral
 
 __all__ = [
@@ -120,13 +121,28 @@ class AffineInvariant(GyroSpace):
         r"""Point :math:`R_P \exp(\theta C) R_P^\top`."""
         return self.add(x, self.from_normal(c))
 
+    def relative_normal(self, x: Array, y: Array) -> Array:
+        r"""Normal coordinates of :math:`\ominus P \oplus Q`."""
+        self._namespace(x, y)
+        return self.centred(x, y).normal
+
+    def dist(self, x: Array, y: Array) -> Array:
+        r"""Distance :math:`\|\log(P^{-1/2} Q P^{-1/2})\|/|\theta|`."""
+        self._namespace(x, y)
+        return safe_sqrt(self.centred(x, y).squares[..., 0])
+
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`R_P (R_P^{-1} Q R_P^{-\top})^t R_P^\top`."""
-        if self.cholesky:
-            return super().geodesic(x, y, t)
         self._namespace(x, y)
-        root, back = symmetric_functions(x, ROOT, INVERSE_ROOT)
-        return congruence(root, self.scale(t, congruence(back, y)))
+        view = self.centred(x, y)
+        return congruence(view.frame.root, view.power(t))
+
+    def standardize(
+        self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
+    ) -> Array:
+        """Centre, scale and bias."""
+        self._namespace(x, mean)
+        return self.centred(mean, x).standardize(factor, bias)
 
     def scale(self, t: Array | float, x: Array) -> Array:
         r"""Gyromultiplication :math:`P^t`."""
@@ -160,7 +176,7 @@ class AffineInvariant(GyroSpace):
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
         return c if self.cholesky else pack(congruence(self._turn(x, y), unpack(c, self.n)))
 
-    def centred(self, mean: Array, x: Array, seen: tuple[Array, ...] = ()) -> Centred:
+    def centred(self, mean: Array, x: Array, seen: tuple[Array, ...] = ()) -> "_CentredMatrices":
         """Return the samples seen from the mean, with one eigendecomposition each."""
         return _CentredMatrices(self, mean, x, seen)
 
@@ -179,14 +195,20 @@ class AffineInvariant(GyroSpace):
         self._namespace(x, v)
         return pack(congruence(self._back(x), v)) / self.theta
 
+    def log(self, x: Array, y: Array) -> Array:
+        r"""Logarithm :math:`R_P \log(R_P^{-1} Q R_P^{-\top}) R_P^\top`."""
+        self._namespace(x, y)
+        view = self.centred(x, y)
+        return congruence(view.frame.root, view.logarithms)
+
     def transport(self, x: Array, y: Array, v: Array) -> Array:
         r"""Parallel transport :math:`E\,v\,E^\top`, :math:`E = (Q P^{-1})^{1/2}`, from P to Q.
 
         .. math:: E = P^{1/2}(P^{-1/2} Q P^{-1/2})^{1/2} P^{-1/2}
         """
         self._namespace(x, y, v)
-        root, back = symmetric_functions(x, ROOT, INVERSE_ROOT)
-        return congruence(matmul(root, *symmetric_functions(congruence(back, y), ROOT), back), v)
+        view = self.centred(x, y)
+        return congruence(matmul(view.frame.root, view.power(0.5), view.frame.back), v)
 
     # ------------------------------------------------------------------ the mean
 
@@ -212,9 +234,16 @@ class AffineInvariant(GyroSpace):
         return self.hessian_of(X, weights, lambda: eigh(X))
 
     def hessian_of(
-        self, X: Array, weights: Array, decomposition: Callable[[], Decomposition]
+        self,
+        X: Array,
+        weights: Array,
+        decomposition: Callable[[], Decomposition],
+        turn: Array | None = None,
     ) -> Hessian:
-        """Return the Hessian for the logarithms X, whose decomposition may be known."""
+        """Return the Hessian for the logarithms X, whose decomposition may be known.
+
+        They may be given in another frame: ``turn`` then leads from it to that of the coordinates.
+        """
         xp = namespace_of(X)
         n = self.n
         w = samples_last(weights)
@@ -234,10 +263,15 @@ class AffineInvariant(GyroSpace):
             """Take columns (*channels, dim, k) as matrices, and give each to all samples."""
             K, U, wide = spectrum()
             V = unpack(transpose(v), n)
+            if turn is not None:
+                V = matmul(transpose(turn)[..., None, :, :], V, turn[..., None, :, :])
             many, flat = (*V.shape[:-2], U.shape[-3], n, n), (*V.shape[:-2], wide.shape[-1], n)
             inner = matmul(xp.reshape(matmul(transpose(wide), V), many), U[..., None, :, :, :])
             outer = matmul(K[..., None, :, :, :] * inner, transpose(U)[..., None, :, :, :])
-            return transpose(pack(symmetric(matmul(wide, xp.reshape(outer, flat)))))
+            total = matmul(wide, xp.reshape(outer, flat))
+            if turn is not None:
+                total = matmul(turn[..., None, :, :], total, transpose(turn)[..., None, :, :])
+            return transpose(pack(symmetric(total)))
 
         def highest() -> Array:
             # a coth a is an operator concave function of a² (a sum of a²/(a² + k²π²)): its mean is
@@ -270,20 +304,61 @@ class AffineInvariant(GyroSpace):
         return violation(x)
 
 
+class Frame(NamedTuple):
+    r"""How a matrix M sees others: from its eigenvectors U, and turned to its translation.
+
+    Seen from M, a matrix P is :math:`C = B P B^\top` with :math:`B = \Lambda^{-1/2}U^\top`, and
+    :math:`K C K^\top = R_M^{-1} P R_M^{-\top}` for an orthogonal K. If M and P have condition
+    numbers κ, that of C may be κ². With B its entries are *graded*, from large to small, as the
+    eigenvalues of M grow, and the eigenvalues of a graded matrix have all the digits that P and M
+    determine, about εκ; with :math:`M^{-1/2}` in place of B those below εκ² would be lost.
+    """
+
+    turn: Array
+    """K: U itself for the square root."""
+    back: Array
+    """B."""
+    root: Array
+    r"""The inverse of B, :math:`U\Lambda^{1/2}`; :math:`K B = R_M^{-1}`."""
+
+
 class _CentredMatrices(Decomposed):
     """Matrices P as they are seen from the mean, decomposed once."""
 
-    def _recall(self, logarithms: Array, values: Array, U: Array) -> None:  # type: ignore[override]
-        self._logarithms, self._known = logarithms, (values, U)
+    def _recall(  # type: ignore[override]
+        self, logarithms: Array, values: Array, W: Array, of_mean: Array, U: Array
+    ) -> None:
+        self.logarithms, self._known = logarithms, (values, W)
+        self._known_mean = of_mean[0, ...], U[0, ...]
 
     @property
     def seen(self) -> tuple[Array, ...]:
-        """Logarithms, eigenvalues and eigenvectors."""
-        return (self._logarithms, *self._known)
+        """Logarithms, their decompositions, and that of the mean."""
+        values, U = self._known_mean
+        return (self.logarithms, *self._known, values[None, ...], U[None, ...])
+
+    def moved(self, mean: Array) -> Self:
+        """Return the samples seen from a mean of the same value: with the same decompositions."""
+        moved = super().moved(mean)
+        moved._known_mean = self._known_mean
+        return moved
+
+    @cached_property
+    def _known_mean(self) -> Decomposition:
+        return eigh(backend_of(self.mean).stop_gradient(self.mean))
+
+    @cached_property
+    def frame(self) -> Frame:
+        """What the mean sees others by."""
+        root, back = framed_functions(self.mean, self._known_mean, ROOT, INVERSE_ROOT)
+        turn = self._known_mean[1]
+        if self.space.cholesky:
+            turn = matmul(self.space._back(self.mean), root)
+        return Frame(turn, transpose(back), root)
 
     @cached_property
     def _points(self) -> Array:
-        back = self.space._back(self.mean)
+        back = self.frame.back
         return matmul(back, self.x, transpose(back))
 
     @cached_property
@@ -291,18 +366,24 @@ class _CentredMatrices(Decomposed):
         return eigh(backend_of(self.x).stop_gradient(self._points))
 
     @cached_property
-    def _logarithms(self) -> Array:
+    def logarithms(self) -> Array:
+        """Their logarithms in the frame of the mean."""
         return symmetric_functions(self._points, LOG, known=self._known)[0]
+
+    def power(self, t: Array | float) -> Array:
+        """Return their powers in the frame of the mean."""
+        t = scalars_like(t, self.x)
+        return symmetric_functions(self._points, POWER, t=t, known=self._known)[0]
 
     @cached_property
     def normal(self) -> Array:
         """Their normal coordinates."""
-        return pack(symmetric(self._logarithms)) / self.space.theta
+        return pack(congruence(self.frame.turn, self.logarithms)) / self.space.theta
 
     def gradient(self, weights: Array) -> Array:
         """Return the mean logarithm."""
-        X = namespace_of(weights).sum(weights[..., None, None] * self._logarithms, axis=0)
-        return pack(symmetric(X)) / self.space.theta
+        X = namespace_of(weights).sum(weights[..., None, None] * self.logarithms, axis=0)
+        return pack(congruence(self.frame.turn, X)) / self.space.theta
 
     @cached_property
     def squares(self) -> Array:
@@ -311,17 +392,18 @@ class _CentredMatrices(Decomposed):
 
     def hessian(self, weights: Array) -> Hessian:
         """Return the mean Hessian, a constant: a logarithm has the eigenvectors of the matrix."""
-        values, U = self._known
+        values, W = self._known
         stop = backend_of(values).stop_gradient
-        X, decomposed = stop(self._logarithms), (namespace_of(values).log(values), U)
-        hessian: Hessian = self.space.hessian_of(X, stop(weights), lambda: decomposed)
+        X, decomposed = stop(self.logarithms), (namespace_of(values).log(values), W)
+        turn = stop(self.frame.turn)
+        hessian: Hessian = self.space.hessian_of(X, stop(weights), lambda: decomposed, turn)
         return hessian
 
-    def standardize(self, factor: Array, bias: Array | None) -> Array:
+    def standardize(self, factor: Array | float, bias: Array | None) -> Array:
         """Return the powers, and carry them to the bias."""
-        t = scalars_like(factor, self.x)
-        (z,) = symmetric_functions(self._points, POWER, t=t, known=self._known)
-        return symmetric(z) if bias is None else self.space.add(bias, z)
+        turn = self.frame.turn
+        root = turn if bias is None else matmul(self.space._root(bias), turn)
+        return congruence(root, self.power(factor))
 
 
 # ---------------------------------------------------------------------- on the manifold or off it
