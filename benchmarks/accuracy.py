@@ -1,4 +1,4 @@
-"""Accuracy of the constant curvature models: errors against 60 digits, and geoopt's beside them.
+"""Accuracy: errors against 60 digits, and those of geoopt and pyRiemann beside them.
 
 ``python benchmarks/accuracy.py`` prints the tables and writes docs/accuracy.md. The oracle, the
 inputs and the bars are those of the tests.
@@ -11,8 +11,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import numpy as np
+import spd_oracle
 import torch
 from oracle import EPS, OPERATIONS, SAMPLES, SCALE, Case, apply
+from spd_oracle import ill_conditioned
 from test_oracle import BARS, C, bar
 
 import gyrobn
@@ -20,6 +22,8 @@ import gyrobn
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # geoopt compiles with torch.jit.script, which is deprecated
     import geoopt
+    import pyriemann
+    from pyriemann.geometry.distance import distance_riemann
 
 ROOT = Path(__file__).parents[1]
 SEEDS = (0, 1)
@@ -209,6 +213,44 @@ def table(geometry, names, radii, with_limit=False, word="radius"):
     return "\n".join(lines)
 
 
+# ---------------------------------------------------------------------- ill-conditioned matrices
+
+
+def distances(n, dtype, condition, kind, seeds):
+    """Return median relative errors of the distance, gyrobn's and pyRiemann's, and their NaNs."""
+    ours, theirs = [], []
+    for seed in range(seeds):
+        P, Q = ill_conditioned(n, condition, seed, kind).astype(dtype)
+        true = spd_oracle.dist(spd_oracle.exactly(P), spd_oracle.exactly(Q))
+        if not spd_oracle.mp.isfinite(true):
+            continue  # the floats are not positive definite
+        ours.append(abs(float(gyrobn.SPD(n).dist(P, Q) / true - 1)))
+        try:
+            theirs.append(abs(float(distance_riemann(P, Q) / true - 1)))
+        except np.linalg.LinAlgError:
+            theirs.append(np.nan)
+
+    def cell(errors):
+        good = [e for e in errors if np.isfinite(e)]
+        lost = len(errors) - len(good)
+        number = f"{np.median(good):.0e}" if good else "–"
+        return f"{number} ({lost} of {len(errors)} off)" if lost else number
+
+    return f"{cell(ours)} / {cell(theirs)}" if ours else "–"
+
+
+def spd_table(dtype, conditions):
+    lines = [
+        f"| n | eigenvectors | {' | '.join(f'{c:.0e}' for c in conditions)} |",
+        "|---|---|" + "---|" * len(conditions),
+    ]
+    for n, seeds in ((2, 25), (4, 25), (8, 11), (16, 5)):
+        for kind, word in (("turned", "different"), ("same", "the same")):
+            row = [distances(n, dtype, c, kind, seeds) for c in conditions]
+            lines.append(f"| {n} | {word} | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
 PAGE = """<!-- made by: python benchmarks/accuracy.py -->
 # Accuracy
 
@@ -259,10 +301,32 @@ The radius is an angle now, and π is the point that no translation reaches. The
 the limit; geoopt's sphere has no identity and no gyro-operations.
 
 {sphere}
+
+## SPD: ill-conditioned matrices
+
+The median relative error of the affine-invariant distance between two random matrices of the
+condition number above each column, gyrobn's first, then that of pyRiemann {pyriemann}
+(`distance_riemann`, a generalized eigenproblem). *off* counts results that are NaN or an error.
+
+float64:
+
+{spd64}
+
+float32:
+
+{spd32}
+
+If both matrices have condition κ and different eigenvectors, the matrix that one sees of the other
+has condition κ². gyrobn looks from the eigenvectors of the first, which makes that matrix graded,
+and so loses about εκ, as much as rounding the input does; where less than one digit is left, a
+`PrecisionWarning` says so. `norm(relative(x, y))` cannot be as good as `dist(x, y)`: the relative
+point is rounded, and it warns.
 """
 
 
 def main():
+    warnings.simplefilter("ignore", gyrobn.PrecisionWarning)
+    np.seterr(invalid="ignore", divide="ignore")  # pyRiemann's logarithms of negative eigenvalues
     ball = ["add", "add_from_near", "scale", "dist", "dist_close", "dist_inward", "log"]
     ball += ["log_close", "log_inward", "exp", "normalize", "normalize_shrink", "normalize_close"]
     assert set(ball) == set(OPERATIONS)
@@ -276,6 +340,9 @@ def main():
         ball=table("PoincareBall", ball, RADII),
         hyperboloid=table("Hyperboloid", ball, RADII),
         klein=table("Klein", short, RADII, with_limit=True),
+        pyriemann=pyriemann.__version__,
+        spd64=spd_table(np.float64, (1e0, 1e4, 1e8, 1e10, 1e12, 1e14)),
+        spd32=spd_table(np.float32, (1e0, 1e2, 1e4, 1e5, 1e6)),
         sphere=table("Sphere", sphere, ANGLES, with_limit=True, word="angle"),
     )
     print(page)

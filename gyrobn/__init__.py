@@ -15,6 +15,7 @@ from gyrobn.frechet import (
     frechet_variance,
 )
 from gyrobn.gyrospace import GyroSpace
+from gyrobn.linalg import PrecisionWarning
 from gyrobn.manifolds import (
     REGISTRY,
     SPD,
@@ -57,6 +58,7 @@ __all__ = [
     "Hyperboloid",
     "Klein",
     "PoincareBall",
+    "PrecisionWarning",
     "Product",
     "ProjectedHypersphere",
     "SpecialOrthogonal",

@@ -9,16 +9,19 @@ A function of a symmetric matrix, :math:`f(A) = U f(\Lambda) U^\top`, has the de
 quotients :math:`L` are computed without cancellation. Second derivatives are refused.
 """
 
+import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.spectral import Spectral
+from gyrobn.spectral import LOG, Spectral
 
 __all__ = [
     "Decomposition",
+    "PrecisionWarning",
     "cholesky",
     "congruence",
     "differential",
@@ -28,6 +31,7 @@ __all__ = [
     "framed_functions",
     "from_triangle",
     "log_squares",
+    "logarithm",
     "matmul",
     "pack",
     "polar",
@@ -37,7 +41,12 @@ __all__ = [
     "to_triangle",
     "transpose",
     "unpack",
+    "warn_of_lost_digits",
 ]
+
+
+class PrecisionWarning(UserWarning):
+    """Matrices are so close to singular that their floats do not determine the result."""
 
 
 Decomposition = tuple[Array, ...]
@@ -315,6 +324,40 @@ def _not_definite(P: Array) -> str:
         f"{place} is not positive definite: its smallest eigenvalue is "
         f"{values[..., 0].reshape(-1)[first]:.3g}; project it (manifold.project) or add to its "
         "diagonal"
+    )
+
+
+def logarithm(A: Array) -> Array:
+    """Return the logarithm of SPD matrices; warn if one is singular up to rounding."""
+    values, _ = known = eigh(backend_of(A).stop_gradient(A))
+    eps = float(namespace_of(A).finfo(A.dtype).eps)
+    warn_of_lost_digits(abs(eps * values[..., -1] / values[..., 0]))
+    return symmetric(symmetric_functions(symmetric(A), LOG, known=known)[0])
+
+
+def warn_of_lost_digits(error: Array) -> None:
+    """Warn if rounding the input may change its smallest eigenvalue by more than a tenth.
+
+    ``error`` is that relative change, one number per matrix. Nothing is said where values cannot
+    be seen.
+    """
+    xp, shim = namespace_of(error), backend_of(error)
+    if shim.hides_values(error):
+        return
+    error = shim.stop_gradient(error)
+    lost = error > 0.1
+    if not bool(xp.any(lost)):
+        return
+    count = int(xp.sum(xp.astype(lost, xp.int32)))
+    worst = float(xp.max(xp.where(lost, error, 0.0)))
+    warnings.warn(
+        f"{count} of {math.prod(error.shape)} matrices are singular up to rounding in "
+        f"{error.dtype}: the relative error of their smallest eigenvalue is up to {worst:.1g}, so "
+        "distances and normal coordinates have no certain digit. Shrink the matrices towards a "
+        "multiple of the identity, or use a wider dtype; for a distance, call dist(x, y) and not "
+        "norm(relative(x, y))",
+        PrecisionWarning,
+        stacklevel=4,
     )
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 from gyrobn.arrays import check_coordinates, check_size, samples_last, scalars_like
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.centred import Centred, Decomposed
+from gyrobn.centred import Decomposed
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.linalg import (
@@ -19,12 +19,14 @@ from gyrobn.linalg import (
     finite_or_identity,
     framed_functions,
     log_squares,
+    logarithm,
     matmul,
     pack,
     symmetric,
     symmetric_functions,
     transpose,
     unpack,
+    warn_of_lost_digits,
 )
 from gyrobn.scalar import cotangent, safe_sqrt
 from gyrobn.spectral import EXP, INVERSE, INVERSE_ROOT, LOG, POWER, ROOT, Spectral
@@ -123,13 +125,11 @@ class AffineInvariant(GyroSpace):
 
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\ominus P \oplus Q`."""
-        self._namespace(x, y)
-        return self.centred(x, y).normal
+        return self._certain(x, y).normal
 
     def dist(self, x: Array, y: Array) -> Array:
         r"""Distance :math:`\|\log(P^{-1/2} Q P^{-1/2})\|/|\theta|`."""
-        self._namespace(x, y)
-        return safe_sqrt(self.centred(x, y).squares[..., 0])
+        return safe_sqrt(self._certain(x, y).squares[..., 0])
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`R_P (R_P^{-1} Q R_P^{-\top})^t R_P^\top`."""
@@ -152,7 +152,7 @@ class AffineInvariant(GyroSpace):
     def to_normal(self, x: Array) -> Array:
         r"""Lower triangle of :math:`\log(P)/\theta`, times :math:`\sqrt2` off the diagonal."""
         self._namespace(x)
-        return pack(symmetric_functions(x, LOG)[0]) / self.theta
+        return pack(logarithm(x)) / self.theta
 
     def from_normal(self, c: Array) -> Array:
         r"""Inverse of :meth:`to_normal`: :math:`\exp(\theta C)`."""
@@ -180,6 +180,13 @@ class AffineInvariant(GyroSpace):
         """Return the samples seen from the mean, with one eigendecomposition each."""
         return _CentredMatrices(self, mean, x, seen)
 
+    def _certain(self, x: Array, y: Array) -> "_CentredMatrices":
+        """Return y seen from x, with a warning if rounding decides what is seen."""
+        self._namespace(x, y)
+        view = self.centred(x, y)
+        warn_of_lost_digits(view.uncertainty)
+        return view
+
     # ------------------------------------------------------------------ tangent vectors
 
     def push(self, x: Array, c: Array) -> Array:
@@ -197,8 +204,7 @@ class AffineInvariant(GyroSpace):
 
     def log(self, x: Array, y: Array) -> Array:
         r"""Logarithm :math:`R_P \log(R_P^{-1} Q R_P^{-\top}) R_P^\top`."""
-        self._namespace(x, y)
-        view = self.centred(x, y)
+        view = self._certain(x, y)
         return congruence(view.frame.root, view.logarithms)
 
     def transport(self, x: Array, y: Array, v: Array) -> Array:
@@ -364,6 +370,19 @@ class _CentredMatrices(Decomposed):
     @cached_property
     def _known(self) -> Decomposition:
         return eigh(backend_of(self.x).stop_gradient(self._points))
+
+    @property
+    def uncertainty(self) -> Array:
+        r"""Relative change of the smallest eigenvalue λ of C if P and M are rounded.
+
+        With its eigenvector w it is :math:`\varepsilon\,(\|P\|/\lambda + \|M\|)\,\|B^\top w\|^2`.
+        """
+        xp = namespace_of(self.x)
+        values, W = self._known
+        v = matmul(transpose(self.frame.back), W[..., :, :1])
+        size = xp.max(xp.abs(self.x), axis=(-2, -1)) / xp.abs(values[..., 0])
+        size = size + self._known_mean[0][..., -1]
+        return float(xp.finfo(v.dtype).eps) * size * xp.sum(v * v, axis=(-2, -1))
 
     @cached_property
     def logarithms(self) -> Array:

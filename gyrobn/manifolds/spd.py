@@ -13,6 +13,7 @@ from gyrobn.linalg import (
     differential,
     eye,
     from_triangle,
+    logarithm,
     matmul,
     pack,
     symmetric,
@@ -140,14 +141,14 @@ class SPD(Pullback):
     def to_inside(self, x: Array) -> Array:
         r"""Carry points by :math:`P^\theta`, :math:`\log P` or :math:`\psi(P^\theta)/\theta`."""
         if self.metric == "log_euclidean":
-            return pack(symmetric_functions(x, LOG)[0])
+            return pack(logarithm(x))
         y = self._power(x, self.theta)
         if self.metric != "log_cholesky":
             return y
         L = cholesky(y)
         xp, diagonal = namespace_of(x), eye(x) > 0
-        logarithm = xp.log(xp.where(diagonal, L, 1.0))
-        return to_triangle(xp.where(diagonal, logarithm, L), diagonal=True) / self.theta
+        logs = xp.log(xp.where(diagonal, L, 1.0))
+        return to_triangle(xp.where(diagonal, logs, L), diagonal=True) / self.theta
 
     def from_inside(self, x: Array) -> Array:
         """Carry points back."""
