@@ -4,7 +4,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from gyrobn.arrays import scalars_like, weighted_sum
-from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends import Array, backend_of
 from gyrobn.hessian import Hessian
 
 __all__ = ["Centred", "Decomposed"]
@@ -52,7 +52,7 @@ class Centred:
 
     def variance(self, weights: Array) -> Array:
         """Return the mean square of the distances, a block at a time."""
-        return namespace_of(weights).sum(weights[..., None] * self.squares, axis=0)
+        return weighted_sum(weights, self.squares)
 
     def hessian(self, weights: Array) -> Hessian:
         """Return the mean Hessian of half the squared distances, a constant."""

@@ -6,7 +6,7 @@ not depend on how it was found.
 
 from typing import Any
 
-from gyrobn.arrays import check_floating
+from gyrobn.arrays import check_floating, weighted_sum
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.centred import Centred
 from gyrobn.chunks import Chunks
@@ -185,7 +185,7 @@ def frechet_variance(
     samples, w = arrange(manifold, x, weights, axis)
     if len(manifold.blocks) == 1:
         distance = manifold.dist(mean, samples)
-        return namespace_of(x).sum(w * distance * distance, axis=0)
+        return weighted_sum(w, distance * distance)
     return manifold.centred(mean, samples).variance(w)
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from gyrobn.arrays import scalars_like
+from gyrobn.arrays import scalars_like, sum_samples
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
 
@@ -56,7 +56,7 @@ def arrange(
             f"weights must have the shape of the reduced axes, {reduced}, or of the whole batch, "
             f"{tuple(batch)}; got {shape}"
         )
-    total = xp.sum(w, axis=0)
+    total = sum_samples(w)
     check_weights(w, total)
     return samples, w / total
 

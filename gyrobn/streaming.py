@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.arrays import scalars_like
+from gyrobn.arrays import scalars_like, sum_samples
 from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.chunks import BYTES, Chunks, Rows, take
 from gyrobn.gyrospace import GyroSpace
@@ -125,8 +125,8 @@ def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[H
     for rows, x in chunks.numbered():
         xp = manifold._namespace(x)
         w = _weights(manifold, x, rows, weights)
-        check_weights(w, xp.sum(w, axis=0) + 1.0)  # a chunk may weigh nothing
-        total.add(xp.sum(w, axis=0))
+        check_weights(w, sum_samples(w) + 1.0)  # a chunk may weigh nothing
+        total.add(sum_samples(w))
         most = min(MOST, max(64, 16 * BYTES // (8 * math.prod(x.shape[1:]) * columns)))
         drawn = rng.random(len(rows))
         if kept is not None:
@@ -140,7 +140,7 @@ def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[H
         raise ValueError("an empty batch has no mean: there are no samples")
     _, x, w = kept
     check_weights(w, total.total)
-    share = xp.sum(w, axis=0)
+    share = sum_samples(w)
     # where none of them has a weight, one is as good as another
     w = xp.where(share > 0, w / xp.where(share > 0, share, 1.0), 1.0 / w.shape[0])
     return Held(x, w), total.total

@@ -188,8 +188,8 @@ def weight_sums(
     w = np.ones(batch[0]) if weights is None else host(weights)
     w = np.broadcast_to(w.reshape(*w.shape, *(1,) * (len(batch) - w.ndim)), batch)
     if places is None:
-        return like(w.sum(axis=0), mean)
-    return like(np.stack([w[at].sum(axis=0) for at in places.values()]), mean)
+        return like(w.sum(axis=0, dtype=np.float64), mean)
+    return like(np.stack([w[at].sum(axis=0, dtype=np.float64) for at in places.values()]), mean)
 
 
 def found_for(

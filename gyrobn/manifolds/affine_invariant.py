@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple, Self
 
-from gyrobn.arrays import check_coordinates, check_size, samples_last, scalars_like
+from gyrobn.arrays import check_coordinates, check_size, samples_last, scalars_like, weighted_sum
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.centred import Decomposed
 from gyrobn.gyrospace import GyroSpace
@@ -224,9 +224,9 @@ class AffineInvariant(GyroSpace):
         The mean's determinant is the geometric mean of the samples'; no step changes it any more.
         """
         xp = self._namespace(x)
-        mean = xp.sum(weights[..., None, None] * x, axis=0)
+        mean = weighted_sum(weights, x)
         size = xp.linalg.trace(mean)[..., None, None] / self.n  # determinants of any matrix fit
-        wanted = xp.sum(weights * xp.linalg.slogdet(x / size)[1], axis=0)
+        wanted = weighted_sum(weights, xp.linalg.slogdet(x / size)[1])
         excess = wanted - xp.linalg.slogdet(mean / size)[1]
         return xp.exp(xp.where(xp.isfinite(excess), excess, 0.0) / self.n)[..., None, None] * mean
 
@@ -401,7 +401,7 @@ class _CentredMatrices(Decomposed):
 
     def gradient(self, weights: Array) -> Array:
         """Return the mean logarithm."""
-        X = namespace_of(weights).sum(weights[..., None, None] * self.logarithms, axis=0)
+        X = weighted_sum(weights, self.logarithms)
         return pack(congruence(self.frame.turn, X)) / self.space.theta
 
     @cached_property

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gyrobn.arrays import check_coordinates, samples_last, scalars_like
+from gyrobn.arrays import check_coordinates, samples_last, scalars_like, sum_samples, weighted_sum
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.centred import Centred, Decomposed
 from gyrobn.gyrospace import GyroSpace
@@ -299,21 +299,21 @@ class Bases(GyroSpace):
             W = matmul(transpose(Q), T)
             inner = alike * symmetric(W) + other * (W - symmetric(W)) - W * alone
             whole = matmul(T * alone + matmul(Q, inner), transpose(P))
-            mean = xp.sum(weights[..., None, None, None] * whole, axis=0)
+            mean = weighted_sum(weights, whole)
             return transpose(xp.reshape(mean, (*mean.shape[:-2], self.dim)))
 
         def lowest() -> Array:
             _, _, _, other, alone = spectrum()
             factors = xp.where(eye(c, self.p) > 0, alone[..., None, :], other)
-            return xp.sum(weights * xp.min(factors, axis=(-2, -1)), axis=0)
+            return weighted_sum(weights, xp.min(factors, axis=(-2, -1)))
 
         def quick(g: Array) -> Array:
             """Divide by nearly the mean eigenvalue: a·cot a ≈ 1 − a²/3, summed without angles."""
-            spread = xp.sum(weights * xp.sum(c * c, axis=-1), axis=0)
+            spread = weighted_sum(weights, xp.sum(c * c, axis=-1))
             middle = xp.clip(1.0 - (self.n - 2) / (3 * self.dim) * spread, min=0.25)
             return g / middle[..., None]
 
-        return Hessian(apply, lowest, lambda: xp.sum(weights, axis=0), quick, smooth=False)
+        return Hessian(apply, lowest, lambda: sum_samples(weights), quick, smooth=False)
 
 
 class _CentredBases(Decomposed):

@@ -315,7 +315,7 @@ class ConstantCurvature(GyroSpace):
         square = dot(c, c)
         # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
         h = xp.clip(cotangent(K * square, self.sign), min=-1e3)
-        mean = xp.sum(weights * h, axis=0)
+        mean = weighted_sum(weights, h)
         rank_one = weights * (1.0 - h) / xp.where(square > 0, square, 1.0)
         rows = samples_last(c, 1)
         columns = xp.matrix_transpose(rows * samples_last(rank_one)[..., None])
@@ -335,7 +335,7 @@ class ConstantCurvature(GyroSpace):
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
         t, a, v = self._lift(xp, K, x)
-        t = xp.sum(weights * t, axis=0)
+        t = weighted_sum(weights, t)
         s = weighted_sum(weights * a, v)
         square = t * t + K * dot(s, s)
         good = square > 0

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gyrobn.arrays import check_coordinates, check_size
+from gyrobn.arrays import check_coordinates, check_size, sum_samples, weighted_sum
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
@@ -215,8 +215,8 @@ class SpecialOrthogonal(GyroSpace):
 
     def start(self, x: Array, weights: Array) -> Array:
         """First guess of the mean: the rotation nearest to the mean matrix."""
-        xp = self._namespace(x)
-        return self.project(xp.sum(weights[..., None, None] * x, axis=0))
+        self._namespace(x)
+        return self.project(weighted_sum(weights, x))
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         r"""Mean Hessian: :math:`a \cot a`, :math:`a = (\theta_i \pm \theta_j)/2`.
@@ -246,7 +246,7 @@ class SpecialOrthogonal(GyroSpace):
             Y = matmul(transpose(V), Y, V)
             Y = 0.5 * ((other + alike) * Y + (other - alike) * matmul(J, Y, J))
             Y = matmul(V, Y, transpose(V))
-            mean = xp.sum(weights[..., None, None, None] * Y, axis=0)
+            mean = weighted_sum(weights, Y)
             return transpose(to_triangle(mean, diagonal=False, weight=2**0.5))
 
         def lowest() -> Array:
@@ -254,15 +254,15 @@ class SpecialOrthogonal(GyroSpace):
             theta = spectrum()[4]
             largest = theta[..., -1] + (theta[..., -3] if self.n > 2 else -theta[..., -1])
             least = xp.clip(cotangent((0.5 * largest) ** 2, 1), min=-1e3)
-            return xp.sum(weights * least, axis=0)
+            return weighted_sum(weights, least)
 
         def quick(g: Array) -> Array:
             """Divide by nearly the mean eigenvalue: a·cot a ≈ 1 − a²/3, summed without angles."""
-            spread = xp.sum(weights * xp.sum(c * c, axis=-1), axis=0)
+            spread = weighted_sum(weights, xp.sum(c * c, axis=-1))
             middle = xp.clip(1.0 - (self.n - 2) / (12 * self.dim) * spread, min=0.25)
             return g / middle[..., None]
 
-        return Hessian(apply, lowest, lambda: xp.sum(weights, axis=0), quick, smooth=False)
+        return Hessian(apply, lowest, lambda: sum_samples(weights), quick, smooth=False)
 
 
 def _skew(A: Array) -> Array:
