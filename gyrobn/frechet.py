@@ -46,7 +46,8 @@ def frechet(
         constant, and each iteration a pass over the chunks.
     weights
         Non-negative weights, of the shape of the reduced axes or of the whole batch; they are
-        divided by their sum. Equal by default.
+        divided by their sum. Equal by default. A sample whose weight is 0 is left out, whatever
+        it is: NaN, or padding that is no point.
     axis
         The batch axis, or axes, to average over.
     tol
@@ -142,7 +143,7 @@ def locate(
     else:
         result, radius, seen = _search(constant, *frozen, tol, max_iter, start, steps)
         if not shim.hides_values(result.mean) and steps is None:
-            warn(manifold, constant, frozen[0], result, radius, max_iter)
+            warn(manifold, constant, frozen, result, radius, max_iter)
         mean = _onto(space, constant, result.mean)
         view = space.centred(mean, y, seen)
         if slopes:

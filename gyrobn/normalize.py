@@ -13,7 +13,7 @@ from gyrobn.arrays import check_floating, scalars_like
 from gyrobn.backends import Array, namespace_of
 from gyrobn.frechet import frechet, locate
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.samples import arrange
+from gyrobn.samples import arrange, set_aside
 
 __all__ = [
     "Stats",
@@ -197,7 +197,8 @@ def normalize_batch(
     Parameters
     ----------
     manifold, x, weights, bias, scale, eps, clamp
-        As in :func:`normalize`; ``weights`` as in :func:`~gyrobn.frechet`.
+        As in :func:`normalize`; ``weights`` as in :func:`~gyrobn.frechet`. A sample that weighs
+        nothing and is no point of the manifold (padding, NaN) is returned as it came.
     axes
         How many axes in front of the channels make up the batch.
     **options
@@ -211,13 +212,14 @@ def normalize_batch(
     >>> y.shape, stats.mean.shape
     ((20, 3, 3), (3, 3))
     """
+    x, put_back = set_aside(manifold, x, weights)
     samples, w = arrange(manifold, x, weights, tuple(range(axes)))
     result, centred = locate(manifold, samples, w, **options)
     stats = Stats(result.mean, result.variance)
     factor = multiplier(x, stats, scale, eps, clamp)
     target = None if bias is None else manifold.to_inside(bias)
     y = manifold.from_inside(centred.standardize(factor, target))
-    return namespace_of(x).reshape(y, x.shape), stats
+    return put_back(namespace_of(x).reshape(y, x.shape)), stats
 
 
 def denormalize(

@@ -1,18 +1,22 @@
 """Samples and weights as the mean wants them: samples along the first axis, weights of sum one."""
 
 import math
+from collections.abc import Callable
 
 from gyrobn.arrays import scalars_like, sum_samples
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
 
-__all__ = ["arrange", "check_weights"]
+__all__ = ["arrange", "check_weights", "set_aside"]
 
 
 def arrange(
     manifold: GyroSpace, x: Array, weights: Array | None, axis: int | tuple[int, ...]
 ) -> tuple[Array, Array]:
-    """Return samples (N, *channels, *point_shape) and weights (N, *channels) that sum to one."""
+    """Return samples (N, *channels, *point_shape) and weights (N, *channels) that sum to one.
+
+    Samples without weight are made safe: see :func:`set_aside`.
+    """
     xp = manifold._namespace(x)
     batch = x.shape[: x.ndim - len(manifold.point_shape)]
     if not batch:
@@ -58,7 +62,32 @@ def arrange(
         )
     total = sum_samples(w)
     check_weights(w, total)
-    return samples, w / total
+    return set_aside(manifold, samples, w)[0], w / total
+
+
+def set_aside(
+    manifold: GyroSpace, x: Array, weights: Array | None
+) -> tuple[Array, Callable[[Array], Array]]:
+    """Put the identity in place of samples that weigh nothing and are no points: padding, NaN.
+
+    Weighted by zero, a NaN would be NaN still, in the value or in the derivative. The leading axes
+    of ``weights`` are those of x. Also return a function that puts these samples, as they came,
+    into an array of the shape of x.
+    """
+    if weights is None:
+        return x, lambda y: y
+    xp, shim = namespace_of(x), backend_of(x)
+    out = weights == 0
+    if not shim.hides_values(out) and not bool(xp.any(out)):
+        return x, lambda y: y
+    points = len(manifold.point_shape)
+    out = out[(..., *(None,) * (x.ndim - points - out.ndim))]
+    entries = tuple(range(-points, 0))
+    finite = xp.all(xp.isfinite(x), axis=entries, keepdims=True)  # infinity − infinity would warn
+    sane = xp.where(finite, shim.stop_gradient(x), manifold.origin(x))
+    point = xp.logical_and(xp.squeeze(finite, axis=entries), manifold.contains(sane))
+    out = xp.logical_and(out, xp.logical_not(point))[(..., *(None,) * points)]
+    return xp.where(out, manifold.origin(x), x), lambda y: xp.where(out, x, y)
 
 
 def check_weights(weights: Array, total: Array) -> None:

@@ -22,7 +22,7 @@ from gyrobn.chunks import BYTES, Chunks, Rows, take
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import DENSE
 from gyrobn.newton import FrechetResult, Held, Look, Samples, solve
-from gyrobn.samples import check_weights
+from gyrobn.samples import check_weights, set_aside
 
 __all__ = ["search"]
 
@@ -46,6 +46,8 @@ def search(
     def read() -> Iterator[tuple[Array, Array]]:
         for rows, x in chunks.numbered():
             w = _weights(manifold, x, rows, weights)
+            if weights is not None:
+                x, _ = set_aside(manifold, x, w)
             yield manifold.to_inside(x), w / total
 
     resident = Held(manifold.to_inside(kept.x), kept.w)
@@ -125,6 +127,8 @@ def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[H
     for rows, x in chunks.numbered():
         xp = manifold._namespace(x)
         w = _weights(manifold, x, rows, weights)
+        if weights is not None:
+            x, _ = set_aside(manifold, x, w)
         check_weights(w, sum_samples(w) + 1.0)  # a chunk may weigh nothing
         total.add(sum_samples(w))
         most = min(MOST, max(64, 16 * BYTES // (8 * math.prod(x.shape[1:]) * columns)))

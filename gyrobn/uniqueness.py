@@ -16,12 +16,17 @@ class FrechetWarning(UserWarning):
 
 
 def warn(
-    manifold: GyroSpace, space: GyroSpace, x: Array | None, result: Any, radius: Array, limit: int
+    manifold: GyroSpace,
+    space: GyroSpace,
+    weighted: tuple[Array, Array] | None,
+    result: Any,
+    radius: Array,
+    limit: int,
 ) -> None:
     """Say that the mean did not converge, or that there may be more than one.
 
     ``manifold`` is the geometry that the user knows, ``space`` the one in which it is computed.
-    Without samples x at hand, the largest distance from the mean has to do.
+    Without samples and their weights at hand, the largest distance from the mean has to do.
     """
     xp = namespace_of(radius)
     bad = xp.logical_not(result.converged)
@@ -37,7 +42,7 @@ def warn(
         )
     if not bool(xp.any(radius >= space.convexity_radius)):
         return
-    if x is None:
+    if weighted is None:
         warnings.warn(
             f"the samples on {manifold!r} lie up to {float(xp.max(radius)):.3f} from their mean, "
             f"beyond the {space.convexity_radius:.3f} within which a mean is sure to be unique: "
@@ -46,6 +51,9 @@ def warn(
             stacklevel=4,
         )
         return
+    x, w = weighted
+    counts = (w > 0)[(..., *(None,) * len(space.point_shape))]
+    x = xp.where(counts, x, result.mean)
     for known, part, samples, mean in _leaves(manifold, space, x, result.mean):
         if part.convexity_radius == float("inf"):
             continue
