@@ -307,8 +307,8 @@ the limit; geoopt's sphere has no identity and no gyro-operations.
 
 The median error of the affine-invariant distance, relative where that is above 1, between two
 random matrices of the condition number above each column. The first number is gyrobn's, the second
-that of pyRiemann {pyriemann} (`distance_riemann`, a generalized eigenproblem). *off* counts results that
-are NaN or an error.
+that of pyRiemann {pyriemann} (`distance_riemann`, a generalized eigenproblem). *off* counts results
+that are NaN or an error.
 
 float64:
 
