@@ -1,0 +1,152 @@
+"""How many operations, host synchronisations and JAX equations a layer takes.
+
+``python benchmarks/operations.py`` prints a table. The counts are exact and the same on every
+machine; tests/test_operations.py holds them to bounds.
+
+What counts: every call that a ``TorchDispatchMode`` sees in one training step
+``layer(x).sum().backward()`` after a first one, views left out. ``_local_scalar_dense`` and
+``is_nonzero`` are synchronisations: on a GPU each of them waits for all kernels before it. In JAX,
+the equations of ``make_jaxpr``, those of inner programs in place of the call that holds them.
+"""
+
+import sys
+from collections import Counter
+
+import jax
+import jax.extend.core
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import gyrobn
+import gyrobn.torch
+
+VIEWS = {
+    "view", "_unsafe_view", "expand", "permute", "transpose", "slice", "select", "squeeze",
+    "unsqueeze", "alias", "detach", "t", "as_strided",
+}  # fmt: skip
+SYNCS = {"_local_scalar_dense", "is_nonzero"}
+
+
+class Count(TorchDispatchMode):
+    """Count dispatched operations by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names[function.overloadpacket.__name__] += 1
+        return function(*args, **(kwargs or {}))
+
+    @property
+    def operations(self):
+        return sum(n for name, n in self.names.items() if name not in VIEWS | SYNCS)
+
+    @property
+    def syncs(self):
+        return sum(self.names[name] for name in SYNCS)
+
+
+def torch_counts(manifold, dtype="float32", batch=64, **options):
+    """Return the counters of a training step and of an evaluation."""
+    dtype = getattr(torch, dtype)
+    torch.manual_seed(0)
+    layer = gyrobn.torch.GyroBN(manifold, **options).to(dtype)
+    x = manifold.random(batch, rng=0, spread=0.5, like=torch.empty((), dtype=dtype))
+
+    def step():
+        layer(x.clone().requires_grad_()).sum().backward()
+
+    step()
+    with Count() as training:
+        step()
+    layer.eval()
+    with torch.no_grad():
+        layer(x)
+        with Count() as evaluation:
+            layer(x)
+    return training, evaluation
+
+
+def equations(program):
+    """Return how many equations a JAX program has, those of inner programs included."""
+    total = 0
+    for equation in program.eqns:
+        inner = [p for value in equation.params.values() for p in _programs(value)]
+        total += sum(equations(p) for p in inner) if inner else 1
+    return total
+
+
+def _programs(value):
+    if isinstance(value, jax.extend.core.ClosedJaxpr):
+        return [value.jaxpr]
+    if isinstance(value, jax.extend.core.Jaxpr):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [p for part in value for p in _programs(part)]
+    return []
+
+
+def jax_counts(manifold, batch=64, dtype="float32"):
+    """Return the equations of ``normalize_batch``, forward and with its gradient."""
+    x = manifold.random(batch, rng=0, spread=0.5, like=jax.numpy.zeros((), dtype))
+
+    def forward(x):
+        return gyrobn.normalize_batch(manifold, x)[0]
+
+    def loss(x):
+        return forward(x).sum()
+
+    programs = jax.make_jaxpr(forward)(x), jax.make_jaxpr(jax.grad(loss))(x)
+    return tuple(equations(p.jaxpr) for p in programs)
+
+
+# geometry, options, and the bounds: training step, evaluation, synchronisations
+TORCH = [
+    (gyrobn.Euclidean(16), {}, (60, 8, 2)),
+    (gyrobn.PoincareBall(16), {}, (650, 55, 5)),
+    (gyrobn.PoincareBall(16), {"steps": 1}, (400, 55, 1)),
+    (gyrobn.Hyperboloid(16), {}, (600, 45, 5)),
+    (gyrobn.Sphere(16), {}, (650, 60, 5)),
+    (gyrobn.Klein(16), {}, (700, 60, 5)),
+    (gyrobn.SPD(8), {"dtype": "float64"}, (900, 60, 8)),
+    (gyrobn.SPD(8), {"dtype": "float64", "steps": 1}, (350, 60, 2)),
+    (gyrobn.Grassmannian(12, 3), {}, (1000, 120, 6)),
+    (gyrobn.Correlation(8), {}, (800, 80, 6)),
+    (gyrobn.SpecialOrthogonal(3), {}, (1000, 120, 6)),
+]
+# geometry, and the bounds: forward, gradient
+JAX = [
+    (gyrobn.Euclidean(16), (150, 200)),
+    (gyrobn.PoincareBall(16), (550, 950)),
+    (gyrobn.Sphere(16), (600, 1000)),
+    (gyrobn.SPD(8), (750, 1300)),
+    (gyrobn.Grassmannian(8, 2), (800, 1400)),
+]
+
+
+def main():
+    detail = len(sys.argv) > 1 and sys.argv[1]
+    print(f"{'torch, batch 64':58} {'step':>12} {'evaluation':>12} {'syncs':>8}")
+    for manifold, options, bounds in TORCH:
+        if detail and detail not in repr(manifold):
+            continue
+        training, evaluation = torch_counts(manifold, **options)
+        found = training.operations, evaluation.operations, training.syncs
+        cells = [f"{n} ({bound})" for n, bound in zip(found, bounds, strict=True)]
+        name = f"{manifold!r} {', '.join(f'{k}={v}' for k, v in options.items())}"
+        print(f"{name:58} {cells[0]:>12} {cells[1]:>12} {cells[2]:>8}")
+        if detail:
+            print("  step:", dict(training.names.most_common()))
+            print("  evaluation:", dict(evaluation.names.most_common()))
+    print(f"\n{'JAX, batch 64':58} {'forward':>12} {'gradient':>12}")
+    for manifold, bounds in JAX:
+        if detail and detail not in repr(manifold):
+            continue
+        found = jax_counts(manifold)
+        cells = [f"{n} ({bound})" for n, bound in zip(found, bounds, strict=True)]
+        print(f"{manifold!r:58} {cells[0]:>12} {cells[1]:>12}")
+
+
+if __name__ == "__main__":
+    main()
