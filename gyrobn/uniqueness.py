@@ -57,7 +57,7 @@ def warn(
     for known, part, samples, mean in _leaves(manifold, space, x, result.mean):
         if part.convexity_radius == float("inf"):
             continue
-        far = float(xp.max(enclosing_radius(part, samples, mean)))
+        far = float(xp.max(enclosing_radius(part, samples, mean, part.convexity_radius)))
         if far >= part.convexity_radius:
             where = "" if known is manifold else f"the factor {known!r} of "
             warnings.warn(
@@ -81,10 +81,13 @@ def _leaves(
         yield from _leaves(factor, part, samples, centre)
 
 
-def enclosing_radius(manifold: GyroSpace, x: Array, centre: Array, rounds: int = 64) -> Array:
+def enclosing_radius(
+    manifold: GyroSpace, x: Array, centre: Array, enough: float = 0.0, rounds: int = 64
+) -> Array:
     """Return nearly the radius of the smallest ball around samples (Bădoiu and Clarkson).
 
-    The centre moves towards the sample farthest from it, by ever smaller parts of the way.
+    The centre moves towards the sample farthest from it, by ever smaller parts of the way. The
+    search ends as soon as the radius is below ``enough`` in every channel.
     """
     xp = namespace_of(x)
     points = (None,) * len(manifold.point_shape)
@@ -93,6 +96,8 @@ def enclosing_radius(manifold: GyroSpace, x: Array, centre: Array, rounds: int =
         distance = manifold.dist(centre, x)
         radius = xp.max(distance, axis=0)
         best = radius if best is None else xp.minimum(best, radius)
+        if not bool(xp.any(best >= enough)):
+            break
         index = xp.argmax(distance, axis=0)[(None, ..., *points)]
         index = xp.broadcast_to(index, (1, *x.shape[1:]))
         farthest = xp.take_along_axis(x, index, axis=0)[0, ...]
