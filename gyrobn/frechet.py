@@ -102,7 +102,7 @@ def _streamed(
     """Find the mean of samples that are read a chunk at a time; it is a constant."""
     constant = manifold.detached()
     result, radius = search(constant, chunks, weights, tol, max_iter, init)
-    warn(manifold, constant.inside, None, result, radius, max_iter)
+    warn(manifold, constant.inside, chunks, None, result, radius, max_iter)
     return _seen_outside(manifold, result)
 
 
@@ -142,7 +142,7 @@ def locate(
     else:
         result, radius, seen = _search(constant, *frozen, tol, max_iter, start, steps)
         if not shim.hides_values(result.mean) and steps is None:
-            warn(manifold, constant, frozen[0], result, radius, max_iter)
+            warn(manifold, constant, (shim.stop_gradient(x),), frozen[0], result, radius, max_iter)
         mean = _onto(space, constant, result.mean)
         view = space.centred(mean, y, seen)
         if slopes:

@@ -2,10 +2,12 @@
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gyrobn.backends import Array, namespace_of
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
 
 __all__ = ["FrechetWarning", "enclosing_radius", "warn"]
@@ -16,22 +18,34 @@ class FrechetWarning(UserWarning):
 
 
 def warn(
-    manifold: GyroSpace, space: GyroSpace, x: Array | None, result: Any, radius: Array, limit: int
+    manifold: GyroSpace,
+    space: GyroSpace,
+    given: Iterable[Array],
+    x: Array | None,
+    result: Any,
+    radius: Array,
+    limit: int,
 ) -> None:
-    """Say that the mean did not converge, or that there may be more than one.
+    """Say that there is no mean, that it did not converge, or that there may be more than one.
 
-    ``manifold`` is the geometry that the user knows, ``space`` the one in which it is computed.
-    Without samples x at hand, the largest distance from the mean has to do.
+    ``manifold`` is the geometry that the user knows, with the samples that were given, in one piece
+    or several; ``space`` the one in which it is computed, with the samples x there. Without x at
+    hand, the largest distance from the mean has to do.
     """
     xp = namespace_of(radius)
     bad = xp.logical_not(result.converged)
+    if bool(xp.any(bad)):
+        lost = xp.logical_not(xp.isfinite(result.residual + xp.sum(result.variance, axis=-1)))
+        if bool(xp.any(lost)):
+            warnings.warn(_why_lost(manifold, given, lost), FrechetWarning, stacklevel=3)
+            bad = xp.logical_and(bad, xp.logical_not(lost))
     if bool(xp.any(bad)):
         count = int(xp.sum(xp.astype(bad, xp.int32)))
         worst = float(xp.max(xp.where(bad, result.residual, 0.0)))
         warnings.warn(
             f"the Fréchet mean on {manifold!r} did not converge in {limit} iterations "
             f"({count} of {math.prod(bad.shape)} channels, largest residual {worst:.2e}): "
-            "raise max_iter or tol, check the data for NaN and for points off the manifold",
+            "raise max_iter or tol",
             FrechetWarning,
             stacklevel=3,
         )
@@ -59,6 +73,29 @@ def warn(
                 FrechetWarning,
                 stacklevel=3,
             )
+
+
+def _why_lost(manifold: GyroSpace, given: Iterable[Array], lost: Array) -> str:
+    """Say what keeps channels from a mean, and name the samples of the first one."""
+    is_lost = backend_of(lost).to_numpy(lost)
+    on = np.concatenate([backend_of(x).to_numpy(manifold.contains(x)) for x in given])
+    off = ~on & is_lost
+    channel = np.argwhere(off.any(axis=0) if off.any() else is_lost)[0].tolist()
+    where = f" in {is_lost.sum()} of {is_lost.size} channels" if is_lost.size > 1 else ""
+    of = f" of channel {channel[0] if len(channel) == 1 else tuple(channel)}" if channel else ""
+    bad = np.flatnonzero(off[:, *channel])
+    if len(bad):
+        why = (
+            f"{len(bad)} of {len(on)} samples{of} are not on the manifold, the first at index "
+            f"{bad[0]}, so the mean is NaN; drop such samples, or move them onto the manifold with "
+            "manifold.project (NaN stays NaN)"
+        )
+    else:
+        why = (
+            f"some distances between the samples{of} are not finite: they overflow, or samples are "
+            "opposite to each other; start elsewhere, with init"
+        )
+    return f"the Fréchet mean on {manifold!r} did not converge{where}: {why}"
 
 
 def _leaves(
