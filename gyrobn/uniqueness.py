@@ -35,17 +35,16 @@ def warn(
     xp = namespace_of(radius)
     bad = xp.logical_not(result.converged)
     if bool(xp.any(bad)):
-        lost = xp.logical_not(xp.isfinite(result.residual + xp.sum(result.variance, axis=-1)))
-        if bool(xp.any(lost)):
-            warnings.warn(_why_lost(manifold, given, lost), FrechetWarning, stacklevel=3)
-            bad = xp.logical_and(bad, xp.logical_not(lost))
-    if bool(xp.any(bad)):
-        count = int(xp.sum(xp.astype(bad, xp.int32)))
         worst = float(xp.max(xp.where(bad, result.residual, 0.0)))
+        lost = not math.isfinite(float(xp.sum(xp.where(bad[..., None], result.variance, 0.0))))
+        count = int(xp.sum(xp.astype(bad, xp.int32)))
+        often = "" if lost else f" in {limit} iterations"
+        advice = "some distances are not finite: they overflow, or samples are opposite to each "
+        advice = f"{advice}other; start elsewhere, with init" if lost else "raise max_iter or tol"
         warnings.warn(
-            f"the Fréchet mean on {manifold!r} did not converge in {limit} iterations "
+            f"the Fréchet mean on {manifold!r} did not converge{often} "
             f"({count} of {math.prod(bad.shape)} channels, largest residual {worst:.2e}): "
-            "raise max_iter or tol",
+            f"{_off(manifold, given, bad) or advice}",
             FrechetWarning,
             stacklevel=3,
         )
@@ -75,27 +74,19 @@ def warn(
             )
 
 
-def _why_lost(manifold: GyroSpace, given: Iterable[Array], lost: Array) -> str:
-    """Say what keeps channels from a mean, and name the samples of the first one."""
-    is_lost = backend_of(lost).to_numpy(lost)
+def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array) -> str:
+    """Name the samples off the manifold in the first of the bad channels that has some."""
     on = np.concatenate([backend_of(x).to_numpy(manifold.contains(x)) for x in given])
-    off = ~on & is_lost
-    channel = np.argwhere(off.any(axis=0) if off.any() else is_lost)[0].tolist()
-    where = f" in {is_lost.sum()} of {is_lost.size} channels" if is_lost.size > 1 else ""
+    off = ~on & backend_of(bad).to_numpy(bad)
+    if not off.any():
+        return ""
+    channel = np.argwhere(off.any(axis=0))[0].tolist()
+    rows = np.flatnonzero(off[:, *channel])
     of = f" of channel {channel[0] if len(channel) == 1 else tuple(channel)}" if channel else ""
-    bad = np.flatnonzero(off[:, *channel])
-    if len(bad):
-        why = (
-            f"{len(bad)} of {len(on)} samples{of} are not on the manifold, the first at index "
-            f"{bad[0]}, so the mean is NaN; drop such samples, or move them onto the manifold with "
-            "manifold.project (NaN stays NaN)"
-        )
-    else:
-        why = (
-            f"some distances between the samples{of} are not finite: they overflow, or samples are "
-            "opposite to each other; start elsewhere, with init"
-        )
-    return f"the Fréchet mean on {manifold!r} did not converge{where}: {why}"
+    return (
+        f"{len(rows)} of {len(on)} samples{of} are not on the manifold, the first at index "
+        f"{rows[0]}; drop them, or move them onto it with manifold.project (NaN stays NaN)"
+    )
 
 
 def _leaves(
