@@ -28,7 +28,8 @@ def check_floating(*arrays: Array, half: bool = False) -> None:
     first = arrays[0]
     for x in arrays:
         if not _is_floating(xp, x.dtype, half):
-            kind = "float32 or float64" if _is_floating(xp, x.dtype, True) else "a real floating dtype"
+            real = _is_floating(xp, x.dtype, half=True)
+            kind = "float32 or float64" if real else "a real floating dtype"
             raise TypeError(
                 f"expected {kind}, got {x.dtype}: convert it first, "
                 "for example with xp.astype(x, xp.float64)"

@@ -8,9 +8,10 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from conftest import per_block
+
 import gyrobn.centred
 import gyrobn.hessian
-from conftest import per_block
 
 COUNT = 6
 """Samples in the batch."""

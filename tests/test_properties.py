@@ -1,4 +1,4 @@
-"""Laws and the theorem on whatever hypothesis thinks of: any geometry, parameter, size and place."""
+"""Laws and the theorem on whatever hypothesis thinks of: any geometry, size and place."""
 
 import numpy as np
 import pytest
