@@ -20,14 +20,20 @@ __all__ = [
 ]
 
 
-def check_floating(*arrays: Array) -> None:
-    """Raise unless ``arrays`` share one real floating dtype and one device."""
+def check_floating(*arrays: Array, half: bool = False) -> None:
+    """Raise unless ``arrays`` share one device and one dtype, float32 or float64.
+
+    Geometry in half precision would have three digits, and LAPACK has none of it. A layer that
+    computes it in float32 allows it by ``half``.
+    """
     xp = namespace_of(*arrays)
     first = arrays[0]
     for x in arrays:
-        if not _is_floating(xp, x.dtype):
+        if not _is_floating(xp, x.dtype, half):
+            real = _is_floating(xp, x.dtype, half=True)
+            kind = "float32 or float64" if real else "a real floating dtype"
             raise TypeError(
-                f"expected a real floating dtype, got {x.dtype}: convert it first, "
+                f"expected {kind}, got {x.dtype}: convert it first, "
                 "for example with xp.astype(x, xp.float64)"
             )
         if x.dtype != first.dtype:
@@ -50,13 +56,14 @@ def scalars_like(values: Any, x: Array) -> Any:
     return namespace_of(x, values).astype(values, x.dtype, copy=False)
 
 
-_floating: dict[tuple[str, Any], bool] = {}
+_floating: dict[tuple[str, Any, bool], bool] = {}
 
 
-def _is_floating(xp: Any, dtype: Any) -> bool:
-    key = xp.__name__, dtype
+def _is_floating(xp: Any, dtype: Any, half: bool) -> bool:
+    key = xp.__name__, dtype, half
     if key not in _floating:  # asking takes longer than most operations
-        _floating[key] = bool(xp.isdtype(dtype, "real floating"))
+        kinds = "real floating" if half else (xp.float32, xp.float64)
+        _floating[key] = bool(xp.isdtype(dtype, kinds))
     return _floating[key]
 
 

@@ -103,7 +103,7 @@ def _streamed(
     """Find the mean of samples that are read a chunk at a time; it is a constant."""
     constant = manifold.detached()
     result, radius = search(constant, chunks, weights, tol, max_iter, init)
-    warn(manifold, constant.inside, None, result, radius, max_iter)
+    warn(manifold, constant.inside, chunks, None, result, radius, max_iter)
     return _seen_outside(manifold, result)
 
 
@@ -143,7 +143,8 @@ def locate(
     else:
         result, radius, seen = _search(constant, *frozen, tol, max_iter, start, steps)
         if not shim.hides_values(result.mean) and steps is None:
-            warn(manifold, constant, frozen, result, radius, max_iter)
+            given = (shim.stop_gradient(x),)
+            warn(manifold, constant, given, frozen, result, radius, max_iter)
         mean = _onto(space, constant, result.mean)
         view = space.centred(mean, y, seen)
         if slopes:

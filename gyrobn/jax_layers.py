@@ -73,7 +73,7 @@ def forward(
     training: bool,
 ) -> tuple[Array, Stats]:
     """Return :func:`gyrobn.layers.forward` in one dtype; the new statistics keep theirs."""
-    check_floating(x)
+    check_floating(x, half=True)
     arrays = [a for a in learnt if a is not None]
     # Half precision would leave the geometry three digits.
     dtype = jnp.promote_types(jnp.result_type(x, *arrays, *stats), jnp.float32)

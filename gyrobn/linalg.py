@@ -35,6 +35,7 @@ __all__ = [
     "matmul",
     "pack",
     "polar",
+    "solve",
     "svd",
     "symmetric",
     "symmetric_functions",
@@ -275,8 +276,8 @@ def finite_or_identity(A: Array) -> tuple[Array, Array]:
 def eigh(A: Array) -> tuple[Array, Array]:
     """Return eigenvalues and eigenvectors, NaN for a matrix that has one: LAPACK would raise."""
     xp = namespace_of(A)
-    A, finite = finite_or_identity(A)
-    values, U = xp.linalg.eigh(symmetric(A))
+    A, finite = finite_or_identity(symmetric(A))
+    values, U = xp.linalg.eigh(A)
     return xp.where(finite[..., 0], values, xp.nan), U
 
 
@@ -297,11 +298,13 @@ def differential(f: Spectral, A: Array, dA: Array, inverse: bool = False) -> Arr
 
 
 def cholesky(P: Array) -> Array:
-    """Return the Cholesky factor, NaN for a matrix that has one.
+    """Return the Cholesky factor of the symmetric part, NaN for a matrix that has one.
 
     NumPy and torch raise for the whole batch if one matrix is not positive definite: say which.
+    They would look at the lower triangle only, and not see a NaN above it.
     """
     xp = namespace_of(P)
+    P = symmetric(P)
     try:
         return xp.linalg.cholesky(P)
     except (np.linalg.LinAlgError, RuntimeError) as error:
@@ -313,9 +316,24 @@ def cholesky(P: Array) -> Array:
     return xp.where(finite, cholesky(safe), xp.nan)
 
 
+def solve(A: Array, b: Array) -> Array:
+    """Return A⁻¹b for vectors b, NaN where A is singular: LAPACK would raise for the batch."""
+    xp = namespace_of(A, b)
+    try:
+        return xp.linalg.solve(A, b[..., None])[..., 0]
+    except (np.linalg.LinAlgError, RuntimeError):
+        if backend_of(A).hides_values(A):
+            raise
+        singular = xp.linalg.slogdet(A)[0] == 0
+        if not bool(xp.any(singular)):
+            raise
+    safe = xp.where(singular[..., None, None], eye(A), A)
+    return xp.where(singular[..., None], xp.nan, solve(safe, b))
+
+
 def _not_definite(P: Array) -> str:
     xp, shim = namespace_of(P), backend_of(P)
-    values = shim.to_numpy(xp.linalg.eigvalsh(symmetric(shim.stop_gradient(P))))
+    values = shim.to_numpy(xp.linalg.eigvalsh(shim.stop_gradient(P)))
     ratio = values[..., 0] / values[..., -1]
     bad = (values[..., -1] <= 0) | (ratio <= P.shape[-1] * np.finfo(values.dtype).eps)
     first = int(np.argmax(bad)) if bad.any() else int(np.argmin(ratio))

@@ -6,7 +6,8 @@ r"""The gyro-Newton loop that finds the mean of samples on every geometry.
 with H the mean Hessian of half the squared distance, which has a closed form on a symmetric space.
 A step that lowers neither the variance nor, where that no longer changes, the residual
 :math:`\|g\|`, is taken back and tried again at a quarter of its length, so the loop cannot diverge.
-Channels are solved together; one that is done stops moving.
+Channels are solved together; one that is done stops moving, and one with a sample that is not on
+the manifold never begins to.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -113,7 +114,7 @@ class _State(NamedTuple):
     """Whether the last step was good; otherwise a part of it is tried next."""
     count: Array
     done: Array
-    """Whether the mean has converged; never where a number of steps was asked for."""
+    """Whether the mean has converged, or never will; not where a number of steps was asked for."""
 
 
 def solve(
@@ -147,8 +148,7 @@ def solve(
         return look, safe_sqrt(manifold.by_block(look.g * look.g))
 
     def finished(mean: Array, variance: Array, residual: Array) -> Array:
-        small = xp.all(is_small(manifold, mean, variance, residual, tol), axis=-1)
-        return xp.logical_and(small, xp.all(xp.isfinite(variance), axis=-1))
+        return xp.all(is_small(manifold, mean, variance, residual, tol), axis=-1)
 
     def body(state: tuple[Any, ...]) -> _State:
         now = _State(*state)
@@ -200,6 +200,12 @@ def solve(
 
     look, residual = evaluate(mean)
     always = xp.logical_not(look.far < 0)
+    # a sample that is not on the manifold is NaN from wherever it is seen: no step would help
+    sound = xp.isfinite(xp.sum(residual + look.variance, axis=-1))
+    done = xp.logical_not(always)
+    if steps is None:
+        small = finished(mean, look.variance, residual)
+        done = xp.logical_or(small, xp.logical_not(sound))
     state = _State(
         mean=mean,
         look=look,
@@ -208,13 +214,13 @@ def solve(
         gain=0.0 * look.far,
         taken=always,
         count=xp.astype(always, xp.int32),
-        done=finished(mean, look.variance, residual) if steps is None else xp.logical_not(always),
+        done=done,
     )
     limit = max_iter - 1 if steps is None else steps
     loop = backend_of(mean).while_loop
     state = _State(*loop(lambda s: xp.logical_not(xp.all(_State(*s).done)), body, state, limit))
     seen, _, variance, far = state.look
-    converged = state.done
+    converged = xp.logical_and(state.done, sound)
     if steps is not None:
         converged = xp.all(is_small(manifold, state.mean, variance, state.residual, tol), axis=-1)
     residual = safe_sqrt(xp.sum(state.residual * state.residual, axis=-1))

@@ -2,10 +2,12 @@
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gyrobn.backends import Array, namespace_of
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
 
 __all__ = ["FrechetWarning", "enclosing_radius", "warn"]
@@ -18,25 +20,31 @@ class FrechetWarning(UserWarning):
 def warn(
     manifold: GyroSpace,
     space: GyroSpace,
+    given: Iterable[Array],
     weighted: tuple[Array, Array] | None,
     result: Any,
     radius: Array,
     limit: int,
 ) -> None:
-    """Say that the mean did not converge, or that there may be more than one.
+    """Say that there is no mean, that it did not converge, or that there may be more than one.
 
-    ``manifold`` is the geometry that the user knows, ``space`` the one in which it is computed.
-    Without samples and their weights at hand, the largest distance from the mean has to do.
+    ``manifold`` is the geometry that the user knows, with the samples that were given, in one piece
+    or several; ``space`` the one in which it is computed, with the samples and their weights there.
+    Without those at hand, the largest distance from the mean has to do.
     """
     xp = namespace_of(radius)
     bad = xp.logical_not(result.converged)
     if bool(xp.any(bad)):
-        count = int(xp.sum(xp.astype(bad, xp.int32)))
         worst = float(xp.max(xp.where(bad, result.residual, 0.0)))
+        lost = not math.isfinite(float(xp.sum(xp.where(bad[..., None], result.variance, 0.0))))
+        count = int(xp.sum(xp.astype(bad, xp.int32)))
+        often = "" if lost else f" in {limit} iterations"
+        advice = "some distances are not finite: they overflow, or samples are opposite to each "
+        advice = f"{advice}other; start elsewhere, with init" if lost else "raise max_iter or tol"
         warnings.warn(
-            f"the Fréchet mean on {manifold!r} did not converge in {limit} iterations "
+            f"the Fréchet mean on {manifold!r} did not converge{often} "
             f"({count} of {math.prod(bad.shape)} channels, largest residual {worst:.2e}): "
-            "raise max_iter or tol, check the data for NaN and for points off the manifold",
+            f"{_off(manifold, given, bad) or advice}",
             FrechetWarning,
             stacklevel=3,
         )
@@ -67,6 +75,21 @@ def warn(
                 FrechetWarning,
                 stacklevel=3,
             )
+
+
+def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array) -> str:
+    """Name the samples off the manifold in the first of the bad channels that has some."""
+    on = np.concatenate([backend_of(x).to_numpy(manifold.contains(x)) for x in given])
+    off = ~on & backend_of(bad).to_numpy(bad)
+    if not off.any():
+        return ""
+    channel = np.argwhere(off.any(axis=0))[0].tolist()
+    rows = np.flatnonzero(off[:, *channel])
+    of = f" of channel {channel[0] if len(channel) == 1 else tuple(channel)}" if channel else ""
+    return (
+        f"{len(rows)} of {len(on)} samples{of} are not on the manifold, the first at index "
+        f"{rows[0]}; drop them, or move them onto it with manifold.project (NaN stays NaN)"
+    )
 
 
 def _leaves(

@@ -1,11 +1,26 @@
 """Matrices that are no points, through the estimator: what is said, and what becomes of them."""
 
+import inspect
+import re
+import warnings
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
 from conftest import Library, host
+from operations import COUNT, call, operations, values
 
-from gyrobn import SPD, Correlation, Grassmannian, GyroBN, SpecialOrthogonal, batch_stats
+from gyrobn import (
+    SPD,
+    Correlation,
+    FrechetWarning,
+    Grassmannian,
+    GyroBN,
+    SpecialOrthogonal,
+    batch_stats,
+    frechet,
+)
 from gyrobn.manifolds.correlation import CHARTS, covariance_to_correlation
 from gyrobn.manifolds.spd import METRICS
 
@@ -184,6 +199,117 @@ class TestEveryGeometry:
         GyroBN(M).fit(close)
         with pytest.raises(ValueError, match="of 6 samples, the first at index 0"):
             GyroBN(M).fit(far)
+
+
+def entry_is(value):
+    """One entry above the diagonal: a Cholesky factor is not made of it."""
+
+    def change(A):
+        A[0, 1] = value
+        return A
+
+    return change
+
+
+def signs(A):
+    """Return a singular matrix, as its pattern of signs says, with ones on the diagonal."""
+    s = np.where(np.arange(len(A)) % 2, -1.0, 1.0)
+    return np.outer(s, s)[:, : A.shape[1]]
+
+
+BAD = {
+    "indefinite": lambda A: np.where(np.eye(*A.shape) > 0, 1.0, -0.9),
+    "negative": lambda A: -A,
+    "singular": lambda A: np.ones_like(A),
+    "of signs": signs,
+    "zero": lambda A: 0 * A,
+    "NaN": entry_is(np.nan),
+    "inf": entry_is(np.inf),
+    "huge": lambda A: A * (0.9 * np.finfo(A.dtype).max / abs(A).max()),
+}
+OF_THE_BATCH = {
+    *("batch_stats", "centred", "frechet", "frechet_mean", "frechet_variance", "normalize_batch"),
+    *("start", "hessian"),
+}
+"""Operations in which samples meet."""
+LENGTHS = ("norm", "dist", "to_normal", "relative_normal")
+
+
+def attempt(function, *arguments):
+    """Return what a ValueError says, and the result if there is none."""
+    try:
+        with np.errstate(all="ignore"):
+            return "", function(*arguments)
+    except ValueError as error:
+        return str(error), None
+
+
+good_values = cache(lambda M, lib: values(M, lib.like))
+good_results = cache(lambda M, lib, name, f: call(M, name, f, good_values(M, lib)))
+
+
+KINDS = [(LIBRARIES[0], kind) for kind in BAD]
+KINDS += [(LIBRARIES[1], kind) for kind in ("indefinite", "of signs", "NaN")]
+
+
+@geometries
+@pytest.mark.parametrize(("few", "kind"), KINDS, ids=lambda p: getattr(p, "name", p))
+@wide
+class TestOneBadMatrixInEveryOperation:
+    @staticmethod
+    def spoilt(M, kind, lib, role):
+        """Arguments of which one is spoilt, at index 4."""
+        given = good_values(M, lib)
+        X = host(given[role]).astype(lib.dtype)
+        with np.errstate(all="ignore"):
+            X[4] = BAD[kind](X[4])
+        return given | dict.fromkeys((role, "covariance") if role == "x" else (role,), lib.array(X))
+
+    @pytest.mark.parametrize("role", ["x", "y"])
+    def test_it_is_nan_or_named(self, M, kind, role, few: Library):
+        """NaN, or an error that names the sample; never LAPACK's error, nor a change of others."""
+        given = self.spoilt(M, kind, few, role)
+        good = [k for k in range(COUNT) if k != 4]
+        for name, function in operations(M):
+            if role == "y" and "y" not in inspect.signature(function).parameters:
+                continue
+            said, found = attempt(call, M, name, function, given)
+            assert not said or re.search(r"(matrix|sample) 4\b", said), name
+            if not said and name not in OF_THE_BATCH:
+                for a, b in zip(found, good_results(M, few, name, function), strict=True):
+                    if tuple(a.shape[:1]) == (COUNT,):
+                        a, b = host(a)[good], host(b)[good]
+                        np.testing.assert_allclose(a, b, rtol=0, atol=1e3 * few.eps, err_msg=name)
+
+    def test_no_length_is_wrong(self, M, kind, few: Library):
+        """An indefinite matrix has no distance from others, nor has one with NaN."""
+        definite = isinstance(M, (SPD, Correlation)) and kind in ("indefinite", "negative")
+        if not definite and kind not in ("NaN", "inf"):
+            return
+        for role in ("x", "y"):
+            given = self.spoilt(M, kind, few, role)
+            for name in LENGTHS if role == "x" else LENGTHS[1::2]:
+                said, found = attempt(call, M, name, getattr(M, name), given)
+                assert said or not np.isfinite(host(found[0])[4]).all(), name
+
+    def test_the_mean(self, M, kind, few: Library):
+        """A channel without a mean stops at once, says why, and does not touch the others."""
+        X, good = (host(self.spoilt(M, kind, few, "x")[name]) for name in ("x", "y"))
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", FrechetWarning)
+            said, found = attempt(frechet, M, few.array(np.stack([good, X], axis=1)))
+        if said:
+            assert "matrix 9 of the batch is not positive definite" in said
+            return
+        assert host(found.converged)[0]
+        if host(found.converged)[1]:  # it has lengths, wrong ones: only GyroBN looks at the points
+            assert not isinstance(M, (SPD, Correlation)) or kind in ("singular", "huge")
+            return
+        expected = "1 of 6 samples of channel 1 are not on the manifold, the first at index 4; drop"
+        assert expected in str(warned[0].message)
+        if not np.isfinite(host(found.residual)[1]):
+            assert host(found.iterations)[1] == 1
+            assert np.isnan(host(found.mean)[1]).any()
 
 
 class TestShapes:

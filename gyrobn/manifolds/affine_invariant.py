@@ -435,8 +435,8 @@ def _definiteness(x: Array) -> tuple[Array, Array, Array]:
     counts as the identity.
     """
     xp = namespace_of(x)
-    A, _ = finite_or_identity(backend_of(x).stop_gradient(x))
-    values = xp.linalg.eigvalsh(symmetric(A))
+    A, _ = finite_or_identity(symmetric(backend_of(x).stop_gradient(x)))
+    values = xp.linalg.eigvalsh(A)
     low, high = values[..., 0], values[..., -1]
     bad = low <= x.shape[-1] * xp.finfo(x.dtype).eps * high
     return low, xp.where(high > 0, high, -low), bad
@@ -451,7 +451,7 @@ def violation(x: Array) -> Array:
     asymmetry = xp.max(xp.abs(x - transpose(x)), axis=(-2, -1)) / some
     missing = 2.0 * xp.finfo(x.dtype).eps ** 0.5 + xp.abs(low) / some
     found = xp.maximum(asymmetry, xp.where(bad, missing, 0.0))
-    return xp.where(xp.isfinite(size), found, xp.inf)
+    return xp.where(xp.isfinite(2.0 * size), found, xp.inf)  # x + xᵀ must not overflow
 
 
 def _floor_quotient(x: Array, y: Array, t: Array) -> Array:

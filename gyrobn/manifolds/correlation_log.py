@@ -12,6 +12,7 @@ from gyrobn.linalg import (
     from_triangle,
     matmul,
     pack,
+    solve,
     symmetric,
     symmetric_functions,
     to_triangle,
@@ -56,7 +57,7 @@ class OffLog(Chart):
         dS = from_triangle(dy, C.shape[-1], diagonal=False, weight=ROOT2, mirror=1.0)
         dC = congruence(U, congruence(transpose(U), dS) * quotients)
         J = _diagonal_jacobian(U, quotients)
-        dD = -_solve(J, xp.linalg.diagonal(dC))
+        dD = -solve(J, xp.linalg.diagonal(dC))
         inner = congruence(transpose(U), dS + _diagonal(dD)) * quotients
         return with_diagonal(congruence(U, inner), 0.0)
 
@@ -74,7 +75,7 @@ def _log_diagonal(S: Array) -> Array:
     (d,) = shim.opaque("log diagonal", _search_log_diagonal, fixed)
     _, J = _diagonal_of_exp(fixed, d)
     (E,) = symmetric_functions(S + _diagonal(d), EXP)
-    return d + _solve(J, 1.0 - xp.linalg.diagonal(E))
+    return d + solve(J, 1.0 - xp.linalg.diagonal(E))
 
 
 def _search_log_diagonal(S: Array) -> tuple[Array, ...]:
@@ -84,7 +85,7 @@ def _search_log_diagonal(S: Array) -> tuple[Array, ...]:
     def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
         d, done = state
         entries, J = _diagonal_of_exp(S, d)
-        p = _solve(J, 1.0 - entries)
+        p = solve(J, 1.0 - entries)
         size = xp.max(xp.abs(p), axis=-1)
         some = xp.where(size > 0, size, 1.0)
         damping = xp.where(size > 0, xp.log1p(some) / some, 1.0)
@@ -142,7 +143,7 @@ class LogScaled(Chart):
         xp = namespace_of(C, dC)
         x = _unit_row_sums(C)
         M, dM = (x[..., :, None] * A * x[..., None, :] for A in (C, symmetric(dC)))
-        u = -_solve(M + eye(M), xp.sum(dM, axis=-1))  # the relative change of Δ
+        u = -solve(M + eye(M), xp.sum(dM, axis=-1))  # the relative change of Δ
         dM = dM + u[..., :, None] * M + u[..., None, :] * M
         return pack(differential(LOG, _restrict(M), congruence(transpose(_helmert(C)), dM)))
 
@@ -170,8 +171,11 @@ def _unit_row_sums(C: Array) -> Array:
     known, finite = finite_or_identity(shim.stop_gradient(C))
     (x,) = shim.opaque("unit row sums", _search_unit_row_sums, known)
     H = x[..., :, None] * known * x[..., None, :] + eye(known)
-    x = x * (1.0 + _solve(H, 1.0 - x * matmul(C, x[..., None])[..., 0]))
-    return xp.where(finite[..., 0], x, xp.nan)
+    rest = 1.0 - x * matmul(C, x[..., None])[..., 0]
+    # where C is not positive definite there may be no such x, and the search ends anywhere
+    found = xp.max(xp.abs(shim.stop_gradient(rest)), axis=-1, keepdims=True) < 0.5
+    x = x * (1.0 + solve(H, rest))
+    return xp.where(xp.logical_and(finite[..., 0], found), x, xp.nan)
 
 
 def _search_unit_row_sums(C: Array) -> tuple[Array, ...]:
@@ -181,7 +185,7 @@ def _search_unit_row_sums(C: Array) -> tuple[Array, ...]:
     def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
         x, done = state
         M = x[..., :, None] * C * x[..., None, :]
-        q = _solve(M + eye(M), 1.0 - xp.sum(M, axis=-1))  # the step, relative to x
+        q = solve(M + eye(M), 1.0 - xp.sum(M, axis=-1))  # the step, relative to x
         turn = matmul(M, q[..., None])[..., 0]
         bend, slope = xp.clip(dot(q, turn), min=0.0), xp.sum(turn, axis=-1)
         decrement = xp.sqrt(dot(q, q) + bend)
@@ -245,8 +249,3 @@ def _pairs(values: Array) -> tuple[Array, Array]:
 
 def _log_quotients(values: Array) -> Array:
     return LOG.quotient(*_pairs(values), None)
-
-
-def _solve(A: Array, b: Array) -> Array:
-    """Return A⁻¹b for vectors b."""
-    return namespace_of(A, b).linalg.solve(A, b[..., None])[..., 0]

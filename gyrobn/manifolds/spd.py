@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
-from gyrobn.arrays import check_size
+from gyrobn.arrays import check_floating, check_size
 from gyrobn.backends import Array, namespace_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.linalg import (
@@ -140,6 +140,7 @@ class SPD(Pullback):
 
     def to_inside(self, x: Array) -> Array:
         r"""Carry points by :math:`P^\theta`, :math:`\log P` or :math:`\psi(P^\theta)/\theta`."""
+        self._namespace(x)
         if self.metric == "log_euclidean":
             return pack(logarithm(x))
         y = self._power(x, self.theta)
@@ -152,6 +153,7 @@ class SPD(Pullback):
 
     def from_inside(self, x: Array) -> Array:
         """Carry points back."""
+        check_floating(x)
         if self.metric == "log_euclidean":
             return symmetric_functions(unpack(x, self.n), EXP)[0]
         if self.metric == "log_cholesky":

@@ -1,0 +1,113 @@
+"""Every public operation of a geometry and every public function, with arguments to call it by.
+
+The operations are found by introspection and called by the names of their parameters: a new one
+is tested without being listed, and one with a parameter that has no value here fails.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from conftest import per_block
+
+import gyrobn.centred
+import gyrobn.hessian
+
+COUNT = 6
+"""Samples in the batch."""
+
+NO_ARRAYS = {"examples", "for_shape", "detached", "learnable", "with_learnable", "random"}
+"""Methods that take no array of the user's to compute with."""
+
+OPTIONS = {"seen", "axis", "axes", "tol", "max_iter", "steps", "mean_gradient", "eps", "clamp"}
+"""Parameters that stay at their default."""
+
+
+def operations(M: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the name and the function of everything public that computes on M."""
+    for name in sorted(dir(M)):
+        if not name.startswith("_") and name not in NO_ARRAYS and callable(getattr(M, name)):
+            yield name, getattr(M, name)
+    for name in gyrobn.__all__:
+        function = getattr(gyrobn, name)
+        if inspect.isfunction(function) and _applies(name, M):
+            yield name, function
+
+
+def _applies(name: str, M: Any) -> bool:
+    if name == "convert":
+        return hasattr(M, "curvature")
+    return name != "covariance_to_correlation" or isinstance(M, gyrobn.Correlation)
+
+
+def values(M: Any, like: Any) -> dict[str, Any]:
+    """Return a value for every parameter, points around the identity."""
+    x, y, z = (M.random(COUNT, rng=seed, like=like, spread=0.5) for seed in (1, 2, 3))
+    c, v, u = M.to_normal(y), M.log(x, y), M.log(x, z)
+    t = per_block(M, 0.1 * c[:, 0] * c[:, 0] + 0.7)
+    first = gyrobn.Stats(x[0, ...], t[0, ...])
+    second = gyrobn.Stats(y[0, ...], t[1, ...])
+    w = 0.0 * c[:, 0] + 1.0 / COUNT
+    return {
+        "manifold": M,
+        "source": M,
+        "target": M,
+        "x": x,
+        "y": y,
+        "z": z,
+        "c": c,
+        "v": v,
+        "u": u,
+        "t": t,
+        "factor": t,
+        "squares": c * c,
+        "weights": w,
+        "mean": z[0, ...],
+        "init": z[0, ...],
+        "bias": y[0, ...],
+        "like": x,
+        "points": (x, y),
+        "parts": tuple(part for _, part in M.parts(x)),
+        "tangents": (u, v),
+        "covariance": x,
+        "stats": first,
+        "first": first,
+        "second": second,
+        "running": first,
+        "batch": second,
+        "rate": 0.3,
+        "scale": t[0, ...],
+    }
+
+
+def call(M: Any, name: str, function: Callable[..., Any], given: dict[str, Any]) -> list[Any]:
+    """Call an operation with the values of its parameters, and return the arrays it gives."""
+    if name == "from_inside":
+        given = given | {"x": M.to_inside(given["x"])}
+    if name == "tangent_from_inside":
+        given = given | {"v": M.tangent_to_inside(given["x"], given["v"])}
+    arguments: list[Any] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in OPTIONS or parameter.kind is parameter.VAR_KEYWORD:
+            arguments += [] if parameter.default is parameter.empty else [parameter.default]
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            arguments += given[parameter.name]
+        else:
+            arguments.append(given[parameter.name])
+    return list(_arrays(function(*arguments), given))
+
+
+def _arrays(result: Any, given: dict[str, Any]) -> Iterator[Any]:
+    """Yield the arrays of a result; what is computed when it is asked for is asked for."""
+    if isinstance(result, (tuple, list)):
+        for part in result:
+            yield from _arrays(part, given)
+    elif isinstance(result, gyrobn.centred.Centred):
+        weights, factor = given["weights"], given["factor"]
+        yield from (*result.seen, result.gradient(weights), result.variance(weights))
+        yield result.standardize(factor, None)
+    elif isinstance(result, gyrobn.hessian.Hessian):
+        yield result.solve(given["c"][0, ...], 1e-2)
+        yield result.last_step(given["c"][0, ...])
+    elif not isinstance(result, gyrobn.GyroSpace):
+        yield result
