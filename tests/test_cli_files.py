@@ -344,7 +344,7 @@ def test_plot_before_and_after(tmp_path, monkeypatch):
 
 def test_backends():
     values = report("backends")
-    assert {"numpy", "torch", "jax", "cupy", "array-api-strict", "dask"} == set(values["libraries"])
+    assert {"numpy", "torch", "jax", "cupy", "array-api-strict"} == set(values["libraries"])
     numpy = values["libraries"]["numpy"]
     assert numpy["version"] == np.__version__
     assert numpy["devices"] == ["cpu"]
@@ -366,13 +366,13 @@ def test_backends_without_a_library_and_with_a_broken_one(monkeypatch, capsys):
 
     monkeypatch.setitem(sys.modules, "nothing_there", None)
     monkeypatch.setitem(sys.modules, "broken", ModuleType("broken"))
-    libraries = {"numpy": "array_api_compat.numpy", "cupy": "nothing_there", "dask": "broken"}
+    libraries = {"numpy": "array_api_compat.numpy", "cupy": "nothing_there", "torch": "broken"}
     monkeypatch.setattr(backends, "LIBRARIES", libraries)
     call("backends", "--check")
     text = capsys.readouterr().out
     lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
     assert "not installed" in lines["cupy"]
-    assert "cannot be used: AttributeError" in lines["dask"]
+    assert "cannot be used: AttributeError" in lines["torch"]
     # of the table at the end: one library, and an error of the mean for each geometry
     assert 0 <= float(lines["correlation"].split()[-1]) < 1e-12
 

@@ -27,7 +27,6 @@ LIBRARIES = {
     "jax": "jax.numpy",
     "cupy": "array_api_compat.cupy",
     "array-api-strict": "array_api_strict",
-    "dask": "array_api_compat.dask.array",
 }
 """Array libraries, each with its namespace of the Array API standard."""
 
