@@ -1,4 +1,4 @@
-"""A Dask array is refused wherever it is given, by an error that says what to do; and that works."""
+"""Dask arrays are refused wherever they are given, by an error that says what to do."""
 
 import dask.array as da
 import equinox

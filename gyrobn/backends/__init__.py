@@ -31,10 +31,10 @@ Array = Any
 """An array of any library that follows the standard (there is no common static type yet)."""
 
 DASK = (
-    "gyrobn does not compute with Dask arrays. Give X.compute(), an array; or, if memory does not hold "
-    "X, stream its blocks: give Chunks(lambda: (block.compute() for block in X.blocks.ravel())) to "
-    "GyroBN.fit and GyroBN.transform_chunks, or each block.compute() to GyroBN.partial_fit. A block "
-    "must hold whole samples: see X.rechunk"
+    "gyrobn does not compute with Dask arrays. Give X.compute(), an array; or, if memory does not "
+    "hold X, stream its blocks: give Chunks(lambda: (block.compute() for block in "
+    "X.blocks.ravel())) to GyroBN.fit and GyroBN.transform_chunks, or each block.compute() to "
+    "GyroBN.partial_fit. A block must hold whole samples: see X.rechunk"
 )
 """What a Dask array gets, wherever it is given."""
 

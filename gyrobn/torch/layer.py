@@ -337,7 +337,7 @@ def _place(bn: Any, model: "Model", device: Any, dtype: torch.dtype | None) -> d
     return {"device": device, "dtype": dtype or getattr(torch, model.mean.dtype.name)}
 
 
-def _no_autocast(x: Tensor, *others: Tensor) -> Any:
+def _no_autocast(x: Any, *others: Any) -> Any:
     """Return a context without autocast on the device of x, if all of these are tensors."""
     for value in (x, *others):
         if not isinstance(value, Tensor):
