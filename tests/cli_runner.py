@@ -23,7 +23,8 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 def environment():
     variables = {**os.environ, "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
-    variables.pop("DISPLAY", None)
+    for name in ("DISPLAY", "PYTHONUNBUFFERED"):
+        variables.pop(name, None)
     return variables
 
 
