@@ -428,6 +428,40 @@ def test_a_model_is_not_saved_before_the_samples_are_written(tmp_path, monkeypat
     assert names(tmp_path) == ["x.npy"]
 
 
+@pytest.mark.parametrize(
+    ("line", "moved"),
+    [
+        ("normalize x.npy y.npy --manifold poincare_ball", 6),
+        ("normalize x.npy y.npy --manifold poincare_ball --domains d.npy", 6),
+        ("normalize x.npy y.npy --model m", 6),
+        ("transform x.npy y.npy --model m", 6),
+        ("transform x.npy y.npy --model d --domains d.npy --unseen refit", 6),
+        ("inverse x.npy y.npy --model m", 6),
+        ("plot x.npy y.png --manifold poincare_ball", 6),
+        ("plot x.npy y.png --manifold poincare_ball --after x.npy", 12),
+    ],
+)
+def test_the_report_tells_how_many_were_projected(tmp_path, monkeypatch, capsys, line, moved):
+    """However often the chunks are read, and none where that is not asked for."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gyrobn.chunks.BYTES", 16 * 2 * 10)  # ten samples of two channels
+    x = np.stack([X, X], axis=1)
+    x[[3, 4, 17], :] = 2.0
+    np.save("x.npy", x)
+    domains = np.arange(len(x)) % 3
+    np.save("d.npy", domains)
+    good = np.stack([X, X], axis=1)
+    GyroBN("poincare_ball").fit(good).save("m")
+    GyroBN("poincare_ball").fit(good[domains > 0], domains=domains[domains > 0]).save("d")
+    call(*line.split(), "--on-invalid", "project", "--json")
+    assert json.loads(capsys.readouterr().out)["projected"] == moved
+    call(*line.split(), "--on-invalid", "project")
+    assert f"  projected           {moved} " in capsys.readouterr().out
+    np.save("x.npy", good)
+    call(*line.split(), "--json")
+    assert "projected" not in json.loads(capsys.readouterr().out)
+
+
 @pytest.mark.parametrize("command", ["transform", "inverse"])
 def test_projection_with_a_model(tmp_path, command):
     x = 0.9 * X
