@@ -320,12 +320,34 @@ def test_plot_what_has_no_surface(tmp_path, capsys, monkeypatch):
     np.testing.assert_array_equal(options["labels"], labels[rows])
 
 
+def test_plot_colours_a_surface_by_domain(tmp_path, monkeypatch):
+    from gyrobn.cli import picture
+
+    drawn = []
+    save = picture.save_figure
+    monkeypatch.setattr(
+        picture, "save_figure", lambda f, *a, **k: drawn.append(f) or save(f, *a, **k)
+    )
+    monkeypatch.setattr("gyrobn.cli.picture.MOST", 15)
+    np.save(tmp_path / "x.npy", X)
+    (tmp_path / "d.txt").write_text("\n".join(np.resize(["Ada", "Bo"], len(X))))
+    paths = tmp_path / "x.npy", tmp_path / "x.png", "--domains", tmp_path / "d.txt"
+    call("plot", *paths, "--manifold", "poincare_ball")
+    (figure,) = drawn
+    (legend,) = figure.legends
+    entries = zip(legend.legend_handles, legend.get_texts(), strict=True)
+    colours = {text.get_text(): handle for handle, text in entries}
+    assert not np.array_equal(colours["Ada"].get_facecolor(), colours["Bo"].get_facecolor())
+
+
 def test_plot_before_and_after(tmp_path, monkeypatch):
     from gyrobn.cli import picture
 
     drawn = []
     surface = picture.plot_normalization
-    monkeypatch.setattr(picture, "plot_normalization", lambda *a: drawn.append(a) or surface(*a))
+    monkeypatch.setattr(
+        picture, "plot_normalization", lambda *a, **k: drawn.append(a) or surface(*a, **k)
+    )
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "y.npy", 0.5 * X)
     paths = tmp_path / "x.npy", tmp_path / "x.png", "--after", tmp_path / "y.npy"
@@ -493,7 +515,9 @@ def test_plot_before_and_after_with_bias_and_projection(tmp_path, monkeypatch):
 
     drawn = []
     surface = picture.plot_normalization
-    monkeypatch.setattr(picture, "plot_normalization", lambda *a: drawn.append(a) or surface(*a))
+    monkeypatch.setattr(
+        picture, "plot_normalization", lambda *a, **k: drawn.append(a) or surface(*a, **k)
+    )
     x, bias = X.copy(), np.asarray([0.0, 0.5])
     x[3] = [2.0, 0.0]
     for name, array in (("x", x), ("y", 0.5 * x), ("b", bias)):

@@ -56,7 +56,7 @@ def plot(options: Namespace, console: Console) -> None:
             y = on_manifold(manifold, y, str(options.after), project, first=rows)
     x, y, bias = _channel(manifold, options.channel, x, y, bias)
     if can_plot(manifold):
-        kind, figure = "surface", plot_normalization(manifold, x, y, bias).figure
+        kind, figure = "surface", plot_normalization(manifold, x, y, bias, labels=own).figure
     else:
         kind, figure = "tangent", plot_tangent(manifold, x, y, bias, labels=own)[0].figure
     save_figure(figure, options.figure, dpi=150)
