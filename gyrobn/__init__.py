@@ -4,6 +4,10 @@ See https://arxiv.org/abs/2509.07115 for the paper, *Riemannian Batch Normalizat
 Approach*.
 """
 
+from gyrobn.interrupts import watch
+
+watch()  # before NumPy is imported, which takes a while
+
 from typing import TYPE_CHECKING, Any
 
 from gyrobn.chunks import Chunks

@@ -46,6 +46,8 @@ class Chunks:
 
     def __init__(self, source: Any, size: int | None = None) -> None:
         self._source: _Sliced | _Iterated
+        if compat.is_array_api_obj(source):
+            namespace_of(source)  # refuses Dask, before the first chunk is read
         if hasattr(source, "shape") and hasattr(source, "__getitem__"):
             self._source = _Sliced(source, size)
         elif size is not None:

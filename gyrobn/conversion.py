@@ -120,14 +120,14 @@ def layer_to_estimator(
             f"{settings.axis}: load its state into a layer with axis=0, and rearrange the input"
         )
     geometry = plain_geometry(settings.manifold(learnt.raw_curvature))
-    mean, var = settings.running(geometry, Stats(*(_numpy(a) for a in stats)))
+    mean, var = settings.running(geometry, Stats(*(_array_of_layer(a) for a in stats)))
     if mean.dtype == np.float64 and np.all(geometry.contains(mean.astype(np.float32))):
         mean = settle(geometry, mean)  # of a layer that was trained in float32 and converted
     bias = scale = None
     if learnt.bias is not None:
-        bias = geometry.from_normal(_numpy(learnt.bias).astype(np.float64))
+        bias = geometry.from_normal(_array_of_layer(learnt.bias).astype(np.float64))
     if learnt.scale is not None:
-        scale = _numpy(learnt.scale).astype(np.float64)
+        scale = _array_of_layer(learnt.scale).astype(np.float64)
     batch = mean.shape[: mean.ndim - len(geometry.point_shape)]
     model = Model(
         geometry=geometry,
@@ -152,7 +152,8 @@ def _check_formula(settings: Settings) -> None:
         raise ValueError("only GyroBN layers and the estimator convert, not those of the baselines")
 
 
-def _numpy(x: Array) -> Any:
+def _array_of_layer(x: Array) -> Any:
+    """Return what a layer holds as a NumPy array, if an estimator can compute in its dtype."""
     xp = namespace_of(x)
     if x.dtype not in (xp.float32, xp.float64):
         raise ValueError(

@@ -2,17 +2,70 @@
 
 import json
 import os
+import pty
 import subprocess
 import sys
+from contextlib import contextmanager, suppress
 
 PYTHON = [sys.executable, "-W", "error"]
 COMMAND = [*PYTHON, "-m", "gyrobn"]
 
 
+# What is ignored here stays ignored in what is started: SIGHUP under nohup, SIGINT and SIGQUIT in a
+# background job of a script. The program that is started begins as on a terminal.
+FRESH = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
 def environment():
     variables = {**os.environ, "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
-    variables.pop("DISPLAY", None)
+    for name in ("DISPLAY", "PYTHONUNBUFFERED"):
+        variables.pop(name, None)
     return variables
+
+
+@contextmanager
+def started(*command, cwd, env=None, stdout=subprocess.PIPE, stderr=subprocess.PIPE):
+    """Start a program that signals are to meet, and leave no process and no pipe behind."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FRESH, *map(str, command)],
+        cwd=cwd,
+        env=env or environment(),
+        stdout=stdout,
+        stderr=stderr,
+        encoding="utf-8",
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def on_a_terminal(*command, cwd):
+    """Start a program whose stderr is a terminal; also return a function that reads from it."""
+    ours, theirs = pty.openpty()
+
+    def read(everything=True):
+        text = b""
+        with suppress(OSError):  # that is how the end of a terminal is told
+            while part := os.read(ours, 1 << 16):
+                text += part
+                if not everything:
+                    break
+        return text.decode()
+
+    try:
+        with started(*command, cwd=cwd, stderr=theirs) as process:
+            os.close(theirs)
+            yield process, read
+    finally:
+        os.close(ours)
 
 
 def run(*arguments, cwd=None, start=("-m", "gyrobn"), **options):

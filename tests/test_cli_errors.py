@@ -1,21 +1,32 @@
 """Bad input, interrupted runs and full disks: one line, an exit code, and no half files."""
 
 import os
-import pty
 import signal
 import subprocess
 import sys
 import threading
 import time
+import tomllib
 import zipfile
-from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_runner import COMMAND, check_one_line, environment, names, run
+from cli_runner import (
+    COMMAND,
+    check_one_line,
+    environment,
+    names,
+    on_a_terminal,
+    run,
+    started,
+)
 
+import gyrobn
 from gyrobn import SPD, GyroBN, PoincareBall
 from gyrobn.cli import main
+
+PACKAGE = Path(gyrobn.__file__).parent
 
 BALL = PoincareBall(2)
 
@@ -297,14 +308,6 @@ def sparse(path, samples=1 << 27, dtype="<f8"):
         file.truncate(file.tell() + samples * 2 * np.dtype(dtype).itemsize)
 
 
-# Begin as on a terminal: under nohup, say, SIGHUP is ignored, and stays so (see below).
-FRESH = """
-import os, signal, sys
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
 def written(folder, least):
     """Tell whether there are so many bytes under a temporary name."""
     temporary = [path for path in folder.iterdir() if path.name.endswith(".part")]
@@ -330,22 +333,11 @@ def test_interrupted(tmp_path, line, least, number):
     if out.suffix != ".zarr":
         out.write_bytes(b"precious")
     before = names(tmp_path)
-    process = subprocess.Popen(
-        [sys.executable, "-c", FRESH, *COMMAND, *line.split()],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
-    try:
+    with started(*COMMAND, *line.split(), cwd=tmp_path) as process:
         while not written(tmp_path, least) and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(number)
         output, errors = process.communicate(timeout=120)
-    finally:
-        process.kill()
-        process.wait()
     assert process.returncode == 128 + number, errors
     assert output == ""
     assert errors == "gyrobn: interrupted\n"
@@ -368,31 +360,15 @@ def test_interrupted_when_the_bar_appears(tmp_path, line, number):
     """Stderr is a terminal, and the signal comes as soon as there is something to see."""
     sparse(tmp_path / "x.npy")
     (tmp_path / "precious").write_bytes(b"precious")
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", FRESH, *COMMAND, *line.split()],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        encoding="utf-8",
-    )
-    os.close(theirs)
-    try:
-        shown = os.read(ours, 1 << 16)
+    with on_a_terminal(*COMMAND, *line.split(), cwd=tmp_path) as (process, read):
+        shown = read(everything=False)
         process.send_signal(number)
-        with suppress(OSError):  # that is how the end of a terminal is told
-            while part := os.read(ours, 1 << 16):
-                shown += part
+        shown += read()
         output, _ = process.communicate(timeout=120)
-    finally:
-        os.close(ours)
-        process.kill()
-        process.wait()
     assert process.returncode == 128 + number, shown
     assert output == ""
-    assert shown.decode().split("\r")[-2:] == ["gyrobn: interrupted", "\n"]
-    assert "Traceback" not in shown.decode()
+    assert shown.split("\r")[-2:] == ["gyrobn: interrupted", "\n"]
+    assert "Traceback" not in shown
     assert names(tmp_path) == ["precious", "x.npy"]
     assert (tmp_path / "precious").read_bytes() == b"precious"
 
@@ -406,10 +382,129 @@ def test_wrong_usage_as_a_process(folder, line):
     assert "Traceback" not in process.stderr
 
 
+# A package that is interrupted when it is imported, and hides that, as some do.
+INTERRUPTED = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000):  # the signal arrives between two steps of Python
+        pass
+except BaseException:
+    raise ImportError("initialization failed")
+"""
+
+
+@pytest.fixture
+def interrupted_import(tmp_path_factory):
+    """Return a function: the environment in which the import of a package is interrupted."""
+
+    def variables(package):
+        folder = tmp_path_factory.mktemp("packages")
+        (folder / package).mkdir()
+        (folder / package / "__init__.py").write_text(INTERRUPTED)
+        path = [str(folder), str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return environment() | {"PYTHONPATH": os.pathsep.join(path)}
+
+    return variables
+
+
+@pytest.mark.parametrize("package", ["numpy", "array_api_compat", "sklearn", "matplotlib"])
+@pytest.mark.parametrize("script", [False, True])
+def test_interrupted_while_it_imports(folder, interrupted_import, package, script):
+    entry = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]["scripts"]
+    module, function = entry["gyrobn"].split(":")
+    command = COMMAND
+    if script:  # as pip writes it
+        place = folder / "bin" / "gyrobn"
+        place.parent.mkdir()
+        place.write_text(f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n")
+        command = [sys.executable, "-W", "error", place]
+    words = ["normalize", "x.npy", "y.npy"]
+    if package == "matplotlib":
+        words = ["plot", "x.npy", "y.png"]
+    words += ["--manifold", "poincare_ball"]
+    before = names(folder)
+    variables = interrupted_import(package)
+    with started(*command, *words, cwd=folder, env=variables) as process:
+        output, errors = process.communicate()
+    assert process.returncode == 130, errors
+    assert (output, errors) == ("", "gyrobn: interrupted\n")
+    assert names(folder) == before
+
+
+def test_a_program_that_imports_the_library_is_interrupted_as_ever(folder, interrupted_import):
+    (folder / "program.py").write_text("import gyrobn\n")
+    variables = interrupted_import("numpy")
+    with started(sys.executable, "program.py", cwd=folder, env=variables) as process:
+        _, errors = process.communicate()
+    assert process.returncode == 1
+    assert "KeyboardInterrupt" in errors  # which the package hid
+    assert "ImportError: initialization failed" in errors
+
+
 def test_signals_are_given_back(folder, capsys):
     before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     assert main(["inspect", "x.npy"]) == 0
     assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+# ---------------------------------------------------------------------- closed pipes
+
+
+@pytest.fixture
+def closed_pipe():
+    """Return a pipe from which no one reads."""
+    theirs, ours = os.pipe()
+    os.close(theirs)
+    yield ours
+    os.close(ours)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--help",
+        "--version",
+        "plot --help",
+        "inspect x.npy",
+        "inspect m.npz --json",
+        "normalize x.npy y.npy --manifold poincare_ball",
+        "fit x.npy model --manifold poincare_ball",
+        "transform x.npy y.npy --model m.npz",
+        "inverse x.npy y.npy --model m.npz",
+        "plot x.npy y.png --manifold poincare_ball",
+        "demo --samples 5 --output y.png",
+        "backends",
+    ],
+)
+def test_closed_pipe(folder, monkeypatch, capsys, closed_pipe, line):
+    """Such as ``gyrobn ... | head -1``: the end is that of other programs, 128 + SIGPIPE."""
+    with os.fdopen(os.dup(closed_pipe), "w") as stdout:
+        monkeypatch.setattr("sys.stdout", stdout)
+        assert main(line.split()) == 141
+    assert capsys.readouterr().err == ""
+    for name in {"y.npy", "y.png", "model"} & set(line.split()):
+        assert (folder / name).stat().st_size > 0  # which was complete before
+
+
+@pytest.mark.parametrize(
+    ("line", "stream"),
+    [("--help", "stdout"), ("inspect x.npy", "stdout"), ("inspect missing.npy", "stderr")],
+)
+def test_closed_pipe_as_a_process(folder, closed_pipe, line, stream):
+    """Python itself does not complain, either, when it ends."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: closed_pipe}
+    process = run(*line.split(), cwd=folder, capture_output=False, **options)
+    assert process.returncode == 141
+    assert not process.stdout
+    assert not process.stderr
+
+
+def test_help_on_a_full_disk(folder):
+    with open("/dev/full", "w") as full:
+        process = run("--help", cwd=folder, capture_output=False, stdout=full, stderr=-1)
+    assert process.returncode == 1
+    check_one_line(process.stderr, "No space left")
 
 
 # ---------------------------------------------------------------------- full disks
@@ -464,17 +559,16 @@ def test_full_disk(tmp_path, line, there):
         np.testing.assert_array_equal(zarr.open_array(str(out), mode="r")[:], np.ones((2, 2)))
 
 
-def test_a_signal_that_is_ignored_stays_ignored(folder, monkeypatch):
-    """As under nohup: when the terminal goes, the run goes on."""
-    monkeypatch.setattr(
-        "gyrobn.cli.inspection.inspect", lambda *_: signal.raise_signal(signal.SIGHUP)
-    )
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_is_ignored_stays_ignored(folder, monkeypatch, number):
+    """As under nohup: when the terminal goes, the run goes on. Ctrl-C spares background jobs."""
+    monkeypatch.setattr("gyrobn.cli.inspection.inspect", lambda *_: signal.raise_signal(number))
+    before = signal.signal(number, signal.SIG_IGN)
     try:
         assert main(["inspect", "x.npy"]) == 0
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signal.getsignal(number) == signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(number, before)
 
 
 def test_in_a_thread(folder, capsys):

@@ -320,12 +320,34 @@ def test_plot_what_has_no_surface(tmp_path, capsys, monkeypatch):
     np.testing.assert_array_equal(options["labels"], labels[rows])
 
 
+def test_plot_colours_a_surface_by_domain(tmp_path, monkeypatch):
+    from gyrobn.cli import picture
+
+    drawn = []
+    save = picture.save_figure
+    monkeypatch.setattr(
+        picture, "save_figure", lambda f, *a, **k: drawn.append(f) or save(f, *a, **k)
+    )
+    monkeypatch.setattr("gyrobn.cli.picture.MOST", 15)
+    np.save(tmp_path / "x.npy", X)
+    (tmp_path / "d.txt").write_text("\n".join(np.resize(["Ada", "Bo"], len(X))))
+    paths = tmp_path / "x.npy", tmp_path / "x.png", "--domains", tmp_path / "d.txt"
+    call("plot", *paths, "--manifold", "poincare_ball")
+    (figure,) = drawn
+    (legend,) = figure.legends
+    entries = zip(legend.legend_handles, legend.get_texts(), strict=True)
+    colours = {text.get_text(): handle for handle, text in entries}
+    assert not np.array_equal(colours["Ada"].get_facecolor(), colours["Bo"].get_facecolor())
+
+
 def test_plot_before_and_after(tmp_path, monkeypatch):
     from gyrobn.cli import picture
 
     drawn = []
     surface = picture.plot_normalization
-    monkeypatch.setattr(picture, "plot_normalization", lambda *a: drawn.append(a) or surface(*a))
+    monkeypatch.setattr(
+        picture, "plot_normalization", lambda *a, **k: drawn.append(a) or surface(*a, **k)
+    )
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "y.npy", 0.5 * X)
     paths = tmp_path / "x.npy", tmp_path / "x.png", "--after", tmp_path / "y.npy"
@@ -344,7 +366,7 @@ def test_plot_before_and_after(tmp_path, monkeypatch):
 
 def test_backends():
     values = report("backends")
-    assert {"numpy", "torch", "jax", "cupy", "array-api-strict", "dask"} == set(values["libraries"])
+    assert {"numpy", "torch", "jax", "cupy", "array-api-strict"} == set(values["libraries"])
     numpy = values["libraries"]["numpy"]
     assert numpy["version"] == np.__version__
     assert numpy["devices"] == ["cpu"]
@@ -366,13 +388,13 @@ def test_backends_without_a_library_and_with_a_broken_one(monkeypatch, capsys):
 
     monkeypatch.setitem(sys.modules, "nothing_there", None)
     monkeypatch.setitem(sys.modules, "broken", ModuleType("broken"))
-    libraries = {"numpy": "array_api_compat.numpy", "cupy": "nothing_there", "dask": "broken"}
+    libraries = {"numpy": "array_api_compat.numpy", "cupy": "nothing_there", "torch": "broken"}
     monkeypatch.setattr(backends, "LIBRARIES", libraries)
     call("backends", "--check")
     text = capsys.readouterr().out
     lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
     assert "not installed" in lines["cupy"]
-    assert "cannot be used: AttributeError" in lines["dask"]
+    assert "cannot be used: AttributeError" in lines["torch"]
     # of the table at the end: one library, and an error of the mean for each geometry
     assert 0 <= float(lines["correlation"].split()[-1]) < 1e-12
 
@@ -428,6 +450,40 @@ def test_a_model_is_not_saved_before_the_samples_are_written(tmp_path, monkeypat
     assert names(tmp_path) == ["x.npy"]
 
 
+@pytest.mark.parametrize(
+    ("line", "moved"),
+    [
+        ("normalize x.npy y.npy --manifold poincare_ball", 6),
+        ("normalize x.npy y.npy --manifold poincare_ball --domains d.npy", 6),
+        ("normalize x.npy y.npy --model m", 6),
+        ("transform x.npy y.npy --model m", 6),
+        ("transform x.npy y.npy --model d --domains d.npy --unseen refit", 6),
+        ("inverse x.npy y.npy --model m", 6),
+        ("plot x.npy y.png --manifold poincare_ball", 6),
+        ("plot x.npy y.png --manifold poincare_ball --after x.npy", 12),
+    ],
+)
+def test_the_report_tells_how_many_were_projected(tmp_path, monkeypatch, capsys, line, moved):
+    """However often the chunks are read, and none where that is not asked for."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gyrobn.chunks.BYTES", 16 * 2 * 10)  # ten samples of two channels
+    x = np.stack([X, X], axis=1)
+    x[[3, 4, 17], :] = 2.0
+    np.save("x.npy", x)
+    domains = np.arange(len(x)) % 3
+    np.save("d.npy", domains)
+    good = np.stack([X, X], axis=1)
+    GyroBN("poincare_ball").fit(good).save("m")
+    GyroBN("poincare_ball").fit(good[domains > 0], domains=domains[domains > 0]).save("d")
+    call(*line.split(), "--on-invalid", "project", "--json")
+    assert json.loads(capsys.readouterr().out)["projected"] == moved
+    call(*line.split(), "--on-invalid", "project")
+    assert f"  projected           {moved} " in capsys.readouterr().out
+    np.save("x.npy", good)
+    call(*line.split(), "--json")
+    assert "projected" not in json.loads(capsys.readouterr().out)
+
+
 @pytest.mark.parametrize("command", ["transform", "inverse"])
 def test_projection_with_a_model(tmp_path, command):
     x = 0.9 * X
@@ -459,7 +515,9 @@ def test_plot_before_and_after_with_bias_and_projection(tmp_path, monkeypatch):
 
     drawn = []
     surface = picture.plot_normalization
-    monkeypatch.setattr(picture, "plot_normalization", lambda *a: drawn.append(a) or surface(*a))
+    monkeypatch.setattr(
+        picture, "plot_normalization", lambda *a, **k: drawn.append(a) or surface(*a, **k)
+    )
     x, bias = X.copy(), np.asarray([0.0, 0.5])
     x[3] = [2.0, 0.0]
     for name, array in (("x", x), ("y", 0.5 * x), ("b", bias)):

@@ -1,13 +1,10 @@
 """The progress bar: on a terminal only, one line, with an estimate, gone at the end."""
 
 import io
-import os
-import pty
-import subprocess
 
 import numpy as np
 import pytest
-from cli_runner import COMMAND, environment
+from cli_runner import COMMAND, on_a_terminal
 
 from gyrobn import progress
 from gyrobn.cli import main
@@ -125,25 +122,13 @@ def test_a_warning_takes_the_place_of_the_bar(tmp_path, monkeypatch, clock, caps
 def test_on_a_terminal(tmp_path, quiet):
     """Stderr is a terminal, and stdout is not: the report stays clean."""
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((200, 3)))
-    ours, theirs = pty.openpty()
     command = [*COMMAND, "normalize", "x.npy", "y.npy", "--manifold", "euclidean"]
-    process = subprocess.run(
-        [*command, *["--quiet"] * quiet],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        encoding="utf-8",
-    )
-    os.close(theirs)
-    try:
-        text = os.read(ours, 1 << 16).decode()
-    except OSError:  # nothing was written
-        text = ""
-    os.close(ours)
+    with on_a_terminal(*command, *["--quiet"] * quiet, cwd=tmp_path) as (process, read):
+        text = read()
+        output, _ = process.communicate()
     assert process.returncode == 0
-    assert process.stdout.startswith("normalized 200 samples")
-    assert "\r" not in process.stdout
+    assert output.startswith("normalized 200 samples")
+    assert "\r" not in output
     if quiet:
         assert text == ""
     else:

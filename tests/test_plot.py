@@ -465,6 +465,54 @@ def test_tangent_colours_by_label():
     check_no_overlap(left.figure)
 
 
+@pytest.mark.parametrize("name", DRAWN)
+def test_panel_colours_by_label(name):
+    row = demonstrate(name, 30)
+    names = np.asarray(["rest", "left", "right"])[np.arange(len(row.x)) % 3]
+    ax = plot_normalization(row.manifold, row.x, row.y, row.target, labels=names)
+    whole = plot_normalization(row.manifold, row.x, row.y, row.target)
+    styles = set()
+    for label in np.unique(names):
+        after = labelled(ax)[label]
+        np.testing.assert_allclose(
+            places(ax, label), places(whole, "output")[names == label], rtol=0, atol=1e-12
+        )
+        drawn = list(ax.collections)
+        before = drawn[drawn.index(after) - 1]  # open, in the same colour and form
+        assert len(before.get_facecolor()) == 0
+        np.testing.assert_array_equal(before.get_edgecolor()[0, :3], after.get_facecolor()[0, :3])
+        np.testing.assert_array_equal(*(a.get_paths()[0].vertices for a in (before, after)))
+        points = before._offsets3d if ax.name == "3d" else before.get_offsets().T
+        expected = places(whole, "input")[names == label]
+        np.testing.assert_allclose(np.transpose(points), expected, rtol=0, atol=1e-12)
+        styles.add((tuple(after.get_facecolor()[0, :3]), after.get_paths()[0].vertices.tobytes()))
+    assert len(styles) == 3
+    assert not {colour for colour, _ in styles} & {
+        tuple(labelled(ax)[mean].get_facecolor()[0, :3]) for mean in ("input mean", "output mean")
+    }
+    (legend,) = ax.figure.legends
+    assert {text.get_text() for text in legend.get_texts()} >= {"input", "output", *names}
+    check_no_overlap(ax.figure)
+
+
+def test_a_legend_of_many_labels_leaves_the_axes_their_size():
+    x = Euclidean(2).random(60, rng=0)
+    sizes = []
+    for count in (3, 30):
+        ax = plot_normalization(Euclidean(2), x, x, labels=np.arange(60) % count)
+        check_no_overlap(ax.figure)
+        sizes.append(ax.get_window_extent().height)
+    assert sizes[1] > 0.9 * sizes[0]
+
+
+def test_labels_that_do_not_fit():
+    x = Euclidean(2).random(10)
+    with pytest.raises(ValueError, match="each of the 10 points"):
+        plot_normalization(Euclidean(2), x, x, labels=[1, 2])
+    with pytest.raises(ValueError, match="10 and 9: give as many of both"):
+        plot_normalization(Euclidean(2), x, x[1:], labels=np.arange(10))
+
+
 def test_tangent_scales():
     x = Euclidean(3).random(50, rng=0)
     for same, ratio in ((True, 1.0), (False, 0.1)):

@@ -184,18 +184,22 @@ def test_only_chunks_that_are_needed_are_read():
     assert disk.read == [200, 900]
 
 
+class Stored:
+    """An array on disk that says in what pieces it is stored, as zarr and HDF5 do."""
+
+    def __init__(self, array, chunks):
+        self.array, self.chunks = array, chunks
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __getitem__(self, key):
+        return self.array[key]
+
+
 def test_default_size(monkeypatch):
     monkeypatch.setattr(chunks, "BYTES", 1600)
     x = np.zeros((1000, 2))
     assert len(next(iter(Chunks(x)))) == 100
-
-    class Stored:  # zarr and HDF5 say in what pieces they store
-        shape, dtype, chunks = (1000, 2), np.float64, (30, 2)
-
-        def __getitem__(self, key):
-            return x[key]
-
-    assert [len(c) for c in Chunks(Stored())][:2] == [90, 90]
+    assert [len(c) for c in Chunks(Stored(x, (30, 2)))][:2] == [90, 90]
     assert len(next(iter(Chunks(np.zeros((3, 500)))))) == 1
 
 
@@ -587,15 +591,8 @@ def test_output_that_cannot_be_is_numbered_from_the_first_chunk_on():
 
 def test_stored_chunks_larger_than_a_chunk_are_read_whole(monkeypatch):
     monkeypatch.setattr(chunks, "BYTES", 1600)
-    x = np.zeros((1000, 2))
-
-    class Stored:
-        shape, dtype, chunks = (1000, 2), np.float64, (300, 2)
-
-        def __getitem__(self, key):
-            return x[key]
-
-    assert [len(c) for c in Chunks(Stored())] == [300, 300, 300, 100]
+    stored = Stored(np.zeros((1000, 2)), (300, 2))
+    assert [len(c) for c in Chunks(stored)] == [300, 300, 300, 100]
 
 
 @pytest.mark.parametrize("shape", [(), (2,)])
@@ -625,12 +622,5 @@ def test_a_generator_is_enough_to_transform():
 def test_stored_chunks_that_are_too_long_are_read_in_part(monkeypatch):
     """As in a store that is cut by columns: a chunk of it is as long as all samples."""
     monkeypatch.setattr(chunks, "BYTES", 1600)
-    x = np.zeros((10_000, 2))
-
-    class Stored:
-        shape, dtype, chunks = (10_000, 2), np.float64, (10_000, 1)
-
-        def __getitem__(self, key):
-            return x[key]
-
-    assert {len(c) for c in Chunks(Stored())} == {100}
+    stored = Stored(np.zeros((10_000, 2)), (10_000, 1))
+    assert {len(c) for c in Chunks(stored)} == {100}

@@ -15,7 +15,8 @@
 ===================  =======================================================================
 
 A module is imported the first time an array of its library is seen, so ``import gyrobn`` imports
-no framework. Arrays of any other library that follows the standard are served by the NumPy module.
+no framework. Arrays of any other library that follows the standard are served by the NumPy module,
+except those of Dask, which are refused: they hold tasks, and the loop for the mean needs values.
 """
 
 from importlib import import_module
@@ -29,6 +30,14 @@ __all__ = ["Array", "backend_of", "device_of", "dot", "namespace_of"]
 Array = Any
 """An array of any library that follows the standard (there is no common static type yet)."""
 
+DASK = (
+    "gyrobn does not compute with Dask arrays. Give X.compute(), an array; or, if memory does not "
+    "hold X, stream its blocks: give Chunks(lambda: (block.compute() for block in "
+    "X.blocks.ravel())) to GyroBN.fit and GyroBN.transform_chunks, or each block.compute() to "
+    "GyroBN.partial_fit. A block must hold whole samples: see X.rechunk"
+)
+"""What a Dask array gets, wherever it is given."""
+
 _SHIMS = {"torch": compat.is_torch_array, "jax": compat.is_jax_array, "cupy": compat.is_cupy_array}
 _known: dict[type, tuple[Any, ModuleType]] = {}
 
@@ -37,6 +46,8 @@ def _library_of(x: Array) -> tuple[Any, ModuleType]:
     """Return namespace and shim of an array; looked up once a type, since it takes a while."""
     kind = type(x)
     if kind not in _known:
+        if compat.is_dask_array(x):
+            raise TypeError(DASK)
         try:
             xp = compat.array_namespace(x)
         except TypeError as error:

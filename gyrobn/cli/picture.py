@@ -37,8 +37,9 @@ def plot(options: Namespace, console: Console) -> None:
         own = None if domains is None else domains[rows]
         if options.after is None:
             bn = fitted(options, source, domains, console)
-            manifold, bias = bn.manifold_, bn.bias
-            x = on_manifold(manifold, x, str(options.input), bn.on_invalid == "project", first=rows)
+            manifold, bias, project = bn.manifold_, bn.bias, bn.on_invalid == "project"
+            moved = int(np.sum(~manifold.contains(x)))
+            x = on_manifold(manifold, x, str(options.input), project, first=rows)
             y = bn.transform(x, domains=own)
         else:
             with open_samples(options.after, None) as after:
@@ -50,24 +51,23 @@ def plot(options: Namespace, console: Console) -> None:
                 y = _take(after, rows)
             manifold, bias = _geometry(options, source), read_bias(options.bias)
             project = options.on_invalid == "project"
+            moved = sum(int(np.sum(~manifold.contains(points))) for points in (x, y))
             x = on_manifold(manifold, x, str(options.input), project, first=rows)
             y = on_manifold(manifold, y, str(options.after), project, first=rows)
     x, y, bias = _channel(manifold, options.channel, x, y, bias)
     if can_plot(manifold):
-        kind, figure = "surface", plot_normalization(manifold, x, y, bias).figure
+        kind, figure = "surface", plot_normalization(manifold, x, y, bias, labels=own).figure
     else:
         kind, figure = "tangent", plot_tangent(manifold, x, y, bias, labels=own)[0].figure
     save_figure(figure, options.figure, dpi=150)
     values = {"input": options.input, "manifold": repr(manifold), "samples": len(source)}
     values |= {"drawn": len(rows), "kind": kind, "figure": options.figure}
     values["seconds"] = round(time.perf_counter() - begin, 3)
-    console.report(
-        values,
-        [
-            f"drew {len(rows)} of {len(source)} samples of {options.input} on {manifold!r}",
-            f"  written             {options.figure}",
-        ],
-    )
+    lines = [f"drew {len(rows)} of {len(source)} samples of {options.input} on {manifold!r}"]
+    if project:
+        values["projected"] = moved
+        lines.append(f"  projected           {moved} of the drawn samples onto the manifold")
+    console.report(values, [*lines, f"  written             {options.figure}"])
 
 
 def _geometry(options: Namespace, source: StoredArray) -> GyroSpace:

@@ -83,10 +83,12 @@ class Euclidean(GyroSpace):
 
     def push(self, x: Array, c: Array) -> Array:
         """Return c itself: tangent spaces are all the same."""
+        self._namespace(x, c)
         return c + 0.0 * x
 
     def pull(self, x: Array, v: Array) -> Array:
         """Return v itself."""
+        self._namespace(x, v)
         return v + 0.0 * x
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:

@@ -76,7 +76,7 @@ class Stereographic(Ball):
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport from the identity: :math:`v = c/\lambda_x`, since the model is conformal."""
-        xp = self._namespace(x)
+        xp = self._namespace(x, c)  # coordinates have the shape of a point
         _, factor, _ = self._lift(xp, self._parameter("curvature", x), x)
         return c / factor[..., None]
 

@@ -1,5 +1,6 @@
 """What all pictures share: colours, figures outside pyplot, and plain numbers to draw."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ __all__ = [
     "VERMILION",
     "add_legend",
     "check_format",
+    "groups_of",
     "legend_below",
     "legend_entries",
     "name_of",
@@ -52,6 +54,21 @@ def new_figure(**options: Any) -> Any:
     return Figure(layout="constrained", **options)
 
 
+def groups_of(labels: Any, count: int) -> list[tuple[str, Any, dict[str, Any]]]:
+    """Return the name of each label, which of so many points have it, and colour and marker."""
+    names = np.asarray(labels)
+    if names.shape != (count,):
+        raise ValueError(
+            f"expected a label for each of the {count} points, got an array of shape {names.shape}"
+        )
+    groups = []
+    for k, name in enumerate(np.unique(names)):
+        # 7 colours and 9 markers: 63 names before a pair comes back
+        style = {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)]}
+        groups.append((str(name), names == name, style))
+    return groups
+
+
 def check_format(path: Path) -> None:
     """Refuse a suffix that is no format of pictures."""
     known = new_figure().canvas.get_supported_filetypes()
@@ -78,10 +95,15 @@ def add_legend(place: Any, entries: dict[str, Any], **options: Any) -> None:
 
 
 def legend_below(axes: Sequence[Any], columns: int, order: Sequence[str] = ()) -> None:
-    """Put one legend under all axes of their figure, where there is no data."""
-    entries = legend_entries(axes, order)
+    """Put one legend under all axes of their figure, where there is no data.
+
+    The figure grows with a long one, so that the axes keep their size.
+    """
+    entries, figure = legend_entries(axes, order), axes[0].figure
     columns = min(columns, len(entries))
-    add_legend(axes[0].figure, entries, loc="outside lower center", ncols=columns)
+    rows = math.ceil(len(entries) / columns)
+    figure.set_figheight(figure.get_figheight() + 0.22 * max(0, rows - 6))
+    add_legend(figure, entries, loc="outside lower center", ncols=columns)
 
 
 def legend_entries(axes: Sequence[Any], order: Sequence[str] = ()) -> dict[str, Any]:

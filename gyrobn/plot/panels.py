@@ -16,6 +16,7 @@ from gyrobn.plot.canvas import (
     ORANGE,
     VERMILION,
     add_legend,
+    groups_of,
     legend_below,
     legend_entries,
     name_of,
@@ -56,6 +57,7 @@ def plot_normalization(
     bias: Array | None = None,
     ax: Any = None,
     *,
+    labels: Any = None,
     title: str | None = None,
     caption: str | None = None,
 ) -> Any:
@@ -84,6 +86,9 @@ def plot_normalization(
         Axes to draw in, three-dimensional (``projection="3d"``) for anything but the plane; the
         artists have labels for a legend. By default the axes of a new figure with a legend,
         ``ax.figure``, that pyplot does not know of.
+    labels
+        N values: one colour and marker for the points of each, such as classes or subjects, open
+        before and filled after.
     title
         Text above the axes; the name of the geometry and its curvature by default.
     caption
@@ -114,6 +119,12 @@ def plot_normalization(
             f"make them with figure.add_subplot(projection={scene.projection!r})"
         )
     manifold, x, y = plain(manifold), to_numpy(x), to_numpy(y)
+    if labels is not None and len(x) != len(y):
+        raise ValueError(
+            f"labels are of points before and after, of which there are {len(x)} and {len(y)}: "
+            "give as many of both"
+        )
+    groups = None if labels is None else groups_of(labels, len(x))
     mean_x, mean_y = frechet_mean(manifold, x), frechet_mean(manifold, y)
     time = np.linspace(0.0, 1.0, 101)
     path = manifold.geodesic(mean_x, mean_y, time if len(manifold.blocks) == 1 else time[:, None])
@@ -121,26 +132,39 @@ def plot_normalization(
 
     from matplotlib.colors import to_rgba_array
 
-    def scatter(points: Any, label: str, order: int, **style: Any) -> None:
+    def scatter(
+        points: Any, label: str | None, order: int, filled: bool = True, **style: Any
+    ) -> None:
         places = np.atleast_2d(scene.coordinates(manifold, points))
         if ax.name == "3d":
             style["depthshade"] = False
         if eye is not None and "alpha" in style:  # a cloud, part of which may be out of sight
             alpha = style.pop("alpha") * np.where(places @ eye < 0, 0.3, 1.0)
             style["color"] = to_rgba_array([style["color"]] * len(places), alpha)
+        if not filled:
+            style |= {"facecolors": "none", "edgecolors": style.pop("color"), "linewidths": 0.8}
         ax.scatter(*places.T, label=label, zorder=order, **style)
 
-    scatter(x, "input", 3, alpha=0.75, s=9, color=BLUE, linewidths=0)
-    scatter(y, "output", 4, alpha=0.85, s=11, color=ORANGE, linewidths=0, marker="^")
+    if groups is None:
+        scatter(x, "input", 3, alpha=0.75, s=9, color=BLUE, linewidths=0)
+        scatter(y, "output", 4, alpha=0.85, s=11, color=ORANGE, linewidths=0, marker="^")
+    else:
+        for name, at, look in groups:
+            scatter(x[at], None, 3, filled=False, alpha=0.75, s=14, **look)
+            scatter(y[at], name, 4, alpha=0.75, s=14, linewidths=0, **look)
+        for side in ("input", "output"):  # for the legend alone
+            scatter(x[:0], side, 3, filled=side == "output", s=14, color=INK)
     line = scene.coordinates(manifold, path)
     over = np.linalg.norm(np.diff(line, axis=0), axis=-1) > scene.longest
     line = np.insert(line, np.flatnonzero(over) + 1, np.nan, axis=0)
-    ax.plot(*line.T, color=GREEN, linewidth=2, zorder=5, label="geodesic between the means")
-    edge = {"edgecolors": "white", "linewidths": 1.0}
-    scatter(mean_x, "input mean", 6, s=75, color=BLUE, marker="D", **edge)
-    scatter(mean_y, "output mean", 7, s=150, color=VERMILION, marker="*", **edge)
+    # with labels, all colours are theirs
+    colours = (GREEN, BLUE, VERMILION) if groups is None else (INK, INK, INK)
+    ax.plot(*line.T, color=colours[0], linewidth=2, zorder=5, label="geodesic between the means")
+    edge: dict[str, Any] = {"edgecolors": "white", "linewidths": 1.0}
+    scatter(mean_x, "input mean", 6, s=75, color=colours[1], marker="D", **edge)
+    scatter(mean_y, "output mean", 7, s=150, color=colours[2], marker="*", **edge)
     if bias is not None:
-        ring = {"facecolors": "none", "edgecolors": INK, "linewidths": 1.3}
+        ring: dict[str, Any] = {"facecolors": "none", "edgecolors": INK, "linewidths": 1.3}
         scatter(to_numpy(bias), "target β", 8, s=230, marker="o", **ring)
 
     ax.set_title(_title(manifold) if title is None else title, fontsize=13, color=INK)

@@ -10,10 +10,9 @@ from gyrobn.frechet import frechet
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.plot.canvas import (
     BLUE,
-    COLOURS,
     INK,
-    MARKERS,
     ORANGE,
+    groups_of,
     legend_below,
     name_of,
     new_figure,
@@ -87,11 +86,7 @@ def plot_tangent(
             f"{', '.join(map(str, manifold.point_shape))}), got {x.shape} and {y.shape}: "
             "draw one channel at a time"
         )
-    names = None if labels is None else np.asarray(labels)
-    if names is not None and names.shape != x.shape[:1]:
-        raise ValueError(
-            f"expected a label for each of the {len(x)} points, got an array of shape {names.shape}"
-        )
+    groups = None if labels is None else groups_of(labels, len(x))
     if axes is not None and len(axes) != 2:
         raise ValueError(f"expected two axes, for input and output, got {len(axes)}")
 
@@ -112,7 +107,7 @@ def plot_tangent(
         figure.suptitle(name_of(manifold) if title is None else title, color=INK)
         axes = figure.subplots(1, 2)
     for k, (ax, name) in enumerate(zip(axes, ("input", "output"), strict=True)):
-        _cloud(ax, clouds[k], name, names)
+        _cloud(ax, clouds[k], name, groups)
         marker = {"marker": "D", "s": 75} if name == "input" else {"marker": "*", "s": 150}
         marker |= {"color": INK, "edgecolors": "white", "linewidths": 1.0}
         ax.scatter(*means[k], zorder=6, label=f"{name} mean", **marker)
@@ -148,14 +143,12 @@ def _principal(c: Any) -> tuple[Any, Any]:
     return across.T, share
 
 
-def _cloud(ax: Any, points: Any, side: str, names: Any) -> None:
-    """Draw points in the style of their side, or in one for each name."""
+def _cloud(ax: Any, points: Any, side: str, groups: Any) -> None:
+    """Draw points in the style of their side, or in one for each group."""
     style = {"s": 14, "alpha": 0.75, "linewidths": 0, "zorder": 3}
-    if names is None:
+    if groups is None:
         color, marker = (BLUE, "o") if side == "input" else (ORANGE, "^")
         ax.scatter(*points.T, color=color, marker=marker, label=side, **style)
         return
-    for k, name in enumerate(np.unique(names)):
-        # 7 colours and 9 markers: 63 names before a pair comes back
-        color, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
-        ax.scatter(*points[names == name].T, color=color, marker=marker, label=str(name), **style)
+    for name, at, own in groups:
+        ax.scatter(*points[at].T, label=name, **own, **style)

@@ -11,7 +11,7 @@ from gyrobn.domains import UNSEEN, adapt_stats, by_domain, places_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.layers import Learnt
 from gyrobn.normalize import Stats, update_stats
-from gyrobn.torch.layer import GyroBN, _place
+from gyrobn.torch.layer import GyroBN, _no_autocast, _place
 
 __all__ = ["DomainGyroBN"]
 
@@ -76,7 +76,7 @@ class DomainGyroBN(GyroBN):
         weights
             Weights of the samples, shape ``(batch,)`` or ``(batch, *channels)``.
         """
-        with torch.autocast(x.device.type, enabled=False):
+        with _no_autocast(x, domains):
             x, weights, _ = self.settings.arrange(self._in_one_dtype(x), weights)
             if tuple(domains.shape) != tuple(x.shape[:1]):
                 raise ValueError(

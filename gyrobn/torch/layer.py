@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch._dynamo import nonstrict_trace
 from torch.utils._pytree import register_constant
 
+from gyrobn.backends import namespace_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.layers import Learnt, Settings, forward
 from gyrobn.normalize import Stats, normalize
@@ -161,7 +162,7 @@ class GyroBN(nn.Module):
         weights
             Weights of the samples in the statistics of the batch, as in :func:`gyrobn.frechet`.
         """
-        with torch.autocast(x.device.type, enabled=False):
+        with _no_autocast(x):
             rate: Any = self.momentum
             if rate is None and self.track_running_stats:
                 rate = 1.0 / (self.num_batches_tracked + 1).to(self.running_var.dtype)
@@ -334,6 +335,18 @@ def _place(bn: Any, model: "Model", device: Any, dtype: torch.dtype | None) -> d
     if device is None and isinstance(bn.mean_, Tensor):
         device = bn.mean_.device
     return {"device": device, "dtype": dtype or getattr(torch, model.mean.dtype.name)}
+
+
+def _no_autocast(x: Any, *others: Any) -> Any:
+    """Return a context without autocast on the device of x, if all of these are tensors."""
+    for value in (x, *others):
+        if not isinstance(value, Tensor):
+            namespace_of(value)  # says it first, if no library of ours has such arrays
+            raise TypeError(
+                f"a layer of gyrobn.torch takes torch tensors, got {type(value).__name__}: convert "
+                "it first, for example with torch.as_tensor"
+            )
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def _parameter(value: Tensor | None) -> nn.Parameter | None:

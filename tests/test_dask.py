@@ -1,0 +1,154 @@
+"""Dask arrays are refused wherever they are given, by an error that says what to do."""
+
+import dask.array as da
+import equinox
+import jax
+import numpy as np
+import pytest
+import torch
+from conftest import FIRST
+
+import gyrobn.torch
+from gyrobn import (
+    Chunks,
+    GyroBN,
+    Hyperboloid,
+    PoincareBall,
+    Product,
+    Stats,
+    batch_stats,
+    convert,
+    covariance_to_correlation,
+    denormalize,
+    frechet,
+    frechet_mean,
+    frechet_variance,
+    merge_stats,
+    normalize,
+    normalize_batch,
+    update_stats,
+)
+from gyrobn.baselines import lrbn, manifold_norm
+from gyrobn.equinox import GyroBN as EquinoxGyroBN
+from gyrobn.flax import GyroBN as FlaxGyroBN
+from gyrobn.plot import plot_convergence, plot_normalization, plot_tangent
+
+M = PoincareBall(2)
+X = M.random(20, rng=0, spread=0.5)
+LAZY = da.from_array(X, chunks=(6, 2))
+ONES = da.ones(20, chunks=6)
+STATS = batch_stats(M, X)
+BN = GyroBN(M).fit(X)
+EQUINOX = equinox.nn.make_with_state(EquinoxGyroBN)(M)
+
+
+def refused(function, *arguments, **options):
+    """Assert that a call is refused, by the error that says what to do."""
+    with pytest.raises(TypeError, match=r"does not compute with Dask arrays. Give X.compute\(\)"):
+        function(*arguments, **options)
+
+
+POINTS = {"neg": 1, "to_normal": 1, "norm": 1, "project": 1, "violation": 1, "contains": 1}
+POINTS |= {"add": 2, "dist": 2, "relative": 2, "relative_normal": 2, "log": 2, "coadd": 2}
+POINTS |= {"gyration": 3, "origin": 1}
+"""Operations on points, and how many they take."""
+
+
+@pytest.mark.parametrize("manifold", FIRST, ids=repr)
+def test_operations(manifold):
+    x = manifold.random(20, rng=0, spread=0.5)
+    lazy = da.from_array(x, chunks=(6, *x.shape[1:]))
+    c = manifold.to_normal(x)
+    for name, count in POINTS.items():
+        for k in range(count):
+            points = [lazy if i == k else x for i in range(count)]
+            refused(getattr(manifold, name), *points)
+    refused(manifold.from_normal, da.from_array(c))
+    refused(manifold.push, x, da.from_array(c))
+    refused(manifold.push, lazy, c)
+    refused(manifold.pull, x, lazy)
+    refused(manifold.pull, lazy, x)
+    refused(manifold.exp, x, lazy)
+    refused(manifold.geodesic, x, lazy, 0.5)
+    refused(manifold.random, 3, like=lazy)
+    if len(manifold.blocks) == 1:
+        refused(manifold.scale, ONES, x)
+        refused(manifold.geodesic, x, x, ONES)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: PoincareBall(2, curvature=da.from_array(np.asarray(-1.0))).add(X, X),
+        lambda: convert(M, Hyperboloid(2), LAZY),
+        lambda: covariance_to_correlation(da.eye(3)),
+        lambda: Product(M, M).join(LAZY, X),
+        lambda: frechet(M, LAZY),
+        lambda: frechet(M, X, ONES),
+        lambda: frechet_mean(M, LAZY),
+        lambda: frechet_variance(M, LAZY),
+        lambda: batch_stats(M, LAZY),
+        lambda: normalize(M, LAZY, STATS),
+        lambda: normalize(M, X, Stats(LAZY[0], STATS.var)),
+        lambda: normalize(M, X, STATS, bias=LAZY[0]),
+        lambda: normalize(M, X, STATS, scale=ONES[0]),
+        lambda: denormalize(M, LAZY, STATS),
+        lambda: normalize_batch(M, LAZY),
+        lambda: update_stats(M, STATS, Stats(LAZY[0], ONES[0]), 0.1),
+        lambda: merge_stats(M, STATS, Stats(LAZY[0], ONES[0]), 0.1),
+        lambda: lrbn(M, LAZY, STATS),
+        lambda: manifold_norm(M, LAZY, STATS),
+        lambda: Chunks(LAZY),
+        lambda: Chunks(LAZY[LAZY[:, 0] > 0]),  # of a length that is not known
+        lambda: frechet(M, Chunks([LAZY])),
+        lambda: GyroBN(M).fit(LAZY),
+        lambda: GyroBN(M).fit(LAZY[LAZY[:, 0] > 0]),
+        lambda: GyroBN(M).fit(iter([LAZY]).__iter__),
+        lambda: GyroBN(M).fit(X, sample_weight=ONES),
+        lambda: GyroBN(M).fit(X, domains=ONES.astype(int)),
+        lambda: GyroBN(M, bias=LAZY[0]).fit(X),
+        lambda: GyroBN(M, scale=ONES[0]).fit(X),
+        lambda: GyroBN(M).partial_fit(LAZY),
+        lambda: GyroBN(M).fit_transform(LAZY),
+        lambda: BN.transform(LAZY),
+        lambda: BN.inverse_transform(LAZY),
+        lambda: next(BN.transform_chunks(LAZY)),
+        lambda: next(BN.transform_chunks(iter([LAZY]))),
+        lambda: gyrobn.torch.GyroBN(M)(LAZY),
+        lambda: gyrobn.torch.GyroBN(M)(torch.as_tensor(X, dtype=torch.float32), ONES),
+        lambda: gyrobn.torch.DomainGyroBN(M, 2)(LAZY, torch.zeros(20, dtype=torch.long)),
+        lambda: gyrobn.torch.DomainGyroBN(M, 2)(torch.as_tensor(X), ONES.astype(int)),
+        lambda: FlaxGyroBN(M)(LAZY),
+        lambda: EQUINOX[0](LAZY, EQUINOX[1]),
+        lambda: plot_normalization(M, LAZY, X),
+        lambda: plot_tangent(M, LAZY, X),
+        lambda: plot_convergence(M, LAZY),
+    ],
+)
+def test_everything_else(call):
+    refused(call)
+
+
+def test_load(tmp_path):
+    BN.save(tmp_path / "model.npz")
+    refused(GyroBN.load, tmp_path / "model.npz", like=LAZY)
+
+
+@pytest.mark.parametrize("wrong", [X, jax.numpy.asarray(X)], ids=["numpy", "jax"])
+def test_a_torch_layer_takes_tensors(wrong):
+    with pytest.raises(TypeError, match=r"takes torch tensors, got .*torch.as_tensor"):
+        gyrobn.torch.GyroBN(M)(wrong)
+    with pytest.raises(TypeError, match=r"takes torch tensors, got .*torch.as_tensor"):
+        gyrobn.torch.DomainGyroBN(M, 2)(torch.as_tensor(X), wrong)
+
+
+def test_what_the_error_says_works():
+    np.testing.assert_allclose(GyroBN(M).fit(LAZY.compute()).mean_, BN.mean_, atol=1e-14)
+    blocks = Chunks(lambda: (block.compute() for block in LAZY.blocks.ravel()))
+    bn = GyroBN(M).fit(blocks)
+    np.testing.assert_allclose(bn.mean_, BN.mean_, atol=1e-14)
+    assert [len(chunk) for chunk in bn.transform_chunks(blocks)] == [6, 6, 6, 2]
+    near = GyroBN(M)
+    for block in LAZY.blocks.ravel():
+        near.partial_fit(block.compute())
+    assert near.n_samples_seen_ == 20
