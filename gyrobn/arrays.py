@@ -5,6 +5,7 @@ from typing import Any
 import array_api_compat as compat
 
 from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.checks import check_integer
 
 __all__ = [
     "check_coordinates",
@@ -58,13 +59,11 @@ def _is_floating(xp: Any, dtype: Any) -> bool:
     return _floating[key]
 
 
-def check_size(manifold: Any, *sizes: int) -> None:
-    """Raise unless every size is a positive integer."""
-    for size in sizes:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(
-                f"{type(manifold).__name__} needs a positive integer for each size, got {size!r}"
-            )
+def check_size(manifold: Any, least: int = 1, **sizes: Any) -> None:
+    """Make every size of a geometry, given by the name of its field, an ``int``, or refuse it."""
+    for name, size in sizes.items():
+        size = check_integer(f"{name} of {type(manifold).__name__}", size, least)
+        object.__setattr__(manifold, name, size)
 
 
 def check_coordinates(manifold: Any, c: Array) -> Any:

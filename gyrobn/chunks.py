@@ -8,6 +8,7 @@ import array_api_compat as compat
 import numpy as np
 
 from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.checks import check_integer
 
 __all__ = ["Chunks", "is_streamed", "take"]
 
@@ -151,8 +152,7 @@ class _Sliced:
                 "expected samples of shape (N, *channels, *point_shape), no length 0, got "
                 f"{tuple(array.shape)}"
             )
-        if size is not None and size < 1:
-            raise ValueError(f"size must be a positive number of samples, got {size!r}")
+        size = None if size is None else check_integer("size", size, 1)
         self.array, self.count = array, int(array.shape[0])
         if size is None:
             each = np.dtype("f8").itemsize * int(np.prod(array.shape[1:], dtype=np.int64))

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.checks import check_choice, check_number
 from gyrobn.chunks import Chunks, is_streamed
 from gyrobn.domains import places_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.labels import as_labels, check_given, check_kind, check_policy, labels_for
+from gyrobn.newton import check_search
 from gyrobn.normalize import Stats, merge_stats
 from gyrobn.validation import (
     affine_for,
@@ -74,10 +76,9 @@ def find(
     estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str
 ) -> tuple[GyroSpace, dict[Any, Fitted], int]:
     """Return the geometry, what is to be known of each domain, and the number of samples."""
-    if estimator.on_invalid not in ("raise", "project"):
-        raise ValueError(f"on_invalid must be 'raise' or 'project', got {estimator.on_invalid!r}")
-    if not 0 <= estimator.eps < float("inf"):
-        raise ValueError(f"eps must be finite and not negative, got {estimator.eps!r}")
+    check_choice("on_invalid", estimator.on_invalid, ("raise", "project"))
+    check_number("eps", estimator.eps, 0.0)
+    check_search(estimator.tol, estimator.max_iter, None)
     check_policy(estimator.unseen, estimator.adapt_rate)
     more = method == "partial_fit" and hasattr(estimator, "mean_")
     if more:

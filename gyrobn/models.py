@@ -4,7 +4,6 @@ A :class:`Model` that exists is sound: all that an estimator checks in its param
 for it, whether it comes from an estimator, a layer or a file.
 """
 
-import sys
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -12,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.checks import check_choice, check_integer, check_number
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.labels import check_policy
 from gyrobn.manifolds import REGISTRY
+from gyrobn.newton import check_search
 from gyrobn.validation import affine_for, on_manifold
 
 __all__ = [
@@ -245,29 +246,13 @@ def _check_geometry(model: Model) -> None:
 
 
 def _check_parameters(model: Model) -> None:
-    _check_number("eps", model.eps)
-    _check_number("adapt_rate", model.adapt_rate)
-    if model.tol is not None:
-        _check_number("tol", model.tol)
-    _check_count("max_iter", model.max_iter, 1)
-    _check_count("n_samples_seen", model.n_samples_seen, 0)
-    if model.on_invalid not in ("raise", "project"):
-        raise ValueError(f"on_invalid must be 'raise' or 'project', got {model.on_invalid!r}")
+    check_number("eps", model.eps, 0.0)
+    check_search(model.tol, model.max_iter, None)
+    check_integer("n_samples_seen", model.n_samples_seen, 0)
+    check_choice("on_invalid", model.on_invalid, ("raise", "project"))
     check_policy(model.unseen, model.adapt_rate)
     if not isinstance(model.scale, np.ndarray):
-        _check_number("scale", model.scale, -sys.float_info.max)
-
-
-def _check_number(name: str, value: Any, least: float = 0.0) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name} must be a number, got {value!r}")
-    if not least <= value <= sys.float_info.max:
-        raise ValueError(f"{name} must be finite and at least {least:.4g}, got {value!r}")
-
-
-def _check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
-        raise ValueError(f"{name} must be a whole number from {least}, got {value!r}")
+        check_number("scale", model.scale)
 
 
 def _check_labels(model: Model) -> None:

@@ -7,10 +7,12 @@ By the homogeneity theorem the output has mean :math:`\beta` and variance
 :math:`s^2 v^2/(v^2 + \epsilon)`.
 """
 
+from numbers import Real
 from typing import Any, NamedTuple
 
 from gyrobn.arrays import check_floating, scalars_like
 from gyrobn.backends import Array, namespace_of
+from gyrobn.checks import check_number
 from gyrobn.frechet import frechet, locate
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.samples import arrange
@@ -83,6 +85,7 @@ def update_stats(manifold: GyroSpace, running: Stats, batch: Stats, rate: float 
     >>> mean, float(var)
     (array([0.25]), 1.25)
     """
+    _check_rate(rate)
     mean = manifold.geodesic(running.mean, batch.mean, rate)
     return Stats(manifold.project(mean), running.var + rate * (batch.var - running.var))
 
@@ -120,8 +123,9 @@ def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | 
     (4.0, 14.0, Stats(mean=array([4.]), var=array(14.)))
     """
     check_floating(*first, *second)
+    _check_rate(rate)
     several = len(manifold.blocks) > 1
-    if several and not isinstance(rate, (int, float)):
+    if several and not isinstance(rate, Real):
         rate = rate[..., None]
     c = manifold.relative_normal(first.mean, second.mean)
     apart = manifold.by_block(c * c)
@@ -244,14 +248,17 @@ def denormalize(
     return manifold.standardize(x, centre, factor, stats.mean)
 
 
+def _check_rate(rate: Any) -> None:
+    if isinstance(rate, (Real, str)):  # arrays, which may be traced, are not looked at
+        check_number("rate", rate, 0.0, 1.0)
+
+
 def multiplier(
     x: Array, stats: Stats, scale: Array | float, eps: float, clamp: float | None
 ) -> Array:
     """Return s/√(v²+ε), at most ``clamp``, in the dtype of x."""
-    if not eps >= 0:
-        raise ValueError(f"eps must not be negative, got {eps}")
-    if clamp is not None and not clamp > 0:
-        raise ValueError(f"clamp must be positive, got {clamp}")
+    eps = check_number("eps", eps, 0.0)
+    clamp = None if clamp is None else check_number("clamp", clamp, above=0.0)
     xp = namespace_of(x, stats.mean, stats.var)
     check_floating(x, stats.mean, stats.var)
     factor = scalars_like(scale, x) / xp.sqrt(stats.var + eps)

@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from gyrobn.arrays import check_size
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.checks import check_choice
 from gyrobn.linalg import eigh, matmul, symmetric, symmetric_functions, transpose
 from gyrobn.manifolds.bases import Bases
 from gyrobn.manifolds.pullback import Pullback
@@ -47,15 +48,12 @@ class Grassmannian(Pullback):
     representation: str = "basis"
 
     def __post_init__(self) -> None:
-        check_size(self, self.n, self.p)
+        check_size(self, n=self.n, p=self.p)
         if self.p >= self.n:
             raise ValueError(
                 f"Grassmannian needs subspaces smaller than the space, got p={self.p}, n={self.n}"
             )
-        if self.representation not in ("basis", "projector"):
-            raise ValueError(
-                f"representation must be 'basis' or 'projector', got {self.representation!r}"
-            )
+        check_choice("representation", self.representation, ("basis", "projector"))
         super().__post_init__()
 
     @property

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gyrobn.checks import check_choice, check_integer, check_number
 from gyrobn.domains import UNSEEN, adapt_stats, by_domain, places_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.layers import Learnt
@@ -50,8 +51,10 @@ class DomainGyroBN(GyroBN):
         unseen: str = "error",
         **options: Any,
     ) -> None:
-        if unseen not in UNSEEN:
-            raise ValueError(f"unseen must be 'error', 'refit' or 'adapt', got {unseen!r}")
+        check_choice("unseen", unseen, UNSEEN)
+        domains = check_integer("domains", domains, 1)
+        if train_momentum is not None and not callable(train_momentum):
+            check_number("train_momentum", train_momentum, 0.0, 1.0)
         if options.get("axis", 0) not in (0, (0,)) or not options.get("track_running_stats", True):
             raise ValueError("DomainGyroBN needs axis=0 and running statistics")
         self._copies = (domains,)

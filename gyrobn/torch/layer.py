@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch._dynamo import nonstrict_trace
 from torch.utils._pytree import register_constant
 
+from gyrobn.checks import check_number
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.layers import Learnt, Settings, forward
 from gyrobn.normalize import Stats, normalize
@@ -122,6 +123,8 @@ class GyroBN(nn.Module):
             formula=self._formula,
         )
         self._constant = _Constant(self.settings)
+        if momentum is not None:
+            check_number("momentum, the fraction of a new batch,", momentum, 0.0, 1.0)
         self.momentum, self.affine = momentum, affine
         self.track_running_stats = track_running_stats
         like = torch.empty((), device=device, dtype=dtype)
