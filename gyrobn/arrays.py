@@ -4,7 +4,7 @@ from typing import Any
 
 import array_api_compat as compat
 
-from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.backends import Array, cast_to, device_of, namespace_of
 from gyrobn.checks import check_integer
 
 __all__ = [
@@ -27,7 +27,7 @@ def check_floating(*arrays: Array) -> None:
         if not _is_floating(xp, x.dtype):
             raise TypeError(
                 f"expected a real floating dtype, got {x.dtype}: convert it first, "
-                "for example with xp.astype(x, xp.float64)"
+                f"for example with {cast_to(x, 'float64')}"
             )
         if x.dtype != first.dtype:
             raise TypeError(
@@ -44,6 +44,8 @@ def scalars_like(values: Any, x: Array) -> Any:
     """Return a number as a Python float, other scalars as an array in the dtype of ``x``."""
     if isinstance(values, (int, float)):
         return float(values)
+    if isinstance(values, str):  # NumPy would read it
+        raise ValueError(f"expected a number, or an array of numbers, got {values!r}")
     if not compat.is_array_api_obj(values):
         values = namespace_of(x).asarray(values, dtype=x.dtype, device=device_of(x))
     return namespace_of(x, values).astype(values, x.dtype, copy=False)

@@ -6,10 +6,10 @@ came and what was expected.
 
 import operator
 from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 from math import inf
 from numbers import Real
-from sys import float_info
 from typing import Any
 
 __all__ = ["check_choice", "check_integer", "check_integers", "check_number", "did_you_mean"]
@@ -66,23 +66,27 @@ def check_number(
         ...
     ValueError: clamp must be a finite number above 0, got 0.0
     """
-    good = isinstance(value, Real) and not _is_bool(value) and abs(value) <= float_info.max
-    if not good or not low <= value <= high or (above is not None and not value > above):
+    number = inf
+    if isinstance(value, Real) and not _is_bool(value):
+        with suppress(OverflowError):  # of an integer that is too long
+            number = float(value)
+    if not (low <= number <= high and -inf < number < inf) or (
+        above is not None and not number > above
+    ):
         bound = f" of at least {low:g}" if low > -inf else ""
         bound = f" from {low:g} to {high:g}" if high < inf else bound
         bound = bound if above is None else f" above {above:g}"
         raise ValueError(f"{name} must be a finite number{bound}, got {value!r}")
-    return float(value)
+    return number
 
 
 def check_choice(name: str, value: Any, known: Iterable[str]) -> str:
     """Return a word that is one of the known ones.
 
-    >>> check_choice("metric", "log_euclid", ["log_euclidean", "log_cholesky"])
+    >>> check_choice("unseen", "adapted", ["error", "adapt"])
     Traceback (most recent call last):
         ...
-    ValueError: metric must be 'log_euclidean' or 'log_cholesky', got 'log_euclid': did you mean
-    'log_euclidean'?
+    ValueError: unseen must be 'error' or 'adapt', got 'adapted': did you mean 'adapt'?
     """
     known = list(known)
     if not isinstance(value, str) or value not in known:

@@ -26,6 +26,7 @@ from gyrobn.manifolds import REGISTRY, Product
 from gyrobn.models import PARAMETERS, Model
 from gyrobn.storage import replacing
 from gyrobn.storage.npy import HEAD, Header
+from gyrobn.validation import GEOMETRY
 
 __all__ = ["read", "write"]
 
@@ -62,6 +63,7 @@ def write(model: Model, path: Path) -> None:
         "scale": None if "scale" in arrays else model.scale,
         "n_samples_seen": model.n_samples_seen,
         **{name: getattr(model, name) for name in PARAMETERS},
+        **{name: v for name in GEOMETRY if (v := getattr(model, name)) is not None},
     }
     text = json.dumps(header, allow_nan=False, indent=1).encode()
     if len(text) > HEADER_LIMIT:
@@ -200,8 +202,8 @@ def _array(content: bytes, name: str) -> Any:
 
 def _model(header: dict[str, Any], arrays: dict[str, Any]) -> Model:
     expected = {"geometry", "manifold", "scale", "n_samples_seen", *PARAMETERS}
-    if header.keys() != expected:
-        wrong = sorted(header.keys() ^ expected)
+    if not expected <= header.keys() <= expected | set(GEOMETRY):
+        wrong = sorted((header.keys() ^ expected) - set(GEOMETRY))
         raise ValueError(f"unknown or missing in the header: {_shown(wrong)}")
     if (header["scale"] is None) != ("scale" in arrays):
         raise ValueError("scale is there twice, or not at all")

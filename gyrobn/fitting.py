@@ -7,7 +7,7 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.checks import check_choice, check_number
-from gyrobn.chunks import Chunks, is_streamed
+from gyrobn.chunks import Chunks
 from gyrobn.domains import places_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.labels import as_labels, check_given, check_kind, check_policy, labels_for
@@ -16,6 +16,7 @@ from gyrobn.normalize import Stats, merge_stats
 from gyrobn.validation import (
     affine_for,
     as_array,
+    chunked,
     found_for,
     geometry_for,
     on_manifold,
@@ -83,17 +84,16 @@ def find(
     more = method == "partial_fit" and hasattr(estimator, "mean_")
     if more:
         check_given(estimator.domains_, domains, method)
-    raw = None
-    if is_streamed(X):
-        raw = X if isinstance(X, Chunks) else Chunks(X)
-        X = next(iter(raw))
+    raw, X = None, chunked(estimator, X, method)
+    if isinstance(X, Chunks):
+        raw, X = X, next(iter(X))
     X = as_array(estimator, X, method)
     if backend_of(X).hides_values(X):
         raise TypeError(
             f"GyroBN.{method}() keeps what it finds, which in a traced function has no value: "
             "call it outside, or use gyrobn.batch_stats and gyrobn.normalize"
         )
-    manifold = estimator.manifold_ if more else geometry_for(estimator.manifold, tuple(X.shape))
+    manifold = estimator.manifold_ if more else geometry_for(estimator, X)
     affine_for(manifold, X, estimator.bias, estimator.scale)
     if raw is None:
         samples, count = _ready(estimator, X, manifold), int(X.shape[0])

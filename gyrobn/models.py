@@ -16,7 +16,7 @@ from gyrobn.gyrospace import GyroSpace
 from gyrobn.labels import check_policy
 from gyrobn.manifolds import REGISTRY
 from gyrobn.newton import check_search
-from gyrobn.validation import affine_for, on_manifold
+from gyrobn.validation import GEOMETRY, affine_for, on_manifold
 
 __all__ = [
     "PARAMETERS",
@@ -62,13 +62,17 @@ class Model:
     """Number of samples seen; zero where it is not known."""
     bias: Values | None = None
     """A point, or one a channel, float64."""
-    scale: float | Values = 1.0
+    scale: float | str | Values = 1.0
     eps: float = 1e-5
     tol: float | None = None
     max_iter: int = 64
     on_invalid: str = "raise"
     unseen: str = "error"
     adapt_rate: float = 0.1
+    metric: str | None = None
+    curvature: float | None = None
+    theta: float | None = None
+    representation: str | None = None
     domains: Values | None = None
     """Labels, integers or strings, sorted."""
     feature_names: Values | None = None
@@ -117,7 +121,7 @@ def of_estimator(bn: Any) -> Model:
         scale=_number_or_array(bn.scale),
         domains=bn.domains_,
         feature_names=None if names is None else np.asarray(names, dtype=np.str_),
-        **{name: _number_or_array(getattr(bn, name)) for name in PARAMETERS},
+        **{name: _number_or_array(getattr(bn, name)) for name in (*PARAMETERS, *GEOMETRY)},
     )
 
 
@@ -144,9 +148,8 @@ def to_estimator(cls: type[Estimator], model: Model, like: Array | None = None) 
         # by way of the dtype of like: so every library puts it on the device of like
         return xp.astype(shim.from_numpy(values.copy(), like), dtype)
 
-    bn: Any = cls(
-        **{name: getattr(model, name) for name in ("manifold", "bias", "scale", *PARAMETERS)}
-    )
+    given = ("manifold", "bias", "scale", *PARAMETERS, *GEOMETRY)
+    bn: Any = cls(**{name: getattr(model, name) for name in given})
     bn.manifold_, bn.domains_ = model.geometry, model.domains
     bn.mean_, bn.var_ = put(model.mean, like.dtype), put(model.var, like.dtype)
     several = model.n_iter.ndim > 0
@@ -251,7 +254,14 @@ def _check_parameters(model: Model) -> None:
     check_integer("n_samples_seen", model.n_samples_seen, 0)
     check_choice("on_invalid", model.on_invalid, ("raise", "project"))
     check_policy(model.unseen, model.adapt_rate)
-    if not isinstance(model.scale, np.ndarray):
+    for name, value in ((name, getattr(model, name)) for name in GEOMETRY):
+        if value is None:
+            continue
+        if name in ("curvature", "theta"):
+            check_number(name, value)
+        elif not isinstance(value, str):
+            raise ValueError(f"{name} must be a word, got {value!r}")
+    if not isinstance(model.scale, (str, np.ndarray)):
         check_number("scale", model.scale)
 
 

@@ -271,9 +271,7 @@ def _join(
     return result, xp.sqrt(far), ()
 
 
-def check_search(
-    tol: Any, max_iter: Any, steps: Any
-) -> tuple[float | None, int, int | None]:
+def check_search(tol: Any, max_iter: Any, steps: Any) -> tuple[float | None, int, int | None]:
     """Return what bounds a search, as plain numbers, or say which of them is none."""
     return (
         None if tol is None else check_number("tol", tol, 0.0),

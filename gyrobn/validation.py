@@ -6,6 +6,7 @@ the form that is wanted.
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import array_api_compat as compat
@@ -13,20 +14,24 @@ import numpy as np
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.chunks import Chunks, is_streamed, take
+from gyrobn.backends import Array, backend_of, cast_to, check_kind, device_of, namespace_of
+from gyrobn.checks import did_you_mean
+from gyrobn.chunks import Chunks, is_chunk_list, is_streamed, take
 from gyrobn.domains import domain_stats
 from gyrobn.frechet import FrechetResult, frechet
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import REGISTRY
-from gyrobn.normalize import Stats, multiplier
+from gyrobn.manifolds.grassmannian import of_projectors
+from gyrobn.normalize import Stats, multiplier, scale_for
 from gyrobn.uniqueness import FrechetWarning
 
 __all__ = [
+    "GEOMETRY",
     "affine_for",
     "as_array",
     "check_around",
     "check_output",
+    "chunked",
     "describe",
     "found_for",
     "geometry_for",
@@ -42,8 +47,9 @@ __all__ = [
 
 def as_array(estimator: Any, X: Any, method: str) -> Array:
     """Return X as an array, after checking all that does not depend on values."""
+    X = unmasked(X, "X")
     given, fitted = X, hasattr(estimator, "mean_") and method != "fit"
-    if is_streamed(X) and not hasattr(X, "shape"):
+    if (is_streamed(X) and not hasattr(X, "shape")) or is_chunk_list(X, _axes(estimator, method)):
         raise TypeError(
             f"GyroBN.{method}() returns one array, and takes one: of chunks, "
             "GyroBN.transform_chunks() returns chunks"
@@ -56,7 +62,7 @@ def as_array(estimator: Any, X: Any, method: str) -> Array:
     if X.dtype not in (xp.float32, xp.float64):
         raise TypeError(
             f"GyroBN takes float32 and float64 arrays of {library(X)}, got {X.dtype}: "
-            "convert X first, for example with xp.astype(X, xp.float32)"
+            f"convert X first, for example with {cast_to(X, 'float32')}"
         )
     shape = tuple(X.shape)
     if len(shape) < 2 or 0 in shape:
@@ -83,26 +89,83 @@ def as_array(estimator: Any, X: Any, method: str) -> Array:
     return X
 
 
-def geometry_for(manifold: GyroSpace | str, shape: tuple[int, ...]) -> GyroSpace:
-    """Return the geometry, with sizes from the shape of X where only its name is given."""
-    given = manifold
+GEOMETRY = ("metric", "curvature", "theta", "representation")
+"""Parameters of the estimator that are fields of a geometry; None for what it has."""
+
+
+def named(manifold: Any) -> type[GyroSpace]:
+    """Return the class of a geometry, or of the name of one."""
     known = f"a geometry such as gyrobn.PoincareBall(2), or a name out of {sorted(REGISTRY)}"
     if isinstance(manifold, str):
         if manifold not in REGISTRY:
-            raise ValueError(f"unknown manifold {manifold!r}: give {known}")
+            raise ValueError(
+                f"unknown manifold {manifold!r}: give {known}{did_you_mean(manifold, REGISTRY)}"
+            )
+        return REGISTRY[manifold]
+    if not isinstance(manifold, GyroSpace):
+        raise TypeError(f"manifold must be {known}, got {manifold!r}")
+    return type(manifold)
+
+
+def unmasked(X: Any, name: str) -> Any:
+    """Return X, of a masked array the data if nothing is masked, or refuse it in words."""
+    if isinstance(X, np.ma.MaskedArray) and not np.ma.is_masked(X):
+        return X.data
+    for x in X if isinstance(X, (list, tuple)) else (X,):
+        check_kind(x, name)
+    return X
+
+
+def _axes(estimator: Any, method: str) -> int:
+    """Return the number of axes of a sample; before fit, of a point, as channels are not known."""
+    if hasattr(estimator, "mean_") and method != "fit":
+        return int(estimator.mean_.ndim) - (estimator.domains_ is not None)
+    manifold = estimator.manifold
+    one = named(manifold).examples()[0] if isinstance(manifold, str) else manifold
+    return len(one.point_shape) if named(manifold) else 0
+
+
+def chunked(estimator: Any, X: Any, method: str) -> Any:
+    """Return Chunks where X comes a chunk at a time, else X."""
+    if isinstance(X, Chunks):
+        return X
+    X = unmasked(X, "X")
+    if is_streamed(X) or is_chunk_list(X, _axes(estimator, method)):
+        return Chunks(X)
+    return X
+
+
+def geometry_for(estimator: Any, X: Array) -> GyroSpace:
+    """Return the geometry, with sizes from X where only its name is given, and its parameters."""
+    manifold: Any = estimator.manifold
+    shape = tuple(X.shape)
+    cls = named(manifold)
+    given = {k: v for k in GEOMETRY if (v := getattr(estimator, k)) is not None}
+    has = [f.name for f in fields(cls) if f.name in GEOMETRY]
+    for name in given:
+        if name not in has:
+            which = manifold if isinstance(manifold, str) else cls.__name__
+            raise ValueError(
+                f"{which} has no {name}, got {name}={given[name]!r}: leave it at None; of such "
+                f"parameters {which} has {' and '.join(has) or 'none'}"
+            )
+    if isinstance(manifold, str):
         try:
-            manifold = REGISTRY[manifold].for_shape(shape[1:])
+            if given.get("representation") == "projector":
+                manifold = of_projectors(backend_of(X).to_numpy(X[:100, ...]))
+            else:
+                manifold = cls.for_shape(shape[1:])
         except ValueError as error:
             raise ValueError(
                 f"X of shape {shape}, with {shape[-1]} feature(s), holds no points of "
-                f"{given}: {error}"
+                f"{estimator.manifold}: {error}"
             ) from error
-    if not isinstance(manifold, GyroSpace):
-        raise TypeError(f"manifold must be {known}, got {manifold!r}")
+    if given:
+        manifold = replace(manifold, **given)
     points = manifold.point_shape
     if len(shape) <= len(points) or shape[len(shape) - len(points) :] != points:
         raise ValueError(f"{manifold!r} expects X of shape (N, *channels, *{points}), got {shape}")
-    return manifold
+    return manifold  # type: ignore[no-any-return]
 
 
 def on_manifold(
@@ -145,16 +208,18 @@ def affine_for(manifold: GyroSpace, X: Array, bias: Any, scale: Any) -> tuple[An
     wanted, each = shape[: len(shape) - len(points)], "one a channel"
     if len(manifold.blocks) > 1:
         wanted, each = (*wanted, len(manifold.blocks)), "one a channel and block"
-    s = host(scale)
+    s = host(scale_for(manifold, scale), "scale")
+    if isinstance(scale, str) and s.ndim:
+        s = np.broadcast_to(s, wanted)
     if s.shape not in ((), wanted) or not np.all(np.isfinite(s)):
         raise ValueError(
             f"scale must be a finite number, or an array of them, {each}, of shape "
-            f"{wanted}; got {scale!r}"
+            f"{wanted}, or 'sqrt_dim'; got {scale!r}"
         )
     factor = float(s) if s.ndim == 0 else like(s, X)
     if bias is None:
         return None, factor
-    bias = like(bias, X)
+    bias = like(bias, X, "bias")
     if tuple(bias.shape) not in (points, shape):
         raise ValueError(
             f"bias must be a point of {manifold!r}, shape {points}, or one a channel, "
@@ -170,7 +235,7 @@ def weights_for(batch: tuple[int, ...], X: Array, weights: Any) -> Array | None:
     """
     if weights is None:
         return None
-    w = like(weights, X)
+    w = like(weights, X, "sample_weight")
     if tuple(w.shape) not in (batch[:1], batch):
         raise ValueError(
             f"weights must have the shape of the samples, {batch[:1]}, or of the whole batch, "
@@ -298,16 +363,21 @@ def check_around(
         )
 
 
-def host(value: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
+def host(value: Any, name: str = "this") -> "np.ndarray[Any, np.dtype[np.float64]]":
     """Return numbers, from whatever library, as a NumPy array."""
+    given = unmasked(value, name)
+    value = given
     if compat.is_array_api_obj(value):
         value = backend_of(value).to_numpy(value)
-    return np.array(value, dtype=np.float64)
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":  # NumPy would make numbers of words
+        raise ValueError(f"{name} must be numbers, got {given!r}")
+    return np.array(array, dtype=np.float64)
 
 
-def like(value: Any, x: Array) -> Array:
+def like(value: Any, x: Array, name: str = "this") -> Array:
     """Return numbers, from whatever library, in the library, dtype and device of ``x``."""
-    return backend_of(x).from_numpy(host(value), x)
+    return backend_of(x).from_numpy(host(value, name), x)
 
 
 def library(x: Array) -> str:

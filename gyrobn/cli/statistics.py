@@ -10,6 +10,7 @@ import numpy as np
 from gyrobn.chunks import Chunks
 from gyrobn.cli.console import Console, span
 from gyrobn.cli.inputs import check_place, geometry_of, open_samples, read_bias, read_labels
+from gyrobn.normalize import scale_for
 from gyrobn.progress import Watched
 from gyrobn.storage import ArrayWriter, StoredArray, create_array
 
@@ -106,6 +107,7 @@ def describe(bn: "GyroBN") -> tuple[dict[str, Any], list[str]]:
     """Return what a model holds, as values and as lines."""
     distance = bn.manifold_.norm(bn.mean_)
     deviation = np.sqrt(bn.var_)
+    scale = scale_for(bn.manifold_, bn.scale)
     values = {
         "manifold": repr(bn.manifold_),
         "mean_distance": distance,
@@ -120,7 +122,7 @@ def describe(bn: "GyroBN") -> tuple[dict[str, Any], list[str]]:
     lines = [
         f"  mean                at distance {span(distance)} from the identity; "
         f"{found}, iterations: {span(bn.n_iter_, 'd')}",
-        f"  standard deviation  {span(deviation)}, to become {span(np.abs(bn.scale))}",
+        f"  standard deviation  {span(deviation)}, to become {span(np.abs(scale))}",
     ]
     if bn.domains_ is not None:
         lines.append(f"  domains             {len(bn.domains_)}")
