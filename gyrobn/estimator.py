@@ -24,6 +24,7 @@ from gyrobn.labels import check_given, check_policy, check_unseen, labels_for
 from gyrobn.models import of_estimator, settle, to_estimator
 from gyrobn.normalize import Stats, denormalize, normalize
 from gyrobn.validation import (
+    Moved,
     affine_for,
     as_array,
     check_around,
@@ -109,6 +110,9 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         The labels of the domains, sorted; None after ``fit`` without domains.
     n_samples_seen_ : int
         Number of samples N, of all domains.
+    n_projected_ : int
+        Number of points that were off the manifold and moved onto it (``on_invalid="project"``),
+        of those that were fitted to. A file does not keep it.
     weight_sum_ : array of shape channels
         Sum of the weights of the samples, which ``partial_fit`` goes by.
     n_features_in_ : int
@@ -217,8 +221,9 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        manifold, known, count = find(self, X, sample_weight, domains, "fit")
+        manifold, known, count, moved = find(self, X, sample_weight, domains, "fit")
         self._keep(manifold, known, count)
+        self.n_projected_ = moved
         return self
 
     def partial_fit(
@@ -243,12 +248,14 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        manifold, new, count = find(self, X, sample_weight, domains, "partial_fit")
+        manifold, new, count, moved = find(self, X, sample_weight, domains, "partial_fit")
         if hasattr(self, "mean_"):
+            moved += getattr(self, "n_projected_", 0)
             old = by_label(self.domains_, self._fitted)
             both = {d: merge(manifold, old[d], new[d]) for d in new if d in old}
             new, count = old | new | both, count + self.n_samples_seen_
         self._keep(manifold, new, count)
+        self.n_projected_ = moved
         return self
 
     def fit_transform(
@@ -342,9 +349,12 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         labels, stats = self._statistics(chunks, domains, method)
 
         def results() -> Iterator[Array]:
-            for rows, x in chunks.numbered():
+            moved = Moved()
+            last = raw.map(lambda x, rows: self._checked(x, method, int(rows[0]), moved))
+            for rows, x in last.numbered():
                 own = None if labels is None else labels[rows]
                 yield self._move(x, own, stats, method, int(rows[0]))
+            moved.warn(self.manifold_, self.mean_, method, 3)
 
         return results()
 
@@ -423,14 +433,16 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _apply(self, X: Any, domains: Any, method: str) -> Array:
         check_is_fitted(self)
-        X = self._checked(X, method)
+        moved = Moved()
+        X = self._checked(X, method, moved=moved)
+        moved.warn(self.manifold_, X, method, 5)
         self._check_container(X, method)
         labels, stats = self._statistics(X, domains, method)
         return self._move(X, labels, stats, method)
 
-    def _checked(self, X: Any, method: str, first: int = 0) -> Array:
-        X = as_array(self, X, method)
-        return on_manifold(self.manifold_, X, project=self.on_invalid == "project", first=first)
+    def _checked(self, X: Any, method: str, first: int = 0, moved: Moved | None = None) -> Array:
+        X, project = as_array(self, X, method), self.on_invalid == "project"
+        return on_manifold(self.manifold_, X, project=project, first=first, moved=moved)
 
     def _check_container(self, X: Array, method: str) -> None:
         """Refuse to make a table of what is none; scikit-learn does so after ``transform``."""

@@ -158,6 +158,9 @@ class GyroSpace(ABC):
         ``weights`` of shape ``(N, *channels)`` sum to one over the first axis.
         """
 
+    definite: ClassVar[bool] = False
+    """Whether points are positive definite matrices, and singular ones a kind of bad data."""
+
     convexity_radius: ClassVar[float] = float("inf")
     """Data inside a ball of this radius has one mean only."""
 

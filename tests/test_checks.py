@@ -167,7 +167,7 @@ def test_numbers_of_numpy_are_taken(name):
 
 @pytest.mark.parametrize("value", ["1", ["1"], None, 1j, {}, "sqrt"], ids=repr)
 def test_scale_and_weights_are_numbers(value):
-    with pytest.raises(ValueError, match="scale must be (a finite number|numbers).*, got"):
+    with pytest.raises(ValueError, match=r"scale must be (a finite number|numbers).*, got"):
         GyroBN(PoincareBall(2), scale=value).fit(X)
     if value is not None:
         with pytest.raises(ValueError, match="sample_weight must be numbers"):

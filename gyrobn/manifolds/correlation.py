@@ -1,7 +1,7 @@
 """Correlation matrices, under the five metrics of the paper."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -75,6 +75,7 @@ class Correlation(Pullback):
 
     n: int
     metric: str = "poly_hyperbolic_cholesky"
+    definite: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_size(self, 2, n=self.n)

@@ -1,7 +1,7 @@
 """Symmetric positive definite matrices: covariances, diffusion tensors, kernels."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from gyrobn.arrays import check_size
 from gyrobn.backends import Array, namespace_of
@@ -77,6 +77,7 @@ class SPD(Pullback):
     n: int
     metric: str = "affine_invariant"
     theta: float = 1.0
+    definite: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_size(self, n=self.n)

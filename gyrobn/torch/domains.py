@@ -12,7 +12,7 @@ from gyrobn.domains import UNSEEN, adapt_stats, by_domain, places_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.layers import Learnt
 from gyrobn.normalize import Stats, update_stats
-from gyrobn.torch.layer import GyroBN, _place
+from gyrobn.torch.layer import GyroBN, _place, recomputing
 
 __all__ = ["DomainGyroBN"]
 
@@ -113,6 +113,14 @@ class DomainGyroBN(GyroBN):
     ) -> Stats:
         """Return the statistics to normalize samples of one domain with, and learn from them."""
         batch = self.settings.batch_stats(manifold, x, weights, several=True)
+        if recomputing():
+            if self.train_momentum is None:
+                return batch
+            raise RuntimeError(
+                "torch.utils.checkpoint calls a layer again in the backward pass, and with "
+                "train_momentum the statistics it used are gone by then: leave the layer out of "
+                "the checkpoint"
+            )
         count = int(self.num_batches_tracked[k])
         rate = 1.0 / (count + 1) if self.momentum is None else self.momentum
         with torch.no_grad():

@@ -179,7 +179,7 @@ class GyroBN(nn.Module):
             }
             given = {name: a for name, a in arrays.items() if a is not None}
             y, *new = _forward(self._constant, given, 0.0 if rate is None else rate, self.training)
-            if new and self.training:
+            if new and self.training and not recomputing():
                 # torch.compile (2.13) loses what is written into a float64 buffer of no axes on a
                 # CPU, but not what is written into a view of it
                 self.running_mean.detach().copy_(new[0])
@@ -341,6 +341,15 @@ def _place(bn: Any, model: "Model", device: Any, dtype: torch.dtype | None) -> d
 
 def _parameter(value: Tensor | None) -> nn.Parameter | None:
     return None if value is None else nn.Parameter(value)
+
+
+def recomputing() -> bool:
+    """Tell whether this call repeats one for the backward pass, as ``checkpoint`` does.
+
+    What was learnt from the batch then has been learnt already. (torch's own layers learn twice:
+    https://github.com/pytorch/pytorch/issues/96136.)
+    """
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 class _Constant:
