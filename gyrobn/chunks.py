@@ -237,8 +237,8 @@ class _Iterated:
         """Yield chunks, each after the number of its first sample."""
         start, kind = 0, None
         for i, x in enumerate(self.source() if callable(self.source) else self.source):
-            if isinstance(x, (list, tuple)) and len(x) == 1:  # of a torch TensorDataset
-                x = x[0]
+            if isinstance(x, (list, tuple)) and len(x) == 1 and compat.is_array_api_obj(x[0]):
+                x = x[0]  # a batch of torch's TensorDataset
             if not compat.is_array_api_obj(x) or x.ndim < 2:
                 what, advice = type(x).__name__, ""
                 if hasattr(x, "shape"):

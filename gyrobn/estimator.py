@@ -112,7 +112,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Number of samples N, of all domains.
     n_projected_ : int
         Number of points that were off the manifold and moved onto it (``on_invalid="project"``),
-        of those that were fitted to. A file does not keep it.
+        of those that were fitted to.
     weight_sum_ : array of shape channels
         Sum of the weights of the samples, which ``partial_fit`` goes by.
     n_features_in_ : int
@@ -250,7 +250,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         manifold, new, count, moved = find(self, X, sample_weight, domains, "partial_fit")
         if hasattr(self, "mean_"):
-            moved += getattr(self, "n_projected_", 0)
+            moved += self.n_projected_
             old = by_label(self.domains_, self._fitted)
             both = {d: merge(manifold, old[d], new[d]) for d in new if d in old}
             new, count = old | new | both, count + self.n_samples_seen_

@@ -60,6 +60,8 @@ class Model:
     """Whether the mean met the tolerance, shape (*channels,), bool."""
     n_samples_seen: int = 0
     """Number of samples seen; zero where it is not known."""
+    n_projected: int = 0
+    """Number of points that were moved onto the manifold."""
     bias: Values | None = None
     """A point, or one a channel, float64."""
     scale: float | str | Values = 1.0
@@ -117,6 +119,7 @@ def of_estimator(bn: Any) -> Model:
         n_iter=_on(lead, bn.n_iter_, np.int32),
         converged=_on(lead, bn.converged_, np.bool_),
         n_samples_seen=bn.n_samples_seen_,
+        n_projected=bn.n_projected_,
         bias=None if bn.bias is None else _numpy(bn.bias).astype(np.float64),
         scale=_number_or_array(bn.scale),
         domains=bn.domains_,
@@ -156,7 +159,7 @@ def to_estimator(cls: type[Estimator], model: Model, like: Array | None = None) 
     bn.n_iter_ = put(model.n_iter, xp.int32) if several else int(model.n_iter)
     bn.converged_ = put(model.converged, xp.bool) if several else bool(model.converged)
     bn.weight_sum_ = put(model.weight, like.dtype)
-    bn.n_samples_seen_ = model.n_samples_seen
+    bn.n_samples_seen_, bn.n_projected_ = model.n_samples_seen, model.n_projected
     bn.n_features_in_ = model.mean.shape[len(model.lead)]
     if model.feature_names is not None:
         bn.feature_names_in_ = model.feature_names.astype(object)
@@ -252,6 +255,7 @@ def _check_parameters(model: Model) -> None:
     check_number("eps", model.eps, 0.0)
     check_search(model.tol, model.max_iter, None)
     check_integer("n_samples_seen", model.n_samples_seen, 0)
+    check_integer("n_projected", model.n_projected, 0)
     check_choice("on_invalid", model.on_invalid, ("raise", "project"))
     check_policy(model.unseen, model.adapt_rate)
     for name, value in ((name, getattr(model, name)) for name in GEOMETRY):

@@ -202,9 +202,7 @@ class Moved:
             )
 
 
-SHRINK = (
-    "Shrink covariances first (sklearn.covariance.ledoit_wolf, pyRiemann's Covariances('lwf'))"
-)
+SHRINK = "Shrink covariances first (sklearn.covariance.ledoit_wolf, pyRiemann's Covariances('lwf'))"
 
 
 def flaw(manifold: GyroSpace, point: Array) -> str:
@@ -484,4 +482,7 @@ def reason(manifold: GyroSpace, x: Array) -> str:
             "leads from one to the other: drop such samples, and keep the mean (by rotating the "
             "data) and the bias away from the point opposite to the identity"
         )
-    return f"Numbers leave the range of {x.dtype}: rescale the data, or give a larger eps"
+    return (
+        f"Numbers leave the range of {x.dtype}: rescale the data, give a smaller scale or a larger "
+        "eps, or compute in float64"
+    )

@@ -613,6 +613,7 @@ def test_constructor_only_stores():
         "on_invalid": "z",
         "unseen": "u",
         "adapt_rate": "r",
+        **dict.fromkeys(["metric", "curvature", "theta", "representation"]),
     }
     assert bn.bias is bias
 

@@ -33,11 +33,12 @@ def normalize(options: Namespace, console: Console) -> None:
         # made before the work, so that a place that cannot be written is known before it
         with create_array(options.output, source.shape, source.stored, source.key) as out:
             bn = fitted(options, source, domains, console)
-            _write(bn, source, out, domains, console)
+            moved = _write(bn, source, out, domains, console)
             if options.save_model is not None:
                 bn.save(options.save_model)
         values, lines = describe(bn)
-        values = _about(options, source) | values
+        more, line = _projected(bn, moved)
+        values, lines = _about(options, source) | values | more, lines + line
     values |= {"output": options.output, "model": options.save_model or options.model}
     _report(console, values, begin, "normalized", lines, options.output, options.save_model)
 
@@ -51,7 +52,9 @@ def fit(options: Namespace, console: Console) -> None:
         bn = fitted(options, source, domains, console)
         bn.save(options.save_model)
         values, lines = describe(bn)
-        values = _about(options, source) | values | {"model": options.save_model}
+        more, line = _projected(bn, bn.n_projected_)
+        values = _about(options, source) | values | more | {"model": options.save_model}
+        lines += line
     _report(console, values, begin, "fitted to", lines, options.save_model)
 
 
@@ -71,11 +74,12 @@ def _apply(options: Namespace, console: Console, inverse: bool) -> None:
     with open_samples(options.input, options.key) as source:
         bn = fitted(options, source, domains, console)
         with create_array(options.output, source.shape, source.stored, source.key) as out:
-            _write(bn, source, out, domains, console, inverse)
-        values = _about(options, source) | {"manifold": repr(bn.manifold_)}
+            moved = _write(bn, source, out, domains, console, inverse)
+        more, lines = _projected(bn, moved)
+        values = _about(options, source) | {"manifold": repr(bn.manifold_)} | more
     values |= {"output": options.output, "model": options.model}
     verb = "brought back" if inverse else "transformed"
-    _report(console, values, begin, verb, [], options.output)
+    _report(console, values, begin, verb, lines, options.output)
 
 
 def load(path: Path) -> "GyroBN":
@@ -136,12 +140,29 @@ def _write(
     domains: Any,
     console: Console,
     inverse: bool = False,
-) -> None:
+) -> int:
+    """Write the samples, and return how many points were off the manifold and moved onto it."""
     label = "inverse" if inverse else "transform"
+    moved: dict[int, int] = {}  # by chunk: one that is read twice counts once
+
+    def counted(x: Any, rows: Any) -> Any:
+        if bn.on_invalid == "project" and int(rows[0]) not in moved:
+            with np.errstate(all="ignore"):
+                moved[int(rows[0])] = int(np.sum(~bn.manifold_.contains(x)))
+        return x
+
     with console.progress(label, len(source)) as bar:
-        chunks = Chunks(Watched(source, bar))
+        chunks = Chunks(Watched(source, bar)).map(counted)
         for chunk in bn.transform_chunks(chunks, domains=domains, inverse=inverse):
             out.write(chunk)
+    return sum(moved.values())
+
+
+def _projected(bn: "GyroBN", moved: int) -> tuple[dict[str, Any], list[str]]:
+    """Return how many points were moved onto the manifold, where that was asked for."""
+    if bn.on_invalid != "project":
+        return {}, []
+    return {"projected": moved}, [f"  projected           {moved} samples onto the manifold"]
 
 
 def _about(options: Namespace, source: StoredArray) -> dict[str, Any]:
