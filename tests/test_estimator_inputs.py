@@ -1,5 +1,6 @@
 """What people give to the estimator: lists, loaders, masks, rotations, grids, bad matrices."""
 
+import json
 import warnings
 
 import jax.numpy as jnp
@@ -36,6 +37,7 @@ from gyrobn import (
     normalize,
     normalize_batch,
 )
+from gyrobn.cli import main
 
 # ---------------------------------------------------------------------- lists
 
@@ -492,3 +494,30 @@ def test_shrinkage_as_advised():
         GyroBN("spd").fit(np.stack([np.cov(x.T) for x in series]))
     bn = GyroBN("spd").fit(np.stack([ledoit_wolf(x)[0] for x in series]))
     assert bn.var_ < 20  # and not hundreds
+
+
+# ---------------------------------------------------------------------- the command line
+
+
+def test_the_command_line_scales_and_counts(tmp_path, capsys):
+    M, files = SPD(2), [str(tmp_path / name) for name in ("x.npy", "y.npy", "m.npz")]
+    X = M.random(30, rng=0)
+    X[[2, 5, 7], 0, 1] += 1e-3
+    np.save(files[0], X)
+    options = ["--manifold", "spd", "--scale", "sqrt_dim", "--on-invalid", "project"]
+    assert main(["normalize", *files[:2], *options, "--save-model", files[2]]) == 0
+    said = capsys.readouterr().out
+    assert "to become 1.732\n" in said
+    assert "projected           3 samples onto the manifold\n" in said
+    bn = GyroBN("spd", scale="sqrt_dim", on_invalid="project").fit(X)
+    np.testing.assert_allclose(np.load(files[1]), bn.transform(X), rtol=0, atol=1e-12)
+    assert GyroBN.load(files[2]).scale == "sqrt_dim"
+    assert GyroBN.load(files[2]).n_projected_ == 3
+    assert main(["fit", files[0], files[2], *options]) == 0
+    assert "projected           3 samples" in capsys.readouterr().out
+    for command in ("transform", "inverse"):
+        assert main([command, *files[:2], "--model", files[2], "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["projected"] == 3
+    with pytest.raises(SystemExit):
+        main(["normalize", *files[:2], "--manifold", "spd", "--scale", "dim"])
+    assert "expected a finite number or sqrt_dim, got dim" in capsys.readouterr().err
