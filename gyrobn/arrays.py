@@ -5,7 +5,8 @@ from typing import Any
 
 import array_api_compat as compat
 
-from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.backends import Array, cast_to, device_of, namespace_of
+from gyrobn.checks import check_integer
 
 __all__ = [
     "check_coordinates",
@@ -34,7 +35,7 @@ def check_floating(*arrays: Array, half: bool = False) -> None:
             kind = "float32 or float64" if real else "a real floating dtype"
             raise TypeError(
                 f"expected {kind}, got {x.dtype}: convert it first, "
-                "for example with xp.astype(x, xp.float64)"
+                f"for example with {cast_to(x, 'float64')}"
             )
         if x.dtype != first.dtype:
             raise TypeError(
@@ -51,6 +52,8 @@ def scalars_like(values: Any, x: Array) -> Any:
     """Return a number as a Python float, other scalars as an array in the dtype of ``x``."""
     if isinstance(values, (int, float)):
         return float(values)
+    if isinstance(values, str):  # NumPy would read it
+        raise ValueError(f"expected a number, or an array of numbers, got {values!r}")
     if not compat.is_array_api_obj(values):
         values = namespace_of(x).asarray(values, dtype=x.dtype, device=device_of(x))
     return namespace_of(x, values).astype(values, x.dtype, copy=False)
@@ -67,13 +70,11 @@ def _is_floating(xp: Any, dtype: Any, half: bool) -> bool:
     return _floating[key]
 
 
-def check_size(manifold: Any, *sizes: int) -> None:
-    """Raise unless every size is a positive integer."""
-    for size in sizes:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(
-                f"{type(manifold).__name__} needs a positive integer for each size, got {size!r}"
-            )
+def check_size(manifold: Any, least: int = 1, **sizes: Any) -> None:
+    """Make every size of a geometry, given by the name of its field, an ``int``, or refuse it."""
+    for name, size in sizes.items():
+        size = check_integer(f"{name} of {type(manifold).__name__}", size, least)
+        object.__setattr__(manifold, name, size)
 
 
 def check_coordinates(manifold: Any, c: Array) -> Any:

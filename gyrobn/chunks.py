@@ -8,8 +8,9 @@ import array_api_compat as compat
 import numpy as np
 
 from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.checks import check_integer
 
-__all__ = ["Chunks", "is_streamed", "take"]
+__all__ = ["Chunks", "is_chunk_list", "is_streamed", "take"]
 
 BYTES = 2**23
 """Size of a chunk, where none is given. What is computed of it takes about ten times as much."""
@@ -134,6 +135,36 @@ def is_streamed(x: Any) -> bool:
     return isinstance(x, Iterable) and not isinstance(x, (str, bytes, Sequence, Mapping, Set))
 
 
+def is_chunk_list(x: Any, axes: int) -> bool:
+    """Tell whether a list or tuple is one of chunks, where a sample has so many axes.
+
+    Arrays of that many axes are samples, and arrays of more are chunks. Numbers, in lists in lists,
+    are an array. Anything else is refused.
+
+    >>> import numpy as np
+    >>> chunks, points = [np.zeros((10, 2)), np.zeros((5, 2))], [np.zeros(2), np.zeros(2)]
+    >>> is_chunk_list(chunks, 1), is_chunk_list(points, 1), is_chunk_list([[0.0, 0.0]], 1)
+    (True, False, False)
+    """
+    if not isinstance(x, (list, tuple)) or not x:
+        return False
+    found = {len(part.shape) if hasattr(part, "shape") else -1 for part in x}
+    if len(found) > 1 or (found == {-1} and any(map(_holds_arrays, x))):
+        raise TypeError(
+            f"X is a {type(x).__name__} of {len(x)} parts that are neither all samples, arrays of "
+            f"{axes} axes, nor all chunks, arrays of more axes, nor lists of numbers: give an "
+            "array (numpy.stack of samples, numpy.concatenate of chunks), or gyrobn.Chunks"
+        )
+    return max(found) > axes
+
+
+def _holds_arrays(x: Any) -> bool:
+    """Tell whether there is an array, other than a number, in a list or in the lists in it."""
+    if isinstance(x, (list, tuple)):
+        return any(map(_holds_arrays, x))
+    return bool(getattr(x, "shape", ()))
+
+
 def take(x: Array, rows: Rows) -> Array:
     """Return some of the samples of an array."""
     xp = namespace_of(x)
@@ -153,8 +184,7 @@ class _Sliced:
                 "expected samples of shape (N, *channels, *point_shape), no length 0, got "
                 f"{tuple(array.shape)}"
             )
-        if size is not None and size < 1:
-            raise ValueError(f"size must be a positive number of samples, got {size!r}")
+        size = None if size is None else check_integer("size", size, 1)
         self.array, self.count = array, int(array.shape[0])
         if size is None:
             each = np.dtype("f8").itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
@@ -209,10 +239,19 @@ class _Iterated:
         """Yield chunks, each after the number of its first sample."""
         start, kind = 0, None
         for i, x in enumerate(self.source() if callable(self.source) else self.source):
+            if isinstance(x, (list, tuple)) and len(x) == 1 and compat.is_array_api_obj(x[0]):
+                x = x[0]  # a batch of torch's TensorDataset
             if not compat.is_array_api_obj(x) or x.ndim < 2:
-                what = f"shape {tuple(x.shape)}" if hasattr(x, "shape") else type(x).__name__
+                what, advice = type(x).__name__, ""
+                if hasattr(x, "shape"):
+                    what = f"shape {tuple(x.shape)}"
+                elif isinstance(x, (list, tuple, Mapping)):
+                    what += f" of {len(x)}"
+                    at = "key" if isinstance(x, Mapping) else 0
+                    advice = f": take the samples out, fit(lambda: (b[{at}] for b in loader))"
                 raise TypeError(
                     f"chunk {i} must be an array of shape (n, *channels, *point_shape), got {what}"
+                    f"{advice}"
                 )
             own = (tuple(x.shape[1:]), str(x.dtype), namespace_of(x).__name__, str(device_of(x)))
             if kind not in (None, own):

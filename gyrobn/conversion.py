@@ -16,7 +16,7 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.estimator import GyroBN
 from gyrobn.layers import Learnt, Settings
 from gyrobn.models import Model, in_dtype, of_estimator, plain_geometry, settle, to_estimator
-from gyrobn.normalize import Stats, normalize
+from gyrobn.normalize import Stats, normalize, scale_for
 
 __all__ = ["fitted", "layer_to_estimator", "values_for"]
 
@@ -54,11 +54,12 @@ def values_for(
     _check_formula(settings)
     if not tracked:
         raise ValueError("a layer without running statistics cannot hold those of an estimator")
+    model_scale = np.asarray(scale_for(model.geometry, model.scale))
     missing = [
         name
         for name, here, needed in (
             ("bias", bias, model.bias is not None),
-            ("scale", scale, bool(np.any(model.scale != np.ones(())))),
+            ("scale", scale, bool(np.any(model_scale != 1.0))),
         )
         if needed and not here
     ]
@@ -81,7 +82,7 @@ def values_for(
     return (
         Learnt(
             np.broadcast_to(b, (*settings.channels, M.dim)).astype(dtype) if bias else None,
-            np.broadcast_to(model.scale, settings.statistics_shape).astype(dtype)
+            np.broadcast_to(model_scale, settings.statistics_shape).astype(dtype)
             if scale
             else None,
             None,

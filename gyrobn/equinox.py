@@ -141,7 +141,7 @@ class GyroBN(eqx.nn.StatefulLayer):
             max_iter=max_iter,
             remedy="the running statistics, with inference=True",
         )
-        self.momentum = momentum
+        self.momentum = float(momentum)
         self.inference = inference
         dtype = jnp.result_type(float) if dtype is None else dtype
         first = first_learnt(self.settings, use_bias, use_scale, dtype)

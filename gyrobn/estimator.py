@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
+from sklearn import get_config
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -23,6 +24,7 @@ from gyrobn.labels import check_given, check_policy, check_unseen, labels_for
 from gyrobn.models import of_estimator, settle, to_estimator
 from gyrobn.normalize import Stats, denormalize, normalize
 from gyrobn.validation import (
+    Moved,
     affine_for,
     as_array,
     check_around,
@@ -56,11 +58,12 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     ----------
     manifold : GyroSpace or str, default="euclidean"
         The geometry of the points, or its name in ``gyrobn.manifolds.REGISTRY``, with the sizes
-        taken from X.
+        taken from X and the parameters below.
     bias : array-like of shape point_shape or (*channels, *point_shape), default=None
         Where the mean goes, a point :math:`\beta` of the manifold. The identity by default.
-    scale : float or array-like of the shape of var_ (of one domain), default=1.0
-        Standard deviation s of the output.
+    scale : float, "sqrt_dim", or array-like of the shape of var_ (of one domain), default=1.0
+        Standard deviation s of the output. "sqrt_dim" is the root of the dimension, of each block:
+        a variance of one per normal coordinate, which is what a classifier behind expects.
     eps : float, default=1e-5
         Added to the variance, so that samples that are all equal stay finite.
     tol : float, default=None
@@ -78,6 +81,16 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         domain together, at least two, and keep nothing: another call starts anew.
     adapt_rate : float, default=0.1
         How far "adapt" moves: 0 is the average of the known domains, 1 is "refit".
+    metric : str, default=None
+        Metric of "spd" or "correlation". This and the next three are the parameters of a geometry,
+        so that a name and a grid search suffice: ``GridSearchCV(GyroBN("spd"), {"metric": [...]})``
+        needs no size. None is what the geometry has; one that the geometry lacks is an error.
+    curvature : float, default=None
+        Curvature of a space of constant curvature.
+    theta : float, default=None
+        Power deformation of "spd".
+    representation : {"basis", "projector"}, default=None
+        What the points of "grassmannian" are. The rank of projectors is read off their traces.
 
     Attributes
     ----------
@@ -97,6 +110,9 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         The labels of the domains, sorted; None after ``fit`` without domains.
     n_samples_seen_ : int
         Number of samples N, of all domains.
+    n_projected_ : int
+        Number of points that were off the manifold and moved onto it (``on_invalid="project"``),
+        of those that were fitted to.
     weight_sum_ : array of shape channels
         Sum of the weights of the samples, which ``partial_fit`` goes by.
     n_features_in_ : int
@@ -166,6 +182,10 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         on_invalid: str = "raise",
         unseen: str = "error",
         adapt_rate: float = 0.1,
+        metric: str | None = None,
+        curvature: Any = None,
+        theta: float | None = None,
+        representation: str | None = None,
     ) -> None:
         self.manifold = manifold
         self.bias = bias
@@ -176,6 +196,10 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.on_invalid = on_invalid
         self.unseen = unseen
         self.adapt_rate = adapt_rate
+        self.metric = metric
+        self.curvature = curvature
+        self.theta = theta
+        self.representation = representation
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, domains: Any = None) -> Self:
         """Find the Fréchet mean and variance of the samples, of each domain if they are given.
@@ -197,8 +221,9 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        manifold, known, count = find(self, X, sample_weight, domains, "fit")
+        manifold, known, count, moved = find(self, X, sample_weight, domains, "fit")
         self._keep(manifold, known, count)
+        self.n_projected_ = moved
         return self
 
     def partial_fit(
@@ -223,12 +248,14 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        manifold, new, count = find(self, X, sample_weight, domains, "partial_fit")
+        manifold, new, count, moved = find(self, X, sample_weight, domains, "partial_fit")
         if hasattr(self, "mean_"):
+            moved += self.n_projected_
             old = by_label(self.domains_, self._fitted)
             both = {d: merge(manifold, old[d], new[d]) for d in new if d in old}
             new, count = old | new | both, count + self.n_samples_seen_
         self._keep(manifold, new, count)
+        self.n_projected_ = moved
         return self
 
     def fit_transform(
@@ -322,9 +349,12 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         labels, stats = self._statistics(chunks, domains, method)
 
         def results() -> Iterator[Array]:
-            for rows, x in chunks.numbered():
+            moved = Moved()
+            last = raw.map(lambda x, rows: self._checked(x, method, int(rows[0]), moved))
+            for rows, x in last.numbered():
                 own = None if labels is None else labels[rows]
                 yield self._move(x, own, stats, method, int(rows[0]))
+            moved.warn(self.manifold_, self.mean_, method, 3)
 
         return results()
 
@@ -403,13 +433,27 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _apply(self, X: Any, domains: Any, method: str) -> Array:
         check_is_fitted(self)
-        X = self._checked(X, method)
+        moved = Moved()
+        X = self._checked(X, method, moved=moved)
+        moved.warn(self.manifold_, X, method, 5)
+        self._check_container(X, method)
         labels, stats = self._statistics(X, domains, method)
         return self._move(X, labels, stats, method)
 
-    def _checked(self, X: Any, method: str, first: int = 0) -> Array:
-        X = as_array(self, X, method)
-        return on_manifold(self.manifold_, X, project=self.on_invalid == "project", first=first)
+    def _checked(self, X: Any, method: str, first: int = 0, moved: Moved | None = None) -> Array:
+        X, project = as_array(self, X, method), self.on_invalid == "project"
+        return on_manifold(self.manifold_, X, project=project, first=first, moved=moved)
+
+    def _check_container(self, X: Array, method: str) -> None:
+        """Refuse to make a table of what is none; scikit-learn does so after ``transform``."""
+        own = getattr(self, "_sklearn_output_config", {}).get("transform")
+        wanted = own or get_config()["transform_output"]
+        if method == "transform" and wanted != "default" and X.ndim > 2:
+            raise ValueError(
+                f"set_output(transform={wanted!r}) makes a table with a column a feature, and "
+                f"samples of shape {tuple(X.shape[1:])} fill none: leave it at "
+                "set_output(transform='default'), and set it on a step that returns vectors"
+            )
 
     def _statistics(
         self, X: Array | Chunks, domains: Any, method: str
@@ -442,7 +486,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         bias, scale = affine_for(manifold, X, self.bias, self.scale)
         function = normalize
         if method == "inverse_transform":
-            if not np.all(host(self.scale)):
+            if not np.all(host(scale)):
                 raise ValueError(
                     f"scale={self.scale!r} takes all samples to one point, which cannot be undone: "
                     "inverse_transform needs a scale other than 0"

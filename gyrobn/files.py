@@ -26,6 +26,7 @@ from gyrobn.manifolds import REGISTRY, Product
 from gyrobn.models import PARAMETERS, Model
 from gyrobn.storage import replacing
 from gyrobn.storage.npy import HEAD, Header
+from gyrobn.validation import GEOMETRY
 
 __all__ = ["read", "write"]
 
@@ -33,6 +34,8 @@ FORMAT, VERSION = "gyrobn model", 1
 HEADER, HEADER_LIMIT = "header.json", 2**20
 NEEDED = {"mean", "var", "weight", "n_iter", "converged"}
 OPTIONAL = {"bias", "scale", "domains", "feature_names"}
+EXTRA: dict[str, Any] = {"n_projected": 0, **dict.fromkeys(GEOMETRY)}
+"""What is in the header only if it is not this."""
 NESTED = 16
 """How many products may stand in one another."""
 
@@ -62,6 +65,7 @@ def write(model: Model, path: Path) -> None:
         "scale": None if "scale" in arrays else model.scale,
         "n_samples_seen": model.n_samples_seen,
         **{name: getattr(model, name) for name in PARAMETERS},
+        **{name: v for name, default in EXTRA.items() if (v := getattr(model, name)) != default},
     }
     text = json.dumps(header, allow_nan=False, indent=1).encode()
     if len(text) > HEADER_LIMIT:
@@ -200,8 +204,8 @@ def _array(content: bytes, name: str) -> Any:
 
 def _model(header: dict[str, Any], arrays: dict[str, Any]) -> Model:
     expected = {"geometry", "manifold", "scale", "n_samples_seen", *PARAMETERS}
-    if header.keys() != expected:
-        wrong = sorted(header.keys() ^ expected)
+    if not expected <= header.keys() <= expected | EXTRA.keys():
+        wrong = sorted((header.keys() ^ expected) - EXTRA.keys())
         raise ValueError(f"unknown or missing in the header: {_shown(wrong)}")
     if (header["scale"] is None) != ("scale" in arrays):
         raise ValueError("scale is there twice, or not at all")

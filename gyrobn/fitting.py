@@ -6,14 +6,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.chunks import Chunks, is_streamed
+from gyrobn.checks import check_choice, check_number
+from gyrobn.chunks import Chunks
 from gyrobn.domains import places_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.labels import as_labels, check_given, check_kind, check_policy, labels_for
+from gyrobn.newton import check_search
 from gyrobn.normalize import Stats, merge_stats
 from gyrobn.validation import (
+    Moved,
     affine_for,
     as_array,
+    chunked,
     found_for,
     geometry_for,
     on_manifold,
@@ -72,32 +76,34 @@ def merge(manifold: GyroSpace, old: Fitted, new: Fitted) -> Fitted:
 
 def find(
     estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str
-) -> tuple[GyroSpace, dict[Any, Fitted], int]:
-    """Return the geometry, what is to be known of each domain, and the number of samples."""
-    if estimator.on_invalid not in ("raise", "project"):
-        raise ValueError(f"on_invalid must be 'raise' or 'project', got {estimator.on_invalid!r}")
-    if not 0 <= estimator.eps < float("inf"):
-        raise ValueError(f"eps must be finite and not negative, got {estimator.eps!r}")
+) -> tuple[GyroSpace, dict[Any, Fitted], int, int]:
+    """Return the geometry, what is to be known of each domain, and how many samples there are.
+
+    And how many of their points were moved onto the manifold.
+    """
+    check_choice("on_invalid", estimator.on_invalid, ("raise", "project"))
+    check_number("eps", estimator.eps, 0.0)
+    check_search(estimator.tol, estimator.max_iter, None)
     check_policy(estimator.unseen, estimator.adapt_rate)
     more = method == "partial_fit" and hasattr(estimator, "mean_")
     if more:
         check_given(estimator.domains_, domains, method)
-    raw = None
-    if is_streamed(X):
-        raw = X if isinstance(X, Chunks) else Chunks(X)
-        X = next(iter(raw))
+    raw, X = None, chunked(estimator, X, method)
+    if isinstance(X, Chunks):
+        raw, X = X, next(iter(X))
     X = as_array(estimator, X, method)
     if backend_of(X).hides_values(X):
         raise TypeError(
             f"GyroBN.{method}() keeps what it finds, which in a traced function has no value: "
             "call it outside, or use gyrobn.batch_stats and gyrobn.normalize"
         )
-    manifold = estimator.manifold_ if more else geometry_for(estimator.manifold, tuple(X.shape))
+    manifold = estimator.manifold_ if more else geometry_for(estimator, X)
     affine_for(manifold, X, estimator.bias, estimator.scale)
+    moved = Moved()
     if raw is None:
-        samples, count = _ready(estimator, X, manifold), int(X.shape[0])
+        samples, count = _ready(estimator, X, manifold, moved), int(X.shape[0])
     else:
-        samples, count = raw.map(_ready_once(estimator, manifold, method)), raw.count
+        samples, count = raw.map(_ready_once(estimator, manifold, method, moved)), raw.count
     batch = (count, *X.shape[1 : X.ndim - len(manifold.point_shape)])
     weights = weights_for(batch, X, sample_weight)
     labels = places = None
@@ -109,18 +115,23 @@ def find(
         labels = np.asarray(list(places), dtype=labels.dtype)
     options = {"tol": estimator.tol, "max_iter": estimator.max_iter}
     found = found_for(manifold, samples, places, weights, method, **options)
+    moved.warn(manifold, X, method, 4)
     total = weight_sums(batch, found.mean, places, weights)
     fitted = Fitted(found.mean, found.variance, total, found.iterations, found.converged)
-    return manifold, by_label(labels, fitted), count
+    return manifold, by_label(labels, fitted), count, moved.count
 
 
-def _ready(estimator: Any, X: Array, manifold: GyroSpace, first: int = 0) -> Array:
+def _ready(
+    estimator: Any, X: Array, manifold: GyroSpace, moved: Moved | None, first: int = 0
+) -> Array:
     """Return samples, numbered from ``first`` on, as the mean may see them."""
-    project = estimator.on_invalid == "project"
-    return on_manifold(manifold, backend_of(X).stop_gradient(X), project=project, first=first)
+    project, X = estimator.on_invalid == "project", backend_of(X).stop_gradient(X)
+    return on_manifold(manifold, X, project=project, first=first, moved=moved)
 
 
-def _ready_once(estimator: Any, manifold: GyroSpace, method: str) -> Callable[[Array, Any], Array]:
+def _ready_once(
+    estimator: Any, manifold: GyroSpace, method: str, moved: Moved
+) -> Callable[[Array, Any], Array]:
     """Return the same for chunks, of which those that were good are not looked at again."""
     good: set[int] = set()
 
@@ -128,7 +139,7 @@ def _ready_once(estimator: Any, manifold: GyroSpace, method: str) -> Callable[[A
         x, first = as_array(estimator, x, method), int(rows[0])
         if first in good and estimator.on_invalid == "raise":
             return backend_of(x).stop_gradient(x)
-        x = _ready(estimator, x, manifold, first)
+        x = _ready(estimator, x, manifold, None if first in good else moved, first)
         good.add(first)
         return x
 

@@ -131,7 +131,7 @@ class GyroBN(nnx.Module):
             max_iter=max_iter,
             remedy="the running statistics, with layer.eval()",
         )
-        self.momentum = momentum
+        self.momentum = float(momentum)
         self.use_running_average = use_running_average
         first = first_learnt(self.settings, use_bias, use_scale, param_dtype)
         self.bias = _param(first.bias)

@@ -9,9 +9,10 @@ from typing import Any
 from gyrobn.arrays import check_floating, weighted_sum
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.centred import Centred
+from gyrobn.checks import check_choice
 from gyrobn.chunks import Chunks
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.newton import ROUGH, FrechetResult, Held, is_small, solve
+from gyrobn.newton import ROUGH, FrechetResult, Held, check_search, is_small, solve
 from gyrobn.samples import arrange
 from gyrobn.scalar import safe_sqrt
 from gyrobn.streaming import search
@@ -101,6 +102,7 @@ def _streamed(
     init: Array | None,
 ) -> FrechetResult:
     """Find the mean of samples that are read a chunk at a time; it is a constant."""
+    tol, max_iter, _ = check_search(tol, max_iter, None)
     constant = manifold.detached()
     result, radius = search(constant, chunks, weights, tol, max_iter, init)
     warn(manifold, constant.inside, chunks, None, result, radius, max_iter)
@@ -121,12 +123,8 @@ def locate(
 
     Samples (N, *channels, *point_shape) and weights (N, *channels) come from :func:`arrange`.
     """
-    if max_iter < 1 or (steps is not None and steps < 0):
-        raise ValueError(
-            f"max_iter must be at least 1 and steps at least 0, got {max_iter}, {steps}"
-        )
-    if mean_gradient not in ("implicit", "detach"):
-        raise ValueError(f"mean_gradient must be 'implicit' or 'detach', got {mean_gradient!r}")
+    tol, max_iter, steps = check_search(tol, max_iter, steps)
+    check_choice("mean_gradient", mean_gradient, ("implicit", "detach"))
     if init is not None:
         check_floating(x, init)
         if tuple(init.shape) != tuple(x.shape[1:]):

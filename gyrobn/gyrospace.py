@@ -17,6 +17,7 @@ import numpy as np
 from gyrobn.arrays import check_floating, scalars_like, weighted_sum
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.centred import Centred
+from gyrobn.checks import check_integers, check_number
 from gyrobn.hessian import Hessian
 from gyrobn.scalar import safe_sqrt
 
@@ -157,6 +158,9 @@ class GyroSpace(ABC):
         ``weights`` of shape ``(N, *channels)`` sum to one over the first axis.
         """
 
+    definite: ClassVar[bool] = False
+    """Whether points are positive definite matrices, and singular ones a kind of bad data."""
+
     convexity_radius: ClassVar[float] = float("inf")
     """Data inside a ball of this radius has one mean only."""
 
@@ -289,6 +293,8 @@ class GyroSpace(ABC):
         spread
             Root mean square distance from the identity.
         """
+        batch = check_integers("batch", batch, 0)
+        spread = check_number("spread", spread, 0.0)
         generator = np.random.default_rng(rng)
         c = generator.standard_normal((*batch, self.dim)) * (spread / self.dim**0.5)
         like = np.empty(()) if like is None else like

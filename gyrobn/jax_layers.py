@@ -10,6 +10,7 @@ from jax import Array
 from jax.lax import all_gather
 
 from gyrobn.arrays import check_floating
+from gyrobn.checks import check_number
 from gyrobn.layers import Learnt, Settings
 from gyrobn.layers import forward as any_forward
 from gyrobn.normalize import Stats
@@ -22,11 +23,7 @@ __all__ = ["dtype_for", "first_learnt", "first_stats", "forward", "settings_of",
 
 def settings_of(momentum: float, axis_name: Any, *args: Any, **options: Any) -> Settings:
     """Check what a layer is built with."""
-    if not 0 <= momentum <= 1:
-        raise ValueError(
-            f"momentum is the fraction of the running statistics to keep, from 0 to 1, got "
-            f"{momentum}"
-        )
+    check_number("momentum, the fraction of the running statistics to keep,", momentum, 0.0, 1.0)
     names = tuple(axis_name) if isinstance(axis_name, list) else axis_name
     return Settings.of(*args, axis_name=names, **options)
 

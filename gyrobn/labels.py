@@ -7,6 +7,7 @@ import array_api_compat as compat
 import numpy as np
 
 from gyrobn.backends import backend_of
+from gyrobn.checks import check_choice, check_number
 from gyrobn.domains import UNSEEN
 
 __all__ = ["as_labels", "check_given", "check_kind", "check_policy", "check_unseen", "labels_for"]
@@ -14,10 +15,8 @@ __all__ = ["as_labels", "check_given", "check_kind", "check_policy", "check_unse
 
 def check_policy(unseen: str, adapt_rate: float) -> None:
     """Refuse a policy for unseen domains that is none."""
-    if unseen not in UNSEEN:
-        raise ValueError(f"unseen must be 'error', 'refit' or 'adapt', got {unseen!r}")
-    if not 0 <= adapt_rate <= 1:
-        raise ValueError(f"adapt_rate must be from 0 to 1, got {adapt_rate!r}")
+    check_choice("unseen", unseen, UNSEEN)
+    check_number("adapt_rate", adapt_rate, 0.0, 1.0)
 
 
 def check_given(known: Any, domains: Any, method: str) -> None:

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.checks import check_choice, check_integers, check_number
 from gyrobn.gyrospace import GyroSpace
+from gyrobn.newton import check_search
 from gyrobn.normalize import Stats, batch_stats, normalize, normalize_batch, update_stats
 
 __all__ = ["Learnt", "Settings", "forward"]
@@ -59,8 +61,8 @@ class Settings:
         **options: Any,
     ) -> "Settings":
         """Check what a layer is built with."""
-        channels = (channels,) if isinstance(channels, int) else tuple(channels)
-        axes = (axis,) if isinstance(axis, int) else tuple(axis)
+        channels = check_integers("channels", channels, 1)
+        axes = check_integers("axis", axis)
         lead = len(channels) + len(axes)
         if not axes or any(not -lead <= a < lead for a in axes):
             raise ValueError(
@@ -69,11 +71,13 @@ class Settings:
         axes = tuple(sorted({a % lead for a in axes}))
         if len(axes) + len(channels) != lead:
             raise ValueError(f"axis names a batch axis twice: {axis}")
+        search, clamp = ("tol", "max_iter", "steps"), options["clamp"]
+        plain = check_search(*(options[name] for name in search))
+        options |= dict(zip(search, plain, strict=True))
+        options["eps"] = check_number("eps", options["eps"], 0.0)
+        options["clamp"] = None if clamp is None else check_number("clamp", clamp, above=0.0)
+        check_choice("mean_gradient", options["mean_gradient"], ("implicit", "detach"))
         settings = cls(manifold, channels, axes, **options)
-        if settings.mean_gradient not in ("implicit", "detach"):
-            raise ValueError(
-                f"mean_gradient must be 'implicit' or 'detach', got {settings.mean_gradient!r}"
-            )
         if settings.learn_curvature and "curvature" not in manifold.parameters:
             raise ValueError(f"{manifold!r} has no curvature to learn")
         if not all(isinstance(value, (int, float)) for value in manifold.learnable()):

@@ -4,7 +4,6 @@ A :class:`Model` that exists is sound: all that an estimator checks in its param
 for it, whether it comes from an estimator, a layer or a file.
 """
 
-import sys
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -12,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.checks import check_choice, check_integer, check_number
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.labels import check_policy
 from gyrobn.manifolds import REGISTRY
-from gyrobn.validation import affine_for, on_manifold
+from gyrobn.newton import check_search
+from gyrobn.validation import GEOMETRY, affine_for, on_manifold
 
 __all__ = [
     "PARAMETERS",
@@ -59,15 +60,21 @@ class Model:
     """Whether the mean met the tolerance, shape (*channels,), bool."""
     n_samples_seen: int = 0
     """Number of samples seen; zero where it is not known."""
+    n_projected: int = 0
+    """Number of points that were moved onto the manifold."""
     bias: Values | None = None
     """A point, or one a channel, float64."""
-    scale: float | Values = 1.0
+    scale: float | str | Values = 1.0
     eps: float = 1e-5
     tol: float | None = None
     max_iter: int = 64
     on_invalid: str = "raise"
     unseen: str = "error"
     adapt_rate: float = 0.1
+    metric: str | None = None
+    curvature: float | None = None
+    theta: float | None = None
+    representation: str | None = None
     domains: Values | None = None
     """Labels, integers or strings, sorted."""
     feature_names: Values | None = None
@@ -112,11 +119,12 @@ def of_estimator(bn: Any) -> Model:
         n_iter=_on(lead, bn.n_iter_, np.int32),
         converged=_on(lead, bn.converged_, np.bool_),
         n_samples_seen=bn.n_samples_seen_,
+        n_projected=bn.n_projected_,
         bias=None if bn.bias is None else _numpy(bn.bias).astype(np.float64),
         scale=_number_or_array(bn.scale),
         domains=bn.domains_,
         feature_names=None if names is None else np.asarray(names, dtype=np.str_),
-        **{name: _number_or_array(getattr(bn, name)) for name in PARAMETERS},
+        **{name: _number_or_array(getattr(bn, name)) for name in (*PARAMETERS, *GEOMETRY)},
     )
 
 
@@ -143,16 +151,15 @@ def to_estimator(cls: type[Estimator], model: Model, like: Array | None = None) 
         # by way of the dtype of like: so every library puts it on the device of like
         return xp.astype(shim.from_numpy(values.copy(), like), dtype)
 
-    bn: Any = cls(
-        **{name: getattr(model, name) for name in ("manifold", "bias", "scale", *PARAMETERS)}
-    )
+    given = ("manifold", "bias", "scale", *PARAMETERS, *GEOMETRY)
+    bn: Any = cls(**{name: getattr(model, name) for name in given})
     bn.manifold_, bn.domains_ = model.geometry, model.domains
     bn.mean_, bn.var_ = put(model.mean, like.dtype), put(model.var, like.dtype)
     several = model.n_iter.ndim > 0
     bn.n_iter_ = put(model.n_iter, xp.int32) if several else int(model.n_iter)
     bn.converged_ = put(model.converged, xp.bool) if several else bool(model.converged)
     bn.weight_sum_ = put(model.weight, like.dtype)
-    bn.n_samples_seen_ = model.n_samples_seen
+    bn.n_samples_seen_, bn.n_projected_ = model.n_samples_seen, model.n_projected
     bn.n_features_in_ = model.mean.shape[len(model.lead)]
     if model.feature_names is not None:
         bn.feature_names_in_ = model.feature_names.astype(object)
@@ -245,29 +252,21 @@ def _check_geometry(model: Model) -> None:
 
 
 def _check_parameters(model: Model) -> None:
-    _check_number("eps", model.eps)
-    _check_number("adapt_rate", model.adapt_rate)
-    if model.tol is not None:
-        _check_number("tol", model.tol)
-    _check_count("max_iter", model.max_iter, 1)
-    _check_count("n_samples_seen", model.n_samples_seen, 0)
-    if model.on_invalid not in ("raise", "project"):
-        raise ValueError(f"on_invalid must be 'raise' or 'project', got {model.on_invalid!r}")
+    check_number("eps", model.eps, 0.0)
+    check_search(model.tol, model.max_iter, None)
+    check_integer("n_samples_seen", model.n_samples_seen, 0)
+    check_integer("n_projected", model.n_projected, 0)
+    check_choice("on_invalid", model.on_invalid, ("raise", "project"))
     check_policy(model.unseen, model.adapt_rate)
-    if not isinstance(model.scale, np.ndarray):
-        _check_number("scale", model.scale, -sys.float_info.max)
-
-
-def _check_number(name: str, value: Any, least: float = 0.0) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name} must be a number, got {value!r}")
-    if not least <= value <= sys.float_info.max:
-        raise ValueError(f"{name} must be finite and at least {least:.4g}, got {value!r}")
-
-
-def _check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
-        raise ValueError(f"{name} must be a whole number from {least}, got {value!r}")
+    for name, value in ((name, getattr(model, name)) for name in GEOMETRY):
+        if value is None:
+            continue
+        if name in ("curvature", "theta"):
+            check_number(name, value)
+        elif not isinstance(value, str):
+            raise ValueError(f"{name} must be a word, got {value!r}")
+    if not isinstance(model.scale, (str, np.ndarray)):
+        check_number("scale", model.scale)
 
 
 def _check_labels(model: Model) -> None:

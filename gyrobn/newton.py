@@ -13,10 +13,20 @@ the manifold never begins to.
 from typing import Any, NamedTuple, Protocol
 
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.checks import check_integer, check_number
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.scalar import safe_sqrt
 
-__all__ = ["ROUGH", "FrechetResult", "Held", "Look", "Samples", "is_small", "solve"]
+__all__ = [
+    "ROUGH",
+    "FrechetResult",
+    "Held",
+    "Look",
+    "Samples",
+    "check_search",
+    "is_small",
+    "solve",
+]
 
 ROUGH = 1e-2
 """Accuracy of a Newton step, where only a few are asked for and no mean; where they are to lead
@@ -265,6 +275,15 @@ def _join(
     variance = xp.concat([r.variance for r in results], axis=-1)
     result = FrechetResult(mean, variance, count, xp.sqrt(square), converged)
     return result, xp.sqrt(far), ()
+
+
+def check_search(tol: Any, max_iter: Any, steps: Any) -> tuple[float | None, int, int | None]:
+    """Return what bounds a search, as plain numbers, or say which of them is none."""
+    return (
+        None if tol is None else check_number("tol", tol, 0.0),
+        check_integer("max_iter", max_iter, 1),
+        None if steps is None else check_integer("steps", steps, 0),
+    )
 
 
 def is_small(

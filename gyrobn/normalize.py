@@ -7,10 +7,12 @@ By the homogeneity theorem the output has mean :math:`\beta` and variance
 :math:`s^2 v^2/(v^2 + \epsilon)`.
 """
 
+from numbers import Real
 from typing import Any, NamedTuple
 
 from gyrobn.arrays import check_floating, scalars_like
 from gyrobn.backends import Array, namespace_of
+from gyrobn.checks import check_number
 from gyrobn.frechet import frechet, locate
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.samples import arrange, set_aside
@@ -83,6 +85,7 @@ def update_stats(manifold: GyroSpace, running: Stats, batch: Stats, rate: float 
     >>> mean, float(var)
     (array([0.25]), 1.25)
     """
+    _check_rate(rate)
     mean = manifold.geodesic(running.mean, batch.mean, rate)
     return Stats(manifold.project(mean), running.var + rate * (batch.var - running.var))
 
@@ -120,8 +123,9 @@ def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | 
     (4.0, 14.0, Stats(mean=array([4.]), var=array(14.)))
     """
     check_floating(*first, *second)
+    _check_rate(rate)
     several = len(manifold.blocks) > 1
-    if several and not isinstance(rate, (int, float)):
+    if several and not isinstance(rate, (Real, float)):
         rate = rate[..., None]
     c = manifold.relative_normal(first.mean, second.mean)
     apart = manifold.by_block(c * c)
@@ -136,7 +140,7 @@ def normalize(
     x: Array,
     stats: Stats,
     bias: Array | None = None,
-    scale: Array | float = 1.0,
+    scale: Array | float | str = 1.0,
     eps: float = 1e-5,
     clamp: float | None = None,
 ) -> Array:
@@ -155,7 +159,9 @@ def normalize(
         Where the mean goes, shape ``(*channels, *point_shape)`` or ``point_shape``; the identity
         by default.
     scale
-        Standard deviation s to give the output, a number or an array of the variance's shape.
+        Standard deviation s to give the output, a number or an array of the variance's shape; or
+        ``"sqrt_dim"``, the root of the dimension (of each block), for a variance of one per normal
+        coordinate.
     eps
         Added to the variance, so that a collapsed batch stays finite.
     clamp
@@ -173,7 +179,7 @@ def normalize(
     >>> bool(abs(mean).max() < 1e-12), round(float(var), 4)
     (True, 0.25)
     """
-    factor = multiplier(x, stats, scale, eps, clamp)
+    factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
     return manifold.standardize(x, stats.mean, factor, bias)
 
 
@@ -182,7 +188,7 @@ def normalize_batch(
     x: Array,
     weights: Array | None = None,
     bias: Array | None = None,
-    scale: Array | float = 1.0,
+    scale: Array | float | str = 1.0,
     eps: float = 1e-5,
     clamp: float | None = None,
     axes: int = 1,
@@ -216,7 +222,7 @@ def normalize_batch(
     samples, w = arrange(manifold, x, weights, tuple(range(axes)))
     result, centred = locate(manifold, samples, w, **options)
     stats = Stats(result.mean, result.variance)
-    factor = multiplier(x, stats, scale, eps, clamp)
+    factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
     target = None if bias is None else manifold.to_inside(bias)
     y = manifold.from_inside(centred.standardize(factor, target))
     return put_back(namespace_of(x).reshape(y, x.shape)), stats
@@ -227,7 +233,7 @@ def denormalize(
     x: Array,
     stats: Stats,
     bias: Array | None = None,
-    scale: Array | float = 1.0,
+    scale: Array | float | str = 1.0,
     eps: float = 1e-5,
     clamp: float | None = None,
 ) -> Array:
@@ -241,19 +247,41 @@ def denormalize(
     manifold, x, stats, bias, scale, eps, clamp
         As they were given to :func:`normalize`; ``scale`` may not be zero.
     """
-    factor = 1.0 / multiplier(x, stats, scale, eps, clamp)
+    factor = 1.0 / multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
     centre = manifold.origin(x) if bias is None else bias
     return manifold.standardize(x, centre, factor, stats.mean)
+
+
+def scale_for(manifold: GyroSpace, scale: Any) -> Any:
+    r"""Return a scale as numbers: ``"sqrt_dim"`` is :math:`\sqrt{\dim}`, of each block.
+
+    Then the variance of the output is its dimension, one per normal coordinate.
+
+    >>> from gyrobn import SPD, Correlation
+    >>> scale_for(SPD(8), "sqrt_dim"), scale_for(Correlation(3), "sqrt_dim")
+    (6.0, [1.0, 1.4142135623730951])
+    """
+    if not isinstance(scale, str):
+        return scale
+    if scale != "sqrt_dim":
+        raise ValueError(
+            f"scale must be a finite number, an array of them or 'sqrt_dim', got {scale!r}"
+        )
+    roots = [size**0.5 for size in manifold.blocks]
+    return roots[0] if len(roots) == 1 else roots
+
+
+def _check_rate(rate: Any) -> None:
+    if isinstance(rate, (Real, str)):  # arrays, which may be traced, are not looked at
+        check_number("rate", rate, 0.0, 1.0)
 
 
 def multiplier(
     x: Array, stats: Stats, scale: Array | float, eps: float, clamp: float | None
 ) -> Array:
     """Return s/√(v²+ε), at most ``clamp``, in the dtype of x."""
-    if not eps >= 0:
-        raise ValueError(f"eps must not be negative, got {eps}")
-    if clamp is not None and not clamp > 0:
-        raise ValueError(f"clamp must be positive, got {clamp}")
+    eps = check_number("eps", eps, 0.0)
+    clamp = None if clamp is None else check_number("clamp", clamp, above=0.0)
     xp = namespace_of(x, stats.mean, stats.var)
     check_floating(x, stats.mean, stats.var)
     factor = scalars_like(scale, x) / xp.sqrt(stats.var + eps)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from gyrobn.arrays import scalars_like, sum_samples
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.checks import check_integers
 from gyrobn.gyrospace import GyroSpace
 
 __all__ = ["arrange", "check_weights", "set_aside"]
@@ -24,7 +25,7 @@ def arrange(
             f"expected a batch of points, shape (N, ..., {manifold.point_shape}), "
             f"got one point of shape {tuple(x.shape)}: add a batch axis, x[None]"
         )
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = check_integers("axis", axis)
     for a in axes:
         if not -len(batch) <= a < len(batch):
             raise ValueError(

@@ -14,7 +14,11 @@ __all__ = ["FrechetWarning", "enclosing_radius", "warn"]
 
 
 class FrechetWarning(UserWarning):
-    """The mean did not converge, need not be the only one, or samples were scaled too far."""
+    """A mean or a variance is not what it seems.
+
+    The mean did not converge or need not be the only one, samples were scaled too far, or singular
+    matrices were projected, and their variance is made of the floor under their eigenvalues.
+    """
 
 
 def warn(

@@ -4,8 +4,10 @@ Every function raises an error that says what came and what to do, or returns wh
 the form that is wanted.
 """
 
+import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import array_api_compat as compat
@@ -13,20 +15,25 @@ import numpy as np
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.chunks import Chunks, is_streamed, take
+from gyrobn.backends import Array, backend_of, cast_to, check_kind, device_of, namespace_of
+from gyrobn.checks import did_you_mean
+from gyrobn.chunks import Chunks, is_chunk_list, is_streamed, take
 from gyrobn.domains import domain_stats
 from gyrobn.frechet import FrechetResult, frechet
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.manifolds import REGISTRY
-from gyrobn.normalize import Stats, multiplier
+from gyrobn.manifolds import REGISTRY, Correlation
+from gyrobn.manifolds.grassmannian import of_projectors
+from gyrobn.normalize import Stats, multiplier, scale_for
 from gyrobn.uniqueness import FrechetWarning
 
 __all__ = [
+    "GEOMETRY",
+    "Moved",
     "affine_for",
     "as_array",
     "check_around",
     "check_output",
+    "chunked",
     "describe",
     "found_for",
     "geometry_for",
@@ -42,8 +49,9 @@ __all__ = [
 
 def as_array(estimator: Any, X: Any, method: str) -> Array:
     """Return X as an array, after checking all that does not depend on values."""
+    X = unmasked(X, "X")
     given, fitted = X, hasattr(estimator, "mean_") and method != "fit"
-    if is_streamed(X) and not hasattr(X, "shape"):
+    if (is_streamed(X) and not hasattr(X, "shape")) or is_chunk_list(X, _axes(estimator, method)):
         raise TypeError(
             f"GyroBN.{method}() returns one array, and takes one: of chunks, "
             "GyroBN.transform_chunks() returns chunks"
@@ -56,7 +64,7 @@ def as_array(estimator: Any, X: Any, method: str) -> Array:
     if X.dtype not in (xp.float32, xp.float64):
         raise TypeError(
             f"GyroBN takes float32 and float64 arrays of {library(X)}, got {X.dtype}: "
-            "convert X first, for example with xp.astype(X, xp.float32)"
+            f"convert X first, for example with {cast_to(X, 'float32')}"
         )
     shape = tuple(X.shape)
     if len(shape) < 2 or 0 in shape:
@@ -83,34 +91,153 @@ def as_array(estimator: Any, X: Any, method: str) -> Array:
     return X
 
 
-def geometry_for(manifold: GyroSpace | str, shape: tuple[int, ...]) -> GyroSpace:
-    """Return the geometry, with sizes from the shape of X where only its name is given."""
-    given = manifold
+GEOMETRY = ("metric", "curvature", "theta", "representation")
+"""Parameters of the estimator that are fields of a geometry; None for what it has."""
+
+
+def named(manifold: Any) -> type[GyroSpace]:
+    """Return the class of a geometry, or of the name of one."""
     known = f"a geometry such as gyrobn.PoincareBall(2), or a name out of {sorted(REGISTRY)}"
     if isinstance(manifold, str):
         if manifold not in REGISTRY:
-            raise ValueError(f"unknown manifold {manifold!r}: give {known}")
+            raise ValueError(
+                f"unknown manifold {manifold!r}: give {known}{did_you_mean(manifold, REGISTRY)}"
+            )
+        return REGISTRY[manifold]
+    if not isinstance(manifold, GyroSpace):
+        raise TypeError(f"manifold must be {known}, got {manifold!r}")
+    return type(manifold)
+
+
+def unmasked(X: Any, name: str) -> Any:
+    """Return X, of a masked array the data if nothing is masked, or refuse it in words."""
+    if isinstance(X, np.ma.MaskedArray) and not np.ma.is_masked(X):
+        return X.data
+    for x in X if isinstance(X, (list, tuple)) else (X,):
+        check_kind(x, name)
+    return X
+
+
+def _axes(estimator: Any, method: str) -> int:
+    """Return the number of axes of a sample; before fit, of a point, as channels are not known."""
+    if hasattr(estimator, "mean_") and method != "fit":
+        return int(estimator.mean_.ndim) - (estimator.domains_ is not None)
+    manifold = estimator.manifold
+    one = named(manifold).examples()[0] if isinstance(manifold, str) else manifold
+    return len(one.point_shape) if named(manifold) else 0
+
+
+def chunked(estimator: Any, X: Any, method: str) -> Any:
+    """Return Chunks where X comes a chunk at a time, else X."""
+    if isinstance(X, Chunks):
+        return X
+    X = unmasked(X, "X")
+    if is_streamed(X) or is_chunk_list(X, _axes(estimator, method)):
+        return Chunks(X)
+    return X
+
+
+def geometry_for(estimator: Any, X: Array) -> GyroSpace:
+    """Return the geometry, with sizes from X where only its name is given, and its parameters."""
+    manifold: Any = estimator.manifold
+    shape = tuple(X.shape)
+    cls = named(manifold)
+    given = {k: v for k in GEOMETRY if (v := getattr(estimator, k)) is not None}
+    has = [f.name for f in fields(cls) if f.name in GEOMETRY]
+    for name in given:
+        if name not in has:
+            which = manifold if isinstance(manifold, str) else cls.__name__
+            raise ValueError(
+                f"{which} has no {name}, got {name}={given[name]!r}: leave it at None; of such "
+                f"parameters {which} has {' and '.join(has) or 'none'}"
+            )
+    if isinstance(manifold, str):
         try:
-            manifold = REGISTRY[manifold].for_shape(shape[1:])
+            if given.get("representation") == "projector":
+                manifold = of_projectors(backend_of(X).to_numpy(X[:100, ...]))
+            else:
+                manifold = cls.for_shape(shape[1:])
         except ValueError as error:
             raise ValueError(
                 f"X of shape {shape}, with {shape[-1]} feature(s), holds no points of "
-                f"{given}: {error}"
+                f"{estimator.manifold}: {error}"
             ) from error
-    if not isinstance(manifold, GyroSpace):
-        raise TypeError(f"manifold must be {known}, got {manifold!r}")
+    if given:
+        manifold = replace(manifold, **given)
     points = manifold.point_shape
     if len(shape) <= len(points) or shape[len(shape) - len(points) :] != points:
         raise ValueError(f"{manifold!r} expects X of shape (N, *channels, *{points}), got {shape}")
-    return manifold
+    return manifold  # type: ignore[no-any-return]
+
+
+class Moved:
+    """How many points a projection moved, and which of them were singular matrices."""
+
+    def __init__(self) -> None:
+        self.count = self.total = self.singular = 0
+        self.which = ""
+
+    def note(self, manifold: GyroSpace, x: Array, good: Any, first: int) -> None:
+        """Add those of some samples, numbered from ``first`` on, before they are moved."""
+        self.count += int(np.sum(~good))
+        for index in np.argwhere(~good):
+            i = tuple(map(int, index))
+            what = flaw(manifold, x[(*i, ...)])
+            self.singular += bool(what)
+            if what and not self.which:
+                i = (i[0] + first, *i[1:])
+                self.which = f"the first, at index {i[0] if len(i) == 1 else i}, is {what}"
+
+    def warn(self, manifold: GyroSpace, x: Array, method: str, level: int) -> None:
+        """Say so where singular matrices got a floor under their eigenvalues."""
+        if self.singular:
+            floor = float(namespace_of(x).finfo(x.dtype).eps) ** 0.5
+            warnings.warn(
+                f"GyroBN.{method}() moved {self.count} of {self.total} samples onto {manifold!r}; "
+                f"{self.singular} of them were not positive definite ({self.which}), and their "
+                f"lowest eigenvalues are now {floor:.2g} of the largest: their distances and the "
+                f"variance are made of this floor. {SHRINK}",
+                FrechetWarning,
+                stacklevel=level,
+            )
+
+
+SHRINK = "Shrink covariances first (sklearn.covariance.ledoit_wolf, pyRiemann's Covariances('lwf'))"
+
+
+def flaw(manifold: GyroSpace, point: Array) -> str:
+    """Say what a point lacks to be positive definite, if it should be and is not."""
+    for space, part in manifold.parts(point):
+        if space is not manifold:
+            found = flaw(space, part)
+            if found:
+                return f"of {space!r} {found}"
+        elif space.definite:
+            A = host(part)
+            if isinstance(space, Correlation):  # whose scale does not count
+                roots = np.sqrt(np.clip(np.diagonal(A), 0.0, None))
+                A = A / np.where(roots > 0, roots, 1.0) / np.where(roots > 0, roots, 1.0)[:, None]
+            n, values = len(A), np.linalg.eigvalsh((A + A.T) / 2)
+            least = n * float(namespace_of(point).finfo(point.dtype).eps) * abs(values).max()
+            if np.any(values < -least):
+                return f"indefinite, with {np.sum(values < -least)} of {n} eigenvalues negative"
+            if not np.all(values > least):
+                return f"singular, of rank {np.sum(values > least)} of {n}"
+    return ""
 
 
 def on_manifold(
-    manifold: GyroSpace, x: Array, name: str = "X", project: bool = False, first: Any = 0
+    manifold: GyroSpace,
+    x: Array,
+    name: str = "X",
+    project: bool = False,
+    first: Any = 0,
+    moved: Moved | None = None,
 ) -> Array:
     """Return ``x`` with all its points on the manifold, or say which one is not.
 
     ``first`` is the number of the first sample, where x is a chunk of many, or those of all.
+    ``moved`` is told of the points that are projected.
     """
     xp = namespace_of(x)
     advice = "on_invalid='project' moves such samples onto it"
@@ -120,6 +247,8 @@ def on_manifold(
         if backend_of(x).hides_values(x):
             return manifold.project(x) if project else x
         good = manifold.contains(x)
+        if moved is not None:
+            moved.total += math.prod(good.shape)
         if bool(xp.all(good)):
             return x
         finite = xp.all(xp.isfinite(x), axis=tuple(range(-len(manifold.point_shape), 0)))
@@ -129,6 +258,8 @@ def on_manifold(
             raise ValueError(f"{name} has {kind} in {what}: drop or impute NaN and inf first")
         if project:
             points = (None,) * len(manifold.point_shape)
+            if moved is not None:
+                moved.note(manifold, x, host(good) > 0, first)
             x = xp.where(good[(..., *points)], x, manifold.project(x))
             good = manifold.contains(x)
             if bool(xp.all(good)):
@@ -136,6 +267,12 @@ def on_manifold(
             advice = "it could not be projected either"
         what, i = describe(good, first)
         off = float(manifold.violation(x)[i])
+        lack = flaw(manifold, x[(*i, ...)])
+    if lack and name == "X":
+        advice = (
+            f"that matrix is {lack}. {SHRINK}, for the variance of projected matrices is made of "
+            f"the floor under their eigenvalues; {advice}"
+        )
     raise ValueError(f"{name} is off {manifold!r} by {off:.3g} in {what}: {advice}")
 
 
@@ -145,16 +282,18 @@ def affine_for(manifold: GyroSpace, X: Array, bias: Any, scale: Any) -> tuple[An
     wanted, each = shape[: len(shape) - len(points)], "one a channel"
     if len(manifold.blocks) > 1:
         wanted, each = (*wanted, len(manifold.blocks)), "one a channel and block"
-    s = host(scale)
+    s = host(scale_for(manifold, scale), "scale")
+    if isinstance(scale, str) and s.ndim:
+        s = np.broadcast_to(s, wanted)
     if s.shape not in ((), wanted) or not np.all(np.isfinite(s)):
         raise ValueError(
             f"scale must be a finite number, or an array of them, {each}, of shape "
-            f"{wanted}; got {scale!r}"
+            f"{wanted}, or 'sqrt_dim'; got {scale!r}"
         )
     factor = float(s) if s.ndim == 0 else like(s, X)
     if bias is None:
         return None, factor
-    bias = like(bias, X)
+    bias = like(bias, X, "bias")
     if tuple(bias.shape) not in (points, shape):
         raise ValueError(
             f"bias must be a point of {manifold!r}, shape {points}, or one a channel, "
@@ -170,7 +309,7 @@ def weights_for(batch: tuple[int, ...], X: Array, weights: Any) -> Array | None:
     """
     if weights is None:
         return None
-    w = like(weights, X)
+    w = like(weights, X, "sample_weight")
     if tuple(w.shape) not in (batch[:1], batch):
         raise ValueError(
             f"weights must have the shape of the samples, {batch[:1]}, or of the whole batch, "
@@ -298,16 +437,21 @@ def check_around(
         )
 
 
-def host(value: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
+def host(value: Any, name: str = "this") -> "np.ndarray[Any, np.dtype[np.float64]]":
     """Return numbers, from whatever library, as a NumPy array."""
+    given = unmasked(value, name)
+    value = given
     if compat.is_array_api_obj(value):
         value = backend_of(value).to_numpy(value)
-    return np.array(value, dtype=np.float64)
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":  # NumPy would make numbers of words
+        raise ValueError(f"{name} must be numbers, got {given!r}")
+    return np.array(array, dtype=np.float64)
 
 
-def like(value: Any, x: Array) -> Array:
+def like(value: Any, x: Array, name: str = "this") -> Array:
     """Return numbers, from whatever library, in the library, dtype and device of ``x``."""
-    return backend_of(x).from_numpy(host(value), x)
+    return backend_of(x).from_numpy(host(value, name), x)
 
 
 def library(x: Array) -> str:
@@ -338,4 +482,7 @@ def reason(manifold: GyroSpace, x: Array) -> str:
             "leads from one to the other: drop such samples, and keep the mean (by rotating the "
             "data) and the bias away from the point opposite to the identity"
         )
-    return f"Numbers leave the range of {x.dtype}: rescale the data, or give a larger eps"
+    return (
+        f"Numbers leave the range of {x.dtype}: rescale the data, give a smaller scale or a larger "
+        "eps, or compute in float64"
+    )

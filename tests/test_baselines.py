@@ -317,7 +317,7 @@ def test_clamp_and_bad_arguments():
     x, stats, _, _ = setting(M)
     expected = lrbn(M, x, stats, None, 0.1 * float(stats.var) ** 0.5, 0.0)
     assert_same(M, lrbn(M, x, stats, clamp=0.1), expected, 1e-12)
-    with pytest.raises(ValueError, match="eps must not be negative"):
+    with pytest.raises(ValueError, match="eps must be a finite number of at least 0"):
         lrbn(M, x, stats, eps=-1.0)
     with pytest.raises(TypeError, match="mixed dtypes"):
         manifold_norm(M, x.astype(np.float32), stats)

@@ -127,7 +127,7 @@ BAD = [
     ("normalize square.npy y.npy --manifold correlation", ["square"]),
     (
         "normalize projector.npy y.npy --manifold grassmannian --representation projector",
-        ["projector.npy have the trace 0"],
+        ["projector.npy: the first samples have the trace 0"],
     ),
     (
         "normalize x.npy y.npy --manifold grassmannian --representation projector",
@@ -209,7 +209,7 @@ def test_bad_input_as_a_process_keeps_what_was_there(folder, line):
         ("plot x.npy y.npy --manifold sphere --after y.npy", "after and figure"),
         ("normalize x.npy d.npy --manifold sphere --domains d.npy", "domains and output"),
         ("normalize x.npy y.npy --manifold sphere --metric m", "sphere has no --metric"),
-        ("normalize x.npy y.npy --manifold spd --metric m", "unknown metric 'm'"),
+        ("normalize x.npy y.npy --manifold spd --metric m", "metric of SPD must be"),
         ("normalize x.npy y.npy --manifold sphere --curvature -1", "positive"),
         ("normalize x.npy y.npy --manifold sphere --curvature nan", "finite number"),
         ("normalize x.npy y.npy --manifold spd --theta 0", "theta"),

@@ -504,7 +504,9 @@ class TestSizes:
         assert [M.dim for M in Correlation.examples()] == [3] * 5
         with pytest.raises(ValueError, match=r"square, shape \(\.\.\., n, n\), got \(10, 5, 4\)"):
             Correlation.for_shape((10, 5, 4))
-        with pytest.raises(ValueError, match="at least 2 variables, got n=1"):
+        with pytest.raises(
+            ValueError, match="n of Correlation must be an integer of at least 2, got 1"
+        ):
             Correlation(1)
         with pytest.raises(ValueError, match="'off_log', 'log_scaled', got metric='euclidean'"):
             Correlation(3, "euclidean")

@@ -329,8 +329,8 @@ def test_one_sample_has_no_variance(unseen):
     ("options", "message"),
     [
         ({"unseen": "ignore"}, "unseen must be 'error', 'refit' or 'adapt', got 'ignore'"),
-        ({"adapt_rate": 1.5}, r"adapt_rate must be from 0 to 1, got 1\.5"),
-        ({"adapt_rate": np.nan}, "adapt_rate must be from 0 to 1, got nan"),
+        ({"adapt_rate": 1.5}, r"adapt_rate must be a finite number from 0 to 1, got 1\.5"),
+        ({"adapt_rate": np.nan}, "adapt_rate must be a finite number from 0 to 1, got nan"),
     ],
 )
 def test_bad_policies(options, message):

@@ -498,8 +498,8 @@ BALL = samples(PoincareBall(2), 10)
             ValueError,
             "on_invalid must be 'raise' or 'project', got 'ignore'",
         ),
-        ({"eps": -1.0}, ValueError, r"eps must be finite and not negative, got -1\.0"),
-        ({"eps": np.nan}, ValueError, "eps must be finite and not negative, got nan"),
+        ({"eps": -1.0}, ValueError, r"eps must be a finite number of at least 0, got -1\.0"),
+        ({"eps": np.nan}, ValueError, "eps must be a finite number of at least 0, got nan"),
         ({"scale": np.inf}, ValueError, "scale must be a finite number.* got inf"),
         (
             {"scale": [1.0, np.nan]},
@@ -507,7 +507,7 @@ BALL = samples(PoincareBall(2), 10)
             r"scale must be a finite number.* got \[1\.0, nan\]",
         ),
         ({"scale": [1.0, 2.0]}, ValueError, r"scale must be .* one a channel, of shape \(\)"),
-        ({"max_iter": 0}, ValueError, "max_iter must be at least 1"),
+        ({"max_iter": 0}, ValueError, "max_iter must be a positive integer, got 0"),
         (
             {"bias": [1.0]},
             ValueError,
@@ -613,6 +613,7 @@ def test_constructor_only_stores():
         "on_invalid": "z",
         "unseen": "u",
         "adapt_rate": "r",
+        **dict.fromkeys(["metric", "curvature", "theta", "representation"]),
     }
     assert bn.bias is bias
 

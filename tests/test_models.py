@@ -315,8 +315,8 @@ class TestCurvatureZero:
         (lambda: PoincareBall(2, 1.0), "PoincareBall needs a negative sectional curvature, got"),
         (lambda: Sphere(2, 0.0), "Sphere needs a positive"),
         (lambda: Stereographic(2, math.nan), "needs a finite"),
-        (lambda: Hyperboloid(0), "positive integer for each size, got 0"),
-        (lambda: Klein(2.5), "positive integer for each size, got 2.5"),
+        (lambda: Hyperboloid(0), "n of Hyperboloid must be a positive integer, got 0"),
+        (lambda: Klein(2.5), "n of Klein must be a positive integer, got 2.5"),
     ],
 )
 def test_bad_parameters(build, message):

@@ -152,7 +152,7 @@ def test_bad_parameters():
     M = Stereographic(2)
     x = M.random(4, rng=0)
     stats = batch_stats(M, x)
-    with pytest.raises(ValueError, match="eps must not be negative"):
+    with pytest.raises(ValueError, match="eps must be a finite number of at least 0"):
         normalize(M, x, stats, eps=-1.0)
     with pytest.raises(TypeError, match="mixed dtypes float64 and float32"):
         normalize(M, x, Stats(stats.mean.astype("float32"), stats.var))

@@ -427,7 +427,11 @@ def np_eye():
 
 class TestConstruction:
     def test_sizes(self):
-        for n, message in ((1, "at least 2, got 1"), (0, "positive integer"), (2.5, "positive")):
+        for n, message in (
+            (1, "at least 2, got 1"),
+            (0, "integer of at least 2"),
+            (2.5, "an integer"),
+        ):
             with pytest.raises(ValueError, match=message):
                 SpecialOrthogonal(n)
         assert SpecialOrthogonal.for_shape((7, 4, 4)) == SpecialOrthogonal(4)

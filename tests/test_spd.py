@@ -467,10 +467,10 @@ class TestBadInput:
         assert np.isnan(host(y)[1]).any()
 
     def test_arguments(self):
-        with pytest.raises(ValueError, match=r"unknown metric 'log'.*log_cholesky"):
+        with pytest.raises(ValueError, match=r"metric of SPD .*'log_cholesky'.* got 'log'"):
             SPD(3, "log")
         for theta in (0.0, np.nan, np.inf, "a"):
-            with pytest.raises(ValueError, match="theta must be a finite number"):
+            with pytest.raises(ValueError, match="theta of SPD must be a finite number"):
                 SPD(3, theta=theta)
         with pytest.raises(ValueError, match="positive integer"):
             SPD(0)

@@ -234,7 +234,7 @@ def test_bad_chunks():
         list(Chunks(lambda: iter([x[:, 0]])))
     with pytest.raises(ValueError, match="hold 0 samples"):
         list(Chunks(lambda: iter([])))
-    with pytest.raises(ValueError, match="size must be a positive"):
+    with pytest.raises(ValueError, match="size must be a positive integer"):
         Chunks(x, size=0)
     with pytest.raises(ValueError, match="size is for arrays on disk"):
         Chunks(lambda: iter([x]), size=2)

@@ -24,8 +24,9 @@ from types import ModuleType
 from typing import Any
 
 import array_api_compat as compat
+import numpy as np
 
-__all__ = ["Array", "backend_of", "device_of", "dot", "namespace_of"]
+__all__ = ["Array", "backend_of", "cast_to", "check_kind", "device_of", "dot", "namespace_of"]
 
 Array = Any
 """An array of any library that follows the standard (there is no common static type yet)."""
@@ -48,6 +49,7 @@ def _library_of(x: Array) -> tuple[Any, ModuleType]:
     if kind not in _known:
         if compat.is_dask_array(x):
             raise TypeError(DASK)
+        check_kind(x)
         try:
             xp = compat.array_namespace(x)
         except TypeError as error:
@@ -58,6 +60,30 @@ def _library_of(x: Array) -> tuple[Any, ModuleType]:
         name = next((name for name, is_its_array in _SHIMS.items() if is_its_array(x)), "numpy")
         _known[kind] = xp, import_module(f"gyrobn.backends.{name}")
     return _known[kind]
+
+
+def check_kind(x: Any, name: str = "this") -> None:
+    """Refuse what looks like an array of points and is none, with what to give instead."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} is a masked array, and its mask would be lost: drop or impute what is masked; "
+            "or give x.data, with a weight of 0 for samples that are masked"
+        )
+    if hasattr(x, "as_matrix") and hasattr(x, "as_quat"):
+        raise TypeError(
+            f"{name} is a {type(x).__name__}: give rotation.as_matrix(), points of "
+            "SpecialOrthogonal(3), and turn the result back with Rotation.from_matrix"
+        )
+
+
+def cast_to(x: Array, dtype: str) -> str:
+    """Return code that converts an array to another dtype, in the words of its library."""
+    name = _name(x).split(".")[0]
+    if name == "torch":
+        return f"x.to(torch.{dtype})"
+    if name in ("numpy", "cupy", "jax", "jaxlib"):
+        return f"x.astype({dtype!r})"
+    return f"xp.astype(x, xp.{dtype}), xp = x.__array_namespace__()"
 
 
 def backend_of(x: Array) -> ModuleType:

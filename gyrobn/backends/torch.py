@@ -188,13 +188,15 @@ class _Ruled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *slopes: Array) -> tuple[Any, ...]:
-        given, kept = ctx.saved_tensors[: ctx.given], ctx.saved_tensors[ctx.given :]
+        saved = ctx.saved_tensors  # once: torch.utils.checkpoint gives them no second time
+        given, kept = saved[: ctx.given], saved[ctx.given :]
         found = ctx.rules.cotangent(kept, *slopes[: ctx.rules.count])
         return None, *_only_once(found, given)
 
     @staticmethod
     def jvp(ctx: Any, _: None, *changes: Array) -> tuple[Any, ...]:
-        given, kept = ctx.saved_tensors[: ctx.given], ctx.saved_tensors[ctx.given :]
+        saved = ctx.saved_tensors  # once: torch.utils.checkpoint gives them no second time
+        given, kept = saved[: ctx.given], saved[ctx.given :]
         found = ctx.rules.tangent(kept, *changes)
         return *_only_once(found, given), *(None for _ in kept)
 

@@ -286,7 +286,12 @@ def _add_model(parser: argparse.ArgumentParser, required: bool = True) -> None:
 
 
 def _add_affine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--scale", type=_number(), metavar="S", help="standard deviation (1)")
+    parser.add_argument(
+        "--scale",
+        type=_scale,
+        metavar="S",
+        help="standard deviation (1), or sqrt_dim: a variance of one per dimension",
+    )
     parser.add_argument(
         "--bias", type=Path, metavar="FILE", help="where the mean goes (the identity)"
     )
@@ -376,6 +381,17 @@ def _integer(low: int, high: int | None = None) -> Callable[[str], int]:
         return value
 
     return integer
+
+
+def _scale(text: str) -> float | str:
+    """Return a finite number, or the name of one."""
+    if text == "sqrt_dim":
+        return text
+    try:
+        return _number()(text)
+    except ValueError as error:
+        message = f"expected a finite number or sqrt_dim, got {text}"
+        raise argparse.ArgumentTypeError(message) from error
 
 
 def _number(low: float = -math.inf) -> Callable[[str], float]:

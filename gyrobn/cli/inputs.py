@@ -1,7 +1,6 @@
 """What the options name: samples, a geometry for them, labels, a bias."""
 
 import errno
-import math
 import os
 import zipfile
 from argparse import Namespace
@@ -13,6 +12,7 @@ import numpy as np
 
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import REGISTRY, Grassmannian
+from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.storage import StoredArray, open_array
 from gyrobn.storage.stored import SUFFIXES
 
@@ -67,18 +67,10 @@ def geometry_of(options: Namespace, source: StoredArray) -> GyroSpace:
 
 def projectors_of(source: StoredArray) -> Grassmannian:
     """Return the geometry of projectors, whose rank is the trace of most of the first ones."""
-    shape = source.shape
-    if len(shape) < 3 or shape[-1] != shape[-2]:
-        raise ValueError(f"projectors are square, shape (N, ..., n, n), got {shape}")
-    n = shape[-1]
-    traces = np.trace(source[:FEW].reshape(-1, n, n), axis1=-2, axis2=-1)
-    trace = float(np.median(traces[np.isfinite(traces)])) if np.isfinite(traces).any() else math.nan
-    if not 0.5 <= trace < n - 0.5:
-        raise ValueError(
-            f"the first samples of {source.path} have the trace {trace:.4g}, which is not the rank "
-            f"of a projector to a subspace of {n} dimensions, from 1 to {n - 1}"
-        )
-    return Grassmannian(n, round(trace), "projector")
+    try:
+        return of_projectors(source[:FEW])
+    except ValueError as error:
+        raise ValueError(f"{source.path}: {error}") from error
 
 
 def read_bias(path: Path | None) -> Any:

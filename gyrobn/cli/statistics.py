@@ -10,6 +10,7 @@ import numpy as np
 from gyrobn.chunks import Chunks
 from gyrobn.cli.console import Console, span
 from gyrobn.cli.inputs import check_place, geometry_of, open_samples, read_bias, read_labels
+from gyrobn.normalize import scale_for
 from gyrobn.progress import Watched
 from gyrobn.storage import ArrayWriter, StoredArray, create_array
 
@@ -51,7 +52,9 @@ def fit(options: Namespace, console: Console) -> None:
         bn = fitted(options, source, domains, console)
         bn.save(options.save_model)
         values, lines = describe(bn)
-        values = _about(options, source) | values | {"model": options.save_model}
+        more, line = _projected(bn, bn.n_projected_)
+        values = _about(options, source) | values | more | {"model": options.save_model}
+        lines += line
     _report(console, values, begin, "fitted to", lines, options.save_model)
 
 
@@ -108,6 +111,7 @@ def describe(bn: "GyroBN") -> tuple[dict[str, Any], list[str]]:
     """Return what a model holds, as values and as lines."""
     distance = bn.manifold_.norm(bn.mean_)
     deviation = np.sqrt(bn.var_)
+    scale = scale_for(bn.manifold_, bn.scale)
     values = {
         "manifold": repr(bn.manifold_),
         "mean_distance": distance,
@@ -122,7 +126,7 @@ def describe(bn: "GyroBN") -> tuple[dict[str, Any], list[str]]:
     lines = [
         f"  mean                at distance {span(distance)} from the identity; "
         f"{found}, iterations: {span(bn.n_iter_, 'd')}",
-        f"  standard deviation  {span(deviation)}, to become {span(np.abs(bn.scale))}",
+        f"  standard deviation  {span(deviation)}, to become {span(np.abs(scale))}",
     ]
     if bn.domains_ is not None:
         lines.append(f"  domains             {len(bn.domains_)}")

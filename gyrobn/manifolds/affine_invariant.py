@@ -53,7 +53,7 @@ class AffineInvariant(GyroSpace):
     theta: float = 1.0
 
     def __post_init__(self) -> None:
-        check_size(self, self.n)
+        check_size(self, n=self.n)
         super().__post_init__()
 
     @property

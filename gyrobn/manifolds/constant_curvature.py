@@ -23,11 +23,13 @@ chord :math:`q` between the two points, :math:`t = 1 - Kq/2`, it does not: in ba
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar
 
 from gyrobn.arrays import check_coordinates, check_size, samples_last, scalars_like, weighted_sum
 from gyrobn.backends import Array, device_of, dot, namespace_of
 from gyrobn.centred import Centred
+from gyrobn.checks import check_number
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.manifolds.combination import Combination
@@ -51,16 +53,16 @@ class ConstantCurvature(GyroSpace):
     """The sign that the curvature must have, where the model has only one."""
 
     def __post_init__(self) -> None:
-        check_size(self, self.n)
-        if isinstance(self.curvature, (int, float)):
-            value = float(self.curvature)
-            wrong = self.required_sign is not None and not value * self.required_sign > 0
-            if wrong or not abs(value) < float("inf"):
-                wanted = {None: "finite", -1: "negative", 1: "positive"}[self.required_sign]
+        check_size(self, n=self.n)
+        if isinstance(self.curvature, (Real, str)):  # it may be an array
+            value = check_number(f"curvature of {type(self).__name__}", self.curvature)
+            if self.required_sign is not None and not value * self.required_sign > 0:
+                wanted = {-1: "negative", 1: "positive"}[self.required_sign]
                 raise ValueError(
                     f"{type(self).__name__} needs a {wanted} sectional curvature, "
-                    f"got curvature={self.curvature!r}"
+                    f"got curvature={value!r}"
                 )
+            object.__setattr__(self, "curvature", value)
         super().__post_init__()
 
     @property

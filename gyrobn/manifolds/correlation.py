@@ -1,12 +1,13 @@
 """Correlation matrices, under the five metrics of the paper."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from gyrobn.arrays import check_floating, check_size
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.checks import check_choice
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.linalg import eye, finite_or_identity, matmul, symmetric, transpose
 from gyrobn.manifolds.correlation_cholesky import (
@@ -74,14 +75,11 @@ class Correlation(Pullback):
 
     n: int
     metric: str = "poly_hyperbolic_cholesky"
+    definite: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_size(self, self.n)
-        if self.n < 2:
-            raise ValueError(f"Correlation needs at least 2 variables, got n={self.n}")
-        if self.metric not in CHARTS:
-            names = ", ".join(map(repr, CHARTS))
-            raise ValueError(f"Correlation knows the metrics {names}, got metric={self.metric!r}")
+        check_size(self, 2, n=self.n)
+        check_choice("metric of Correlation", self.metric, CHARTS)
         super().__post_init__()
 
     @property

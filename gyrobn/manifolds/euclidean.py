@@ -34,7 +34,7 @@ class Euclidean(GyroSpace):
     n: int
 
     def __post_init__(self) -> None:
-        check_size(self, self.n)
+        check_size(self, n=self.n)
         super().__post_init__()
 
     @property

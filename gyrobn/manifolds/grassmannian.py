@@ -3,14 +3,17 @@ r"""The Grassmannian: p-dimensional subspaces of :math:`\mathbb R^n`, as bases o
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
+
 from gyrobn.arrays import check_size
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.checks import check_choice
 from gyrobn.linalg import eigh, matmul, symmetric, symmetric_functions, transpose
 from gyrobn.manifolds.bases import Bases
 from gyrobn.manifolds.pullback import Pullback
 from gyrobn.spectral import INVERSE_ROOT, Spectral
 
-__all__ = ["Grassmannian"]
+__all__ = ["Grassmannian", "of_projectors"]
 
 
 @dataclass(frozen=True)
@@ -47,15 +50,12 @@ class Grassmannian(Pullback):
     representation: str = "basis"
 
     def __post_init__(self) -> None:
-        check_size(self, self.n, self.p)
+        check_size(self, n=self.n, p=self.p)
         if self.p >= self.n:
             raise ValueError(
                 f"Grassmannian needs subspaces smaller than the space, got p={self.p}, n={self.n}"
             )
-        if self.representation not in ("basis", "projector"):
-            raise ValueError(
-                f"representation must be 'basis' or 'projector', got {self.representation!r}"
-            )
+        check_choice("representation", self.representation, ("basis", "projector"))
         super().__post_init__()
 
     @property
@@ -152,3 +152,23 @@ def _leading(p: int) -> Spectral:
         return last if axis == -1 else last[:, None]
 
     return Spectral(value, quotient)
+
+
+def of_projectors(x: "np.ndarray[Any, Any]") -> Grassmannian:
+    """Return the geometry of projectors, whose rank is the trace of most of them.
+
+    >>> of_projectors(Grassmannian(4, 2, "projector").random(5))
+    Grassmannian(n=4, p=2, representation='projector')
+    """
+    if x.ndim < 3 or x.shape[-1] != x.shape[-2]:
+        raise ValueError(f"projectors are square, shape (N, ..., n, n), got {x.shape}")
+    n = x.shape[-1]
+    traces = np.trace(x.reshape(-1, n, n), axis1=-2, axis2=-1)
+    finite = traces[np.isfinite(traces)]
+    trace = float(np.median(finite)) if len(finite) else float("nan")
+    if not 0.5 <= trace < n - 0.5:
+        raise ValueError(
+            f"the first samples have the trace {trace:.4g}, which is not the rank of a projector "
+            f"to a subspace of {n} dimensions, from 1 to {n - 1}"
+        )
+    return Grassmannian(n, round(trace), "projector")

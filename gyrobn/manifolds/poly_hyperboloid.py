@@ -43,7 +43,7 @@ class PolyHyperboloid(GyroSpace):
     m: int
 
     def __post_init__(self) -> None:
-        check_size(self, self.m)
+        check_size(self, m=self.m)
         super().__post_init__()
 
     @property

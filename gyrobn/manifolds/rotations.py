@@ -60,9 +60,7 @@ class SpecialOrthogonal(GyroSpace):
     n: int
 
     def __post_init__(self) -> None:
-        check_size(self, self.n)
-        if self.n < 2:
-            raise ValueError(f"SpecialOrthogonal needs n of at least 2, got {self.n}")
+        check_size(self, 2, n=self.n)
         super().__post_init__()
 
     @property

@@ -1,11 +1,11 @@
 """Symmetric positive definite matrices: covariances, diffusion tensors, kernels."""
 
-import math
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from gyrobn.arrays import check_floating, check_size
 from gyrobn.backends import Array, namespace_of
+from gyrobn.checks import check_choice, check_number
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.linalg import (
     cholesky,
@@ -78,13 +78,15 @@ class SPD(Pullback):
     n: int
     metric: str = "affine_invariant"
     theta: float = 1.0
+    definite: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_size(self, self.n)
-        if self.metric not in METRICS:
-            raise ValueError(f"unknown metric {self.metric!r}: choose one of {', '.join(METRICS)}")
-        if not isinstance(self.theta, (int, float)) or not 0.0 < abs(self.theta) < math.inf:
-            raise ValueError(f"theta must be a finite number other than 0, got {self.theta!r}")
+        check_size(self, n=self.n)
+        check_choice("metric of SPD", self.metric, METRICS)
+        theta = check_number("theta of SPD", self.theta)
+        if theta == 0.0:
+            raise ValueError("theta of SPD must be a finite number other than 0, got 0")
+        object.__setattr__(self, "theta", theta)
         super().__post_init__()
 
     @property

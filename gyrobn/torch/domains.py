@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gyrobn.checks import check_choice, check_integer, check_number
 from gyrobn.domains import UNSEEN, adapt_stats, by_domain, places_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.layers import Learnt
 from gyrobn.normalize import Stats, update_stats
-from gyrobn.torch.layer import GyroBN, _no_autocast, _place
+from gyrobn.torch.layer import GyroBN, _no_autocast, _place, recomputing
 
 __all__ = ["DomainGyroBN"]
 
@@ -50,8 +51,10 @@ class DomainGyroBN(GyroBN):
         unseen: str = "error",
         **options: Any,
     ) -> None:
-        if unseen not in UNSEEN:
-            raise ValueError(f"unseen must be 'error', 'refit' or 'adapt', got {unseen!r}")
+        check_choice("unseen", unseen, UNSEEN)
+        domains = check_integer("domains", domains, 1)
+        if train_momentum is not None and not callable(train_momentum):
+            check_number("train_momentum", train_momentum, 0.0, 1.0)
         if options.get("axis", 0) not in (0, (0,)) or not options.get("track_running_stats", True):
             raise ValueError("DomainGyroBN needs axis=0 and running statistics")
         self._copies = (domains,)
@@ -110,6 +113,14 @@ class DomainGyroBN(GyroBN):
     ) -> Stats:
         """Return the statistics to normalize samples of one domain with, and learn from them."""
         batch = self.settings.batch_stats(manifold, x, weights, several=True)
+        if recomputing():
+            if self.train_momentum is None:
+                return batch
+            raise RuntimeError(
+                "torch.utils.checkpoint calls a layer again in the backward pass, and with "
+                "train_momentum the statistics it used are gone by then: leave the layer out of "
+                "the checkpoint"
+            )
         count = int(self.num_batches_tracked[k])
         rate = 1.0 / (count + 1) if self.momentum is None else self.momentum
         with torch.no_grad():

@@ -10,6 +10,7 @@ from torch._dynamo import nonstrict_trace
 from torch.utils._pytree import register_constant
 
 from gyrobn.backends import namespace_of
+from gyrobn.checks import check_number
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.layers import Learnt, Settings, forward
 from gyrobn.normalize import Stats, normalize
@@ -123,6 +124,8 @@ class GyroBN(nn.Module):
             formula=self._formula,
         )
         self._constant = _Constant(self.settings)
+        if momentum is not None:
+            check_number("momentum, the fraction of a new batch,", momentum, 0.0, 1.0)
         self.momentum, self.affine = momentum, affine
         self.track_running_stats = track_running_stats
         like = torch.empty((), device=device, dtype=dtype)
@@ -177,7 +180,7 @@ class GyroBN(nn.Module):
             }
             given = {name: a for name, a in arrays.items() if a is not None}
             y, *new = _forward(self._constant, given, 0.0 if rate is None else rate, self.training)
-            if new and self.training:
+            if new and self.training and not recomputing():
                 # torch.compile (2.13) loses what is written into a float64 buffer of no axes on a
                 # CPU, but not what is written into a view of it
                 self.running_mean.detach().copy_(new[0])
@@ -351,6 +354,15 @@ def _no_autocast(x: Any, *others: Any) -> Any:
 
 def _parameter(value: Tensor | None) -> nn.Parameter | None:
     return None if value is None else nn.Parameter(value)
+
+
+def recomputing() -> bool:
+    """Tell whether this call repeats one for the backward pass, as ``checkpoint`` does.
+
+    What was learnt from the batch then has been learnt already. (torch's own layers learn twice:
+    https://github.com/pytorch/pytorch/issues/96136.)
+    """
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 class _Constant:

@@ -1,0 +1,176 @@
+"""Numbers and names that users give: any integer is one, nothing else is, and all say it alike."""
+
+import inspect
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import gyrobn.equinox
+import gyrobn.flax
+import gyrobn.torch
+from gyrobn import (
+    SPD,
+    Chunks,
+    Correlation,
+    Euclidean,
+    Grassmannian,
+    GyroBN,
+    PoincareBall,
+    SpecialOrthogonal,
+    Sphere,
+    Stats,
+    Stereographic,
+    frechet,
+    merge_stats,
+    normalize,
+    normalize_batch,
+    update_stats,
+)
+from gyrobn.manifolds import REGISTRY
+
+X = PoincareBall(2).random(10, rng=0)
+STATS = Stats(X[0], np.asarray(1.0))
+
+INTEGERS = [
+    "1",
+    1.5,
+    1.0,
+    np.float64(2.0),
+    None,
+    True,
+    np.True_,
+    torch.tensor(True),
+    [2],
+    -1,
+    2**63,
+]
+NUMBERS = ["1", True, np.False_, [1.0], (), 1j, np.nan, np.inf, 10**400, -1.0, -1, {}]
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.int32, torch.tensor, jnp.asarray])
+def test_any_integer_is_a_size(kind):
+    for name, cls in REGISTRY.items():
+        if name == "product":
+            continue
+        plain = cls(4, 2) if cls is Grassmannian else cls(4)
+        other = cls(kind(4), kind(2)) if cls is Grassmannian else cls(kind(4))
+        assert other == plain
+        assert repr(other) == repr(plain)
+        assert type(other.n) is int
+
+
+@pytest.mark.parametrize("value", [*INTEGERS, 0], ids=repr)
+def test_what_is_no_size(value):
+    for cls in (Euclidean, PoincareBall, Sphere, SPD, Correlation, SpecialOrthogonal):
+        with pytest.raises(ValueError, match=f"n of {cls.__name__} must be an? .*integer.*, got "):
+            cls(value)
+    if value is not None:
+        with pytest.raises(ValueError, match="p of Grassmannian must be a positive integer, got"):
+            Grassmannian(4, value)
+
+
+@pytest.mark.parametrize("value", [np.float32(-0.5), np.float64(-0.5), np.int8(-2), -2], ids=repr)
+def test_any_number_is_a_curvature(value):
+    M = PoincareBall(2, value)
+    assert type(M.curvature) is float
+    assert PoincareBall(2, float(value)) == M
+    assert SPD(2, theta=value) == SPD(2, theta=float(value))
+
+
+def test_what_is_no_curvature_and_no_theta():
+    for value in ("1", True, np.nan, np.inf):
+        with pytest.raises(ValueError, match="curvature of Stereographic must be a finite number"):
+            Stereographic(2, value)
+        with pytest.raises(ValueError, match="theta of SPD must be a finite number"):
+            SPD(2, theta=value)
+
+
+def users(name):
+    """Return functions of one value, each of which hands it on as the parameter ``name``."""
+    M, w = PoincareBall(2), np.ones(10)
+    found = {
+        "eps": [lambda v: normalize(M, X, STATS, eps=v), lambda v: normalize_batch(M, X, eps=v)],
+        "clamp": [lambda v: normalize(M, X, STATS, clamp=v)],
+        "tol": [lambda v: frechet(M, X, tol=v), lambda v: frechet(M, Chunks(X), w, tol=v)],
+        "max_iter": [
+            lambda v: frechet(M, X, max_iter=v),
+            lambda v: frechet(M, Chunks(X), max_iter=v),
+        ],
+        "steps": [lambda v: frechet(M, X, steps=v)],
+        "size": [lambda v: Chunks(X, size=v)],
+        "spread": [lambda v: M.random(3, spread=v)],
+        "batch": [lambda v: M.random(3, v)],
+        "axis": [lambda v: frechet(M, X, axis=v)],
+        "rate": [
+            lambda v: update_stats(M, STATS, STATS, v),
+            lambda v: merge_stats(M, STATS, STATS, v),
+        ],
+        "domains": [lambda v: gyrobn.torch.DomainGyroBN(M, v)],
+        "train_momentum": [lambda v: gyrobn.torch.DomainGyroBN(M, 2, train_momentum=v)],
+    }.get(name, [])
+    if name in inspect.signature(GyroBN).parameters:
+        found.append(lambda v: GyroBN(M, **{name: v}).fit(X))
+    for cls in (gyrobn.torch.GyroBN, gyrobn.flax.GyroBN, gyrobn.equinox.GyroBN):
+        own = "epsilon" if (name, cls) == ("eps", gyrobn.flax.GyroBN) else name
+        if own in inspect.signature(cls).parameters:
+            found.append(lambda v, cls=cls, own=own: cls(M, **{own: v}))
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["max_iter", "steps", "size", "channels", "domains", "axis", "batch"]
+)
+@pytest.mark.parametrize("value", INTEGERS, ids=repr)
+def test_what_is_no_integer(name, value):
+    if (value is None and name in ("steps", "size")) or (value == [2] and name in ("channels",)):
+        return
+    if name == "axis" and (value == [2] or (type(value) is int and value == -1)):
+        return  # an axis, if there is one
+    assert users(name)
+    for use in users(name):
+        with pytest.raises(ValueError, match=f"{name} must be an? .*integer.*, got "):
+            use(value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["eps", "clamp", "tol", "spread", "momentum", "adapt_rate", "train_momentum", "rate"],
+)
+@pytest.mark.parametrize("value", NUMBERS, ids=repr)
+def test_what_is_no_number(name, value):
+    if name == "rate" and not isinstance(value, (int, float, str)):
+        return  # arrays are taken, and may be traced
+    assert users(name)
+    for use in users(name):
+        with pytest.raises(ValueError, match=f"{name}.* must be a finite number.*, got "):
+            use(value)
+
+
+@pytest.mark.parametrize(
+    "name", ["max_iter", "steps", "size", "channels", "domains", "axis", "batch"]
+)
+def test_integers_of_numpy_are_taken(name):
+    for use in users(name):
+        use(np.int64(0 if name == "axis" else 20))
+
+
+@pytest.mark.parametrize(
+    "name", ["eps", "clamp", "tol", "spread", "momentum", "adapt_rate", "rate"]
+)
+def test_numbers_of_numpy_are_taken(name):
+    for use in users(name):
+        use(np.float32(0.5))
+        use(1)
+
+
+@pytest.mark.parametrize("value", ["1", ["1"], None, 1j, {}, "sqrt"], ids=repr)
+def test_scale_and_weights_are_numbers(value):
+    with pytest.raises(ValueError, match=r"scale must be (a finite number|numbers).*, got"):
+        GyroBN(PoincareBall(2), scale=value).fit(X)
+    if value is not None:
+        with pytest.raises(ValueError, match="sample_weight must be numbers"):
+            GyroBN(PoincareBall(2)).fit(X, sample_weight=[value] * 10)
+        with pytest.raises(ValueError, match="bias must be numbers"):
+            GyroBN(PoincareBall(2), bias=[value] * 2).fit(X)
