@@ -62,9 +62,14 @@ class GyroBN(nnx.Module):
         Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
     tol, max_iter
         As in :func:`gyrobn.frechet`.
+    check_input
+        ``"first"`` to look for samples off the manifold in the first batch, training or evaluation,
+        and raise ValueError; True to look in each, False in none. It can be set later. In
+        ``jit``, ``grad`` and ``vmap`` no values can be seen, and nothing is checked.
     param_dtype
-        Of the parameters and the running statistics. The computation is in the wider one of this
-        and the input's, and in float32 at least.
+        Of the parameters and the running statistics, which are in float32 at least. The computation
+        is in the wider one of this and the input's, and in float32 at least; half precision in is
+        half precision out.
     rngs
         Not used, as nothing starts at random; accepted like by every layer.
 
@@ -113,6 +118,7 @@ class GyroBN(nnx.Module):
         learn_curvature: bool = False,
         tol: float | None = None,
         max_iter: int = 64,
+        check_input: str | bool = "first",
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
@@ -130,6 +136,7 @@ class GyroBN(nnx.Module):
             tol=tol,
             max_iter=max_iter,
             remedy="the running statistics, with layer.eval()",
+            check_input=check_input,
         )
         self.momentum = momentum
         self.use_running_average = use_running_average
@@ -145,6 +152,15 @@ class GyroBN(nnx.Module):
     def manifold(self) -> GyroSpace:
         """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
         return self.settings.manifold(_value(self.raw_curvature))
+
+    @property
+    def check_input(self) -> str | bool:
+        """Whether to look for samples off the manifold: ``"first"``, True or False."""
+        return self.settings.check_input
+
+    @check_input.setter
+    def check_input(self, value: str | bool) -> None:
+        self.settings = self.settings.checking(value)
 
     @classmethod
     def from_estimator(cls, bn: Any, *, param_dtype: Any = None, **options: Any) -> Self:

@@ -6,16 +6,15 @@ A layer holds parameters and running statistics in the way of its framework and 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.normalize import Stats, batch_stats, normalize, normalize_batch, update_stats
+from gyrobn.points import on_manifold
 
-__all__ = ["Learnt", "Settings", "forward"]
+__all__ = ["Learnt", "Settings", "common_dtype", "forward", "is_half"]
 
 
 class Learnt(NamedTuple):
@@ -49,6 +48,11 @@ class Settings:
     """Of JAX: the named axes over which a batch is distributed."""
     remedy: str = "layer.eval()"
     """What to advise where training is asked of a single sample."""
+    check_input: str | bool = "first"
+    """Whether to look for samples off the manifold: at the first batch, at each, or at none."""
+    seen: list[bool] = field(default_factory=list, compare=False, repr=False)
+    """Not empty once the first batch was looked at. It is no setting: what is compiled for settings
+    is the same before and after."""
 
     @classmethod
     def of(
@@ -70,6 +74,7 @@ class Settings:
         if len(axes) + len(channels) != lead:
             raise ValueError(f"axis names a batch axis twice: {axis}")
         settings = cls(manifold, channels, axes, **options)
+        settings = settings.checking(settings.check_input)
         if settings.mean_gradient not in ("implicit", "detach"):
             raise ValueError(
                 f"mean_gradient must be 'implicit' or 'detach', got {settings.mean_gradient!r}"
@@ -88,6 +93,12 @@ class Settings:
         """Shape of variance and scale."""
         blocks = len(self.geometry.blocks)
         return self.channels if blocks == 1 else (*self.channels, blocks)
+
+    def checking(self, check_input: Any) -> "Settings":
+        """Return the same settings with another ``check_input``, before their first batch."""
+        if not isinstance(check_input, bool) and check_input != "first":
+            raise ValueError(f"check_input must be 'first', True or False, got {check_input!r}")
+        return replace(self, check_input=check_input, seen=[])
 
     # ------------------------------------------------------------------ the geometry
 
@@ -153,6 +164,45 @@ class Settings:
             text += f", or one example ({', '.join(example)}) under the axis {self.axis_name!r}"
         return text
 
+    def check(self, manifold: GyroSpace, x: Array) -> None:
+        """Refuse a batch with samples off the manifold, if it is one to look at."""
+        if self.check_input is False or (self.check_input == "first" and self.seen):
+            return
+        if self.inspect(manifold, x) and not self.seen:
+            self.seen.append(True)
+
+    def inspect(self, manifold: GyroSpace, x: Array, first: Any = 0) -> bool:
+        """Refuse a batch with samples off the manifold; tell whether there were values to look at.
+
+        ``first`` has the numbers of the samples, where they are some of a batch.
+        """
+        shim = backend_of(x)
+        if x.shape[0:1] == (0,) or any(
+            shim.hides_values(a)
+            for a in (x, *manifold.learnable())
+            if not isinstance(a, (int, float))
+        ):
+            return False
+        xp, x = namespace_of(x), shim.stop_gradient(x)
+        eps = float(xp.finfo(x.dtype).eps) if is_half(x) else None
+        on_manifold(
+            manifold.with_learnable([float(value) for value in manifold.detached().learnable()]),
+            x if eps is None else xp.astype(x, xp.float32),
+            "the input of GyroBN",
+            first=first,
+            eps=eps,
+            advice="give points, which manifold.from_normal makes of any numbers and "
+            "manifold.project of numbers near by; check_input=False takes them as they are",
+            advice_nan="check the layer before it, and its learning rate",
+        )
+        return True
+
+    def widen(self, manifold: GyroSpace, x: Array, dtype: Any) -> Array:
+        """Return points in a dtype; what was rounded to a narrower one is not on the manifold."""
+        if x.dtype == dtype:
+            return x
+        return manifold.project(namespace_of(x).astype(x, dtype))
+
     # ------------------------------------------------------------------ the statistics
 
     def batch_stats(
@@ -161,9 +211,7 @@ class Settings:
         """Return the statistics of a batch, which may have to have several samples."""
         self._check_count(x, several)
         axis = tuple(range(len(self.axis)))
-        stats = batch_stats(manifold, x, weights, axis=axis, **self._options)
-        self._check_variance(x, stats)
-        return stats
+        return batch_stats(manifold, x, weights, axis=axis, **self._options)
 
     def normalize_batch(
         self, manifold: GyroSpace, learnt: Learnt, x: Array, weights: Array | None, several: bool
@@ -174,7 +222,7 @@ class Settings:
             return self.apply(manifold, learnt, x, stats), stats
         self._check_count(x, several)
         bias, scale = self._affine(manifold, learnt)
-        y, stats = normalize_batch(
+        return normalize_batch(
             manifold,
             x,
             weights,
@@ -185,8 +233,6 @@ class Settings:
             axes=len(self.axis),
             **self._options,
         )
-        self._check_variance(x, stats)
-        return y, stats
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -200,22 +246,17 @@ class Settings:
                 f"{tuple(x.shape)}: use a larger batch, or {self.remedy}"
             )
 
-    def _check_variance(self, x: Array, stats: Stats) -> None:
-        xp, shim = namespace_of(x), backend_of(x)
-        if not shim.hides_values(stats.var) and not bool(xp.all(xp.isfinite(stats.var))):
-            raise ValueError(
-                f"GyroBN on {self.geometry!r} finds no variance of this batch: "
-                f"{self._where(shim.to_numpy(x))}; check the layer before it, its learning rate, "
-                "and manifold.contains(x)"
-            )
-
-    def _where(self, x: "np.ndarray[Any, Any]") -> str:
-        """Tell what is wrong with a batch that has no variance."""
-        points = tuple(range(x.ndim - len(self.geometry.point_shape), x.ndim))
-        bad = np.argwhere(~np.isfinite(x).all(axis=points))
-        if len(bad) == 0:
-            return "no sample is NaN or infinite, so points are off the manifold or too far out"
-        return f"the first NaN or infinite sample is at index {tuple(map(int, bad[0]))}"
+    def check_variance(self, manifold: GyroSpace, x: Array, stats: Stats, first: Any = 0) -> None:
+        """Say which sample has left a batch without a variance."""
+        xp = namespace_of(stats.var)
+        if backend_of(x).hides_values(stats.var) or bool(xp.all(xp.isfinite(stats.var))):
+            return
+        self.inspect(manifold, x, first)
+        raise ValueError(
+            f"GyroBN on {self.geometry!r} finds no variance of this batch: all samples are on the "
+            "manifold, but too far out or too far apart; check the layer before it, and its "
+            "learning rate"
+        )
 
     def running(self, manifold: GyroSpace, stats: Stats) -> Stats:
         """Return the running statistics as they are at a learnt curvature."""
@@ -253,6 +294,9 @@ def forward(
 ) -> tuple[Array, Stats | None]:
     """Normalize a batch, with its own statistics in training and with the running ones otherwise.
 
+    The computation is in the widest dtype of all arrays, float32 at least. The output has that
+    dtype, but half precision where the input has; the statistics keep theirs.
+
     Parameters
     ----------
     settings, learnt
@@ -274,17 +318,49 @@ def forward(
     y, running
         The normalized batch, and the running statistics after it.
     """
-    manifold = settings.manifold(learnt.raw_curvature)
+    given, kept = x, running
     x, weights, undo = settings.arrange(x, weights)
+    dtype = common_dtype(x, *learnt, *(running or ()))
+    learnt = Learnt(*(_cast(a, dtype) for a in learnt))
+    running = None if running is None else Stats(*(_cast(a, dtype) for a in running))
+    manifold = settings.manifold(learnt.raw_curvature)
+    settings.check(manifold, given)
+    x = settings.widen(manifold, x, dtype)
     if not training and running is not None:
         y = settings.apply(manifold, learnt, x, settings.running(manifold, running))
-        return undo(y), running
+        return _back(undo(y), given), kept
     if gather is None:
         y, stats = settings.normalize_batch(manifold, learnt, x, weights, several=training)
     else:
         shared = None if weights is None else gather(weights)
         stats = settings.batch_stats(manifold, gather(x), shared, several=training)
         y = settings.apply(manifold, learnt, x, stats)
-    if running is not None:
-        running = settings.update(manifold, running, stats, rate)
-    return undo(y), running
+    settings.check_variance(manifold, given, stats)
+    if running is not None and kept is not None:
+        new = settings.update(manifold, running, stats, rate)
+        kept = Stats(*(_cast(a, old.dtype) for a, old in zip(new, kept, strict=True)))
+    return _back(undo(y), given), kept
+
+
+def is_half(x: Array) -> bool:
+    """Tell whether an array is in half precision: float16 or bfloat16."""
+    return bool(namespace_of(x).finfo(x.dtype).bits < 32)
+
+
+def common_dtype(*arrays: Array | None) -> Any:
+    """Return the dtype to compute in: the widest, float32 at least.
+
+    In half precision geometry would have three digits.
+    """
+    here = [a for a in arrays if a is not None]
+    xp = namespace_of(*here)
+    return xp.result_type(xp.float32, *(a.dtype for a in here))
+
+
+def _cast(x: Array | None, dtype: Any) -> Any:
+    return None if x is None else namespace_of(x).astype(x, dtype, copy=False)
+
+
+def _back(y: Array, given: Array) -> Array:
+    """Return the output, in half precision if the input was."""
+    return _cast(y, given.dtype) if is_half(given) else y

@@ -20,6 +20,7 @@ from gyrobn.frechet import FrechetResult, frechet
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import REGISTRY
 from gyrobn.normalize import Stats, multiplier
+from gyrobn.points import describe, on_manifold
 from gyrobn.uniqueness import FrechetWarning
 
 __all__ = [
@@ -103,40 +104,6 @@ def geometry_for(manifold: GyroSpace | str, shape: tuple[int, ...]) -> GyroSpace
     if len(shape) <= len(points) or shape[len(shape) - len(points) :] != points:
         raise ValueError(f"{manifold!r} expects X of shape (N, *channels, *{points}), got {shape}")
     return manifold
-
-
-def on_manifold(
-    manifold: GyroSpace, x: Array, name: str = "X", project: bool = False, first: Any = 0
-) -> Array:
-    """Return ``x`` with all its points on the manifold, or say which one is not.
-
-    ``first`` is the number of the first sample, where x is a chunk of many, or those of all.
-    """
-    xp = namespace_of(x)
-    advice = "on_invalid='project' moves such samples onto it"
-    if name in ("mean", "bias"):
-        advice = "manifold.project gives a point near by"
-    with np.errstate(all="ignore"):  # what overflows is off the manifold
-        if backend_of(x).hides_values(x):
-            return manifold.project(x) if project else x
-        good = manifold.contains(x)
-        if bool(xp.all(good)):
-            return x
-        finite = xp.all(xp.isfinite(x), axis=tuple(range(-len(manifold.point_shape), 0)))
-        if not bool(xp.all(finite)):
-            what, i = describe(finite, first)
-            kind = "NaN" if bool(xp.any(xp.isnan(x[(*i, ...)]))) else "inf"
-            raise ValueError(f"{name} has {kind} in {what}: drop or impute NaN and inf first")
-        if project:
-            points = (None,) * len(manifold.point_shape)
-            x = xp.where(good[(..., *points)], x, manifold.project(x))
-            good = manifold.contains(x)
-            if bool(xp.all(good)):
-                return x
-            advice = "it could not be projected either"
-        what, i = describe(good, first)
-        off = float(manifold.violation(x)[i])
-    raise ValueError(f"{name} is off {manifold!r} by {off:.3g} in {what}: {advice}")
 
 
 def affine_for(manifold: GyroSpace, X: Array, bias: Any, scale: Any) -> tuple[Any, Any]:
@@ -313,21 +280,6 @@ def like(value: Any, x: Array) -> Array:
 def library(x: Array) -> str:
     """Return the name of the library of ``x``."""
     return str(namespace_of(x).__name__).removeprefix("array_api_compat.").split(".")[0]
-
-
-def describe(good: Array, first: Any = 0) -> tuple[str, tuple[int, ...]]:
-    """Say how many entries are not good and which is the first; also return its index.
-
-    In the text the samples are numbered from ``first`` on, or have the numbers in it.
-    """
-    xp = namespace_of(good)
-    bad = xp.astype(xp.reshape(xp.logical_not(good), (-1,)), xp.int32)
-    i = tuple(int(k) for k in np.unravel_index(int(xp.argmax(bad)), tuple(good.shape)))
-    if not i:
-        return "its one point", i
-    what = f"{int(xp.sum(bad))} of {bad.shape[0]} samples, the first at index "
-    shown = (first + i[0] if isinstance(first, int) else int(first[i[0]]), *i[1:])
-    return what + str(shown[0] if len(i) == 1 else shown), i
 
 
 def reason(manifold: GyroSpace, x: Array) -> str:

@@ -10,7 +10,7 @@ from torch._dynamo import nonstrict_trace
 from torch.utils._pytree import register_constant
 
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.layers import Learnt, Settings, forward
+from gyrobn.layers import Learnt, Settings, common_dtype, forward, is_half
 from gyrobn.normalize import Stats, normalize
 
 if TYPE_CHECKING:
@@ -56,8 +56,13 @@ class GyroBN(nn.Module):
         The batch axis, or axes; the other leading axes are the channels.
     tol, max_iter
         As in :func:`gyrobn.frechet`.
+    check_input
+        ``"first"`` to look for samples off the manifold in the first batch, training or evaluation,
+        and raise ValueError; True to look in each, False in none. It can be set later. Under
+        ``torch.compile`` and ``vmap`` no values can be seen, and nothing is checked.
     device, dtype
-        Of the parameters and running statistics.
+        Of the parameters and running statistics. The statistics are in float32 at least, also after
+        ``layer.half()``. Input in half precision is computed in float32 and rounded back.
 
     Attributes
     ----------
@@ -104,6 +109,7 @@ class GyroBN(nn.Module):
         axis: int | Sequence[int] = 0,
         tol: float | None = None,
         max_iter: int = 64,
+        check_input: str | bool = "first",
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -120,6 +126,7 @@ class GyroBN(nn.Module):
             tol=tol,
             max_iter=max_iter,
             formula=self._formula,
+            check_input=check_input,
         )
         self._constant = _Constant(self.settings)
         self.momentum, self.affine = momentum, affine
@@ -132,6 +139,7 @@ class GyroBN(nn.Module):
         self.scale = _parameter(like.new_ones(shape) if affine else None)
         self.raw_curvature = _parameter(raw)
         tracked = track_running_stats
+        like = like.float() if is_half(like) else like
         e = manifold.origin(like)
         lead = (*self._copies, *self.settings.channels)
         count = torch.zeros(self._copies, dtype=torch.long, device=like.device)
@@ -148,6 +156,16 @@ class GyroBN(nn.Module):
     def manifold(self) -> GyroSpace:
         """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
         return self.settings.manifold(self.raw_curvature)
+
+    @property
+    def check_input(self) -> str | bool:
+        """Whether to look for samples off the manifold: ``"first"``, True or False."""
+        return self.settings.check_input
+
+    @check_input.setter
+    def check_input(self, value: str | bool) -> None:
+        self.settings = self.settings.checking(value)
+        self._constant = _Constant(self.settings)
 
     # ------------------------------------------------------------------ the call
 
@@ -166,7 +184,7 @@ class GyroBN(nn.Module):
             if rate is None and self.track_running_stats:
                 rate = 1.0 / (self.num_batches_tracked + 1).to(self.running_var.dtype)
             arrays = {
-                "x": self._in_one_dtype(x),
+                "x": self._checked(x),
                 "weights": weights,
                 "bias": self.bias,
                 "scale": self.scale,
@@ -184,12 +202,10 @@ class GyroBN(nn.Module):
                 self.num_batches_tracked += 1
         return y
 
-    def _in_one_dtype(self, x: Tensor) -> Tensor:
-        """Return the input, in float32 at least, if it has the dtype of the layer."""
-        if x.dtype in (torch.float16, torch.bfloat16):
-            x = x.float()  # geometry in half precision would have three digits
+    def _checked(self, x: Tensor) -> Tensor:
+        """Return the input, if it has the dtype of the layer, or less precision than float32."""
         own: Tensor | None = self.running_var if self.scale is None else self.scale
-        if own is not None and x.dtype != own.dtype:
+        if own is not None and common_dtype(x) != common_dtype(own):
             raise TypeError(
                 f"{type(self).__name__} holds {own.dtype}, got input of {x.dtype}: convert the "
                 f"layer, for example with layer.to({x.dtype}), or the input"
@@ -275,6 +291,16 @@ class GyroBN(nn.Module):
         return layer_to_estimator(self.settings, learnt, stats, like)
 
     # ------------------------------------------------------------------ torch's habits
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Convert the layer, as ``half`` and ``to`` do, but keep the statistics in float32."""
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, new in self._buffers.items():
+            old = before[name]
+            if old is not None and new is not None and new.is_floating_point() and is_half(new):
+                self._buffers[name] = old.to(new.device, common_dtype(new))
+        return self
 
     def reset_running_stats(self) -> None:
         """Forget the running statistics: the mean is the identity, the variance one."""
