@@ -90,9 +90,11 @@ def _gather(axis_name: Any, x: Array) -> Array:
     Where ``shard_map`` checks which values vary from device to device (``check_vma``), it is told
     that these do not. Without the check the derivative of that would be wrong.
     """
-    names = set(axis_name if isinstance(axis_name, tuple) else (axis_name,))
-    varies = getattr(getattr(x, "aval", None), "vma", frozenset())  # older JAX does not check
-    told = {"to": "invarying"} if names & varies else {}
+    names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+    kind = getattr(x, "aval", None)
+    kind = getattr(kind, "mat", kind)  # JAX 0.10 has "mat.varying", others "vma" or nothing
+    varies = getattr(kind, "varying", getattr(kind, "vma", ()))
+    told = {"to": "invarying"} if any(name in varies for name in names) else {}
     try:
         y: Array = all_gather(x, axis_name, axis=0, tiled=True, **told)
         return y
