@@ -141,17 +141,33 @@ class GyroBN(nnx.Module):
         self.momentum = momentum
         self.use_running_average = use_running_average
         first = first_learnt(self.settings, use_bias, use_scale, param_dtype)
-        self.bias = _param(first.bias)
-        self.scale = _param(first.scale)
-        self.raw_curvature = _param(first.raw_curvature)
+        self.bias = _param(first.bias, manifold)
+        self.scale = _param(first.scale, manifold)
+        self.raw_curvature = _param(first.raw_curvature, manifold)
         stats = first_stats(self.settings, param_dtype)
-        self.mean = nnx.BatchStat(stats.mean)
-        self.var = nnx.BatchStat(stats.var)
+        self.mean = nnx.BatchStat(stats.mean, geometry=manifold)
+        self.var = nnx.BatchStat(stats.var, geometry=manifold)
 
     @property
     def manifold(self) -> GyroSpace:
         """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
-        return self.settings.manifold(_value(self.raw_curvature))
+        return self.settings.manifold(self._learnt.raw_curvature)
+
+    @property
+    def _learnt(self) -> Learnt:
+        """What is learnt, after a look at where it comes from: the variables say for which geometry.
+
+        They keep that in ``nnx.update``, ``split`` and ``merge``.
+        """
+        own, shift = self.settings.geometry, 0.0
+        for variable in (self.bias, self.scale, self.raw_curvature, self.mean, self.var):
+            saved = own if variable is None else variable.get_metadata().get("geometry", own)
+            if saved != own:
+                shift = self.settings.raw_shift(saved)
+        raw = _value(self.raw_curvature)
+        if raw is not None and shift:
+            raw = raw + shift
+        return Learnt(_value(self.bias), _value(self.scale), raw)
 
     @property
     def check_input(self) -> str | bool:
@@ -183,7 +199,9 @@ class GyroBN(nnx.Module):
         layer = cls(model.geometry, model.channels, param_dtype=dtype, **given | options)
         has = layer.bias is not None, layer.scale is not None
         learnt, stats = start(layer.settings, model, *has, dtype)
-        layer.bias, layer.scale = _param(learnt.bias), _param(learnt.scale)
+        for own, value in ((layer.bias, learnt.bias), (layer.scale, learnt.scale)):
+            if own is not None:
+                own[...] = value
         layer.mean[...], layer.var[...] = stats
         return layer
 
@@ -201,9 +219,8 @@ class GyroBN(nnx.Module):
         """
         from gyrobn.conversion import layer_to_estimator
 
-        learnt = Learnt(_value(self.bias), _value(self.scale), _value(self.raw_curvature))
         stats = Stats(self.mean[...], self.var[...])
-        return layer_to_estimator(self.settings, learnt, stats, like)
+        return layer_to_estimator(self.settings, self._learnt, stats, like)
 
     def __call__(
         self, x: Array, use_running_average: bool | None = None, *, weights: Array | None = None
@@ -222,7 +239,7 @@ class GyroBN(nnx.Module):
         frozen = self.use_running_average if use_running_average is None else use_running_average
         y, stats = forward(
             self.settings,
-            Learnt(_value(self.bias), _value(self.scale), _value(self.raw_curvature)),
+            self._learnt,
             Stats(self.mean[...], self.var[...]),
             x,
             weights,
@@ -239,8 +256,8 @@ class GyroBN(nnx.Module):
             self.use_running_average = use_running_average
 
 
-def _param(value: Array | None) -> "nnx.Param[Array] | None":
-    return None if value is None else nnx.Param(value)
+def _param(value: Array | None, geometry: GyroSpace) -> "nnx.Param[Array] | None":
+    return None if value is None else nnx.Param(value, geometry=geometry)
 
 
 def _value(param: "nnx.Param[Array] | None") -> Array | None:

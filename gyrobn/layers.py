@@ -107,20 +107,60 @@ class Settings:
         return self.geometry.curvature  # type: ignore[attr-defined]
 
     @property
-    def _free_curvature(self) -> bool:
+    def free_curvature(self) -> bool:
+        """Whether a learnt curvature may have any sign, so that the parameter is K itself."""
         return getattr(self.geometry, "required_sign", None) is None
 
     @property
     def initial_curvature(self) -> float:
         """The value of ``raw_curvature`` to begin with."""
-        return float(self._curvature) if self._free_curvature else 0.0
+        return float(self._curvature) if self.free_curvature else 0.0
 
     def manifold(self, raw: Array | None) -> GyroSpace:
         """Return the geometry at a learnt curvature: :math:`K = K_0 e^r`, or K itself."""
         if raw is None:
             return self.geometry
-        K = raw if self._free_curvature else self._curvature * namespace_of(raw).exp(raw)
+        K = raw if self.free_curvature else self._curvature * namespace_of(raw).exp(raw)
         return replace(self.geometry, curvature=K)  # type: ignore[call-arg]
+
+    def raw_shift(self, saved: GyroSpace, raw: float | None = None) -> float:
+        """Refuse a state of another geometry; return what to add to the raw curvature in it.
+
+        Where the curvature is learnt, that of the state is taken over, and all else must agree.
+
+        Parameters
+        ----------
+        saved
+            The geometry of the layer that the state comes from.
+        raw
+            The raw curvature in the state, if it is known.
+
+        Returns
+        -------
+        float
+            Not zero where the two curvatures began at different values.
+        """
+        own, learns, free = self.geometry, self.learn_curvature, self.free_curvature
+        if saved == own and (learns or raw is None):
+            return 0.0
+        if "curvature" in own.parameters and type(saved) is type(own):
+            first: Any = saved.curvature  # type: ignore[attr-defined]
+            if replace(saved, curvature=self._curvature) == own:  # type: ignore[call-arg]
+                if learns:
+                    return 0.0 if free else math.log(first / self._curvature)
+                if raw is not None:
+                    first = raw if free else first * math.exp(raw)
+                    if math.isclose(first, self._curvature, rel_tol=1e-6):
+                        return 0.0
+                    raise self.foreign(f"{replace(saved, curvature=first)!r}")  # type: ignore[call-arg]
+        raise self.foreign(repr(saved))
+
+    def foreign(self, saved: str) -> ValueError:
+        """Return what to say of a state of another geometry."""
+        return ValueError(
+            f"the state is of a layer on {saved}, and this one is on {self.geometry!r}: build the "
+            "layer with the geometry of the state"
+        )
 
     # ------------------------------------------------------------------ the input
 

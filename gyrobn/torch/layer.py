@@ -302,6 +302,51 @@ class GyroBN(nn.Module):
                 self._buffers[name] = old.to(new.device, common_dtype(new))
         return self
 
+    def get_extra_state(self) -> Tensor:
+        """Return the geometry, for it belongs to the state: its description in JSON, as bytes.
+
+        A tensor can be kept by whatever keeps the tensors of a state.
+        """
+        from gyrobn.conversion import geometry_text
+
+        text = geometry_text(self.settings).encode()
+        return torch.tensor(list(text), dtype=torch.uint8, device="cpu")
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Do nothing: a geometry cannot be changed, and was compared before anything was loaded."""
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load a state of the same geometry; an older one does not say which it is."""
+        from gyrobn.conversion import raw_shift
+
+        key, name = f"{prefix}_extra_state", f"{prefix}raw_curvature"
+        if key in state_dict:
+            text, raw = bytes(state_dict[key].tolist()).decode(), state_dict.get(name)
+            try:
+                shift = raw_shift(self.settings, text, None if raw is None else float(raw))
+            except ValueError as error:
+                error_msgs.append(
+                    f"{prefix}: {error}; to load the numbers all the same, delete {key!r} from the "
+                    "state"
+                )
+                return
+            if raw is not None and shift:
+                state_dict[name] = raw + shift
+        else:
+            state_dict[key] = self.get_extra_state()
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
     def reset_running_stats(self) -> None:
         """Forget the running statistics: the mean is the identity, the variance one."""
         if self.track_running_stats:
