@@ -155,10 +155,7 @@ class GyroBN(nnx.Module):
 
     @property
     def _learnt(self) -> Learnt:
-        """What is learnt, after a look at where it comes from: the variables say for which geometry.
-
-        They keep that in ``nnx.update``, ``split`` and ``merge``.
-        """
+        """What is learnt. Each variable says of which geometry it is, also after ``nnx.update``."""
         own, shift = self.settings.geometry, 0.0
         for variable in (self.bias, self.scale, self.raw_curvature, self.mean, self.var):
             saved = own if variable is None else variable.get_metadata().get("geometry", own)

@@ -301,5 +301,21 @@ y = gyrobn.normalize(M, shared, stats)
 expected = gyrobn.normalize(M, x, gyrobn.batch_stats(M, x))
 np.testing.assert_allclose(y, expected, atol=1e-12)
 assert len(y.devices()) == 8
+
+# what is drawn is not tied to a device, unless `like` is
+from jax import numpy as jnp
+for like in (jnp.zeros(()), shared):
+    drawn = M.random(16, rng=0, like=like)
+    assert not drawn.committed
+    np.testing.assert_allclose(M.dist(shared, drawn), 0.0, atol=1e-12)
+parts = jax.pmap(M.to_normal)(M.random(8, 2, like=jnp.zeros(())))
+assert len(parts.devices()) == 8
+there = M.random(2, like=jax.device_put(jnp.zeros(()), jax.devices()[3]))
+assert there.devices() == {jax.devices()[3]}
+for N in (gyrobn.SpecialOrthogonal(3), gyrobn.Correlation(3, "off_log"), gyrobn.Product(M, M)):
+    z = jnp.asarray(N.random(2))
+    c = N.to_normal(z)
+    found = N.origin(z), N.project(z), c, N.from_normal(c), N.by_block(c)
+    assert not any(a.committed for a in found), N
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -332,11 +332,11 @@ class GyroBN(nn.Module):
         if key in state_dict:
             text, raw = bytes(state_dict[key].tolist()).decode(), state_dict.get(name)
             try:
-                shift = raw_shift(self.settings, text, None if raw is None else float(raw))
+                shift = raw_shift(self.settings, text, None if raw is None else float(raw.detach()))
             except ValueError as error:
                 error_msgs.append(
-                    f"{prefix}: {error}; to load the numbers all the same, delete {key!r} from the "
-                    "state"
+                    f"{prefix.rstrip('.') or type(self).__name__}: {error}; to load the numbers "
+                    f"all the same, delete {key!r} from the state"
                 )
                 return
             if raw is not None and shift:
