@@ -17,7 +17,10 @@ from conftest import FIRST, GEOMETRIES, geometries_on, host
 import gyrobn
 from gyrobn import (
     Hyperboloid,
+    Klein,
     PoincareBall,
+    Product,
+    SpecialOrthogonal,
     Sphere,
     Stats,
     Stereographic,
@@ -283,6 +286,17 @@ def test_random_is_the_same_everywhere(lib):
     assert not np.allclose(M.random(2, rng=generator), M.random(2, rng=generator))
 
 
+@pytest.mark.parametrize("M", [Hyperboloid(2), SpecialOrthogonal(3), Product(Sphere(2), Klein(2))])
+def test_jax_arrays_are_not_tied_to_a_device(M):
+    """As long as none that came in is: pmap, shard_map and sharded data refuse those that are."""
+    x = M.random(2, like=jax.numpy.zeros(()))
+    c = M.to_normal(x)
+    found = x, M.origin(x), M.project(x), c, M.from_normal(c), M.by_block(c)
+    assert [a.committed for a in found] == [False] * len(found)
+    tied = jax.device_put(x, jax.devices()[0])
+    assert M.random(2, like=tied).committed
+
+
 def test_jax_on_a_mesh():
     """Sharded samples, replicated mean: in a process of its own, with eight devices."""
     code = """
@@ -302,20 +316,12 @@ expected = gyrobn.normalize(M, x, gyrobn.batch_stats(M, x))
 np.testing.assert_allclose(y, expected, atol=1e-12)
 assert len(y.devices()) == 8
 
-# what is drawn is not tied to a device, unless `like` is
+# what is drawn goes where it is needed, unless `like` is tied to a device
 from jax import numpy as jnp
-for like in (jnp.zeros(()), shared):
-    drawn = M.random(16, rng=0, like=like)
-    assert not drawn.committed
-    np.testing.assert_allclose(M.dist(shared, drawn), 0.0, atol=1e-12)
-parts = jax.pmap(M.to_normal)(M.random(8, 2, like=jnp.zeros(())))
-assert len(parts.devices()) == 8
-there = M.random(2, like=jax.device_put(jnp.zeros(()), jax.devices()[3]))
-assert there.devices() == {jax.devices()[3]}
-for N in (gyrobn.SpecialOrthogonal(3), gyrobn.Correlation(3, "off_log"), gyrobn.Product(M, M)):
-    z = jnp.asarray(N.random(2))
-    c = N.to_normal(z)
-    found = N.origin(z), N.project(z), c, N.from_normal(c), N.by_block(c)
-    assert not any(a.committed for a in found), N
+drawn = M.random(16, rng=0, like=jnp.zeros(()))
+assert len((shared + drawn).devices()) == len((shared + M.random(16, like=shared)).devices()) == 8
+assert len(jax.pmap(lambda x: 2 * x)(drawn[:8]).devices()) == 8
+there = jax.device_put(jnp.zeros(()), jax.devices()[3])
+assert M.random(2, like=there).devices() == {jax.devices()[3]}
 """
     subprocess.run([sys.executable, "-c", code], check=True)

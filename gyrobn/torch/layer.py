@@ -330,7 +330,8 @@ class GyroBN(nn.Module):
 
         key, name = f"{prefix}_extra_state", f"{prefix}raw_curvature"
         if key in state_dict:
-            text, raw = bytes(state_dict[key].tolist()).decode(), state_dict.get(name)
+            letters = state_dict[key].to(torch.uint8)  # a whole state may have been cast
+            text, raw = bytes(letters.tolist()).decode(), state_dict.get(name)
             try:
                 shift = raw_shift(self.settings, text, None if raw is None else float(raw.detach()))
             except ValueError as error:
