@@ -51,7 +51,7 @@ class GyroBN(eqx.nn.StatefulLayer):
     axis
         The batch axis, or axes; the other leading axes are the channels.
     axis_name
-        Name of the axis (of ``vmap``, ``pmap``, ``shard_map`` with ``check_vma=False``), or names,
+        Name of the axis (of ``vmap``, ``pmap``, ``shard_map``), or names,
         over which the batch is distributed: its parts are gathered for the statistics. Input is
         then a part of the batch, or one example ``(*channels, *point_shape)``.
     mean_gradient

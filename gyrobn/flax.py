@@ -49,7 +49,7 @@ class GyroBN(nnx.Module):
         The batch axis, or axes; the other leading axes are the channels. (The ``axis`` of
         ``nnx.BatchNorm`` is that of the features.)
     axis_name
-        Name of the axis (of ``pmap``, ``vmap``, ``shard_map`` with ``check_vma=False``), or names,
+        Name of the axis (of ``pmap``, ``vmap``, ``shard_map``), or names,
         over which the batch is distributed: its parts are gathered for the statistics. Under plain
         ``jit`` a sharded batch is one batch, and needs no name.
     mean_gradient
