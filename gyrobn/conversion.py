@@ -7,6 +7,7 @@ scale. What only training knows has no place in an estimator: momentum, ``steps`
 Layers import this module only when they are converted, and with it scikit-learn.
 """
 
+import json
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,38 @@ from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.estimator import GyroBN
-from gyrobn.layers import Learnt, Settings
+from gyrobn.files import geometry_from_json, geometry_to_json
+from gyrobn.layers import Learnt, Settings, common_dtype
 from gyrobn.models import Model, in_dtype, of_estimator, plain_geometry, settle, to_estimator
 from gyrobn.normalize import Stats, normalize, scale_for
 
-__all__ = ["fitted", "layer_to_estimator", "values_for"]
+__all__ = ["fitted", "geometry_text", "layer_to_estimator", "raw_shift", "values_for"]
+
+
+def geometry_text(settings: Settings) -> str:
+    """Return the geometry of a layer in JSON, for its state in a checkpoint."""
+    return json.dumps(geometry_to_json(settings.geometry, registered=False))
+
+
+def raw_shift(settings: Settings, text: str, raw: float | None) -> float:
+    """Return what to add to a learnt curvature of a checkpoint, or refuse another geometry.
+
+    Parameters
+    ----------
+    settings
+        Of the layer to load into.
+    text
+        The :func:`geometry_text` of the layer that was saved.
+    raw
+        As in :meth:`Settings.raw_shift <gyrobn.layers.Settings.raw_shift>`.
+    """
+    if text == geometry_text(settings):
+        return settings.raw_shift(settings.geometry, raw)
+    try:
+        saved = geometry_from_json(json.loads(text))
+    except ValueError:  # a geometry of somebody's own, or of a newer gyrobn
+        raise settings.foreign(text) from None
+    return settings.raw_shift(saved, raw)
 
 
 def fitted(bn: Any, domains: bool = False) -> Model:
@@ -120,6 +148,8 @@ def layer_to_estimator(
             f"an estimator has its samples along the first axis, and this layer along "
             f"{settings.axis}: load its state into a layer with axis=0, and rearrange the input"
         )
+    dtype = common_dtype(*learnt, *stats)
+    learnt = Learnt(*(None if a is None else namespace_of(a).astype(a, dtype) for a in learnt))
     geometry = plain_geometry(settings.manifold(learnt.raw_curvature))
     mean, var = settings.running(geometry, Stats(*(_array_of_layer(a) for a in stats)))
     if mean.dtype == np.float64 and np.all(geometry.contains(mean.astype(np.float32))):

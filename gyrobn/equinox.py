@@ -51,7 +51,7 @@ class GyroBN(eqx.nn.StatefulLayer):
     axis
         The batch axis, or axes; the other leading axes are the channels.
     axis_name
-        Name of the axis (of ``vmap``, ``pmap``, ``shard_map`` with ``check_vma=False``), or names,
+        Name of the axis (of ``vmap``, ``pmap``, ``shard_map``), or names,
         over which the batch is distributed: its parts are gathered for the statistics. Input is
         then a part of the batch, or one example ``(*channels, *point_shape)``.
     mean_gradient
@@ -64,12 +64,17 @@ class GyroBN(eqx.nn.StatefulLayer):
         Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
     tol, max_iter
         As in :func:`gyrobn.frechet`.
+    check_input
+        ``"first"`` to look for samples off the manifold in the first batch, training or evaluation,
+        and raise ValueError; True to look in each, False in none. The call can overrule it.
+        In ``jit``, ``grad`` and ``vmap`` no values can be seen, and nothing is checked.
     inference
         Whether to use the running statistics; ``equinox.nn.inference_mode`` switches it, and the
         call can overrule it.
     dtype
-        Of the parameters and the running statistics; JAX's default by default. The computation is
-        in the wider one of this and the input's, and in float32 at least.
+        Of the parameters and the running statistics; JAX's default by default. The statistics are
+        in float32 at least. The computation is in the wider one of this and the input's, and in
+        float32 at least; half precision in is half precision out.
 
     Attributes
     ----------
@@ -123,6 +128,7 @@ class GyroBN(eqx.nn.StatefulLayer):
         learn_curvature: bool = False,
         tol: float | None = None,
         max_iter: int = 64,
+        check_input: str | bool = "first",
         inference: bool = False,
         dtype: Any = None,
     ) -> None:
@@ -140,6 +146,7 @@ class GyroBN(eqx.nn.StatefulLayer):
             tol=tol,
             max_iter=max_iter,
             remedy="the running statistics, with inference=True",
+            check_input=check_input,
         )
         self.momentum = float(momentum)
         self.inference = inference
@@ -217,6 +224,7 @@ class GyroBN(eqx.nn.StatefulLayer):
         *,
         key: Any = None,
         inference: bool | None = None,
+        check_input: str | bool | None = None,
         weights: Array | None = None,
     ) -> tuple[Array, eqx.nn.State]:
         """Normalize a batch.
@@ -229,8 +237,8 @@ class GyroBN(eqx.nn.StatefulLayer):
             Holds the running statistics.
         key
             Not used; accepted like by every layer.
-        inference
-            Overrules the layer's own.
+        inference, check_input
+            Overrule the layer's own.
         weights
             Weights of the samples in the statistics of the batch, as in :func:`gyrobn.frechet`.
 
@@ -240,8 +248,9 @@ class GyroBN(eqx.nn.StatefulLayer):
             The normalized batch, and the state with the new running statistics.
         """
         inference = self.inference if inference is None else inference
+        settings = self.settings if check_input is None else self.settings.checking(check_input)
         y, stats = forward(
-            self.settings,
+            settings,
             Learnt(self.bias, self.scale, self.raw_curvature),
             state.get(self.stats),
             x,

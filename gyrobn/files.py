@@ -215,8 +215,13 @@ def _model(header: dict[str, Any], arrays: dict[str, Any]) -> Model:
     return Model(**{**header, **arrays})
 
 
-def geometry_to_json(geometry: GyroSpace, depth: int = 0) -> dict[str, Any]:
+def geometry_to_json(
+    geometry: GyroSpace, depth: int = 0, registered: bool = True
+) -> dict[str, Any]:
     """Return a geometry as JSON can hold it.
+
+    A geometry that is not in ``gyrobn.REGISTRY`` is refused. With ``registered=False`` it is
+    described by the name of its class: to be compared, not to be built again.
 
     >>> from gyrobn import Euclidean, PoincareBall, Product
     >>> geometry_to_json(PoincareBall(2, curvature=-0.5))
@@ -225,15 +230,21 @@ def geometry_to_json(geometry: GyroSpace, depth: int = 0) -> dict[str, Any]:
     {'name': 'euclidean', 'n': 1}
     """
     names = [name for name, cls in REGISTRY.items() if cls is type(geometry)]
+    if not names and not registered:
+        names = [type(geometry).__qualname__]
     if not names or depth > NESTED:
         raise ValueError(
             f"{type(geometry).__name__} cannot be saved: a file holds geometries of "
             f"gyrobn.REGISTRY, products of them at most {NESTED} deep"
         )
     if isinstance(geometry, Product):
-        factors = [geometry_to_json(factor, depth + 1) for factor in geometry.factors]
+        factors = [geometry_to_json(part, depth + 1, registered) for part in geometry.factors]
         return {"name": names[0], "factors": factors}
-    return {"name": names[0]} | {f.name: getattr(geometry, f.name) for f in fields(geometry)}
+    values = {f.name: getattr(geometry, f.name) for f in fields(geometry)}
+    if not registered:
+        plain = (str, int, float, type(None))
+        values = {key: v if isinstance(v, plain) else repr(v) for key, v in values.items()}
+    return {"name": names[0]} | values
 
 
 def geometry_from_json(value: Any, depth: int = 0) -> GyroSpace:

@@ -49,7 +49,7 @@ class GyroBN(nnx.Module):
         The batch axis, or axes; the other leading axes are the channels. (The ``axis`` of
         ``nnx.BatchNorm`` is that of the features.)
     axis_name
-        Name of the axis (of ``pmap``, ``vmap``, ``shard_map`` with ``check_vma=False``), or names,
+        Name of the axis (of ``pmap``, ``vmap``, ``shard_map``), or names,
         over which the batch is distributed: its parts are gathered for the statistics. Under plain
         ``jit`` a sharded batch is one batch, and needs no name.
     mean_gradient
@@ -62,9 +62,14 @@ class GyroBN(nnx.Module):
         Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
     tol, max_iter
         As in :func:`gyrobn.frechet`.
+    check_input
+        ``"first"`` to look for samples off the manifold in the first batch, training or evaluation,
+        and raise ValueError; True to look in each, False in none. It can be set later. In
+        ``jit``, ``grad`` and ``vmap`` no values can be seen, and nothing is checked.
     param_dtype
-        Of the parameters and the running statistics. The computation is in the wider one of this
-        and the input's, and in float32 at least.
+        Of the parameters and the running statistics, which are in float32 at least. The computation
+        is in the wider one of this and the input's, and in float32 at least; half precision in is
+        half precision out.
     rngs
         Not used, as nothing starts at random; accepted like by every layer.
 
@@ -113,6 +118,7 @@ class GyroBN(nnx.Module):
         learn_curvature: bool = False,
         tol: float | None = None,
         max_iter: int = 64,
+        check_input: str | bool = "first",
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
@@ -130,21 +136,44 @@ class GyroBN(nnx.Module):
             tol=tol,
             max_iter=max_iter,
             remedy="the running statistics, with layer.eval()",
+            check_input=check_input,
         )
         self.momentum = float(momentum)
         self.use_running_average = use_running_average
         first = first_learnt(self.settings, use_bias, use_scale, param_dtype)
-        self.bias = _param(first.bias)
-        self.scale = _param(first.scale)
-        self.raw_curvature = _param(first.raw_curvature)
+        self.bias = _param(first.bias, manifold)
+        self.scale = _param(first.scale, manifold)
+        self.raw_curvature = _param(first.raw_curvature, manifold)
         stats = first_stats(self.settings, param_dtype)
-        self.mean = nnx.BatchStat(stats.mean)
-        self.var = nnx.BatchStat(stats.var)
+        self.mean = nnx.BatchStat(stats.mean, geometry=manifold)
+        self.var = nnx.BatchStat(stats.var, geometry=manifold)
 
     @property
     def manifold(self) -> GyroSpace:
         """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
-        return self.settings.manifold(_value(self.raw_curvature))
+        return self.settings.manifold(self._learnt.raw_curvature)
+
+    @property
+    def _learnt(self) -> Learnt:
+        """What is learnt. Each variable says of which geometry it is, also after ``nnx.update``."""
+        own, shift = self.settings.geometry, 0.0
+        for variable in (self.bias, self.scale, self.raw_curvature, self.mean, self.var):
+            saved = own if variable is None else variable.get_metadata().get("geometry", own)
+            if saved != own:
+                shift = self.settings.raw_shift(saved)
+        raw = _value(self.raw_curvature)
+        if raw is not None and shift:
+            raw = raw + shift
+        return Learnt(_value(self.bias), _value(self.scale), raw)
+
+    @property
+    def check_input(self) -> str | bool:
+        """Whether to look for samples off the manifold: ``"first"``, True or False."""
+        return self.settings.check_input
+
+    @check_input.setter
+    def check_input(self, value: str | bool) -> None:
+        self.settings = self.settings.checking(value)
 
     @classmethod
     def from_estimator(cls, bn: Any, *, param_dtype: Any = None, **options: Any) -> Self:
@@ -167,7 +196,9 @@ class GyroBN(nnx.Module):
         layer = cls(model.geometry, model.channels, param_dtype=dtype, **given | options)
         has = layer.bias is not None, layer.scale is not None
         learnt, stats = start(layer.settings, model, *has, dtype)
-        layer.bias, layer.scale = _param(learnt.bias), _param(learnt.scale)
+        for own, value in ((layer.bias, learnt.bias), (layer.scale, learnt.scale)):
+            if own is not None:
+                own[...] = value
         layer.mean[...], layer.var[...] = stats
         return layer
 
@@ -185,9 +216,8 @@ class GyroBN(nnx.Module):
         """
         from gyrobn.conversion import layer_to_estimator
 
-        learnt = Learnt(_value(self.bias), _value(self.scale), _value(self.raw_curvature))
         stats = Stats(self.mean[...], self.var[...])
-        return layer_to_estimator(self.settings, learnt, stats, like)
+        return layer_to_estimator(self.settings, self._learnt, stats, like)
 
     def __call__(
         self, x: Array, use_running_average: bool | None = None, *, weights: Array | None = None
@@ -206,7 +236,7 @@ class GyroBN(nnx.Module):
         frozen = self.use_running_average if use_running_average is None else use_running_average
         y, stats = forward(
             self.settings,
-            Learnt(_value(self.bias), _value(self.scale), _value(self.raw_curvature)),
+            self._learnt,
             Stats(self.mean[...], self.var[...]),
             x,
             weights,
@@ -223,8 +253,8 @@ class GyroBN(nnx.Module):
             self.use_running_average = use_running_average
 
 
-def _param(value: Array | None) -> "nnx.Param[Array] | None":
-    return None if value is None else nnx.Param(value)
+def _param(value: Array | None, geometry: GyroSpace) -> "nnx.Param[Array] | None":
+    return None if value is None else nnx.Param(value, geometry=geometry)
 
 
 def _value(param: "nnx.Param[Array] | None") -> Array | None:

@@ -38,7 +38,8 @@ def first_learnt(settings: Settings, bias: bool, scale: bool, dtype: Any) -> Lea
 
 
 def first_stats(settings: Settings, dtype: Any) -> Stats:
-    """Return the running statistics before the first batch: the identity and one."""
+    """Return the running statistics at first: the identity and one, in float32 at least."""
+    dtype = jnp.promote_types(dtype, jnp.float32)
     e = settings.geometry.origin(jnp.zeros((), dtype))
     mean = jnp.broadcast_to(e, (*settings.channels, *e.shape))
     return Stats(mean, jnp.ones(settings.statistics_shape, dtype))
@@ -57,7 +58,8 @@ def start(
 
     wide = np.float64 if dtype == jnp.float64 else np.float32
     values = values_for(settings, model, bias, scale, tracked=True, dtype=wide)
-    return jax.tree.map(lambda a: jnp.asarray(a, dtype), values)  # type: ignore[no-any-return]
+    learnt, stats = jax.tree.map(jnp.asarray, values)
+    return jax.tree.map(lambda a: a.astype(dtype), learnt), stats
 
 
 def forward(
@@ -69,16 +71,34 @@ def forward(
     momentum: float,
     training: bool,
 ) -> tuple[Array, Stats]:
-    """Return :func:`gyrobn.layers.forward` in one dtype; the new statistics keep theirs."""
+    """Return :func:`gyrobn.layers.forward`, with the samples of all parts of a batch."""
     check_floating(x, half=True)
-    arrays = [a for a in learnt if a is not None]
-    # Half precision would leave the geometry three digits.
-    dtype = jnp.promote_types(jnp.result_type(x, *arrays, *stats), jnp.float32)
-    x, learnt, running = jax.tree.map(lambda a: a.astype(dtype), (x, learnt, stats))
-    together = {}
-    if settings.axis_name is not None:
-        together["gather"] = partial(all_gather, axis_name=settings.axis_name, axis=0, tiled=True)
-    y, new = any_forward(
-        settings, learnt, running, x, weights, 1.0 - momentum, training, **together
+    together = (
+        {} if settings.axis_name is None else {"gather": partial(_gather, settings.axis_name)}
     )
-    return y, jax.tree.map(lambda a, old: a.astype(old.dtype), new, stats)
+    y, new = any_forward(settings, learnt, stats, x, weights, 1.0 - momentum, training, **together)
+    assert new is not None
+    return y, new
+
+
+def _gather(axis_name: Any, x: Array) -> Array:
+    """Put the parts of a batch together.
+
+    Where ``shard_map`` checks which values vary from device to device (``check_vma``), it is told
+    that these do not. Without the check the derivative of that would be wrong.
+    """
+    names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+    kind = getattr(x, "aval", None)
+    kind = getattr(kind, "mat", kind)  # JAX 0.10 has "mat.varying", others "vma" or nothing
+    varies = getattr(kind, "varying", getattr(kind, "vma", ()))
+    told = {"to": "invarying"} if any(name in varies for name in names) else {}
+    try:
+        y: Array = all_gather(x, axis_name, axis=0, tiled=True, **told)
+        return y
+    except TypeError as error:
+        if not told:
+            raise
+        raise NotImplementedError(
+            f"JAX {jax.__version__} cannot gather a batch under shard_map and check which values "
+            "vary: give shard_map check_vma=False, or upgrade JAX"
+        ) from error

@@ -6,18 +6,18 @@ A layer holds parameters and running statistics in the way of its framework and 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.checks import check_choice, check_integers, check_number
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.newton import check_search
 from gyrobn.normalize import Stats, batch_stats, normalize, normalize_batch, update_stats
+from gyrobn.points import on_manifold
+from gyrobn.samples import only_weighted, set_aside
 
-__all__ = ["Learnt", "Settings", "forward"]
+__all__ = ["Learnt", "Settings", "common_dtype", "forward", "is_half"]
 
 
 class Learnt(NamedTuple):
@@ -51,6 +51,11 @@ class Settings:
     """Of JAX: the named axes over which a batch is distributed."""
     remedy: str = "layer.eval()"
     """What to advise where training is asked of a single sample."""
+    check_input: str | bool = "first"
+    """Whether to look for samples off the manifold: at the first batch, at each, or at none."""
+    seen: list[bool] = field(default_factory=list, compare=False, repr=False)
+    """Not empty once the first batch was looked at. It is no setting: what is compiled for settings
+    is the same before and after."""
 
     @classmethod
     def of(
@@ -78,6 +83,7 @@ class Settings:
         options["clamp"] = None if clamp is None else check_number("clamp", clamp, above=0.0)
         check_choice("mean_gradient", options["mean_gradient"], ("implicit", "detach"))
         settings = cls(manifold, channels, axes, **options)
+        settings = settings.checking(settings.check_input)
         if settings.learn_curvature and "curvature" not in manifold.parameters:
             raise ValueError(f"{manifold!r} has no curvature to learn")
         if not all(isinstance(value, (int, float)) for value in manifold.learnable()):
@@ -93,6 +99,12 @@ class Settings:
         blocks = len(self.geometry.blocks)
         return self.channels if blocks == 1 else (*self.channels, blocks)
 
+    def checking(self, check_input: Any) -> "Settings":
+        """Return the same settings with another ``check_input``, before their first batch."""
+        if not isinstance(check_input, bool) and check_input != "first":
+            raise ValueError(f"check_input must be 'first', True or False, got {check_input!r}")
+        return replace(self, check_input=check_input, seen=[])
+
     # ------------------------------------------------------------------ the geometry
 
     @property
@@ -100,20 +112,60 @@ class Settings:
         return self.geometry.curvature  # type: ignore[attr-defined]
 
     @property
-    def _free_curvature(self) -> bool:
+    def free_curvature(self) -> bool:
+        """Whether a learnt curvature may have any sign, so that the parameter is K itself."""
         return getattr(self.geometry, "required_sign", None) is None
 
     @property
     def initial_curvature(self) -> float:
         """The value of ``raw_curvature`` to begin with."""
-        return float(self._curvature) if self._free_curvature else 0.0
+        return float(self._curvature) if self.free_curvature else 0.0
 
     def manifold(self, raw: Array | None) -> GyroSpace:
         """Return the geometry at a learnt curvature: :math:`K = K_0 e^r`, or K itself."""
         if raw is None:
             return self.geometry
-        K = raw if self._free_curvature else self._curvature * namespace_of(raw).exp(raw)
+        K = raw if self.free_curvature else self._curvature * namespace_of(raw).exp(raw)
         return replace(self.geometry, curvature=K)  # type: ignore[call-arg]
+
+    def raw_shift(self, saved: GyroSpace, raw: float | None = None) -> float:
+        """Refuse a state of another geometry; return what to add to the raw curvature in it.
+
+        Where the curvature is learnt, that of the state is taken over, and all else must agree.
+
+        Parameters
+        ----------
+        saved
+            The geometry of the layer that the state comes from.
+        raw
+            The raw curvature in the state, if it is known.
+
+        Returns
+        -------
+        float
+            Not zero where the two curvatures began at different values.
+        """
+        own, learns, free = self.geometry, self.learn_curvature, self.free_curvature
+        if saved == own and (learns or raw is None):
+            return 0.0
+        if "curvature" in own.parameters and type(saved) is type(own):
+            first: Any = saved.curvature  # type: ignore[attr-defined]
+            if replace(saved, curvature=self._curvature) == own:  # type: ignore[call-arg]
+                if learns:
+                    return 0.0 if free else math.log(first / self._curvature)
+                if raw is not None:
+                    first = raw if free else first * math.exp(raw)
+                    if math.isclose(first, self._curvature, rel_tol=1e-6):
+                        return 0.0
+                    raise self.foreign(f"{replace(saved, curvature=first)!r}")  # type: ignore[call-arg]
+        raise self.foreign(repr(saved))
+
+    def foreign(self, saved: str) -> ValueError:
+        """Return what to say of a state of another geometry."""
+        return ValueError(
+            f"the state is of a layer on {saved}, and this one is on {self.geometry!r}: build the "
+            "layer with the geometry of the state"
+        )
 
     # ------------------------------------------------------------------ the input
 
@@ -157,6 +209,45 @@ class Settings:
             text += f", or one example ({', '.join(example)}) under the axis {self.axis_name!r}"
         return text
 
+    def check(self, manifold: GyroSpace, x: Array) -> None:
+        """Refuse a batch with samples off the manifold, if it is one to look at."""
+        if self.check_input is False or (self.check_input == "first" and self.seen):
+            return
+        if self.inspect(manifold, x) and not self.seen:
+            self.seen.append(True)
+
+    def inspect(self, manifold: GyroSpace, x: Array, first: Any = 0) -> bool:
+        """Refuse a batch with samples off the manifold; tell whether there were values to look at.
+
+        ``first`` has the numbers of the samples, where they are some of a batch.
+        """
+        shim = backend_of(x)
+        if x.shape[0:1] == (0,) or any(
+            shim.hides_values(a)
+            for a in (x, *manifold.learnable())
+            if not isinstance(a, (int, float))
+        ):
+            return False
+        xp, x = namespace_of(x), shim.stop_gradient(x)
+        eps = float(xp.finfo(x.dtype).eps) if is_half(x) else None
+        on_manifold(
+            manifold.with_learnable([float(value) for value in manifold.detached().learnable()]),
+            x if eps is None else xp.astype(x, xp.float32),
+            "the input of GyroBN",
+            first=first,
+            eps=eps,
+            advice="give points, which manifold.from_normal makes of any numbers and "
+            "manifold.project of numbers near by; check_input=False takes them as they are",
+            advice_nan="check the layer before it, and its learning rate",
+        )
+        return True
+
+    def widen(self, manifold: GyroSpace, x: Array, dtype: Any) -> Array:
+        """Return points in a dtype; what was rounded to a narrower one is not on the manifold."""
+        if x.dtype == dtype:
+            return x
+        return manifold.project(namespace_of(x).astype(x, dtype))
+
     # ------------------------------------------------------------------ the statistics
 
     def batch_stats(
@@ -165,9 +256,7 @@ class Settings:
         """Return the statistics of a batch, which may have to have several samples."""
         self._check_count(x, several)
         axis = tuple(range(len(self.axis)))
-        stats = batch_stats(manifold, x, weights, axis=axis, **self._options)
-        self._check_variance(x, stats)
-        return stats
+        return batch_stats(manifold, x, weights, axis=axis, **self._options)
 
     def normalize_batch(
         self, manifold: GyroSpace, learnt: Learnt, x: Array, weights: Array | None, several: bool
@@ -178,7 +267,7 @@ class Settings:
             return self.apply(manifold, learnt, x, stats), stats
         self._check_count(x, several)
         bias, scale = self._affine(manifold, learnt)
-        y, stats = normalize_batch(
+        return normalize_batch(
             manifold,
             x,
             weights,
@@ -189,8 +278,6 @@ class Settings:
             axes=len(self.axis),
             **self._options,
         )
-        self._check_variance(x, stats)
-        return y, stats
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -204,22 +291,17 @@ class Settings:
                 f"{tuple(x.shape)}: use a larger batch, or {self.remedy}"
             )
 
-    def _check_variance(self, x: Array, stats: Stats) -> None:
-        xp, shim = namespace_of(x), backend_of(x)
-        if not shim.hides_values(stats.var) and not bool(xp.all(xp.isfinite(stats.var))):
-            raise ValueError(
-                f"GyroBN on {self.geometry!r} finds no variance of this batch: "
-                f"{self._where(shim.to_numpy(x))}; check the layer before it, its learning rate, "
-                "and manifold.contains(x)"
-            )
-
-    def _where(self, x: "np.ndarray[Any, Any]") -> str:
-        """Tell what is wrong with a batch that has no variance."""
-        points = tuple(range(x.ndim - len(self.geometry.point_shape), x.ndim))
-        bad = np.argwhere(~np.isfinite(x).all(axis=points))
-        if len(bad) == 0:
-            return "no sample is NaN or infinite, so points are off the manifold or too far out"
-        return f"the first NaN or infinite sample is at index {tuple(map(int, bad[0]))}"
+    def check_variance(self, manifold: GyroSpace, x: Array, stats: Stats, first: Any = 0) -> None:
+        """Say which sample has left a batch without a variance."""
+        xp = namespace_of(stats.var)
+        if backend_of(x).hides_values(stats.var) or bool(xp.all(xp.isfinite(stats.var))):
+            return
+        self.inspect(manifold, x, first)
+        raise ValueError(
+            f"GyroBN on {self.geometry!r} finds no variance of this batch: all samples are on the "
+            "manifold, but too far out or too far apart; check the layer before it, and its "
+            "learning rate"
+        )
 
     def running(self, manifold: GyroSpace, stats: Stats) -> Stats:
         """Return the running statistics as they are at a learnt curvature."""
@@ -257,6 +339,9 @@ def forward(
 ) -> tuple[Array, Stats | None]:
     """Normalize a batch, with its own statistics in training and with the running ones otherwise.
 
+    The computation is in the widest dtype of all arrays, float32 at least. The output has that
+    dtype, but half precision where the input has; the statistics keep theirs.
+
     Parameters
     ----------
     settings, learnt
@@ -278,17 +363,50 @@ def forward(
     y, running
         The normalized batch, and the running statistics after it.
     """
-    manifold = settings.manifold(learnt.raw_curvature)
+    given, kept = x, running
     x, weights, undo = settings.arrange(x, weights)
+    dtype = common_dtype(x, *learnt, *(running or ()))
+    learnt = Learnt(*(_cast(a, dtype) for a in learnt))
+    running = None if running is None else Stats(*(_cast(a, dtype) for a in running))
+    manifold = settings.manifold(learnt.raw_curvature)
+    counted = given if weights is None else undo(only_weighted(manifold, x, weights))
+    settings.check(manifold, counted)
+    x, put_back = set_aside(manifold, settings.widen(manifold, x, dtype), weights)
     if not training and running is not None:
         y = settings.apply(manifold, learnt, x, settings.running(manifold, running))
-        return undo(y), running
+        return _back(undo(put_back(y)), given), kept
     if gather is None:
         y, stats = settings.normalize_batch(manifold, learnt, x, weights, several=training)
     else:
         shared = None if weights is None else gather(weights)
         stats = settings.batch_stats(manifold, gather(x), shared, several=training)
         y = settings.apply(manifold, learnt, x, stats)
-    if running is not None:
-        running = settings.update(manifold, running, stats, rate)
-    return undo(y), running
+    settings.check_variance(manifold, counted, stats)
+    if running is not None and kept is not None:
+        new = settings.update(manifold, running, stats, rate)
+        kept = Stats(*(_cast(a, old.dtype) for a, old in zip(new, kept, strict=True)))
+    return _back(undo(put_back(y)), given), kept
+
+
+def is_half(x: Array) -> bool:
+    """Tell whether an array is in half precision: float16 or bfloat16."""
+    return bool(namespace_of(x).finfo(x.dtype).bits < 32)
+
+
+def common_dtype(*arrays: Array | None) -> Any:
+    """Return the dtype to compute in: the widest, float32 at least.
+
+    In half precision geometry would have three digits.
+    """
+    here = [a for a in arrays if a is not None]
+    xp = namespace_of(*here)
+    return xp.result_type(xp.float32, *(a.dtype for a in here))
+
+
+def _cast(x: Array | None, dtype: Any) -> Any:
+    return None if x is None else namespace_of(x).astype(x, dtype, copy=False)
+
+
+def _back(y: Array, given: Array) -> Array:
+    """Return the output, in half precision if the input was."""
+    return _cast(y, given.dtype) if is_half(given) else y

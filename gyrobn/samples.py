@@ -8,7 +8,7 @@ from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.checks import check_integers
 from gyrobn.gyrospace import GyroSpace
 
-__all__ = ["arrange", "check_weights", "set_aside"]
+__all__ = ["arrange", "check_weights", "only_weighted", "set_aside"]
 
 
 def arrange(
@@ -78,17 +78,31 @@ def set_aside(
     if weights is None:
         return x, lambda y: y
     xp, shim = namespace_of(x), backend_of(x)
-    out = weights == 0
+    points = len(manifold.point_shape)
+    out = _weightless(x, weights, points)
     if not shim.hides_values(out) and not bool(xp.any(out)):
         return x, lambda y: y
-    points = len(manifold.point_shape)
-    out = out[(..., *(None,) * (x.ndim - points - out.ndim))]
     entries = tuple(range(-points, 0))
     finite = xp.all(xp.isfinite(x), axis=entries, keepdims=True)  # infinity − infinity would warn
     sane = xp.where(finite, shim.stop_gradient(x), manifold.origin(x))
     point = xp.logical_and(xp.squeeze(finite, axis=entries), manifold.contains(sane))
     out = xp.logical_and(out, xp.logical_not(point))[(..., *(None,) * points)]
     return xp.where(out, manifold.origin(x), x), lambda y: xp.where(out, x, y)
+
+
+def only_weighted(manifold: GyroSpace, x: Array, weights: Array | None) -> Array:
+    """Put the identity in place of all samples that weigh nothing, whatever they are."""
+    if weights is None:
+        return x
+    points = len(manifold.point_shape)
+    out = _weightless(x, weights, points)[(..., *(None,) * points)]
+    return namespace_of(x).where(out, manifold.origin(x), x)
+
+
+def _weightless(x: Array, weights: Array, points: int) -> Array:
+    """Tell which samples weigh nothing, in a shape that broadcasts against the batch of x."""
+    out = weights == 0
+    return out[(..., *(None,) * (x.ndim - points - out.ndim))]
 
 
 def check_weights(weights: Array, total: Array) -> None:

@@ -4,7 +4,6 @@ Every function raises an error that says what came and what to do, or returns wh
 the form that is wanted.
 """
 
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -21,9 +20,10 @@ from gyrobn.chunks import Chunks, is_chunk_list, is_streamed, take
 from gyrobn.domains import domain_stats
 from gyrobn.frechet import FrechetResult, frechet
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.manifolds import REGISTRY, Correlation
+from gyrobn.manifolds import REGISTRY
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.normalize import Stats, multiplier, scale_for
+from gyrobn.points import Moved, describe, on_manifold
 from gyrobn.uniqueness import FrechetWarning
 
 __all__ = [
@@ -168,112 +168,6 @@ def geometry_for(estimator: Any, X: Array) -> GyroSpace:
     if len(shape) <= len(points) or shape[len(shape) - len(points) :] != points:
         raise ValueError(f"{manifold!r} expects X of shape (N, *channels, *{points}), got {shape}")
     return manifold  # type: ignore[no-any-return]
-
-
-class Moved:
-    """How many points a projection moved, and which of them were singular matrices."""
-
-    def __init__(self) -> None:
-        self.count = self.total = self.singular = 0
-        self.which = ""
-
-    def note(self, manifold: GyroSpace, x: Array, good: Any, first: int) -> None:
-        """Add those of some samples, numbered from ``first`` on, before they are moved."""
-        self.count += int(np.sum(~good))
-        for index in np.argwhere(~good):
-            i = tuple(map(int, index))
-            what = flaw(manifold, x[(*i, ...)])
-            self.singular += bool(what)
-            if what and not self.which:
-                i = (i[0] + first, *i[1:])
-                self.which = f"the first, at index {i[0] if len(i) == 1 else i}, is {what}"
-
-    def warn(self, manifold: GyroSpace, x: Array, method: str, level: int) -> None:
-        """Say so where singular matrices got a floor under their eigenvalues."""
-        if self.singular:
-            floor = float(namespace_of(x).finfo(x.dtype).eps) ** 0.5
-            warnings.warn(
-                f"GyroBN.{method}() moved {self.count} of {self.total} samples onto {manifold!r}; "
-                f"{self.singular} of them were not positive definite ({self.which}), and their "
-                f"lowest eigenvalues are now {floor:.2g} of the largest: their distances and the "
-                f"variance are made of this floor. {SHRINK}",
-                FrechetWarning,
-                stacklevel=level,
-            )
-
-
-SHRINK = "Shrink covariances first (sklearn.covariance.ledoit_wolf, pyRiemann's Covariances('lwf'))"
-
-
-def flaw(manifold: GyroSpace, point: Array) -> str:
-    """Say what a point lacks to be positive definite, if it should be and is not."""
-    for space, part in manifold.parts(point):
-        if space is not manifold:
-            found = flaw(space, part)
-            if found:
-                return f"of {space!r} {found}"
-        elif space.definite:
-            A = host(part)
-            if isinstance(space, Correlation):  # whose scale does not count
-                roots = np.sqrt(np.clip(np.diagonal(A), 0.0, None))
-                A = A / np.where(roots > 0, roots, 1.0) / np.where(roots > 0, roots, 1.0)[:, None]
-            n, values = len(A), np.linalg.eigvalsh((A + A.T) / 2)
-            least = n * float(namespace_of(point).finfo(point.dtype).eps) * abs(values).max()
-            if np.any(values < -least):
-                return f"indefinite, with {np.sum(values < -least)} of {n} eigenvalues negative"
-            if not np.all(values > least):
-                return f"singular, of rank {np.sum(values > least)} of {n}"
-    return ""
-
-
-def on_manifold(
-    manifold: GyroSpace,
-    x: Array,
-    name: str = "X",
-    project: bool = False,
-    first: Any = 0,
-    moved: Moved | None = None,
-) -> Array:
-    """Return ``x`` with all its points on the manifold, or say which one is not.
-
-    ``first`` is the number of the first sample, where x is a chunk of many, or those of all.
-    ``moved`` is told of the points that are projected.
-    """
-    xp = namespace_of(x)
-    advice = "on_invalid='project' moves such samples onto it"
-    if name in ("mean", "bias"):
-        advice = "manifold.project gives a point near by"
-    with np.errstate(all="ignore"):  # what overflows is off the manifold
-        if backend_of(x).hides_values(x):
-            return manifold.project(x) if project else x
-        good = manifold.contains(x)
-        if moved is not None:
-            moved.total += math.prod(good.shape)
-        if bool(xp.all(good)):
-            return x
-        finite = xp.all(xp.isfinite(x), axis=tuple(range(-len(manifold.point_shape), 0)))
-        if not bool(xp.all(finite)):
-            what, i = describe(finite, first)
-            kind = "NaN" if bool(xp.any(xp.isnan(x[(*i, ...)]))) else "inf"
-            raise ValueError(f"{name} has {kind} in {what}: drop or impute NaN and inf first")
-        if project:
-            points = (None,) * len(manifold.point_shape)
-            if moved is not None:
-                moved.note(manifold, x, host(good) > 0, first)
-            x = xp.where(good[(..., *points)], x, manifold.project(x))
-            good = manifold.contains(x)
-            if bool(xp.all(good)):
-                return x
-            advice = "it could not be projected either"
-        what, i = describe(good, first)
-        off = float(manifold.violation(x)[i])
-        lack = flaw(manifold, x[(*i, ...)])
-    if lack and name == "X":
-        advice = (
-            f"that matrix is {lack}. {SHRINK}, for the variance of projected matrices is made of "
-            f"the floor under their eigenvalues; {advice}"
-        )
-    raise ValueError(f"{name} is off {manifold!r} by {off:.3g} in {what}: {advice}")
 
 
 def affine_for(manifold: GyroSpace, X: Array, bias: Any, scale: Any) -> tuple[Any, Any]:
@@ -457,21 +351,6 @@ def like(value: Any, x: Array, name: str = "this") -> Array:
 def library(x: Array) -> str:
     """Return the name of the library of ``x``."""
     return str(namespace_of(x).__name__).removeprefix("array_api_compat.").split(".")[0]
-
-
-def describe(good: Array, first: Any = 0) -> tuple[str, tuple[int, ...]]:
-    """Say how many entries are not good and which is the first; also return its index.
-
-    In the text the samples are numbered from ``first`` on, or have the numbers in it.
-    """
-    xp = namespace_of(good)
-    bad = xp.astype(xp.reshape(xp.logical_not(good), (-1,)), xp.int32)
-    i = tuple(int(k) for k in np.unravel_index(int(xp.argmax(bad)), tuple(good.shape)))
-    if not i:
-        return "its one point", i
-    what = f"{int(xp.sum(bad))} of {bad.shape[0]} samples, the first at index "
-    shown = (first + i[0] if isinstance(first, int) else int(first[i[0]]), *i[1:])
-    return what + str(shown[0] if len(i) == 1 else shown), i
 
 
 def reason(manifold: GyroSpace, x: Array) -> str:

@@ -17,7 +17,10 @@ from conftest import FIRST, GEOMETRIES, geometries_on, host
 import gyrobn
 from gyrobn import (
     Hyperboloid,
+    Klein,
     PoincareBall,
+    Product,
+    SpecialOrthogonal,
     Sphere,
     Stats,
     Stereographic,
@@ -283,6 +286,17 @@ def test_random_is_the_same_everywhere(lib):
     assert not np.allclose(M.random(2, rng=generator), M.random(2, rng=generator))
 
 
+@pytest.mark.parametrize("M", [Hyperboloid(2), SpecialOrthogonal(3), Product(Sphere(2), Klein(2))])
+def test_jax_arrays_are_not_tied_to_a_device(M):
+    """As long as none that came in is: pmap, shard_map and sharded data refuse those that are."""
+    x = M.random(2, like=jax.numpy.zeros(()))
+    c = M.to_normal(x)
+    found = x, M.origin(x), M.project(x), c, M.from_normal(c), M.by_block(c)
+    assert [a.committed for a in found] == [False] * len(found)
+    tied = jax.device_put(x, jax.devices()[0])
+    assert M.random(2, like=tied).committed
+
+
 def test_jax_on_a_mesh():
     """Sharded samples, replicated mean: in a process of its own, with eight devices."""
     code = """
@@ -301,5 +315,13 @@ y = gyrobn.normalize(M, shared, stats)
 expected = gyrobn.normalize(M, x, gyrobn.batch_stats(M, x))
 np.testing.assert_allclose(y, expected, atol=1e-12)
 assert len(y.devices()) == 8
+
+# what is drawn goes where it is needed, unless `like` is tied to a device
+from jax import numpy as jnp
+drawn = M.random(16, rng=0, like=jnp.zeros(()))
+assert len((shared + drawn).devices()) == len((shared + M.random(16, like=shared)).devices()) == 8
+assert len(jax.pmap(lambda x: 2 * x)(drawn[:8]).devices()) == 8
+there = jax.device_put(jnp.zeros(()), jax.devices()[3])
+assert M.random(2, like=there).devices() == {jax.devices()[3]}
 """
     subprocess.run([sys.executable, "-c", code], check=True)

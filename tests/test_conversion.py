@@ -265,10 +265,16 @@ def test_statistics_of_a_layer_that_are_no_points_are_refused():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_precision_is_refused(dtype):
-    layer = torch_layers.GyroBN(PoincareBall(2), dtype=dtype)
-    with pytest.raises(ValueError, match=f"holds {dtype}: convert the layer"):
-        layer.to_estimator()
+def test_parameters_in_half_precision(dtype):
+    """They are numbers of float32, too; statistics are never in half precision."""
+    M = PoincareBall(2)
+    layer = torch_layers.GyroBN(M, dtype=dtype, learn_curvature=True)
+    torch.nn.init.constant_(layer.bias, 0.3)
+    x = M.random(8, like=torch.zeros(()))
+    layer(x)
+    layer.eval()
+    bn = layer.to_estimator()
+    np.testing.assert_allclose(bn.transform(x.numpy()), layer(x).detach().numpy(), atol=1e-6)
 
 
 # ---------------------------------------------------------------------- training, before and after

@@ -201,7 +201,7 @@ def test_train_and_eval():
         assert torch.equal(value, before[name])
     torch.testing.assert_close(y, M.scale((1 + 1e-5) ** -0.5, x))
     free = GyroBN(M, dtype=torch.float64, track_running_stats=False, affine=False)
-    assert not free.state_dict()
+    assert list(free.state_dict()) == ["_extra_state"]
     torch.testing.assert_close(free.eval()(x), layer.train()(x))
     layer.reset_parameters()
     assert torch.equal(layer.running_mean, before["running_mean"])
@@ -226,10 +226,11 @@ def test_copies(M):
     assert other.running_mean.dtype == torch.float64
     assert other.num_batches_tracked.dtype == torch.int64
     layer.eval()
-    y = layer(x.double())
+    x = M.project(x.double())
+    y = layer(x)
     copies = other.eval(), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))
     for twin in copies:
-        assert torch.equal(twin(x.double()), y)
+        assert torch.equal(twin(x), y)
         assert repr(twin) == repr(layer)
 
 
@@ -286,9 +287,9 @@ def test_mixed_precision_keeps_the_geometry_in_float32():
         assert linear(x).dtype == torch.bfloat16
         y = layer(x)
         half = layer(x.bfloat16())
-    assert y.dtype == half.dtype == torch.float32
+    assert (y.dtype, half.dtype) == (torch.float32, torch.bfloat16)
     torch.testing.assert_close(y, GyroBN(M)(x))
-    assert float(M.dist(y, half).detach().max()) < 0.1
+    assert float(M.dist(y, half.float()).detach().max()) < 0.1
 
 
 def test_axes_weights_and_clamp():
@@ -377,7 +378,7 @@ def test_wrong_shapes(shape, channels, words):
 def test_wrong_values_and_dtypes():
     layer, x = GyroBN(PoincareBall(2)), PoincareBall(2).random(8, like=SINGLE)
     x[5, 1] = float("nan")
-    with pytest.raises(ValueError, match=r"at index \(5,\)"):
+    with pytest.raises(ValueError, match="has NaN in 1 of 8 samples, the first at index 5"):
         layer(x)
     assert int(layer.num_batches_tracked) == 0
     with pytest.raises(TypeError, match=r"holds torch.float32, got input of torch.float64"):

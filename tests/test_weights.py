@@ -4,9 +4,13 @@ import jax
 import numpy as np
 import pytest
 import torch
-from conftest import GEOMETRIES, assert_close, host
+from conftest import FIRST, GEOMETRIES, assert_close, host
+from flax import nnx
 
 from gyrobn import Chunks, batch_stats, frechet, frechet_variance, normalize_batch
+from gyrobn.flax import GyroBN as FlaxGyroBN
+from gyrobn.torch import DomainGyroBN
+from gyrobn.torch import GyroBN as TorchGyroBN
 
 geometries = pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
 PADDING = {"nan": np.nan, "zero": 0.0, "infinite": np.inf, "large": 1e6}
@@ -80,3 +84,38 @@ def test_traced(M):
     x = padded(M, np.nan)
     mean = jax.jit(lambda x, w: frechet(M, x, w).mean)(x, W)
     assert np.max(M.dist(host(mean), frechet(M, x[KEPT], W[KEPT]).mean)) < 1e-12
+
+
+@pytest.mark.parametrize("M", FIRST, ids=repr)
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_torch_layers(M, training):
+    """Padding passes through a layer, and its NaN reaches no parameter."""
+    x = torch.tensor(padded(M, np.nan))
+    w, kept = torch.tensor(W), torch.tensor(KEPT)
+    layers = [TorchGyroBN(M).double() for _ in range(2)]
+    for layer in layers:
+        torch.nn.init.normal_(layer.bias, std=0.1, generator=torch.Generator().manual_seed(0))
+        layer.train(training)
+    y, expected = layers[0](x, w), layers[1](x[kept], w[kept])
+    y[kept].square().sum().backward()
+    expected.square().sum().backward()
+    assert_close(y[kept].detach(), expected.detach(), 1e-10)
+    assert torch.isnan(y[BAD]).all()
+    for a, b in zip(*(layer.parameters() for layer in layers), strict=True):
+        assert_close(a.grad, b.grad, 1e-9 * (1.0 + float(b.grad.abs().max())))
+    domains = torch.zeros(len(W), dtype=torch.int64)
+    by_domain = DomainGyroBN(M, 1).double()
+    z = by_domain(x, domains, w)
+    z[kept].square().sum().backward()
+    assert torch.isnan(z[BAD]).all()
+    assert all(torch.isfinite(p.grad).all() for p in by_domain.parameters())
+
+
+@pytest.mark.parametrize("M", FIRST[:3], ids=repr)
+def test_jax_layers(M):
+    x = padded(M, np.nan)
+    layer = FlaxGyroBN(M, param_dtype=np.float64, rngs=nnx.Rngs(0))
+    y = layer(jax.numpy.asarray(x), weights=jax.numpy.asarray(W))
+    expected, _ = normalize_batch(M, x[KEPT], W[KEPT])
+    assert np.max(M.dist(host(y)[KEPT], expected)) < 1e-9
+    assert np.all(np.isnan(host(y)[BAD]))

@@ -100,8 +100,11 @@ def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
 
 
 def from_numpy(a: "np.ndarray[Any, Any]", like: Array) -> Array:
-    """Return ``a`` as a JAX array in the dtype, and on the one device, of ``like``."""
+    """Return ``a`` as a JAX array in the dtype of ``like``, committed to a device if that is.
+
+    An array that is not committed goes where it is needed, also to the devices of a mesh.
+    """
     x = jax.numpy.asarray(a, dtype=like.dtype)
-    if isinstance(like, jax.core.Tracer) or len(like.devices()) > 1:
+    if isinstance(like, jax.core.Tracer) or not like.committed or len(like.devices()) > 1:
         return x
     return jax.device_put(x, *like.devices())

@@ -10,8 +10,9 @@ from torch import Tensor
 from gyrobn.checks import check_choice, check_integer, check_number
 from gyrobn.domains import UNSEEN, adapt_stats, by_domain, places_of
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.layers import Learnt
+from gyrobn.layers import Learnt, common_dtype
 from gyrobn.normalize import Stats, update_stats
+from gyrobn.samples import only_weighted, set_aside
 from gyrobn.torch.layer import GyroBN, _no_autocast, _place, recomputing
 
 __all__ = ["DomainGyroBN"]
@@ -80,7 +81,8 @@ class DomainGyroBN(GyroBN):
             Weights of the samples, shape ``(batch,)`` or ``(batch, *channels)``.
         """
         with _no_autocast(x, domains):
-            x, weights, _ = self.settings.arrange(self._in_one_dtype(x), weights)
+            given = self._checked(x)
+            x, weights, _ = self.settings.arrange(given, weights)
             if tuple(domains.shape) != tuple(x.shape[:1]):
                 raise ValueError(
                     f"domains must have the shape of the batch, {tuple(x.shape[:1])}, "
@@ -94,25 +96,42 @@ class DomainGyroBN(GyroBN):
                 raise ValueError(
                     f"domains must be from 0 to {self.domains - 1}, got {low} to {high}"
                 )
-            manifold, learnt = self.manifold, Learnt(self.bias, self.scale, self.raw_curvature)
+            dtype = common_dtype(x, self.running_var)
+            learnt = Learnt(
+                *(
+                    None if a is None else a.to(dtype)
+                    for a in (self.bias, self.scale, self.raw_curvature)
+                )
+            )
+            manifold = self.settings.manifold(learnt.raw_curvature)
+            self.settings.check(manifold, only_weighted(manifold, x, weights))
+            x, put_back = set_aside(manifold, self.settings.widen(manifold, x, dtype), weights)
             choose = self._training_stats if self.training else self._evaluation_stats
             stats = [
-                choose(manifold, k, x[place], None if weights is None else weights[place])
+                choose(manifold, k, x, place, None if weights is None else weights[place])
                 for k, place in places.items()
             ]
-            y: Tensor = by_domain(
+            y = by_domain(
                 lambda own, s: self.settings.apply(manifold, learnt, own, s),
                 x,
                 list(places.values()),
                 stats,
             )
-            return y
+            out: Tensor = put_back(y).to(given.dtype)
+            return out
+
+    def _batch_stats(
+        self, manifold: GyroSpace, x: Tensor, place: Any, weights: Tensor | None
+    ) -> Stats:
+        batch = self.settings.batch_stats(manifold, x[place], weights, several=True)
+        self.settings.check_variance(manifold, x[place], batch, first=place)
+        return batch
 
     def _training_stats(
-        self, manifold: GyroSpace, k: int, x: Tensor, weights: Tensor | None
+        self, manifold: GyroSpace, k: int, x: Tensor, place: Any, weights: Tensor | None
     ) -> Stats:
         """Return the statistics to normalize samples of one domain with, and learn from them."""
-        batch = self.settings.batch_stats(manifold, x, weights, several=True)
+        batch = self._batch_stats(manifold, x, place, weights)
         if recomputing():
             if self.train_momentum is None:
                 return batch
@@ -135,7 +154,7 @@ class DomainGyroBN(GyroBN):
         return moved
 
     def _evaluation_stats(
-        self, manifold: GyroSpace, k: int, x: Tensor, weights: Tensor | None
+        self, manifold: GyroSpace, k: int, x: Tensor, place: Any, weights: Tensor | None
     ) -> Stats:
         if int(self.num_batches_tracked[k]) > 0:
             return self.settings.running(manifold, self._of("running", k))
@@ -145,7 +164,7 @@ class DomainGyroBN(GyroBN):
                 f"domain {k} was not seen in training (seen: {known}): train on it, or give "
                 "unseen='refit' or 'adapt'"
             )
-        batch = self.settings.batch_stats(manifold, x, weights, several=True)
+        batch = self._batch_stats(manifold, x, place, weights)
         if self.unseen == "refit":
             return batch
         seen = self.num_batches_tracked > 0
@@ -220,9 +239,9 @@ class DomainGyroBN(GyroBN):
 
     def _of(self, kind: str, k: int) -> Stats:
         """Return copies, for a graph may hold them when the buffers change."""
-        return Stats(
-            getattr(self, f"{kind}_mean")[k].clone(), getattr(self, f"{kind}_var")[k].clone()
-        )
+        mean, var = (getattr(self, f"{kind}_{name}")[k].clone() for name in ("mean", "var"))
+        dtype = common_dtype(var)
+        return Stats(mean.to(dtype), var.to(dtype))
 
     def _store(self, kind: str, k: int, stats: Stats) -> None:
         getattr(self, f"{kind}_mean")[k] = stats.mean

@@ -12,7 +12,7 @@ from torch.utils._pytree import register_constant
 from gyrobn.backends import namespace_of
 from gyrobn.checks import check_number
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.layers import Learnt, Settings, forward
+from gyrobn.layers import Learnt, Settings, common_dtype, forward, is_half
 from gyrobn.normalize import Stats, normalize
 
 if TYPE_CHECKING:
@@ -58,8 +58,13 @@ class GyroBN(nn.Module):
         The batch axis, or axes; the other leading axes are the channels.
     tol, max_iter
         As in :func:`gyrobn.frechet`.
+    check_input
+        ``"first"`` to look for samples off the manifold in the first batch, training or evaluation,
+        and raise ValueError; True to look in each, False in none. It can be set later. Under
+        ``torch.compile`` and ``vmap`` no values can be seen, and nothing is checked.
     device, dtype
-        Of the parameters and running statistics.
+        Of the parameters and running statistics. The statistics are in float32 at least, also after
+        ``layer.half()``. Input in half precision is computed in float32 and rounded back.
 
     Attributes
     ----------
@@ -106,6 +111,7 @@ class GyroBN(nn.Module):
         axis: int | Sequence[int] = 0,
         tol: float | None = None,
         max_iter: int = 64,
+        check_input: str | bool = "first",
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -122,6 +128,7 @@ class GyroBN(nn.Module):
             tol=tol,
             max_iter=max_iter,
             formula=self._formula,
+            check_input=check_input,
         )
         self._constant = _Constant(self.settings)
         if momentum is not None:
@@ -136,6 +143,7 @@ class GyroBN(nn.Module):
         self.scale = _parameter(like.new_ones(shape) if affine else None)
         self.raw_curvature = _parameter(raw)
         tracked = track_running_stats
+        like = like.float() if is_half(like) else like
         e = manifold.origin(like)
         lead = (*self._copies, *self.settings.channels)
         count = torch.zeros(self._copies, dtype=torch.long, device=like.device)
@@ -152,6 +160,16 @@ class GyroBN(nn.Module):
     def manifold(self) -> GyroSpace:
         """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
         return self.settings.manifold(self.raw_curvature)
+
+    @property
+    def check_input(self) -> str | bool:
+        """Whether to look for samples off the manifold: ``"first"``, True or False."""
+        return self.settings.check_input
+
+    @check_input.setter
+    def check_input(self, value: str | bool) -> None:
+        self.settings = self.settings.checking(value)
+        self._constant = _Constant(self.settings)
 
     # ------------------------------------------------------------------ the call
 
@@ -170,7 +188,7 @@ class GyroBN(nn.Module):
             if rate is None and self.track_running_stats:
                 rate = 1.0 / (self.num_batches_tracked + 1).to(self.running_var.dtype)
             arrays = {
-                "x": self._in_one_dtype(x),
+                "x": self._checked(x),
                 "weights": weights,
                 "bias": self.bias,
                 "scale": self.scale,
@@ -188,12 +206,10 @@ class GyroBN(nn.Module):
                 self.num_batches_tracked += 1
         return y
 
-    def _in_one_dtype(self, x: Tensor) -> Tensor:
-        """Return the input, in float32 at least, if it has the dtype of the layer."""
-        if x.dtype in (torch.float16, torch.bfloat16):
-            x = x.float()  # geometry in half precision would have three digits
+    def _checked(self, x: Tensor) -> Tensor:
+        """Return the input, if it has the dtype of the layer, or less precision than float32."""
         own: Tensor | None = self.running_var if self.scale is None else self.scale
-        if own is not None and x.dtype != own.dtype:
+        if own is not None and common_dtype(x) != common_dtype(own):
             raise TypeError(
                 f"{type(self).__name__} holds {own.dtype}, got input of {x.dtype}: convert the "
                 f"layer, for example with layer.to({x.dtype}), or the input"
@@ -279,6 +295,62 @@ class GyroBN(nn.Module):
         return layer_to_estimator(self.settings, learnt, stats, like)
 
     # ------------------------------------------------------------------ torch's habits
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Convert the layer, as ``half`` and ``to`` do, but keep the statistics in float32."""
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, new in self._buffers.items():
+            old = before[name]
+            if old is not None and new is not None and new.is_floating_point() and is_half(new):
+                self._buffers[name] = old.to(new.device, common_dtype(new))
+        return self
+
+    def get_extra_state(self) -> Tensor:
+        """Return the geometry, for it belongs to the state: its description in JSON, as bytes.
+
+        A tensor can be kept by whatever keeps the tensors of a state.
+        """
+        from gyrobn.conversion import geometry_text
+
+        text = geometry_text(self.settings).encode()
+        return torch.tensor(list(text), dtype=torch.uint8, device="cpu")
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Do nothing: a geometry cannot be changed, and was compared before anything was loaded."""
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load a state of the same geometry; an older one does not say which it is."""
+        from gyrobn.conversion import raw_shift
+
+        key, name = f"{prefix}_extra_state", f"{prefix}raw_curvature"
+        if key in state_dict:
+            letters = state_dict[key].to(torch.uint8)  # a whole state may have been cast
+            text, raw = bytes(letters.tolist()).decode(), state_dict.get(name)
+            try:
+                shift = raw_shift(self.settings, text, None if raw is None else float(raw.detach()))
+            except ValueError as error:
+                error_msgs.append(
+                    f"{prefix.rstrip('.') or type(self).__name__}: {error}; to load the numbers "
+                    f"all the same, delete {key!r} from the state"
+                )
+                return
+            if raw is not None and shift:
+                state_dict[name] = raw + shift
+        else:
+            state_dict[key] = self.get_extra_state()
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
 
     def reset_running_stats(self) -> None:
         """Forget the running statistics: the mean is the identity, the variance one."""
