@@ -11,7 +11,7 @@ quotients :math:`L` are computed without cancellation. Second derivatives are re
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -130,7 +130,11 @@ def framed_functions(A: Array, known: Decomposition, *functions: Spectral) -> tu
 
 
 def polar(
-    A: Array, *functions: Spectral, t: Any = None, known: Decomposition | None = None
+    A: Array,
+    *functions: Spectral,
+    t: Any = None,
+    known: Decomposition | None = None,
+    decompose: Callable[[Array], Decomposition] | None = None,
 ) -> tuple[Array, ...]:
     r"""Return the orthogonal factor W of A = C W, and f(C, t) for each of ``functions``.
 
@@ -140,13 +144,15 @@ def polar(
     .. math:: (P^\top dW\, T)_{ij} = \frac{E_{ij} - E_{ji}}{c_i + c_j}, \qquad
               (P^\top dC\, P)_{ij} = \frac{c_j E_{ij} + c_i E_{ji}}{c_i + c_j} .
 
-    A singular matrix has more than one orthogonal factor; one of them is returned. ``known`` is
-    the decomposition :func:`svd` of A, if there is one.
+    A singular matrix has more than one orthogonal factor; one of them is returned. ``decompose``
+    decides which: it takes the place of :func:`svd`. ``known`` is the decomposition of A, if there
+    is one.
     """
     xp = namespace_of(A)
+    decompose = decompose or svd
 
     def primal(A: Array, *s: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        P, c, Th = svd(A) if known is None else known
+        P, c, Th = decompose(A) if known is None else known
         at = _one(s, t)
         values = (_compose(P, f.value(c, at), P) for f in functions)
         return (matmul(P, Th), *values), (P, c, Th, *s)

@@ -151,6 +151,13 @@ class Stereographic(Model):
         step = self.tan(self.k * self.conformal(x) * length(v) / 2) / self.k
         return self.add(x, times(step, unit(v)))
 
+    def transport(self, x, y, v):
+        """By gyr[y, ⊖x], which is linear: for K < 0 the vector is made short enough for a point."""
+        size = 4 * (1 + length(v)) * (1 + self.k)
+        z, back = times(1 / size, v), self.neg(x)
+        turned = self.add(self.neg(self.add(y, back)), self.add(y, self.add(back, z)))
+        return times(size * self.conformal(x) / self.conformal(y), turned)
+
     def norm_at(self, x, v):
         return self.conformal(x) * length(v)
 
@@ -280,6 +287,18 @@ class Klein(Model):
         pushed = plus(times(2 / w, v), times(4 * self.K * dot(p, v) / w**2, p))
         return times((1 + self.K * dot(p, p)) / 2, pushed)
 
+    def transport(self, x, y, v):
+        """As on the hyperboloid: (t, s) = γ(1, x), and the tangent vector follows it."""
+
+        def lift(z):
+            return times(self.gamma(z), [1 / self.k, *z])
+
+        g = self.gamma(x)
+        rate = -self.K * g**3 * dot(x, v)  # of γ
+        lifted = [rate / self.k, *plus(times(g, v), times(rate, x))]
+        time, *space = Radius(self.n, self.K).transport(lift(x), lift(y), lifted)
+        return times(1 / self.gamma(y), minus(space, times(self.k * time, y)))
+
     def norm_at(self, x, v):
         w = 1 + self.K * dot(x, x)
         return mp.sqrt(dot(v, v) / w - self.K * dot(x, v) ** 2 / w**2)
@@ -312,7 +331,7 @@ class Operation:
     operands: str
     """One letter an input: p a point, v a tangent vector at the first, t a number."""
     result: str
-    """p, v or t."""
+    """p, v or t; w is a tangent vector at the second input."""
     inputs: Callable
     """(model, radius, directions) to exact operands of one sample."""
     exact: Callable
@@ -340,6 +359,18 @@ def _step(model, radius, u, w, _):
     """A point, and a tangent vector of length 1 at it: Log of a point at distance 1."""
     x = model.from_normal(times(radius, u))
     return x, model.log(x, model.add(x, model.from_normal(w)))
+
+
+def _carried(model, radius, y, u, w):
+    """A point, another, and a tangent vector of length 1 at the first."""
+    x, v = _step(model, radius, u, w, 0)
+    return x, y, v
+
+
+def _to_neighbour(model, radius, u, w, _):
+    x = model.from_normal(times(radius, u))
+    y = model.add(x, model.from_normal(times(mp.mpf("0.01"), w[::-1])))
+    return _carried(model, radius, y, u, w)
 
 
 def _factor(model, radius, u, w, i):
@@ -383,6 +414,22 @@ OPERATIONS = {
     "log_inward": Operation("pp", "v", _inward, lambda m, x, y: m.log(x, y)),
     # a step of length 1
     "exp": Operation("pv", "p", _step, lambda m, x, v: m.exp(x, v)),
+    # a vector of length 1, to a point 0.01 away, to one at distance 1 from e, and across
+    "transport_close": Operation(
+        "ppv", "w", _to_neighbour, lambda m, x, y, v: m.transport(x, y, v)
+    ),
+    "transport": Operation(
+        "ppv",
+        "w",
+        lambda m, r, u, w, i: _carried(m, r, m.from_normal(w[::-1]), u, w),
+        lambda m, x, y, v: m.transport(x, y, v),
+    ),
+    "transport_across": Operation(
+        "ppv",
+        "w",
+        lambda m, r, u, w, i: _carried(m, r, m.from_normal(times(r, w[::-1])), u, w),
+        lambda m, x, y, v: m.transport(x, y, v),
+    ),
     # mean and bias at distance 1; the factor is 0.88, or 1.25/R
     "normalize": Operation("pppt", "p", _batch(lambda r: 2.0), _normalize),
     "normalize_shrink": Operation("pppt", "p", _batch(lambda r: r**2), _normalize),
@@ -496,14 +543,18 @@ class Case:
             return error if mp.isfinite(error) else mp.inf
         if self.operation.result == "p":
             return self.model.error(computed, exact)
-        return self.model.tangent_error(self.model.point(row[0]), computed, exact)
+        return self.model.tangent_error(self._foot(row), computed, exact)
+
+    def _foot(self, row):
+        """Return the point at which the resulting vector is a tangent one."""
+        return self.model.point(row[1 if self.operation.result == "w" else 0])
 
     def _distance(self, row, moved, exact):
         if self.operation.result == "t":
             return abs(moved - exact)
         if self.operation.result == "p":
             return self.model.dist(moved, exact)
-        x = self.model.point(row[0])
+        x = self._foot(row)
         return self.model.norm_at(x, self.model.tangent(x, minus(moved, exact)))
 
 

@@ -167,6 +167,13 @@ def test_oracle_obeys_the_laws(model):
     assert model.dist(model.exp(x, v), y) < EXACT
     assert abs(model.norm_at(x, v) - model.dist(x, y)) < EXACT
     assert model.dist(model.add(model.neg(x), model.add(x, y)), y) < EXACT
+    u = model.transport(x, z, v)
+    assert abs(model.norm_at(z, u) - model.norm_at(x, v)) < EXACT
+    back = model.transport(z, x, u)
+    assert model.norm_at(x, oracle.minus(back, v)) < EXACT
+    end = model.transport(x, y, v)  # the velocity of the geodesic to y, at y
+    away = oracle.plus(end, model.log(y, x))
+    assert model.norm_at(y, away) < EXACT
     assert abs(model.dist(model.add(x, y), model.add(x, z)) - model.dist(y, z)) < EXACT
     assert model.dist(model.scale(2, x), model.add(x, x)) < EXACT
     halfway = model.normalize(y, x, x, mp.mpf(1) / 2)

@@ -190,6 +190,90 @@ class TestCloseToPi:
         np.testing.assert_allclose(host(M.from_normal(M.to_normal(x))), batch, atol=1e4 * eager.eps)
 
 
+def in_random_planes(n, planes, delta, count, seed=0):
+    """Rotations by π − δ in planes of every orientation."""
+    rng = np.random.default_rng([seed, n, planes])
+    Q = np.linalg.qr(rng.standard_normal((count, n, n)))[0]
+    turn = np.eye(n)
+    cos, sin = -np.cos(delta), np.sin(delta)
+    for i in range(0, 2 * planes, 2):
+        turn[i : i + 2, i : i + 2] = [[cos, -sin], [sin, cos]]
+    return Q @ turn @ np.swapaxes(Q, -1, -2)
+
+
+EVERY = [(n, k) for n in (2, 3, 4, 5, 6, 7, 10) for k in range(1, n // 2 + 1)]
+
+
+class TestEveryOrientation:
+    """Half turns and almost half turns have a logarithm of the right length, and lead back."""
+
+    def check(self, M, x, planes, delta, tolerance, dtype=np.float64):
+        x = x.astype(dtype)
+        c = M.to_normal(x)
+        length = np.linalg.norm(c.astype(float), axis=-1)
+        off = abs(length - (2 * planes) ** 0.5 * (np.pi - delta)).max()
+        back = abs(M.from_normal(c).astype(float) - x).max()
+        assert max(off, back) < tolerance, f"length by {off:.1e}, round trip by {back:.1e}"
+
+    @pytest.mark.parametrize("dtype", [np.float64, np.float32])
+    @pytest.mark.parametrize(("n", "planes"), EVERY)
+    def test_half_turns(self, n, planes, dtype):
+        x = in_random_planes(n, planes, 0.0, 4000)
+        eps = float(np.finfo(dtype).eps)
+        self.check(SpecialOrthogonal(n), x, planes, 0.0, 150 * eps, dtype)
+
+    @pytest.mark.parametrize("dtype", [np.float64, np.float32])
+    @pytest.mark.parametrize(("n", "planes"), EVERY)
+    def test_almost_half_turns(self, n, planes, dtype):
+        """From the last digit to 1e-2; where several planes share an angle close to π, to ~1e-13.
+
+        Then any two vectors of theirs may be taken for a plane.
+        """
+        M, eps = SpecialOrthogonal(n), float(np.finfo(dtype).eps)
+        for i, ulps in enumerate((1, 8, 30, 70, 100, 130, 200, 400, 1e3, 1e4, 1e6, 1e9, 1e11)):
+            if ulps * eps < 0.02:
+                x = in_random_planes(n, planes, ulps * eps, 400, seed=i)
+                tolerance = 150 * eps if planes == 1 or ulps > 1000 else 800 * eps
+                self.check(M, x, planes, ulps * eps, tolerance, dtype)
+
+    @pytest.mark.parametrize(("n", "planes"), [(3, 1), (4, 1), (4, 2), (6, 3)])
+    @pytest.mark.parametrize("noise", [1e-13, 1e-11, 1e-9])
+    def test_rotations_that_are_off(self, n, planes, noise):
+        """A matrix that passes for a rotation is one to its own digits, not to the last."""
+        M, x = SpecialOrthogonal(n), in_random_planes(n, planes, 0.0, 1000)
+        x = x + noise * np.random.default_rng(0).standard_normal(x.shape)
+        assert M.contains(x).all()
+        self.check(M, x, planes, 0.0, 10 * noise)
+
+    def test_the_published_example(self, eager: Library):
+        M, a = SpecialOrthogonal(3), np.asarray([3.0, 3.0, 1.0]) / 19**0.5
+        H = eager.array(2.0 * np.outer(a, a) - np.eye(3))
+        assert abs(float(M.norm(H)) - 2**0.5 * np.pi) < 30 * eager.eps
+        back = M.exp(H, M.log(H, eager.array(np.eye(3))))
+        np.testing.assert_allclose(host(back), np.eye(3), atol=30 * eager.eps)
+
+    @pytest.mark.parametrize(("n", "planes"), [(3, 1), (4, 2)])
+    def test_without_values(self, n, planes):
+        """Under jit and vmap no value decides what is computed."""
+        M, x = SpecialOrthogonal(n), in_random_planes(n, planes, 0.0, 300)
+        expected = (2 * planes) ** 0.5 * np.pi
+        compiled = jax.jit(jax.vmap(M.norm))(jax.numpy.asarray(x))
+        np.testing.assert_allclose(compiled, expected, atol=3e-14)
+        batched = torch.func.vmap(M.norm)(torch.as_tensor(x))
+        np.testing.assert_allclose(batched, expected, atol=3e-14)
+
+    @wide
+    @pytest.mark.parametrize("n", [3, 4, 5])
+    def test_the_mean_of_the_identity_and_a_half_turn(self, n):
+        """There are two, a quarter turn each; the mean matrix that leads to them is singular."""
+        M = SpecialOrthogonal(n)
+        H = in_random_planes(n, 1, 0.0, 200)
+        x = np.stack([np.broadcast_to(np.eye(n), H.shape), H])
+        result = frechet(M, x)
+        assert np.all(result.converged)
+        np.testing.assert_allclose(M.dist(result.mean, x), np.pi / 2**0.5, atol=1e-12)
+
+
 class TestCloseToTheIdentity:
     @sizes
     @pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-8, 1e-12, 1e-15])
@@ -333,6 +417,17 @@ class TestProjection:
             if signs[-1] > 0:
                 np.testing.assert_allclose(found, sl.orthogonal_procrustes(np.eye(n), A)[0])
 
+    @sizes
+    def test_a_singular_matrix(self, n):
+        """It has several nearest rotations: one of them, and no reflection."""
+        M, rng = SpecialOrthogonal(n), np.random.default_rng(n)
+        for rank in range(n):
+            A = rng.standard_normal((200, n, rank)) @ rng.standard_normal((200, rank, n))
+            found = M.project(A)
+            assert M.violation(found).max() < 1e-13
+            inner = np.sum(A * found, axis=(-2, -1))  # of the nearest: the sum of singular values
+            np.testing.assert_allclose(inner, np.linalg.svd(A)[1].sum(-1), atol=1e-12)
+
     def test_a_reflection(self, eager: Library):
         M = SpecialOrthogonal(3)
         x = host(M.random(4, rng=0)) * np.asarray([1.0, 1.0, -1.0])  # determinant −1
@@ -404,6 +499,26 @@ class TestGradients:
         powers = [sl.expm(0.4 * logarithm(R)).sum() for R in ends]
         slope = (powers[0] - powers[1]) / (2 * h)
         assert abs(np.sum(multiple * (x @ X)) - slope) < 1e-5 * (1.0 + abs(slope))
+
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    @pytest.mark.parametrize(("n", "planes"), [(2, 1), (3, 1), (4, 1), (4, 2), (5, 2)])
+    def test_the_slope_of_a_square(self, n, planes, dtype):
+        """Along a turn it is twice the logarithm, in every orientation and next to π.
+
+        In space up to π itself; with more planes up to where the digits of the angle end.
+        """
+        M, library = SpecialOrthogonal(n), Library("torch", dtype)
+        X = np.random.default_rng(n).standard_normal((300, n, n))
+        for delta in (1e-1, 1e-3, 1e-5, 1e-7, 1e-10, 1e-13, 0.0):
+            limit = 2000 * library.eps / (1.0 if n < 4 else max(delta, 1e-30))
+            if limit > 0.1:
+                continue
+            x = library.array(in_random_planes(n, planes, delta, 300)).requires_grad_(True)
+            (slope,) = torch.autograd.grad((M.norm(x) ** 2).sum(), x)
+            log = M.log(library.array(np.eye(n)), x.detach())
+            along = library.array(X - np.swapaxes(X, -1, -2)) / 2
+            found = (slope * (x @ along)).sum((-2, -1)) - 2.0 * (log * along).sum((-2, -1))
+            assert float(found.detach().abs().max()) < limit
 
     @pytest.mark.parametrize("delta", ["1e-6", "1e-9", "1e-13", "0"])
     @pytest.mark.parametrize("planes", [1, 2])

@@ -285,14 +285,31 @@ class ConstantCurvature(GyroSpace):
         return self._drop(xp, K, t, Combination(1.0, turned))
 
     def _rotate(self, xp: Any, K: Any, x: Array, y: Array, s: Array) -> Array:
-        (p_x, w_x), (p_y, w_y) = (self._ball(xp, K, z) for z in (x, y))
-        xy, xx, yy = dot(p_x, p_y), dot(p_x, p_x), dot(p_y, p_y)
-        xs, ys = dot(p_x, s), dot(p_y, s)
-        total = p_x + p_y
-        D = w_x * w_y - K * dot(total, total)  # the same, where K < 0 without cancellation
-        A = K * K * (2.0 * xy * ys - xs * yy) - K * ys
-        B = K * xs - K * K * ys * xx
-        return Combination(2.0 * A / D, p_x).plus(2.0 * B / D, p_y).plus(1.0, s).value()
+        r"""Return gyr[x, y] s: turn s twice by the angle of :math:`(\alpha, \beta)`.
+
+        .. math:: \alpha = 1 - K\langle p_x, p_y\rangle, \qquad
+                  \beta = -K\,p_x \wedge p_y, \qquad D = \alpha^2 + |\beta|^2
+
+        D is computed from what turns s, so lengths are kept even where the angle has no digits.
+        """
+        (p, w_x), (r, w_y) = (self._ball(xp, K, z) for z in (x, y))
+        if self.sign is None or self.sign < 0:
+            # x ∧ y = x ∧ (x + y), and the sum is small where y is close to ⊖x, far out or not
+            total = p + r
+            r = total if self.sign == -1 else xp.where((K < 0)[..., None], total, r)
+        pp, pr, rr, ps, rs = dot(p, p), dot(p, r), dot(r, r), dot(p, s), dot(r, s)
+        alpha = 1.0 - K * pr
+        if self.sign is None or self.sign < 0:
+            # with the sum for y: no number here is negative, and the first is the larger one
+            positive = xp.maximum(0.5 * (w_x + w_y - K * rr), xp.abs(K * pr))
+            alpha = positive if self.sign == -1 else xp.where(K < 0, positive, alpha)
+        if self.sign != -1:  # nor does its part along x matter: antipodal points are parallel here
+            r = r - (pr / xp.where(pp > 0, pp, 1.0))[..., None] * p
+            pr, rr, rs = dot(p, r), dot(r, r), dot(r, s)
+        D = alpha * alpha + K * K * (pp * rr - pr * pr)
+        A = K * (K * (pr * rs - rr * ps) - alpha * rs)
+        B = K * (K * (pr * ps - pp * rs) + alpha * ps)
+        return Combination(2.0 * A / D, p).plus(2.0 * B / D, r).plus(1.0, s).value()
 
     def _ball(self, xp: Any, K: Any, x: Array) -> tuple[Array, Array]:
         """Return ball coordinates p = s/(1+t) and 1 + K‖p‖² = 2/(1+t)."""

@@ -72,20 +72,21 @@ class Klein(Ball):
         return xp.finfo(x.dtype).eps * t * t * xp.sqrt(dot(x, x))
 
     def push(self, x: Array, c: Array) -> Array:
-        r"""Transport from the identity: :math:`v = (\dot s - \dot t\,x)/t`."""
+        r"""Transport from the identity: :math:`c/t`, along x once more divided by t.
+
+        .. math:: v = \frac1t\Bigl(c + \frac{Kt}{1+t}\langle x, c\rangle\,x\Bigr)
+        """
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
         t, _, _ = self._lift(xp, K, x)
-        rate, s = self._push_lifted(xp, K, x, c)
-        return Combination(1.0 / t, s).plus(-rate / t, x).value()
+        return Combination(1.0 / t, c).plus(K / (1.0 + t) * dot(x, c), x).value()
 
     def pull(self, x: Array, v: Array) -> Array:
-        r"""Transport to the identity, :math:`\dot t = -K t^3\langle x, v\rangle`,
-        :math:`\dot s = t v + \dot t\,x`.
+        r"""Transport to the identity: :math:`tv`, along x once more times t.
+
+        .. math:: c = t\Bigl(v - \frac{Kt^2}{1+t}\langle x, v\rangle\,x\Bigr)
         """
         xp = self._namespace(x, v)
         K = self._parameter("curvature", x)
         t, _, _ = self._lift(xp, K, x)
-        rate = -K * t**3 * dot(x, v)
-        s = Combination(t, v).plus(rate, x).value()
-        return self._pull_lifted(xp, K, x, rate, s)
+        return Combination(t, v).plus(-K * t**3 / (1.0 + t) * dot(x, v), x).value()

@@ -12,12 +12,13 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.linalg import (
+    Decomposition,
     eigh,
     eye,
-    finite_or_identity,
     from_triangle,
     matmul,
     polar,
+    svd,
     symmetric,
     symmetric_functions,
     to_triangle,
@@ -132,29 +133,17 @@ class SpecialOrthogonal(GyroSpace):
         π/2. The second term is rounding error, and takes back the digits that Q loses close to an
         angle of π. At π there is more than one logarithm, and one is returned.
         """
-        xp = self._namespace(x)
-        (Q,) = polar(x + eye(x) + self._nudge(xp, x))
+        self._namespace(x)
+        one = eye(x)
+        (Q,) = polar(x + one, decompose=_svd_of_sum)
         (ratio,) = symmetric_functions(Q, ANGLE)
         left = matmul(transpose(Q), x, transpose(Q))
-        rest = eye(x) - symmetric(left)  # 1 − cos of what is left
-        series = eye(x)  # of θ/sin θ
+        rest = one - symmetric(left)  # 1 − cos of what is left
+        series = one  # of θ/sin θ
         for k in (3.0 / 7.0, 2.0 / 5.0, 1.0 / 3.0):
-            series = eye(x) + k * matmul(rest, series)
+            series = one + k * matmul(rest, series)
         whole = 2.0 * matmul(_skew(Q), ratio) + matmul(_skew(left), series)
         return to_triangle(_skew(whole), diagonal=False, weight=2**0.5)
-
-    def _nudge(self, xp: Any, x: Array) -> Array:
-        """Return a small skew matrix where an angle is so close to π that I + x is singular.
-
-        In the plane of such an angle I + x is rounding error, and its polar factor anything; with
-        the skew matrix it is a quarter turn, as it should be.
-        """
-        safe, _ = finite_or_identity(backend_of(x).stop_gradient(x))
-        whole = safe + eye(x)
-        eps = float(xp.finfo(x.dtype).eps)
-        near = xp.abs(xp.linalg.det(whole)) < eps**0.75 * 2.0**self.n
-        small = 512.0 * eps * xp.astype(near, x.dtype)
-        return small[..., None, None] * backend_of(x).from_numpy(_generic_skew(self.n), x)
 
     def from_normal(self, c: Array) -> Array:
         r"""Rotation :math:`\cos\sqrt{-X^2} + X \operatorname{sinc}\sqrt{-X^2}`, X skew."""
@@ -185,13 +174,8 @@ class SpecialOrthogonal(GyroSpace):
 
     def project(self, x: Array) -> Array:
         """Return the nearest rotation: the polar factor, its last axis turned if it reflects."""
-        xp = self._namespace(x)
-        safe, _ = finite_or_identity(backend_of(x).stop_gradient(x))
-        _, axes = eigh(matmul(transpose(safe), safe))
-        last = axes[..., :1]
-        mirror = eye(x) - 2.0 * matmul(last, transpose(last))
-        reflects = xp.linalg.det(safe) < 0
-        (rotation,) = polar(xp.where(reflects[..., None, None], matmul(x, mirror), x))
+        self._namespace(x)
+        (rotation,) = polar(x, decompose=_svd_without_reflection)
         return rotation
 
     def violation(self, x: Array) -> Array:
@@ -267,9 +251,67 @@ def _skew(A: Array) -> Array:
     return 0.5 * (A - transpose(A))
 
 
+def _svd_without_reflection(A: Array) -> Decomposition:
+    """Decompose A = P c Tᵀ so that P Tᵀ is a rotation; the last of c is negative if A reflects.
+
+    The sign is that of the determinant of P Tᵀ, which is 1 or −1 also where A is singular.
+    """
+    xp = namespace_of(A)
+    P, c, Th = svd(A)
+    last = eye(A)[-1, :]
+    turn = 1.0 - 2.0 * last * xp.astype(xp.linalg.det(matmul(P, Th)) < 0, A.dtype)[..., None]
+    return P * turn[..., None, :], c * turn, Th
+
+
+def _svd_of_sum(A: Array) -> Decomposition:
+    r"""Decompose :math:`A = I + R = P c T^\top` so that :math:`P T^\top` is a root of R.
+
+    The singular values 2 cos(θ/2) come in pairs, one pair per plane, the smallest last. In the
+    plane of a half turn A is rounding error, and P is arbitrary there. But T spans the plane in
+    every orientation, so the quarter turn of its two vectors takes the place of A.
+    """
+    xp = namespace_of(A)
+    n, eps = A.shape[-1], float(xp.finfo(A.dtype).eps)
+    P, c, Th = svd(A)
+    if n < 4:  # there is one plane only, and its quarter turn is right at any angle
+        turned, size = _quarter_turns(P, c, Th)
+        near = size < 8.0 * eps**0.5
+        return xp.where(near[..., None, :], turned, P), xp.clip(c, min=128.0 * eps), Th
+    R = A - eye(A)
+    off = xp.max(xp.abs(matmul(transpose(R), R) - eye(A)), axis=(-2, -1))
+    least = 64.0 * xp.clip(off, min=2.0 * eps)[..., None]
+
+    # Planes of equal angles share their vectors, and a threshold may separate these: so the quarter
+    # turns are added to A, and fade out. Where a sum happens to vanish, one is added again.
+    def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        A, *known = state
+        turned, size = _quarter_turns(*known)
+        push = least / (1.0 + (4.0 * size / least) ** 2)
+        A = A + matmul(turned * push[..., None, :], known[2])
+        return A, *svd(A)
+
+    def condition(state: tuple[Array, ...]) -> Array:
+        return xp.any(state[2] < 32.0 * least)
+
+    _, P, c, Th = backend_of(A).while_loop(condition, body, (A, P, c, Th), 2)
+    return P, c, Th
+
+
+def _quarter_turns(P: Array, c: Array, Th: Array) -> tuple[Array, Array]:
+    r"""Return T J, J the quarter turn of each pair with the sign it has in A, and the pair's c."""
+    xp = namespace_of(c)
+    J, mean = (backend_of(c).from_numpy(a, c) for a in _pairing(c.shape[-1]))
+    turned = matmul(transpose(Th), J)
+    along = xp.matmul(c * xp.sum(P * turned, axis=-2), mean)
+    return xp.where(along[..., None, :] < 0, -turned, turned), xp.matmul(c, mean)
+
+
 @cache
-def _generic_skew(n: int) -> "np.ndarray[Any, Any]":
-    """Return a skew matrix that is not singular on any subspace that data would choose."""
-    A = np.random.default_rng(0).standard_normal((n, n))
-    skew: np.ndarray[Any, Any] = (A - A.T) / n**0.5
-    return skew
+def _pairing(n: int) -> tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]:
+    """Return the quarter turn of every two coordinates from the last, and their projector."""
+    J = np.zeros((n, n))
+    i = np.arange(n % 2, n, 2)
+    J[i + 1, i], J[i, i + 1] = 1.0, -1.0
+    mean = 0.5 * (np.abs(J) + np.eye(n))
+    mean[: n % 2, : n % 2] = 1.0
+    return J, mean
