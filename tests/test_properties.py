@@ -200,6 +200,17 @@ def test_geodesics(M, x, small, draw):
     assert M.dist(M.exp(a, s * M.log(a, b)), p) <= small
 
 
+@every_geometry(3, 20)
+def test_transport(M, x, small, draw):
+    """In a symmetric space, reflection in the midpoint of a and b carries −v at a to b."""
+    a, b, c = x
+    reflected = M.geodesic(c, M.geodesic(a, b, 0.5), 2.0)
+    v = M.log(a, c)
+    moved = M.transport(a, b, v)
+    assert M.dist(M.exp(b, -moved), reflected) <= small
+    assert abs(np.sqrt(M.inner(b, moved, moved)) - M.dist(a, c)) <= small
+
+
 @every_geometry(5, 12)
 def test_means_of_the_same_samples(M, x, small, draw):
     """In another order, twice, with weights for repetitions, and with a sample of no weight."""
