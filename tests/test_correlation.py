@@ -508,7 +508,7 @@ class TestSizes:
             ValueError, match="n of Correlation must be an integer of at least 2, got 1"
         ):
             Correlation(1)
-        with pytest.raises(ValueError, match="'off_log', 'log_scaled', got metric='euclidean'"):
+        with pytest.raises(ValueError, match="'off_log' or 'log_scaled', got 'euclidean'"):
             Correlation(3, "euclidean")
 
     @pytest.mark.parametrize("metric", METRICS)

@@ -314,7 +314,7 @@ class TestCurvatureZero:
     [
         (lambda: PoincareBall(2, 1.0), "PoincareBall needs a negative sectional curvature, got"),
         (lambda: Sphere(2, 0.0), "Sphere needs a positive"),
-        (lambda: Stereographic(2, math.nan), "needs a finite"),
+        (lambda: Stereographic(2, math.nan), "must be a finite number, got nan"),
         (lambda: Hyperboloid(0), "n of Hyperboloid must be a positive integer, got 0"),
         (lambda: Klein(2.5), "n of Klein must be a positive integer, got 2.5"),
     ],
