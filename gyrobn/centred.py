@@ -4,7 +4,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from gyrobn.arrays import scalars_like, weighted_sum
-from gyrobn.backends import Array, backend_of
+from gyrobn.backends import Array
 from gyrobn.hessian import Hessian
 
 __all__ = ["Centred", "Decomposed"]
@@ -30,9 +30,24 @@ class Centred:
         """The arrays from which the rest follows, for a loop to carry."""
         return (self.normal,)
 
-    def moved(self, mean: Array) -> Self:
-        """Return the samples seen from a mean of the same value but with other derivatives."""
-        return type(self)(self.space, mean, self.x)
+    @property
+    def known(self) -> tuple[Array, ...]:
+        """Decompositions, as constants: those of any samples and mean of the same values."""
+        return ()
+
+    def _know(self) -> None:
+        pass
+
+    def moved(
+        self, space: Any, mean: Array, x: Array, known: tuple[Array, ...] | None = None
+    ) -> Self:
+        """Return samples of the same values, seen from a mean of the same value.
+
+        Only their derivatives may be others, so that what is ``known`` stays true.
+        """
+        moved = type(self)(space, mean, x)
+        moved._know(*(self.known if known is None else known))
+        return moved
 
     @cached_property
     def normal(self) -> Array:
@@ -55,9 +70,8 @@ class Centred:
         return weighted_sum(weights, self.squares)
 
     def hessian(self, weights: Array) -> Hessian:
-        """Return the mean Hessian of half the squared distances, a constant."""
-        stop = backend_of(weights).stop_gradient
-        hessian: Hessian = self.space.detached().hessian(stop(self.normal), stop(weights))
+        """Return the mean Hessian of half the squared distances."""
+        hessian: Hessian = self.space.hessian(self.normal, weights)
         return hessian
 
     def standardize(self, factor: Array, bias: Array | None) -> Array:
@@ -72,8 +86,10 @@ class Decomposed(Centred):
 
     _known: Any
 
-    def moved(self, mean: Array) -> Self:
-        """Return the samples seen from a mean of the same value: with the same decompositions."""
-        moved = super().moved(mean)
-        moved._known = self._known
-        return moved
+    @property
+    def known(self) -> tuple[Array, ...]:
+        """The decompositions."""
+        return tuple(self._known)
+
+    def _know(self, *known: Array) -> None:
+        self._known = known

@@ -7,14 +7,22 @@ not depend on how it was found.
 from typing import Any
 
 from gyrobn.arrays import check_floating, weighted_sum
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.backends import Array, backend_of
 from gyrobn.centred import Centred
 from gyrobn.checks import check_choice
 from gyrobn.chunks import Chunks
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.newton import ROUGH, FrechetResult, Held, check_search, is_small, solve
+from gyrobn.newton import (
+    ROUGH,
+    Found,
+    FrechetResult,
+    Held,
+    Look,
+    after_steps,
+    check_search,
+    solve,
+)
 from gyrobn.samples import arrange
-from gyrobn.scalar import safe_sqrt
 from gyrobn.streaming import search
 from gyrobn.uniqueness import FrechetWarning, warn
 
@@ -104,8 +112,9 @@ def _streamed(
     """Find the mean of samples that are read a chunk at a time; it is a constant."""
     tol, max_iter, _ = check_search(tol, max_iter, None)
     constant = manifold.detached()
-    result, radius = search(constant, chunks, weights, tol, max_iter, init)
-    warn(manifold, constant.inside, chunks, None, result, radius, max_iter)
+    result, radius, _, told = search(constant, chunks, weights, tol, max_iter, init)
+    told = told or (result.converged, radius)
+    warn(manifold, constant.inside, chunks, None, result, told, max_iter)
     return _seen_outside(manifold, result)
 
 
@@ -138,16 +147,20 @@ def locate(
     implicit = slopes and mean_gradient == "implicit"
     if steps is not None and implicit:
         result, view = _last_step(space, y, w, constant, frozen, tol, start, steps)
-    else:
-        result, radius, seen = _search(constant, *frozen, tol, max_iter, start, steps)
-        if not shim.hides_values(result.mean) and steps is None:
-            given = (shim.stop_gradient(x),)
-            warn(manifold, constant, given, frozen, result, radius, max_iter)
+        return _seen_outside(manifold, result), view
+    result, radius, seen, told = _opaque_solve(constant, *frozen, tol, max_iter, start, steps)
+    if not shim.hides_values(result.mean) and steps is None:
+        given = (shim.stop_gradient(x),)
+        warn(
+            manifold, constant, given, frozen, result, told or (result.converged, radius), max_iter
+        )
+    view = constant.centred(result.mean, frozen[0], seen)
+    if slopes:
         mean = _onto(space, constant, result.mean)
-        view = space.centred(mean, y, seen)
-        if slopes:
-            view = _differentiable(view.moved(mean), w) if implicit else view.moved(mean)
-            result = result._replace(mean=view.mean, variance=view.variance(w))
+        if implicit:
+            mean = _implicit(space, view, y, w)
+        view = view.moved(space, mean, y)
+        result = result._replace(mean=mean, variance=view.variance(w))
     return _seen_outside(manifold, result), view
 
 
@@ -189,7 +202,7 @@ def frechet_variance(
     return manifold.centred(mean, samples).variance(w)
 
 
-def _search(
+def _opaque_solve(
     manifold: GyroSpace,
     x: Array,
     w: Array,
@@ -197,8 +210,10 @@ def _search(
     max_iter: int,
     init: Array | None,
     steps: int | None,
-) -> tuple[FrechetResult, Array, tuple[Array, ...]]:
+) -> Found:
     """Run the loop; one operation where a graph is compiled, which cannot look at values."""
+    if not backend_of(x).hides_values(x):
+        return solve(manifold, Held(x, w), tol, max_iter, init, steps)
     numbers = [v if isinstance(v, (int, float)) else None for v in manifold.learnable()]
     given = [v for v, n in zip(manifold.learnable(), numbers, strict=True) if n is None]
 
@@ -206,17 +221,20 @@ def _search(
         start, arrays = (None, iter(rest)) if init is None else (rest[0], iter(rest[1:]))
         values = [next(arrays) if n is None else n for n in numbers]
         space = manifold.with_learnable(values)
-        result, radius, seen = solve(space, Held(x, w), tol, max_iter, start, steps)
-        return (*result, radius, *seen)
+        found = solve(space, Held(x, w), tol, max_iter, start, steps)
+        return (*found.result, found.radius, *found.seen)
 
     key = (manifold, numbers, tol, max_iter, init is None, steps)
     starts = () if init is None else (init,)
     found = backend_of(x).opaque(key, run, x, w, *starts, *given)
     k = len(FrechetResult._fields)
-    return FrechetResult(*found[:k]), found[k], tuple(found[k + 1 :])
+    return Found(FrechetResult(*found[:k]), found[k], tuple(found[k + 1 :]))
 
 
 # ---------------------------------------------------------------------- derivatives
+
+Constants = tuple[Array, ...]
+"""The mean, and what is known of the samples as they are seen from it."""
 
 
 def _onto(manifold: GyroSpace, constant: GyroSpace, mean: Array) -> Array:
@@ -227,18 +245,40 @@ def _onto(manifold: GyroSpace, constant: GyroSpace, mean: Array) -> Array:
     return mean if manifold is constant else manifold.project(mean)
 
 
-def _differentiable(view: Centred, w: Array) -> Centred:
-    """Give the converged mean its derivatives: two Newton steps from it, H held constant.
+def _implicit(space: GyroSpace, view: Centred, x: Array, w: Array) -> Array:
+    r"""Return the mean of a constant view with its derivatives, to any order.
 
-    The steps hardly change the value. Under a perturbation δ of the data the first leaves an error
-    of order δ², the second of order δ³: so the derivatives of order one and two are exact. Where
-    second derivatives are refused anyway, one step will do.
+    The mean is where :math:`g(x, w, \theta; \mu) = \sum_i w_i \operatorname{Log}_e(\ominus\mu
+    \oplus x_i)` is zero, θ the parameters of the geometry. So a change of the others moves it by
+    :math:`\delta = H^{-1}\,dg` in normal coordinates at μ, μ held; and where the points of a model
+    move with θ, by that. The rule is built of differentiable operations, with the mean itself in
+    it, so that it can be differentiated again.
     """
-    hessian = view.hessian(w)
-    for _ in range(2 if hessian.smooth else 1):
-        step = hessian.last_step(view.gradient(w))
-        view = view.moved(view.space.shift(view.mean, step))
-    return view
+    values = space.learnable()
+    learnt = [v for v in values if not isinstance(v, (int, float))]
+
+    def seen(constants: Constants, x: Array, *learnt: Array) -> Centred:
+        left = iter(learnt)
+        own = space.with_learnable(
+            [v if isinstance(v, (int, float)) else next(left) for v in values]
+        )
+        mean, *rest = constants
+        mean = own.project(mean) if learnt else mean
+        return view.moved(own, mean, x, tuple(rest))
+
+    def gradient(constants: Constants, x: Array, w: Array, *learnt: Array) -> Array:
+        return seen(constants, x, *learnt).gradient(w)
+
+    def inverse(constants: Constants, v: Array, x: Array, w: Array, *learnt: Array) -> Array:
+        return seen(constants, x, *learnt).hessian(w).inverse(v)
+
+    def move(constants: Constants, step: Array, x: Array, w: Array, *learnt: Array) -> Array:
+        at = seen(constants, x, *learnt)
+        return at.mean + at.space.push(at.mean, step)
+
+    channels = tuple(view.mean.shape[: view.mean.ndim - len(space.point_shape)])
+    rules = gradient, inverse, move, (*channels, space.dim)
+    return backend_of(x).implicit(rules, (view.mean, *view.known), x, w, *learnt)
 
 
 def _last_step(
@@ -252,24 +292,24 @@ def _last_step(
     steps: int,
 ) -> tuple[FrechetResult, Centred]:
     """Take all steps but one as constants, and that one, H held constant, with its derivative."""
-    xp, stop_gradient = namespace_of(x), backend_of(x).stop_gradient
+    shim = backend_of(x)
+    stop = shim.stop_gradient
+
+    def fixed(view: Centred) -> Centred:
+        return constant.centred(stop(view.mean), frozen[0], tuple(stop(a) for a in view.seen))
+
     if steps == 0:
         mean = manifold.start(x, w) if init is None else init
     else:
         if steps > 1:
-            mean = _search(constant, *frozen, tol, 1, init, steps - 1)[0].mean
+            mean = _opaque_solve(constant, *frozen, tol, 1, init, steps - 1).result.mean
         else:
             mean = constant.start(*frozen) if init is None else init
         view = manifold.centred(_onto(manifold, constant, mean), x)
-        step = view.hessian(w).solve(view.gradient(w), ROUGH)
+        step = fixed(view).hessian(frozen[1]).solve(view.gradient(w), ROUGH)
         mean = manifold.shift(view.mean, step)
     view = manifold.centred(mean, x)
     variance = view.variance(w)
-    seen = tuple(stop_gradient(a) for a in view.seen)
-    g = constant.centred(stop_gradient(mean), frozen[0], seen).gradient(frozen[1])
-    residual = safe_sqrt(constant.by_block(g * g))
-    small = is_small(constant, stop_gradient(mean), stop_gradient(variance), residual, tol)
-    converged = xp.all(small, axis=-1)
-    total = safe_sqrt(xp.sum(residual * residual, axis=-1))
-    count = xp.full(total.shape, steps + 1, dtype=xp.int32, device=device_of(x))
-    return FrechetResult(mean, variance, count, total, converged), view
+    look = Look.from_view(fixed(view), frozen[1])
+    result = after_steps(constant, stop(mean), look, tol, steps).result
+    return result._replace(mean=mean, variance=variance), view

@@ -48,22 +48,22 @@ class Hessian:
             return self.quick(g)
         return self._linear(lambda g: self._solve(g, 0.25, tol), g)
 
-    def last_step(self, g: Array) -> Array:
-        """Return H⁻¹g to nearly all digits, for g that is zero but for its derivatives."""
+    def inverse(self, g: Array) -> Array:
+        """Return H⁻¹g to nearly all digits."""
         if self.by_part is not None:
-            return self.by_part(Hessian.last_step, g)
+            return self.by_part(Hessian.inverse, g)
         tol = float(namespace_of(g).finfo(g.dtype).eps) ** (2 / 3)
-        return self._linear(lambda g: self._solve(g, 1e-3, tol), g, zero=True)
+        return self._solve(g, 1e-3, tol)
 
-    def _linear(self, f: Callable[[Array], Array], g: Array, zero: bool = False) -> Array:
-        """Return f(g), or zero, with f, linear and its own transpose, as its derivative.
+    def _linear(self, f: Callable[[Array], Array], g: Array) -> Array:
+        """Return f(g), with f, linear and its own transpose, as its derivative.
 
         Without second derivatives nothing has to be kept of how f is computed.
         """
         if self.smooth:
             return f(g)
         (step,) = backend_of(g).with_derivative(
-            lambda g: ((0.0 * g if zero else f(g),), ()),
+            lambda g: ((f(g),), ()),
             lambda _, change: (f(change),),
             lambda _, slope: (f(slope),),
             g,

@@ -10,21 +10,24 @@ Channels are solved together; one that is done stops moving, and one with a samp
 the manifold never begins to.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
-from gyrobn.backends import Array, backend_of, namespace_of
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.centred import Centred
 from gyrobn.checks import check_integer, check_number
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.scalar import safe_sqrt
 
 __all__ = [
     "ROUGH",
+    "Found",
     "FrechetResult",
     "Held",
     "Look",
     "Samples",
+    "after_steps",
     "check_search",
-    "is_small",
     "solve",
 ]
 
@@ -59,9 +62,16 @@ class Look(NamedTuple):
     g: Array
     """The mean of the normal coordinates: minus the gradient."""
     variance: Array
-    """One a block."""
+    """One per block."""
     far: Array
     """Squared distance of the farthest sample."""
+
+    @classmethod
+    def from_view(cls, view: Centred, w: Array) -> Self:
+        """Return what is seen of samples in memory."""
+        xp, squares = namespace_of(w), view.squares
+        total = squares[..., 0] if squares.shape[-1] == 1 else xp.sum(squares, axis=-1)
+        return cls(view.seen, view.gradient(w), view.variance(w), xp.max(total, axis=0))
 
 
 class Samples(Protocol):
@@ -98,14 +108,26 @@ class Held(NamedTuple):
 
     def look(self, manifold: GyroSpace, mean: Array) -> Look:
         """Return what is seen from a mean."""
-        view = manifold.centred(mean, self.x)
-        xp = namespace_of(self.x)
-        far = xp.max(xp.sum(view.squares, axis=-1), axis=0)
-        return Look(view.seen, view.gradient(self.w), view.variance(self.w), far)
+        return Look.from_view(manifold.centred(mean, self.x), self.w)
 
     def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
         """Return nearly H⁻¹g."""
         return manifold.centred(mean, self.x, now.seen).hessian(self.w).solve(now.g, accuracy)
+
+
+class Numbers(NamedTuple):
+    """What decides about a mean: few numbers per channel, on the host where they can be seen."""
+
+    variance: Array
+    """One per block, as are the next two: no block may wait for the largest one to be small."""
+    residual: Array
+    """Length of the gradient."""
+    resolution: Array
+    """Distance of the mean to its neighbours in floating point."""
+    far: Array
+    """Squared distance of the farthest sample."""
+    gain: Array
+    """How far the variance should fall by the step that led here, if it is quadratic along it."""
 
 
 class _State(NamedTuple):
@@ -114,17 +136,28 @@ class _State(NamedTuple):
     mean: Array
     look: Look
     """The samples, seen from the mean."""
-    residual: Array
-    """One a block, as is the variance: none may wait for the largest one to be small."""
+    numbers: Numbers
     step: Array
     """In normal coordinates at the mean."""
     gain: Array
-    """How far the variance falls if it is quadratic along the step."""
+    """The gain that the step promises."""
     taken: Array
     """Whether the last step was good; otherwise a part of it is tried next."""
     count: Array
     done: Array
-    """Whether the mean has converged, or never will; not where a number of steps was asked for."""
+    """Whether the mean has converged, or never will."""
+
+
+class Found(NamedTuple):
+    """What :func:`solve` returns."""
+
+    result: FrechetResult
+    radius: Array
+    """Largest distance of a sample from the mean."""
+    seen: tuple[Array, ...]
+    """What ``Centred`` has seen from the mean."""
+    told: tuple[Array, Array] | None = None
+    """Whether it converged, and that distance, once more, on the host; None if they are hidden."""
 
 
 def solve(
@@ -134,13 +167,10 @@ def solve(
     max_iter: int,
     init: Array | None,
     steps: int | None,
-) -> tuple[FrechetResult, Array, tuple[Array, ...]]:
-    """Run the loop.
-
-    Also return the largest distance, and what ``Centred`` has seen from the mean.
-    """
+) -> Found:
+    """Run the loop, for each factor of a product by itself: none waits for another."""
     parts = samples.parts(manifold)
-    if len(parts) > 1:  # no factor waits for another
+    if len(parts) > 1:
         starts = [None] * len(parts) if init is None else [p for _, p in manifold.parts(init)]
         found = [
             solve(space, own, tol, max_iter, start, steps)
@@ -148,116 +178,192 @@ def solve(
         ]
         return _join(manifold, found)
     mean = samples.start(manifold) if init is None else init
-    xp = namespace_of(mean)
-    eps = float(xp.finfo(mean.dtype).eps)
-    accuracy = 1e-4 if steps is None else ROUGH
-    point = (None,) * len(manifold.point_shape)
-
-    def evaluate(mean: Array) -> tuple[Look, Array]:
-        look = samples.look(manifold, mean)
-        return look, safe_sqrt(manifold.by_block(look.g * look.g))
-
-    def finished(mean: Array, variance: Array, residual: Array) -> Array:
-        return xp.all(is_small(manifold, mean, variance, residual, tol), axis=-1)
+    if steps is not None:
+        return _take_steps(manifold, samples, tol, mean, steps)
 
     def body(state: tuple[Any, ...]) -> _State:
         now = _State(*state)
         old = Look(*now.look)
-        full = samples.step(manifold, now.mean, old, accuracy)
-        step = xp.where(now.taken[..., None], full, 0.25 * now.step)
-        gain = xp.where(now.taken, xp.sum(old.g * full, axis=-1), 0.25 * now.gain)
-        moved = manifold.shift(now.mean, step)
-        trial = xp.where(now.done[(..., *point)], now.mean, manifold.project(moved))
-        new, residual = evaluate(trial)
-        # On a sphere the gradient also vanishes where the variance is largest, and grows on the way
-        # down from there. So the variance decides, as long as the gain that the step promised can
-        # be seen in it, and after that the gradient.
-        total, before = xp.sum(new.variance, axis=-1), xp.sum(old.variance, axis=-1)
-        visible = gain > eps**0.5 * before
-        lower = xp.logical_and(visible, total <= before - 0.1 * gain)
-        level = total <= before * (1.0 + eps**0.5)
-        small = is_small(manifold, trial, new.variance, residual, tol)
-        nearer = xp.all(xp.logical_or(residual < now.residual, small), axis=-1)
-        better = xp.logical_or(lower, xp.logical_and(level, nearer))
-        # a step that does not help, so close to the mean, only shows the rounding error
-        close = xp.all(now.residual <= eps**0.5 * safe_sqrt(old.variance), axis=-1)
-        floor = xp.logical_and(xp.logical_not(better), close)
-        if steps is not None:
-            better = xp.ones_like(better)
-        take = xp.logical_and(better, xp.logical_not(now.done))
-        mean = xp.where(take[(..., *point)], trial, now.mean)
+        full = samples.step(manifold, now.mean, old, 1e-4)
+        step = _choose(now.taken, full, lambda: 0.25 * now.step)
+        trial = manifold.shift(now.mean, step)
+        new = samples.look(manifold, trial)
+        numbers = _numbers(manifold, trial, new, full, old.g)
+        gain = _choose(now.taken, numbers.gain, lambda: 0.25 * now.gain)
+        better, stuck = _judge(Numbers(*now.numbers), numbers, gain, tol)
+        take = better & ~now.done
+        numbers = Numbers(*(_choose(take, a, b) for a, b in zip(numbers, now.numbers, strict=True)))
         look = Look(
-            seen=_choose(take, new.seen, old.seen),
-            g=xp.where(take[..., None], new.g, old.g),
-            variance=xp.where(take[..., None], new.variance, old.variance),
-            far=xp.where(take, new.far, old.far),
+            tuple(_choose(take, a, b, 1) for a, b in zip(new.seen, old.seen, strict=True)),
+            *(_choose(take, a, b) for a, b in zip(new[1:], old[1:], strict=True)),
         )
-        residual = xp.where(take[..., None], residual, now.residual)
-        done = now.done
-        if steps is None:
-            good = finished(mean, look.variance, residual)
-            done = xp.logical_or(done, xp.logical_or(floor, good))
         return _State(
-            mean=mean,
+            mean=_choose(take, trial, now.mean),
             look=look,
-            residual=residual,
+            numbers=numbers,
             step=step,
             gain=gain,
             taken=better,
-            count=now.count + xp.astype(xp.logical_not(now.done), now.count.dtype),
-            done=done,
+            count=now.count + _as_counts(~now.done),
+            done=now.done | stuck | is_small(numbers, tol),
         )
 
-    look, residual = evaluate(mean)
-    always = xp.logical_not(look.far < 0)
+    look = samples.look(manifold, mean)
+    numbers = _numbers(manifold, mean, look, look.g, look.g)
+    always = ~(numbers.far < 0)
     # a sample that is not on the manifold is NaN from wherever it is seen: no step would help
-    sound = xp.isfinite(xp.sum(residual + look.variance, axis=-1))
-    done = xp.logical_not(always)
-    if steps is None:
-        small = finished(mean, look.variance, residual)
-        done = xp.logical_or(small, xp.logical_not(sound))
+    sound = _finite(numbers)
     state = _State(
         mean=mean,
         look=look,
-        residual=residual,
-        step=0.0 * look.g,
-        gain=0.0 * look.far,
+        numbers=numbers,
+        step=look.g,
+        gain=numbers.gain,
         taken=always,
-        count=xp.astype(always, xp.int32),
-        done=done,
+        count=_as_counts(always),
+        done=is_small(numbers, tol) | ~sound,
     )
-    limit = max_iter - 1 if steps is None else steps
     loop = backend_of(mean).while_loop
-    state = _State(*loop(lambda s: xp.logical_not(xp.all(_State(*s).done)), body, state, limit))
-    seen, _, variance, far = state.look
-    converged = xp.logical_and(state.done, sound)
-    if steps is not None:
-        converged = xp.all(is_small(manifold, state.mean, variance, state.residual, tol), axis=-1)
-    residual = safe_sqrt(xp.sum(state.residual * state.residual, axis=-1))
-    known = xp.isfinite(residual)  # otherwise no evaluation was: there is nothing to return
-    mean = xp.where(known[(..., *point)], state.mean, xp.nan)
-    variance = xp.where(known[..., None], variance, xp.nan)
-    result = FrechetResult(mean, variance, state.count, residual, converged)
-    return result, xp.sqrt(far), seen
+    state = _State(*loop(lambda s: ~_State(*s).done.all(), body, state, max_iter - 1))
+    return _found(state.mean, Look(*state.look), state.numbers, state.count, state.done & sound)
 
 
-def _choose(take: Array, new: tuple[Array, ...], old: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return samples (N, *channels, ...), the new ones of the channels to take."""
-    xp = namespace_of(take)
-    if not backend_of(take).hides_values(take) and bool(xp.all(take)):
-        return new
+def _take_steps(
+    manifold: GyroSpace, samples: Samples, tol: float | None, mean: Array, steps: int
+) -> Found:
+    """Take just so many steps."""
 
-    def one(a: Array, b: Array) -> Array:
-        return xp.where(take[(..., *(None,) * (a.ndim - 1 - take.ndim))], a, b)
+    def body(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        mean, look = state
+        mean = manifold.shift(mean, samples.step(manifold, mean, Look(*look), ROUGH))
+        return mean, samples.look(manifold, mean)
 
-    return tuple(one(a, b) for a, b in zip(new, old, strict=True))
+    state = mean, samples.look(manifold, mean)
+    mean, look = backend_of(mean).while_loop(lambda state: True, body, state, steps)
+    return after_steps(manifold, mean, Look(*look), tol, steps)
 
 
-def _join(
-    manifold: GyroSpace, found: list[tuple[FrechetResult, Array, tuple[Array, ...]]]
-) -> tuple[FrechetResult, Array, tuple[Array, ...]]:
+def after_steps(
+    manifold: GyroSpace, mean: Array, look: Look, tol: float | None, steps: int
+) -> Found:
+    """Return what a number of steps has led to; no value is looked at."""
+    xp = namespace_of(mean)
+    numbers = _unpack(_pack(manifold, mean, look, look.g, look.g), len(manifold.blocks))
+    count = xp.full(look.far.shape, steps + 1, dtype=xp.int32, device=device_of(mean))
+    return _found(mean, look, numbers, count, is_small(numbers, tol))
+
+
+def _found(mean: Array, look: Look, numbers: Numbers, count: Array, converged: Array) -> Found:
+    """Return the result, without a mean where no evaluation was finite."""
+    xp = namespace_of(mean)
+    square = _sum(Numbers(*numbers).residual ** 2)
+    known = namespace_of(square).isfinite(square)
+    variance = _choose(known, look.variance, lambda: xp.full_like(look.variance, xp.nan))
+    mean = _choose(known, mean, lambda: xp.full_like(mean, xp.nan))
+    result = FrechetResult(
+        mean, variance, *(_like(values, mean) for values in (count, square**0.5, converged))
+    )
+    told = (converged, Numbers(*numbers).far ** 0.5) if namespace_of(square) is not xp else None
+    return Found(result, xp.sqrt(look.far), look.seen, told)
+
+
+# ---------------------------------------------------------------------- numbers that decide
+
+
+def _judge(old: Numbers, new: Numbers, gain: Array, tol: float | None) -> tuple[Array, Array]:
+    """Tell whether a step is good; and whether, as it is not, only rounding errors are left.
+
+    On a sphere the gradient also vanishes where the variance is largest, and grows on the way down
+    from there. So the variance decides, as long as the gain that the step promised can be seen in
+    it, and after that the gradient.
+    """
+    xp = namespace_of(gain)
+    some = float(xp.finfo(gain.dtype).eps) ** 0.5
+    after, before = _sum(new.variance), _sum(old.variance)
+    lower = (gain > some * before) & (after <= before - 0.1 * gain)
+    nearer = xp.all((new.residual < old.residual) | _is_small(new, tol), axis=-1)
+    better = lower | ((after <= before * (1.0 + some)) & nearer)
+    close = xp.all(old.residual <= some * xp.sqrt(old.variance), axis=-1)
+    return better, ~better & close
+
+
+def is_small(numbers: Numbers, tol: float | None) -> Array:
+    """Tell whether the residual meets the tolerance in every block."""
+    return namespace_of(numbers.far).all(_is_small(numbers, tol), axis=-1)
+
+
+def _is_small(numbers: Numbers, tol: float | None) -> Array:
+    xp = namespace_of(numbers.far)
+    tol = 8.0 * float(xp.finfo(numbers.far.dtype).eps) if tol is None else tol
+    least = xp.maximum(tol * xp.sqrt(numbers.variance), 8.0 * numbers.resolution)
+    return numbers.residual <= least
+
+
+def _numbers(manifold: GyroSpace, mean: Array, look: Look, full: Array, g: Array) -> Numbers:
+    """Return the numbers of a mean to which the step ``full`` led, from where the gradient was g.
+
+    They are brought to the host, if they can be, all at once: on a GPU this is the one wait for it.
+    """
+    packed = _pack(manifold, mean, look, full, g)
+    shim = backend_of(packed)
+    if not shim.hides_values(packed):
+        packed = shim.to_numpy(packed)
+    return _unpack(packed, len(manifold.blocks))
+
+
+def _pack(manifold: GyroSpace, mean: Array, look: Look, full: Array, g: Array) -> Array:
+    xp = namespace_of(mean)
+    rest = (manifold.resolutions(mean), look.far[..., None], xp.sum(g * full, axis=-1)[..., None])
+    return xp.concat([look.variance, manifold.by_block(look.g * look.g), *rest], axis=-1)
+
+
+def _unpack(packed: Array, blocks: int) -> Numbers:
+    xp = namespace_of(packed)
+    variance, square = packed[..., :blocks], packed[..., blocks : 2 * blocks]
+    resolution = packed[..., 2 * blocks : -2]
+    return Numbers(variance, xp.sqrt(square), resolution, packed[..., -2], packed[..., -1])
+
+
+def _finite(numbers: Numbers) -> Array:
+    total = _sum(numbers.residual) + _sum(numbers.variance)
+    return namespace_of(total).isfinite(total)
+
+
+def _sum(values: Array) -> Array:
+    return namespace_of(values).sum(values, axis=-1)
+
+
+def _as_counts(values: Array) -> Array:
+    xp = namespace_of(values)
+    return xp.astype(values, xp.int32)
+
+
+def _choose(take: Array, new: Array, old: Any, lead: int = 0) -> Array:
+    """Return the new values of the channels to take and the old ones of others.
+
+    ``lead`` axes stand before the channels. ``old`` may be a function that makes them, if needed.
+    """
+    if not backend_of(take).hides_values(take):
+        if take.all():
+            return new
+        if not take.any():
+            return old() if callable(old) else old
+    xp = namespace_of(new)
+    old = old() if callable(old) else old
+    mask = take if namespace_of(take) is xp else xp.asarray(take, device=device_of(new))
+    return xp.where(mask[(..., *(None,) * (new.ndim - lead - mask.ndim))], new, old)
+
+
+def _like(values: Array, mean: Array) -> Array:
+    """Return values from the host in the library and on the device of the mean."""
+    xp = namespace_of(mean)
+    same = namespace_of(values) is xp
+    return values if same else xp.asarray(values, device=device_of(mean))
+
+
+def _join(manifold: GyroSpace, found: list[Found]) -> Found:
     """Put the results of a product's factors together."""
-    results, radii, _ = zip(*found, strict=True)
+    results, radii, _, told = zip(*found, strict=True)
     xp = namespace_of(radii[0])
     first, *rest = results
     count, converged, square, far = (
@@ -274,7 +380,11 @@ def _join(
     mean = manifold.join(*(r.mean for r in results))
     variance = xp.concat([r.variance for r in results], axis=-1)
     result = FrechetResult(mean, variance, count, xp.sqrt(square), converged)
-    return result, xp.sqrt(far), ()
+    host = None
+    if None not in told:
+        good, reach = zip(*told, strict=True)
+        host = np.all(good, axis=0), np.sqrt(np.sum(np.square(reach), axis=0))
+    return Found(result, xp.sqrt(far), (), host)
 
 
 def check_search(tol: Any, max_iter: Any, steps: Any) -> tuple[float | None, int, int | None]:
@@ -284,12 +394,3 @@ def check_search(tol: Any, max_iter: Any, steps: Any) -> tuple[float | None, int
         check_integer("max_iter", max_iter, 1),
         None if steps is None else check_integer("steps", steps, 0),
     )
-
-
-def is_small(
-    manifold: GyroSpace, mean: Array, variance: Array, residual: Array, tol: float | None
-) -> Array:
-    """Tell, a block at a time, whether the residual meets the tolerance."""
-    xp = namespace_of(mean)
-    tol = 8.0 * float(xp.finfo(mean.dtype).eps) if tol is None else tol
-    return residual <= xp.maximum(tol * safe_sqrt(variance), 8.0 * manifold.resolutions(mean))

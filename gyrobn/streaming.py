@@ -21,7 +21,7 @@ from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.chunks import BYTES, Chunks, Rows, take
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import DENSE
-from gyrobn.newton import FrechetResult, Held, Look, Samples, solve
+from gyrobn.newton import Found, Held, Look, Samples, solve
 from gyrobn.samples import check_weights, set_aside
 
 __all__ = ["search"]
@@ -37,8 +37,8 @@ def search(
     tol: float | None,
     max_iter: int,
     init: Array | None,
-) -> tuple[FrechetResult, Array]:
-    """Run the loop in the space inside a manifold, and also return the largest distance."""
+) -> Found:
+    """Run the loop in the space inside a manifold."""
     if weights is not None and weights.shape[0] != chunks.total:
         raise ValueError(f"there are {chunks.total} samples and {weights.shape[0]} weights")
     kept, total = _draw(manifold, chunks, weights)
@@ -53,8 +53,7 @@ def search(
     resident = Held(manifold.to_inside(kept.x), kept.w)
     start = None if init is None else manifold.to_inside(init)
     samples = Streamed(read, resident)
-    found, radius, _ = solve(manifold.inside, samples, tol, max_iter, start, None)
-    return found, radius
+    return solve(manifold.inside, samples, tol, max_iter, start, None)
 
 
 class Streamed:
@@ -80,7 +79,7 @@ class Streamed:
 
     def start(self, manifold: GyroSpace) -> Array:
         """Return the mean of the samples that are held, to a few digits."""
-        return solve(manifold, self.held, 1e-3, 64, None, None)[0].mean
+        return solve(manifold, self.held, 1e-3, 64, None, None).result.mean
 
     def look(self, manifold: GyroSpace, mean: Array) -> Look:
         """Return the sums over all chunks."""

@@ -27,18 +27,20 @@ def warn(
     given: Iterable[Array],
     weighted: tuple[Array, Array] | None,
     result: Any,
-    radius: Array,
+    told: tuple[Array, Array],
     limit: int,
 ) -> None:
     """Say that there is no mean, that it did not converge, or that there may be more than one.
 
     ``manifold`` is the geometry that the user knows, with the samples that were given, in one piece
     or several; ``space`` the one in which it is computed, with the samples and their weights there.
-    Without those at hand, the largest distance from the mean has to do.
+    Without those at hand, the largest distance from the mean has to do. ``told`` is whether each
+    channel converged and that distance, on the host if they are known there.
     """
-    xp = namespace_of(radius)
-    bad = xp.logical_not(result.converged)
-    if bool(xp.any(bad)):
+    converged, radius = told
+    if not bool(converged.all()):
+        xp = namespace_of(result.mean)
+        bad = xp.logical_not(result.converged)
         worst = float(xp.max(xp.where(bad, result.residual, 0.0)))
         lost = not math.isfinite(float(xp.sum(xp.where(bad[..., None], result.variance, 0.0))))
         count = int(xp.sum(xp.astype(bad, xp.int32)))
@@ -52,11 +54,11 @@ def warn(
             FrechetWarning,
             stacklevel=3,
         )
-    if not bool(xp.any(radius >= space.convexity_radius)):
+    if not bool((radius >= space.convexity_radius).any()):
         return
     if weighted is None:
         warnings.warn(
-            f"the samples on {manifold!r} lie up to {float(xp.max(radius)):.3f} from their mean, "
+            f"the samples on {manifold!r} lie up to {float(radius.max()):.3f} from their mean, "
             f"beyond the {space.convexity_radius:.3f} within which a mean is sure to be unique: "
             "another mean may fit as well",
             FrechetWarning,
@@ -64,6 +66,7 @@ def warn(
         )
         return
     x, w = weighted
+    xp = namespace_of(x)
     counts = (w > 0)[(..., *(None,) * len(space.point_shape))]
     x = xp.where(counts, x, result.mean)
     for known, part, samples, mean in _leaves(manifold, space, x, result.mean):

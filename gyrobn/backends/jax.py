@@ -94,6 +94,47 @@ def _refuse(inputs: State, changes: State) -> tuple[Array, Array]:
     raise TypeError(SECOND_ORDER)
 
 
+def implicit(rules: Any, constants: State, *inputs: Array) -> Array:
+    """Return the first of ``constants``, a root that depends on ``inputs``, with derivatives."""
+    if not differentiable(*inputs):
+        return constants[0]
+    gradient, inverse, move, _ = rules
+    count = len(constants)
+
+    @jax.custom_jvp
+    def root(*arrays: Array) -> Array:
+        return arrays[0]
+
+    def derivative(arrays: State, changes: State) -> tuple[Array, Array]:
+        at = root(*arrays), *arrays[1:count]
+        inputs, changes = arrays[count:], changes[count:]
+        zero = jax.custom_derivatives.SymbolicZero
+        moving = [k for k, change in enumerate(changes) if not isinstance(change, zero)]
+
+        def among(function: Callable[..., Array]) -> Callable[..., Array]:
+            """Return a function of the inputs that change."""
+
+            def of_moving(*some: Array) -> Array:
+                everything = list(inputs)
+                for k, value in zip(moving, some, strict=True):
+                    everything[k] = value
+                return function(*everything)
+
+            return of_moving
+
+        values, slopes = (tuple(a[k] for k in moving) for a in (inputs, changes))
+        _, dg = jax.jvp(among(lambda *x: gradient(at, *x)), values, slopes)
+        step = inverse(at, dg, *inputs)
+        return at[0], jax.jvp(
+            lambda step, *some: among(lambda *x: move(at, step, *x))(*some),
+            (jax.numpy.zeros_like(step), *values),
+            (step, *slopes),
+        )[1]
+
+    root.defjvp(derivative, symbolic_zeros=True)
+    return root(*constants, *inputs)
+
+
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
     """Return the values of ``x`` on the host."""
     return np.asarray(x)

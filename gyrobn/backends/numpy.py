@@ -100,6 +100,17 @@ def with_derivative(
     return primal(*inputs)[0]
 
 
+def implicit(rules: Any, constants: State, *inputs: Array) -> Array:
+    """Return the first of ``constants``, a root that depends on ``inputs``: without derivatives.
+
+    Elsewhere its derivative follows from ``rules``: ``gradient(constants, *inputs)``, of which it
+    is the root; ``inverse(constants, v, *inputs)``, minus the inverse of its derivative by the
+    root, in coordinates, applied to v; ``move(constants, step, *inputs)``, the root after a small
+    step in coordinates; and the shape of such a step.
+    """
+    return constants[0]
+
+
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
     """Return the values of ``x`` as a NumPy array."""
     return np.asarray(x) if compat.is_numpy_array(x) else np.from_dlpack(x, device="cpu", copy=True)

@@ -230,9 +230,86 @@ class _Once(torch.autograd.Function):
         raise RuntimeError(SECOND_ORDER)
 
 
+def implicit(rules: Any, constants: State, *inputs: Array) -> Array:
+    """Return the first of ``constants``, a root that depends on ``inputs``, with derivatives."""
+    if not differentiable(*inputs):
+        return constants[0]
+    return _Root.apply(rules, len(constants), *constants, *inputs)  # type: ignore[no-untyped-call]
+
+
+class _Root(torch.autograd.Function):
+    """A root with the rules for its derivative, which call the root again for the next one."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rules: Any, count: int, *arrays: Array) -> Array:
+        return arrays[0].clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Array) -> None:
+        ctx.rules, ctx.count, *arrays = inputs
+        ctx.save_for_backward(*arrays)
+        ctx.save_for_forward(*arrays)
+
+    @staticmethod
+    def _again(ctx: Any) -> tuple[Any, State, State]:
+        """Return the rules, the constants with the root as a function of the inputs, and those."""
+        arrays = ctx.saved_tensors
+        constants, inputs = arrays[: ctx.count], arrays[ctx.count :]
+        if differentiable(*inputs):
+            constants = _Root.apply(ctx.rules, ctx.count, *arrays), *constants[1:]  # type: ignore[no-untyped-call]
+        return ctx.rules, constants, inputs
+
+    @staticmethod
+    def backward(ctx: Any, slope: Array) -> tuple[Any, ...]:
+        (gradient, inverse, move, shape), constants, inputs = _Root._again(ctx)
+        step = slope.new_zeros(shape)
+        wanted = ctx.needs_input_grad[2 + ctx.count :]
+        by_step, *direct = _slopes(
+            lambda step, *x: move(constants, step, *x), (step, *inputs), (True, *wanted), slope
+        )
+        v = inverse(constants, by_step, *inputs)
+        found = _slopes(lambda *x: gradient(constants, *x), inputs, wanted, v)
+        total = (
+            a if b is None else b if a is None else a + b
+            for a, b in zip(found, direct, strict=True)
+        )
+        return None, None, *(None for _ in range(ctx.count)), *total
+
+    @staticmethod
+    def jvp(ctx: Any, *changes: Any) -> Array:
+        (gradient, inverse, move, _), constants, inputs = _Root._again(ctx)
+        moves = tuple(
+            torch.zeros_like(x) if d is None else d
+            for x, d in zip(inputs, changes[2 + ctx.count :], strict=True)
+        )
+        _, dg = torch.func.jvp(lambda *x: gradient(constants, *x), inputs, moves)
+        step = inverse(constants, dg, *inputs)
+        at = torch.zeros_like(step), *inputs
+        return torch.func.jvp(lambda s, *x: move(constants, s, *x), at, (step, *moves))[1]
+
+
+def _slopes(
+    function: Callable[..., Array], inputs: State, wanted: tuple[bool, ...], slope: Array
+) -> list[Array | None]:
+    """Return the slopes by the inputs that are wanted, to be differentiated again if these are."""
+    if not _no_transform():
+        return list(torch.func.vjp(function, *inputs)[1](slope))
+    again = differentiable(*inputs, slope)
+    with torch.enable_grad():
+        own = [x.view_as(x) if again else x.detach() for x in inputs]
+        mine = [x.requires_grad_() for x, want in zip(own, wanted, strict=True) if want]
+        value = function(*own)
+        found = iter(torch.autograd.grad(value, mine, slope, create_graph=again, allow_unused=True))
+    return [next(found) if want else None for want in wanted]
+
+
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
     """Return the values of ``x`` on the host."""
-    return x.detach().cpu().numpy()
+    if _no_transform():
+        return x.detach().cpu().numpy()
+    return np.asarray(x.tolist(), dtype=str(x.dtype).removeprefix("torch."))
 
 
 def from_numpy(a: "np.ndarray[Any, Any]", like: Array) -> Array:

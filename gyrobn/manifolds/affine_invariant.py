@@ -343,11 +343,13 @@ class _CentredMatrices(Decomposed):
         values, U = self._known_mean
         return (self.logarithms, *self._known, values[None, ...], U[None, ...])
 
-    def moved(self, mean: Array) -> Self:
-        """Return the samples seen from a mean of the same value: with the same decompositions."""
-        moved = super().moved(mean)
-        moved._known_mean = self._known_mean
-        return moved
+    @property
+    def known(self) -> tuple[Array, ...]:
+        """The decompositions of the samples and of the mean."""
+        return (*self._known, *self._known_mean)
+
+    def _know(self, *known: Array) -> None:
+        self._known, self._known_mean = known[:2], known[2:]
 
     @cached_property
     def _known_mean(self) -> Decomposition:
