@@ -112,17 +112,17 @@ def weighted_sum(weights: Array, x: Array) -> Array:
         xp.matmul(samples_last(w, 0, 1)[..., None, :], samples_last(v, 1, 1))[..., 0, :]
         for w, v in zip(_blocks(weights), _blocks(flat), strict=True)
     ]
-    total = sum_samples(xp.concat(parts) if len(parts) > 1 else parts[0])
+    one = len(parts) == 1 and parts[0].shape[0] == 1
+    total = parts[0][0, ...] if one else sum_samples(xp.concat(parts))
     return total if len(rest) == 1 else xp.reshape(total, (*total.shape[:-1], *rest))
 
 
 def sum_samples(x: Array) -> Array:
     """Sum over the first axis, many float32 numbers as in :func:`weighted_sum`."""
-    xp = namespace_of(x)
-    parts = [xp.sum(part, axis=1) for part in _blocks(x)]
-    if len(parts) == 1 and parts[0].shape[0] == 1:
-        return parts[0][0, ...]
-    return sum_samples(xp.concat(parts))
+    xp, blocks = namespace_of(x), _blocks(x)
+    if len(blocks) == 1 and blocks[0].shape[0] == 1:
+        return xp.sum(x, axis=0)
+    return sum_samples(xp.concat([xp.sum(block, axis=1) for block in blocks]))
 
 
 def _blocks(x: Array) -> list[Array]:

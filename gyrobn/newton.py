@@ -225,7 +225,7 @@ def solve(
     )
     loop = backend_of(mean).while_loop
     state = _State(*loop(lambda s: ~_State(*s).done.all(), body, state, max_iter - 1))
-    return _found(state.mean, Look(*state.look), state.numbers, state.count, state.done & sound)
+    return _found(state, sound)
 
 
 def _take_steps(
@@ -250,21 +250,20 @@ def after_steps(
     xp = namespace_of(mean)
     numbers = _unpack(_pack(manifold, mean, look, look.g, look.g), len(manifold.blocks))
     count = xp.full(look.far.shape, steps + 1, dtype=xp.int32, device=device_of(mean))
-    return _found(mean, look, numbers, count, is_small(numbers, tol))
+    result = FrechetResult(mean, look.variance, count, _length(numbers), is_small(numbers, tol))
+    return Found(result, xp.sqrt(look.far), look.seen)
 
 
-def _found(mean: Array, look: Look, numbers: Numbers, count: Array, converged: Array) -> Found:
+def _found(state: _State, sound: Array) -> Found:
     """Return the result, without a mean where no evaluation was finite."""
-    xp = namespace_of(mean)
-    square = _sum(Numbers(*numbers).residual ** 2)
-    known = namespace_of(square).isfinite(square)
+    mean, look, numbers = state.mean, Look(*state.look), Numbers(*state.numbers)
+    xp, residual, converged = namespace_of(mean), _length(numbers), state.done & sound
+    known = namespace_of(residual).isfinite(residual)
     variance = _choose(known, look.variance, lambda: xp.full_like(look.variance, xp.nan))
     mean = _choose(known, mean, lambda: xp.full_like(mean, xp.nan))
-    result = FrechetResult(
-        mean, variance, *(_like(values, mean) for values in (count, square**0.5, converged))
-    )
-    told = (converged, Numbers(*numbers).far ** 0.5) if namespace_of(square) is not xp else None
-    return Found(result, xp.sqrt(look.far), look.seen, told)
+    counts = (_like(values, mean) for values in (state.count, residual, converged))
+    told = None if backend_of(mean).hides_values(mean) else (converged, numbers.far**0.5)
+    return Found(FrechetResult(mean, variance, *counts), xp.sqrt(look.far), look.seen, told)
 
 
 # ---------------------------------------------------------------------- numbers that decide
@@ -327,6 +326,11 @@ def _unpack(packed: Array, blocks: int) -> Numbers:
 def _finite(numbers: Numbers) -> Array:
     total = _sum(numbers.residual) + _sum(numbers.variance)
     return namespace_of(total).isfinite(total)
+
+
+def _length(numbers: Numbers) -> Array:
+    """Return the length of the gradient, of all blocks together."""
+    return _sum(numbers.residual * numbers.residual) ** 0.5
 
 
 def _sum(values: Array) -> Array:

@@ -111,8 +111,8 @@ def check_weights(weights: Array, total: Array) -> None:
     xp = namespace_of(weights)
     if backend_of(weights).hides_values(weights):
         return
-    bad = bool(xp.any(xp.logical_not(weights >= 0))) or bool(xp.any(xp.logical_not(total > 0)))
-    if bad or not bool(xp.all(xp.isfinite(total))):
+    good = xp.logical_and(total > 0, xp.isfinite(total))
+    if not bool(xp.logical_and(xp.all(weights >= 0), xp.all(good))):
         raise ValueError(
             "weights must be finite and non-negative, with a positive sum for every channel"
         )

@@ -284,7 +284,7 @@ class _Root(torch.autograd.Function):
             torch.zeros_like(x) if d is None else d
             for x, d in zip(inputs, changes[2 + ctx.count :], strict=True)
         )
-        _, dg = torch.func.jvp(lambda *x: gradient(constants, *x), inputs, moves)
+        dg = torch.func.jvp(lambda *x: gradient(constants, *x), inputs, moves)[1]
         step = inverse(constants, dg, *inputs)
         at = torch.zeros_like(step), *inputs
         return torch.func.jvp(lambda s, *x: move(constants, s, *x), at, (step, *moves))[1]
