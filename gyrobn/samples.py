@@ -101,6 +101,7 @@ def only_weighted(manifold: GyroSpace, x: Array, weights: Array | None) -> Array
 
 def _weightless(x: Array, weights: Array, points: int) -> Array:
     """Tell which samples weigh nothing, in a shape that broadcasts against the batch of x."""
+    namespace_of(x, weights)  # of one library
     out = weights == 0
     return out[(..., *(None,) * (x.ndim - points - out.ndim))]
 
