@@ -280,11 +280,17 @@ def test_half_precision_in_jax(name):
 
 def test_rounding_to_the_boundary_of_the_ball():
     """A point that half precision puts on the boundary is one far out, and the layer takes it."""
-    x = torch.tensor([[0.9999, 0.0], [0.1, 0.0], [-0.2, 0.1]]).bfloat16()
-    assert float(x[0, 0]) == 1.0
-    assert bool(TorchGyroBN(PoincareBall(2)).bfloat16()(x).isfinite().all())
-    with pytest.raises(ValueError, match=r"off PoincareBall.* by 1 in 1 of 3"):
-        TorchGyroBN(PoincareBall(2)).bfloat16()(2 * x)
+    M = PoincareBall(2)
+    x = torch.tensor([[0.7719, 0.6349], [0.1, 0.0], [-0.2, 0.1]])
+    assert bool(M.contains(x).all())
+    x = x.bfloat16()
+    assert float(x[0].float().norm()) > 1.0
+    y = TorchGyroBN(M).bfloat16()(x).detach()
+    assert bool(M.contains(y.float() * 0.99).all())
+    direction = y[0].float() / y[0].float().norm()
+    assert float(direction @ torch.tensor([0.7719, 0.6349])) > 0.9
+    with pytest.raises(ValueError, match=r"off PoincareBall.* by 1\.0\d in 1 of 3"):
+        TorchGyroBN(M).bfloat16()(2 * x)
 
 
 # ---------------------------------------------------------------------- the geometry of a state
