@@ -158,7 +158,7 @@ def locate(
     if slopes:
         mean = _onto(space, constant, result.mean)
         if implicit:
-            mean = _implicit(space, view, y, w)
+            mean = space.start(y, w) if space.flat else _implicit(space, view, y, w)
         view = view.moved(space, mean, y)
         result = result._replace(mean=mean, variance=view.variance(w))
     return _seen_outside(manifold, result), view

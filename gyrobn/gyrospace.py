@@ -91,6 +91,11 @@ class GyroSpace(ABC):
         r"""Whether :math:`(s + t) \odot x = s \odot x \oplus t \odot x`."""
         return True
 
+    @property
+    def flat(self) -> bool:
+        """Whether the mean is the mean of the coordinates, and :meth:`start` finds it."""
+        return False
+
     # ------------------------------------------------------------------ the space it is computed in
 
     @property

@@ -177,7 +177,8 @@ def solve(
             for (space, own), start in zip(parts, starts, strict=True)
         ]
         return _join(manifold, found)
-    mean = samples.start(manifold) if init is None else init
+    at_once = manifold.flat and isinstance(samples, Held)  # the first guess is the mean
+    mean = samples.start(manifold) if init is None or at_once else init
     if steps is not None:
         return _take_steps(manifold, samples, tol, mean, steps)
 
@@ -223,6 +224,8 @@ def solve(
         count=_as_counts(always),
         done=is_small(numbers, tol) | ~sound,
     )
+    if at_once:
+        return _found(state._replace(done=always), sound)
     loop = backend_of(mean).while_loop
     state = _State(*loop(lambda s: ~_State(*s).done.all(), body, state, max_iter - 1))
     return _found(state, sound)

@@ -38,6 +38,11 @@ class Euclidean(GyroSpace):
         super().__post_init__()
 
     @property
+    def flat(self) -> bool:
+        """True: the mean is the arithmetic one."""
+        return True
+
+    @property
     def point_shape(self) -> tuple[int, ...]:
         """Shape of one point: ``(n,)``."""
         return (self.n,)
