@@ -255,6 +255,7 @@ KINDS += [(LIBRARIES[1], kind) for kind in ("indefinite", "of signs", "NaN")]
 @geometries
 @pytest.mark.parametrize(("few", "kind"), KINDS, ids=lambda p: getattr(p, "name", p))
 @wide
+@pytest.mark.filterwarnings("ignore::gyrobn.PrecisionWarning")
 class TestOneBadMatrixInEveryOperation:
     @staticmethod
     def spoilt(M, kind, lib, role):

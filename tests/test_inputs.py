@@ -116,7 +116,7 @@ INSIDE = {"from_inside", "to_inside", "tangent_from_inside", "tangent_to_inside"
 """Maps that may return what they are given."""
 FLAT = {"push", "pull", "inner"}
 """On a vector space, these may too."""
-WORDS = r"expected float32 or float64, got .*: convert it first, for example with xp.astype"
+WORDS = r"expected float32 or float64, got .*: convert it first, for example with x\.(astype|to)\("
 
 
 def narrowed(value: Any, dtype: Any) -> Any:

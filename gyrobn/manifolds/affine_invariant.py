@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple, Self
 
-from gyrobn.arrays import check_coordinates, check_size, samples_last, scalars_like, weighted_sum
+from gyrobn.arrays import (
+    check_coordinates,
+    check_size,
+    samples_last,
+    scalars_like,
+    sum_samples,
+    weighted_sum,
+)
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.centred import Decomposed
 from gyrobn.gyrospace import GyroSpace
@@ -224,7 +231,7 @@ class AffineInvariant(GyroSpace):
         The mean's determinant is the geometric mean of the samples'; no step changes it any more.
         """
         xp = self._namespace(x)
-        mean = weighted_sum(weights, x)
+        mean = sum_samples(weights[..., None, None] * x)
         size = xp.linalg.trace(mean)[..., None, None] / self.n  # determinants of any matrix fit
         wanted = weighted_sum(weights, xp.linalg.slogdet(x / size)[1])
         excess = wanted - xp.linalg.slogdet(mean / size)[1]
