@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import array_api_compat as compat
 import numpy as np
 
-from gyrobn.arrays import check_floating, scalars_like, weighted_sum
+from gyrobn.arrays import check_floating, length, scalars_like, weighted_sum
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.centred import Centred
 from gyrobn.checks import check_integers, check_number
@@ -172,7 +172,8 @@ class GyroSpace(ABC):
     def resolution(self, x: Array) -> Array:
         """Distance from x to its neighbours in floating point, up to a small factor."""
         xp = self._namespace(x)
-        return xp.finfo(x.dtype).eps * (1.0 + self.norm(x))
+        c = self.to_normal(x)
+        return xp.finfo(x.dtype).eps * (1.0 + safe_sqrt(xp.sum(c * c, axis=-1)))
 
     def resolutions(self, x: Array) -> Array:
         """Return :meth:`resolution` for each block, shape (..., blocks) or (..., 1)."""
@@ -198,11 +199,11 @@ class GyroSpace(ABC):
 
     def norm(self, x: Array) -> Array:
         r"""Gyronorm :math:`\|x\| = d(e, x)`."""
-        return _length(self.to_normal(x))
+        return length(self.to_normal(x))
 
     def dist(self, x: Array, y: Array) -> Array:
         r"""Geodesic distance :math:`d(x, y) = \|\ominus x \oplus y\|`."""
-        return _length(self.relative_normal(x, y))
+        return length(self.relative_normal(x, y))
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1."""
@@ -376,10 +377,6 @@ class GyroSpace(ABC):
         if compat.is_array_api_obj(value) and namespace_of(value) is xp:
             return xp.astype(value, like.dtype, copy=False)
         return xp.asarray(value, dtype=like.dtype, device=device_of(like))
-
-
-def _length(c: Array) -> Array:
-    return safe_sqrt(namespace_of(c).sum(c * c, axis=-1))
 
 
 _registered: set[type] = set()

@@ -26,8 +26,15 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
-from gyrobn.arrays import check_coordinates, check_size, samples_last, scalars_like, weighted_sum
-from gyrobn.backends import Array, device_of, dot, namespace_of
+from gyrobn.arrays import (
+    check_coordinates,
+    check_size,
+    length,
+    samples_last,
+    scalars_like,
+    weighted_sum,
+)
+from gyrobn.backends import Array, backend_of, device_of, dot, namespace_of
 from gyrobn.centred import Centred
 from gyrobn.checks import check_number
 from gyrobn.gyrospace import GyroSpace
@@ -98,9 +105,9 @@ class ConstantCurvature(GyroSpace):
 
     @abstractmethod
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Array, Any, Array]:
-        r"""Return the squared chord q between two points, without cancellation, and (a, gap).
+        r"""Return (f, a, gap): the squared chord between two points is f times the gap's square.
 
-        For K < 0, a times the gap is :math:`(1 + t_y)(p_y - p_x)`.
+        Without cancellation. For K < 0, a times the gap is :math:`(1 + t_y)(p_y - p_x)`.
         """
 
     # ------------------------------------------------------------------ gyro operations
@@ -124,7 +131,10 @@ class ConstantCurvature(GyroSpace):
         """Return time, squared chord and spatial part of the point y seen from x."""
         t_x, a_x, v_x = lifted_x = self._lift(xp, K, x)
         t_y, a_y, v_y = lifted_y = self._lift(xp, K, y)
-        q, a, gap = self._chord(K, lifted_x, lifted_y)
+        f, a, gap = self._chord(K, lifted_x, lifted_y)
+        q = f * dot(gap, gap)
+        if self.sign == 0:
+            return t_x * t_y, q, Combination(a_y, v_y).plus(-a_x, v_x)
         t = 1.0 - 0.5 * K * q
         below = self._one_plus(xp, K, t_x, a_x, v_x)
         if self.sign == -1:
@@ -134,12 +144,16 @@ class ConstantCurvature(GyroSpace):
 
     def _one_plus(self, xp: Any, K: Any, t: Array, a: Any, v: Array) -> Array:
         """Return 1 + t, from s where t is near -1 and the sum would cancel; NaN instead of 0."""
-        if self.sign == -1:
+        if self.sign is not None and self.sign < 1:
             return 1.0 + t
         behind = t < 0
         small = K * a * a * dot(v, v) / (1.0 - xp.where(behind, t, 0.0))
         below = xp.where(behind, small, 1.0 + t)
         return xp.where(below == 0, xp.nan, below)
+
+    def _square(self, xp: Any, K: Any, v: Array, a: Any = 1.0) -> Array:
+        """Return K‖av‖²: for K = 0 without the square, which may overflow."""
+        return xp.zeros_like(v[..., 0]) if self.sign == 0 else K * a * a * dot(v, v)
 
     def to_normal(self, x: Array) -> Array:
         r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity, where
@@ -148,7 +162,7 @@ class ConstantCurvature(GyroSpace):
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
         t, a, v = self._lift(xp, K, x)
-        return self._normal(xp, t, K * a * a * dot(v, v), Combination(a, v))
+        return self._normal(xp, t, self._square(xp, K, v, a), Combination(a, v))
 
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\ominus x \oplus y`."""
@@ -158,7 +172,7 @@ class ConstantCurvature(GyroSpace):
         if self.sign == -1:  # ‖s‖² = q(1 − Kq/4); on the sphere this cancels far from x
             return self._normal(xp, t, K * q * (1.0 - 0.25 * K * q), s)
         vector = s.value()
-        return self._normal(xp, t, K * dot(vector, vector), Combination(1.0, vector))
+        return self._normal(xp, t, self._square(xp, K, vector), Combination(1.0, vector))
 
     def _normal(self, xp: Any, t: Array, u: Array, s: Combination) -> Array:
         return s.times(self._angle_per_sine(xp, u, t)).value()
@@ -176,17 +190,24 @@ class ConstantCurvature(GyroSpace):
         """
         xp = check_coordinates(self, c)
         K = self._parameter("curvature", c)
-        u = K * dot(c, c)
-        a = self._saturation(xp, u)
-        u = a * a * u
-        return self._drop(xp, K, cosine(u, self.sign), Combination(a * sinc(u, self.sign), c))
+        if self.sign == 1:
+            t, stretch = self._turn(xp, 1.0, self._square(xp, K, c))
+            return self._drop(xp, K, t, Combination(stretch, c))
+        # where the square would overflow, divided by a constant before and multiplied by it after
+        rare = float(xp.finfo(c.dtype).max) ** -0.25
+        large = xp.max(xp.abs(backend_of(c).stop_gradient(c)), axis=-1)
+        large = xp.clip(rare * large, min=1.0)
+        part = c / large[..., None]
+        t, stretch = self._turn(xp, large, self._square(xp, K, part))
+        return self._drop(xp, K, t, Combination(stretch, part))
 
-    def _saturation(self, xp: Any, u: Array) -> Any:
-        """Return the factor, at most 1, that keeps the hyperbolic angle sqrt(-u) representable."""
+    def _saturation(self, xp: Any, factor: Any, u: Array) -> Any:
+        """Return what keeps the hyperbolic angle, ``factor`` times sqrt(-u), representable."""
         if self.sign is not None and self.sign >= 0:
             return 1.0
-        top = _largest_square(xp, u.dtype)
-        return xp.sqrt(top / xp.clip(-u, min=top))
+        top = _largest_angle(xp, u.dtype)
+        angle = xp.sqrt(xp.clip(-u, min=float(xp.finfo(u.dtype).smallest_normal)))
+        return top / xp.clip(abs(factor) * angle, min=top)
 
     def scale(self, t: Array | float, x: Array) -> Array:
         r"""Gyromultiplication, the angle times t: :math:`s \mapsto s\sin_K(t\theta)/\sin_K\theta`.
@@ -196,17 +217,16 @@ class ConstantCurvature(GyroSpace):
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
         time, a, v = self._lift(xp, K, x)
-        u = K * a * a * dot(v, v)
+        u = self._square(xp, K, v, a)
         per_sine = self._angle_per_sine(xp, u, time)
         time, stretch = self._turn(xp, scalars_like(t, x), per_sine * per_sine * u)
         return self._drop(xp, K, time, Combination(stretch * per_sine * a, v))
 
     def _turn(self, xp: Any, factor: Any, u: Array) -> tuple[Array, Array]:
         """Return cos and sin/angle, relative to the angle before, of ``factor`` times the angle."""
-        u = factor * factor * u
-        a = self._saturation(xp, u)
-        u = a * a * u
-        return cosine(u, self.sign), factor * a * sinc(u, self.sign)
+        factor = factor * self._saturation(xp, factor, u)
+        u = factor * u * factor  # the square of the factor alone may overflow
+        return cosine(u, self.sign), factor * sinc(u, self.sign)
 
     def standardize(
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
@@ -217,7 +237,7 @@ class ConstantCurvature(GyroSpace):
         t, _, s = self._relative(xp, K, mean, x)
         # the angle from the vector itself: a time and a sine that disagree by ε are ε sinh R apart
         vector = s.value()
-        s, u = Combination(1.0, vector, temporary=True), K * dot(vector, vector)
+        s, u = Combination(1.0, vector, temporary=True), self._square(xp, K, vector)
         per_sine = self._angle_per_sine(xp, u, t)
         angle = per_sine * per_sine * u
         t, stretch = self._turn(xp, scalars_like(factor, x), angle)
@@ -241,11 +261,13 @@ class ConstantCurvature(GyroSpace):
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
         t, a, v = self._lift(xp, K, x)
-        length = safe_sqrt(a * a * dot(v, v))
-        if self.sign == 1:  # also right at the point opposite to the identity
-            k = root(xp, K)
-            return xp.atan2(k * length, t) / k
-        return length * arc(K * length * length, t, self.sign)
+        size = a * length(v)
+        if self.sign == 0:
+            return size
+        if self.sign is None:
+            return size * arc(K * size * size, t, None)
+        k = root(xp, K)  # atan2 is also right at the point opposite to the identity
+        return (xp.asinh(k * size) if self.sign == -1 else xp.atan2(k * size, t)) / k
 
     def dist(self, x: Array, y: Array) -> Array:
         r"""Distance from the chord: :math:`\sin_K^2(\sqrt{|K|}\,d/2) = |K| q/4`.
@@ -257,13 +279,19 @@ class ConstantCurvature(GyroSpace):
         K = self._parameter("curvature", x)
         t_x, a_x, v_x = lifted_x = self._lift(xp, K, x)
         t_y, a_y, v_y = lifted_y = self._lift(xp, K, y)
-        q, _, _ = self._chord(K, lifted_x, lifted_y)
-        if self.sign == 1:
-            s = Combination(a_x, v_x).plus(a_y, v_y).value()
-            opposite = K * dot(s, s) + (t_x + t_y) ** 2
-            return 2.0 * xp.atan2(safe_sqrt(K * q), safe_sqrt(opposite)) / root(xp, K)
-        u = 0.25 * K * q
-        return safe_sqrt(q) * arc(u, safe_sqrt(1.0 - u), self.sign)
+        f, _, gap = self._chord(K, lifted_x, lifted_y)
+        chord = f**0.5 * length(gap)
+        if self.sign == 0:
+            return chord
+        if self.sign is None:
+            u = 0.25 * K * f * dot(gap, gap)
+            return chord * arc(u, safe_sqrt(1.0 - u), None)
+        k = root(xp, K)
+        if self.sign == -1:
+            return 2.0 * xp.asinh(0.5 * k * chord) / k
+        s = Combination(a_x, v_x).plus(a_y, v_y).value()
+        opposite = K * dot(s, s) + (t_x + t_y) ** 2
+        return 2.0 * xp.atan2(k * chord, safe_sqrt(opposite)) / k
 
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         r"""Gyration: a rotation of the spatial part in the plane of x and y.
@@ -333,7 +361,7 @@ class ConstantCurvature(GyroSpace):
         K = self._parameter("curvature", c)
         square = dot(c, c)
         # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
-        h = xp.clip(cotangent(K * square, self.sign), min=-1e3)
+        h = xp.clip(cotangent(self._square(xp, K, c), self.sign), min=-1e3)
         mean = weighted_sum(weights, h)
         rank_one = weights * (1.0 - h) / xp.where(square > 0, square, 1.0)
         rows = samples_last(c, 1)
@@ -356,7 +384,7 @@ class ConstantCurvature(GyroSpace):
         t, a, v = self._lift(xp, K, x)
         t = weighted_sum(weights, t)
         s = weighted_sum(weights * a, v)
-        square = t * t + K * dot(s, s)
+        square = t * t + self._square(xp, K, s)
         good = square > 0
         size = xp.sqrt(xp.where(good, square, 1.0))
         t, s = xp.where(good, t / size, 1.0), xp.where(good[..., None], s / size[..., None], 0.0)
@@ -399,7 +427,7 @@ class _CentredVectors(Centred):
         space, c = self.space, self.normal
         xp = namespace_of(c)
         K = space._parameter("curvature", c)
-        t, stretch = space._turn(xp, scalars_like(factor, c), K * dot(c, c))
+        t, stretch = space._turn(xp, scalars_like(factor, c), space._square(xp, K, c))
         point: Array = space._biased(xp, K, t, Combination(stretch, c), bias)
         return point
 
@@ -409,6 +437,6 @@ def root(xp: Any, K: Any) -> Any:
     return abs(K) ** 0.5 if isinstance(K, float) else xp.sqrt(xp.abs(K))
 
 
-def _largest_square(xp: Any, dtype: Any) -> float:
-    """Return the square of the largest angle whose cosh has a square in ``dtype``."""
-    return float((0.495 * math.log(float(xp.finfo(dtype).max))) ** 2)
+def _largest_angle(xp: Any, dtype: Any) -> float:
+    """Return the largest angle whose cosh has a square in ``dtype``."""
+    return 0.495 * math.log(float(xp.finfo(dtype).max))

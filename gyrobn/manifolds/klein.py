@@ -63,7 +63,7 @@ class Klein(Ball):
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Array, Any, Array]:
         (t_x, _, v_x), (t_y, _, v_y) = x, y
         gap = Combination(t_y / (1.0 + t_y), v_y).plus(-t_x / (1.0 + t_x), v_x).value()
-        return (1.0 + t_x) * (1.0 + t_y) * dot(gap, gap), 1.0 + t_y, gap
+        return (1.0 + t_x) * (1.0 + t_y), 1.0 + t_y, gap
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x, in the radial direction."""

@@ -4,13 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from gyrobn.arrays import check_coordinates, check_size
+from gyrobn.arrays import check_coordinates, check_size, length
 from gyrobn.backends import Array, namespace_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.linalg import from_triangle, to_triangle
 from gyrobn.manifolds.radius import Hyperboloid
-from gyrobn.scalar import safe_sqrt
 
 __all__ = ["PolyHyperboloid"]
 
@@ -140,12 +139,12 @@ class PolyHyperboloid(GyroSpace):
     def norm(self, x: Array) -> Array:
         r"""Gyronorm :math:`\sqrt{\sum_k \|x_k\|^2}`."""
         self._namespace(x)
-        return _joined(self.row.norm(x))
+        return length(self.row.norm(x))
 
     def dist(self, x: Array, y: Array) -> Array:
         r"""Distance :math:`\sqrt{\sum_k d^2(x_k, y_k)}`."""
         self._namespace(x, y)
-        return _joined(self.row.dist(x, y))
+        return length(self.row.dist(x, y))
 
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         """Gyration of every row."""
@@ -215,7 +214,3 @@ class PolyHyperboloid(GyroSpace):
     def _weights(self, weights: Array) -> Array:
         xp = namespace_of(weights)
         return xp.broadcast_to(weights[..., None], (*weights.shape, self.m))
-
-
-def _joined(lengths: Array) -> Array:
-    return safe_sqrt(namespace_of(lengths).sum(lengths * lengths, axis=-1))

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from gyrobn.arrays import check_coordinates, scalars_like
+from gyrobn.arrays import check_coordinates, length, scalars_like
 from gyrobn.backends import Array, namespace_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian, joined_hessian
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.radius import Sphere
 from gyrobn.manifolds.stereographic import PoincareBall
-from gyrobn.scalar import safe_sqrt
 
 __all__ = ["Product"]
 
@@ -160,10 +159,7 @@ class Product(GyroSpace):
         return [getattr(f, name)(*p) for f, *p in self.parts(*points)]
 
     def _root_sum(self, lengths: list[Array]) -> Array:
-        total = lengths[0] * lengths[0]
-        for length in lengths[1:]:
-            total = total + length * length
-        return safe_sqrt(total)
+        return length(namespace_of(*lengths).stack(lengths, axis=-1))
 
     # ------------------------------------------------------------------ gyro operations
 

@@ -130,7 +130,7 @@ class Hyperboloid(Radius):
         (t_x, _, s_x), (t_y, _, s_y) = x, y
         ratio = (1.0 + t_y) / (1.0 + t_x)
         gap = Combination(-ratio, s_x).plus(1.0, s_y).value()
-        return dot(gap, gap) / ratio, 1.0, gap
+        return 1.0 / ratio, 1.0, gap
 
     def project(self, x: Array) -> Array:
         """Recompute the time from the spatial part."""
@@ -188,8 +188,10 @@ class Sphere(Radius):
 
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Array, Any, Array]:
         (t_x, _, s_x), (t_y, _, s_y) = x, y
+        xp = namespace_of(s_x, s_y)
         gap = s_y - s_x
-        return dot(gap, gap) + (t_x - t_y) ** 2 / K, 1.0, gap
+        time = xp.broadcast_to((t_y - t_x) / root(xp, K), gap.shape[:-1])
+        return 1.0, 1.0, xp.concat([time[..., None], gap], axis=-1)
 
     def project(self, x: Array) -> Array:
         """Divide by the length; the zero vector goes to e."""

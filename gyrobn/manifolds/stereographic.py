@@ -49,6 +49,9 @@ class Stereographic(Ball):
         return cls(2, -0.3), cls(3, -1.0), cls(3, 0.0), cls(3, 0.3)
 
     def _lift(self, xp: Any, K: Any, x: Array) -> Lifted:
+        if self.sign == 0:  # without a square, which could overflow
+            t = xp.ones_like(x[..., 0])
+            return t, 2.0 * t, x
         square = K * dot(x, x)
         # on and beyond the boundary the model ends; there it continues as if a last digit inside
         w = xp.clip(1.0 + square, min=xp.finfo(x.dtype).eps)
@@ -72,7 +75,7 @@ class Stereographic(Ball):
 
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Array, Any, Array]:
         gap = y[2] - x[2]
-        return x[1] * y[1] * dot(gap, gap), y[1], gap
+        return x[1] * y[1], y[1], gap
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport from the identity: :math:`v = c/\lambda_x`, since the model is conformal."""
