@@ -115,6 +115,9 @@ def turn(factor: Any, u: Array, sign: int | None) -> tuple[Array, Array]:
     :func:`largest_angle`.
     """
     xp = namespace_of(u)
+    if sign == 0:
+        one = xp.ones_like(u)
+        return one, times(factor, one)
     top = largest_angle(u)
     if not isinstance(factor, float):
         shape = xp.broadcast_arrays(factor, u)[0].shape

@@ -254,15 +254,13 @@ class ConstantCurvature(GyroSpace):
 
     def _size(self, xp: Any, K: Any, v: Array) -> Array:
         """Return sqrt(|K|)‖v‖, next to nothing in place of 0: quotients then are their limit."""
-        tiny = float(xp.finfo(v.dtype).smallest_normal)
-        return times(root(xp, K), backend_of(v).norm(v)) + tiny
+        return times(root(xp, K), backend_of(v).norm(v)) + _tiny(xp, v)
 
     def _angle(self, xp: Any, K: Any, level: Any, a: Any, v: Array) -> tuple[Array, Array]:
         """Return the angle of the point (level, a, v), and sqrt(|K|)‖v‖."""
         size = self._size(xp, K, v)
         if self.sign == 1:
-            tiny = float(xp.finfo(v.dtype).smallest_normal)
-            known = xp.maximum(size - tiny, level) > 0  # opposite to the identity: no direction
+            known = xp.maximum(size - _tiny(xp, v), level) > 0  # opposite to e is no direction
             return xp.atan2(times(a, size), xp.where(known, level, xp.nan)), size
         if level is None:
             return asinh(times(a, size)), size
@@ -537,3 +535,8 @@ class _CentredVectors(Centred):
 def root(xp: Any, K: Any) -> Any:
     """Return the square root of |K|, for a curvature known not to be zero."""
     return abs(K) ** 0.5 if isinstance(K, float) else xp.sqrt(xp.abs(K))
+
+
+def _tiny(xp: Any, like: Array) -> float:
+    """Return a length whose square is next to nothing."""
+    return float(xp.finfo(like.dtype).smallest_normal) ** 0.5
