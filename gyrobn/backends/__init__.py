@@ -8,8 +8,10 @@
 ``opaque``           a function without derivative, as one operation of a compiled graph
 ``device``           where to create arrays that meet ``x``; None if the library sees to that
 ``vecdot``           inner product along the last axis, without a temporary where possible
+``norm``             length along the last axis; its derivative is not asked for
 ``add_product``      total + scalar * vector, a scalar a sample, in place where that is allowed
 ``with_derivative``  a function with the derivative it is given; a second one is refused
+``smooth``           an elementwise function with its partial derivatives, to any order
 ``to_numpy``         a NumPy copy or view, on the host
 ``from_numpy``       an array in the library, dtype and device of ``like``
 ===================  =======================================================================

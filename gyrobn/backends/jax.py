@@ -1,13 +1,13 @@
 """JAX."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from gyrobn.backends import Array
-from gyrobn.backends.numpy import SECOND_ORDER, Rule
+from gyrobn.backends.numpy import SECOND_ORDER, Partials, Rule
 from gyrobn.backends.numpy import opaque as opaque
 from gyrobn.backends.numpy import while_loop as eager_while_loop
 
@@ -56,6 +56,11 @@ def device(x: Array) -> Any:
 def vecdot(x: Array, y: Array) -> Array:
     """Return the inner product along the last axis."""
     return jax.numpy.sum(x * y, axis=-1)
+
+
+def norm(x: Array) -> Array:
+    """Return the length along the last axis."""
+    return jax.numpy.sqrt(vecdot(x, x))
 
 
 def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Array:
@@ -133,6 +138,29 @@ def implicit(rules: Any, constants: State, *inputs: Array) -> Array:
 
     root.defjvp(derivative, symbolic_zeros=True)
     return root(*constants, *inputs)
+
+
+def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:
+    """Return the outputs of an elementwise function, with its derivatives where it is traced."""
+    if not differentiable(*inputs):
+        return function(*inputs)
+
+    @jax.custom_jvp
+    def ruled(*inputs: Array) -> State:
+        return function(*inputs)
+
+    @ruled.defjvp
+    def derivative(inputs: State, changes: State) -> tuple[State, State]:
+        outputs = ruled(*inputs)
+        rows = partials(inputs, outputs)
+        return outputs, tuple(_along(row, changes) for row in rows)
+
+    return ruled(*inputs)
+
+
+def _along(row: Sequence[Callable[[], Array]], changes: State) -> Array:
+    first, *rest = (partial() * change for partial, change in zip(row, changes, strict=True))
+    return sum(rest, start=first)
 
 
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":

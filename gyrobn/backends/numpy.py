@@ -1,6 +1,6 @@
 """NumPy, and any other eager library that follows the standard and has no shim of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat as compat
@@ -10,6 +10,7 @@ from gyrobn.backends import Array, namespace_of
 
 State = tuple[Array, ...]
 Rule = Callable[..., tuple[Array, ...]]
+Partials = Callable[[State, State], Sequence[Sequence[Callable[[], Array]]]]
 SECOND_ORDER = (
     "the second derivative of a matrix function is not available: take it by differences of the "
     "first, or stop the gradient of one of the two"
@@ -55,6 +56,12 @@ def device(x: Array) -> Any:
 def vecdot(x: Array, y: Array) -> Array:
     """Return the inner product along the last axis."""
     return namespace_of(x, y).vecdot(x, y)
+
+
+def norm(x: Array) -> Array:
+    """Return the length along the last axis."""
+    xp = namespace_of(x)
+    return xp.sqrt(xp.vecdot(x, x))
 
 
 def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Array:
@@ -109,6 +116,17 @@ def implicit(rules: Any, constants: State, *inputs: Array) -> Array:
     step in coordinates; and the shape of such a step.
     """
     return constants[0]
+
+
+def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:
+    """Return the outputs of an elementwise ``function``: there are no derivatives here.
+
+    ``partials(inputs, outputs)`` returns, for each output, a function for each input: it computes
+    the derivative of the one by the other with operations that can be differentiated again. All
+    inputs have one shape. What is no number is NaN or infinite, without a warning.
+    """
+    with np.errstate(all="ignore"):
+        return function(*inputs)
 
 
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":

@@ -1,6 +1,6 @@
 """PyTorch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch.autograd.forward_ad as forward_ad
 from torch._subclasses.fake_tensor import is_fake
 
 from gyrobn.backends import Array
-from gyrobn.backends.numpy import SECOND_ORDER, Rule
+from gyrobn.backends.numpy import SECOND_ORDER, Partials, Rule
 from gyrobn.backends.numpy import while_loop as eager_while_loop
 
 State = tuple[Array, ...]
@@ -133,6 +133,11 @@ def vecdot(x: Array, y: Array) -> Array:
     if max(x.numel(), y.numel()) * y.element_size() < 2**25:  # symbolic sizes have no nbytes
         return (x * y).sum(-1)
     return torch.matmul(x[..., None, :], y[..., None])[..., 0, 0]
+
+
+def norm(x: Array) -> Array:
+    """Return the length along the last axis."""
+    return torch.linalg.vector_norm(x, dim=-1)
 
 
 def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Array:
@@ -303,6 +308,70 @@ def _slopes(
         value = function(*own)
         found = iter(torch.autograd.grad(value, mine, slope, create_graph=again, allow_unused=True))
     return [next(found) if want else None for want in wanted]
+
+
+def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:
+    """Return the outputs of an elementwise function, with its derivatives where they are asked."""
+    if not differentiable(*inputs):
+        return function(*inputs)
+    if not _no_transform():
+        modes = [level.key() for level in torch._C._functorch.get_interpreter_stack()]
+        if modes.count(torch._C._functorch.TransformType.Jvp) > 1:
+            raise RuntimeError(FORWARD_TWICE)  # torch would return zero
+    return _Smooth.apply(function, partials, *inputs)  # type: ignore[no-any-return, no-untyped-call]
+
+
+FORWARD_TWICE = (
+    "torch has no forward mode of a forward mode through functions with rules of their own: take "
+    "torch.func.hessian, or jacrev for one of the two"
+)
+
+
+class _Smooth(torch.autograd.Function):
+    """An elementwise function: its derivatives are computed from what came in and went out."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(function: Any, partials: Partials, *inputs: Array) -> State:
+        outputs: State = function(*inputs)
+        return outputs
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: State) -> None:
+        _, ctx.partials, *given = inputs
+        ctx.given = len(given)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*given, *output)
+        ctx.save_for_forward(*given, *output)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Array) -> tuple[Any, ...]:
+        saved = ctx.saved_tensors  # once: torch.utils.checkpoint gives them no second time
+        rows = ctx.partials(saved[: ctx.given], saved[ctx.given :])
+        found = [
+            _sum(s * row[j]() for s, row in zip(slopes, rows, strict=True) if s is not None)
+            if needed
+            else None
+            for j, needed in enumerate(ctx.needs_input_grad[2:])
+        ]
+        return None, None, *found
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, __: None, *changes: Array) -> State:
+        saved = ctx.saved_tensors
+        rows = ctx.partials(saved[: ctx.given], saved[ctx.given :])
+        return tuple(
+            _sum(p() * c for p, c in zip(row, changes, strict=True) if c is not None)
+            for row in rows
+        )
+
+
+def _sum(terms: Iterable[Array]) -> Any:
+    total = None
+    for term in terms:
+        total = term if total is None else total + term
+    return total
 
 
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":

@@ -1,12 +1,12 @@
 r"""Models whose points are vectors: inside a ball where K < 0, all of them where K >= 0."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from gyrobn.arrays import unit, zeros
+from gyrobn.arrays import check_coordinates, unit, zeros
 from gyrobn.backends import Array, dot
 from gyrobn.manifolds.constant_curvature import ConstantCurvature
-from gyrobn.scalar import safe_sqrt
+from gyrobn.scalar import safe_sqrt, times
 
 __all__ = ["Ball"]
 
@@ -17,6 +17,8 @@ class Ball(ConstantCurvature):
 
     n: int
     curvature: Any = -1.0
+    _share: ClassVar[float] = 1.0
+    """The part of the angle whose hyperbolic tangent is the length of a point, where K < 0."""
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -36,6 +38,18 @@ class Ball(ConstantCurvature):
         """Negative -x."""
         self._namespace(x)
         return -x
+
+    def from_normal(self, c: Array) -> Array:
+        """Exponential map at the identity; where K < 0, points are held inside the boundary."""
+        xp = check_coordinates(self, c)
+        K = self._parameter("curvature", c)
+        if self.sign != -1 or not self._constant(K, c):
+            return super().from_normal(c)
+        large, part = self._reduced(xp, c)
+        size = self._size(xp, K, part)
+        most = 1.0 - 8.0 * float(xp.finfo(c.dtype).eps)
+        ratio = xp.clip(xp.tanh(times(self._share, large) * size), max=most) / size
+        return ratio[..., None] * part
 
     def project(self, x: Array) -> Array:
         r"""Pull points that are not inside back to :math:`\sqrt{-K}\|x\| = 1-\sqrt\epsilon`."""

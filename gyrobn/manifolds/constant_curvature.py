@@ -23,6 +23,7 @@ chord :math:`q` between the two points, :math:`t = 1 - Kq/2`, it does not: in ba
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -40,7 +41,7 @@ from gyrobn.checks import check_number
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.manifolds.combination import Combination
-from gyrobn.scalar import arc, cosine, cotangent, safe_sqrt, sinc
+from gyrobn.scalar import arc, asinh, cotangent, largest_angle, safe_sqrt, times, turn
 
 __all__ = ["ConstantCurvature", "root"]
 
@@ -104,11 +105,8 @@ class ConstantCurvature(GyroSpace):
         """Return the point with time t and spatial part s."""
 
     @abstractmethod
-    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Array, Any, Array]:
-        r"""Return (f, a, gap): the squared chord between two points is f times the gap's square.
-
-        Without cancellation. For K < 0, a times the gap is :math:`(1 + t_y)(p_y - p_x)`.
-        """
+    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
+        """Return (f, gap): the squared chord between two points, f‖gap‖², without cancellation."""
 
     # ------------------------------------------------------------------ gyro operations
 
@@ -124,36 +122,71 @@ class ConstantCurvature(GyroSpace):
         r"""Return :math:`\ominus x \oplus y`, accurate also where x and y are far out and close."""
         xp = self._namespace(x, y)
         K = self._parameter("curvature", x)
-        t, _, s = self._relative(xp, K, x, y)
-        return self._drop(xp, K, t, s)
+        level, a, v = self._relative(xp, K, x, y)
+        t = 1.0 + times(a, level) if self.sign == -1 else level
+        return self._drop(xp, K, t, Combination(a, v, temporary=True))
 
-    def _relative(self, xp: Any, K: Any, x: Array, y: Array) -> tuple[Array, Array, Combination]:
-        """Return time, squared chord and spatial part of the point y seen from x."""
+    def known(self, x: Array) -> tuple[Array, ...]:
+        """Return what :meth:`centred` needs of the samples alone, to be computed once."""
+        xp = self._namespace(x)
+        return self._known(xp, self._parameter("curvature", x), x) if self.sign == -1 else ()
+
+    def _relative(
+        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...] = ()
+    ) -> tuple[Array, Any, Array]:
+        """Return (level, a, v): the point y seen from x has the spatial part a v.
+
+        The level is its time; where K < 0, it is (t - 1)/a, which loses no digit. The vector is
+        new, and may be overwritten.
+        """
+        if self.sign == -1:
+            return self._seen(xp, K, x, y, known or self._known(xp, K, y))
         t_x, a_x, v_x = lifted_x = self._lift(xp, K, x)
         t_y, a_y, v_y = lifted_y = self._lift(xp, K, y)
-        f, a, gap = self._chord(K, lifted_x, lifted_y)
-        q = f * dot(gap, gap)
         if self.sign == 0:
-            return t_x * t_y, q, Combination(a_y, v_y).plus(-a_x, v_x)
-        t = 1.0 - 0.5 * K * q
-        below = self._one_plus(xp, K, t_x, a_x, v_x)
-        if self.sign == -1:
-            return t, q, Combination(a, gap, temporary=True).plus(0.5 * K * q * a_x / below, v_x)
-        move = t_y + K * a_x * a_y * dot(v_y, v_x) / below  # (t_y + t)/(1 + t_x), right near -e too
-        return t, q, Combination(a_y, v_y).plus(-move * a_x, v_x)
+            return t_x * t_y, 1.0, Combination(a_y, v_y).plus(-a_x, v_x).value()
+        inner = times(K, a_x, a_y, dot(v_y, v_x))
+        if self.sign == 1:
+            t = t_x * t_y + inner
+        else:
+            f, gap = self._chord(K, lifted_x, lifted_y)
+            t = 1.0 - 0.5 * K * f * dot(gap, gap)
+        # (t_y + t)/(1 + t_x), right near -e too
+        move = times(-1.0, a_x, t_y + inner / self._one_plus(xp, K, t_x, a_x, v_x))
+        return t, 1.0, Combination(a_y, v_y).plus(move, v_x).value()
+
+    def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
+        """Return what :meth:`_seen` needs of y alone."""
+        raise NotImplementedError
+
+    def _seen(
+        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]
+    ) -> tuple[Array, Any, Array]:
+        r"""Return (level, a, v) of :meth:`_relative` on a model with K < 0.
+
+        With :math:`p = s/(1+t)`, :math:`\delta = p_y - p_x` and :math:`q` the squared chord,
+
+        .. math:: s = (1 + t_y)\,\delta + \frac{K q}{2}\,\frac{s_x}{1 + t_x}, \qquad
+                  t - 1 = -\tfrac K2 q, \qquad q = (1 + t_x)(1 + t_y)\|\delta\|^2 .
+        """
+        raise NotImplementedError
 
     def _one_plus(self, xp: Any, K: Any, t: Array, a: Any, v: Array) -> Array:
         """Return 1 + t, from s where t is near -1 and the sum would cancel; NaN instead of 0."""
         if self.sign is not None and self.sign < 1:
             return 1.0 + t
-        behind = t < 0
-        small = K * a * a * dot(v, v) / (1.0 - xp.where(behind, t, 0.0))
-        below = xp.where(behind, small, 1.0 + t)
+        square = times(K, a, a, dot(v, v))
+        if self.sign == 1:  # 2 + 2t = (1 + t)² + K‖s‖²
+            above = 1.0 + t
+            below = 0.5 * (above * above + square)
+        else:
+            behind = t < 0
+            below = xp.where(behind, square / (1.0 - xp.where(behind, t, 0.0)), 1.0 + t)
         return xp.where(below == 0, xp.nan, below)
 
     def _square(self, xp: Any, K: Any, v: Array, a: Any = 1.0) -> Array:
         """Return K‖av‖²: for K = 0 without the square, which may overflow."""
-        return xp.zeros_like(v[..., 0]) if self.sign == 0 else K * a * a * dot(v, v)
+        return xp.zeros_like(v[..., 0]) if self.sign == 0 else times(K, a, a, dot(v, v))
 
     def to_normal(self, x: Array) -> Array:
         r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity, where
@@ -162,25 +195,87 @@ class ConstantCurvature(GyroSpace):
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
         t, a, v = self._lift(xp, K, x)
-        return self._normal(xp, t, self._square(xp, K, v, a), Combination(a, v))
+        level = None if self.sign == -1 else t
+        return Combination(self._stretch(xp, K, level, a, v), v).value()
 
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\ominus x \oplus y`."""
         xp = self._namespace(x, y)
+        return self._relative_normal(xp, x, y, ())
+
+    def _relative_normal(self, xp: Any, x: Array, y: Array, known: tuple[Array, ...]) -> Array:
         K = self._parameter("curvature", x)
-        t, q, s = self._relative(xp, K, x, y)
-        if self.sign == -1:  # ‖s‖² = q(1 − Kq/4); on the sphere this cancels far from x
-            return self._normal(xp, t, K * q * (1.0 - 0.25 * K * q), s)
-        vector = s.value()
-        return self._normal(xp, t, self._square(xp, K, vector), Combination(1.0, vector))
+        level, a, v = self._relative(xp, K, x, y, known)
+        return Combination(self._stretch(xp, K, level, a, v), v, temporary=True).value()
 
-    def _normal(self, xp: Any, t: Array, u: Array, s: Combination) -> Array:
-        return s.times(self._angle_per_sine(xp, u, t)).value()
+    # ------------------------------------------------------------------ angles
+    #
+    # Where nothing is differentiated, an angle comes from the length of the vector; else from its
+    # square, in which everything is analytic.
 
-    def _angle_per_sine(self, xp: Any, u: Array, t: Array) -> Array:
+    def _stretch(self, xp: Any, K: Any, level: Any, a: Any, v: Array) -> Array:
+        """Return the factor from v to the normal coordinates of the point (level, a, v)."""
+        if self._constant(K, level, a, v):
+            angle, size = self._angle(xp, K, level, a, v)
+            return angle / size
+        return times(a, self._angle_per_sine(xp, self._square(xp, K, v, a), level))
+
+    def _multiple(
+        self, xp: Any, K: Any, factor: Any, level: Any, a: Any, v: Array
+    ) -> tuple[Array, Array]:
+        """Return the time of a multiple of the point (level, a, v), and the factor of v in it."""
+        if self._constant(K, factor, level, a, v):
+            angle, size = self._angle(xp, K, level, a, v)
+            angle = factor * angle
+            if self.sign == 1:
+                return xp.cos(angle), xp.sin(angle) / size
+            angle = self._held(xp, angle)
+            return xp.cosh(angle), xp.sinh(angle) / size
+        u = self._square(xp, K, v, a)
+        per_sine = self._angle_per_sine(xp, u, level)
+        t, stretch = turn(factor, per_sine * per_sine * u, self.sign)
+        return t, times(a, stretch * per_sine)
+
+    def _turn(self, xp: Any, K: Any, factor: Any, c: Array) -> tuple[Array, Array]:
+        """Return time and factor of c of the point with normal coordinates ``factor`` times c."""
+        if self._constant(K, factor, c):
+            size = self._size(xp, K, c)
+            angle = times(factor, size)
+            if self.sign == 1:
+                return xp.cos(angle), xp.sin(angle) / size
+            angle = self._held(xp, angle)
+            return xp.cosh(angle), xp.sinh(angle) / size
+        return turn(factor, self._square(xp, K, c), self.sign)
+
+    def _constant(self, *values: Any) -> bool:
+        """Tell whether the sign is known and nothing is differentiated."""
+        arrays = [v for v in values if v is not None and not isinstance(v, float)]
+        return bool(self.sign) and not backend_of(arrays[-1]).differentiable(*arrays)
+
+    def _size(self, xp: Any, K: Any, v: Array) -> Array:
+        """Return sqrt(|K|)‖v‖, next to nothing in place of 0: quotients then are their limit."""
+        return times(root(xp, K), backend_of(v).norm(v)) + _tiny(xp, v)
+
+    def _angle(self, xp: Any, K: Any, level: Any, a: Any, v: Array) -> tuple[Array, Array]:
+        """Return the angle of the point (level, a, v), and sqrt(|K|)‖v‖."""
+        size = self._size(xp, K, v)
+        if self.sign == 1:
+            known = xp.maximum(size - _tiny(xp, v), level) > 0  # opposite to e is no direction
+            return xp.atan2(times(a, size), xp.where(known, level, xp.nan)), size
+        if level is None:
+            return asinh(times(a, size)), size
+        return xp.log1p(times(a, size + level)), size  # e^angle = t + sinh
+
+    def _held(self, xp: Any, angle: Array) -> Array:
+        top = largest_angle(angle)
+        return xp.clip(angle, min=-top, max=top)
+
+    def _angle_per_sine(self, xp: Any, u: Array, t: Any) -> Array:
         """Return angle/sine; NaN opposite to the identity, where there is no direction."""
+        if self.sign == -1:
+            return arc(u, u, -1)
         ratio = arc(u, t, self.sign)
-        return ratio if self.sign == -1 else xp.where(xp.isfinite(ratio), ratio, xp.nan)
+        return xp.where(xp.isfinite(ratio), ratio, xp.nan)
 
     def from_normal(self, c: Array) -> Array:
         r"""Point :math:`(\cos_K\theta,\; c \sin_K\theta/\theta)`, :math:`\theta = \sqrt{|K|}\|c\|`.
@@ -190,24 +285,16 @@ class ConstantCurvature(GyroSpace):
         """
         xp = check_coordinates(self, c)
         K = self._parameter("curvature", c)
-        if self.sign == 1:
-            t, stretch = self._turn(xp, 1.0, self._square(xp, K, c))
-            return self._drop(xp, K, t, Combination(stretch, c))
-        # where the square would overflow, divided by a constant before and multiplied by it after
-        rare = float(xp.finfo(c.dtype).max) ** -0.25
-        large = xp.max(xp.abs(backend_of(c).stop_gradient(c)), axis=-1)
-        large = xp.clip(rare * large, min=1.0)
-        part = c / large[..., None]
-        t, stretch = self._turn(xp, large, self._square(xp, K, part))
+        large, part = (1.0, c) if self.sign == 1 else self._reduced(xp, c)
+        t, stretch = self._turn(xp, K, large, part)
         return self._drop(xp, K, t, Combination(stretch, part))
 
-    def _saturation(self, xp: Any, factor: Any, u: Array) -> Any:
-        """Return what keeps the hyperbolic angle, ``factor`` times sqrt(-u), representable."""
-        if self.sign is not None and self.sign >= 0:
-            return 1.0
-        top = _largest_angle(xp, u.dtype)
-        angle = xp.sqrt(xp.clip(-u, min=float(xp.finfo(u.dtype).smallest_normal)))
-        return top / xp.clip(abs(factor) * angle, min=top)
+    def _reduced(self, xp: Any, c: Array) -> tuple[Array, Array]:
+        """Return c divided by a constant where its square would overflow, and the constant."""
+        rare = float(xp.finfo(c.dtype).max) ** -0.25
+        large = xp.linalg.vector_norm(backend_of(c).stop_gradient(c), axis=-1, ord=xp.inf)
+        large = xp.clip(rare * large, min=1.0)
+        return large, c / large[..., None]
 
     def scale(self, t: Array | float, x: Array) -> Array:
         r"""Gyromultiplication, the angle times t: :math:`s \mapsto s\sin_K(t\theta)/\sin_K\theta`.
@@ -217,16 +304,9 @@ class ConstantCurvature(GyroSpace):
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
         time, a, v = self._lift(xp, K, x)
-        u = self._square(xp, K, v, a)
-        per_sine = self._angle_per_sine(xp, u, time)
-        time, stretch = self._turn(xp, scalars_like(t, x), per_sine * per_sine * u)
-        return self._drop(xp, K, time, Combination(stretch * per_sine * a, v))
-
-    def _turn(self, xp: Any, factor: Any, u: Array) -> tuple[Array, Array]:
-        """Return cos and sin/angle, relative to the angle before, of ``factor`` times the angle."""
-        factor = factor * self._saturation(xp, factor, u)
-        u = factor * u * factor  # the square of the factor alone may overflow
-        return cosine(u, self.sign), factor * sinc(u, self.sign)
+        level = None if self.sign == -1 else time
+        time, stretch = self._multiple(xp, K, scalars_like(t, x), level, a, v)
+        return self._drop(xp, K, time, Combination(stretch, v))
 
     def standardize(
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
@@ -234,27 +314,27 @@ class ConstantCurvature(GyroSpace):
         r"""Centre, scale and bias, in one combination :math:`a_i x_i + b_i \mu + c_i \beta`."""
         xp = self._namespace(x, mean, *(() if bias is None else (bias,)))
         K = self._parameter("curvature", x)
-        t, _, s = self._relative(xp, K, mean, x)
-        # the angle from the vector itself: a time and a sine that disagree by ε are ε sinh R apart
-        vector = s.value()
-        s, u = Combination(1.0, vector, temporary=True), self._square(xp, K, vector)
-        per_sine = self._angle_per_sine(xp, u, t)
-        angle = per_sine * per_sine * u
-        t, stretch = self._turn(xp, scalars_like(factor, x), angle)
-        return self._biased(xp, K, t, s.times(stretch * per_sine), bias)
+        level, a, v = self._relative(xp, K, mean, x)
+        t, stretch = self._multiple(xp, K, scalars_like(factor, x), level, a, v)
+        return self._biased(xp, K, t, Combination(stretch, v, temporary=True), bias)
 
     def _biased(self, xp: Any, K: Any, t: Array, s: Combination, bias: Array | None) -> Array:
         """Return the point with time t and spatial part s, carried to the bias."""
         if bias is not None:
             t_b, a_b, v_b = self._lift(xp, K, bias)
-            inner = K * a_b * s.dot(v_b)
-            move = t - inner / self._one_plus(xp, K, t_b, a_b, v_b)
-            t, s = t_b * t - inner, s.plus(move * a_b, v_b)
+            inner = times(-K, a_b, s.dot(v_b))
+            move = t + inner / self._one_plus(xp, K, t_b, a_b, v_b)
+            t, s = t_b * t + inner, s.plus(times(a_b, move), v_b)
         return self._drop(xp, K, t, s)
 
-    def centred(self, mean: Array, x: Array, seen: tuple[Array, ...] = ()) -> Centred:
-        """Return the samples seen from the mean, to be scaled by their normal coordinates."""
-        return _CentredVectors(self, mean, x, seen)
+    def centred(
+        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
+    ) -> Centred:
+        """Return the samples seen from the mean, to be scaled by their normal coordinates.
+
+        ``known`` is what :meth:`known` returns for these samples.
+        """
+        return _CentredVectors(self, mean, x, seen, known)
 
     def norm(self, x: Array) -> Array:
         r"""Distance from the identity."""
@@ -279,7 +359,7 @@ class ConstantCurvature(GyroSpace):
         K = self._parameter("curvature", x)
         t_x, a_x, v_x = lifted_x = self._lift(xp, K, x)
         t_y, a_y, v_y = lifted_y = self._lift(xp, K, y)
-        f, _, gap = self._chord(K, lifted_x, lifted_y)
+        f, gap = self._chord(K, lifted_x, lifted_y)
         chord = f**0.5 * length(gap)
         if self.sign == 0:
             return chord
@@ -360,10 +440,12 @@ class ConstantCurvature(GyroSpace):
         xp = namespace_of(c)
         K = self._parameter("curvature", c)
         square = dot(c, c)
-        # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
-        h = xp.clip(cotangent(self._square(xp, K, c), self.sign), min=-1e3)
+        h = cotangent(self._square(xp, K, c), self.sign)
+        if self.sign != -1:
+            # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
+            h = xp.clip(h, min=-1e3)
         mean = weighted_sum(weights, h)
-        rank_one = weights * (1.0 - h) / xp.where(square > 0, square, 1.0)
+        rank_one = weights * (1.0 - h) / (square + float(xp.finfo(c.dtype).smallest_normal))
         rows = samples_last(c, 1)
         columns = xp.matrix_transpose(rows * samples_last(rank_one)[..., None])
 
@@ -422,12 +504,30 @@ class ConstantCurvature(GyroSpace):
 class _CentredVectors(Centred):
     """Points as they are seen from the mean, in normal coordinates."""
 
+    def __init__(
+        self,
+        space: Any,
+        mean: Array,
+        x: Array,
+        seen: tuple[Array, ...] = (),
+        known: tuple[Array, ...] = (),
+    ) -> None:
+        self.known = known
+        super().__init__(space, mean, x, seen)
+
+    @cached_property
+    def normal(self) -> Array:
+        """Their normal coordinates, shape (N, *channels, n)."""
+        xp = self.space._namespace(self.mean, self.x)
+        normal: Array = self.space._relative_normal(xp, self.mean, self.x, self.known)
+        return normal
+
     def standardize(self, factor: Array, bias: Array | None) -> Array:
         r"""Scale and bias, in one combination :math:`a_i c_i + b_i \beta`."""
         space, c = self.space, self.normal
         xp = namespace_of(c)
         K = space._parameter("curvature", c)
-        t, stretch = space._turn(xp, scalars_like(factor, c), space._square(xp, K, c))
+        t, stretch = space._turn(xp, K, scalars_like(factor, c), c)
         point: Array = space._biased(xp, K, t, Combination(stretch, c), bias)
         return point
 
@@ -437,6 +537,6 @@ def root(xp: Any, K: Any) -> Any:
     return abs(K) ** 0.5 if isinstance(K, float) else xp.sqrt(xp.abs(K))
 
 
-def _largest_angle(xp: Any, dtype: Any) -> float:
-    """Return the largest angle whose cosh has a square in ``dtype``."""
-    return 0.495 * math.log(float(xp.finfo(dtype).max))
+def _tiny(xp: Any, like: Array) -> float:
+    """Return a length whose square is next to nothing."""
+    return float(xp.finfo(like.dtype).smallest_normal) ** 0.5

@@ -7,6 +7,7 @@ from gyrobn.backends import Array, dot
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
+from gyrobn.scalar import times
 
 __all__ = ["Klein"]
 
@@ -48,22 +49,44 @@ class Klein(Ball):
         return cls(2), cls(3, -0.5)
 
     def _lift(self, xp: Any, K: Any, x: Array) -> Lifted:
-        w = xp.clip(1.0 + K * dot(x, x), min=xp.finfo(x.dtype).eps)
-        t = 1.0 / xp.sqrt(w)
+        w = xp.clip(1.0 - times(-K, dot(x, x)), min=xp.finfo(x.dtype).eps)
+        t = w**-0.5
         return t, t, x
 
     def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
-        # s/t, held inside the ball where its length would round to the radius
-        room = 1.0 + 8.0 * float(xp.finfo(t.dtype).eps)
+        # s/t; from s alone, since a last digit of t is e^{2R} of them here, and held inside the
+        # ball where the length would round to the radius
         vector = s.value()
-        t = xp.sqrt(1.0 - K * dot(vector, vector))  # a last digit of t is e^{2R} of them here
-        ratio = 1.0 / (t * xp.clip(room * (1.0 - 0.5 / (t * t)), min=1.0))
-        return ratio[..., None] * vector
+        room = 4.0 * float(xp.finfo(t.dtype).eps) ** 0.5
+        if self._constant(K, vector):
+            size = self._size(xp, K, vector)
+            return vector / xp.hypot(size, xp.clip(room * size, min=1.0))[..., None]
+        square = times(-K, dot(vector, vector))
+        return vector / xp.sqrt(square + xp.clip(room * room * square, min=1.0))[..., None]
 
-    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Array, Any, Array]:
+    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
         (t_x, _, v_x), (t_y, _, v_y) = x, y
         gap = Combination(t_y / (1.0 + t_y), v_y).plus(-t_x / (1.0 + t_x), v_x).value()
-        return (1.0 + t_x) * (1.0 + t_y), 1.0 + t_y, gap
+        return (1.0 + t_x) * (1.0 + t_y), gap
+
+    def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
+        t, _, _ = self._lift(xp, K, y)
+        return 1.0 + t, t / (1.0 + t)
+
+    def _seen(
+        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]
+    ) -> tuple[Array, Any, Array]:
+        r"""With :math:`\delta = p_y - p_x`: :math:`s = (1+t_y)(\delta + \|\delta\|^2 h)`,
+        :math:`h = \tfrac K2 s_x`, and :math:`t - 1 = (1+t_y)\|\delta\|^2 h_t`, :math:`h_t =
+        -\tfrac K2(1+t_x)`.
+        """
+        above, part = known
+        t, _, _ = self._lift(xp, K, x)
+        half = 0.5 * K * t
+        h, h_t = half[..., None] * x, -0.5 * K - half
+        gap = Combination(1.0, h / h_t[..., None]).plus(part, y).value()
+        square = dot(gap, gap)
+        return square * h_t, above, Combination(1.0, gap, temporary=True).plus(square, h).value()
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x, in the radial direction."""

@@ -10,7 +10,7 @@ from gyrobn.arrays import unit, zeros
 from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted, root
-from gyrobn.scalar import safe_sqrt
+from gyrobn.scalar import safe_sqrt, times
 
 __all__ = ["Hyperboloid", "Radius", "Sphere"]
 
@@ -75,11 +75,11 @@ class Radius(ConstantCurvature):
         return xp.concat([x[..., :1], -x[..., 1:]], axis=-1)
 
     def _lift(self, xp: Any, K: Any, x: Array) -> Lifted:
-        return root(xp, K) * x[..., 0], 1.0, x[..., 1:]
+        return times(root(xp, K), x[..., 0]), 1.0, x[..., 1:]
 
     def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
         vector = s.value()
-        time = xp.broadcast_to(t / root(xp, K), vector.shape[:-1])
+        time = xp.broadcast_to(times(1.0 / root(xp, K), t), vector.shape[:-1])
         return xp.concat([time[..., None], vector], axis=-1)
 
     def push(self, x: Array, c: Array) -> Array:
@@ -125,12 +125,26 @@ class Hyperboloid(Radius):
     def _time_of_sum(self, x_t: Array, y_t: Array, product: Array) -> Array:
         return product
 
-    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Array, Any, Array]:
+    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
         # (1+t_x)(1+t_y)‖p_x − p_y‖² with p = s/(1+t), without forming p for the whole batch
         (t_x, _, s_x), (t_y, _, s_y) = x, y
         ratio = (1.0 + t_y) / (1.0 + t_x)
-        gap = Combination(-ratio, s_x).plus(1.0, s_y).value()
-        return 1.0 / ratio, 1.0, gap
+        return 1.0 / ratio, Combination(-ratio, s_x).plus(1.0, s_y).value()
+
+    def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
+        return (1.0 + self._lift(xp, K, y)[0],)
+
+    def _seen(
+        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]
+    ) -> tuple[Array, Any, Array]:
+        r"""With :math:`\delta = s_y - \tfrac{1+t_y}{1+t_x}s_x`: :math:`s = \delta + m s_x`,
+        :math:`m = \tfrac K2\|\delta\|^2/(1+t_y)`, and :math:`t - 1 = -m(1 + t_x)`.
+        """
+        t, _, s = self._lift(xp, K, x)
+        below = -1.0 - t
+        gap = Combination(1.0, y[..., 1:]).plus(known[0] / below, s).value()
+        m = 0.5 * K * dot(gap, gap) / known[0]
+        return m * below, 1.0, Combination(1.0, gap, temporary=True).plus(m, s).value()
 
     def project(self, x: Array) -> Array:
         """Recompute the time from the spatial part."""
@@ -186,12 +200,12 @@ class Sphere(Radius):
     def _time_of_sum(self, x_t: Array, y_t: Array, product: Array) -> Array:
         return 2.0 * x_t * y_t - product
 
-    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Array, Any, Array]:
+    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
         (t_x, _, s_x), (t_y, _, s_y) = x, y
         xp = namespace_of(s_x, s_y)
         gap = s_y - s_x
         time = xp.broadcast_to((t_y - t_x) / root(xp, K), gap.shape[:-1])
-        return 1.0, 1.0, xp.concat([time[..., None], gap], axis=-1)
+        return 1.0, xp.concat([time[..., None], gap], axis=-1)
 
     def project(self, x: Array) -> Array:
         """Divide by the length; the zero vector goes to e."""

@@ -3,10 +3,12 @@ r"""The stereographic model of every constant curvature: Poincaré ball, plane, 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from gyrobn.arrays import scalars_like
 from gyrobn.backends import Array, dot
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
+from gyrobn.scalar import times
 
 __all__ = ["PoincareBall", "ProjectedHypersphere", "Stereographic"]
 
@@ -42,6 +44,7 @@ class Stereographic(Ball):
 
     n: int
     curvature: Any = -1.0
+    _share: ClassVar[float] = 0.5
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
@@ -73,9 +76,59 @@ class Stereographic(Ball):
         p = vector / xp.where(infinity, 1.0, w)[..., None]
         return xp.where(infinity[..., None], xp.inf, p)
 
-    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Array, Any, Array]:
-        gap = y[2] - x[2]
-        return x[1] * y[1], y[1], gap
+    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
+        return x[1] * y[1], y[2] - x[2]
+
+    def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
+        return (self._lift(xp, K, y)[1],)
+
+    def _seen(
+        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]
+    ) -> tuple[Array, Any, Array]:
+        r"""With :math:`\delta = y - x`: :math:`s = \lambda_y(\delta - n x)`, :math:`n =
+        -\tfrac K2\lambda_x\|\delta\|^2`, and :math:`t - 1 = \lambda_y n`.
+        """
+        gap = y - x
+        n = dot(gap, gap) / self._room(xp, K, x)
+        return n, known[0], Combination(1.0, gap, temporary=True).plus(-n, x).value()
+
+    def _room(self, xp: Any, K: Any, x: Array) -> Array:
+        r"""Return :math:`-1/K - \|x\|^2 = -2/(K\lambda_x)`, a last digit above 0 at least."""
+        square = -1.0 / K
+        return xp.clip(square - dot(x, x), min=square * float(xp.finfo(x.dtype).eps))
+
+    def standardize(
+        self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
+    ) -> Array:
+        r"""Centre, scale and bias.
+
+        Where nothing is differentiated, in half angles: :math:`z = t \odot (\ominus\mu \oplus x)`
+        has the length :math:`\tanh(t\theta/2)/\sqrt{-K}`, and with :math:`\delta = \beta + z`
+
+        .. math:: \beta \oplus z = \frac{\delta + n\beta}{1 + K\|z\|^2 + n}, \qquad
+                  n = -\tfrac K2 \lambda_\beta \|\delta\|^2 .
+        """
+        xp = self._namespace(x, mean, *(() if bias is None else (bias,)))
+        K, t = self._parameter("curvature", x), scalars_like(factor, x)
+        if self.sign != -1 or not self._constant(K, t, bias, mean, x):
+            return super().standardize(x, mean, factor, bias)
+        eps = float(xp.finfo(x.dtype).eps)
+        gap = mean - x
+        n = dot(gap, gap) / self._room(xp, K, mean)
+        v = Combination(1.0, gap, temporary=True).plus(n, mean).value()  # x ⊖ μ, but for a factor
+        size = self._size(xp, K, v)
+        angle = xp.log1p(times(-2.0 / K, size + n) / self._room(xp, K, x))
+        half = self._held(xp, times(-0.5, t) * angle)
+        z = xp.tanh(half)
+        if bias is None:
+            z = xp.clip(z, min=8.0 * eps - 1.0, max=1.0 - 8.0 * eps)
+        z = Combination(z / size, v, temporary=True).value()
+        if bias is None:
+            return z
+        gap = z + bias
+        n = dot(gap, gap) / self._room(xp, K, bias)
+        inside = xp.maximum(xp.cosh(half) ** -2.0, 8.0 * eps * n)  # 1 + K‖z‖², held in the ball
+        return Combination(1.0, gap, temporary=True).plus(n, bias).value() / (inside + n)[..., None]
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport from the identity: :math:`v = c/\lambda_x`, since the model is conformal."""
