@@ -11,7 +11,7 @@ from gyrobn.centred import Decomposed
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.linalg import (
-    Decomposition,
+    Eigen,
     cholesky,
     congruence,
     eigh,
@@ -22,6 +22,7 @@ from gyrobn.linalg import (
     logarithm,
     matmul,
     pack,
+    spectrum_of,
     symmetric,
     symmetric_functions,
     transpose,
@@ -29,7 +30,17 @@ from gyrobn.linalg import (
     warn_of_lost_digits,
 )
 from gyrobn.scalar import cotangent, safe_sqrt
-from gyrobn.spectral import EXP, INVERSE, INVERSE_ROOT, LOG, POWER, ROOT, Spectral
+from gyrobn.spectral import (
+    EXP,
+    INVERSE,
+    INVERSE_ROOT,
+    LOG,
+    POWER,
+    ROOT,
+    Pairs,
+    Spectral,
+    mean_curvature,
+)
 
 __all__ = [
     "AffineInvariant",
@@ -237,16 +248,21 @@ class AffineInvariant(GyroSpace):
         :math:`K_{ij} = a\coth a` with :math:`a = (\lambda_i - \lambda_j)/2`.
         """
         X = self.theta * unpack(c, self.n)
-        return self.hessian_of(X, weights, lambda: eigh(X))
+
+        def decomposition() -> tuple[Array, Array]:
+            logs, U = eigh(X, exact=True)
+            return mean_curvature(logs), U
+
+        return self.hessian_of(X, weights, decomposition)
 
     def hessian_of(
         self,
         X: Array,
         weights: Array,
-        decomposition: Callable[[], Decomposition],
+        decomposition: Callable[[], tuple[Array, Array]],
         turn: Array | None = None,
     ) -> Hessian:
-        """Return the Hessian for the logarithms X, whose decomposition may be known.
+        """Return the Hessian for the logarithms X, from a function that returns their K and U.
 
         They may be given in another frame: ``turn`` then leads from it to that of the coordinates.
         """
@@ -256,9 +272,7 @@ class AffineInvariant(GyroSpace):
 
         @cache
         def spectrum() -> tuple[Array, ...]:
-            values, U = decomposition()
-            a = 0.5 * (values[..., :, None] - values[..., None, :])
-            K, U = samples_last(cotangent(-a * a, -1), 2), samples_last(U, 2)
+            K, U = (samples_last(a, 2) for a in decomposition())
             # all samples beside each other: what meets all of them is then one large product
             k = U.ndim - 3
             between = xp.permute_dims(U, (*range(k), k + 1, k, k + 2))
@@ -334,8 +348,8 @@ class _CentredMatrices(Decomposed):
     def _recall(  # type: ignore[override]
         self, logarithms: Array, values: Array, W: Array, of_mean: Array, U: Array
     ) -> None:
-        self.logarithms, self._known = logarithms, (values, W)
-        self._known_mean = of_mean[0, ...], U[0, ...]
+        self.logarithms, self._known = logarithms, Eigen(values, W)
+        self._known_mean = Eigen(of_mean[0, ...], U[0, ...])
 
     @property
     def seen(self) -> tuple[Array, ...]:
@@ -350,8 +364,8 @@ class _CentredMatrices(Decomposed):
         return moved
 
     @cached_property
-    def _known_mean(self) -> Decomposition:
-        return eigh(backend_of(self.mean).stop_gradient(self.mean))
+    def _known_mean(self) -> Eigen:
+        return eigh(backend_of(self.mean).stop_gradient(self.mean), exact=True)
 
     @cached_property
     def frame(self) -> Frame:
@@ -368,8 +382,8 @@ class _CentredMatrices(Decomposed):
         return matmul(back, self.x, transpose(back))
 
     @cached_property
-    def _known(self) -> Decomposition:
-        return eigh(backend_of(self.x).stop_gradient(self._points))
+    def _known(self) -> Eigen:
+        return eigh(backend_of(self.x).stop_gradient(self._points), exact=True)
 
     @property
     def uncertainty(self) -> Array:
@@ -411,11 +425,14 @@ class _CentredMatrices(Decomposed):
 
     def hessian(self, weights: Array) -> Hessian:
         """Return the mean Hessian, a constant: a logarithm has the eigenvectors of the matrix."""
-        values, W = self._known
-        stop = backend_of(values).stop_gradient
-        X, decomposed = stop(self.logarithms), (namespace_of(values).log(values), W)
+        stop = backend_of(self.x).stop_gradient
         turn = stop(self.frame.turn)
-        hessian: Hessian = self.space.hessian_of(X, stop(weights), lambda: decomposed, turn)
+        hessian: Hessian = self.space.hessian_of(
+            stop(self.logarithms),
+            stop(weights),
+            lambda: (spectrum_of(self._known).pairs.curvature, self._known.vectors),
+            turn,
+        )
         return hessian
 
     def standardize(self, factor: Array | float, bias: Array | None) -> Array:
@@ -454,8 +471,9 @@ def violation(x: Array) -> Array:
     return xp.where(xp.isfinite(2.0 * size), found, xp.inf)  # x + xᵀ must not overflow
 
 
-def _floor_quotient(x: Array, y: Array, t: Array) -> Array:
+def _floor_quotient(pairs: Pairs, t: Array) -> Array:
     """Return (max(x, t) − max(y, t))/(x − y)."""
+    x, y = pairs.of("x")
     xp = namespace_of(x)
     high, low = xp.maximum(x, y), xp.minimum(x, y)
     across = xp.logical_and(high > t, low < t)
@@ -464,9 +482,9 @@ def _floor_quotient(x: Array, y: Array, t: Array) -> Array:
 
 
 FLOOR = Spectral(
-    lambda x, t: namespace_of(x).maximum(x, t),
+    lambda s, t: namespace_of(s.x).maximum(s.x, t),
     _floor_quotient,
-    lambda x, t: namespace_of(x).where(x < t, 1.0 + 0.0 * x, 0.0),
+    lambda s, t: namespace_of(s.x).where(s.x < t, 1.0 + 0.0 * s.x, 0.0),
 )
 
 
