@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gyrobn.arrays import weighted_gram
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.spectral import LOG, Spectral, Spectrum
 
@@ -37,6 +38,7 @@ __all__ = [
     "log_squares",
     "logarithm",
     "matmul",
+    "mean_logarithm",
     "pack",
     "polar",
     "solve",
@@ -254,6 +256,36 @@ def log_squares(A: Array, known: Eigen) -> Array:
 
     (squares,) = backend_of(A).with_derivative(primal, tangent, cotangent, A)
     return squares
+
+
+def mean_logarithm(A: Array, weights: Array, known: Eigen) -> Array:
+    """Return the sum of weights times log A over the first axis, without forming the logarithms.
+
+    Shapes are (N, *channels, n, n) and (N, *channels).
+    """
+    xp = namespace_of(A)
+
+    def primal(A: Array, w: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        heavy = w[..., None] * spectrum_of(known).log
+        return (weighted_gram(heavy, transpose(known.vectors)),), (*known, w)
+
+    def tangent(kept: tuple[Array, ...], dA: Array, dw: Array) -> tuple[Array, ...]:
+        values, U, w = kept
+        spectrum = _again(known, values)
+        inner = LOG.quotient(spectrum.pairs, None) * matmul(transpose(U), dA, U)
+        inner = w[..., None, None] * inner + _diagonal(dw[..., None] * spectrum.log)
+        return (xp.sum(matmul(U, inner, transpose(U)), axis=0),)
+
+    def cotangent(kept: tuple[Array, ...], slope: Array) -> tuple[Array, ...]:
+        values, U, w = kept
+        spectrum = _again(known, values)
+        inner = matmul(transpose(U), slope, U)
+        by_w = xp.sum(spectrum.log * xp.linalg.diagonal(inner), axis=-1)
+        inner = w[..., None, None] * LOG.quotient(spectrum.pairs, None) * inner
+        return matmul(U, symmetric(inner), transpose(U)), by_w
+
+    (total,) = backend_of(A).with_derivative(primal, tangent, cotangent, A, weights)
+    return total
 
 
 def _again(known: Decomposition | None, values: Array) -> Spectrum:

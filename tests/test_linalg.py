@@ -142,8 +142,14 @@ class TestEigenvalues:
         expected = [exact_quotient(exact, a, b, t) for a, b in zip(x, y, strict=True)]
         # points between two cosines are rounded, which the second derivative, t²/3, makes more of
         bound = max(1e-13, EPS * (t or 0.0) ** 2 / 3)
-        assert error(f.quotient(Pairs(Spectrum(x), Spectrum(y)), t), expected, largest_slope(name, t)) <= bound
-        assert error(f.quotient(Pairs(Spectrum(y), Spectrum(x)), t), expected, largest_slope(name, t)) <= bound
+        assert (
+            error(f.quotient(Pairs(Spectrum(x), Spectrum(y)), t), expected, largest_slope(name, t))
+            <= bound
+        )
+        assert (
+            error(f.quotient(Pairs(Spectrum(y), Spectrum(x)), t), expected, largest_slope(name, t))
+            <= bound
+        )
 
     def test_quotient_of_single_precision(self, name, t):
         if t == 316.0:
@@ -351,14 +357,12 @@ ORACLES = {
     SINC_OF_ROOT: lambda u, t: np.sinc(np.sqrt(u) / np.pi),
     POWER: lambda x, t: x**t,
     COSINE: lambda c, t: np.cos(t * _theta(c)).real,
-    SINE_RATIO: lambda c, t: (
-        t * np.sinc(t * _theta(c) / np.pi) / np.sinc(_theta(c) / np.pi)
-    ).real,
+    SINE_RATIO: lambda c, t: (t * np.sinc(t * _theta(c) / np.pi) / np.sinc(_theta(c) / np.pi)).real,
 }
 
 
 def by_numpy(call, *functions):
-    """Return what ``call`` computes of ``functions``, by NumPy alone, analytic around all points."""
+    """Return what ``call`` computes of ``functions``, by NumPy alone, analytic everywhere."""
 
     def function(A, t=None):
         if call is polar:
