@@ -35,6 +35,7 @@ __all__ = [
     "finite_or_identity",
     "framed_functions",
     "from_triangle",
+    "kept_eye",
     "log_squares",
     "logarithm",
     "matmul",
@@ -50,6 +51,7 @@ __all__ = [
     "transpose",
     "unpack",
     "warn_of_lost_digits",
+    "with_diagonal",
 ]
 
 
@@ -367,7 +369,7 @@ def finite_or_identity(A: Array) -> tuple[Array, Array]:
     """
     xp = namespace_of(A)
     finite = _finite(A)
-    return xp.where(finite, A, _kept_eye(A)), finite
+    return xp.where(finite, A, kept_eye(A)), finite
 
 
 def _finite(A: Array) -> Array:
@@ -529,9 +531,20 @@ def _eye(n: int) -> "np.ndarray[Any, Any]":
     return np.eye(n)
 
 
-def _kept_eye(like: Array) -> Array:
-    """Return the identity as a constant, not to be handed to a user."""
-    return constant(_eye, like, like.shape[-1])
+def kept_eye(like: Array, n: int | None = None) -> Array:
+    """Return the identity as :func:`eye` does, as a constant that must not reach a user."""
+    return constant(_eye, like, like.shape[-1] if n is None else n)
+
+
+def _on_diagonal(n: int) -> "np.ndarray[Any, Any]":
+    return np.eye(n) > 0
+
+
+def with_diagonal(A: Array, value: float) -> Array:
+    """Return A with ``value`` on the diagonal."""
+    one = kept_eye(A)
+    diagonal = constant(_on_diagonal, A, A.shape[-1])
+    return namespace_of(A).where(diagonal, one if value == 1.0 else value * one, A)
 
 
 def to_triangle(A: Array, diagonal: bool, weight: float = 1.0) -> Array:
@@ -601,7 +614,7 @@ _constants: dict[Any, Array] = {}
 
 
 def constant(make: Callable[..., "np.ndarray[Any, Any]"], like: Array, *key: Any) -> Array:
-    """Return the numbers, or indices, ``make(*key)`` in the library and on the device of ``like``.
+    """Return the NumPy array ``make(*key)`` in the library and on the device of ``like``.
 
     The array is kept, once per dtype and device: to copy it to a GPU again would wait for the GPU.
     So it must not be written to, nor be given to a user. ``make`` is a function of a module.
@@ -620,5 +633,5 @@ def constant(make: Callable[..., "np.ndarray[Any, Any]"], like: Array, *key: Any
 
 def _constant(values: "np.ndarray[Any, Any]", like: Array) -> Array:
     xp = namespace_of(like)
-    dtype = like.dtype if values.dtype.kind == "f" else xp.int32
-    return xp.asarray(values, dtype=dtype, device=device_of(like))
+    dtypes = {"f": like.dtype, "i": xp.int32, "b": xp.bool}
+    return xp.asarray(values, dtype=dtypes[values.dtype.kind], device=device_of(like))

@@ -18,8 +18,9 @@ from gyrobn.linalg import (
     to_triangle,
     transpose,
     unpack,
+    with_diagonal,
 )
-from gyrobn.manifolds.correlation_cholesky import Chart, with_diagonal
+from gyrobn.manifolds.correlation_cholesky import Chart
 from gyrobn.spectral import EXP, LOG, Spectrum
 
 __all__ = ["LogScaled", "OffLog", "to_unit_diagonal"]
