@@ -283,8 +283,10 @@ class AffineInvariant(GyroSpace):
             _, U, K = logs_of()
             K, U = samples_last(K, 2), samples_last(U, 2)
             # all samples beside each other: what meets all of them is then one large product
-            tall = xp.reshape(transpose(U), (*U.shape[:-3], 1, U.shape[-3] * n, n))
-            return w[..., None, None] * K, U, transpose(tall)
+            k = U.ndim - 3
+            between = xp.permute_dims(U, (*range(k), k + 1, k, k + 2))
+            wide = xp.reshape(between, (*U.shape[:-3], 1, n, U.shape[-3] * n))
+            return w[..., None, None] * K, U, wide
 
         def apply(v: Array) -> Array:
             """Take columns (*channels, dim, k) as matrices, and give each to all samples."""
