@@ -18,6 +18,7 @@ __all__ = [
     "scalars_like",
     "sum_samples",
     "unit",
+    "weighted_gram",
     "weighted_sum",
     "zeros",
 ]
@@ -117,6 +118,23 @@ def weighted_sum(weights: Array, x: Array) -> Array:
     one = len(parts) == 1 and parts[0].shape[0] == 1
     total = parts[0][0, ...] if one else sum_samples(xp.concat(parts))
     return total if len(rest) == 1 else xp.reshape(total, (*total.shape[:-1], *rest))
+
+
+def weighted_gram(weights: Array, T: Array) -> Array:
+    r"""Return :math:`\sum_i T_i^\top \operatorname{diag}(w_i)\,T_i` in one large product.
+
+    ``T`` has the shape (N, *channels, k, n), ``weights`` (N, *channels, k). Many float32 numbers
+    are summed as in :func:`weighted_sum`.
+    """
+    xp = namespace_of(weights, T)
+    parts = []
+    for w, rows in zip(_blocks(weights), _blocks(T), strict=True):
+        rows, w = samples_last(rows, 2, 1), samples_last(w, 1, 1)
+        shape = (*rows.shape[:-3], rows.shape[-3] * rows.shape[-2])
+        tall = xp.reshape(rows, (*shape, rows.shape[-1]))
+        heavy = tall * xp.reshape(w, shape)[..., None]
+        parts.append(xp.matmul(xp.matrix_transpose(heavy), tall))
+    return sum_samples(xp.concat(parts) if len(parts) > 1 else parts[0])
 
 
 def sum_samples(x: Array) -> Array:

@@ -31,23 +31,40 @@ class Centred:
         return (self.normal,)
 
     @property
-    def known(self) -> tuple[Array, ...]:
-        """Decompositions, as constants: those of any samples and mean of the same values."""
+    def decompositions(self) -> tuple[Array, ...]:
+        """Arrays, as constants, that serve any samples and mean of the same values."""
         return ()
 
-    def _know(self) -> None:
-        pass
+    def _know(self, *arrays: Array) -> None:
+        """Take decompositions that are known."""
+
+    def _share(self, other: Self) -> None:
+        """Take the decompositions of another view, with what was computed of them."""
 
     def moved(
-        self, space: Any, mean: Array, x: Array, known: tuple[Array, ...] | None = None
+        self, space: Any, mean: Array, x: Array, decompositions: tuple[Array, ...] | None = None
     ) -> Self:
         """Return samples of the same values, seen from a mean of the same value.
 
-        Only their derivatives may be others, so that what is ``known`` stays true.
+        Only their derivatives may be others, so that the decompositions serve again.
         """
         moved = type(self)(space, mean, x)
-        moved._know(*(self.known if known is None else known))
+        if decompositions is None:
+            moved._share(self)
+        else:
+            moved._know(*decompositions)
         return moved
+
+    def shift(self, step: Array) -> Array:
+        r"""Return :math:`\mu \oplus \operatorname{Exp}_e(c)` for a step c from the mean."""
+        shifted: Array = self.space.shift(self.mean, step)
+        return shifted
+
+    @property
+    def resolutions(self) -> Array:
+        """Distance from the mean to its neighbours in floating point, one per block."""
+        resolutions: Array = self.space.resolutions(self.mean)
+        return resolutions
 
     @cached_property
     def normal(self) -> Array:
@@ -87,9 +104,9 @@ class Decomposed(Centred):
     _known: Any
 
     @property
-    def known(self) -> tuple[Array, ...]:
-        """The decompositions."""
+    def decompositions(self) -> tuple[Array, ...]:
+        """Those of the samples."""
         return tuple(self._known)
 
-    def _know(self, *known: Array) -> None:
-        self._known = known
+    def _share(self, other: Self) -> None:
+        self._known = other._known

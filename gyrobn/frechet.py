@@ -278,7 +278,7 @@ def _implicit(space: GyroSpace, view: Centred, x: Array, w: Array) -> Array:
 
     channels = tuple(view.mean.shape[: view.mean.ndim - len(space.point_shape)])
     rules = gradient, inverse, move, (*channels, space.dim)
-    return backend_of(x).implicit(rules, (view.mean, *view.known), x, w, *learnt)
+    return backend_of(x).implicit(rules, (view.mean, *view.decompositions), x, w, *learnt)
 
 
 def _last_step(

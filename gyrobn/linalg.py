@@ -11,31 +11,39 @@ quotients :math:`L` are computed without cancellation. Second derivatives are re
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gyrobn.arrays import weighted_gram
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.spectral import LOG, Spectral
+from gyrobn.spectral import LOG, Spectral, Spectrum
 
 __all__ = [
     "Decomposition",
+    "Eigen",
     "PrecisionWarning",
+    "Singular",
     "cholesky",
     "congruence",
+    "constant",
     "differential",
     "eigh",
     "eye",
     "finite_or_identity",
     "framed_functions",
     "from_triangle",
+    "kept_eye",
     "log_squares",
     "logarithm",
     "matmul",
+    "mean_logarithm",
     "pack",
     "polar",
     "solve",
+    "spectrum_of",
     "svd",
     "symmetric",
     "symmetric_functions",
@@ -43,6 +51,7 @@ __all__ = [
     "transpose",
     "unpack",
     "warn_of_lost_digits",
+    "with_diagonal",
 ]
 
 
@@ -50,14 +59,55 @@ class PrecisionWarning(UserWarning):
     """Matrices are so close to singular that their floats do not determine the result."""
 
 
-Decomposition = tuple[Array, ...]
-"""What :func:`eigh` or :func:`svd` returns."""
+class _Eigen(NamedTuple):
+    values: Array
+    vectors: Array
+
+
+class _Singular(NamedTuple):
+    left: Array
+    values: Array
+    right: Array
+
+
+class Eigen(_Eigen):
+    r"""What :func:`eigh` returns: :math:`A = U \operatorname{diag}(\lambda)\, U^\top`.
+
+    Handed on as ``known``, it carries the tables of its eigenvalues from one function to the next.
+    """
+
+    @cached_property
+    def _spectrum(self) -> Spectrum:
+        return Spectrum(self.values)
+
+
+class Singular(_Singular):
+    """What :func:`svd` returns: A = P c Tᵀ, the last of them Tᵀ."""
+
+    @cached_property
+    def _spectrum(self) -> Spectrum:
+        return Spectrum(self.values)
+
+
+Decomposition = Eigen | Singular
+
+
+def spectrum_of(known: Decomposition) -> Spectrum:
+    """Return the eigenvalues, with the tables that were computed of them already.
+
+    Where a transformation is under way (``jit``, ``vmap``, a compiler), nothing is kept from one
+    function to the next: what is traced inside of one must not be seen by another.
+    """
+    if backend_of(known.values).plain(known.values):
+        return known._spectrum
+    return Spectrum(known.values)
+
 
 # ---------------------------------------------------------------------- functions of matrices
 
 
 def symmetric_functions(
-    A: Array, *functions: Spectral, t: Any = None, known: Decomposition | None = None
+    A: Array, *functions: Spectral, t: Any = None, known: Eigen | None = None
 ) -> tuple[Array, ...]:
     """Return f(A, t) for each of ``functions``, from one eigendecomposition.
 
@@ -84,57 +134,63 @@ def symmetric_functions(
     """
 
     def primal(A: Array, *s: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        values, U = eigh(A) if known is None else known
-        at = _one(s, t)
-        return tuple(_compose(U, f.value(values, at), U) for f in functions), (values, U, *s)
+        found = eigh(A) if known is None else known
+        at, spectrum, U = _one(s, t), spectrum_of(found), found.vectors
+        return tuple(_compose(U, f.value(spectrum, at), U) for f in functions), (*found, *s)
 
     def tangent(kept: tuple[Array, ...], dA: Array, *ds: Array) -> tuple[Array, ...]:
         values, U, *s = kept
         change = matmul(transpose(U), dA if known else symmetric(dA), U)
-        return _changes(functions, U, values, _one(s, t), change, ds)
+        changes = _changes(functions, _again(known, values), _one(s, t), change, ds)
+        return tuple(matmul(U, d, transpose(U)) for d in changes)
 
     def cotangent(kept: tuple[Array, ...], *slopes: Array) -> tuple[Array, ...]:
         values, U, *s = kept
-        if known is None:
-            slopes = tuple(symmetric(slope) for slope in slopes)
-        total, by_t = _slopes(functions, U, values, _one(s, t), slopes, s)
+        inner = (matmul(transpose(U), slope, U) for slope in slopes)
+        total, by_t = _slopes(functions, _again(known, values), _one(s, t), inner, s)
+        total = total if known else symmetric(total)
         return matmul(U, total, transpose(U)), *by_t
 
     rules = primal, tangent, cotangent
     return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t)))
 
 
-def framed_functions(A: Array, known: Decomposition, *functions: Spectral) -> tuple[Array, ...]:
-    r"""Return :math:`f(A)\,U` for each of ``functions``, the eigenvectors U held constant.
+def framed_functions(
+    A: Array, known: Eigen, *functions: Spectral, t: Any = None
+) -> tuple[Array, ...]:
+    r"""Return :math:`f(A, t)\,U` for each of ``functions``, the eigenvectors U held constant.
 
     Its columns are :math:`f(\lambda_k)\,u_k`, so even the smallest has all its digits;
-    :math:`U f(\Lambda) U^\top` mixes columns of different sizes and rounds to the largest.
+    :math:`U f(\Lambda) U^\top` mixes columns of different sizes and rounds to the largest. And it
+    takes one product less.
     """
 
-    def primal(A: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        values, U = known
-        return tuple(U * f.value(values, None)[..., None, :] for f in functions), known
+    def primal(A: Array, *s: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        at, spectrum, U = _one(s, t), spectrum_of(known), known.vectors
+        return tuple(U * f.value(spectrum, at)[..., None, :] for f in functions), (*known, *s)
 
-    def tangent(kept: tuple[Array, ...], dA: Array) -> tuple[Array, ...]:
-        values, U = kept
+    def tangent(kept: tuple[Array, ...], dA: Array, *ds: Array) -> tuple[Array, ...]:
+        values, U, *s = kept
         change = matmul(transpose(U), dA, U)
-        return tuple(matmul(d, U) for d in _changes(functions, U, values, None, change, ()))
+        changes = _changes(functions, _again(known, values), _one(s, t), change, ds)
+        return tuple(matmul(U, d) for d in changes)
 
     def cotangent(kept: tuple[Array, ...], *slopes: Array) -> tuple[Array, ...]:
-        values, U = kept
-        by_function = (symmetric(matmul(slope, transpose(U))) for slope in slopes)
-        total, _ = _slopes(functions, U, values, None, by_function, ())
-        return (matmul(U, total, transpose(U)),)
+        values, U, *s = kept
+        inner = (matmul(transpose(U), slope) for slope in slopes)
+        total, by_t = _slopes(functions, _again(known, values), _one(s, t), inner, s)
+        return matmul(U, symmetric(total), transpose(U)), *by_t
 
-    return tuple(backend_of(A).with_derivative(primal, tangent, cotangent, A))
+    rules = primal, tangent, cotangent
+    return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t)))
 
 
 def polar(
     A: Array,
     *functions: Spectral,
     t: Any = None,
-    known: Decomposition | None = None,
-    decompose: Callable[[Array], Decomposition] | None = None,
+    known: Singular | None = None,
+    decompose: Callable[[Array], Singular] | None = None,
 ) -> tuple[Array, ...]:
     r"""Return the orthogonal factor W of A = C W, and f(C, t) for each of ``functions``.
 
@@ -152,30 +208,34 @@ def polar(
     decompose = decompose or svd
 
     def primal(A: Array, *s: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        P, c, Th = decompose(A) if known is None else known
-        at = _one(s, t)
-        values = (_compose(P, f.value(c, at), P) for f in functions)
-        return (matmul(P, Th), *values), (P, c, Th, *s)
+        found = decompose(A) if known is None else known
+        at, spectrum, P = _one(s, t), spectrum_of(found), found.left
+        values = (_compose(P, f.value(spectrum, at), P) for f in functions)
+        return (matmul(P, found.right), *values), (*found, *s)
 
     def tangent(kept: tuple[Array, ...], dA: Array, *ds: Array) -> tuple[Array, ...]:
         P, c, Th, *s = kept
         E = matmul(transpose(P), dA, transpose(Th)) / _pair_sums(xp, c)
         dC = E * c[..., None, :] + transpose(E * c[..., None, :])
-        changes = _changes(functions, P, c, _one(s, t), dC, ds)
-        return matmul(P, E - transpose(E), Th), *changes
+        changes = _changes(functions, _again(known, c), _one(s, t), dC, ds)
+        outer = (matmul(P, d, transpose(P)) for d in changes)
+        return matmul(P, E - transpose(E), Th), *outer
 
     def cotangent(kept: tuple[Array, ...], *slopes: Array) -> tuple[Array, ...]:
         P, c, Th, *s = kept
         G = matmul(transpose(P), slopes[0], transpose(Th))
-        by_C, by_t = _slopes(functions, P, c, _one(s, t), map(symmetric, slopes[1:]), s)
-        total = G - transpose(G) + 2.0 * by_C * c[..., None, :]
+        total = G - transpose(G)
+        inner = (matmul(transpose(P), slope, P) for slope in slopes[1:])
+        by_C, by_t = _slopes(functions, _again(known, c), _one(s, t), inner, s)
+        if functions:
+            total = total + (by_C + transpose(by_C)) * c[..., None, :]
         return matmul(P, total / _pair_sums(xp, c), Th), *by_t
 
     rules = primal, tangent, cotangent
     return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t)))
 
 
-def log_squares(A: Array, known: Decomposition) -> Array:
+def log_squares(A: Array, known: Eigen) -> Array:
     r"""Return :math:`\|\log A\|^2`; its derivative is :math:`2\operatorname{tr}(A^{-1}\log A\,dA)`.
 
     ``known`` are the eigenvalues and eigenvectors.
@@ -183,12 +243,12 @@ def log_squares(A: Array, known: Decomposition) -> Array:
     xp = namespace_of(A)
 
     def primal(A: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        values, U = known
-        return (xp.sum(xp.log(values) ** 2, axis=-1),), (values, U)
+        logs = spectrum_of(known).log
+        return (xp.sum(logs * logs, axis=-1),), known
 
     def slope(kept: tuple[Array, ...]) -> Array:
         values, U = kept
-        return _compose(U, 2.0 * xp.log(values) / values, U)
+        return _compose(U, 2.0 * _again(known, values).log / values, U)
 
     def tangent(kept: tuple[Array, ...], dA: Array) -> tuple[Array, ...]:
         return (xp.sum(slope(kept) * dA, axis=(-2, -1)),)
@@ -200,30 +260,66 @@ def log_squares(A: Array, known: Decomposition) -> Array:
     return squares
 
 
+def mean_logarithm(A: Array, weights: Array, known: Eigen) -> Array:
+    """Return the sum of weights times log A over the first axis, without forming the logarithms.
+
+    Shapes are (N, *channels, n, n) and (N, *channels).
+    """
+    xp = namespace_of(A)
+
+    def primal(A: Array, w: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        heavy = w[..., None] * spectrum_of(known).log
+        return (weighted_gram(heavy, transpose(known.vectors)),), (*known, w)
+
+    def tangent(kept: tuple[Array, ...], dA: Array, dw: Array) -> tuple[Array, ...]:
+        values, U, w = kept
+        spectrum = _again(known, values)
+        inner = LOG.quotient(spectrum.pairs, None) * matmul(transpose(U), dA, U)
+        inner = w[..., None, None] * inner + _diagonal(dw[..., None] * spectrum.log)
+        return (xp.sum(matmul(U, inner, transpose(U)), axis=0),)
+
+    def cotangent(kept: tuple[Array, ...], slope: Array) -> tuple[Array, ...]:
+        values, U, w = kept
+        spectrum = _again(known, values)
+        inner = matmul(transpose(U), slope, U)
+        by_w = xp.sum(spectrum.log * xp.linalg.diagonal(inner), axis=-1)
+        inner = w[..., None, None] * LOG.quotient(spectrum.pairs, None) * inner
+        return matmul(U, symmetric(inner), transpose(U)), by_w
+
+    (total,) = backend_of(A).with_derivative(primal, tangent, cotangent, A, weights)
+    return total
+
+
+def _again(known: Decomposition | None, values: Array) -> Spectrum:
+    """Return the eigenvalues that a derivative was handed, with their tables if those are known."""
+    if known is not None and backend_of(values).plain(values):
+        return spectrum_of(known)
+    return Spectrum(values)
+
+
 def _changes(
-    functions: Sequence[Spectral], U: Array, values: Array, t: Any, change: Array, ds: Any
-) -> tuple[Array, ...]:
-    """Return the changes of f(A, t) by that of A, in its eigenbasis U, and by that of t."""
-    found = []
+    functions: Sequence[Spectral], spectrum: Spectrum, t: Any, change: Array, ds: Any
+) -> Iterable[Array]:
+    """Yield the changes of f(A, t) by that of A and by that of t, all in the eigenbasis of A."""
     for f in functions:
-        inner = _quotients(f, values, t) * change
+        inner = f.quotient(spectrum.pairs, _for_pairs(t)) * change
         if ds and f.slope is not None:
-            inner = inner + _diagonal(f.slope(values, t) * ds[0][..., None])
-        found.append(matmul(U, inner, transpose(U)))
-    return tuple(found)
+            inner = inner + _diagonal(f.slope(spectrum, t) * ds[0][..., None])
+        yield inner
 
 
 def _slopes(
-    functions: Sequence[Spectral], U: Array, values: Array, t: Any, slopes: Any, s: Any
+    functions: Sequence[Spectral], spectrum: Spectrum, t: Any, slopes: Iterable[Array], s: Any
 ) -> tuple[Any, tuple[Array, ...]]:
     """Transpose :func:`_changes`: return the slope by A, in its eigenbasis, and by t if given."""
-    total, by_t = 0.0, tuple(namespace_of(a).zeros_like(a) for a in s)
-    for f, slope in zip(functions, slopes, strict=True):
-        inner = matmul(transpose(U), slope, U)
-        total = total + _quotients(f, values, t) * inner
+    total: Any = None
+    by_t = tuple(namespace_of(a).zeros_like(a) for a in s)
+    for f, inner in zip(functions, slopes, strict=True):
+        product = f.quotient(spectrum.pairs, _for_pairs(t)) * inner
+        total = product if total is None else total + product
         if by_t and f.slope is not None:
             xp = namespace_of(inner)
-            along = xp.sum(f.slope(values, t) * xp.linalg.diagonal(inner), axis=-1)
+            along = xp.sum(f.slope(spectrum, t) * xp.linalg.diagonal(inner), axis=-1)
             by_t = (by_t[0] + along,)
     return total, by_t
 
@@ -242,9 +338,9 @@ def _one(s: Any, t: Any) -> Any:
     return s[0][..., None] if s else t
 
 
-def _quotients(f: Spectral, values: Array, t: Any) -> Array:
-    at = t if t is None or isinstance(t, (int, float)) else t[..., None]
-    return f.quotient(values[..., :, None], values[..., None, :], at)
+def _for_pairs(t: Any) -> Any:
+    """Return t as pairs of eigenvalues can meet it."""
+    return t if t is None or isinstance(t, (int, float)) else t[..., None]
 
 
 def _pair_sums(xp: Any, c: Array) -> Array:
@@ -268,37 +364,47 @@ def _diagonal(values: Array) -> Array:
 def finite_or_identity(A: Array) -> tuple[Array, Array]:
     """Return A, the identity in place of matrices that are not finite, and which are finite.
 
-    The latter as an array that meets A.
+    The latter as an array that meets A. No value is looked at: on a GPU that would wait for all
+    that was computed before.
     """
     xp = namespace_of(A)
-    # without an array of the size of A
-    ends = xp.min(A, axis=(-2, -1), keepdims=True), xp.max(A, axis=(-2, -1), keepdims=True)
-    finite = xp.logical_and(xp.isfinite(ends[0]), xp.isfinite(ends[1]))
-    if not backend_of(A).hides_values(finite) and bool(xp.all(finite)):
-        return A, finite
-    return xp.where(finite, A, eye(A)), finite
+    finite = _finite(A)
+    return xp.where(finite, A, kept_eye(A)), finite
 
 
-def eigh(A: Array) -> tuple[Array, Array]:
-    """Return eigenvalues and eigenvectors, NaN for a matrix that has one: LAPACK would raise."""
+def _finite(A: Array) -> Array:
     xp = namespace_of(A)
-    A, finite = finite_or_identity(symmetric(A))
+    return xp.max(xp.abs(A), axis=(-2, -1), keepdims=True) < xp.inf  # NaN is not less
+
+
+def eigh(A: Array, exact: bool = False) -> Eigen:
+    """Return eigenvalues and eigenvectors, NaN for a matrix that has one.
+
+    LAPACK would raise for the whole batch, or not return. ``exact`` says that A is symmetric but
+    for rounding; of others the symmetric part is taken.
+    """
+    xp = namespace_of(A)
+    A, finite = finite_or_identity(A if exact else symmetric(A))
     values, U = xp.linalg.eigh(A)
-    return xp.where(finite[..., 0], values, xp.nan), U
+    return Eigen(_or_nan(finite[..., 0], values), U)
 
 
-def svd(A: Array) -> tuple[Array, Array, Array]:
+def svd(A: Array) -> Singular:
     """Return P, c, Tᵀ of square matrices A = P c Tᵀ, c and T NaN for a matrix that has one."""
     xp = namespace_of(A)
     A, finite = finite_or_identity(A)
     P, c, Th = xp.linalg.svd(A, full_matrices=False)
-    return P, xp.where(finite[..., 0], c, xp.nan), xp.where(finite, Th, xp.nan)
+    return Singular(P, _or_nan(finite[..., 0], c), _or_nan(finite, Th))
+
+
+def _or_nan(good: Array, x: Array) -> Array:
+    return namespace_of(x).where(good, x, constant(_nan, x))
 
 
 def differential(f: Spectral, A: Array, dA: Array, inverse: bool = False) -> Array:
     """Return the change of f(A) by that of A, all symmetric; or the change of A by that of f(A)."""
     values, U = eigh(A)
-    quotients = _quotients(f, values, None)
+    quotients = f.quotient(Spectrum(values).pairs, None)
     inner = congruence(transpose(U), dA)
     return congruence(U, inner / quotients if inverse else inner * quotients)
 
@@ -319,7 +425,7 @@ def cholesky(P: Array) -> Array:
         safe, finite = finite_or_identity(P)
         if bool(xp.all(finite)):
             raise ValueError(_not_definite(P)) from error
-    return xp.where(finite, cholesky(safe), xp.nan)
+    return _or_nan(finite, cholesky(safe))
 
 
 def solve(A: Array, b: Array) -> Array:
@@ -417,6 +523,30 @@ def eye(like: Array, n: int | None = None) -> Array:
     return namespace_of(like).eye(size, dtype=like.dtype, device=device_of(like))
 
 
+def _nan() -> "np.ndarray[Any, Any]":
+    return np.asarray(np.nan)
+
+
+def _eye(n: int) -> "np.ndarray[Any, Any]":
+    return np.eye(n)
+
+
+def kept_eye(like: Array, n: int | None = None) -> Array:
+    """Return the identity as :func:`eye` does, as a constant that must not reach a user."""
+    return constant(_eye, like, like.shape[-1] if n is None else n)
+
+
+def _on_diagonal(n: int) -> "np.ndarray[Any, Any]":
+    return np.eye(n) > 0
+
+
+def with_diagonal(A: Array, value: float) -> Array:
+    """Return A with ``value`` on the diagonal."""
+    one = kept_eye(A)
+    diagonal = constant(_on_diagonal, A, A.shape[-1])
+    return namespace_of(A).where(diagonal, one if value == 1.0 else value * one, A)
+
+
 def to_triangle(A: Array, diagonal: bool, weight: float = 1.0) -> Array:
     """Return the lower triangle of A as vectors, row by row, times ``weight`` off the diagonal.
 
@@ -424,12 +554,22 @@ def to_triangle(A: Array, diagonal: bool, weight: float = 1.0) -> Array:
     """
     xp = namespace_of(A)
     n = A.shape[-1]
-    rows, columns = np.tril_indices(n, 0 if diagonal else -1)
     flat = xp.reshape(A, (*A.shape[:-2], n * n))
-    entries = xp.take(flat, _constant(rows * n + columns, A), axis=-1)
+    entries = xp.take(flat, constant(_triangle, A, n, diagonal), axis=-1)
     if diagonal and weight != 1.0:
-        return entries * _constant(np.where(rows == columns, 1.0, weight), A)
+        return entries * constant(_triangle_weights, A, n, weight)
     return entries if weight == 1.0 else weight * entries
+
+
+def _triangle(n: int, diagonal: bool) -> "np.ndarray[Any, Any]":
+    """Return where the entries of a lower triangle are, in a flat matrix."""
+    rows, columns = np.tril_indices(n, 0 if diagonal else -1)
+    return (rows * n + columns).astype(np.int32)
+
+
+def _triangle_weights(n: int, weight: float) -> "np.ndarray[Any, Any]":
+    rows, columns = np.tril_indices(n)
+    return np.where(rows == columns, 1.0, weight)
 
 
 def from_triangle(
@@ -437,16 +577,27 @@ def from_triangle(
 ) -> Array:
     """Undo :func:`to_triangle`; the upper triangle is ``mirror`` times the lower one."""
     xp = namespace_of(c)
+    entries = xp.take(c, constant(_places, c, n, diagonal), axis=-1)
+    factors = constant(_factors, c, n, diagonal, weight, mirror)
+    return xp.reshape(entries * factors, (*c.shape[:-1], n, n))
+
+
+def _places(n: int, diagonal: bool) -> "np.ndarray[Any, Any]":
+    """Return where the entries of a flat matrix are in its lower triangle."""
     rows, columns = np.tril_indices(n, 0 if diagonal else -1)
-    place = np.zeros((n, n), dtype=np.int64)
-    factor = np.zeros((n, n))
+    place = np.zeros((n, n), dtype=np.int32)
     place[columns, rows] = place[rows, columns] = np.arange(len(rows))
+    return place.reshape(-1)
+
+
+def _factors(n: int, diagonal: bool, weight: float, mirror: float) -> "np.ndarray[Any, Any]":
+    rows, columns = np.tril_indices(n, 0 if diagonal else -1)
+    factor = np.zeros((n, n))
     factor[columns, rows] = mirror / weight
     factor[rows, columns] = 1.0 / weight
     if diagonal:
         np.fill_diagonal(factor, 1.0)
-    entries = xp.take(c, _constant(place.reshape(-1), c), axis=-1)
-    return xp.reshape(entries * _constant(factor.reshape(-1), c), (*c.shape[:-1], n, n))
+    return factor.reshape(-1)
 
 
 def pack(A: Array) -> Array:
@@ -459,8 +610,28 @@ def unpack(c: Array, n: int) -> Array:
     return from_triangle(c, n, diagonal=True, weight=2.0**0.5, mirror=1.0)
 
 
+_constants: dict[Any, Array] = {}
+
+
+def constant(make: Callable[..., "np.ndarray[Any, Any]"], like: Array, *key: Any) -> Array:
+    """Return the NumPy array ``make(*key)`` in the library and on the device of ``like``.
+
+    The array is kept, once per dtype and device: to copy it to a GPU again would wait for the GPU.
+    So it must not be written to, nor be given to a user. ``make`` is a function of a module.
+    """
+    shim = backend_of(like)
+    if not shim.plain(like):
+        return _constant(make(*key), like)
+    place = make, key, namespace_of(like).__name__, like.dtype, str(device_of(like))
+    if place not in _constants:
+        made = _constant(make(*key), like)
+        if not shim.plain(made):
+            return made
+        _constants[place] = made
+    return _constants[place]
+
+
 def _constant(values: "np.ndarray[Any, Any]", like: Array) -> Array:
-    """Return numbers, or indices, in the library and on the device of ``like``."""
     xp = namespace_of(like)
-    dtype = like.dtype if values.dtype.kind == "f" else xp.int32
-    return xp.asarray(values, dtype=dtype, device=device_of(like))
+    dtypes = {"f": like.dtype, "i": xp.int32, "b": xp.bool}
+    return xp.asarray(values, dtype=dtypes[values.dtype.kind], device=device_of(like))

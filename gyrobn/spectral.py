@@ -2,15 +2,16 @@ r"""Functions of an eigenvalue, with the quotients that the derivative of a matr
 
 .. math:: \frac{f(x) - f(y)}{x - y}, \qquad f'(x) \text{ for } x = y
 
-without the cancellation that the quotient itself suffers where x and y are close.
+without the cancellation that the quotient itself suffers where x and y are close. What several
+functions of the same eigenvalues share is computed once: see :class:`Spectrum` and :class:`Pairs`.
 """
 
-import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from gyrobn.backends import Array, namespace_of
-from gyrobn.scalar import SINC, arc, cosine, safe_sqrt, sinc
+from gyrobn.scalar import SINC
 
 __all__ = [
     "ANGLE",
@@ -25,94 +26,229 @@ __all__ = [
     "ROOT",
     "SINC_OF_ROOT",
     "SINE_RATIO",
+    "Pairs",
     "Spectral",
+    "Spectrum",
+    "mean_curvature",
     "power",
 ]
+
+
+class Spectrum:
+    """Eigenvalues x, and what functions of them share. Each is computed once, when asked for."""
+
+    def __init__(self, x: Array) -> None:
+        self.x = x
+        self._xp = namespace_of(x)
+
+    @cached_property
+    def log(self) -> Array:
+        """Their logarithms."""
+        return self._xp.log(self.x)
+
+    @cached_property
+    def exp(self) -> Array:
+        """Their exponentials."""
+        return self._xp.exp(self.x)
+
+    @cached_property
+    def root(self) -> Array:
+        """Their square roots."""
+        return self._xp.sqrt(self.x)
+
+    @cached_property
+    def inverse_root(self) -> Array:
+        """One over their square roots."""
+        return 1.0 / self.root
+
+    @cached_property
+    def angle_of_square(self) -> Array:
+        """The θ of x = θ², next to nothing in place of 0; a square may be negative by rounding."""
+        return self._xp.sqrt(self._xp.clip(self.x, min=_tiny(self.x)))
+
+    @cached_property
+    def sine(self) -> Array:
+        """The sin θ of x = cos θ, next to nothing in place of 0; x may exceed 1 by rounding."""
+        return self._xp.sqrt(self._xp.clip((1.0 - self.x) * (1.0 + self.x), min=_tiny(self.x)))
+
+    @cached_property
+    def angle(self) -> Array:
+        """The θ of x = cos θ, with every digit at small angles; never 0, as ``sine``."""
+        return self._xp.atan2(self.sine, self.x)
+
+    @cached_property
+    def pairs(self) -> "Pairs":
+        """All pairs of eigenvalues of one matrix: tables (..., n, n)."""
+        return Pairs(self, self, lambda a: a[..., :, None], lambda a: a[..., None, :])
+
+
+def _tiny(x: Array) -> float:
+    return float(namespace_of(x).finfo(x.dtype).smallest_normal)
+
+
+def _same(a: Array) -> Array:
+    return a
+
+
+class Pairs:
+    """Pairs of eigenvalues x and y, and the tables that quotients share.
+
+    ``rows`` and ``columns`` make what a spectrum has broadcast against that of the other.
+    """
+
+    def __init__(
+        self,
+        x: Spectrum,
+        y: Spectrum,
+        rows: Callable[[Array], Array] = _same,
+        columns: Callable[[Array], Array] = _same,
+    ) -> None:
+        self._x, self._y, self._rows, self._columns = x, y, rows, columns
+
+    def of(self, name: str) -> tuple[Array, Array]:
+        """Return what both spectra have under a name."""
+        return self._rows(getattr(self._x, name)), self._columns(getattr(self._y, name))
+
+    @cached_property
+    def largest(self) -> Array:
+        """The larger of x and y."""
+        x, y = self.of("x")
+        return namespace_of(x).maximum(x, y)
+
+    # With d = |log x − log y|, made next to nothing where it is zero, d/(1 − exp(−d)) has no
+    # cancellation; that d itself has, where it is small, does not matter.
+
+    @cached_property
+    def drop(self) -> Array:
+        """Minus the difference of the logarithms: −d."""
+        return negative_gap(*self.of("log"))
+
+    @cached_property
+    def loss(self) -> Array:
+        """The smaller over the larger, minus 1: exp(−d) − 1."""
+        return namespace_of(self.drop).expm1(self.drop)
+
+    @cached_property
+    def ratio(self) -> Array:
+        """The quotient d/(1 − exp(−d))."""
+        return self.drop / self.loss
+
+    @cached_property
+    def curvature(self) -> Array:
+        """The quotient a coth a, a = d/2."""
+        return self.ratio + 0.5 * self.drop
+
+    @cached_property
+    def cosine_quotient(self) -> Array:
+        """(cos a − cos b)/(a² − b²) for the angles a and b of the cosines x and y."""
+        return _cosine_quotient(*self.of("angle"))
+
+    @cached_property
+    def sinc_quotient(self) -> Array:
+        """(sinc a − sinc b)/(a² − b²)."""
+        return _sinc_quotient(*self.of("angle"))
+
+
+def negative_gap(a: Array, b: Array) -> Array:
+    """Return −|a − b|, next to nothing in place of 0."""
+    xp = namespace_of(a)
+    return -1e8 * _tiny(a) - xp.abs(a - b)
+
+
+def mean_curvature(logs: Array) -> Array:
+    """Return a coth a for all pairs of logarithms of eigenvalues, a half their difference."""
+    drop = negative_gap(logs[..., :, None], logs[..., None, :])
+    return drop / namespace_of(logs).expm1(drop) + 0.5 * drop
 
 
 class Spectral(NamedTuple):
     """A function f(x, t) of an eigenvalue, with what its derivative needs."""
 
-    value: Callable[[Array, Any], Array]
-    quotient: Callable[[Array, Array, Any], Array]
+    value: Callable[[Spectrum, Any], Array]
+    quotient: Callable[[Pairs, Any], Array]
     """(f(x, t) − f(y, t))/(x − y), and the derivative where x = y."""
-    slope: Callable[[Array, Any], Array] | None = None
+    slope: Callable[[Spectrum, Any], Array] | None = None
     """The derivative by t, where the function depends on it."""
 
 
-# With d = |a − b|, made next to nothing where it is zero, (1 − exp(−d))/d has no cancellation; that
-# d itself has, where it is small, does not matter.
-
-
-def _gap(a: Array, b: Array) -> Array:
-    xp = namespace_of(a)
-    return xp.abs(a - b) + 1e8 * float(xp.finfo(a.dtype).smallest_normal)
-
-
-def _log_quotient(x: Array, y: Array, t: Any) -> Array:
-    """Return (log x − log y)/(x − y) = d/(1 − exp(−d))/x, for x = y exp(d)."""
-    xp = namespace_of(x)
-    d = _gap(xp.log(x), xp.log(y))
-    return -(d / xp.expm1(-d)) / xp.maximum(x, y)
-
-
-def _exp_quotient(x: Array, y: Array, t: Any) -> Array:
+def _exp_quotient(p: Pairs, t: Any) -> Array:
     """Return (exp x − exp y)/(x − y) = exp(x) (1 − exp(−d))/d, for x = y + d."""
+    x, y = p.of("x")
     xp = namespace_of(x)
-    d = _gap(x, y)
-    return -xp.maximum(xp.exp(x), xp.exp(y)) * (xp.expm1(-d) / d)
+    drop = negative_gap(x, y)
+    return xp.maximum(*p.of("exp")) * (xp.expm1(drop) / drop)
 
 
-def _power_quotient(x: Array, y: Array, t: Any) -> Array:
+def _power_quotient(p: Pairs, t: Any) -> Array:
     """Return (xᵗ − yᵗ)/(x − y) = xᵗ/x (1 − exp(−td))/(1 − exp(−d)), for x = y exp(d), t > 0."""
-    xp = namespace_of(x)
-    a, b = xp.log(x), xp.log(y)
-    d = _gap(a, b)
-    large = xp.maximum(xp.exp(t * a), xp.exp(t * b)) / xp.maximum(x, y)
+    a, b = p.of("log")
+    xp = namespace_of(a)
+    large = xp.maximum(xp.exp(t * a), xp.exp(t * b)) / p.largest
+    found = large * (xp.expm1(abs(t) * p.drop) / p.loss)
     if isinstance(t, (int, float)):
-        sign = math.copysign(1.0, t)
-    else:
-        sign = xp.where(t < 0, -1.0 + 0.0 * t, 1.0)
-    return sign * large * (xp.expm1(-sign * t * d) / xp.expm1(-d))
+        return found if t > 0 else -found
+    return xp.where(t < 0, -1.0 + 0.0 * t, 1.0) * found
 
 
-def _raise_to(x: Array, t: Any) -> Array:
-    return namespace_of(x).exp(t * namespace_of(x).log(x))
+def _raise_to(s: Spectrum, t: Any) -> Array:
+    return namespace_of(s.x).exp(t * s.log)
 
 
 EXP = Spectral(
-    lambda x, t: namespace_of(x).exp(x),
+    lambda s, t: s.exp,
     _exp_quotient,
 )
 LOG = Spectral(
-    lambda x, t: namespace_of(x).log(x),
-    _log_quotient,
+    lambda s, t: s.log,
+    lambda p, t: p.ratio / p.largest,
 )
 POWER = Spectral(
     _raise_to,
     _power_quotient,
-    lambda x, t: _raise_to(x, t) * namespace_of(x).log(x),
+    lambda s, t: _raise_to(s, t) * s.log,
 )
 
 
 def power(exponent: float) -> Spectral:
     """Return the function x ↦ x^exponent, for a number that does not change."""
     return Spectral(
-        lambda x, t: _raise_to(x, exponent),
-        lambda x, y, t: _power_quotient(x, y, exponent),
+        lambda s, t: _raise_to(s, exponent),
+        lambda p, t: _power_quotient(p, exponent),
     )
 
 
 # without the logarithm, which would lose digits of very small and very large matrices
-ROOT = power(0.5)._replace(value=lambda x, t: namespace_of(x).sqrt(x))
-INVERSE_ROOT = power(-0.5)._replace(value=lambda x, t: 1.0 / namespace_of(x).sqrt(x))
-INVERSE = power(-1.0)._replace(value=lambda x, t: 1.0 / x)
 
 
-RECIPROCAL_ABOVE = Spectral(
-    lambda x, t: 1.0 / (1.0 + x),
-    lambda x, y, t: -1.0 / ((1.0 + x) * (1.0 + y)),
-)
+def _root_quotient(p: Pairs, t: Any) -> Array:
+    """Return that of √x: 1/(√x + √y)."""
+    x, y = p.of("root")
+    return 1.0 / (x + y)
+
+
+def _inverse_root_quotient(p: Pairs, t: Any) -> Array:
+    """Return that of 1/√x: −1/(√x √y (√x + √y))."""
+    x, y = p.of("inverse_root")
+    return -(_root_quotient(p, t) * x) * y
+
+
+def _inverse_quotient(p: Pairs, t: Any) -> Array:
+    """Return that of 1/x: −1/(xy)."""
+    x, y = p.of("x")
+    return (-1.0 / x) * (1.0 / y)
+
+
+ROOT = Spectral(lambda s, t: s.root, _root_quotient)
+INVERSE_ROOT = Spectral(lambda s, t: s.inverse_root, _inverse_root_quotient)
+INVERSE = Spectral(lambda s, t: 1.0 / s.x, _inverse_quotient)
+
+
+def _reciprocal_quotient(p: Pairs, t: Any) -> Array:
+    x, y = p.of("x")
+    return (-1.0 / (1.0 + x)) * (1.0 / (1.0 + y))
+
+
+RECIPROCAL_ABOVE = Spectral(lambda s, t: 1.0 / (1.0 + s.x), _reciprocal_quotient)
 """x to 1/(1 + x)."""
 
 
@@ -124,12 +260,8 @@ RECIPROCAL_ABOVE = Spectral(
 #     cos a − cos b = −2 sin m sin h,    sin a − sin b = 2 cos m sin h
 #
 # give the quotients by θ² without a difference of close numbers; those by c are ratios of them.
-
-
-def _angle(c: Array) -> Array:
-    """Return θ from its cosine, with every digit at small angles; 0 for c > 1, by rounding."""
-    xp = namespace_of(c)
-    return xp.atan2(xp.sqrt(xp.clip((1.0 - c) * (1.0 + c), min=0.0)), c)
+# The functions themselves need no series: sin θ/θ has all its digits at any θ > 0, and 0 does not
+# occur. It is their derivatives that would cancel, and these are the quotients.
 
 
 def _sinc(a: Array) -> Array:
@@ -158,62 +290,50 @@ def _sinc_quotient(a: Array, b: Array) -> Array:
     return xp.where(near, series, away)
 
 
-def _angle_quotient(c: Array, d: Array, t: Any) -> Array:
+def _angle_quotient(p: Pairs, t: Any) -> Array:
     """Return that of θ/sin θ = 1/sinc θ."""
-    a, b = _angle(c), _angle(d)
-    return -_sinc_quotient(a, b) / (_sinc(a) * _sinc(b) * _cosine_quotient(a, b))
+    a, b = p.of("angle")
+    return -p.sinc_quotient / (_sinc(a) * _sinc(b) * p.cosine_quotient)
 
 
-def _multiple_quotient(c: Array, d: Array, t: Any) -> Array:
+def _multiple_quotient(p: Pairs, t: Any) -> Array:
     """Return that of cos tθ."""
-    a, b = _angle(c), _angle(d)
-    return t * t * _cosine_quotient(t * a, t * b) / _cosine_quotient(a, b)
+    a, b = p.of("angle")
+    return t * t * _cosine_quotient(t * a, t * b) / p.cosine_quotient
 
 
-def _sine_ratio_quotient(c: Array, d: Array, t: Any) -> Array:
+def _sine_ratio_quotient(p: Pairs, t: Any) -> Array:
     """Return that of q = sin tθ/sin θ, from the product q · sinc θ = t sinc tθ."""
-    a, b = _angle(c), _angle(d)
-    p, q = _sinc(a), _sinc(b)
-    mean = 0.5 * t * (_sinc(t * a) / p) + 0.5 * t * (_sinc(t * b) / q)
-    change = t**3 * _sinc_quotient(t * a, t * b) - mean * _sinc_quotient(a, b)
-    return change / ((0.5 * p + 0.5 * q) * _cosine_quotient(a, b))
+    a, b = p.of("angle")
+    c, d = _sinc(a), _sinc(b)
+    mean = 0.5 * t * (_sinc(t * a) / c) + 0.5 * t * (_sinc(t * b) / d)
+    change = t**3 * _sinc_quotient(t * a, t * b) - mean * p.sinc_quotient
+    return change / ((0.5 * c + 0.5 * d) * p.cosine_quotient)
 
 
-def _square_angle(c: Array) -> tuple[Array, Array]:
-    """Return θ² and θ/sin θ from the cosine c; analytic at c = 1, and beyond it by rounding."""
-    u = (1.0 - c) * (1.0 + c)
-    ratio = arc(u, c, 1)
-    return ratio * ratio * u, ratio
+def _cosine_slope(s: Spectrum, t: Any) -> Array:
+    return -s.angle * namespace_of(s.x).sin(t * s.angle)
 
 
-def _sine_ratio(c: Array, t: Any) -> Array:
-    z, ratio = _square_angle(c)
-    return t * sinc(t * t * z, 1) * ratio
-
-
-def _sine_ratio_slope(c: Array, t: Any) -> Array:
-    z, ratio = _square_angle(c)
-    return cosine(t * t * z, 1) * ratio
-
-
-def _cosine_slope(c: Array, t: Any) -> Array:
-    z, _ = _square_angle(c)
-    return -t * z * sinc(t * t * z, 1)
-
-
-ANGLE = Spectral(lambda c, t: _square_angle(c)[1], _angle_quotient)
+ANGLE = Spectral(lambda s, t: s.angle / s.sine, _angle_quotient)
 """c = cos θ to θ/sin θ."""
 COSINE = Spectral(
-    lambda c, t: cosine(t * t * _square_angle(c)[0], 1), _multiple_quotient, _cosine_slope
+    lambda s, t: namespace_of(s.x).cos(t * s.angle), _multiple_quotient, _cosine_slope
 )
 """c = cos θ to cos tθ."""
-SINE_RATIO = Spectral(_sine_ratio, _sine_ratio_quotient, _sine_ratio_slope)
+SINE_RATIO = Spectral(
+    lambda s, t: namespace_of(s.x).sin(t * s.angle) / s.sine,
+    _sine_ratio_quotient,
+    lambda s, t: namespace_of(s.x).cos(t * s.angle) * (s.angle / s.sine),
+)
 """c = cos θ to sin tθ / sin θ."""
 COSINE_OF_ROOT = Spectral(
-    lambda u, t: cosine(u, 1), lambda u, v, t: _cosine_quotient(safe_sqrt(u), safe_sqrt(v))
+    lambda s, t: namespace_of(s.x).cos(s.angle_of_square),
+    lambda p, t: _cosine_quotient(*p.of("angle_of_square")),
 )
 """u = θ² to cos θ."""
 SINC_OF_ROOT = Spectral(
-    lambda u, t: sinc(u, 1), lambda u, v, t: _sinc_quotient(safe_sqrt(u), safe_sqrt(v))
+    lambda s, t: namespace_of(s.x).sin(s.angle_of_square) / s.angle_of_square,
+    lambda p, t: _sinc_quotient(*p.of("angle_of_square")),
 )
 """u = θ² to sin θ / θ."""

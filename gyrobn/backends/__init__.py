@@ -3,6 +3,7 @@
 ===================  =======================================================================
 ``differentiable``   may a gradient be asked through this array?
 ``hides_values``     is this array traced, so that its values cannot be looked at?
+``plain``            may what is computed from this array be kept for later calls?
 ``stop_gradient``    the same values, constant to differentiation
 ``while_loop``       ``while condition(state): state = body(state)``, at most ``limit`` times
 ``opaque``           a function without derivative, as one operation of a compiled graph

@@ -24,6 +24,11 @@ def hides_values(x: Array) -> bool:
     return isinstance(x, jax.core.Tracer)
 
 
+def plain(x: Array) -> bool:
+    """Return False: under a transformation, arrays that are not traced give traced ones, too."""
+    return False
+
+
 def stop_gradient(x: Array) -> Array:
     """Return ``x`` as a constant to differentiation."""
     return jax.lax.stop_gradient(x)

@@ -27,6 +27,11 @@ def hides_values(x: Array) -> bool:
     return False
 
 
+def plain(x: Array) -> bool:
+    """Tell whether what is computed from ``x`` may be kept: no transformation is under way."""
+    return True
+
+
 def stop_gradient(x: Array) -> Array:
     """Return ``x``: there is nothing to stop."""
     return x

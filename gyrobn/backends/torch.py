@@ -59,6 +59,16 @@ def hides_values(x: Array) -> bool:
     return False
 
 
+def plain(x: Array) -> bool:
+    """Tell whether what is computed from ``x`` may be kept: no transformation is under way.
+
+    Autograd could not use tensors that were made in inference mode.
+    """
+    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+        return False
+    return _is_plain(x)
+
+
 def stop_gradient(x: Array) -> Array:
     """Return the values of ``x`` outside the graph."""
     return x.detach()

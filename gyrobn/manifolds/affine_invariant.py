@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import NamedTuple, Self
+from typing import Self
 
 from gyrobn.arrays import (
     check_coordinates,
@@ -11,6 +11,7 @@ from gyrobn.arrays import (
     samples_last,
     scalars_like,
     sum_samples,
+    weighted_gram,
     weighted_sum,
 )
 from gyrobn.backends import Array, backend_of, namespace_of
@@ -18,7 +19,7 @@ from gyrobn.centred import Decomposed
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.linalg import (
-    Decomposition,
+    Eigen,
     cholesky,
     congruence,
     eigh,
@@ -28,7 +29,9 @@ from gyrobn.linalg import (
     log_squares,
     logarithm,
     matmul,
+    mean_logarithm,
     pack,
+    spectrum_of,
     symmetric,
     symmetric_functions,
     transpose,
@@ -36,7 +39,17 @@ from gyrobn.linalg import (
     warn_of_lost_digits,
 )
 from gyrobn.scalar import cotangent, safe_sqrt
-from gyrobn.spectral import EXP, INVERSE, INVERSE_ROOT, LOG, POWER, ROOT, Spectral
+from gyrobn.spectral import (
+    EXP,
+    INVERSE,
+    INVERSE_ROOT,
+    LOG,
+    POWER,
+    ROOT,
+    Pairs,
+    Spectral,
+    mean_curvature,
+)
 
 __all__ = [
     "AffineInvariant",
@@ -53,6 +66,7 @@ class AffineInvariant(GyroSpace):
               \qquad P \oplus Q = R\,Q\,R^\top
 
     where :math:`R = P^{1/2}` or, with ``cholesky``, the Cholesky factor of P: then ⊕ is a group.
+    Points are symmetric; of others, the lower triangle would count.
     """
 
     n: int
@@ -100,13 +114,13 @@ class AffineInvariant(GyroSpace):
     # ------------------------------------------------------------------ gyro operations
 
     def _root(self, x: Array) -> Array:
-        return cholesky(x) if self.cholesky else symmetric_functions(x, ROOT)[0]
+        return cholesky(x) if self.cholesky else _function(x, ROOT)
 
     def _back(self, x: Array) -> Array:
         """Return the inverse of the root."""
         if self.cholesky:
             return namespace_of(x).linalg.inv(cholesky(x))
-        return symmetric_functions(x, INVERSE_ROOT)[0]
+        return _function(x, INVERSE_ROOT)
 
     def add(self, x: Array, y: Array) -> Array:
         r"""Gyroaddition :math:`R_P\, Q\, R_P^\top`."""
@@ -119,7 +133,7 @@ class AffineInvariant(GyroSpace):
         if self.cholesky:
             back = self._back(x)
             return matmul(back, transpose(back))
-        return symmetric_functions(x, INVERSE)[0]
+        return _function(x, INVERSE)
 
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\ominus P \oplus Q = R_P^{-1}\, Q\, R_P^{-\top}`."""
@@ -142,7 +156,7 @@ class AffineInvariant(GyroSpace):
         r"""Point :math:`R_P (R_P^{-1} Q R_P^{-\top})^t R_P^\top`."""
         self._namespace(x, y)
         view = self.centred(x, y)
-        return congruence(view.frame.root, view.power(t))
+        return view.carried(view.root, t)
 
     def standardize(
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
@@ -164,7 +178,12 @@ class AffineInvariant(GyroSpace):
     def from_normal(self, c: Array) -> Array:
         r"""Inverse of :meth:`to_normal`: :math:`\exp(\theta C)`."""
         check_coordinates(self, c)
-        return symmetric_functions(self.theta * unpack(c, self.n), EXP)[0]
+        return _function(self._matrix(c), EXP)
+
+    def _matrix(self, c: Array) -> Array:
+        """Return the logarithm that normal coordinates stand for."""
+        X = unpack(c, self.n)
+        return X if self.theta == 1.0 else self.theta * X
 
     def _turn(self, x: Array, y: Array) -> Array:
         """Return the orthogonal matrix by which the gyration of x and y turns."""
@@ -202,7 +221,7 @@ class AffineInvariant(GyroSpace):
         By parallel transport if R is the square root, by the group's translation otherwise.
         """
         self._namespace(x)
-        return congruence(self._root(x), self.theta * unpack(c, self.n))
+        return congruence(self._root(x), self._matrix(c))
 
     def pull(self, x: Array, v: Array) -> Array:
         """Inverse of :meth:`push`."""
@@ -212,7 +231,7 @@ class AffineInvariant(GyroSpace):
     def log(self, x: Array, y: Array) -> Array:
         r"""Logarithm :math:`R_P \log(R_P^{-1} Q R_P^{-\top}) R_P^\top`."""
         view = self._certain(x, y)
-        return congruence(view.frame.root, view.logarithms)
+        return congruence(view.root, view.logarithms)
 
     def transport(self, x: Array, y: Array, v: Array) -> Array:
         r"""Parallel transport :math:`E\,v\,E^\top`, :math:`E = (Q P^{-1})^{1/2}`, from P to Q.
@@ -221,7 +240,7 @@ class AffineInvariant(GyroSpace):
         """
         self._namespace(x, y, v)
         view = self.centred(x, y)
-        return congruence(matmul(view.frame.root, view.power(0.5), view.frame.back), v)
+        return congruence(matmul(view.root, view.power(0.5), view.back), v)
 
     # ------------------------------------------------------------------ the mean
 
@@ -243,29 +262,27 @@ class AffineInvariant(GyroSpace):
         U and λ are eigenvectors and eigenvalues of :math:`\log P = \theta C`, and
         :math:`K_{ij} = a\coth a` with :math:`a = (\lambda_i - \lambda_j)/2`.
         """
-        X = self.theta * unpack(c, self.n)
-        return self.hessian_of(X, weights, lambda: eigh(X))
+        return self.hessian_of(weights, lambda: _logarithms(eigh(self._matrix(c), exact=True)))
 
     def hessian_of(
         self,
-        X: Array,
         weights: Array,
-        decomposition: Callable[[], Decomposition],
+        decomposition: Callable[[], tuple[Array, Array, Array]],
         turn: Array | None = None,
     ) -> Hessian:
-        """Return the Hessian for the logarithms X, whose decomposition may be known.
+        """Return the Hessian, from a function that returns λ, U and K.
 
         They may be given in another frame: ``turn`` then leads from it to that of the coordinates.
         """
-        xp = namespace_of(X)
+        xp = namespace_of(weights)
         n = self.n
         w = samples_last(weights)
+        logs_of = cache(decomposition)
 
         @cache
         def spectrum() -> tuple[Array, ...]:
-            values, U = decomposition()
-            a = 0.5 * (values[..., :, None] - values[..., None, :])
-            K, U = samples_last(cotangent(-a * a, -1), 2), samples_last(U, 2)
+            _, U, K = logs_of()
+            K, U = samples_last(K, 2), samples_last(U, 2)
             # all samples beside each other: what meets all of them is then one large product
             k = U.ndim - 3
             between = xp.permute_dims(U, (*range(k), k + 1, k, k + 2))
@@ -289,19 +306,23 @@ class AffineInvariant(GyroSpace):
         def highest() -> Array:
             # a coth a is an operator concave function of a² (a sum of a²/(a² + k²π²)): its mean is
             # at most its value at the mean a², and that is at most the mean X²
-            Y = samples_last(X - xp.linalg.trace(X)[..., None, None] / n * eye(X), 2)
-            tall = xp.reshape(Y, (*Y.shape[:-3], Y.shape[-3] * n, n))
-            heavy = xp.reshape(w[..., None, None] * Y, tall.shape)
-            values, _ = eigh(matmul(transpose(heavy), tall))
+            logs, U, _ = logs_of()
+            off = logs - xp.mean(logs, axis=-1, keepdims=True)
+            mean = weighted_gram(weights[..., None] * off * off, transpose(U))
+            values, _ = eigh(mean, exact=True)
             return cotangent(-values[..., -1], -1)
 
         return Hessian(apply, lambda: xp.sum(w, axis=-1), highest, dense=21, smooth=False)
 
     def resolution(self, x: Array) -> Array:
         """Distance that rounding moves samples seen from P: an eighth of its condition, in ulps."""
-        xp = self._namespace(x)
-        eps = float(xp.finfo(x.dtype).eps)
+        self._namespace(x)
         low, high, bad = _definiteness(x)
+        return self._resolution(low, high, bad)
+
+    def _resolution(self, low: Array, high: Array, bad: Array) -> Array:
+        xp = namespace_of(low)
+        eps = float(xp.finfo(low.dtype).eps)
         condition = xp.where(bad, 1.0 / eps, high / xp.where(bad, 1.0, low))
         ulps = 0.5 * self.n + self.n**2 / 256 + 0.125 * condition  # measured
         return eps / abs(self.theta) * ulps
@@ -317,68 +338,67 @@ class AffineInvariant(GyroSpace):
         return violation(x)
 
 
-class Frame(NamedTuple):
-    r"""How a matrix M sees others: from its eigenvectors U, and turned to its translation.
+class _CentredMatrices(Decomposed):
+    r"""Matrices P as they are seen from the mean M, decomposed once.
 
-    Seen from M, a matrix P is :math:`C = B P B^\top` with :math:`B = \Lambda^{-1/2}U^\top`, and
-    :math:`K C K^\top = R_M^{-1} P R_M^{-\top}` for an orthogonal K. If M and P have condition
-    numbers κ, that of C may be κ². With B its entries are *graded*, from large to small, as the
-    eigenvalues of M grow, and the eigenvalues of a graded matrix have all the digits that P and M
-    determine, about εκ; with :math:`M^{-1/2}` in place of B those below εκ² would be lost.
+    They are seen from the eigenvectors U of M: P is :math:`C = B P B^\top` with
+    :math:`B = \Lambda^{-1/2}U^\top`, and :math:`K C K^\top = R_M^{-1} P R_M^{-\top}` for an
+    orthogonal K. If M and P have condition numbers κ, that of C may be κ². With B its entries are
+    *graded*, from large to small, as the eigenvalues of M grow, and the eigenvalues of a graded
+    matrix have all the digits that P and M determine, about εκ; with :math:`M^{-1/2}` in place of B
+    those below εκ² would be lost.
     """
 
-    turn: Array
-    """K: U itself for the square root."""
-    back: Array
-    """B."""
-    root: Array
-    r"""The inverse of B, :math:`U\Lambda^{1/2}`; :math:`K B = R_M^{-1}`."""
-
-
-class _CentredMatrices(Decomposed):
-    """Matrices P as they are seen from the mean, decomposed once."""
-
     def _recall(  # type: ignore[override]
-        self, logarithms: Array, values: Array, W: Array, of_mean: Array, U: Array
+        self, values: Array, W: Array, of_mean: Array, U: Array
     ) -> None:
-        self.logarithms, self._known = logarithms, (values, W)
-        self._known_mean = of_mean[0, ...], U[0, ...]
+        self._known, self._known_mean = Eigen(values, W), Eigen(of_mean[0, ...], U[0, ...])
 
     @property
     def seen(self) -> tuple[Array, ...]:
-        """Logarithms, their decompositions, and that of the mean."""
+        """The decompositions of the samples, and that of the mean."""
         values, U = self._known_mean
-        return (self.logarithms, *self._known, values[None, ...], U[None, ...])
+        return (*self._known, values[None, ...], U[None, ...])
 
     @property
-    def known(self) -> tuple[Array, ...]:
-        """The decompositions of the samples and of the mean."""
+    def decompositions(self) -> tuple[Array, ...]:
+        """Those of the samples and of the mean."""
         return (*self._known, *self._known_mean)
 
-    def _know(self, *known: Array) -> None:
-        self._known, self._known_mean = known[:2], known[2:]
+    def _know(self, *arrays: Array) -> None:
+        self._known, self._known_mean = Eigen(*arrays[:2]), Eigen(*arrays[2:])
+
+    def _share(self, other: Self) -> None:
+        self._known, self._known_mean = other._known, other._known_mean
 
     @cached_property
-    def _known_mean(self) -> Decomposition:
-        return eigh(backend_of(self.mean).stop_gradient(self.mean))
+    def _known_mean(self) -> Eigen:
+        return eigh(backend_of(self.mean).stop_gradient(self.mean), exact=True)
 
     @cached_property
-    def frame(self) -> Frame:
-        """What the mean sees others by."""
-        root, back = framed_functions(self.mean, self._known_mean, ROOT, INVERSE_ROOT)
-        turn = self._known_mean[1]
+    def back(self) -> Array:
+        """B."""
+        return transpose(framed_functions(self.mean, self._known_mean, INVERSE_ROOT)[0])
+
+    @cached_property
+    def root(self) -> Array:
+        r"""The inverse of B, :math:`U\Lambda^{1/2}`."""
+        return framed_functions(self.mean, self._known_mean, ROOT)[0]
+
+    @cached_property
+    def turn(self) -> Array:
+        r"""K, with :math:`K B = R_M^{-1}`: U itself for the square root."""
         if self.space.cholesky:
-            turn = matmul(self.space._back(self.mean), root)
-        return Frame(turn, transpose(back), root)
+            return matmul(self.space._back(self.mean), self.root)
+        return self._known_mean.vectors
 
     @cached_property
     def _points(self) -> Array:
-        back = self.frame.back
-        return matmul(back, self.x, transpose(back))
+        return matmul(self.back, self.x, transpose(self.back))
 
     @cached_property
-    def _known(self) -> Decomposition:
-        return eigh(backend_of(self.x).stop_gradient(self._points))
+    def _known(self) -> Eigen:
+        return eigh(backend_of(self.x).stop_gradient(self._points), exact=True)
 
     @property
     def uncertainty(self) -> Array:
@@ -388,9 +408,9 @@ class _CentredMatrices(Decomposed):
         """
         xp = namespace_of(self.x)
         values, W = self._known
-        v = matmul(transpose(self.frame.back), W[..., :, :1])
+        v = matmul(transpose(self.back), W[..., :, :1])
         size = xp.max(xp.abs(self.x), axis=(-2, -1)) / xp.abs(values[..., 0])
-        size = size + self._known_mean[0][..., -1]
+        size = size + self._known_mean.values[..., -1]
         return float(xp.finfo(v.dtype).eps) * size * xp.sum(v * v, axis=(-2, -1))
 
     @cached_property
@@ -403,35 +423,79 @@ class _CentredMatrices(Decomposed):
         t = scalars_like(t, self.x)
         return symmetric_functions(self._points, POWER, t=t, known=self._known)[0]
 
+    def carried(self, R: Array, t: Array | float) -> Array:
+        r"""Return :math:`R\,C^t R^\top` as the square of :math:`R\,C^{t/2}`.
+
+        In two products, and symmetric as it is.
+        """
+        half = 0.5 * scalars_like(t, self.x)
+        (W,) = framed_functions(self._points, self._known, POWER, t=half)
+        return _square(matmul(R, W))
+
     @cached_property
     def normal(self) -> Array:
         """Their normal coordinates."""
-        return pack(congruence(self.frame.turn, self.logarithms)) / self.space.theta
+        return self._coordinates(self.logarithms)
+
+    def _coordinates(self, X: Array) -> Array:
+        c = pack(congruence(self.turn, X))
+        return c if self.space.theta == 1.0 else c / self.space.theta
 
     def gradient(self, weights: Array) -> Array:
         """Return the mean logarithm."""
-        X = weighted_sum(weights, self.logarithms)
-        return pack(congruence(self.frame.turn, X)) / self.space.theta
+        return self._coordinates(mean_logarithm(self._points, weights, self._known))
 
     @cached_property
     def squares(self) -> Array:
         r"""The squares of their distances, :math:`\sum_k \log^2\lambda_k/\theta^2`."""
-        return log_squares(self._points, self._known)[..., None] / self.space.theta**2
+        squares = log_squares(self._points, self._known)[..., None]
+        return squares if self.space.theta == 1.0 else squares / self.space.theta**2
 
     def hessian(self, weights: Array) -> Hessian:
         """Return the mean Hessian, a constant: a logarithm has the eigenvectors of the matrix."""
-        values, W = self._known
-        stop = backend_of(values).stop_gradient
-        X, decomposed = stop(self.logarithms), (namespace_of(values).log(values), W)
-        turn = stop(self.frame.turn)
-        hessian: Hessian = self.space.hessian_of(X, stop(weights), lambda: decomposed, turn)
+        stop = backend_of(self.x).stop_gradient
+
+        def decomposition() -> tuple[Array, Array, Array]:
+            spectrum = spectrum_of(self._known)
+            return spectrum.log, self._known.vectors, spectrum.pairs.curvature
+
+        hessian: Hessian = self.space.hessian_of(stop(weights), decomposition, stop(self.turn))
         return hessian
+
+    def shift(self, c: Array) -> Array:
+        r"""Return :math:`M \oplus \operatorname{Exp}_e(c)` from the decomposition of the mean.
+
+        It is the square of :math:`B^{-1} K^\top \exp(\theta C/2)`, so positive definite if the
+        floats allow it: no projection is needed.
+        """
+        half = _function(0.5 * self.space._matrix(c), EXP)
+        return _square(matmul(self.root, transpose(self.turn), half))
+
+    @property
+    def resolutions(self) -> Array:
+        """Distance that rounding moves the samples, from the decomposition of the mean."""
+        resolution: Array = self.space._resolution(*_extremes(self._known_mean.values))
+        return resolution[..., None]
 
     def standardize(self, factor: Array | float, bias: Array | None) -> Array:
         """Return the powers, and carry them to the bias."""
-        turn = self.frame.turn
-        root = turn if bias is None else matmul(self.space._root(bias), turn)
-        return congruence(root, self.power(factor))
+        R = self.turn if bias is None else matmul(self.space._root(bias), self.turn)
+        return self.carried(R, factor)
+
+
+def _square(Y: Array) -> Array:
+    return matmul(Y, transpose(Y))
+
+
+def _function(x: Array, f: Spectral) -> Array:
+    """Return f of symmetric matrices."""
+    known = eigh(backend_of(x).stop_gradient(x), exact=True)
+    return symmetric_functions(x, f, known=known)[0]
+
+
+def _logarithms(known: Eigen) -> tuple[Array, Array, Array]:
+    """Return the λ of logarithms, their eigenvectors, and a coth a for a = (λᵢ − λⱼ)/2."""
+    return known.values, known.vectors, mean_curvature(known.values)
 
 
 # ---------------------------------------------------------------------- on the manifold or off it
@@ -443,11 +507,15 @@ def _definiteness(x: Array) -> tuple[Array, Array, Array]:
     The largest is that of the absolute values if none is positive; a matrix that is not finite
     counts as the identity.
     """
-    xp = namespace_of(x)
     A, _ = finite_or_identity(symmetric(backend_of(x).stop_gradient(x)))
-    values = xp.linalg.eigvalsh(A)
+    return _extremes(namespace_of(x).linalg.eigvalsh(A))
+
+
+def _extremes(values: Array) -> tuple[Array, Array, Array]:
+    """Return what :func:`_definiteness` does, from the eigenvalues."""
+    xp = namespace_of(values)
     low, high = values[..., 0], values[..., -1]
-    bad = low <= x.shape[-1] * xp.finfo(x.dtype).eps * high
+    bad = low <= values.shape[-1] * float(xp.finfo(values.dtype).eps) * high
     return low, xp.where(high > 0, high, -low), bad
 
 
@@ -463,8 +531,9 @@ def violation(x: Array) -> Array:
     return xp.where(xp.isfinite(2.0 * size), found, xp.inf)  # x + xᵀ must not overflow
 
 
-def _floor_quotient(x: Array, y: Array, t: Array) -> Array:
+def _floor_quotient(pairs: Pairs, t: Array) -> Array:
     """Return (max(x, t) − max(y, t))/(x − y)."""
+    x, y = pairs.of("x")
     xp = namespace_of(x)
     high, low = xp.maximum(x, y), xp.minimum(x, y)
     across = xp.logical_and(high > t, low < t)
@@ -473,18 +542,19 @@ def _floor_quotient(x: Array, y: Array, t: Array) -> Array:
 
 
 FLOOR = Spectral(
-    lambda x, t: namespace_of(x).maximum(x, t),
+    lambda s, t: namespace_of(s.x).maximum(s.x, t),
     _floor_quotient,
-    lambda x, t: namespace_of(x).where(x < t, 1.0 + 0.0 * x, 0.0),
+    lambda s, t: namespace_of(s.x).where(s.x < t, 1.0 + 0.0 * s.x, 0.0),
 )
 
 
 def nearest(x: Array) -> Array:
     """Return the symmetric part, eigenvalues raised to √eps of the largest if one is too small."""
     xp = namespace_of(x)
-    _, high, bad = _definiteness(x)
-    if not backend_of(x).hides_values(x) and not bool(xp.any(bad)):
-        return symmetric(x)
-    A = xp.where((high > 0)[..., None, None], symmetric(x), eye(x))
-    (raised,) = symmetric_functions(A, FLOOR, t=xp.finfo(x.dtype).eps ** 0.5 * high)
+    nothing = xp.max(xp.abs(x), axis=(-2, -1), keepdims=True) == 0
+    A = xp.where(nothing, eye(x), symmetric(x))
+    known = eigh(backend_of(x).stop_gradient(A), exact=True)
+    _, high, bad = _extremes(known.values)
+    least = float(xp.finfo(x.dtype).eps) ** 0.5 * high
+    (raised,) = symmetric_functions(A, FLOOR, t=least, known=known)
     return xp.where(bad[..., None, None], raised, A)

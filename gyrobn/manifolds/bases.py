@@ -25,7 +25,7 @@ from gyrobn.centred import Centred, Decomposed
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.linalg import (
-    Decomposition,
+    Singular,
     eigh,
     eye,
     matmul,
@@ -45,7 +45,7 @@ from gyrobn.spectral import (
     SINE_RATIO,
 )
 
-__all__ = ["Bases"]
+__all__ = ["Bases", "orthonormalized"]
 
 Halves = tuple[Array, Array]
 """The upper p and the lower n − p rows of matrices."""
@@ -161,7 +161,7 @@ class Bases(GyroSpace):
     def _relative_halves(self, x: Array, y: Array) -> Halves:
         return self._rotate_halves(self._rotation(x), self._halves(y), -1.0)
 
-    def _normal_of_halves(self, x: Halves, known: Decomposition | None = None) -> Array:
+    def _normal_of_halves(self, x: Halves, known: Singular | None = None) -> Array:
         top, bottom = x
         W, ratio = polar(top, ANGLE, known=known)
         B = _tall_product(bottom, matmul(transpose(W), ratio))
@@ -182,9 +182,7 @@ class Bases(GyroSpace):
         self._namespace(x)
         return self._stack(*self._scale_halves(scalars_like(t, x), self._halves(x)))
 
-    def _scale_halves(
-        self, t: Array | float, x: Halves, known: Decomposition | None = None
-    ) -> Halves:
+    def _scale_halves(self, t: Array | float, x: Halves, known: Singular | None = None) -> Halves:
         top, bottom = x
         W, upper, ratio = polar(top, COSINE, SINE_RATIO, t=t, known=known)
         return upper, _tall_product(bottom, matmul(transpose(W), ratio))
@@ -320,7 +318,10 @@ class _CentredBases(Decomposed):
     """Bases as they are seen from the mean, their upper blocks decomposed once."""
 
     def _recall(self, normal: Array, *known: Array) -> None:
-        self.normal, self._known = normal, known
+        self.normal, self._known = normal, Singular(*known)
+
+    def _know(self, *arrays: Array) -> None:
+        self._known = Singular(*arrays)
 
     @property
     def seen(self) -> tuple[Array, ...]:
@@ -329,11 +330,21 @@ class _CentredBases(Decomposed):
 
     @cached_property
     def _halves(self) -> Halves:
-        halves: Halves = self.space._relative_halves(self.mean, self.x)
-        return halves
+        space: Bases = self.space
+        return space._rotate_halves(self._rotation, space._halves(self.x), -1.0)
 
     @cached_property
-    def _known(self) -> Decomposition:
+    def _rotation(self) -> tuple[Array, ...]:
+        """The direct rotation to the mean."""
+        rotation: tuple[Array, ...] = self.space._rotation(self.mean)
+        return rotation
+
+    def shift(self, c: Array) -> Array:
+        """Return the mean ⊕ Exp(c), its columns orthonormal to rounding: no QR is needed."""
+        return orthonormalized(self.space._rotate(self._rotation, self.space.from_normal(c)))
+
+    @cached_property
+    def _known(self) -> Singular:
         return svd(backend_of(self.x).stop_gradient(self._halves[0]))
 
     @cached_property
@@ -349,6 +360,14 @@ class _CentredBases(Decomposed):
             bias, self.space._scale_halves(t, self._halves, self._known)
         )
         return biased
+
+
+def orthonormalized(U: Array) -> Array:
+    r"""Return columns that are orthonormal but for rounding, with that error squared.
+
+    One Newton step towards the polar factor: :math:`U(3I - U^\top U)/2`.
+    """
+    return 1.5 * U - 0.5 * matmul(U, matmul(transpose(U), U))
 
 
 def _tall_product(A: Array, B: Array) -> Array:

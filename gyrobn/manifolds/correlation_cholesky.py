@@ -7,10 +7,24 @@ Below it, the rows have no constraint, and C comes back by giving the rows of Θ
 
 import math
 from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
 
 from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.linalg import cholesky, eye, from_triangle, matmul, symmetric, to_triangle, transpose
+from gyrobn.linalg import (
+    cholesky,
+    constant,
+    eye,
+    from_triangle,
+    kept_eye,
+    matmul,
+    symmetric,
+    to_triangle,
+    transpose,
+    with_diagonal,
+)
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
 
@@ -19,7 +33,6 @@ __all__ = [
     "EuclideanCholesky",
     "LogEuclideanCholesky",
     "PolyHyperbolicCholesky",
-    "with_diagonal",
 ]
 
 
@@ -74,7 +87,7 @@ class CholeskyChart(Chart):
         r"""Return :math:`C = LL^\top`, the rows of L those of Θ divided by their length."""
         xp = namespace_of(y)
         theta = self.enter(y, n)
-        L = theta / xp.sqrt(dot(theta, theta))[..., None]
+        L = theta / xp.linalg.vector_norm(theta, axis=-1, keepdims=True)
         return with_diagonal(matmul(L, transpose(L)), 1.0)
 
     def to_tangent(self, C: Array, dC: Array) -> Array:
@@ -119,13 +132,12 @@ class PolyHyperbolicCholesky(CholeskyChart):
     def leave(self, theta: Array) -> Array:
         """Cut the rows out of Θ and put their time in front."""
         xp = namespace_of(theta)
-        space = xp.tril(theta[..., 1:, :-1])
-        time = xp.sqrt(1.0 + dot(space, space))
-        return xp.concat([time[..., None], space], axis=-1)
+        time = xp.linalg.vector_norm(theta[..., 1:, :], axis=-1, keepdims=True)
+        return xp.concat([time, xp.tril(theta[..., 1:, :-1])], axis=-1)
 
     def enter(self, y: Array, n: int) -> Array:
         """Put the rows below the diagonal of ones."""
-        return _below(y[..., 1:]) + eye(y, n)
+        return _below(y[..., 1:]) + kept_eye(y, n)
 
     def leave_tangent(self, theta: Array, change: Array) -> Array:
         """Add the change of the time, which follows from that of the spatial part."""
@@ -148,7 +160,7 @@ class EuclideanCholesky(CholeskyChart):
 
     def enter(self, y: Array, n: int) -> Array:
         """Put the entries below the diagonal of ones."""
-        return from_triangle(y, n, diagonal=False) + eye(y, n)
+        return from_triangle(y, n, diagonal=False) + kept_eye(y, n)
 
 
 class LogEuclideanCholesky(CholeskyChart):
@@ -190,8 +202,20 @@ def _theta(C: Array) -> Array:
 def _below(rows: Array) -> Array:
     """Return an n × n matrix with the (n−1) × (n−1) matrix ``rows`` in its lower left corner."""
     xp = namespace_of(rows)
-    wide = xp.concat([rows, xp.zeros_like(rows[..., :1])], axis=-1)
-    return xp.concat([xp.zeros_like(wide[..., :1, :]), wide], axis=-2)
+    n = rows.shape[-1] + 1
+    flat = xp.reshape(rows, (*rows.shape[:-2], (n - 1) ** 2))
+    entries = xp.take(flat, constant(_corner_places, rows, n), axis=-1)
+    return xp.reshape(entries, (*rows.shape[:-2], n, n)) * constant(_corner, rows, n)
+
+
+def _corner_places(n: int) -> "np.ndarray[Any, Any]":
+    """Return where the entries of the n × n matrix are in its flat lower left corner."""
+    i, j = np.indices((n, n))
+    return (np.maximum(i - 1, 0) * (n - 1) + np.minimum(j, n - 2)).reshape(-1)
+
+
+def _corner(n: int) -> "np.ndarray[Any, Any]":
+    return np.tril(np.ones((n, n)), -1)
 
 
 def _blocks(A: Array, E: Array) -> Array:
@@ -254,8 +278,3 @@ def _exp_strict_lower(X: Array) -> Array:
     for _ in range(_ROOTS):
         M = 2.0 * M + matmul(M, M)
     return one + M
-
-
-def with_diagonal(A: Array, value: float) -> Array:
-    """Return A with ``value`` on the diagonal."""
-    return namespace_of(A).where(eye(A) > 0, value, A)

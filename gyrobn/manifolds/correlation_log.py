@@ -18,9 +18,10 @@ from gyrobn.linalg import (
     to_triangle,
     transpose,
     unpack,
+    with_diagonal,
 )
-from gyrobn.manifolds.correlation_cholesky import Chart, with_diagonal
-from gyrobn.spectral import EXP, LOG
+from gyrobn.manifolds.correlation_cholesky import Chart
+from gyrobn.spectral import EXP, LOG, Spectrum
 
 __all__ = ["LogScaled", "OffLog", "to_unit_diagonal"]
 
@@ -53,7 +54,7 @@ class OffLog(Chart):
         r"""Return :math:`dC = d\exp(dS + dD)`, dD such that its diagonal is zero."""
         xp = namespace_of(C, dy)
         values, U = eigh(C)
-        quotients = 1.0 / _log_quotients(values)
+        quotients = 1.0 / LOG.quotient(Spectrum(values).pairs, None)
         dS = from_triangle(dy, C.shape[-1], diagonal=False, weight=ROOT2, mirror=1.0)
         dC = congruence(U, congruence(transpose(U), dS) * quotients)
         J = _diagonal_jacobian(U, quotients)
@@ -105,7 +106,7 @@ def _diagonal_of_exp(S: Array, d: Array) -> tuple[Array, Array]:
     """Return the diagonal of exp(S + diag d), and its derivative by d."""
     values, U = eigh(S + _diagonal(d))
     entries = dot(U * U, namespace_of(S).exp(values)[..., None, :])
-    return entries, _diagonal_jacobian(U, EXP.quotient(*_pairs(values), None))
+    return entries, _diagonal_jacobian(U, EXP.quotient(Spectrum(values).pairs, None))
 
 
 def _diagonal_jacobian(U: Array, quotients: Array) -> Array:
@@ -241,11 +242,3 @@ def to_unit_diagonal(A: Array) -> Array:
 
 def _diagonal(d: Array) -> Array:
     return d[..., None] * eye(d)
-
-
-def _pairs(values: Array) -> tuple[Array, Array]:
-    return values[..., :, None], values[..., None, :]
-
-
-def _log_quotients(values: Array) -> Array:
-    return LOG.quotient(*_pairs(values), None)

@@ -11,7 +11,7 @@ from gyrobn.checks import check_choice
 from gyrobn.linalg import eigh, matmul, symmetric, symmetric_functions, transpose
 from gyrobn.manifolds.bases import Bases
 from gyrobn.manifolds.pullback import Pullback
-from gyrobn.spectral import INVERSE_ROOT, Spectral
+from gyrobn.spectral import INVERSE_ROOT, Pairs, Spectral, Spectrum
 
 __all__ = ["Grassmannian", "of_projectors"]
 
@@ -135,10 +135,11 @@ class Grassmannian(Pullback):
 def _leading(p: int) -> Spectral:
     """Return the function that is 1 at the p largest eigenvalues, by place, and 0 elsewhere."""
 
-    def value(x: Array, t: Any) -> Array:
-        return 0.0 * x + _one_at(x, -1)
+    def value(s: Spectrum, t: Any) -> Array:
+        return 0.0 * s.x + _one_at(s.x, -1)
 
-    def quotient(x: Array, y: Array, t: Any) -> Array:
+    def quotient(pairs: Pairs, t: Any) -> Array:
+        x, y = pairs.of("x")
         xp = namespace_of(x)
         across = _one_at(x, -2) - _one_at(y, -1)
         gap = x - y

@@ -7,12 +7,20 @@ from typing import Any, Self
 
 import numpy as np
 
-from gyrobn.arrays import check_coordinates, check_size, sum_samples, weighted_sum
-from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.arrays import (
+    check_coordinates,
+    check_size,
+    sum_samples,
+    weighted_gram,
+    weighted_sum,
+)
+from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.centred import Centred
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.linalg import (
-    Decomposition,
+    Singular,
+    constant,
     eigh,
     eye,
     from_triangle,
@@ -24,7 +32,8 @@ from gyrobn.linalg import (
     to_triangle,
     transpose,
 )
-from gyrobn.scalar import cotangent, safe_sqrt
+from gyrobn.manifolds.bases import orthonormalized
+from gyrobn.scalar import arc, cotangent, safe_sqrt, sinc
 from gyrobn.spectral import (
     ANGLE,
     COSINE_OF_ROOT,
@@ -132,8 +141,13 @@ class SpecialOrthogonal(GyroSpace):
         with :math:`f(\cos\theta) = \theta/\sin\theta`, smooth for the angles of Q, which end at
         π/2. The second term is rounding error, and takes back the digits that Q loses close to an
         angle of π. At π there is more than one logarithm, and one is returned.
+
+        In three dimensions the unit quaternion has the axis and half the angle, without any
+        decomposition.
         """
         self._namespace(x)
+        if self.n == 3:
+            return _logarithm_by_quaternion(x)
         one = eye(x)
         (Q,) = polar(x + one, decompose=_svd_of_sum)
         (ratio,) = symmetric_functions(Q, ANGLE)
@@ -149,7 +163,14 @@ class SpecialOrthogonal(GyroSpace):
         r"""Rotation :math:`\cos\sqrt{-X^2} + X \operatorname{sinc}\sqrt{-X^2}`, X skew."""
         check_coordinates(self, c)
         X = from_triangle(c, self.n, diagonal=False, weight=2**0.5, mirror=-1.0)
-        cos, ratio = symmetric_functions(matmul(transpose(X), X), COSINE_OF_ROOT, SINC_OF_ROOT)
+        if self.n <= 3:  # one plane: −X² is θ² times its projector
+            square = 0.5 * dot(c, c)
+            half = _sinc(0.25 * square)
+            bend = matmul((0.5 * half * half)[..., None, None] * X, X)
+            return eye(X) + (_sinc(square)[..., None, None] * X + bend)
+        S = matmul(transpose(X), X)
+        known = eigh(backend_of(S).stop_gradient(S), exact=True)
+        cos, ratio = symmetric_functions(S, COSINE_OF_ROOT, SINC_OF_ROOT, known=known)
         return symmetric(cos) + matmul(X, ratio)  # by rounding, it is not quite
 
     # ------------------------------------------------------------------ tangent vectors
@@ -169,6 +190,10 @@ class SpecialOrthogonal(GyroSpace):
         r"""Parallel transport :math:`x X \mapsto y\,h^\top X h`, :math:`h = (x^\top y)^{1/2}`."""
         half = self.scale(0.5, self.relative(x, y))
         return matmul(y, transpose(half), matmul(transpose(x), v), half)
+
+    def centred(self, mean: Array, x: Array, seen: tuple[Array, ...] = ()) -> Centred:
+        """Return the samples seen from the mean."""
+        return _CentredRotations(self, mean, x, seen)
 
     # ------------------------------------------------------------------ points, good and bad
 
@@ -206,6 +231,8 @@ class SpecialOrthogonal(GyroSpace):
         In an eigenbasis of :math:`-X^2 = \theta^2` with :math:`X = \theta J`, the part of a skew
         matrix Y with :math:`J Y J = \pm Y` has the factor of :math:`\theta_i \pm \theta_j`.
         """
+        if self.n == 3:
+            return _hessian_of_axes(c, weights)
         xp = namespace_of(c)
         X = from_triangle(c, self.n, diagonal=False, weight=2**0.5, mirror=-1.0)
 
@@ -247,11 +274,113 @@ class SpecialOrthogonal(GyroSpace):
         return Hessian(apply, lowest, lambda: sum_samples(weights), quick, smooth=False)
 
 
+class _CentredRotations(Centred):
+    """Rotations as they are seen from the mean."""
+
+    def shift(self, c: Array) -> Array:
+        """Return the mean ⊕ Exp(c), a rotation to rounding: no projection is needed."""
+        return orthonormalized(matmul(self.mean, self.space.from_normal(c)))
+
+
+# ---------------------------------------------------------------------- of space
+
+
+def _logarithm_by_quaternion(x: Array) -> Array:
+    r"""Return the normal coordinates of 3 × 3 rotations, with all digits at any angle.
+
+    The entries of x are linear in those of :math:`4qq^\top`, q the unit quaternion. Each row of it
+    is a multiple of q, and that with the largest diagonal entry has no cancellation.
+    """
+    xp = namespace_of(x)
+    flat = xp.reshape(x, (*x.shape[:-2], 9))
+    squares = xp.matmul(flat, constant(_quaternion_map, x)) + constant(_quaternion_one, x)
+    squares = xp.reshape(squares, (*x.shape[:-2], 4, 4))
+    best = xp.argmax(xp.linalg.diagonal(squares), axis=-1, keepdims=True)
+    pick = xp.astype(best == constant(_four, x), x.dtype)
+    row = xp.sum(pick[..., None] * squares, axis=-2)
+    q = row / xp.sqrt(dot(row, row))[..., None]
+    q = q * (1.0 - 2.0 * xp.astype(q[..., :1] < 0, x.dtype))  # an angle of at most π
+    v, cos = q[..., 1:], q[..., 0]
+    square = dot(v, v)
+    if backend_of(x).differentiable(x):
+        ratio = arc(square, cos, 1)
+    else:
+        sine = xp.sqrt(xp.clip(square, min=float(xp.finfo(x.dtype).smallest_normal)))
+        ratio = xp.atan2(sine, cos) / sine
+    return (8.0**0.5 * ratio)[..., None] * v
+
+
+def _quaternion_map() -> "np.ndarray[Any, Any]":
+    """Return the matrix that leads from the entries of R to those of 4qqᵀ − I.
+
+    q is (w, z, −y, x): its last three are ordered, and signed, as normal coordinates.
+    """
+    entries = np.zeros((3, 3, 4, 4))
+    order, sign = (0, 3, 2, 1), (1.0, 1.0, -1.0, 1.0)  # place and sign of w, x, y, z
+    for i in range(4):
+        for k in range(3):
+            entries[k, k, order[i], order[i]] = 1.0 if i in (0, k + 1) else -1.0
+
+    def put(a: int, b: int, i: int, j: int, factor: float) -> None:
+        for p, r in ((a, b), (b, a)):
+            entries[i, j, order[p], order[r]] = factor * sign[a] * sign[b]
+
+    for axis, (i, j) in enumerate(((2, 1), (0, 2), (1, 0)), start=1):
+        put(0, axis, i, j, 1.0)
+        put(0, axis, j, i, -1.0)
+    for a, b in ((1, 2), (1, 3), (2, 3)):
+        put(a, b, a - 1, b - 1, 1.0)
+        put(a, b, b - 1, a - 1, 1.0)
+    return entries.reshape(9, 16)
+
+
+def _quaternion_one() -> "np.ndarray[Any, Any]":
+    return np.eye(4).reshape(-1)
+
+
+def _four() -> "np.ndarray[Any, Any]":
+    return np.arange(4)
+
+
+def _sinc(square: Array) -> Array:
+    """Return sin θ/θ from θ²; the series is for derivatives only."""
+    if backend_of(square).differentiable(square):
+        return sinc(square, 1)
+    xp = namespace_of(square)
+    theta = xp.sqrt(xp.clip(square, min=float(xp.finfo(square.dtype).smallest_normal)))
+    return xp.sin(theta) / theta
+
+
+def _hessian_of_axes(c: Array, weights: Array) -> Hessian:
+    """Return the mean Hessian in space: 1 along the axis, a·cot a across, a half the angle."""
+    xp = namespace_of(c)
+    square = dot(c, c)
+    across = cotangent(0.125 * square, 1)
+
+    @cache
+    def matrix() -> Array:
+        least = float(xp.finfo(c.dtype).smallest_normal)
+        along = weights * (1.0 - across) / xp.clip(square, min=least)
+        mean = weighted_sum(weights, across)[..., None, None] * eye(c)
+        return mean + weighted_gram(along[..., None], c[..., None, :])
+
+    return Hessian(
+        lambda v: matmul(matrix(), v),
+        lambda: weighted_sum(weights, across),
+        lambda: sum_samples(weights),
+        matrix=matrix,
+        smooth=False,
+    )
+
+
+# ---------------------------------------------------------------------- in more dimensions
+
+
 def _skew(A: Array) -> Array:
     return 0.5 * (A - transpose(A))
 
 
-def _svd_without_reflection(A: Array) -> Decomposition:
+def _svd_without_reflection(A: Array) -> Singular:
     """Decompose A = P c Tᵀ so that P Tᵀ is a rotation; the last of c is negative if A reflects.
 
     The sign is that of the determinant of P Tᵀ, which is 1 or −1 also where A is singular.
@@ -260,10 +389,10 @@ def _svd_without_reflection(A: Array) -> Decomposition:
     P, c, Th = svd(A)
     last = eye(A)[-1, :]
     turn = 1.0 - 2.0 * last * xp.astype(xp.linalg.det(matmul(P, Th)) < 0, A.dtype)[..., None]
-    return P * turn[..., None, :], c * turn, Th
+    return Singular(P * turn[..., None, :], c * turn, Th)
 
 
-def _svd_of_sum(A: Array) -> Decomposition:
+def _svd_of_sum(A: Array) -> Singular:
     r"""Decompose :math:`A = I + R = P c T^\top` so that :math:`P T^\top` is a root of R.
 
     The singular values 2 cos(θ/2) come in pairs, one pair per plane, the smallest last. In the
@@ -276,7 +405,7 @@ def _svd_of_sum(A: Array) -> Decomposition:
     if n < 4:  # there is one plane only, and its quarter turn is right at any angle
         turned, size = _quarter_turns(P, c, Th)
         near = size < 8.0 * eps**0.5
-        return xp.where(near[..., None, :], turned, P), xp.clip(c, min=128.0 * eps), Th
+        return Singular(xp.where(near[..., None, :], turned, P), xp.clip(c, min=128.0 * eps), Th)
     R = A - eye(A)
     off = xp.max(xp.abs(matmul(transpose(R), R) - eye(A)), axis=(-2, -1))
     least = 64.0 * xp.clip(off, min=2.0 * eps)[..., None]
@@ -294,24 +423,29 @@ def _svd_of_sum(A: Array) -> Decomposition:
         return xp.any(state[2] < 32.0 * least)
 
     _, P, c, Th = backend_of(A).while_loop(condition, body, (A, P, c, Th), 2)
-    return P, c, Th
+    return Singular(P, c, Th)
 
 
 def _quarter_turns(P: Array, c: Array, Th: Array) -> tuple[Array, Array]:
     r"""Return T J, J the quarter turn of each pair with the sign it has in A, and the pair's c."""
     xp = namespace_of(c)
-    J, mean = (backend_of(c).from_numpy(a, c) for a in _pairing(c.shape[-1]))
+    n = c.shape[-1]
+    J, mean = constant(_quarter_turn, c, n), constant(_pair_mean, c, n)
     turned = matmul(transpose(Th), J)
     along = xp.matmul(c * xp.sum(P * turned, axis=-2), mean)
     return xp.where(along[..., None, :] < 0, -turned, turned), xp.matmul(c, mean)
 
 
-@cache
-def _pairing(n: int) -> tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]:
-    """Return the quarter turn of every two coordinates from the last, and their projector."""
+def _quarter_turn(n: int) -> "np.ndarray[Any, Any]":
+    """Return the quarter turn of every two coordinates from the last."""
     J = np.zeros((n, n))
     i = np.arange(n % 2, n, 2)
     J[i + 1, i], J[i, i + 1] = 1.0, -1.0
-    mean = 0.5 * (np.abs(J) + np.eye(n))
+    return J
+
+
+def _pair_mean(n: int) -> "np.ndarray[Any, Any]":
+    """Return the mean over every two coordinates from the last."""
+    mean = 0.5 * (np.abs(_quarter_turn(n)) + np.eye(n))
     mean[: n % 2, : n % 2] = 1.0
-    return J, mean
+    return mean

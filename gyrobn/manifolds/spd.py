@@ -147,7 +147,7 @@ class SPD(Pullback):
             return pack(logarithm(x))
         y = self._power(x, self.theta)
         if self.metric != "log_cholesky":
-            return y
+            return symmetric(y)  # once, and not at each decomposition
         L = cholesky(y)
         xp, diagonal = namespace_of(x), eye(x) > 0
         logs = xp.log(xp.where(diagonal, L, 1.0))
