@@ -9,6 +9,7 @@ from gyrobn.backends import Array, cast_to, device_of, namespace_of
 from gyrobn.checks import check_integer
 
 __all__ = [
+    "broadcast_shapes",
     "check_coordinates",
     "check_floating",
     "check_size",
@@ -85,6 +86,19 @@ def check_coordinates(manifold: Any, c: Array) -> Any:
         )
     check_floating(c)
     return namespace_of(c)
+
+
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+    """Return the shape that arrays of these shapes have together.
+
+    NumPy's function would bind a program that is exported for any batch to the size it is shown.
+
+    >>> broadcast_shapes((4, 1), (3,), ())
+    (4, 3)
+    """
+    most = max(map(len, shapes))
+    axes = zip(*((1,) * (most - len(shape)) + tuple(shape) for shape in shapes), strict=True)
+    return tuple(next((n for n in sizes if n != 1), 1) for sizes in axes)
 
 
 def zeros(n: int, like: Array) -> Array:

@@ -130,7 +130,9 @@ def vecdot(x: Array, y: Array) -> Array:
         return torch.matmul(x, y)
     if x is y and not differentiable(x):
         return torch.linalg.vector_norm(x, dim=-1).square()  # reads x once, and makes no array
-    if max(x.numel(), y.numel()) * y.element_size() < 2**25:  # symbolic sizes have no nbytes
+    # a compiler makes no temporary, and a choice by size would bind its program to some sizes
+    small = torch.compiler.is_compiling() or max(x.numel(), y.numel()) * y.element_size() < 2**25
+    if small:
         return (x * y).sum(-1)
     return torch.matmul(x[..., None, :], y[..., None])[..., 0, 0]
 
