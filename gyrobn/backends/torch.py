@@ -115,6 +115,16 @@ _library.impl("opaque", _run, "CompositeExplicitAutograd")  # type: ignore[no-un
 torch.library.register_fake("gyrobn::opaque", _shapes, lib=_library)
 
 
+def stored(x: Array) -> Array:
+    """Return ``x``, which has no derivative, as an array that a compiler puts into memory.
+
+    It would fuse the computation of one number a sample into the loop over the coordinates. A view
+    by strides needs memory to look at, and costs nothing. A graph for export stays without it.
+    """
+    compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    return x.as_strided(x.size(), x.stride()) if compiling and _no_transform() else x
+
+
 def device(x: Array) -> Any:
     """Return the device of ``x``."""
     return x.device

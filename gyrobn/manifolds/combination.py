@@ -56,10 +56,15 @@ class Combination:
         A temporary is overwritten, unless automatic differentiation or ``vmap`` may still look at
         it.
         """
-        first, *rest = self.terms
-        constant = not backend_of(first.vector).differentiable(
-            *(a for t in self.terms for a in t[:2] if not isinstance(a, float))
-        )
+        terms, shim = self.terms, backend_of(self.terms[0].vector)
+        arrays = (a for t in terms for a in t[:2] if not isinstance(a, float))
+        constant = not shim.differentiable(*arrays)
+        if constant:  # a compiler would compute the scalars again at each coordinate of the vectors
+            terms = [
+                t if isinstance(t.scalar, float) else t._replace(scalar=shim.stored(t.scalar))
+                for t in terms
+            ]
+        first, *rest = terms
         total, fresh = _product(first, constant)
         for scalar, vector, _ in rest:
             in_place = fresh and _fits(scalar, total, 1) and _fits(vector, total)

@@ -1,6 +1,7 @@
 """The layer: GyroBN with the habits of ``torch.nn.BatchNorm1d``."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -427,7 +428,9 @@ def _no_autocast(x: Any, *others: Any) -> Any:
                 f"a layer of gyrobn.torch takes torch tensors, got {type(value).__name__}: convert "
                 "it first, for example with torch.as_tensor"
             )
-    return torch.autocast(x.device.type, enabled=False)
+    kind = x.device.type
+    on = torch.is_autocast_enabled(kind)  # an exported graph need not hold what does nothing
+    return torch.autocast(kind, enabled=False) if on else nullcontext()
 
 
 def _parameter(value: Tensor | None) -> nn.Parameter | None:
