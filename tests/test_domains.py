@@ -20,6 +20,7 @@ from gyrobn import (
     FrechetWarning,
     GyroBN,
     PoincareBall,
+    Sphere,
     Stats,
     batch_stats,
     frechet,
@@ -499,3 +500,82 @@ def test_large_numbers_are_labels():
     assert bn.transform(X, domains=labels).shape == X.shape
     with pytest.raises(ValueError, match=r"at most 64 bits, got -1 to 9223372036854775808"):
         bn.fit(X, domains=[-1, 2**63] * 10)
+
+
+# ---------------------------------------------------------------------- all domains together
+
+SIZES = (2, 41, 3, 40, 5, 2, 17)
+SIDES = np.random.default_rng(3).permutation(np.repeat(np.arange(len(SIZES)), SIZES))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("manifold", [family.examples()[0] for family in REGISTRY.values()])
+def test_domains_of_any_size_are_found_as_if_alone(manifold, weighted):
+    """Mean, variance and how they were found, with channels, weights of zero and NaN in those."""
+    X, places = samples(manifold, SIDES, channels=(2,)), places_of(SIDES)
+    weights = None
+    if weighted:
+        weights = np.random.default_rng(4).uniform(0.5, 2.0, X.shape[:2])
+        for k in (1, 3, 4):
+            weights[places[k][0]] = 0.0
+            X[places[k][0]] = np.nan
+    found = domain_stats(manifold, X, places, weights)
+    for k, at in places.items():
+        alone = frechet(manifold, X[at], None if weights is None else weights[at])
+        assert_near(found.variance[k], alone.variance)
+        assert manifold.dist(found.mean[k], alone.mean).max() < 1e-12
+        assert np.all(found.converged[k] == alone.converged)
+        assert np.all(abs(found.iterations[k] - alone.iterations) <= 1)  # which rounding may decide
+        assert found.residual[k].shape == alone.residual.shape == (2,)
+
+
+def test_domains_are_solved_and_normalized_in_a_few_calls(monkeypatch):
+    """As many as there are groups of similar size: not one per domain."""
+    module, solved, moved = importlib.import_module("gyrobn.domains"), [], []
+    inner, outer = module.locate, PoincareBall.standardize
+    monkeypatch.setattr(module, "locate", lambda *a, **k: solved.append(a) or inner(*a, **k))
+    monkeypatch.setattr(PoincareBall, "standardize", lambda *a: moved.append(a) or outer(*a))
+    who = np.repeat(np.arange(60), np.r_[np.full(30, 4), np.full(20, 3), np.full(10, 9)])
+    X = samples(M, who)
+    bn = GyroBN(M).fit(X, domains=who)
+    bn.transform(X, domains=who)
+    assert len(solved) == len(moved) == 2
+    sizes = [a[1].shape[0] * a[1].shape[1] for a in solved]
+    assert sum(sizes) <= 2 * len(X)  # padding at most doubles the work
+
+
+def test_memory_bounds_how_many_domains_are_gathered(monkeypatch):
+    monkeypatch.setattr(importlib.import_module("gyrobn.domains"), "LARGEST", 60)
+    X, places = samples(M, SIDES), places_of(SIDES)
+    found = domain_stats(M, X, places)
+    for k, at in places.items():
+        assert_near(found.mean[k], frechet(M, X[at]).mean)
+
+
+def test_a_domain_with_nan_leaves_the_others_alone():
+    X, places = samples(SPD(2), SIDES), places_of(SIDES)
+    X[places[3][1]] = np.nan
+    quiet = np.errstate(all="ignore")
+    with quiet, pytest.warns(FrechetWarning, match="mean of domain 3 on .* 1 of 40 samples are not on"):
+        found = domain_stats(SPD(2), X, places)
+    assert np.isnan(found.mean[3]).all()
+    assert list(found.converged) == [k != 3 for k in range(len(SIZES))]
+
+
+def test_warnings_name_the_domain():
+    labels = np.asarray([f"day {k}" for k in SIDES])
+    X, places = samples(M, SIDES), places_of(labels)
+    alike = {label: places[label] for label in ("day 1", "day 3")}
+    with pytest.warns(FrechetWarning, match="of domains 'day 1', 'day 3' on .* did not converge"):
+        domain_stats(M, X, alike, max_iter=1)
+    bad = int(places["day 4"][-1])
+    X[bad] = 2.0
+    with pytest.warns(FrechetWarning, match=rf"domain 'day 4' .* 1 of 5 .* at index {bad};"):
+        domain_stats(M, X, places)
+
+    S = Sphere(2)
+    X = S.random(len(labels), rng=0, spread=0.2)
+    far = labels == "day 1"
+    X[far] = S.random(int(far.sum()), rng=0, spread=1.2)
+    with pytest.warns(FrechetWarning, match="samples of domain 'day 1' on Sphere.* need a ball"):
+        GyroBN(S).fit(X, domains=labels)
