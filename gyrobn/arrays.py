@@ -10,6 +10,7 @@ from gyrobn.checks import check_integer
 from gyrobn.scalar import safe_sqrt
 
 __all__ = [
+    "broadcast_shapes",
     "check_coordinates",
     "check_floating",
     "check_size",
@@ -88,6 +89,19 @@ def check_coordinates(manifold: Any, c: Array) -> Any:
         )
     check_floating(c)
     return namespace_of(c)
+
+
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+    """Return the shape that arrays of these shapes have together.
+
+    NumPy's function would bind a program that is exported for any batch to the size it is shown.
+
+    >>> broadcast_shapes((4, 1), (3,), ())
+    (4, 3)
+    """
+    most = max(map(len, shapes))
+    axes = zip(*((1,) * (most - len(shape)) + tuple(shape) for shape in shapes), strict=True)
+    return tuple(next((n for n in sizes if n != 1), 1) for sizes in axes)
 
 
 def zeros(n: int, like: Array) -> Array:

@@ -4,16 +4,21 @@ The estimator and the layers of the frameworks call these functions; Algorithm 1
 :mod:`gyrobn.normalize`, and does not know of domains.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gyrobn.backends import Array, namespace_of
+from gyrobn.arrays import sum_samples
+from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.chunks import Chunks, take
-from gyrobn.frechet import FrechetResult, frechet
+from gyrobn.frechet import FrechetResult, frechet, locate
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.normalize import Stats, batch_stats, update_stats
+from gyrobn.samples import arrange, check_weights
+from gyrobn.uniqueness import Domains, warn
 
 __all__ = ["UNSEEN", "adapt_stats", "average_stats", "by_domain", "domain_stats", "places_of"]
 
@@ -49,11 +54,13 @@ def places_of(labels: Any) -> dict[Any, Place]:
 def domain_stats(
     manifold: GyroSpace,
     x: Array,
-    places: Sequence[Place],
+    places: Sequence[Place] | Mapping[Any, Place],
     weights: Array | None = None,
     **options: Any,
 ) -> FrechetResult:
     """Find the Fréchet mean and variance of each domain.
+
+    Domains of similar size are solved together, as channels of one batch.
 
     Parameters
     ----------
@@ -62,7 +69,8 @@ def domain_stats(
     x
         Samples, shape ``(batch, *channels, *point_shape)``, or :class:`~gyrobn.Chunks` of them.
     places
-        Indices of the samples of each domain: the values of :func:`places_of`.
+        Indices of the samples of each domain: what :func:`places_of` returns, or its values.
+        Warnings name a domain by its label, or its number.
     weights
         Weights of the samples, shape ``(batch,)`` or ``(batch, *channels)``.
     **options
@@ -85,14 +93,76 @@ def domain_stats(
     (array([ 2., 13.]), array([1., 9.]))
     """
 
-    def samples_of(place: Place) -> tuple[Any, Array | None]:
-        if isinstance(x, Chunks):  # which find the weights by the numbers of their samples
-            return x.select(place), weights
-        return take(x, place), None if weights is None else take(weights, place)
+    labels = list(places) if isinstance(places, Mapping) else list(range(len(places)))
+    places = list(places.values()) if isinstance(places, Mapping) else places
+    if isinstance(x, Chunks) or options.get("axis", 0) not in (0, (0,)):
 
-    each = [frechet(manifold, *samples_of(place), **options) for place in places]
-    xp = namespace_of(each[0].mean)
-    return FrechetResult(*(xp.stack(field) for field in zip(*each, strict=True)))
+        def samples_of(place: Place) -> tuple[Any, Array | None]:
+            if isinstance(x, Chunks):  # which find the weights by the numbers of their samples
+                return x.select(place), weights
+            return take(x, place), None if weights is None else take(weights, place)
+
+        each = [frechet(manifold, *samples_of(place), **options) for place in places]
+        xp = namespace_of(each[0].mean)
+        return FrechetResult(*(xp.stack(field) for field in zip(*each, strict=True)))
+    given = {name: value for name, value in options.items() if name != "axis"}
+    samples, w = arrange(manifold, x, weights, 0)
+    xp, init, results = namespace_of(x), given.pop("init", None), []
+    groups = _groups(places, math.prod(x.shape[1:]))
+    for group in groups:
+        own, rows = _gathered(samples, places, group)
+        mass = _rows(w, rows)
+        padding = xp.asarray(rows < 0, device=device_of(x))
+        mass = xp.where(padding[(..., *(None,) * (mass.ndim - 2))], 0.0, mass)
+        total = sum_samples(mass)
+        check_weights(mass, total)
+        start = None if init is None else xp.broadcast_to(init, own.shape[1:])
+        told = Domains([labels[k] for k in group], rows)
+        tell = partial(warn, domains=told)
+        results.append(locate(manifold, own, mass / total, init=start, tell=tell, **given)[0])
+    order = np.argsort(np.concatenate(groups))
+    return FrechetResult(*(take(xp.concat(list(f)), order) for f in zip(*results, strict=True)))
+
+
+LARGEST = 2**22
+"""How many numbers are gathered at most for several domains at once."""
+
+
+def _groups(places: Sequence[Place], size: int) -> "list[np.ndarray[Any, Any]]":
+    """Return the numbers of the domains that are computed together.
+
+    Those of a group are padded to the largest, which at most doubles the work.
+    """
+    counts = np.asarray([len(place) for place in places])
+    groups: list[list[int]] = []
+    for k in np.argsort(-counts, kind="stable").tolist():
+        if groups:
+            most = counts[groups[-1][0]]
+            if counts[k] * 2 >= most and (len(groups[-1]) + 1) * most * size <= LARGEST:
+                groups[-1].append(k)
+                continue
+        groups.append([k])
+    return [np.asarray(group) for group in groups]
+
+
+def _gathered(
+    x: Array, places: Sequence[Place], group: "np.ndarray[Any, Any]"
+) -> tuple[Array, "np.ndarray[Any, Any]"]:
+    """Return the samples of a group, (most, domains, ...), and their numbers, −1 for padding.
+
+    Padding is a sample of the domain itself, so that it is nowhere the farthest.
+    """
+    most = max(len(places[k]) for k in group)
+    rows = np.full((most, len(group)), -1)
+    for j, k in enumerate(group):
+        rows[: len(places[k]), j] = places[k]
+    return _rows(x, rows), rows
+
+
+def _rows(x: Array, rows: "np.ndarray[Any, Any]") -> Array:
+    """Return samples by their numbers; for padding the first of the same column."""
+    filled = np.where(rows < 0, rows[0], rows).reshape(-1)
+    return namespace_of(x).reshape(take(x, filled), (*rows.shape, *x.shape[1:]))
 
 
 def average_stats(manifold: GyroSpace, known: Stats, **options: Any) -> Stats:
@@ -171,7 +241,8 @@ def by_domain(
     Parameters
     ----------
     function
-        Takes samples and statistics and returns as many samples.
+        Takes samples ``(batch, domains, ...)`` and statistics ``(domains, ...)``, of several
+        domains of similar size at once, and returns as many samples.
     x
         Samples, shape ``(batch, *channels, *point_shape)``.
     places, stats
@@ -187,5 +258,13 @@ def by_domain(
     >>> by_domain(lambda own, s: own - s.mean, x, places, stats)[:, 0]
     array([-1.,  1.,  1.])
     """
-    parts = [function(take(x, k), own) for k, own in zip(places, stats, strict=True)]
-    return take(namespace_of(x).concat(parts), np.argsort(np.concatenate(places)))
+    xp, parts, numbers = namespace_of(x), [], []
+    for group in _groups(places, math.prod(x.shape[1:])):
+        own, rows = _gathered(x, places, group)
+        together = Stats(*(xp.stack([xp.asarray(stats[k][i]) for k in group]) for i in range(2)))
+        out = function(own, together)
+        flat = xp.reshape(out, (rows.size, *out.shape[2:]))
+        kept = np.flatnonzero(rows.reshape(-1) >= 0)
+        parts.append(flat if len(kept) == rows.size else take(flat, kept))
+        numbers.append(rows[rows >= 0])
+    return take(xp.concat(parts), np.argsort(np.concatenate(numbers)))

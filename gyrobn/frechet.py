@@ -4,6 +4,7 @@ r"""Fréchet mean and variance, with exact derivatives.
 not depend on how it was found.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from gyrobn.arrays import check_floating, weighted_sum
@@ -127,10 +128,12 @@ def locate(
     init: Array | None = None,
     steps: int | None = None,
     mean_gradient: str = "implicit",
+    tell: Callable[..., None] = warn,
 ) -> tuple[FrechetResult, Centred]:
     """Return what :func:`frechet` does, and the samples ``inside`` the manifold as seen from there.
 
     Samples (N, *channels, *point_shape) and weights (N, *channels) come from :func:`arrange`.
+    ``tell`` is what warns of a mean that was not found, or is not the only one.
     """
     tol, max_iter, steps = check_search(tol, max_iter, steps)
     check_choice("mean_gradient", mean_gradient, ("implicit", "detach"))
@@ -151,9 +154,8 @@ def locate(
     result, radius, seen, told = _opaque_solve(constant, *frozen, tol, max_iter, start, steps)
     if not shim.hides_values(result.mean) and steps is None:
         given = (shim.stop_gradient(x),)
-        warn(
-            manifold, constant, given, frozen, result, told or (result.converged, radius), max_iter
-        )
+        told = told or (result.converged, radius)
+        tell(manifold, constant, given, frozen, result, told, max_iter)
     view = constant.centred(result.mean, frozen[0], seen)
     if slopes:
         mean = _onto(space, constant, result.mean)

@@ -236,8 +236,17 @@ class GyroSpace(ABC):
         z = self.scale(factor, self.relative(mean, x))
         return z if bias is None else self.add(bias, z)
 
-    def centred(self, mean: Array, x: Array, seen: tuple[Array, ...] = ()) -> Centred:
-        """Return samples as they are seen from a mean, to be asked for more than one thing."""
+    def known(self, x: Array) -> tuple[Array, ...]:
+        """Return what :meth:`centred` needs of the samples alone, to be computed once: nothing."""
+        return ()
+
+    def centred(
+        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
+    ) -> Centred:
+        """Return samples as they are seen from a mean, to be asked for more than one thing.
+
+        ``seen`` is what a view from the same mean has seen, ``known`` what :meth:`known` returns.
+        """
         return Centred(self, mean, x, seen)
 
     # ------------------------------------------------------------------ Riemannian operators

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gyrobn.arrays import weighted_gram
+from gyrobn.arrays import broadcast_shapes, weighted_gram
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.spectral import LOG, Spectral, Spectrum
 
@@ -329,7 +329,7 @@ def _inputs(A: Array, t: Any) -> tuple[Array, ...]:
     xp = namespace_of(A)
     if t is None or isinstance(t, (int, float)):
         return (A,)
-    batch = np.broadcast_shapes(tuple(A.shape[:-2]), tuple(t.shape))
+    batch = broadcast_shapes(A.shape[:-2], t.shape)
     return xp.broadcast_to(A, (*batch, *A.shape[-2:])), xp.broadcast_to(t, batch)
 
 

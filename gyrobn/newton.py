@@ -65,13 +65,16 @@ class Look(NamedTuple):
     """One per block."""
     far: Array
     """Squared distance of the farthest sample."""
+    resolution: Array
+    """Distance of the mean to its neighbours in floating point; one per block, or one."""
 
     @classmethod
     def from_view(cls, view: Centred, w: Array) -> Self:
         """Return what is seen of samples in memory."""
         xp, squares = namespace_of(w), view.squares
         total = squares[..., 0] if squares.shape[-1] == 1 else xp.sum(squares, axis=-1)
-        return cls(view.seen, view.gradient(w), view.variance(w), xp.max(total, axis=0))
+        far = xp.max(total, axis=0)
+        return cls(view.seen, view.gradient(w), view.variance(w), far, view.resolutions)
 
 
 class Samples(Protocol):
@@ -89,6 +92,12 @@ class Samples(Protocol):
     def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
         """Return nearly H⁻¹g: the Newton step from a mean, in normal coordinates."""
 
+    def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
+        """Return the mean after a step."""
+
+    def prepared(self, manifold: GyroSpace) -> "Samples":
+        """Return the samples with what is needed of them alone computed, once for all means."""
+
 
 class Held(NamedTuple):
     """Samples in memory."""
@@ -97,6 +106,12 @@ class Held(NamedTuple):
     """Shape (N, *channels, *point_shape)."""
     w: Array
     """Shape (N, *channels), of sum one."""
+    known: tuple[Array, ...] = ()
+    """What the geometry needs of the samples alone."""
+
+    def prepared(self, manifold: GyroSpace) -> Self:
+        """Return the samples with what is needed of them alone computed, once for all means."""
+        return self._replace(known=manifold.known(self.x))
 
     def parts(self, manifold: GyroSpace) -> "list[tuple[GyroSpace, Samples]]":
         """Return the factors of a product, each with its part of the samples."""
@@ -108,11 +123,18 @@ class Held(NamedTuple):
 
     def look(self, manifold: GyroSpace, mean: Array) -> Look:
         """Return what is seen from a mean."""
-        return Look.from_view(manifold.centred(mean, self.x), self.w)
+        return Look.from_view(manifold.centred(mean, self.x, (), self.known), self.w)
 
     def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
         """Return nearly H⁻¹g."""
-        return manifold.centred(mean, self.x, now.seen).hessian(self.w).solve(now.g, accuracy)
+        return self._view(manifold, mean, now).hessian(self.w).solve(now.g, accuracy)
+
+    def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
+        """Return the mean after a step."""
+        return self._view(manifold, mean, now).shift(step)
+
+    def _view(self, manifold: GyroSpace, mean: Array, now: Look) -> Centred:
+        return manifold.centred(mean, self.x, now.seen, self.known)
 
 
 class Numbers(NamedTuple):
@@ -178,6 +200,7 @@ def solve(
         ]
         return _join(manifold, found)
     at_once = manifold.flat and isinstance(samples, Held)  # the first guess is the mean
+    samples = samples.prepared(manifold)
     mean = samples.start(manifold) if init is None or at_once else init
     if steps is not None:
         return _take_steps(manifold, samples, tol, mean, steps)
@@ -187,7 +210,7 @@ def solve(
         old = Look(*now.look)
         full = samples.step(manifold, now.mean, old, 1e-4)
         step = _choose(now.taken, full, lambda: 0.25 * now.step)
-        trial = manifold.shift(now.mean, step)
+        trial = samples.shift(manifold, now.mean, old, step)
         new = samples.look(manifold, trial)
         numbers = _numbers(manifold, trial, new, full, old.g)
         gain = _choose(now.taken, numbers.gain, lambda: 0.25 * now.gain)
@@ -237,8 +260,9 @@ def _take_steps(
     """Take just so many steps."""
 
     def body(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        mean, look = state
-        mean = manifold.shift(mean, samples.step(manifold, mean, Look(*look), ROUGH))
+        mean, look = state[0], Look(*state[1])
+        step = samples.step(manifold, mean, look, ROUGH)
+        mean = samples.shift(manifold, mean, look, step)
         return mean, samples.look(manifold, mean)
 
     state = mean, samples.look(manifold, mean)
@@ -315,7 +339,7 @@ def _numbers(manifold: GyroSpace, mean: Array, look: Look, full: Array, g: Array
 
 def _pack(manifold: GyroSpace, mean: Array, look: Look, full: Array, g: Array) -> Array:
     xp = namespace_of(mean)
-    rest = (manifold.resolutions(mean), look.far[..., None], xp.sum(g * full, axis=-1)[..., None])
+    rest = (look.resolution, look.far[..., None], xp.sum(g * full, axis=-1)[..., None])
     return xp.concat([look.variance, manifold.by_block(look.g * look.g), *rest], axis=-1)
 
 

@@ -12,7 +12,7 @@ their mean the loop starts.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -86,16 +86,24 @@ class Streamed:
         xp = namespace_of(mean)
         g, variance, far = _Sum(), _Sum(), None
         for x, w in self.read():
-            _, own, square, reach = Held(x, w).look(manifold, mean)
+            _, own, square, reach, resolution = Held(x, w).look(manifold, mean)
             g.add(own)
             variance.add(square)
             far = reach if far is None else xp.maximum(far, reach)
-        return Look((), g.total, variance.total, far)
+        return Look((), g.total, variance.total, far, resolution)
 
     def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
         """Return the Newton step with the Hessian of the samples that are held."""
-        x, w = self.held
+        x, w, _ = self.held
         return manifold.centred(mean, x).hessian(w).solve(now.g, accuracy)
+
+    def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
+        """Return the mean after a step."""
+        return manifold.shift(mean, step)
+
+    def prepared(self, manifold: GyroSpace) -> Self:
+        """Return the samples: what is needed of a chunk is computed when it is read."""
+        return self
 
 
 class _Sum:

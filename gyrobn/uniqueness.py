@@ -2,15 +2,15 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
 
-__all__ = ["FrechetWarning", "enclosing_radius", "warn"]
+__all__ = ["Domains", "FrechetWarning", "enclosing_radius", "warn"]
 
 
 class FrechetWarning(UserWarning):
@@ -21,6 +21,20 @@ class FrechetWarning(UserWarning):
     """
 
 
+class Domains(NamedTuple):
+    """The domains whose samples are told of, where they are the first of the channels' axes."""
+
+    labels: Sequence[Any]
+    rows: "np.ndarray[Any, Any]"
+    """The number of each sample, (most, domains); −1 for padding of a domain with fewer."""
+
+    def name(self, which: "np.ndarray[Any, Any]") -> str:
+        """Return words for some of them."""
+        found = [repr(self.labels[k]) for k in np.flatnonzero(which)]
+        more = f" and {len(found) - 10} more" if len(found) > 10 else ""
+        return f"of domain{'s' if len(found) > 1 else ''} {', '.join(found[:10])}{more} "
+
+
 def warn(
     manifold: GyroSpace,
     space: GyroSpace,
@@ -29,14 +43,25 @@ def warn(
     result: Any,
     told: tuple[Array, Array],
     limit: int,
+    *,
+    domains: Domains | None = None,
+    unique: bool = True,
 ) -> None:
     """Say that there is no mean, that it did not converge, or that there may be more than one.
 
     ``manifold`` is the geometry that the user knows, with the samples that were given, in one piece
     or several; ``space`` the one in which it is computed, with the samples and their weights there.
     Without those at hand, the largest distance from the mean has to do. ``told`` is whether each
-    channel converged and that distance, on the host if they are known there.
+    channel converged and that distance, on the host if they are known there; ``unique`` is whether
+    to look for a second mean at all.
     """
+
+    def of(which: Array) -> str:
+        if domains is None:
+            return ""
+        chosen = backend_of(which).to_numpy(which)
+        return domains.name(chosen.reshape(chosen.shape[0], -1).any(axis=1))
+
     converged, radius = told
     if not bool(converged.all()):
         xp = namespace_of(result.mean)
@@ -48,13 +73,13 @@ def warn(
         advice = "some distances are not finite: they overflow, or samples are opposite to each "
         advice = f"{advice}other; start elsewhere, with init" if lost else "raise max_iter or tol"
         warnings.warn(
-            f"the Fréchet mean on {manifold!r} did not converge{often} "
+            f"the Fréchet mean {of(bad)}on {manifold!r} did not converge{often} "
             f"({count} of {math.prod(bad.shape)} channels, largest residual {worst:.2e}): "
-            f"{_off(manifold, given, bad) or advice}",
+            f"{_off(manifold, given, bad, domains) or advice}",
             FrechetWarning,
             stacklevel=3,
         )
-    if not bool((radius >= space.convexity_radius).any()):
+    if not unique or not bool((radius >= space.convexity_radius).any()):
         return
     if weighted is None:
         warnings.warn(
@@ -72,11 +97,13 @@ def warn(
     for known, part, samples, mean in _leaves(manifold, space, x, result.mean):
         if part.convexity_radius == float("inf"):
             continue
-        far = float(xp.max(enclosing_radius(part, samples, mean, part.convexity_radius)))
+        balls = enclosing_radius(part, samples, mean, part.convexity_radius)
+        far = float(xp.max(balls))
         if far >= part.convexity_radius:
             where = "" if known is manifold else f"the factor {known!r} of "
+            whose = of(balls >= part.convexity_radius)
             warnings.warn(
-                f"the samples on {where}{manifold!r} need a ball of radius {far:.3f}, beyond the "
+                f"the samples {whose}on {where}{manifold!r} need a ball of radius {far:.3f}, beyond the "
                 f"{part.convexity_radius:.3f} within which a mean is sure to be unique: "
                 "another mean may fit as well",
                 FrechetWarning,
@@ -84,17 +111,24 @@ def warn(
             )
 
 
-def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array) -> str:
+def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array, domains: Domains | None) -> str:
     """Name the samples off the manifold in the first of the bad channels that has some."""
     on = np.concatenate([backend_of(x).to_numpy(manifold.contains(x)) for x in given])
     off = ~on & backend_of(bad).to_numpy(bad)
+    count = len(on)
+    if domains is not None:
+        off &= (domains.rows >= 0).reshape(*domains.rows.shape, *(1,) * (off.ndim - 2))
     if not off.any():
         return ""
     channel = np.argwhere(off.any(axis=0))[0].tolist()
     rows = np.flatnonzero(off[:, *channel])
+    if domains is not None:
+        k, *channel = channel
+        numbers = domains.rows[:, k]
+        rows, count = numbers[rows], np.sum(numbers >= 0)
     of = f" of channel {channel[0] if len(channel) == 1 else tuple(channel)}" if channel else ""
     return (
-        f"{len(rows)} of {len(on)} samples{of} are not on the manifold, the first at index "
+        f"{len(rows)} of {count} samples{of} are not on the manifold, the first at index "
         f"{rows[0]}; drop them, or move them onto it with manifold.project (NaN stays NaN)"
     )
 

@@ -246,7 +246,7 @@ def found_for(
         if places is None:
             found = frechet(manifold, X, weights, **options)
         else:
-            found = domain_stats(manifold, X, list(places.values()), weights, **options)
+            found = domain_stats(manifold, X, places, weights, **options)
     xp = namespace_of(found.mean)
     if backend_of(found.mean).hides_values(found.mean):
         return found

@@ -7,6 +7,7 @@
 ``stop_gradient``    the same values, constant to differentiation
 ``while_loop``       ``while condition(state): state = body(state)``, at most ``limit`` times
 ``opaque``           a function without derivative, as one operation of a compiled graph
+``stored``           the same values, which a compiler computes once and keeps in memory
 ``device``           where to create arrays that meet ``x``; None if the library sees to that
 ``vecdot``           inner product along the last axis, without a temporary where possible
 ``norm``             length along the last axis; its derivative is not asked for

@@ -9,6 +9,7 @@ import numpy as np
 from gyrobn.backends import Array
 from gyrobn.backends.numpy import SECOND_ORDER, Partials, Rule
 from gyrobn.backends.numpy import opaque as opaque
+from gyrobn.backends.numpy import stored as stored
 from gyrobn.backends.numpy import while_loop as eager_while_loop
 
 State = tuple[Array, ...]

@@ -125,6 +125,16 @@ _library.impl("opaque", _run, "CompositeExplicitAutograd")  # type: ignore[no-un
 torch.library.register_fake("gyrobn::opaque", _shapes, lib=_library)
 
 
+def stored(x: Array) -> Array:
+    """Return ``x``, which has no derivative, as an array that a compiler puts into memory.
+
+    It would fuse the computation of one number a sample into the loop over the coordinates. A view
+    by strides needs memory to look at, and costs nothing. A graph for export stays without it.
+    """
+    compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    return x.as_strided(x.size(), x.stride()) if compiling and _no_transform() else x
+
+
 def device(x: Array) -> Any:
     """Return the device of ``x``."""
     return x.device
@@ -140,7 +150,9 @@ def vecdot(x: Array, y: Array) -> Array:
         return torch.matmul(x, y)
     if x is y and not differentiable(x):
         return torch.linalg.vector_norm(x, dim=-1).square()  # reads x once, and makes no array
-    if max(x.numel(), y.numel()) * y.element_size() < 2**25:  # symbolic sizes have no nbytes
+    # a compiler makes no temporary, and a choice by size would bind its program to some sizes
+    small = torch.compiler.is_compiling() or max(x.numel(), y.numel()) * y.element_size() < 2**25
+    if small:
         return (x * y).sum(-1)
     return torch.matmul(x[..., None, :], y[..., None])[..., 0, 0]
 

@@ -202,7 +202,9 @@ class AffineInvariant(GyroSpace):
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
         return c if self.cholesky else pack(congruence(self._turn(x, y), unpack(c, self.n)))
 
-    def centred(self, mean: Array, x: Array, seen: tuple[Array, ...] = ()) -> "_CentredMatrices":
+    def centred(
+        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
+    ) -> "_CentredMatrices":
         """Return the samples seen from the mean, with one eigendecomposition each."""
         return _CentredMatrices(self, mean, x, seen)
 

@@ -15,11 +15,16 @@ cosines of the principal angles θ, and all else is a function of C.
 import math
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Self
+from typing import Self
 
-import numpy as np
-
-from gyrobn.arrays import check_coordinates, samples_last, scalars_like, sum_samples, weighted_sum
+from gyrobn.arrays import (
+    broadcast_shapes,
+    check_coordinates,
+    samples_last,
+    scalars_like,
+    sum_samples,
+    weighted_sum,
+)
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.centred import Centred, Decomposed
 from gyrobn.gyrospace import GyroSpace
@@ -101,7 +106,7 @@ class Bases(GyroSpace):
     def _stack(self, top: Array, bottom: Array) -> Array:
         """Put the blocks of a matrix on top of each other, broadcasting their leading axes."""
         xp = namespace_of(top)
-        batch = _broadcast(top.shape[:-2], bottom.shape[:-2])
+        batch = broadcast_shapes(top.shape[:-2], bottom.shape[:-2])
         parts = (xp.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (top, bottom))
         return xp.concat(list(parts), axis=-2)
 
@@ -198,7 +203,9 @@ class Bases(GyroSpace):
     def _biased(self, bias: Array | None, z: Halves) -> Array:
         return self._stack(*(z if bias is None else self._rotate_halves(self._rotation(bias), z)))
 
-    def centred(self, mean: Array, x: Array, seen: tuple[Array, ...] = ()) -> Centred:
+    def centred(
+        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
+    ) -> Centred:
         """Return the samples seen from the mean, with one singular value decomposition each."""
         return _CentredBases(self, mean, x, seen)
 
@@ -393,8 +400,3 @@ def _apart(A: Array, many: tuple[int, ...]) -> Array:
     axes = tuple(range(A.ndim))
     rows = A.ndim - len(many)
     return xp.permute_dims(A, (*axes[rows:-1], *axes[:rows], axes[-1]))
-
-
-def _broadcast(*shapes: Any) -> tuple[int, ...]:
-    """Return the shape that arrays of these shapes have together."""
-    return tuple(np.broadcast_shapes(*(tuple(s) for s in shapes)))

@@ -56,13 +56,14 @@ class Combination:
         A temporary is overwritten, unless automatic differentiation or ``vmap`` may still look at
         it.
         """
-        shim = backend_of(self.terms[0].vector)
-        terms = self.terms
-        constant = not shim.differentiable(
-            *(a for t in terms for a in t[:2] if not isinstance(a, float))
-        )
-        if constant:
-            terms = _settled(shim, terms)
+        terms, shim = self.terms, backend_of(self.terms[0].vector)
+        arrays = (a for t in terms for a in t[:2] if not isinstance(a, float))
+        constant = not shim.differentiable(*arrays)
+        if constant:  # a compiler would compute the scalars again at each coordinate of the vectors
+            terms = [
+                t if isinstance(t.scalar, float) else t._replace(scalar=shim.stored(t.scalar))
+                for t in terms
+            ]
         first, *rest = terms
         total, fresh = _product(first, constant)
         for scalar, vector, _ in rest:
@@ -76,18 +77,6 @@ class Combination:
         new = cls.__new__(cls)
         new.terms = terms
         return new
-
-
-def _settled(shim: Any, terms: list[Term]) -> list[Term]:
-    """Return terms whose scalars a compiler computes once a sample, not at each of its coordinates.
-
-    It would fuse them into the loop over the vector.
-    """
-    arrays = [t.scalar for t in terms if not isinstance(t.scalar, float)]
-    if not arrays:
-        return terms
-    left = iter(shim.opaque("scalars", lambda *scalars: scalars, *arrays))
-    return [t if isinstance(t.scalar, float) else t._replace(scalar=next(left)) for t in terms]
 
 
 def _product(term: Term, constant: bool) -> tuple[Array, bool]:

@@ -322,7 +322,7 @@ class Product(GyroSpace):
 def _concat(parts: list[Array]) -> Array:
     """Put vectors one behind the other, broadcasting their leading axes."""
     xp = namespace_of(*parts)
-    if len({tuple(p.shape[:-1]) for p in parts}) > 1:
+    if any(p.shape[:-1] != parts[0].shape[:-1] for p in parts):
         batch = xp.broadcast_arrays(*(p[..., 0] for p in parts))[0].shape
         parts = [xp.broadcast_to(p, (*batch, p.shape[-1])) for p in parts]
     return xp.concat(parts, axis=-1)

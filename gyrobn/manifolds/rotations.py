@@ -191,7 +191,9 @@ class SpecialOrthogonal(GyroSpace):
         half = self.scale(0.5, self.relative(x, y))
         return matmul(y, transpose(half), matmul(transpose(x), v), half)
 
-    def centred(self, mean: Array, x: Array, seen: tuple[Array, ...] = ()) -> Centred:
+    def centred(
+        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
+    ) -> Centred:
         """Return the samples seen from the mean."""
         return _CentredRotations(self, mean, x, seen)
 

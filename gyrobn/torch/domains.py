@@ -66,8 +66,6 @@ class DomainGyroBN(GyroBN):
             self.register_buffer("training_mean", self.running_mean.clone())
             self.register_buffer("training_var", self.running_var.clone())
 
-    # which domains are there decides what is computed
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: Tensor, domains: Tensor, weights: Tensor | None = None) -> Tensor:
         """Normalize each sample with the statistics of its domain.
 
@@ -80,6 +78,12 @@ class DomainGyroBN(GyroBN):
         weights
             Weights of the samples, shape ``(batch,)`` or ``(batch, *channels)``.
         """
+        run = self._forward
+        if torch.compiler.is_dynamo_compiling():  # which domains are there decides what is computed
+            run = torch.compiler.disable(run)
+        return run(x, domains, weights)
+
+    def _forward(self, x: Tensor, domains: Tensor, weights: Tensor | None) -> Tensor:
         with _no_autocast(x, domains):
             given = self._checked(x)
             x, weights, _ = self.settings.arrange(given, weights)

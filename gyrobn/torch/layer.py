@@ -1,12 +1,12 @@
 """The layer: GyroBN with the habits of ``torch.nn.BatchNorm1d``."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._dynamo import nonstrict_trace
 from torch.utils._pytree import register_constant
 
 from gyrobn.backends import namespace_of
@@ -197,7 +197,12 @@ class GyroBN(nn.Module):
                 "var": self.running_var,
             }
             given = {name: a for name, a in arrays.items() if a is not None}
-            y, *new = _forward(self._constant, given, 0.0 if rate is None else rate, self.training)
+            run = _forward
+            if torch.compiler.is_dynamo_compiling():
+                # it follows the operations on tensors, not the Python code: compiling is faster,
+                # and no construct of the language can stop it. Only here is torch._dynamo loaded.
+                run = torch._dynamo.nonstrict_trace(_forward)
+            y, *new = run(self._constant, given, 0.0 if rate is None else rate, self.training)
             if new and self.training and not recomputing():
                 # torch.compile (2.13) loses what is written into a float64 buffer of no axes on a
                 # CPU, but not what is written into a view of it
@@ -396,6 +401,10 @@ class GyroBN(nn.Module):
         return ", ".join(parts)
 
 
+namespace_of(
+    torch.empty(0), nn.Parameter(torch.empty(0))
+)  # known before torch.compile must trace it
+
 _DEFAULTS = {
     "mean_gradient": "implicit",
     "steps": None,
@@ -421,7 +430,9 @@ def _no_autocast(x: Any, *others: Any) -> Any:
                 f"a layer of gyrobn.torch takes torch tensors, got {type(value).__name__}: convert "
                 "it first, for example with torch.as_tensor"
             )
-    return torch.autocast(x.device.type, enabled=False)
+    kind = x.device.type
+    on = torch.is_autocast_enabled(kind)  # an exported graph need not hold what does nothing
+    return torch.autocast(kind, enabled=False) if on else nullcontext()
 
 
 def _parameter(value: Tensor | None) -> nn.Parameter | None:
@@ -453,15 +464,10 @@ class _Constant:
 register_constant(_Constant)
 
 
-@nonstrict_trace
 def _forward(
     constant: _Constant, given: dict[str, Tensor], rate: Any, training: bool
 ) -> tuple[Tensor, ...]:
-    """Return :func:`gyrobn.layers.forward`; torch.compile follows what it does, not how it is put.
-
-    That is, the operations on tensors, not the Python code: compiling is faster, and no construct
-    of the language can stop it.
-    """
+    """Return what :func:`gyrobn.layers.forward` does, from and as tensors alone."""
     learnt = Learnt(given.get("bias"), given.get("scale"), given.get("raw_curvature"))
     running = Stats(given["mean"], given["var"]) if "mean" in given else None
     x, weights = given["x"], given.get("weights")
