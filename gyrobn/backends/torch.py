@@ -243,7 +243,7 @@ def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -
         modes = [level.key() for level in torch._C._functorch.get_interpreter_stack()]
         if modes.count(torch._C._functorch.TransformType.Jvp) > 1:
             raise RuntimeError(FORWARD_TWICE)  # torch would return zero
-    return _Smooth.apply(function, partials, *inputs)  # type: ignore[no-any-return, no-untyped-call]
+    return _Smooth.apply(function, partials, *inputs)  # type: ignore[no-untyped-call]
 
 
 FORWARD_TWICE = (

@@ -20,7 +20,6 @@ chord :math:`q` between the two points, :math:`t = 1 - Kq/2`, it does not: in ba
 :math:`p = s/(1+t)` the chord is :math:`q = (1+t_x)(1+t_y)\|p_x - p_y\|^2`, a product.
 """
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -547,4 +546,4 @@ def root(xp: Any, K: Any) -> Any:
 
 def _tiny(xp: Any, like: Array) -> float:
     """Return a length whose square is next to nothing."""
-    return float(xp.finfo(like.dtype).smallest_normal) ** 0.5
+    return math.sqrt(float(xp.finfo(like.dtype).smallest_normal))
