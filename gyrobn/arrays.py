@@ -176,7 +176,8 @@ def unit(x: Array, least: float = 0.0) -> tuple[Array, Array]:
     """
     xp = namespace_of(x)
     large = xp.clip(
-        xp.max(xp.abs(x), axis=-1), min=max(least, float(xp.finfo(x.dtype).smallest_normal))
+        xp.linalg.vector_norm(x, axis=-1, ord=xp.inf),
+        min=max(least, float(xp.finfo(x.dtype).smallest_normal)),
     )
     return large, x / large[..., None]
 
@@ -191,7 +192,7 @@ def length(x: Array) -> Array:
     xp = namespace_of(x)
     info = xp.finfo(x.dtype)
     large = xp.clip(  # a constant: the slope by it is zero
-        xp.max(xp.abs(backend_of(x).stop_gradient(x)), axis=-1),
+        xp.linalg.vector_norm(backend_of(x).stop_gradient(x), axis=-1, ord=xp.inf),
         min=float(info.smallest_normal),
         max=float(info.max),
     )

@@ -19,7 +19,18 @@ COUNT = 6
 NO_ARRAYS = {"examples", "for_shape", "detached", "learnable", "with_learnable", "random"}
 """Methods that take no array of the user's to compute with."""
 
-OPTIONS = {"seen", "axis", "axes", "tol", "max_iter", "steps", "mean_gradient", "eps", "clamp"}
+OPTIONS = {
+    "seen",
+    "known",
+    "axis",
+    "axes",
+    "tol",
+    "max_iter",
+    "steps",
+    "mean_gradient",
+    "eps",
+    "clamp",
+}
 """Parameters that stay at their default."""
 
 

@@ -1,7 +1,7 @@
 r"""Models whose points are vectors: inside a ball where K < 0, all of them where K >= 0."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from gyrobn.arrays import check_coordinates, unit, zeros
 from gyrobn.backends import Array, dot
@@ -17,8 +17,6 @@ class Ball(ConstantCurvature):
 
     n: int
     curvature: Any = -1.0
-    _share: ClassVar[float] = 1.0
-    """The part of the angle whose hyperbolic tangent is the length of a point, where K < 0."""
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -54,9 +52,9 @@ class Ball(ConstantCurvature):
     def project(self, x: Array) -> Array:
         r"""Pull points that are not inside back to :math:`\sqrt{-K}\|x\| = 1-\sqrt\epsilon`."""
         xp = self._namespace(x)
-        outside = self.violation(x) > 0
-        _, u = unit(x)
-        size = safe_sqrt(-self._parameter("curvature", x) * dot(u, u))
+        large, u = unit(x)
+        size = safe_sqrt(times(-self._parameter("curvature", x), dot(u, u)))
+        outside = xp.logical_not(large * size < 1.0)  # also NaN, of which the quotient is NaN
         room = 1.0 - float(xp.finfo(x.dtype).eps) ** 0.5
         inside = u * (room / xp.where(outside, size, 1.0))[..., None]
         return xp.where(outside[..., None], inside, x)

@@ -45,6 +45,10 @@ class Combination:
         """
         return self._of([t._replace(scalar=factor * t.scalar) for t in self.terms])
 
+    def over(self, divisor: Any) -> Self:
+        """Return the combination with every scalar divided."""
+        return self._of([t._replace(scalar=t.scalar / divisor) for t in self.terms])
+
     def dot(self, vector: Array) -> Array:
         """Return the inner product with a vector, from those of the terms."""
         products = [t.scalar * dot(t.vector, vector) for t in self.terms]

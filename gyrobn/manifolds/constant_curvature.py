@@ -289,10 +289,9 @@ class ConstantCurvature(GyroSpace):
         return self._drop(xp, K, t, Combination(stretch, part))
 
     def _reduced(self, xp: Any, c: Array) -> tuple[Array, Array]:
-        """Return c divided by a constant where its square would overflow, and the constant."""
-        rare = float(xp.finfo(c.dtype).max) ** -0.25
+        """Return a constant, at least 1, and c divided by it: then no square overflows."""
         large = xp.linalg.vector_norm(backend_of(c).stop_gradient(c), axis=-1, ord=xp.inf)
-        large = xp.clip(rare * large, min=1.0)
+        large = xp.clip(large, min=1.0)
         return large, c / large[..., None]
 
     def scale(self, t: Array | float, x: Array) -> Array:
@@ -314,8 +313,13 @@ class ConstantCurvature(GyroSpace):
         xp = self._namespace(x, mean, *(() if bias is None else (bias,)))
         K = self._parameter("curvature", x)
         level, a, v = self._relative(xp, K, mean, x)
-        t, stretch = self._multiple(xp, K, scalars_like(factor, x), level, a, v)
+        t, stretch = self._multiple(xp, K, times(self._share, scalars_like(factor, x)), level, a, v)
         return self._biased(xp, K, t, Combination(stretch, v, temporary=True), bias)
+
+    @property
+    def _share(self) -> float:
+        """The part of its angle at which a point is given to :meth:`_biased`: all of it, mostly."""
+        return 1.0
 
     def _biased(self, xp: Any, K: Any, t: Array, s: Combination, bias: Array | None) -> Array:
         """Return the point with time t and spatial part s, carried to the bias."""
@@ -439,7 +443,7 @@ class ConstantCurvature(GyroSpace):
         xp = namespace_of(c)
         K = self._parameter("curvature", c)
         square = dot(c, c)
-        h = cotangent(self._square(xp, K, c), self.sign)
+        h = cotangent(0.0 * square if self.sign == 0 else times(K, square), self.sign)
         if self.sign != -1:
             # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
             h = xp.clip(h, min=-1e3)
@@ -455,8 +459,12 @@ class ConstantCurvature(GyroSpace):
             eye = xp.eye(self.n, dtype=c.dtype, device=device_of(c))
             return mean[..., None, None] * eye + xp.matmul(columns, rows)
 
-        low, high = xp.clip(mean, max=1.0), xp.clip(mean, min=1.0)
-        return Hessian(apply, lambda: low, lambda: high, matrix=matrix)
+        return Hessian(
+            apply,
+            lambda: xp.clip(mean, max=1.0),
+            lambda: xp.clip(mean, min=1.0),
+            matrix=matrix,
+        )
 
     def start(self, x: Array, weights: Array) -> Array:
         """First guess of the mean: the centroid in the ambient space, put back on the quadric."""
@@ -526,7 +534,7 @@ class _CentredVectors(Centred):
         space, c = self.space, self.normal
         xp = namespace_of(c)
         K = space._parameter("curvature", c)
-        t, stretch = space._turn(xp, K, scalars_like(factor, c), c)
+        t, stretch = space._turn(xp, K, times(space._share, scalars_like(factor, c)), c)
         point: Array = space._biased(xp, K, t, Combination(stretch, c), bias)
         return point
 
@@ -538,4 +546,4 @@ def root(xp: Any, K: Any) -> Any:
 
 def _tiny(xp: Any, like: Array) -> float:
     """Return a length whose square is next to nothing."""
-    return float(xp.finfo(like.dtype).smallest_normal) ** 0.5
+    return math.sqrt(float(xp.finfo(like.dtype).smallest_normal))

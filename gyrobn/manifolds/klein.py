@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array, dot
+from gyrobn.backends import Array, backend_of, dot
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.combination import Combination
-from gyrobn.manifolds.constant_curvature import Lifted
+from gyrobn.manifolds.constant_curvature import Lifted, root
 from gyrobn.scalar import times
 
 __all__ = ["Klein"]
@@ -59,10 +59,19 @@ class Klein(Ball):
         vector = s.value()
         room = 4.0 * float(xp.finfo(t.dtype).eps) ** 0.5
         if self._constant(K, vector):
-            size = self._size(xp, K, vector)
+            size = times(root(xp, K), backend_of(vector).norm(vector))
             return vector / xp.hypot(size, xp.clip(room * size, min=1.0))[..., None]
         square = times(-K, dot(vector, vector))
         return vector / xp.sqrt(square + xp.clip(room * room * square, min=1.0))[..., None]
+
+    def _biased(self, xp: Any, K: Any, t: Array, s: Combination, bias: Array | None) -> Array:
+        """Return a point, carried to the bias; its time is not needed."""
+        if bias is None:
+            return self._drop(xp, K, t, s)
+        t_b, _, _ = self._lift(xp, K, bias)
+        s_b = t_b[..., None] * bias
+        move = t + times(-K, s.dot(s_b)) / (1.0 + t_b)
+        return self._drop(xp, K, t, s.plus(move, s_b))
 
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
         (t_x, _, v_x), (t_y, _, v_y) = x, y
@@ -71,7 +80,8 @@ class Klein(Ball):
 
     def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
         t, _, _ = self._lift(xp, K, y)
-        return 1.0 + t, t / (1.0 + t)
+        above = 1.0 + t
+        return above, t / above
 
     def _seen(
         self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]

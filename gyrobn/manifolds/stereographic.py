@@ -3,7 +3,6 @@ r"""The stereographic model of every constant curvature: Poincaré ball, plane, 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from gyrobn.arrays import scalars_like
 from gyrobn.backends import Array, dot
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.combination import Combination
@@ -44,21 +43,28 @@ class Stereographic(Ball):
 
     n: int
     curvature: Any = -1.0
-    _share: ClassVar[float] = 0.5
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return instances on both sides of zero curvature, and at it."""
         return cls(2, -0.3), cls(3, -1.0), cls(3, 0.0), cls(3, 0.3)
 
+    @property
+    def _share(self) -> float:
+        return 0.5 if self.sign == -1 else 1.0
+
     def _lift(self, xp: Any, K: Any, x: Array) -> Lifted:
         if self.sign == 0:  # without a square, which could overflow
             t = xp.ones_like(x[..., 0])
             return t, 2.0 * t, x
-        square = K * dot(x, x)
         # on and beyond the boundary the model ends; there it continues as if a last digit inside
-        w = xp.clip(1.0 + square, min=xp.finfo(x.dtype).eps)
-        return 2.0 / w - 1.0 if self.sign == -1 else (1.0 - square) / w, 2.0 / w, x
+        eps = float(xp.finfo(x.dtype).eps)
+        if self.sign == -1:
+            a = xp.reciprocal(xp.clip(0.5 - -0.5 * K * dot(x, x), min=0.5 * eps))
+            return a - 1.0, a, x
+        square = K * dot(x, x)
+        w = xp.clip(1.0 + square, min=eps)
+        return (1.0 - square) / w, 2.0 / w, x
 
     def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
         eps = float(xp.finfo(t.dtype).eps)
@@ -80,7 +86,8 @@ class Stereographic(Ball):
         return x[1] * y[1], y[2] - x[2]
 
     def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
-        return (self._lift(xp, K, y)[1],)
+        half = xp.clip(0.5 - -0.5 * K * dot(y, y), min=0.5 * float(xp.finfo(y.dtype).eps))
+        return (xp.reciprocal(half),)
 
     def _seen(
         self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]
@@ -97,38 +104,41 @@ class Stereographic(Ball):
         square = -1.0 / K
         return xp.clip(square - dot(x, x), min=square * float(xp.finfo(x.dtype).eps))
 
-    def standardize(
-        self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
-    ) -> Array:
-        r"""Centre, scale and bias.
+    def add(self, x: Array, y: Array) -> Array:
+        r"""Möbius addition.
 
-        Where nothing is differentiated, in half angles: :math:`z = t \odot (\ominus\mu \oplus x)`
-        has the length :math:`\tanh(t\theta/2)/\sqrt{-K}`, and with :math:`\delta = \beta + z`
+        With :math:`\delta = x + y`, without cancellation where K < 0:
 
-        .. math:: \beta \oplus z = \frac{\delta + n\beta}{1 + K\|z\|^2 + n}, \qquad
-                  n = -\tfrac K2 \lambda_\beta \|\delta\|^2 .
+        .. math:: x \oplus y = \frac{\delta + n x}{1 + K\|y\|^2 + n}, \qquad
+                  n = -\tfrac K2 \lambda_x \|\delta\|^2 .
         """
-        xp = self._namespace(x, mean, *(() if bias is None else (bias,)))
-        K, t = self._parameter("curvature", x), scalars_like(factor, x)
-        if self.sign != -1 or not self._constant(K, t, bias, mean, x):
-            return super().standardize(x, mean, factor, bias)
-        eps = float(xp.finfo(x.dtype).eps)
-        gap = mean - x
-        n = dot(gap, gap) / self._room(xp, K, mean)
-        v = Combination(1.0, gap, temporary=True).plus(n, mean).value()  # x ⊖ μ, but for a factor
-        size = self._size(xp, K, v)
-        angle = xp.log1p(times(-2.0 / K, size + n) / self._room(xp, K, x))
-        half = self._held(xp, times(-0.5, t) * angle)
-        z = xp.tanh(half)
-        if bias is None:
-            z = xp.clip(z, min=8.0 * eps - 1.0, max=1.0 - 8.0 * eps)
-        z = Combination(z / size, v, temporary=True).value()
-        if bias is None:
-            return z
-        gap = z + bias
-        n = dot(gap, gap) / self._room(xp, K, bias)
-        inside = xp.maximum(xp.cosh(half) ** -2.0, 8.0 * eps * n)  # 1 + K‖z‖², held in the ball
-        return Combination(1.0, gap, temporary=True).plus(n, bias).value() / (inside + n)[..., None]
+        xp = self._namespace(x, y)
+        K = self._parameter("curvature", x)
+        if self.sign != -1:
+            return super().add(x, y)
+        w = xp.clip(1.0 - times(-K, dot(y, y)), min=float(xp.finfo(x.dtype).eps))
+        return self._moved(xp, K, x, y, w)
+
+    def relative(self, x: Array, y: Array) -> Array:
+        r"""Return :math:`\ominus x \oplus y`, accurate also where x and y are far out and close."""
+        return self.add(-x, y) if self.sign == -1 else super().relative(x, y)
+
+    def _moved(self, xp: Any, K: Any, x: Array, y: Array, w: Array) -> Array:
+        """Return x ⊕ y from w = 1 + K‖y‖², held inside the ball."""
+        gap = x + y
+        n = dot(gap, gap) / self._room(xp, K, x)
+        w = n + xp.maximum(w, 8.0 * float(xp.finfo(x.dtype).eps) * n)
+        return Combination(1.0, gap, temporary=True).plus(n, x).value() / w[..., None]
+
+    def _biased(self, xp: Any, K: Any, t: Array, s: Combination, bias: Array | None) -> Array:
+        """Return a point, of which time and spatial part are those at half its angle."""
+        if self.sign != -1:
+            return super()._biased(xp, K, t, s, bias)
+        if bias is not None:
+            return self._moved(xp, K, bias, s.over(t).value(), t**-2.0)
+        eps = float(xp.finfo(t.dtype).eps)
+        square = t * t
+        return s.times(t / (square + xp.clip(8.0 * eps * square - 0.5, min=0.0))).value()
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport from the identity: :math:`v = c/\lambda_x`, since the model is conformal."""
