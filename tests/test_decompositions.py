@@ -1,0 +1,131 @@
+"""How often matrices are decomposed, and how many tables are made of their eigenvalues.
+
+Counted at dispatch, on torch: what is computed once and handed on is not computed again.
+"""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import gyrobn.torch
+from gyrobn import SPD, Correlation, Grassmannian, SpecialOrthogonal
+
+COUNT = 16
+LIKE = torch.zeros((), dtype=torch.float64)
+DECOMPOSITIONS = {"_linalg_eigh", "_linalg_svd", "linalg_cholesky_ex", "linalg_qr"}
+
+
+class Calls(TorchDispatchMode):
+    """Count dispatched operations by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names[function.overloadpacket.__name__] += 1
+        return function(*args, **(kwargs or {}))
+
+    @property
+    def decompositions(self):
+        return {name: n for name, n in self.names.items() if name in DECOMPOSITIONS}
+
+
+# of the bias twice (from its coordinates, and its root or rotation), of the mean, of the samples
+EVALUATION = [
+    (SPD(8), {"_linalg_eigh": 4}),
+    (Grassmannian(12, 3), {"_linalg_svd": 3, "_linalg_eigh": 1}),
+    (SpecialOrthogonal(3), {}),
+    (SpecialOrthogonal(5), {"_linalg_svd": 1, "_linalg_eigh": 3}),
+    (Correlation(8), {"linalg_cholesky_ex": 3}),
+]
+
+
+@pytest.mark.parametrize(("M", "most"), EVALUATION, ids=lambda v: repr(v) if v else "")
+def test_evaluation(M, most):
+    layer = gyrobn.torch.GyroBN(M).double().eval()
+    x = M.random(COUNT, rng=0, spread=0.5, like=LIKE)
+    with torch.no_grad():
+        layer(x)
+        with Calls() as calls:
+            layer(x)
+    assert not Counter(calls.decompositions) - Counter(most), calls.decompositions
+    if M != SpecialOrthogonal(5):  # which looks for half turns in several planes
+        assert calls.names["_local_scalar_dense"] + calls.names["is_nonzero"] == 0
+
+
+def seen(M, factor=1.0):
+    x = M.to_inside(M.random(COUNT, rng=1, spread=0.5, like=LIKE))
+    mean = M.to_inside(M.random(rng=2, spread=0.3, like=LIKE))
+    return M.inside, mean, x, torch.full((COUNT,), 1.0 / COUNT, dtype=torch.float64)
+
+
+# samples, mean, and the step's exponential; for SPD the bound of the Hessian's eigenvalues, too
+ONE_LOOK = [
+    (SPD(8), {"_linalg_eigh": 4}),
+    (SPD(8, "cholesky_affine_invariant"), {"_linalg_eigh": 4, "linalg_cholesky_ex": 1}),
+    (Grassmannian(12, 3), {"_linalg_svd": 2, "_linalg_eigh": 2}),
+    (SpecialOrthogonal(3), {}),
+]
+
+
+@pytest.mark.parametrize(("M", "most"), ONE_LOOK, ids=lambda v: repr(v) if v else "")
+def test_one_look_from_a_mean(M, most):
+    """Gradient, distances, Newton step and the next mean, all from one view."""
+    space, mean, x, w = seen(M)
+    with Calls() as calls:
+        view = space.centred(mean, x)
+        g = view.gradient(w)
+        view.variance(w)
+        step = view.hessian(w).solve(g, 1e-4)
+        moved = view.shift(step)
+        if isinstance(M, SPD):
+            _ = view.resolution
+    assert not Counter(calls.decompositions) - Counter(most), calls.decompositions
+    assert float(space.violation(moved)) < 1e-14
+    assert float(space.dist(moved, space.shift(mean, step))) < 1e-13
+
+
+@pytest.mark.parametrize("metric", ["affine_invariant", "cholesky_affine_invariant"])
+def test_the_resolution_of_a_view(metric):
+    space, mean, x, _ = seen(SPD(4, metric, theta=0.5))
+    expected = space.resolution(mean)
+    np.testing.assert_allclose(space.centred(mean, x).resolution, expected, rtol=1e-6)
+
+
+def test_one_difference_of_logarithms():
+    """Two tables of expm1 serve logarithms, powers and the Hessian, and their derivatives."""
+    space, mean, x, w = seen(SPD(8))
+    x.requires_grad_()
+    with Calls() as calls:
+        view = space.centred(mean, x)
+        g = view.gradient(w)
+        view.hessian(w).solve(g.detach(), 1e-2)
+        y = view.standardize(torch.tensor(0.7, dtype=torch.float64), None)
+        (y.sum() + g.sum()).backward()
+    assert calls.names["expm1"] == 2
+    assert calls.names["_linalg_eigh"] == 3
+
+
+def test_constants_are_ours():
+    """No user holds an array that later calls compute with."""
+    M = SPD(3)
+    x = M.random(4, rng=0, like=LIKE)
+    before = M.to_normal(x), Correlation(3).project(x)
+    M.origin(x).fill_(7.0)
+    M.to_normal(x).fill_(7.0)
+    Correlation(3).origin(x).fill_(7.0)
+    for a, b in zip(before, (M.to_normal(x), Correlation(3).project(x)), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_constants_of_inference_mode_are_not_kept():
+    M = SPD(9)  # a size that no other test has made constants for
+    with torch.inference_mode():
+        M.from_normal(torch.zeros(2, M.dim))
+    c = torch.zeros(2, M.dim, requires_grad=True)
+    M.from_normal(c).sum().backward()
+    assert c.grad.isfinite().all()
