@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.checks import check_choice, check_integers, check_number
+from gyrobn.frechet import locate
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.newton import check_search
-from gyrobn.normalize import Stats, batch_stats, normalize, normalize_batch, update_stats
+from gyrobn.normalize import Stats, normalize, normalize_batch, update_stats
 from gyrobn.points import on_manifold
-from gyrobn.samples import only_weighted, set_aside
+from gyrobn.samples import arrange, only_weighted, set_aside
+from gyrobn.uniqueness import warn
 
 __all__ = ["Learnt", "Settings", "common_dtype", "forward", "is_half"]
 
@@ -56,6 +58,8 @@ class Settings:
     seen: list[bool] = field(default_factory=list, compare=False, repr=False)
     """Not empty once the first batch was looked at. It is no setting: what is compiled for settings
     is the same before and after."""
+    asked: list[bool] = field(default_factory=list, compare=False, repr=False)
+    """The same, once it was asked whether the mean of a batch is the only one."""
 
     @classmethod
     def of(
@@ -103,7 +107,7 @@ class Settings:
         """Return the same settings with another ``check_input``, before their first batch."""
         if not isinstance(check_input, bool) and check_input != "first":
             raise ValueError(f"check_input must be 'first', True or False, got {check_input!r}")
-        return replace(self, check_input=check_input, seen=[])
+        return replace(self, check_input=check_input, seen=[], asked=[])
 
     # ------------------------------------------------------------------ the geometry
 
@@ -255,8 +259,9 @@ class Settings:
     ) -> Stats:
         """Return the statistics of a batch, which may have to have several samples."""
         self._check_count(x, several)
-        axis = tuple(range(len(self.axis)))
-        return batch_stats(manifold, x, weights, axis=axis, **self._options)
+        samples, w = arrange(manifold, x, weights, tuple(range(len(self.axis))))
+        result, _ = locate(manifold, samples, w, **self._options)
+        return Stats(result.mean, result.variance)
 
     def normalize_batch(
         self, manifold: GyroSpace, learnt: Learnt, x: Array, weights: Array | None, several: bool
@@ -282,7 +287,14 @@ class Settings:
     @property
     def _options(self) -> dict[str, Any]:
         names = ("steps", "tol", "max_iter", "mean_gradient")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in names} | {"tell": self._tell}
+
+    def _tell(self, *found: Any) -> None:
+        """Warn of a mean; whether it is the only one is asked of the batches that are checked."""
+        unique = self.check_input is True or (self.check_input == "first" and not self.asked)
+        warn(*found, unique=unique)
+        if unique and not self.asked:
+            self.asked.append(True)
 
     def _check_count(self, x: Array, several: bool) -> None:
         if several and math.prod(x.shape[: len(self.axis)]) < 2:

@@ -5,6 +5,7 @@ import copy
 import io
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -453,3 +454,21 @@ mean = jit(jax.shard_map(part, mesh=mesh, in_specs=(P(), P("b")), out_specs=P())
 np.testing.assert_allclose(mean, expected[0][1].mean, atol=1e-12)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("check", "times"), [("first", 1), (True, 4), (False, 0)])
+def test_uniqueness_is_asked_of_the_batches_that_are_checked(monkeypatch, check, times):
+    """The search for a small ball around the samples is long: not at every batch in training."""
+    calls, inner = [], gyrobn.uniqueness.enclosing_radius
+    count = lambda *a: calls.append(a) or inner(*a)  # noqa: E731
+    monkeypatch.setattr(gyrobn.uniqueness, "enclosing_radius", count)
+    M = gyrobn.Sphere(2)
+    x = M.random(20, rng=0, spread=1.2, like=torch.zeros(()))
+    layer = gyrobn.torch.GyroBN(M, check_input=check)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", gyrobn.FrechetWarning)
+        layer.eval()(x)  # has no mean to ask of
+        layer.train()
+        for _ in range(4):
+            layer(x)
+    assert len(calls) == times

@@ -60,7 +60,8 @@ class GyroBN(nn.Module):
         As in :func:`gyrobn.frechet`.
     check_input
         ``"first"`` to look for samples off the manifold in the first batch, training or evaluation,
-        and raise ValueError; True to look in each, False in none. It can be set later. Under
+        and raise ValueError; True to look in each, False in none. It can be set later. The same
+        goes for the warning that a batch in training may have more than one mean. Under
         ``torch.compile`` and ``vmap`` no values can be seen, and nothing is checked.
     device, dtype
         Of the parameters and running statistics. The statistics are in float32 at least, also after
