@@ -448,6 +448,6 @@ def _quarter_turn(n: int) -> "np.ndarray[Any, Any]":
 
 def _pair_mean(n: int) -> "np.ndarray[Any, Any]":
     """Return the mean over every two coordinates from the last."""
-    mean = 0.5 * (np.abs(_quarter_turn(n)) + np.eye(n))
+    mean: np.ndarray[Any, Any] = 0.5 * (np.abs(_quarter_turn(n)) + np.eye(n))
     mean[: n % 2, : n % 2] = 1.0
     return mean
