@@ -5,7 +5,8 @@ machine; tests/test_operations.py holds them to bounds.
 
 What counts: every call that a ``TorchDispatchMode`` sees in one training step
 ``layer(x).sum().backward()`` after a first one, views left out. ``_local_scalar_dense`` and
-``is_nonzero`` are synchronisations: on a GPU each of them waits for all kernels before it. In JAX,
+``is_nonzero`` are synchronisations: on a GPU each of them waits for all kernels before it; so does
+the look at the numbers of an evaluation, which the shim's ``to_numpy`` brings to the host. In JAX,
 the equations of ``make_jaxpr``, those of inner programs in place of the call that holds them.
 """
 
@@ -19,12 +20,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gyrobn
 import gyrobn.torch
+from gyrobn.backends import torch as shim
 
 VIEWS = {
     "view", "_unsafe_view", "expand", "permute", "transpose", "slice", "select", "squeeze",
     "unsqueeze", "alias", "detach", "t", "as_strided",
 }  # fmt: skip
-SYNCS = {"_local_scalar_dense", "is_nonzero"}
+SYNCS = {"_local_scalar_dense", "is_nonzero", "to_numpy"}
 
 
 class Count(TorchDispatchMode):
@@ -33,6 +35,19 @@ class Count(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.names = Counter()
+
+    def __enter__(self):
+        self.original = shim.to_numpy
+        shim.to_numpy = self.to_numpy
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        shim.to_numpy = self.original
+        return super().__exit__(*error)
+
+    def to_numpy(self, x):
+        self.names["to_numpy"] += 1
+        return self.original(x)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self.names[function.overloadpacket.__name__] += 1
