@@ -261,10 +261,18 @@ def by_domain(
     xp, parts, numbers = namespace_of(x), [], []
     for group in _groups(places, math.prod(x.shape[1:])):
         own, rows = _gathered(x, places, group)
-        together = Stats(*(xp.stack([xp.asarray(stats[k][i]) for k in group]) for i in range(2)))
+        pairs = [[_array(value, x) for value in stats[k]] for k in group]
+        together = Stats(*(xp.stack(list(values)) for values in zip(*pairs, strict=True)))
         out = function(own, together)
         flat = xp.reshape(out, (rows.size, *out.shape[2:]))
         kept = np.flatnonzero(rows.reshape(-1) >= 0)
         parts.append(flat if len(kept) == rows.size else take(flat, kept))
         numbers.append(rows[rows >= 0])
     return take(xp.concat(parts), np.argsort(np.concatenate(numbers)))
+
+
+def _array(value: Any, like: Array) -> Array:
+    """Return a number as an array; an array is one already."""
+    if hasattr(value, "ndim"):
+        return value
+    return namespace_of(like).asarray(value, dtype=like.dtype, device=device_of(like))

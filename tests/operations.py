@@ -119,6 +119,6 @@ def _arrays(result: Any, given: dict[str, Any]) -> Iterator[Any]:
         yield result.standardize(factor, None)
     elif isinstance(result, gyrobn.hessian.Hessian):
         yield result.solve(given["c"][0, ...], 1e-2)
-        yield result.last_step(given["c"][0, ...])
+        yield result.inverse(given["c"][0, ...])
     elif not isinstance(result, gyrobn.GyroSpace):
         yield result

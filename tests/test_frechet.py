@@ -342,17 +342,27 @@ def test_second_derivative(M):
         (first,) = torch.autograd.grad(value, t, create_graph=True)
         return first, t
 
-    first, t = slope(0.1)
-    (second,) = torch.autograd.grad(first, t)
+    def second_slope(t):
+        first, t = slope(t)
+        (second,) = torch.autograd.grad(first, t, create_graph=True)
+        return second, t
+
+    second, t = second_slope(0.1)
     h = 1e-5
     expected = float((slope(0.1 + h)[0] - slope(0.1 - h)[0]).detach()) / (2 * h)
-    assert abs(float(second) - expected) < 1e-6 * (1 + abs(expected))
+    assert abs(float(second.detach()) - expected) < 1e-6 * (1 + abs(expected))
+    # the third one, against differences of the second
+    (third,) = torch.autograd.grad(second, t)
+    rate = float((second_slope(0.1 + h)[0] - second_slope(0.1 - h)[0]).detach()) / (2 * h)
+    assert abs(float(third) - rate) < 1e-5 * (1 + abs(rate))
 
     def value(t):
         result = frechet(M, M.exp(jax.numpy.asarray(x.numpy()), t * jax.numpy.asarray(tangent)))
         return (result.mean**2).sum() + result.mean[0] * result.mean[1] + 0.7 * result.variance
 
     assert abs(float(jax.grad(jax.grad(value))(0.1)) - expected) < 1e-6 * (1 + abs(expected))
+    if PoincareBall(2, -0.7) == M:  # one is enough: the third takes a minute to compile
+        assert abs(float(jax.grad(jax.grad(jax.grad(value)))(0.1)) - rate) < 1e-5 * (1 + abs(rate))
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func.jvp itself
