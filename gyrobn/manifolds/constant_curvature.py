@@ -20,6 +20,7 @@ chord :math:`q` between the two points, :math:`t = 1 - Kq/2`, it does not: in ba
 :math:`p = s/(1+t)` the chord is :math:`q = (1+t_x)(1+t_y)\|p_x - p_y\|^2`, a product.
 """
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
