@@ -241,8 +241,8 @@ def by_domain(
     Parameters
     ----------
     function
-        Takes samples ``(batch, domains, ...)`` and statistics ``(domains, ...)``, of several domains
-        of similar size at once, and returns as many samples.
+        Takes samples ``(batch, domains, ...)`` and statistics ``(domains, ...)``, of several
+        domains of similar size at once, and returns as many samples.
     x
         Samples, shape ``(batch, *channels, *point_shape)``.
     places, stats

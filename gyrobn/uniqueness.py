@@ -108,9 +108,7 @@ def warn(
             )
 
 
-def _off(
-    manifold: GyroSpace, given: Iterable[Array], bad: Array, domains: Domains | None
-) -> str:
+def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array, domains: Domains | None) -> str:
     """Name the samples off the manifold in the first of the bad channels that has some."""
     on = np.concatenate([backend_of(x).to_numpy(manifold.contains(x)) for x in given])
     off = ~on & backend_of(bad).to_numpy(bad)

@@ -15,8 +15,7 @@ cosines of the principal angles θ, and all else is a function of C.
 import math
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Self
-
+from typing import Self
 
 from gyrobn.arrays import (
     broadcast_shapes,

@@ -402,7 +402,9 @@ class GyroBN(nn.Module):
         return ", ".join(parts)
 
 
-namespace_of(torch.empty(0), nn.Parameter(torch.empty(0)))  # known before torch.compile must trace it
+namespace_of(
+    torch.empty(0), nn.Parameter(torch.empty(0))
+)  # known before torch.compile must trace it
 
 _DEFAULTS = {
     "mean_gradient": "implicit",
