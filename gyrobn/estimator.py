@@ -221,9 +221,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        manifold, known, count, moved = find(self, X, sample_weight, domains, "fit")
-        self._keep(manifold, known, count)
-        self.n_projected_ = moved
+        self._keep(*find(self, X, sample_weight, domains, "fit")[:4])
         return self
 
     def partial_fit(
@@ -248,14 +246,13 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        manifold, new, count, moved = find(self, X, sample_weight, domains, "partial_fit")
+        manifold, new, count, moved, _ = find(self, X, sample_weight, domains, "partial_fit")
         if hasattr(self, "mean_"):
             moved += self.n_projected_
             old = by_label(self.domains_, self._fitted)
             both = {d: merge(manifold, old[d], new[d]) for d in new if d in old}
             new, count = old | new | both, count + self.n_samples_seen_
-        self._keep(manifold, new, count)
-        self.n_projected_ = moved
+        self._keep(manifold, new, count, moved)
         return self
 
     def fit_transform(
@@ -272,7 +269,13 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape and dtype of X
         """
-        return self.fit(X, y, sample_weight, domains).transform(X, domains)
+        *found, samples = find(self, X, sample_weight, domains, "fit")
+        self._keep(*found)
+        if isinstance(samples, Chunks):
+            return self.transform(X, domains)  # which says what takes chunks
+        self._check_container(samples, "transform")
+        labels, stats = self._statistics(samples, domains, "transform")
+        return self._move(samples, labels, stats, "transform")
 
     def transform(self, X: Any, domains: Any = None) -> Array:
         r"""Normalize: :math:`\beta \oplus (s/\sqrt{v^2+\epsilon} \odot (\ominus\mu \oplus x))`.
@@ -420,7 +423,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         found = (self.n_iter_, self.converged_)
         return Fitted(self.mean_, self.var_, self.weight_sum_, *found)
 
-    def _keep(self, manifold: GyroSpace, known: dict[Any, Fitted], count: int) -> None:
+    def _keep(self, manifold: GyroSpace, known: dict[Any, Fitted], count: int, moved: int) -> None:
         labels, fitted = stacked(known)
         self.manifold_, self.domains_ = manifold, labels
         self.mean_, self.var_, self.weight_sum_ = fitted[:3]
@@ -428,6 +431,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.n_iter_ = fitted.iterations if several else int(fitted.iterations)
         self.converged_ = fitted.converged if several else bool(fitted.converged)
         self.n_samples_seen_ = count
+        self.n_projected_ = moved
 
     # ------------------------------------------------------------------ the call
 

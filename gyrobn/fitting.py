@@ -25,7 +25,7 @@ from gyrobn.validation import (
     weights_for,
 )
 
-__all__ = ["Fitted", "by_label", "find", "merge", "stacked"]
+__all__ = ["Fitted", "Found", "by_label", "find", "merge", "stacked"]
 
 
 class Fitted(NamedTuple):
@@ -74,13 +74,22 @@ def merge(manifold: GyroSpace, old: Fitted, new: Fitted) -> Fitted:
     return Fitted(*stats, total, new.iterations, new.converged)
 
 
-def find(
-    estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str
-) -> tuple[GyroSpace, dict[Any, Fitted], int, int]:
-    """Return the geometry, what is to be known of each domain, and how many samples there are.
+class Found(NamedTuple):
+    """What :func:`find` finds."""
 
-    And how many of their points were moved onto the manifold.
-    """
+    manifold: GyroSpace
+    known: dict[Any, Fitted]
+    """What is to be known of each domain."""
+    count: int
+    """How many samples there are."""
+    moved: int
+    """How many of their points were moved onto the manifold."""
+    samples: Array | Chunks
+    """The samples, checked."""
+
+
+def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Found:
+    """Check samples, and find what there is to be known of them."""
     check_choice("on_invalid", estimator.on_invalid, ("raise", "project"))
     check_number("eps", estimator.eps, 0.0)
     check_search(estimator.tol, estimator.max_iter, None)
@@ -100,10 +109,13 @@ def find(
     manifold = estimator.manifold_ if more else geometry_for(estimator, X)
     affine_for(manifold, X, estimator.bias, estimator.scale)
     moved = Moved()
+    checked: Array | Chunks
     if raw is None:
-        samples, count = _ready(estimator, X, manifold, moved), int(X.shape[0])
+        checked, count = _ready(estimator, X, manifold, moved), int(X.shape[0])
+        samples = backend_of(X).stop_gradient(checked)
     else:
-        samples, count = raw.map(_ready_once(estimator, manifold, method, moved)), raw.count
+        checked, count = raw.map(_ready_once(estimator, manifold, method, moved)), raw.count
+        samples = checked
     batch = (count, *X.shape[1 : X.ndim - len(manifold.point_shape)])
     weights = weights_for(batch, X, sample_weight)
     labels = places = None
@@ -118,14 +130,14 @@ def find(
     moved.warn(manifold, X, method, 4)
     total = weight_sums(batch, found.mean, places, weights)
     fitted = Fitted(found.mean, found.variance, total, found.iterations, found.converged)
-    return manifold, by_label(labels, fitted), count, moved.count
+    return Found(manifold, by_label(labels, fitted), count, moved.count, checked)
 
 
 def _ready(
     estimator: Any, X: Array, manifold: GyroSpace, moved: Moved | None, first: int = 0
 ) -> Array:
-    """Return samples, numbered from ``first`` on, as the mean may see them."""
-    project, X = estimator.on_invalid == "project", backend_of(X).stop_gradient(X)
+    """Return samples, numbered from ``first`` on, that are points."""
+    project = estimator.on_invalid == "project"
     return on_manifold(manifold, X, project=project, first=first, moved=moved)
 
 
@@ -137,8 +149,9 @@ def _ready_once(
 
     def ready(x: Array, rows: Any) -> Array:
         x, first = as_array(estimator, x, method), int(rows[0])
+        x = backend_of(x).stop_gradient(x)
         if first in good and estimator.on_invalid == "raise":
-            return backend_of(x).stop_gradient(x)
+            return x
         x = _ready(estimator, x, manifold, None if first in good else moved, first)
         good.add(first)
         return x

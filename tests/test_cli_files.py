@@ -24,6 +24,7 @@ from gyrobn import (
 from gyrobn import normalize as normalize_with
 from gyrobn.cli import main
 from gyrobn.storage import create_array, open_array
+from gyrobn.storage.kept import fits
 
 BALL = PoincareBall(2, -0.5)
 X = BALL.add(np.asarray([0.3, 0.2]), BALL.random(60, rng=0, spread=0.6))
@@ -599,3 +600,43 @@ def test_plot_names_the_sample_of_the_file(tmp_path, monkeypatch, capsys):
     message = capsys.readouterr().err
     assert "y.npy is off PoincareBall" in message
     assert "at index 40: --on-invalid project moves" in message
+
+
+# ---------------------------------------------------------------------- reading
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".zarr"])
+@pytest.mark.parametrize("command", ["normalize", "fit", "plot", "inspect"])
+def test_what_fits_in_memory_is_read_once(tmp_path, monkeypatch, suffix, command):
+    """However many passes a command takes over it; otherwise as often, with the same numbers."""
+    source = save(tmp_path / f"x{suffix}", X)
+    kind = type(open_array(source))
+    counts, inner = np.zeros(len(X), int), kind._read
+
+    def counted(self, start, stop):
+        counts[start:stop] += 1
+        return inner(self, start, stop)
+
+    monkeypatch.setattr(kind, "_read", counted)
+    targets = {"normalize": ["y.npy"], "fit": ["m.npz"], "plot": ["p.png"], "inspect": []}
+    paths = [tmp_path / name for name in targets[command]]
+    arguments = [command, source, *paths, "--manifold", "poincare_ball", "--curvature", "-0.5"]
+    call(*arguments)
+    assert set(counts) == {1}
+    if command == "normalize":
+        once = load(paths[0])
+        monkeypatch.setattr("gyrobn.cli.inputs.fits", lambda source: False)
+        call(*arguments)
+        assert counts.min() > 3
+        np.testing.assert_array_equal(load(paths[0]), once)
+
+
+def test_what_fits_is_a_part_of_the_free_memory(tmp_path):
+    """An array that declares more than there is, in a file that is a hole, is read by parts."""
+    path = tmp_path / "x.npy"
+    with create_array(path, (1, 2), np.float64) as out:
+        out.write(X[:1])
+    with open_array(path) as small:
+        assert fits(small)
+        small.shape = (2**60, 2)
+        assert not fits(small)

@@ -14,6 +14,7 @@ from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import REGISTRY, Grassmannian
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.storage import StoredArray, open_array
+from gyrobn.storage.kept import KeptArray, fits
 from gyrobn.storage.stored import SUFFIXES
 
 __all__ = [
@@ -32,7 +33,10 @@ FEW = 100
 
 
 def open_samples(path: Path, key: str | None) -> StoredArray:
-    """Open samples, an array of float32 or float64 with at least two axes."""
+    """Open samples, an array of float32 or float64 with at least two axes.
+
+    What fits in memory is read once, in chunks all the same: the numbers do not depend on it.
+    """
     source = open_array(path, key)
     try:
         if source.dtype not in (np.float32, np.float64):
@@ -45,10 +49,10 @@ def open_samples(path: Path, key: str | None) -> StoredArray:
                 f"{path} has shape {source.shape}, expected (N, *channels, *point_shape), "
                 "no length 0"
             )
+        return KeptArray(source) if fits(source) else source
     except BaseException:
         source.close()
         raise
-    return source
 
 
 def geometry_of(options: Namespace, source: StoredArray) -> GyroSpace:

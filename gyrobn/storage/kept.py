@@ -1,0 +1,60 @@
+"""Arrays that are read once, and stay in memory from then on."""
+
+import os
+from typing import Any
+
+import numpy as np
+
+from gyrobn.storage.stored import StoredArray
+
+__all__ = ["KeptArray", "fits"]
+
+SHARE = 4
+"""An array may take one of so many parts of the memory that is free."""
+
+LITTLE = 2**28
+"""What it may take where the system does not tell how much is free, in bytes."""
+
+
+def fits(source: StoredArray) -> bool:
+    """Tell whether all of an array can be kept in memory."""
+    size = int(np.prod(source.shape, dtype=object)) * source.dtype.itemsize
+    return size <= _free() // SHARE
+
+
+def _free() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return LITTLE * SHARE
+
+
+class KeptArray(StoredArray):
+    """An array in a file of which each sample is read once, when it is first asked for.
+
+    Parameters
+    ----------
+    source
+        The array, which it closes.
+    """
+
+    def __init__(self, source: StoredArray) -> None:
+        super().__init__(source.path, source.key, source.shape, source.stored)
+        self.chunks = source.chunks
+        self._source = source
+        self._data = np.empty(source.shape, source.dtype)
+        self._known = np.zeros(len(source), np.bool_)
+
+    def _read(self, start: int, stop: int) -> Any:
+        missing = start + np.flatnonzero(~self._known[start:stop])
+        if missing.size:
+            first, last = int(missing[0]), int(missing[-1]) + 1
+            self._data[first:last] = self._source[first:last]
+            self._known[first:last] = True
+        samples = self._data[start:stop]
+        samples.flags.writeable = False
+        return samples
+
+    def close(self) -> None:
+        """Close the file."""
+        self._source.close()
