@@ -10,6 +10,7 @@ from gyrobn.checks import check_integer
 from gyrobn.scalar import safe_sqrt
 
 __all__ = [
+    "BLOCK",
     "broadcast_shapes",
     "check_coordinates",
     "check_floating",

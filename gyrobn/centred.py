@@ -4,7 +4,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from gyrobn.arrays import scalars_like, weighted_sum
-from gyrobn.backends import Array
+from gyrobn.backends import Array, backend_of
 from gyrobn.hessian import Hessian
 
 __all__ = ["Centred", "Decomposed"]
@@ -87,8 +87,12 @@ class Centred:
         return weighted_sum(weights, self.squares)
 
     def hessian(self, weights: Array) -> Hessian:
-        """Return the mean Hessian of half the squared distances."""
+        """Return the mean Hessian of half the squared distances; a constant if it is not smooth."""
         hessian: Hessian = self.space.hessian(self.normal, weights)
+        if hessian.smooth:
+            return hessian
+        stop = backend_of(weights).stop_gradient
+        hessian = self.space.detached().hessian(stop(self.normal), stop(weights))
         return hessian
 
     def standardize(self, factor: Array, bias: Array | None) -> Array:

@@ -173,7 +173,7 @@ def in_dtype(model: Model, dtype: Any) -> Model:
 
     >>> import numpy as np
     >>> from gyrobn import GyroBN, Sphere
-    >>> bn = GyroBN(Sphere(2)).fit(Sphere(2).random(10).astype(np.float32))
+    >>> bn = GyroBN(Sphere(2)).fit(Sphere(2).random(10, rng=2, spread=0.5).astype(np.float32))
     >>> model = in_dtype(of_estimator(bn), np.float64)
     >>> [bool(Sphere(2).contains(x)) for x in (bn.mean_.astype(np.float64), model.mean)]
     [False, True]

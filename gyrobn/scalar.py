@@ -239,8 +239,12 @@ def times(*factors: Any) -> Any:
     >>> times(2.0, x, 0.5) is x
     True
     """
-    number = math.prod(f for f in factors if isinstance(f, float))
-    arrays = [f for f in factors if not isinstance(f, float)]
+    number, arrays = 1.0, []
+    for f in factors:  # a plain loop, which torch.compile can follow
+        if isinstance(f, float):
+            number = number * f
+        else:
+            arrays.append(f)
     if not arrays:
         return number
     first, *rest = arrays

@@ -311,10 +311,28 @@ class _Root(torch.autograd.Function):
             torch.zeros_like(x) if d is None else d
             for x, d in zip(inputs, changes[2 + ctx.count :], strict=True)
         )
-        dg = torch.func.jvp(lambda *x: gradient(constants, *x), inputs, moves)[1]
-        step = inverse(constants, dg, *inputs)
+        step = inverse(
+            constants, _along(lambda *x: gradient(constants, *x), inputs, moves), *inputs
+        )
         at = torch.zeros_like(step), *inputs
-        return torch.func.jvp(lambda s, *x: move(constants, s, *x), at, (step, *moves))[1]
+        return _along(lambda s, *x: move(constants, s, *x), at, (step, *moves))
+
+
+def _along(function: Callable[..., Array], inputs: State, moves: State) -> Array:
+    """Return the change of a function along ``moves``."""
+    try:
+        return torch.func.jvp(function, inputs, moves)[1]
+    except RuntimeError as error:
+        if str(error) != FORWARD_TWICE:
+            raise
+    # what pulls slopes back is linear in them, and its slope is what pushes changes forward
+    value, back = torch.func.vjp(function, *inputs)
+
+    def along(slope: Array) -> Array:
+        return _sum((by * move).sum() for by, move in zip(back(slope), moves, strict=True))
+
+    total, forth = torch.func.vjp(along, torch.zeros_like(value))
+    return forth(torch.ones_like(total))[0]
 
 
 def _slopes(
@@ -336,11 +354,22 @@ def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -
     """Return the outputs of an elementwise function, with its derivatives where they are asked."""
     if not differentiable(*inputs):
         return function(*inputs)
-    if not _no_transform():
-        modes = [level.key() for level in torch._C._functorch.get_interpreter_stack()]
-        if modes.count(torch._C._functorch.TransformType.Jvp) > 1:
-            raise RuntimeError(FORWARD_TWICE)  # torch would return zero
+    if not _no_transform() and any(_forward_levels(x) > 1 for x in inputs):
+        raise RuntimeError(FORWARD_TWICE)  # torch would return zero
     return _Smooth.apply(function, partials, *inputs)  # type: ignore[no-untyped-call]
+
+
+def _forward_levels(x: Array) -> int:
+    """Return how many forward modes of torch.func follow ``x``."""
+    functorch, forward = torch._C._functorch, set()
+    for level in functorch.get_interpreter_stack():
+        if level.key() == functorch.TransformType.Jvp:
+            forward.add(level.level())
+    count = 0
+    while functorch.is_functorch_wrapped_tensor(x):
+        count += functorch.maybe_get_level(x) in forward
+        x = functorch.get_unwrapped(x)
+    return count
 
 
 FORWARD_TWICE = (

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from gyrobn.arrays import check_size, zeros
+from gyrobn.arrays import BLOCK, check_size, weighted_sum, zeros
 from gyrobn.backends import Array
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian, flat_hessian
@@ -109,6 +109,11 @@ class Euclidean(GyroSpace):
         xp = self._namespace(x)
         finite = xp.all(xp.isfinite(x), axis=-1)
         return xp.where(finite, xp.zeros_like(x[..., 0]), xp.inf)
+
+    def start(self, x: Array, weights: Array) -> Array:
+        """Return the mean; that of many samples is corrected by the mean of what is left."""
+        mean = weighted_sum(weights, x)
+        return mean if x.shape[0] <= BLOCK else mean + weighted_sum(weights, x - mean)
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         """Return the identity."""
