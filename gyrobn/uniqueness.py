@@ -30,7 +30,7 @@ class Domains(NamedTuple):
 
     def name(self, which: "np.ndarray[Any, Any]") -> str:
         """Return words for some of them."""
-        found = [repr(self.labels[k]) for k in np.flatnonzero(which)]
+        found = [repr(self.labels[k]) for k in np.flatnonzero(which).tolist()]
         more = f" and {len(found) - 10} more" if len(found) > 10 else ""
         return f"of domain{'s' if len(found) > 1 else ''} {', '.join(found[:10])}{more} "
 
@@ -100,8 +100,8 @@ def warn(
             where = "" if known is manifold else f"the factor {known!r} of "
             whose = of(balls >= part.convexity_radius)
             warnings.warn(
-                f"the samples {whose}on {where}{manifold!r} need a ball of radius {far:.3f}, beyond the "
-                f"{part.convexity_radius:.3f} within which a mean is sure to be unique: "
+                f"the samples {whose}on {where}{manifold!r} need a ball of radius {far:.3f}, beyond "
+                f"the {part.convexity_radius:.3f} within which a mean is sure to be unique: "
                 "another mean may fit as well",
                 FrechetWarning,
                 stacklevel=3,
@@ -122,7 +122,7 @@ def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array, domains: Domai
     if domains is not None:
         k, *channel = channel
         numbers = domains.rows[:, k]
-        rows, count = numbers[rows], np.sum(numbers >= 0)
+        rows, count = numbers[rows], int(np.sum(numbers >= 0))
     of = f" of channel {channel[0] if len(channel) == 1 else tuple(channel)}" if channel else ""
     return (
         f"{len(rows)} of {count} samples{of} are not on the manifold, the first at index "

@@ -66,7 +66,9 @@ class DomainGyroBN(GyroBN):
             self.register_buffer("training_mean", self.running_mean.clone())
             self.register_buffer("training_var", self.running_var.clone())
 
-    def forward(self, x: Tensor, domains: Tensor, weights: Tensor | None = None) -> Tensor:
+    def forward(  # type: ignore[override]
+        self, x: Tensor, domains: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
         """Normalize each sample with the statistics of its domain.
 
         Parameters
@@ -80,7 +82,7 @@ class DomainGyroBN(GyroBN):
         """
         run = self._forward
         if torch.compiler.is_dynamo_compiling():  # which domains are there decides what is computed
-            run = torch.compiler.disable(run)
+            run = torch.compiler.disable(run)  # type: ignore[no-untyped-call]
         return run(x, domains, weights)
 
     def _forward(self, x: Tensor, domains: Tensor, weights: Tensor | None) -> Tensor:
