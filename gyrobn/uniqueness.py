@@ -100,8 +100,8 @@ def warn(
             where = "" if known is manifold else f"the factor {known!r} of "
             whose = of(balls >= part.convexity_radius)
             warnings.warn(
-                f"the samples {whose}on {where}{manifold!r} need a ball of radius {far:.3f}, beyond "
-                f"the {part.convexity_radius:.3f} within which a mean is sure to be unique: "
+                f"the samples {whose}on {where}{manifold!r} need a ball of radius {far:.3f}, "
+                f"beyond the {part.convexity_radius:.3f} within which a mean is sure to be unique: "
                 "another mean may fit as well",
                 FrechetWarning,
                 stacklevel=3,
