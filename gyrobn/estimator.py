@@ -269,8 +269,9 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape and dtype of X
         """
-        *found, samples = find(self, X, sample_weight, domains, "fit")
-        self._keep(*found)
+        found = find(self, X, sample_weight, domains, "fit")
+        samples = found.samples
+        self._keep(*found[:4])
         if isinstance(samples, Chunks):
             return self.transform(X, domains)  # which says what takes chunks
         self._check_container(samples, "transform")

@@ -80,7 +80,7 @@ class Found(NamedTuple):
     manifold: GyroSpace
     known: dict[Any, Fitted]
     """What is to be known of each domain."""
-    count: int
+    total: int
     """How many samples there are."""
     moved: int
     """How many of their points were moved onto the manifold."""

@@ -555,11 +555,8 @@ def test_memory_bounds_how_many_domains_are_gathered(monkeypatch):
 def test_a_domain_with_nan_leaves_the_others_alone():
     X, places = samples(SPD(2), SIDES), places_of(SIDES)
     X[places[3][1]] = np.nan
-    quiet = np.errstate(all="ignore")
-    with (
-        quiet,
-        pytest.warns(FrechetWarning, match="mean of domain 3 on .* 1 of 40 samples are not on"),
-    ):
+    said = pytest.warns(FrechetWarning, match="mean of domain 3 on .* 1 of 40 samples are not on")
+    with said, np.errstate(all="ignore"):
         found = domain_stats(SPD(2), X, places)
     assert np.isnan(found.mean[3]).all()
     assert list(found.converged) == [k != 3 for k in range(len(SIZES))]

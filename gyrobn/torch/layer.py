@@ -402,9 +402,8 @@ class GyroBN(nn.Module):
         return ", ".join(parts)
 
 
-namespace_of(
-    torch.empty(0), nn.Parameter(torch.empty(0))
-)  # known before torch.compile must trace it
+# looked up now, for torch.compile cannot trace how: a layer may be compiled before its first call
+namespace_of(torch.empty(0), nn.Parameter(torch.empty(0)))
 
 _DEFAULTS = {
     "mean_gradient": "implicit",
