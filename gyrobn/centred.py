@@ -92,8 +92,8 @@ class Centred:
         if hessian.smooth:
             return hessian
         stop = backend_of(weights).stop_gradient
-        hessian = self.space.detached().hessian(stop(self.normal), stop(weights))
-        return hessian
+        constant: Hessian = self.space.detached().hessian(stop(self.normal), stop(weights))
+        return constant
 
     def standardize(self, factor: Array, bias: Array | None) -> Array:
         r"""Return :math:`\beta \oplus (t \odot (\ominus\mu \oplus x_i))`."""

@@ -326,12 +326,12 @@ def _along(function: Callable[..., Array], inputs: State, moves: State) -> Array
         if str(error) != FORWARD_TWICE:
             raise
     # what pulls slopes back is linear in them, and its slope is what pushes changes forward
-    value, back = torch.func.vjp(function, *inputs)
+    value, back, *_ = torch.func.vjp(function, *inputs)
 
     def along(slope: Array) -> Array:
         return _sum((by * move).sum() for by, move in zip(back(slope), moves, strict=True))
 
-    total, forth = torch.func.vjp(along, torch.zeros_like(value))
+    total, forth, *_ = torch.func.vjp(along, torch.zeros_like(value))
     return forth(torch.ones_like(total))[0]
 
 
@@ -354,9 +354,26 @@ def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -
     """Return the outputs of an elementwise function, with its derivatives where they are asked."""
     if not differentiable(*inputs):
         return function(*inputs)
+    if torch.compiler.is_dynamo_compiling():
+        return _linear_smooth(function, partials, *inputs)
     if not _no_transform() and any(_forward_levels(x) > 1 for x in inputs):
         raise RuntimeError(FORWARD_TWICE)  # torch would return zero
     return _Smooth.apply(function, partials, *inputs)  # type: ignore[no-untyped-call]
+
+
+def _linear_smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:
+    """Return the outputs as constants, plus zero with their first derivative.
+
+    For Dynamo, which cannot follow a ``Function`` that is given its rules; a graph that it makes
+    has no second derivative anyway.
+    """
+    fixed = tuple(x.detach() for x in inputs)
+    outputs = function(*fixed)
+    rows = partials(fixed, outputs)
+    return tuple(
+        out + _sum(p() * (x - f) for p, x, f in zip(row, inputs, fixed, strict=True))
+        for out, row in zip(outputs, rows, strict=True)
+    )
 
 
 def _forward_levels(x: Array) -> int:
