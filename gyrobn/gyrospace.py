@@ -238,6 +238,7 @@ class GyroSpace(ABC):
 
     def known(self, x: Array) -> tuple[Array, ...]:
         """Return what :meth:`centred` needs of the samples alone, to be computed once: nothing."""
+        self._namespace(x)
         return ()
 
     def centred(

@@ -112,6 +112,7 @@ class Euclidean(GyroSpace):
 
     def start(self, x: Array, weights: Array) -> Array:
         """Return the mean; that of many samples is corrected by the mean of what is left."""
+        self._namespace(x)
         mean = weighted_sum(weights, x)
         return mean if x.shape[0] <= BLOCK else mean + weighted_sum(weights, x - mean)
 
