@@ -199,7 +199,8 @@ def solve(
             for (space, own), start in zip(parts, starts, strict=True)
         ]
         return _join(manifold, found)
-    at_once = manifold.flat and isinstance(samples, Held)  # the first guess is the mean
+    # where the first guess is the mean
+    at_once = manifold.flat and steps is None and isinstance(samples, Held)
     samples = samples.prepared(manifold)
     mean = samples.start(manifold) if init is None or at_once else init
     if steps is not None:
