@@ -1,7 +1,7 @@
 """How many operations, host synchronisations and JAX equations a layer takes.
 
 ``python benchmarks/operations.py`` prints a table. The counts are exact and the same on every
-machine; tests/test_operations.py holds them to bounds.
+machine; tests/test_operations.py holds them.
 
 What counts: every call that a ``TorchDispatchMode`` sees in one training step
 ``layer(x).sum().backward()`` after a first one, views left out. ``_local_scalar_dense`` and

@@ -254,25 +254,17 @@ def by_domain(
     >>> from gyrobn import Stats
     >>> from gyrobn.domains import by_domain
     >>> x, places = np.asarray([[1.0], [10.0], [3.0]]), [np.asarray([0, 2]), np.asarray([1])]
-    >>> stats = [Stats(np.asarray([2.0]), 1.0), Stats(np.asarray([9.0]), 1.0)]
+    >>> stats = [Stats(np.asarray([m]), np.asarray(1.0)) for m in (2.0, 9.0)]
     >>> by_domain(lambda own, s: own - s.mean, x, places, stats)[:, 0]
     array([-1.,  1.,  1.])
     """
     xp, parts, numbers = namespace_of(x), [], []
     for group in _groups(places, math.prod(x.shape[1:])):
         own, rows = _gathered(x, places, group)
-        pairs = [[_array(value, x) for value in stats[k]] for k in group]
-        together = Stats(*(xp.stack(list(values)) for values in zip(*pairs, strict=True)))
+        together = Stats(*(xp.stack([stats[k][i] for k in group]) for i in range(2)))
         out = function(own, together)
         flat = xp.reshape(out, (rows.size, *out.shape[2:]))
         kept = np.flatnonzero(rows.reshape(-1) >= 0)
         parts.append(flat if len(kept) == rows.size else take(flat, kept))
         numbers.append(rows[rows >= 0])
     return take(xp.concat(parts), np.argsort(np.concatenate(numbers)))
-
-
-def _array(value: Any, like: Array) -> Array:
-    """Return a number as an array; an array is one already."""
-    if hasattr(value, "ndim"):
-        return value
-    return namespace_of(like).asarray(value, dtype=like.dtype, device=device_of(like))

@@ -32,6 +32,8 @@ class Hessian:
     """The largest dimension in which to form the matrix."""
     by_part: Callable[[Callable[["Hessian", Array], Array], Array], Array] | None = None
     """Call a function with each part, and its part of g, where H falls into some."""
+    at_least_one: bool = False
+    """Whether no eigenvalue is below 1, as where no curvature is positive: it needs no shift."""
     smooth: bool = True
     """Whether the geometry has second derivatives, so that those of the mean may be asked for."""
 
@@ -80,20 +82,26 @@ class Hessian:
 
     def _solve(self, g: Array, floor: float, tol: float) -> Array:
         """Solve by a matrix where H is small, by Chebyshev steps where it is large."""
-        xp = namespace_of(g)
-        low = self.lowest()
-        shift = xp.clip(floor - low, min=0.0)
-        if g.shape[-1] <= self.dense:
-            eye = xp.eye(g.shape[-1], dtype=g.dtype, device=device_of(g))
+        xp, n = namespace_of(g), g.shape[-1]
+        shift = None if self.at_least_one else xp.clip(floor - self.lowest(), min=0.0)
+        if n <= self.dense:
             full = self._full
+            if full is None or shift is not None:
+                eye = xp.eye(n, dtype=g.dtype, device=device_of(g))
             if full is None:
-                full = self.apply(xp.broadcast_to(eye, (*g.shape, g.shape[-1])))
-            return xp.linalg.solve(full + shift[..., None, None] * eye, g[..., None])[..., 0]
+                full = self.apply(xp.broadcast_to(eye, (*g.shape, n)))
+            if shift is not None:
+                full = full + shift[..., None, None] * eye
+            return xp.linalg.solve(full, g[..., None])[..., 0]
+        low, high, apply = self.lowest(), self._high, self._to_vector
+        if shift is None:
+            return chebyshev(apply, g, low, high, tol)
+        return chebyshev(
+            lambda v: apply(v) + shift[..., None] * v, g, low + shift, high + shift, tol
+        )
 
-        def shifted(v: Array) -> Array:
-            return self.apply(v[..., None])[..., 0] + shift[..., None] * v
-
-        return chebyshev(shifted, g, low + shift, self._high + shift, tol)
+    def _to_vector(self, v: Array) -> Array:
+        return self.apply(v[..., None])[..., 0]
 
 
 def chebyshev(

@@ -63,19 +63,8 @@ class Streamed:
         self.read, self.held = read, held
 
     def parts(self, manifold: GyroSpace) -> list[tuple[GyroSpace, Samples]]:
-        """Return the factors of a product, each with its part of the samples."""
-        pieces = manifold.parts(self.held.x)
-        if len(pieces) == 1:
-            return [(manifold, self)]
-
-        def part(k: int) -> Samples:
-            def read() -> Iterator[tuple[Array, Array]]:
-                for x, w in self.read():
-                    yield manifold.parts(x)[k][1], w
-
-            return Streamed(read, Held(pieces[k][1], self.held.w))
-
-        return [(space, part(k)) for k, (space, _) in enumerate(pieces)]
+        """Return all in one part: a pass over the chunks serves every factor of a product."""
+        return [(manifold, self)]
 
     def start(self, manifold: GyroSpace) -> Array:
         """Return the mean of the samples that are held, to a few digits."""

@@ -610,9 +610,8 @@ def test_plot_names_the_sample_of_the_file(tmp_path, monkeypatch, capsys):
 def test_what_fits_in_memory_is_read_once(tmp_path, monkeypatch, suffix, command):
     """However many passes a command takes over it; otherwise as often, with the same numbers."""
     source = save(tmp_path / f"x{suffix}", X)
-    opened = open_array(source)
-    kind = type(opened)
-    opened.close()
+    with open_array(source) as opened:
+        kind = type(opened)
     counts, inner = np.zeros(len(X), int), kind._read
 
     def counted(self, start, stop):

@@ -624,3 +624,22 @@ def test_stored_chunks_that_are_too_long_are_read_in_part(monkeypatch):
     monkeypatch.setattr(chunks, "BYTES", 1600)
     stored = Stored(np.zeros((10_000, 2)), (10_000, 1))
     assert {len(c) for c in Chunks(stored)} == {100}
+
+
+def test_one_set_of_passes_serves_all_factors_of_a_product():
+    """As many as the factor takes that needs the most, products in products included."""
+    parts = [SPD(2).random(300, rng=k, spread=s) for k, s in enumerate((0.2, 0.5, 1.0))]
+    inner = Product(SPD(2), SPD(2))
+    M = Product(SPD(2), inner)
+    x = M.join(parts[0], inner.join(*parts[1:]))
+
+    def passes(M, x):
+        count, chunks = [], np.split(x, 6)
+        found = frechet(M, Chunks(lambda: count.append(1) or iter(chunks)))
+        return len(count), found
+
+    count, found = passes(M, x)
+    assert count == max(passes(SPD(2), part)[0] for part in parts)
+    assert found.converged
+    np.testing.assert_allclose(found.mean, frechet(M, x).mean, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(found.variance, frechet(M, x).variance, rtol=1e-13)

@@ -314,7 +314,8 @@ class AffineInvariant(GyroSpace):
             values, _ = eigh(mean, exact=True)
             return cotangent(-values[..., -1], -1)
 
-        return Hessian(apply, lambda: xp.sum(w, axis=-1), highest, dense=21, smooth=False)
+        one = lambda: xp.sum(w, axis=-1)  # noqa: E731
+        return Hessian(apply, one, highest, dense=21, at_least_one=True, smooth=False)
 
     def resolution(self, x: Array) -> Array:
         """Distance that rounding moves samples seen from P: an eighth of its condition, in ulps."""

@@ -465,6 +465,7 @@ class ConstantCurvature(GyroSpace):
             lambda: xp.clip(mean, max=1.0),
             lambda: xp.clip(mean, min=1.0),
             matrix=matrix,
+            at_least_one=self.sign == -1,
         )
 
     def start(self, x: Array, weights: Array) -> Array:
