@@ -457,6 +457,7 @@ def test_a_model_is_not_saved_before_the_samples_are_written(tmp_path, monkeypat
         ("normalize x.npy y.npy --manifold poincare_ball", 6),
         ("normalize x.npy y.npy --manifold poincare_ball --domains d.npy", 6),
         ("normalize x.npy y.npy --model m", 6),
+        ("fit x.npy f --manifold poincare_ball", 6),
         ("transform x.npy y.npy --model m", 6),
         ("transform x.npy y.npy --model d --domains d.npy --unseen refit", 6),
         ("inverse x.npy y.npy --model m", 6),
