@@ -578,3 +578,24 @@ class TestConstruction:
         for k, s in enumerate((0.2, 0.4)):
             one = Stats(stats.mean[k], stats.var[k])
             np.testing.assert_allclose(out[:, k], normalize(M, x[:, k], one, scale=s), atol=1e-15)
+
+
+def test_second_derivative_in_space():
+    """In space no matrix is decomposed: the second derivative is there, and right."""
+    M = SpecialOrthogonal(3)
+    c = torch.as_tensor(np.random.default_rng(0).standard_normal((6, 3)) * 0.5)
+    v = torch.as_tensor(np.random.default_rng(1).standard_normal((6, 3)))
+
+    def slope(t):
+        t = torch.as_tensor(t, dtype=torch.float64).clone().requires_grad_(True)
+        result = frechet(M, M.from_normal(c + t * v))
+        value = (result.mean[0, :] * result.mean[1, ...]).sum() + result.mean[0, 2] ** 2
+        value = value + result.mean[1, 2] * result.variance
+        (first,) = torch.autograd.grad(value, t, create_graph=True)
+        return first, t
+
+    first, t = slope(0.1)
+    (second,) = torch.autograd.grad(first, t)
+    h = 1e-5
+    expected = float((slope(0.1 + h)[0] - slope(0.1 - h)[0]).detach()) / (2 * h)
+    assert abs(float(second) - expected) < 1e-6 * (1 + abs(expected))

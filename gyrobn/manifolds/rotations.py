@@ -371,7 +371,6 @@ def _hessian_of_axes(c: Array, weights: Array) -> Hessian:
         lambda: weighted_sum(weights, across),
         lambda: sum_samples(weights),
         matrix=matrix,
-        smooth=False,
     )
 
 
