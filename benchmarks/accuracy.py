@@ -42,6 +42,9 @@ LABELS = {
     "log_close": "log, 0.01 apart",
     "log_inward": "log to near e",
     "exp": "exp",
+    "transport": "transport to radius 1",
+    "transport_close": "transport, 0.01 apart",
+    "transport_across": "transport, both far",
     "normalize": "normalize",
     "normalize_shrink": "normalize, by 1/R",
     "normalize_close": "normalize, collapsed",
@@ -332,6 +335,7 @@ def main():
     np.seterr(invalid="ignore", divide="ignore")  # pyRiemann's logarithms of negative eigenvalues
     ball = ["add", "add_from_near", "scale", "dist", "dist_close", "dist_inward", "log"]
     ball += ["log_close", "log_inward", "exp", "normalize", "normalize_shrink", "normalize_close"]
+    ball += ["transport", "transport_close", "transport_across"]
     assert set(ball) == set(OPERATIONS)
     short = ["add", "scale", "dist", "dist_close", "log_close", "exp", "normalize"]
     sphere = ["add", "scale", "dist_inward", "dist_close", "log_inward", "log_close", "exp"]
