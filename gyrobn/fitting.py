@@ -25,7 +25,7 @@ from gyrobn.validation import (
     weights_for,
 )
 
-__all__ = ["Fitted", "Found", "by_label", "find", "merge", "stacked"]
+__all__ = ["Finding", "Fitted", "by_label", "find", "merge", "stacked"]
 
 
 class Fitted(NamedTuple):
@@ -74,7 +74,7 @@ def merge(manifold: GyroSpace, old: Fitted, new: Fitted) -> Fitted:
     return Fitted(*stats, total, new.iterations, new.converged)
 
 
-class Found(NamedTuple):
+class Finding(NamedTuple):
     """What :func:`find` finds."""
 
     manifold: GyroSpace
@@ -88,7 +88,7 @@ class Found(NamedTuple):
     """The samples, checked."""
 
 
-def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Found:
+def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
     """Check samples, and find what there is to be known of them."""
     check_choice("on_invalid", estimator.on_invalid, ("raise", "project"))
     check_number("eps", estimator.eps, 0.0)
@@ -130,7 +130,7 @@ def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) 
     moved.warn(manifold, X, method, 4)
     total = weight_sums(batch, found.mean, places, weights)
     fitted = Fitted(found.mean, found.variance, total, found.iterations, found.converged)
-    return Found(manifold, by_label(labels, fitted), count, moved.count, checked)
+    return Finding(manifold, by_label(labels, fitted), count, moved.count, checked)
 
 
 def _ready(

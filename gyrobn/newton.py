@@ -213,7 +213,7 @@ def solve(
         step = _choose(now.taken, full, lambda: 0.25 * now.step)
         trial = samples.shift(manifold, now.mean, old, step)
         new = samples.look(manifold, trial)
-        numbers = _numbers(manifold, trial, new, full, old.g)
+        numbers = _numbers(manifold, new, full, old.g)
         gain = _choose(now.taken, numbers.gain, lambda: 0.25 * now.gain)
         better, stuck = _judge(Numbers(*now.numbers), numbers, gain, tol)
         take = better & ~now.done
@@ -234,7 +234,7 @@ def solve(
         )
 
     look = samples.look(manifold, mean)
-    numbers = _numbers(manifold, mean, look, look.g, look.g)
+    numbers = _numbers(manifold, look, look.g, look.g)
     always = ~(numbers.far < 0)
     # a sample that is not on the manifold is NaN from wherever it is seen: no step would help
     sound = _finite(numbers)
@@ -276,7 +276,7 @@ def after_steps(
 ) -> Found:
     """Return what a number of steps has led to; no value is looked at."""
     xp = namespace_of(mean)
-    numbers = _unpack(_pack(manifold, mean, look, look.g, look.g), len(manifold.blocks))
+    numbers = _unpack(_pack(manifold, look, look.g, look.g), len(manifold.blocks))
     count = xp.full(look.far.shape, steps + 1, dtype=xp.int32, device=device_of(mean))
     result = FrechetResult(mean, look.variance, count, _length(numbers), is_small(numbers, tol))
     return Found(result, xp.sqrt(look.far), look.seen)
@@ -326,20 +326,20 @@ def _is_small(numbers: Numbers, tol: float | None) -> Array:
     return numbers.residual <= least
 
 
-def _numbers(manifold: GyroSpace, mean: Array, look: Look, full: Array, g: Array) -> Numbers:
+def _numbers(manifold: GyroSpace, look: Look, full: Array, g: Array) -> Numbers:
     """Return the numbers of a mean to which the step ``full`` led, from where the gradient was g.
 
     They are brought to the host, if they can be, all at once: on a GPU this is the one wait for it.
     """
-    packed = _pack(manifold, mean, look, full, g)
+    packed = _pack(manifold, look, full, g)
     shim = backend_of(packed)
     if not shim.hides_values(packed):
         packed = shim.to_numpy(packed)
     return _unpack(packed, len(manifold.blocks))
 
 
-def _pack(manifold: GyroSpace, mean: Array, look: Look, full: Array, g: Array) -> Array:
-    xp = namespace_of(mean)
+def _pack(manifold: GyroSpace, look: Look, full: Array, g: Array) -> Array:
+    xp = namespace_of(g)
     rest = (look.resolution, look.far[..., None], xp.sum(g * full, axis=-1)[..., None])
     return xp.concat([look.variance, manifold.by_block(look.g * look.g), *rest], axis=-1)
 
