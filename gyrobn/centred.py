@@ -41,6 +41,16 @@ class Centred:
     def _share(self, other: Self) -> None:
         """Take the decompositions of another view, with what was computed of them."""
 
+    @property
+    def image(self) -> tuple[Array, ...]:
+        """The arrays, with their derivatives, from which all else of the samples follows."""
+        return (self.normal,)
+
+    def showing(self, normal: Array) -> Self:
+        """Take such arrays as the image, and return the view."""
+        self.normal = normal
+        return self
+
     def moved(
         self, space: Any, mean: Array, x: Array, decompositions: tuple[Array, ...] | None = None
     ) -> Self:

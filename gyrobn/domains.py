@@ -14,7 +14,7 @@ import numpy as np
 from gyrobn.arrays import sum_samples
 from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.chunks import Chunks, take
-from gyrobn.frechet import FrechetResult, frechet, locate
+from gyrobn.frechet import FrechetResult, frechet, locate, result_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.normalize import Stats, batch_stats, update_stats
 from gyrobn.samples import arrange, check_weights
@@ -119,7 +119,8 @@ def domain_stats(
         start = None if init is None else xp.broadcast_to(init, own.shape[1:])
         told = Domains([labels[k] for k in group], rows)
         tell = partial(warn, domains=told)
-        results.append(locate(manifold, own, mass / total, init=start, tell=tell, **given)[0])
+        found, _ = locate(manifold, own, mass / total, init=start, tell=tell, **given)
+        results.append(result_of(found))
     order = np.argsort(np.concatenate(groups))
     return FrechetResult(*(take(xp.concat(list(f)), order) for f in zip(*results, strict=True)))
 

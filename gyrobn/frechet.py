@@ -4,30 +4,52 @@ r"""Fréchet mean and variance, with exact derivatives.
 not depend on how it was found.
 """
 
-from collections.abc import Callable
-from typing import Any
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from typing import Any, NamedTuple
 
 from gyrobn.arrays import check_floating, weighted_sum
-from gyrobn.backends import Array, backend_of
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.centred import Centred
 from gyrobn.checks import check_choice
 from gyrobn.chunks import Chunks
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.newton import (
-    ROUGH,
-    Found,
-    FrechetResult,
-    Held,
-    Look,
-    after_steps,
-    check_search,
-    solve,
-)
+from gyrobn.newton import Found, Held, check_search, solve, status
 from gyrobn.samples import arrange
 from gyrobn.streaming import search
 from gyrobn.uniqueness import FrechetWarning, warn
 
-__all__ = ["FrechetResult", "FrechetWarning", "frechet", "frechet_mean", "frechet_variance"]
+__all__ = [
+    "FrechetResult",
+    "FrechetWarning",
+    "frechet",
+    "frechet_mean",
+    "frechet_variance",
+    "locate",
+    "result_of",
+]
+
+Search = tuple[float | None, int, int | None]
+"""Tolerance, most evaluations, and the number of steps to take instead."""
+
+
+class FrechetResult(NamedTuple):
+    """What :func:`frechet` returns; every field but ``mean`` has the shape of the channels.
+
+    On a geometry of several blocks the variance has one entry per block, (*channels, blocks).
+    """
+
+    mean: Array
+    """The Fréchet mean, shape (*channels, *point_shape)."""
+    variance: Array
+    """Mean squared distance to the mean."""
+    iterations: Array
+    """How many times the centred samples were computed for the channel."""
+    residual: Array
+    """Length of the gradient, the mean of the centred samples' normal coordinates."""
+    converged: Array
+    """Whether the residual met the tolerance, or the limit of the arithmetic."""
 
 
 def frechet(
@@ -68,7 +90,7 @@ def frechet(
         Where to start, shape ``(*channels, *point_shape)``.
     steps
         Take just so many Newton steps and no convergence test, as in the paper's experiments. The
-        derivative is then that of the last step, from where the others led.
+        derivative is that of a mean, as if the steps had reached it.
     mean_gradient
         ``"implicit"``: the mean has its exact derivative. ``"detach"``: it is a constant, and the
         variance has the derivative of the mean squared distance to it.
@@ -98,8 +120,26 @@ def frechet(
             raise ValueError("samples in chunks are averaged over their first axis, to convergence")
         return _streamed(manifold, x, weights, tol, max_iter, init)
     samples, w = arrange(manifold, x, weights, axis)
-    result, _ = locate(manifold, samples, w, tol, max_iter, init, steps, mean_gradient)
-    return result
+    found, _ = locate(manifold, samples, w, tol, max_iter, init, steps, mean_gradient)
+    return result_of(found)
+
+
+def result_of(found: Found) -> FrechetResult:
+    """Return what was found as arrays of the library of the samples."""
+    mean, variance, count = found.mean, found.variance, found.evaluations
+    residual, converged = found.told
+    xp, device = namespace_of(mean), device_of(mean)
+    if isinstance(count, int):
+        count = xp.full(residual.shape, count, dtype=xp.int32, device=device)
+    numbers = (_like(values, mean) for values in (count, residual, converged))
+    return FrechetResult(mean, variance, *numbers)
+
+
+def _like(values: Array, mean: Array) -> Array:
+    """Return values from the host in the library and on the device of the mean."""
+    xp = namespace_of(mean)
+    same = namespace_of(values) is xp
+    return values if same else xp.asarray(values, device=device_of(mean))
 
 
 def _streamed(
@@ -113,10 +153,9 @@ def _streamed(
     """Find the mean of samples that are read a chunk at a time; it is a constant."""
     tol, max_iter, _ = check_search(tol, max_iter, None)
     constant = manifold.detached()
-    result, radius, _, told = search(constant, chunks, weights, tol, max_iter, init)
-    told = told or (result.converged, radius)
-    warn(manifold, constant.inside, chunks, None, result, told, max_iter)
-    return _seen_outside(manifold, result)
+    found = search(constant, chunks, weights, tol, max_iter, init)
+    warn(manifold, constant.inside, chunks, None, found, max_iter)
+    return result_of(_outside(manifold, found))
 
 
 def locate(
@@ -129,8 +168,8 @@ def locate(
     steps: int | None = None,
     mean_gradient: str = "implicit",
     tell: Callable[..., None] = warn,
-) -> tuple[FrechetResult, Centred]:
-    """Return what :func:`frechet` does, and the samples ``inside`` the manifold as seen from there.
+) -> tuple[Found, Centred]:
+    """Return what was found, and the samples ``inside`` the manifold as seen from the mean.
 
     Samples (N, *channels, *point_shape) and weights (N, *channels) come from :func:`arrange`.
     ``tell`` is what warns of a mean that was not found, or is not the only one.
@@ -141,35 +180,84 @@ def locate(
         check_floating(x, init)
         if tuple(init.shape) != tuple(x.shape[1:]):
             raise ValueError(f"init must have shape {tuple(x.shape[1:])}, got {tuple(init.shape)}")
-    shim = backend_of(x)
+    stop = backend_of(x).stop_gradient
     space, y = manifold.inside, manifold.to_inside(x)
-    constant = space.detached()
-    frozen = shim.stop_gradient(y), shim.stop_gradient(w)
-    start = None if init is None else shim.stop_gradient(manifold.to_inside(init))
-    slopes = shim.differentiable(y, w, *space.learnable())
-    implicit = slopes and mean_gradient == "implicit"
-    if steps is not None and implicit:
-        result, view = _last_step(space, y, w, constant, frozen, tol, start, steps)
-        return _seen_outside(manifold, result), view
-    result, radius, seen, told = _opaque_solve(constant, *frozen, tol, max_iter, start, steps)
-    if not shim.hides_values(result.mean) and steps is None:
-        given = (shim.stop_gradient(x),)
-        told = told or (result.converged, radius)
-        tell(manifold, constant, given, frozen, result, told, max_iter)
-    view = constant.centred(result.mean, frozen[0], seen)
-    if slopes:
-        mean = _onto(space, constant, result.mean)
-        if implicit:
-            mean = space.start(y, w) if space.flat else _implicit(space, view, y, w)
-        view = view.moved(space, mean, y)
-        result = result._replace(mean=mean, variance=view.variance(w))
-    return _seen_outside(manifold, result), view
+    start = None if init is None else stop(manifold.to_inside(init))
+    search = tol, max_iter, steps
+    found, view = _find(space, y, w, start, search, mean_gradient == "implicit")
+    if steps is None and not backend_of(x).hides_values(found.mean):
+        given = (stop(x),), (stop(y), stop(w))
+        tell(manifold, space.detached(), *given, found, max_iter)
+    return _outside(manifold, found), view
 
 
-def _seen_outside(manifold: GyroSpace, result: FrechetResult) -> FrechetResult:
+def _find(
+    space: GyroSpace, x: Array, w: Array, init: Array | None, search: Search, implicit: bool
+) -> tuple[Found, Centred]:
+    """Find the mean, with its derivatives; of each factor of a product by itself."""
+    parts = space.parts(x)
+    if parts[0][0] is not space:
+        starts = [None] * len(parts) if init is None else [p for _, p in space.parts(init)]
+        each = [
+            _find(factor, own, w, start, search, implicit)
+            for (factor, own), start in zip(parts, starts, strict=True)
+        ]
+        found = _join(space, [f for f, _ in each])
+        return found, space.joined(found.mean, x, [view for _, view in each])
+    shim = backend_of(x)
+    constant, frozen = space.detached(), (shim.stop_gradient(x), shim.stop_gradient(w))
+    found = _opaque_solve(constant, *frozen, init, search)
+    view = found.view
+    if not isinstance(view, Centred):
+        view = constant.centred(found.mean, frozen[0], view)
+    found = found._replace(status=partial(status, constant, view, frozen[1], search[0]))
+    if shim.differentiable(x, w, *space.learnable()):
+        if not implicit:
+            view = view.moved(space, _onto(space, constant, found.mean), x)
+        elif space.flat:
+            view = view.moved(space, space.start(x, w), x)
+        else:
+            view = _implicit(space, view, x, w)
+        found = found._replace(mean=view.mean, variance=view.variance(w))
+    return found, view
+
+
+def _join(space: GyroSpace, found: Sequence[Found]) -> Found:
+    """Put what was found for the factors of a product together."""
+    xp = namespace_of(found[0].mean)
+    mean = space.join(*(f.mean for f in found))
+    variance = xp.concat([f.variance for f in found], axis=-1)
+
+    def status() -> tuple[Array, Array]:
+        each = [[_like(values, mean) for values in f.told] for f in found]
+        squares = (residual * residual for residual, _ in each)
+        return xp.sqrt(reduce(xp.add, squares)), reduce(xp.logical_and, (c for _, c in each))
+
+    whether = [f.converged for f in found]
+    reached = [f.far for f in found if f.far is not None]
+    return Found(
+        mean,
+        variance,
+        None,
+        reduce(_larger, (f.evaluations for f in found)),
+        converged=None if any(c is None for c in whether) else reduce(operator.and_, whether),
+        far=reduce(_larger, reached) if reached else None,
+        status=status,
+    )
+
+
+def _larger(a: Any, b: Any) -> Any:
+    """Return the larger of two numbers, or of two arrays."""
+    if isinstance(a, int):
+        return max(a, b) if isinstance(b, int) else namespace_of(b).clip(b, min=a)
+    xp = namespace_of(a)
+    return xp.clip(a, min=b) if isinstance(b, int) else xp.maximum(a, b)
+
+
+def _outside(manifold: GyroSpace, found: Found) -> Found:
     """Carry the mean out of the space in which it was found; one block needs no axis."""
-    variance = result.variance if len(manifold.blocks) > 1 else result.variance[..., 0]
-    return result._replace(mean=manifold.from_inside(result.mean), variance=variance)
+    variance = found.variance if len(manifold.blocks) > 1 else found.variance[..., 0]
+    return found._replace(mean=manifold.from_inside(found.mean), variance=variance)
 
 
 def frechet_mean(
@@ -205,32 +293,37 @@ def frechet_variance(
 
 
 def _opaque_solve(
-    manifold: GyroSpace,
-    x: Array,
-    w: Array,
-    tol: float | None,
-    max_iter: int,
-    init: Array | None,
-    steps: int | None,
+    manifold: GyroSpace, x: Array, w: Array, init: Array | None, search: Search
 ) -> Found:
     """Run the loop; one operation where a graph is compiled, which cannot look at values."""
-    if not backend_of(x).hides_values(x):
-        return solve(manifold, Held(x, w), tol, max_iter, init, steps)
+    steps = search[2]
+    if not backend_of(x).hides_values(x) or (manifold.flat and steps is None):
+        return solve(manifold, Held(x, w), init, *search)
     numbers = [v if isinstance(v, (int, float)) else None for v in manifold.learnable()]
     given = [v for v, n in zip(manifold.learnable(), numbers, strict=True) if n is None]
 
     def run(x: Array, w: Array, *rest: Array) -> tuple[Array, ...]:
         start, arrays = (None, iter(rest)) if init is None else (rest[0], iter(rest[1:]))
         values = [next(arrays) if n is None else n for n in numbers]
-        space = manifold.with_learnable(values)
-        found = solve(space, Held(x, w), tol, max_iter, start, steps)
-        return (*found.result, found.radius, *found.seen)
+        found = solve(manifold.with_learnable(values), Held(x, w), start, *search)
+        if steps is not None:
+            return found.mean, found.variance, *found.view.seen
+        return (
+            found.mean,
+            found.variance,
+            found.evaluations,
+            found.residual,
+            found.converged,
+            *found.view,
+        )
 
-    key = (manifold, numbers, tol, max_iter, init is None, steps)
+    key = (manifold, numbers, init is None, search)
     starts = () if init is None else (init,)
-    found = backend_of(x).opaque(key, run, x, w, *starts, *given)
-    k = len(FrechetResult._fields)
-    return Found(FrechetResult(*found[:k]), found[k], tuple(found[k + 1 :]))
+    mean, variance, *rest = backend_of(x).opaque(key, run, x, w, *starts, *given)
+    if steps is not None:
+        return Found(mean, variance, tuple(rest), steps + 1)
+    count, residual, converged, *seen = rest
+    return Found(mean, variance, tuple(seen), count, residual, converged)
 
 
 # ---------------------------------------------------------------------- derivatives
@@ -247,19 +340,20 @@ def _onto(manifold: GyroSpace, constant: GyroSpace, mean: Array) -> Array:
     return mean if manifold is constant else manifold.project(mean)
 
 
-def _implicit(space: GyroSpace, view: Centred, x: Array, w: Array) -> Array:
-    r"""Return the mean of a constant view with its derivatives, to any order.
+def _implicit(space: GyroSpace, view: Centred, x: Array, w: Array) -> Centred:
+    r"""Return a constant view from a mean with its derivatives, to any order.
 
     The mean is where :math:`g(x, w, \theta; \mu) = \sum_i w_i \operatorname{Log}_e(\ominus\mu
     \oplus x_i)` is zero, θ the parameters of the geometry. So a change of the others moves it by
     :math:`\delta = H^{-1}\,dg` in normal coordinates at μ, μ held; and where the points of a model
     move with θ, by that. The rule is built of differentiable operations, with the mean itself in
-    it, so that it can be differentiated again.
+    it, so that it can be differentiated again. The image of the samples, as they are seen from the
+    mean, comes with it: what follows from it needs the same derivatives as g.
     """
     values = space.learnable()
     learnt = [v for v in values if not isinstance(v, (int, float))]
 
-    def seen(constants: Constants, x: Array, *learnt: Array) -> Centred:
+    def seen(constants: Constants, x: Array, learnt: tuple[Array, ...]) -> Centred:
         left = iter(learnt)
         own = space.with_learnable(
             [v if isinstance(v, (int, float)) else next(left) for v in values]
@@ -268,50 +362,19 @@ def _implicit(space: GyroSpace, view: Centred, x: Array, w: Array) -> Array:
         mean = own.project(mean) if learnt else mean
         return view.moved(own, mean, x, tuple(rest))
 
-    def gradient(constants: Constants, x: Array, w: Array, *learnt: Array) -> Array:
-        return seen(constants, x, *learnt).gradient(w)
+    def image(constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
+        at = seen(constants, x, learnt)
+        return *at.image, at.gradient(w)
 
     def inverse(constants: Constants, v: Array, x: Array, w: Array, *learnt: Array) -> Array:
-        return seen(constants, x, *learnt).hessian(w).inverse(v)
+        return seen(constants, x, learnt).hessian(w).inverse(v)
 
     def move(constants: Constants, step: Array, x: Array, w: Array, *learnt: Array) -> Array:
-        at = seen(constants, x, *learnt)
+        at = seen(constants, x, learnt)
         return at.mean + at.space.push(at.mean, step)
 
     channels = tuple(view.mean.shape[: view.mean.ndim - len(space.point_shape)])
-    rules = gradient, inverse, move, (*channels, space.dim)
-    return backend_of(x).implicit(rules, (view.mean, *view.decompositions), x, w, *learnt)
-
-
-def _last_step(
-    manifold: GyroSpace,
-    x: Array,
-    w: Array,
-    constant: GyroSpace,
-    frozen: tuple[Array, Array],
-    tol: float | None,
-    init: Array | None,
-    steps: int,
-) -> tuple[FrechetResult, Centred]:
-    """Take all steps but one as constants, and that one, H held constant, with its derivative."""
-    shim = backend_of(x)
-    stop = shim.stop_gradient
-
-    def fixed(view: Centred) -> Centred:
-        return constant.centred(stop(view.mean), frozen[0], tuple(stop(a) for a in view.seen))
-
-    if steps == 0:
-        mean = manifold.start(x, w) if init is None else init
-    else:
-        if steps > 1:
-            mean = _opaque_solve(constant, *frozen, tol, 1, init, steps - 1).result.mean
-        else:
-            mean = constant.start(*frozen) if init is None else init
-        view = manifold.centred(_onto(manifold, constant, mean), x)
-        step = fixed(view).hessian(frozen[1]).solve(view.gradient(w), ROUGH)
-        mean = manifold.shift(view.mean, step)
-    view = manifold.centred(mean, x)
-    variance = view.variance(w)
-    look = Look.from_view(fixed(view), frozen[1])
-    result = after_steps(constant, stop(mean), look, tol, steps).result
-    return result._replace(mean=mean, variance=variance), view
+    rules = image, inverse, move, (*channels, space.dim)
+    constants = view.mean, *view.decompositions
+    mean, *found = backend_of(x).implicit(rules, constants, view.image, x, w, *learnt)
+    return view.moved(space, mean, x).showing(*found)

@@ -327,6 +327,11 @@ class GyroSpace(ABC):
         (x,) = parts
         return x
 
+    def joined(self, mean: Array, x: Array, views: Sequence[Centred]) -> Centred:
+        """Return the view of a product's points from those of its factors; else the one."""
+        (view,) = views
+        return view
+
     def by_block(self, squares: Array) -> Array:
         """Sum values of the normal coordinates over each block: (..., dim) to (..., blocks)."""
         xp = namespace_of(squares)

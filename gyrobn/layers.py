@@ -260,8 +260,8 @@ class Settings:
         """Return the statistics of a batch, which may have to have several samples."""
         self._check_count(x, several)
         samples, w = arrange(manifold, x, weights, tuple(range(len(self.axis))))
-        result, _ = locate(manifold, samples, w, **self._options)
-        return Stats(result.mean, result.variance)
+        found, _ = locate(manifold, samples, w, **self._options)
+        return Stats(found.mean, found.variance)
 
     def normalize_batch(
         self, manifold: GyroSpace, learnt: Learnt, x: Array, weights: Array | None, several: bool

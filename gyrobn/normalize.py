@@ -220,8 +220,8 @@ def normalize_batch(
     """
     x, put_back = set_aside(manifold, x, weights)
     samples, w = arrange(manifold, x, weights, tuple(range(axes)))
-    result, centred = locate(manifold, samples, w, **options)
-    stats = Stats(result.mean, result.variance)
+    found, centred = locate(manifold, samples, w, **options)
+    stats = Stats(found.mean, found.variance)
     factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
     target = None if bias is None else manifold.to_inside(bias)
     y = manifold.from_inside(centred.standardize(factor, target))

@@ -21,7 +21,7 @@ from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.chunks import BYTES, Chunks, Rows, take
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import DENSE
-from gyrobn.newton import Found, Held, Look, Samples, solve
+from gyrobn.newton import Found, Held, Look, solve
 from gyrobn.samples import check_weights, set_aside
 
 __all__ = ["search"]
@@ -53,7 +53,7 @@ def search(
     resident = Held(manifold.to_inside(kept.x), kept.w)
     start = None if init is None else manifold.to_inside(init)
     samples = Streamed(read, resident)
-    return solve(manifold.inside, samples, tol, max_iter, start, None)
+    return solve(manifold.inside, samples, start, tol, max_iter)
 
 
 class Streamed:
@@ -62,13 +62,9 @@ class Streamed:
     def __init__(self, read: Callable[[], Iterator[tuple[Array, Array]]], held: Held) -> None:
         self.read, self.held = read, held
 
-    def parts(self, manifold: GyroSpace) -> list[tuple[GyroSpace, Samples]]:
-        """Return all in one part: a pass over the chunks serves every factor of a product."""
-        return [(manifold, self)]
-
     def start(self, manifold: GyroSpace) -> Array:
         """Return the mean of the samples that are held, to a few digits."""
-        return solve(manifold, self.held, 1e-3, 64, None, None).result.mean
+        return solve(manifold, self.held, None, 1e-3, 64).mean
 
     def look(self, manifold: GyroSpace, mean: Array) -> Look:
         """Return the sums over all chunks."""
@@ -79,7 +75,7 @@ class Streamed:
             g.add(own)
             variance.add(square)
             far = reach if far is None else xp.maximum(far, reach)
-        return Look((), g.total, variance.total, far, resolution)
+        return Look(None, g.total, variance.total, far, resolution)
 
     def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
         """Return the Newton step with the Hessian of the samples that are held."""
@@ -89,6 +85,9 @@ class Streamed:
     def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
         """Return the mean after a step."""
         return manifold.shift(mean, step)
+
+    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> None:
+        """Return None: no view of a chunk is kept."""
 
     def prepared(self, manifold: GyroSpace) -> Self:
         """Return the samples: what is needed of a chunk is computed when it is read."""

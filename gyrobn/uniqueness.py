@@ -40,8 +40,7 @@ def warn(
     space: GyroSpace,
     given: Iterable[Array],
     weighted: tuple[Array, Array] | None,
-    result: Any,
-    told: tuple[Array, Array],
+    found: Any,
     limit: int,
     *,
     domains: Domains | None = None,
@@ -51,9 +50,9 @@ def warn(
 
     ``manifold`` is the geometry that the user knows, with the samples that were given, in one piece
     or several; ``space`` the one in which it is computed, with the samples and their weights there.
-    Without those at hand, the largest distance from the mean has to do. ``told`` is whether each
-    channel converged and that distance, on the host if they are known there; ``unique`` is whether
-    to look for a second mean at all.
+    Without those at hand, the largest distance from the mean has to do. ``found`` is what the
+    search has found, its numbers on the host; ``unique`` is whether to look for a second mean at
+    all.
     """
 
     def of(which: Array) -> str:
@@ -62,13 +61,12 @@ def warn(
         chosen = backend_of(which).to_numpy(which)
         return domains.name(chosen.reshape(chosen.shape[0], -1).any(axis=1))
 
-    converged, radius = told
-    if not bool(converged.all()):
-        xp = namespace_of(result.mean)
-        bad = xp.logical_not(result.converged)
-        worst = float(xp.max(xp.where(bad, result.residual, 0.0)))
-        lost = not math.isfinite(float(xp.sum(xp.where(bad[..., None], result.variance, 0.0))))
-        count = int(xp.sum(xp.astype(bad, xp.int32)))
+    if not found.converged.all():
+        bad, residual = ~found.converged, found.told[0]
+        worst = float(np.where(bad, residual, 0.0).max())
+        variance = backend_of(found.variance).to_numpy(found.variance)
+        lost = not np.isfinite(np.where(bad[..., None], variance, 0.0)).all()
+        count = int(np.sum(bad))
         often = "" if lost else f" in {limit} iterations"
         advice = "some distances are not finite: they overflow, or samples are opposite to each "
         advice = f"{advice}other; start elsewhere, with init" if lost else "raise max_iter or tol"
@@ -79,7 +77,10 @@ def warn(
             FrechetWarning,
             stacklevel=3,
         )
-    if not unique or not bool((radius >= space.convexity_radius).any()):
+    if not unique or found.far is None:
+        return
+    radius = found.far**0.5
+    if not (radius >= space.convexity_radius).any():
         return
     if weighted is None:
         warnings.warn(
@@ -93,8 +94,9 @@ def warn(
     x, w = weighted
     xp = namespace_of(x)
     counts = (w > 0)[(..., *(None,) * len(space.point_shape))]
-    x = xp.where(counts, x, result.mean)
-    for known, part, samples, mean in _leaves(manifold, space, x, result.mean):
+    centre = backend_of(x).stop_gradient(found.mean)
+    x = xp.where(counts, x, centre)
+    for known, part, samples, mean in _leaves(manifold, space, x, centre):
         if part.convexity_radius == float("inf"):
             continue
         balls = enclosing_radius(part, samples, mean, part.convexity_radius)

@@ -105,45 +105,50 @@ def _refuse(inputs: State, changes: State) -> tuple[Array, Array]:
     raise TypeError(SECOND_ORDER)
 
 
-def implicit(rules: Any, constants: State, *inputs: Array) -> Array:
-    """Return the first of ``constants``, a root that depends on ``inputs``, with derivatives."""
+def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> State:
+    """Return the first of ``constants``, a root that depends on ``inputs``, and ``image``."""
     if not differentiable(*inputs):
-        return constants[0]
-    gradient, inverse, move, _ = rules
-    count = len(constants)
+        return constants[0], *image
+    image_of, inverse, move, _ = rules
+    count, shown = len(constants), len(constants) + len(image)
 
     @jax.custom_jvp
-    def root(*arrays: Array) -> Array:
-        return arrays[0]
+    def root(*arrays: Array) -> State:
+        return arrays[0], *arrays[count:shown]
 
-    def derivative(arrays: State, changes: State) -> tuple[Array, Array]:
-        at = root(*arrays), *arrays[1:count]
-        inputs, changes = arrays[count:], changes[count:]
+    def derivative(arrays: State, changes: State) -> tuple[State, State]:
+        outputs = root(*arrays)
+        at = outputs[0], *arrays[1:count]
+        inputs, changes = arrays[shown:], changes[shown:]
         zero = jax.custom_derivatives.SymbolicZero
         moving = [k for k, change in enumerate(changes) if not isinstance(change, zero)]
+        values, slopes = (tuple(a[k] for k in moving) for a in (inputs, changes))
 
-        def among(function: Callable[..., Array]) -> Callable[..., Array]:
-            """Return a function of the inputs that change."""
+        def among(function: Callable[..., Any]) -> Callable[..., Any]:
+            """Return a function of its first argument and of the inputs that change."""
 
-            def of_moving(*some: Array) -> Array:
+            def of_moving(first: Array, *some: Array) -> Any:
                 everything = list(inputs)
                 for k, value in zip(moving, some, strict=True):
                     everything[k] = value
-                return function(*everything)
+                return function(first, *everything)
 
             return of_moving
 
-        values, slopes = (tuple(a[k] for k in moving) for a in (inputs, changes))
-        _, dg = jax.jvp(among(lambda *x: gradient(at, *x)), values, slopes)
-        step = inverse(at, dg, *inputs)
-        return at[0], jax.jvp(
-            lambda step, *some: among(lambda *x: move(at, step, *x))(*some),
+        _, push = jax.linearize(
+            among(lambda mean, *x: image_of((mean, *at[1:]), *x)), at[0], *values
+        )
+        still = jax.numpy.zeros_like(at[0])
+        step = inverse(at, push(still, *slopes)[-1], *inputs)
+        _, moved = jax.jvp(
+            among(lambda step, *x: move(at, step, *x)),
             (jax.numpy.zeros_like(step), *values),
             (step, *slopes),
-        )[1]
+        )
+        return outputs, (moved, *push(moved, *slopes)[:-1])
 
     root.defjvp(derivative, symbolic_zeros=True)
-    return root(*constants, *inputs)
+    return root(*constants, *image, *inputs)
 
 
 def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:

@@ -117,15 +117,16 @@ def with_derivative(
     return primal(*inputs)[0]
 
 
-def implicit(rules: Any, constants: State, *inputs: Array) -> Array:
-    """Return the first of ``constants``, a root that depends on ``inputs``: without derivatives.
+def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> State:
+    """Return the first of ``constants``, a root that depends on ``inputs``, and ``image``.
 
-    Elsewhere its derivative follows from ``rules``: ``gradient(constants, *inputs)``, of which it
-    is the root; ``inverse(constants, v, *inputs)``, minus the inverse of its derivative by the
-    root, in coordinates, applied to v; ``move(constants, step, *inputs)``, the root after a small
-    step in coordinates; and the shape of such a step.
+    There are no derivatives here. Elsewhere they follow from ``rules``: ``image(constants,
+    *inputs)`` returns the arrays of ``image`` as they depend on the root and on the inputs, and the
+    gradient, of which it is the root; ``inverse(constants, v, *inputs)`` minus the inverse of the
+    gradient's derivative by the root, in coordinates, applied to v; ``move(constants, step,
+    *inputs)`` the root after a small step in coordinates; and last the shape of such a step.
     """
-    return constants[0]
+    return constants[0], *image
 
 
 def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:

@@ -1,6 +1,6 @@
 """PyTorch."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -257,11 +257,12 @@ class _Once(torch.autograd.Function):
         raise RuntimeError(SECOND_ORDER)
 
 
-def implicit(rules: Any, constants: State, *inputs: Array) -> Array:
-    """Return the first of ``constants``, a root that depends on ``inputs``, with derivatives."""
+def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> State:
+    """Return the first of ``constants``, a root that depends on ``inputs``, and ``image``."""
     if not differentiable(*inputs):
-        return constants[0]
-    return _Root.apply(rules, len(constants), *constants, *inputs)  # type: ignore[no-untyped-call]
+        return constants[0], *image
+    counts = len(constants), len(image)
+    return _Root.apply(rules, counts, *constants, *image, *inputs)  # type: ignore[no-untyped-call]
 
 
 class _Root(torch.autograd.Function):
@@ -270,52 +271,68 @@ class _Root(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(rules: Any, count: int, *arrays: Array) -> Array:
-        return arrays[0].clone()
+    def forward(rules: Any, counts: tuple[int, int], *arrays: Array) -> State:
+        first, shown = counts
+        return tuple(a.view_as(a) for a in (arrays[0], *arrays[first : first + shown]))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Array) -> None:
-        ctx.rules, ctx.count, *arrays = inputs
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: State) -> None:
+        ctx.rules, ctx.counts, *arrays = inputs
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*arrays)
         ctx.save_for_forward(*arrays)
 
     @staticmethod
     def _again(ctx: Any) -> tuple[Any, State, State]:
         """Return the rules, the constants with the root as a function of the inputs, and those."""
-        arrays = ctx.saved_tensors
-        constants, inputs = arrays[: ctx.count], arrays[ctx.count :]
+        arrays, (first, shown) = ctx.saved_tensors, ctx.counts
+        constants, inputs = arrays[:first], arrays[first + shown :]
         if differentiable(*inputs):
-            constants = _Root.apply(ctx.rules, ctx.count, *arrays), *constants[1:]  # type: ignore[no-untyped-call]
+            constants = _Root.apply(ctx.rules, ctx.counts, *arrays)[0], *constants[1:]  # type: ignore[no-untyped-call]
         return ctx.rules, constants, inputs
 
     @staticmethod
-    def backward(ctx: Any, slope: Array) -> tuple[Any, ...]:
-        (gradient, inverse, move, shape), constants, inputs = _Root._again(ctx)
-        step = slope.new_zeros(shape)
-        wanted = ctx.needs_input_grad[2 + ctx.count :]
-        by_step, *direct = _slopes(
-            lambda step, *x: move(constants, step, *x), (step, *inputs), (True, *wanted), slope
+    def backward(ctx: Any, by_root: Array | None, *by_image: Array | None) -> tuple[Any, ...]:
+        (image, inverse, move, shape), constants, inputs = _Root._again(ctx)
+        root, *rest = constants
+        wanted = ctx.needs_input_grad[2 + sum(ctx.counts) :]
+        slopes = [s for s in (by_root, *by_image) if s is not None]
+        pull = _Pull(
+            lambda root, *x: image((root, *rest), *x), (root, *inputs), (True, *wanted), slopes
         )
+        (more, *_) = pull((*by_image, None), only_first=True)
+        by_root = _sum(s for s in (by_root, more) if s is not None)
+        step = root.new_zeros(shape)
+        moves = _Pull(
+            lambda step, *x: (move(constants, step, *x),), (step, *inputs), (True, *wanted), slopes
+        )
+        by_step, *direct = moves((by_root,))
         v = inverse(constants, by_step, *inputs)
-        found = _slopes(lambda *x: gradient(constants, *x), inputs, wanted, v)
-        total = (
-            a if b is None else b if a is None else a + b
-            for a, b in zip(found, direct, strict=True)
-        )
-        return None, None, *(None for _ in range(ctx.count)), *total
+        _, *found = pull((*by_image, v))
+        total = (_sum(s for s in two if s is not None) for two in zip(found, direct, strict=True))
+        return None, None, *(None for _ in range(sum(ctx.counts))), *total
 
     @staticmethod
-    def jvp(ctx: Any, *changes: Any) -> Array:
-        (gradient, inverse, move, _), constants, inputs = _Root._again(ctx)
+    def jvp(ctx: Any, *changes: Any) -> State:
+        (image, inverse, move, _), constants, inputs = _Root._again(ctx)
+        root, *rest = constants
         moves = tuple(
             torch.zeros_like(x) if d is None else d
-            for x, d in zip(inputs, changes[2 + ctx.count :], strict=True)
+            for x, d in zip(inputs, changes[2 + sum(ctx.counts) :], strict=True)
         )
-        step = inverse(
-            constants, _along(lambda *x: gradient(constants, *x), inputs, moves), *inputs
-        )
+
+        def seen(root: Array, *x: Array) -> State:
+            return tuple(image((root, *rest), *x))
+
+        dg = _along(lambda *x: seen(root, *x)[-1], inputs, moves)
+        step = inverse(constants, dg, *inputs)
         at = torch.zeros_like(step), *inputs
-        return _along(lambda s, *x: move(constants, s, *x), at, (step, *moves))
+        moved = _along(lambda s, *x: move(constants, s, *x), at, (step, *moves))
+        shown = (
+            _along(lambda *given, k=k: seen(*given)[k], (root, *inputs), (moved, *moves))
+            for k in range(ctx.counts[1])
+        )
+        return moved, *shown
 
 
 def _along(function: Callable[..., Array], inputs: State, moves: State) -> Array:
@@ -335,19 +352,56 @@ def _along(function: Callable[..., Array], inputs: State, moves: State) -> Array
     return forth(torch.ones_like(total))[0]
 
 
-def _slopes(
-    function: Callable[..., Array], inputs: State, wanted: tuple[bool, ...], slope: Array
-) -> list[Array | None]:
-    """Return the slopes by the inputs that are wanted, to be differentiated again if these are."""
-    if not _no_transform():
-        return list(torch.func.vjp(function, *inputs)[1](slope))
-    again = differentiable(*inputs, slope)
-    with torch.enable_grad():
-        own = [x.view_as(x) if again else x.detach() for x in inputs]
-        mine = [x.requires_grad_() for x, want in zip(own, wanted, strict=True) if want]
-        value = function(*own)
-        found = iter(torch.autograd.grad(value, mine, slope, create_graph=again, allow_unused=True))
-    return [next(found) if want else None for want in wanted]
+class _Pull:
+    """A function's outputs, and how their slopes are pulled back to its inputs, more than once.
+
+    The slopes of the inputs that are wanted can be differentiated again if those, or the slopes of
+    the outputs, can be.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., State],
+        inputs: State,
+        wanted: tuple[bool, ...],
+        slopes: Sequence[Array],
+    ) -> None:
+        self.wanted, self.inputs = wanted, inputs
+        self.again = differentiable(*inputs, *slopes)
+        self.back: Any = None
+        if not _no_transform():
+            self.outputs, self.back, *_ = torch.func.vjp(lambda *x: tuple(function(*x)), *inputs)
+            return
+        with torch.enable_grad():
+            own = [x.view_as(x) if self.again else x.detach() for x in inputs]
+            self.mine = [x.requires_grad_() for x, want in zip(own, wanted, strict=True) if want]
+            self.outputs = tuple(function(*own))
+
+    def __call__(
+        self, slopes: Sequence[Array | None], only_first: bool = False
+    ) -> list[Array | None]:
+        """Return the slopes by the inputs from those by the outputs, some of which may be None."""
+        if self.back is not None:
+            return list(
+                self.back(
+                    tuple(
+                        torch.zeros_like(out) if s is None else s
+                        for out, s in zip(self.outputs, slopes, strict=True)
+                    )
+                )
+            )
+        both = [(o, s) for o, s in zip(self.outputs, slopes, strict=True) if s is not None]
+        if not both:
+            return [None for _ in self.wanted]
+        mine = self.mine[:1] if only_first else self.mine
+        outputs, given = zip(*both, strict=True)
+        found = iter(
+            torch.autograd.grad(
+                outputs, mine, given, retain_graph=True, create_graph=self.again, allow_unused=True
+            )
+        )
+        wanted = (True, *(False for _ in self.wanted[1:])) if only_first else self.wanted
+        return [next(found) if want else None for want in wanted]
 
 
 def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:

@@ -395,6 +395,16 @@ class _CentredMatrices(Decomposed):
             return matmul(self.space._back(self.mean), self.root)
         return self._known_mean.vectors
 
+    @property
+    def image(self) -> tuple[Array, ...]:
+        """The matrices C."""
+        return (self._points,)
+
+    def showing(self, points: Array) -> Self:
+        """Take matrices as the image."""
+        self._points = points
+        return self
+
     @cached_property
     def _points(self) -> Array:
         return matmul(self.back, self.x, transpose(self.back))

@@ -335,6 +335,16 @@ class _CentredBases(Decomposed):
         """Normal coordinates, and the decomposition."""
         return (self.normal, *self._known)
 
+    @property
+    def image(self) -> tuple[Array, ...]:
+        """The upper and the lower blocks."""
+        return self._halves
+
+    def showing(self, top: Array, bottom: Array) -> Self:  # type: ignore[override]
+        """Take blocks as the image."""
+        self._halves = top, bottom
+        return self
+
     @cached_property
     def _halves(self) -> Halves:
         space: Bases = self.space

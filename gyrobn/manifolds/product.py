@@ -3,10 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from gyrobn.arrays import check_coordinates, length, scalars_like
 from gyrobn.backends import Array, namespace_of
+from gyrobn.centred import Centred
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian, joined_hessian
 from gyrobn.manifolds.euclidean import Euclidean
@@ -270,12 +272,14 @@ class Product(GyroSpace):
 
     def resolutions(self, x: Array) -> Array:
         """Return the resolution of every block."""
-        xp = self._namespace(x)
-        parts = []
-        for f, part in zip(self.factors, self.split(x), strict=True):
-            fine = f.resolutions(part)
-            parts.append(xp.broadcast_to(fine, (*fine.shape[:-1], len(f.blocks))))
-        return _concat(parts)
+        return self._by_every_block(self._each("resolutions", x))
+
+    def _by_every_block(self, values: Sequence[Array]) -> Array:
+        """Join what the factors have per block, or once for all of their blocks."""
+        parts = zip(self.factors, values, strict=True)
+        return _concat(
+            [namespace_of(v).broadcast_to(v, (*v.shape[:-1], len(f.blocks))) for f, v in parts]
+        )
 
     # ------------------------------------------------------------------ the mean
 
@@ -307,6 +311,17 @@ class Product(GyroSpace):
         """Return every factor with its part of the points."""
         return list(zip(self.factors, *(self.split(x) for x in points), strict=True))
 
+    def centred(
+        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
+    ) -> Centred:
+        """Return the samples seen from the mean, factor by factor."""
+        views = [f.centred(m, part) for f, m, part in self.parts(mean, x)]
+        return _CentredParts(self, mean, x, seen, views)
+
+    def joined(self, mean: Array, x: Array, views: Sequence[Centred]) -> Centred:
+        """Return the view of a product's points from those of its factors."""
+        return _CentredParts(self, mean, x, (), views)
+
     def learnable(self) -> list[Any]:
         """Return the values of the factors' parameters."""
         return [value for f in self.factors for value in f.learnable()]
@@ -326,3 +341,55 @@ def _concat(parts: list[Array]) -> Array:
         batch = xp.broadcast_arrays(*(p[..., 0] for p in parts))[0].shape
         parts = [xp.broadcast_to(p, (*batch, p.shape[-1])) for p in parts]
     return xp.concat(parts, axis=-1)
+
+
+class _CentredParts(Centred):
+    """Points of a product as they are seen from the mean: a view of each factor."""
+
+    def __init__(
+        self,
+        space: Product,
+        mean: Array,
+        x: Array,
+        seen: tuple[Array, ...],
+        views: Sequence[Centred],
+    ) -> None:
+        self.views = views
+        super().__init__(space, mean, x, seen)
+
+    @cached_property
+    def normal(self) -> Array:
+        """Their normal coordinates, factor by factor."""
+        return _concat([view.normal for view in self.views])
+
+    def gradient(self, weights: Array) -> Array:
+        """Return the mean of the normal coordinates."""
+        return _concat([view.gradient(weights) for view in self.views])
+
+    @cached_property
+    def squares(self) -> Array:
+        """The squares of their distances, block by block."""
+        return _concat([view.squares for view in self.views])
+
+    def hessian(self, weights: Array) -> Hessian:
+        """Return the factors' Hessians."""
+        parts = zip(self.space.factors, self.views, strict=True)
+        return joined_hessian([(f.dim, view.hessian(weights)) for f, view in parts])
+
+    def shift(self, step: Array) -> Array:
+        """Return the mean after a step, factor by factor."""
+        parts = zip(self.views, self.space._split_normal(step), strict=True)
+        return self.space.join(*(view.shift(part) for view, part in parts))
+
+    @property
+    def resolutions(self) -> Array:
+        """Return the resolution of every block."""
+        return self.space._by_every_block([view.resolutions for view in self.views])
+
+    def standardize(self, factor: Array, bias: Array | None) -> Array:
+        """Scale and bias in every factor."""
+        space = self.space
+        scales = space._split_factor(scalars_like(factor, self.x))
+        biases = [None for _ in self.views] if bias is None else space.split(bias)
+        parts = zip(self.views, scales, biases, strict=True)
+        return space.join(*(view.standardize(t, b) for view, t, b in parts))
