@@ -51,6 +51,9 @@ class Centred:
         self.normal = normal
         return self
 
+    slope_by_step: Any = None
+    """A method, if there is one, that takes slopes of the image back to a step of the mean."""
+
     def moved(
         self, space: Any, mean: Array, x: Array, decompositions: tuple[Array, ...] | None = None
     ) -> Self:

@@ -366,15 +366,28 @@ def _implicit(space: GyroSpace, view: Centred, x: Array, w: Array) -> Centred:
         at = seen(constants, x, learnt)
         return *at.image, at.gradient(w)
 
-    def inverse(constants: Constants, v: Array, x: Array, w: Array, *learnt: Array) -> Array:
-        return seen(constants, x, learnt).hessian(w).inverse(v)
+    def inverse(
+        image: tuple[Array, ...],
+        slopes: tuple[Array, ...],
+        constants: Constants,
+        v: Array | None,
+        x: Array,
+        w: Array,
+        *learnt: Array,
+    ) -> Array:
+        at = seen(constants, x, learnt).showing(*image)
+        if slopes:
+            more = at.slope_by_step(*slopes)
+            v = more if v is None else v + more
+        return at.hessian(w).inverse(v)
 
     def move(constants: Constants, step: Array, x: Array, w: Array, *learnt: Array) -> Array:
         at = seen(constants, x, learnt)
         return at.mean + at.space.push(at.mean, step)
 
+    quick = view.slope_by_step is not None
     channels = tuple(view.mean.shape[: view.mean.ndim - len(space.point_shape)])
-    rules = image, inverse, move, (*channels, space.dim)
+    rules = image, inverse, move, quick, (*channels, space.dim)
     constants = view.mean, *view.decompositions
     mean, *found = backend_of(x).implicit(rules, constants, view.image, x, w, *learnt)
     return view.moved(space, mean, x).showing(*found)

@@ -166,6 +166,9 @@ class GyroSpace(ABC):
     definite: ClassVar[bool] = False
     """Whether points are positive definite matrices, and singular ones a kind of bad data."""
 
+    drifts: ClassVar[bool] = True
+    """Whether rounding may lead off the manifold, so that a mean that moves often is projected."""
+
     convexity_radius: ClassVar[float] = float("inf")
     """Data inside a ball of this radius has one mean only."""
 

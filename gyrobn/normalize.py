@@ -86,8 +86,8 @@ def update_stats(manifold: GyroSpace, running: Stats, batch: Stats, rate: float 
     (array([0.25]), 1.25)
     """
     _check_rate(rate)
-    mean = manifold.geodesic(running.mean, batch.mean, rate)
-    return Stats(manifold.project(mean), running.var + rate * (batch.var - running.var))
+    mean = _between(manifold, running.mean, batch.mean, rate)
+    return Stats(mean, running.var + rate * (batch.var - running.var))
 
 
 def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | float) -> Stats:
@@ -130,7 +130,7 @@ def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | 
     c = manifold.relative_normal(first.mean, second.mean)
     apart = manifold.by_block(c * c)
     apart = apart if several else apart[..., 0]
-    mean = manifold.project(manifold.geodesic(first.mean, second.mean, rate))
+    mean = _between(manifold, first.mean, second.mean, rate)
     between = rate * (1.0 - rate) * apart
     return Stats(mean, first.var + rate * (second.var - first.var) + between)
 
@@ -269,6 +269,12 @@ def scale_for(manifold: GyroSpace, scale: Any) -> Any:
         )
     roots = [size**0.5 for size in manifold.blocks]
     return roots[0] if len(roots) == 1 else roots
+
+
+def _between(manifold: GyroSpace, x: Array, y: Array, rate: Any) -> Array:
+    """Return the point between two means, however often it has moved, on the manifold."""
+    mean = manifold.geodesic(x, y, rate)
+    return manifold.project(mean) if manifold.drifts else mean
 
 
 def _check_rate(rate: Any) -> None:

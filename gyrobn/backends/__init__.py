@@ -14,6 +14,7 @@
 ``add_product``      total + scalar * vector, a scalar a sample, in place where that is allowed
 ``with_derivative``  a function with the derivative it is given; a second one is refused
 ``smooth``           an elementwise function with its partial derivatives, to any order
+``shortcut``         a differentiable function, with its first derivative for less
 ``implicit``         the root of an equation, with the derivative that follows from the equation
 ``to_numpy``         a NumPy copy or view, on the host
 ``from_numpy``       an array in the library, dtype and device of ``like``

@@ -120,11 +120,16 @@ def with_derivative(
 def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> State:
     """Return the first of ``constants``, a root that depends on ``inputs``, and ``image``.
 
-    There are no derivatives here. Elsewhere they follow from ``rules``: ``image(constants,
-    *inputs)`` returns the arrays of ``image`` as they depend on the root and on the inputs, and the
-    gradient, of which it is the root; ``inverse(constants, v, *inputs)`` minus the inverse of the
-    gradient's derivative by the root, in coordinates, applied to v; ``move(constants, step,
-    *inputs)`` the root after a small step in coordinates; and last the shape of such a step.
+    There are no derivatives here. Elsewhere they follow from ``rules``:
+
+    * ``image(constants, *inputs)`` returns the arrays of ``image`` as they depend on the root and
+      on the inputs, and last the gradient, of which it is the root;
+    * ``inverse(image, slopes, constants, v, *inputs)`` returns minus the inverse of the gradient's
+      derivative by the root, in coordinates, applied to v;
+    * ``move(constants, step, *inputs)`` returns the root after a small step in coordinates;
+    * then whether there is a shortcut for a first derivative: ``inverse`` takes slopes of the
+      image and adds to v what they give for a step;
+    * the last is the shape of a step.
     """
     return constants[0], *image
 
@@ -138,6 +143,22 @@ def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -
     """
     with np.errstate(all="ignore"):
         return function(*inputs)
+
+
+def shortcut(
+    exact: Callable[..., State],
+    primal: Callable[..., tuple[State, State]],
+    cotangent: Callable[..., Any],
+    *inputs: Any,
+) -> State:
+    """Return the outputs of ``primal``: there are no derivatives here.
+
+    ``exact(*inputs)`` returns the same outputs by operations that can be differentiated to any
+    order; some inputs may be plain numbers, or None. ``primal`` returns them for less, with what
+    the first derivative needs: ``cotangent(inputs, kept, *slopes)`` returns a function for each
+    input, which computes its slope.
+    """
+    return primal(*inputs)[0]
 
 
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":

@@ -293,28 +293,31 @@ class _Root(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, by_root: Array | None, *by_image: Array | None) -> tuple[Any, ...]:
-        (image, inverse, move, shape), constants, inputs = _Root._again(ctx)
+        (image, inverse, move, quick, shape), constants, inputs = _Root._again(ctx)
         root, *rest = constants
         wanted = ctx.needs_input_grad[2 + sum(ctx.counts) :]
         slopes = [s for s in (by_root, *by_image) if s is not None]
         pull = _Pull(
             lambda root, *x: image((root, *rest), *x), (root, *inputs), (True, *wanted), slopes
         )
-        (more, *_) = pull((*by_image, None), only_first=True)
-        by_root = _sum(s for s in (by_root, more) if s is not None)
-        step = root.new_zeros(shape)
-        moves = _Pull(
-            lambda step, *x: (move(constants, step, *x),), (step, *inputs), (True, *wanted), slopes
-        )
-        by_step, *direct = moves((by_root,))
-        v = inverse(constants, by_step, *inputs)
-        _, *found = pull((*by_image, v))
+        quick = quick and not pull.again and all(s is not None for s in by_image)
+        if not quick:
+            (more,) = pull((*by_image, None), slice(1))
+            by_root = _sum(s for s in (by_root, more) if s is not None)
+        by_step, direct = None, [None for _ in inputs]
+        if by_root is not None:
+            step = root.new_zeros(shape)
+            moved = lambda step, *x: (move(constants, step, *x),)  # noqa: E731
+            by_step, *direct = _Pull(moved, (step, *inputs), (True, *wanted), slopes)((by_root,))
+        shown = by_image if quick else ()
+        v = inverse(pull.outputs[:-1], shown, constants, by_step, *inputs)
+        found = pull((*by_image, v), slice(1, None))
         total = (_sum(s for s in two if s is not None) for two in zip(found, direct, strict=True))
         return None, None, *(None for _ in range(sum(ctx.counts))), *total
 
     @staticmethod
     def jvp(ctx: Any, *changes: Any) -> State:
-        (image, inverse, move, _), constants, inputs = _Root._again(ctx)
+        (image, inverse, move, *_), constants, inputs = _Root._again(ctx)
         root, *rest = constants
         moves = tuple(
             torch.zeros_like(x) if d is None else d
@@ -325,7 +328,7 @@ class _Root(torch.autograd.Function):
             return tuple(image((root, *rest), *x))
 
         dg = _along(lambda *x: seen(root, *x)[-1], inputs, moves)
-        step = inverse(constants, dg, *inputs)
+        step = inverse(seen(root, *inputs)[:-1], (), constants, dg, *inputs)
         at = torch.zeros_like(step), *inputs
         moved = _along(lambda s, *x: move(constants, s, *x), at, (step, *moves))
         shown = (
@@ -366,42 +369,42 @@ class _Pull:
         wanted: tuple[bool, ...],
         slopes: Sequence[Array],
     ) -> None:
-        self.wanted, self.inputs = wanted, inputs
         self.again = differentiable(*inputs, *slopes)
         self.back: Any = None
         if not _no_transform():
-            self.outputs, self.back, *_ = torch.func.vjp(lambda *x: tuple(function(*x)), *inputs)
+            outputs, self.back, *_ = torch.func.vjp(lambda *x: tuple(function(*x)), *inputs)
+            self.outputs: State = outputs
             return
         with torch.enable_grad():
             own = [x.view_as(x) if self.again else x.detach() for x in inputs]
-            self.mine = [x.requires_grad_() for x, want in zip(own, wanted, strict=True) if want]
+            self.own = [
+                x.requires_grad_() if want else None for x, want in zip(own, wanted, strict=True)
+            ]
             self.outputs = tuple(function(*own))
 
     def __call__(
-        self, slopes: Sequence[Array | None], only_first: bool = False
+        self, slopes: Sequence[Array | None], which: slice = slice(None)
     ) -> list[Array | None]:
-        """Return the slopes by the inputs from those by the outputs, some of which may be None."""
+        """Return the slopes by some inputs from those by the outputs, of which some may be None."""
         if self.back is not None:
-            return list(
-                self.back(
-                    tuple(
-                        torch.zeros_like(out) if s is None else s
-                        for out, s in zip(self.outputs, slopes, strict=True)
-                    )
-                )
+            full = (
+                torch.zeros_like(out) if s is None else s
+                for out, s in zip(self.outputs, slopes, strict=True)
             )
+            return list(self.back(tuple(full))[which])
+        mine = [x for x in self.own[which] if x is not None]
         both = [(o, s) for o, s in zip(self.outputs, slopes, strict=True) if s is not None]
-        if not both:
-            return [None for _ in self.wanted]
-        mine = self.mine[:1] if only_first else self.mine
-        outputs, given = zip(*both, strict=True)
+        if not both or not mine:
+            return [None for _ in self.own[which]]
         found = iter(
             torch.autograd.grad(
-                outputs, mine, given, retain_graph=True, create_graph=self.again, allow_unused=True
+                *([o for o, _ in both], mine, [s for _, s in both]),
+                retain_graph=True,
+                create_graph=self.again,
+                allow_unused=True,
             )
         )
-        wanted = (True, *(False for _ in self.wanted[1:])) if only_first else self.wanted
-        return [next(found) if want else None for want in wanted]
+        return [None if x is None else next(found) for x in self.own[which]]
 
 
 def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:
@@ -428,6 +431,84 @@ def _linear_smooth(function: Callable[..., State], partials: Partials, *inputs: 
         out + _sum(p() * (x - f) for p, x, f in zip(row, inputs, fixed, strict=True))
         for out, row in zip(outputs, rows, strict=True)
     )
+
+
+def shortcut(
+    exact: Callable[..., State],
+    primal: Callable[..., tuple[State, State]],
+    cotangent: Callable[..., Any],
+    *inputs: Any,
+) -> State:
+    """Return the outputs, with ``cotangent`` as their derivative unless that is differentiated."""
+    if not differentiable(*inputs):
+        return primal(*inputs)[0]
+    if torch.compiler.is_dynamo_compiling():
+        return exact(*inputs)
+    rules = _Rules(primal, exact, cotangent)
+    results = _Short.apply(rules, *inputs)  # type: ignore[no-untyped-call]
+    return tuple(results[: rules.count])
+
+
+class _Short(torch.autograd.Function):
+    """A function with two derivatives: a quick one, and one to be differentiated again.
+
+    What the quick one needs is returned as further outputs.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rules: Any, *inputs: Any) -> State:
+        outputs, kept = rules.primal(*inputs)
+        rules.count = len(outputs)
+        return (*outputs, *(k.view_as(k) if any(k is o for o in outputs) else k for k in kept))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: State) -> None:
+        ctx.rules, *given = inputs
+        kept = output[ctx.rules.count :]
+        ctx.mark_non_differentiable(*kept)
+        ctx.plain = [None if isinstance(x, torch.Tensor) else (x,) for x in given]
+        tensors = [x for x in given if isinstance(x, torch.Tensor)]
+        ctx.save_for_backward(*tensors, *kept)
+        ctx.save_for_forward(*tensors, *kept)
+
+    @staticmethod
+    def _saved(ctx: Any) -> tuple[Callable[..., State], list[Any], State, State]:
+        """Return the exact function of the tensors, all inputs, the tensors, and what is kept."""
+        saved = ctx.saved_tensors  # once: torch.utils.checkpoint gives them no second time
+        count = sum(x is None for x in ctx.plain)
+        tensors, kept = saved[:count], saved[count:]
+
+        def filled(tensors: Sequence[Array]) -> list[Any]:
+            left = iter(tensors)
+            return [next(left) if x is None else x[0] for x in ctx.plain]
+
+        return lambda *x: ctx.rules.tangent(*filled(x)), filled(tensors), tensors, kept
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Array) -> tuple[Any, ...]:
+        exact, inputs, tensors, kept = _Short._saved(ctx)
+        slopes = slopes[: ctx.rules.count]
+        needed = ctx.needs_input_grad[1:]
+        if differentiable(*tensors, *slopes):
+            wanted = tuple(n for n, x in zip(needed, ctx.plain, strict=True) if x is None)
+            found = iter(_Pull(exact, tensors, wanted, slopes)(slopes))
+            return None, *(next(found) if x is None else None for x in ctx.plain)
+        rules = ctx.rules.cotangent(inputs, kept, *slopes)
+        return None, *(by() if need else None for by, need in zip(rules, needed, strict=True))
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *changes: Any) -> tuple[Any, ...]:
+        exact, *_, tensors, kept = _Short._saved(ctx)
+        given = [d for d, x in zip(changes, ctx.plain, strict=True) if x is None]
+        moves = tuple(
+            torch.zeros_like(x) if d is None else d for x, d in zip(tensors, given, strict=True)
+        )
+        found = (
+            _along(lambda *x, k=k: exact(*x)[k], tensors, moves) for k in range(ctx.rules.count)
+        )
+        return *found, *(None for _ in kept)
 
 
 def _forward_levels(x: Array) -> int:

@@ -1,11 +1,12 @@
 r"""Models whose points are vectors: inside a ball where K < 0, all of them where K >= 0."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from gyrobn.arrays import check_coordinates, unit, zeros
 from gyrobn.backends import Array, dot
 from gyrobn.manifolds.constant_curvature import ConstantCurvature
+from gyrobn.manifolds.radial import is_constant, size_of
 from gyrobn.scalar import safe_sqrt, times
 
 __all__ = ["Ball"]
@@ -17,6 +18,7 @@ class Ball(ConstantCurvature):
 
     n: int
     curvature: Any = -1.0
+    drifts: ClassVar[bool] = False
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -41,10 +43,10 @@ class Ball(ConstantCurvature):
         """Exponential map at the identity; where K < 0, points are held inside the boundary."""
         xp = check_coordinates(self, c)
         K = self._parameter("curvature", c)
-        if self.sign != -1 or not self._constant(K, c):
+        if self.sign != -1 or not is_constant(self.sign, K, c):
             return super().from_normal(c)
         large, part = self._reduced(xp, c)
-        size = self._size(xp, K, part)
+        size = size_of(K, part)
         most = 1.0 - 8.0 * float(xp.finfo(c.dtype).eps)
         ratio = xp.clip(xp.tanh(times(self._share, large) * size), max=most) / size
         return ratio[..., None] * part

@@ -20,7 +20,6 @@ chord :math:`q` between the two points, :math:`t = 1 - Kq/2`, it does not: in ba
 :math:`p = s/(1+t)` the chord is :math:`q = (1+t_x)(1+t_y)\|p_x - p_y\|^2`, a product.
 """
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,10 +39,11 @@ from gyrobn.centred import Centred
 from gyrobn.checks import check_number
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
+from gyrobn.manifolds import radial
 from gyrobn.manifolds.combination import Combination
-from gyrobn.scalar import arc, asinh, cotangent, largest_angle, safe_sqrt, times, turn
+from gyrobn.scalar import arc, cotangent, safe_sqrt, times
 
-__all__ = ["ConstantCurvature", "root"]
+__all__ = ["ConstantCurvature"]
 
 Lifted = tuple[Array, Any, Array]
 """A point of the quadric: its time t, and a scalar a and a vector v with s = a v."""
@@ -184,10 +184,6 @@ class ConstantCurvature(GyroSpace):
             below = xp.where(behind, square / (1.0 - xp.where(behind, t, 0.0)), 1.0 + t)
         return xp.where(below == 0, xp.nan, below)
 
-    def _square(self, xp: Any, K: Any, v: Array, a: Any = 1.0) -> Array:
-        """Return K‖av‖²: for K = 0 without the square, which may overflow."""
-        return xp.zeros_like(v[..., 0]) if self.sign == 0 else times(K, a, a, dot(v, v))
-
     def to_normal(self, x: Array) -> Array:
         r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity, where
         there is no direction.
@@ -195,8 +191,7 @@ class ConstantCurvature(GyroSpace):
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
         t, a, v = self._lift(xp, K, x)
-        level = None if self.sign == -1 else t
-        return Combination(self._stretch(xp, K, level, a, v), v).value()
+        return radial.to_normal(self.sign, K, None if self.sign == -1 else t, a, v)
 
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\ominus x \oplus y`."""
@@ -206,76 +201,7 @@ class ConstantCurvature(GyroSpace):
     def _relative_normal(self, xp: Any, x: Array, y: Array, known: tuple[Array, ...]) -> Array:
         K = self._parameter("curvature", x)
         level, a, v = self._relative(xp, K, x, y, known)
-        return Combination(self._stretch(xp, K, level, a, v), v, temporary=True).value()
-
-    # ------------------------------------------------------------------ angles
-    #
-    # Where nothing is differentiated, an angle comes from the length of the vector; else from its
-    # square, in which everything is analytic.
-
-    def _stretch(self, xp: Any, K: Any, level: Any, a: Any, v: Array) -> Array:
-        """Return the factor from v to the normal coordinates of the point (level, a, v)."""
-        if self._constant(K, level, a, v):
-            angle, size = self._angle(xp, K, level, a, v)
-            return angle / size
-        return times(a, self._angle_per_sine(xp, self._square(xp, K, v, a), level))
-
-    def _multiple(
-        self, xp: Any, K: Any, factor: Any, level: Any, a: Any, v: Array
-    ) -> tuple[Array, Array]:
-        """Return the time of a multiple of the point (level, a, v), and the factor of v in it."""
-        if self._constant(K, factor, level, a, v):
-            angle, size = self._angle(xp, K, level, a, v)
-            angle = factor * angle
-            if self.sign == 1:
-                return xp.cos(angle), xp.sin(angle) / size
-            angle = self._held(xp, angle)
-            return xp.cosh(angle), xp.sinh(angle) / size
-        u = self._square(xp, K, v, a)
-        per_sine = self._angle_per_sine(xp, u, level)
-        t, stretch = turn(factor, per_sine * per_sine * u, self.sign)
-        return t, times(a, stretch * per_sine)
-
-    def _turn(self, xp: Any, K: Any, factor: Any, c: Array) -> tuple[Array, Array]:
-        """Return time and factor of c of the point with normal coordinates ``factor`` times c."""
-        if self._constant(K, factor, c):
-            size = self._size(xp, K, c)
-            angle = times(factor, size)
-            if self.sign == 1:
-                return xp.cos(angle), xp.sin(angle) / size
-            angle = self._held(xp, angle)
-            return xp.cosh(angle), xp.sinh(angle) / size
-        return turn(factor, self._square(xp, K, c), self.sign)
-
-    def _constant(self, *values: Any) -> bool:
-        """Tell whether the sign is known and nothing is differentiated."""
-        arrays = [v for v in values if v is not None and not isinstance(v, float)]
-        return bool(self.sign) and not backend_of(arrays[-1]).differentiable(*arrays)
-
-    def _size(self, xp: Any, K: Any, v: Array) -> Array:
-        """Return sqrt(|K|)‖v‖, next to nothing in place of 0: quotients then are their limit."""
-        return times(root(xp, K), backend_of(v).norm(v)) + _tiny(xp, v)
-
-    def _angle(self, xp: Any, K: Any, level: Any, a: Any, v: Array) -> tuple[Array, Array]:
-        """Return the angle of the point (level, a, v), and sqrt(|K|)‖v‖."""
-        size = self._size(xp, K, v)
-        if self.sign == 1:
-            known = xp.maximum(size - _tiny(xp, v), level) > 0  # opposite to e is no direction
-            return xp.atan2(times(a, size), xp.where(known, level, xp.nan)), size
-        if level is None:
-            return asinh(times(a, size)), size
-        return xp.log1p(times(a, size + level)), size  # e^angle = t + sinh
-
-    def _held(self, xp: Any, angle: Array) -> Array:
-        top = largest_angle(angle)
-        return xp.clip(angle, min=-top, max=top)
-
-    def _angle_per_sine(self, xp: Any, u: Array, t: Any) -> Array:
-        """Return angle/sine; NaN opposite to the identity, where there is no direction."""
-        if self.sign == -1:
-            return arc(u, u, -1)
-        ratio = arc(u, t, self.sign)
-        return xp.where(xp.isfinite(ratio), ratio, xp.nan)
+        return radial.to_normal(self.sign, K, level, a, v, temporary=True)
 
     def from_normal(self, c: Array) -> Array:
         r"""Point :math:`(\cos_K\theta,\; c \sin_K\theta/\theta)`, :math:`\theta = \sqrt{|K|}\|c\|`.
@@ -286,7 +212,7 @@ class ConstantCurvature(GyroSpace):
         xp = check_coordinates(self, c)
         K = self._parameter("curvature", c)
         large, part = (1.0, c) if self.sign == 1 else self._reduced(xp, c)
-        t, stretch = self._turn(xp, K, large, part)
+        t, stretch = radial.turn(self.sign, K, large, part)
         return self._drop(xp, K, t, Combination(stretch, part))
 
     def _reduced(self, xp: Any, c: Array) -> tuple[Array, Array]:
@@ -304,7 +230,7 @@ class ConstantCurvature(GyroSpace):
         K = self._parameter("curvature", x)
         time, a, v = self._lift(xp, K, x)
         level = None if self.sign == -1 else time
-        time, stretch = self._multiple(xp, K, scalars_like(t, x), level, a, v)
+        time, stretch = radial.multiple(self.sign, K, scalars_like(t, x), level, a, v)
         return self._drop(xp, K, time, Combination(stretch, v))
 
     def standardize(
@@ -314,8 +240,20 @@ class ConstantCurvature(GyroSpace):
         xp = self._namespace(x, mean, *(() if bias is None else (bias,)))
         K = self._parameter("curvature", x)
         level, a, v = self._relative(xp, K, mean, x)
-        t, stretch = self._multiple(xp, K, times(self._share, scalars_like(factor, x)), level, a, v)
+        t = times(self._share, scalars_like(factor, x))
+        t, stretch = radial.multiple(self.sign, K, t, level, a, v)
         return self._biased(xp, K, t, Combination(stretch, v, temporary=True), bias)
+
+    def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
+        r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1."""
+        return self.standardize(y, x, t, x)
+
+    def _carried(self, c: Array, factor: Any, bias: Array | None) -> Array:
+        r"""Return :math:`\beta \oplus \operatorname{Exp}_e(t c)` in one combination of c and β."""
+        xp = namespace_of(c)
+        K = self._parameter("curvature", c)
+        t, stretch = radial.turn(self.sign, K, times(self._share, factor), c)
+        return self._biased(xp, K, t, Combination(stretch, c), bias)
 
     @property
     def _share(self) -> float:
@@ -350,7 +288,7 @@ class ConstantCurvature(GyroSpace):
             return size
         if self.sign is None:
             return size * arc(K * size * size, t, None)
-        k = root(xp, K)  # atan2 is also right at the point opposite to the identity
+        k = radial.root(xp, K)  # atan2 is also right at the point opposite to the identity
         return (xp.asinh(k * size) if self.sign == -1 else xp.atan2(k * size, t)) / k
 
     def dist(self, x: Array, y: Array) -> Array:
@@ -370,7 +308,7 @@ class ConstantCurvature(GyroSpace):
         if self.sign is None:
             u = 0.25 * K * f * dot(gap, gap)
             return chord * arc(u, safe_sqrt(1.0 - u), None)
-        k = root(xp, K)
+        k = radial.root(xp, K)
         if self.sign == -1:
             return 2.0 * xp.asinh(0.5 * k * chord) / k
         s = Combination(a_x, v_x).plus(a_y, v_y).value()
@@ -441,6 +379,10 @@ class ConstantCurvature(GyroSpace):
         .. math:: H = \sum_i w_i\bigl(h_i I + (1-h_i)\,c_i c_i^\top/\|c_i\|^2\bigr), \qquad
                   h = a\cot_K a, \quad a = \sqrt{|K|}\,\|c\|
         """
+        return self._mean_hessian(c, weights, *self._curving(c))
+
+    def _curving(self, c: Array) -> tuple[Array, Array]:
+        r"""Return h and :math:`(1-h)/\|c\|^2` of the Hessian for each sample."""
         xp = namespace_of(c)
         K = self._parameter("curvature", c)
         square = dot(c, c)
@@ -448,8 +390,11 @@ class ConstantCurvature(GyroSpace):
         if self.sign != -1:
             # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
             h = xp.clip(h, min=-1e3)
-        mean = weighted_sum(weights, h)
-        rank_one = weights * (1.0 - h) / (square + float(xp.finfo(c.dtype).smallest_normal))
+        return h, (1.0 - h) / (square + float(xp.finfo(c.dtype).smallest_normal))
+
+    def _mean_hessian(self, c: Array, weights: Array, h: Array, per_square: Array) -> Hessian:
+        xp = namespace_of(c)
+        mean, rank_one = weighted_sum(weights, h), weights * per_square
         rows = samples_last(c, 1)
         columns = xp.matrix_transpose(rows * samples_last(rank_one)[..., None])
 
@@ -475,7 +420,7 @@ class ConstantCurvature(GyroSpace):
         t, a, v = self._lift(xp, K, x)
         t = weighted_sum(weights, t)
         s = weighted_sum(weights * a, v)
-        square = t * t + self._square(xp, K, s)
+        square = t * t + radial.square_of(self.sign, K, s)
         good = square > 0
         size = xp.sqrt(xp.where(good, square, 1.0))
         t, s = xp.where(good, t / size, 1.0), xp.where(good[..., None], s / size[..., None], 0.0)
@@ -531,21 +476,42 @@ class _CentredVectors(Centred):
         normal: Array = self.space._relative_normal(xp, self.mean, self.x, self.known)
         return normal
 
-    def standardize(self, factor: Array, bias: Array | None) -> Array:
-        r"""Scale and bias, in one combination :math:`a_i c_i + b_i \beta`."""
+    def slope_by_step(self, slope: Array) -> Array:
+        r"""Return the slope by a step δ of the mean, from those by the normal coordinates.
+
+        A step changes them as the Hessian has it, and turns them, since
+        :math:`\ominus(\mu \oplus \varepsilon) \oplus x = \operatorname{gyr}[\mu,
+        \varepsilon](\ominus\varepsilon \oplus (\ominus\mu \oplus x))`. With p the ball
+        coordinates of the mean,
+
+        .. math:: dc = -H_c\,\delta + K\bigl(\langle p, c\rangle\,\delta
+                  - \langle\delta, c\rangle\,p\bigr) .
+        """
         space, c = self.space, self.normal
         xp = namespace_of(c)
         K = space._parameter("curvature", c)
-        t, stretch = space._turn(xp, K, times(space._share, scalars_like(factor, c)), c)
-        point: Array = space._biased(xp, K, t, Combination(stretch, c), bias)
+        h, per_square = self._curving
+        p, _ = space._ball(xp, K, self.mean)
+        across = times(K, dot(c, p)) - h
+        along = per_square * dot(c, slope) + times(K, dot(slope, p))
+        return weighted_sum(across, slope) - weighted_sum(along, c)
+
+    @cached_property
+    def _curving(self) -> tuple[Array, Array]:
+        curving: tuple[Array, Array] = self.space._curving(self.normal)
+        return curving
+
+    def hessian(self, weights: Array) -> Hessian:
+        """Return the mean Hessian."""
+        hessian: Hessian = self.space._mean_hessian(self.normal, weights, *self._curving)
+        return hessian
+
+    def shift(self, step: Array) -> Array:
+        """Return the mean after a step, which is a short one."""
+        shifted: Array = self.space._carried(step, 1.0, self.mean)
+        return shifted
+
+    def standardize(self, factor: Array, bias: Array | None) -> Array:
+        r"""Scale and bias, in one combination :math:`a_i c_i + b_i \beta`."""
+        point: Array = self.space._carried(self.normal, scalars_like(factor, self.normal), bias)
         return point
-
-
-def root(xp: Any, K: Any) -> Any:
-    """Return the square root of |K|, for a curvature known not to be zero."""
-    return abs(K) ** 0.5 if isinstance(K, float) else xp.sqrt(xp.abs(K))
-
-
-def _tiny(xp: Any, like: Array) -> float:
-    """Return a length whose square is next to nothing."""
-    return math.sqrt(float(xp.finfo(like.dtype).smallest_normal))

@@ -1,7 +1,7 @@
 """Euclidean space: the flat case, where GyroBN is ordinary batch normalization."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from gyrobn.arrays import BLOCK, check_size, weighted_sum, zeros
 from gyrobn.backends import Array
@@ -32,6 +32,7 @@ class Euclidean(GyroSpace):
     """
 
     n: int
+    drifts: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_size(self, n=self.n)

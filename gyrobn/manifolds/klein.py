@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Self
 from gyrobn.backends import Array, backend_of, dot
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.combination import Combination
-from gyrobn.manifolds.constant_curvature import Lifted, root
+from gyrobn.manifolds.constant_curvature import Lifted
+from gyrobn.manifolds.radial import is_constant, root
 from gyrobn.scalar import times
 
 __all__ = ["Klein"]
@@ -58,7 +59,7 @@ class Klein(Ball):
         # ball where the length would round to the radius
         vector = s.value()
         room = 4.0 * float(xp.finfo(t.dtype).eps) ** 0.5
-        if self._constant(K, vector):
+        if is_constant(self.sign, K, vector):
             size = times(root(xp, K), backend_of(vector).norm(vector))
             return vector / xp.hypot(size, xp.clip(room * size, min=1.0))[..., None]
         square = times(-K, dot(vector, vector))

@@ -9,7 +9,8 @@ import array_api_extra as xpx
 from gyrobn.arrays import unit, zeros
 from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.manifolds.combination import Combination
-from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted, root
+from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
+from gyrobn.manifolds.radial import root
 from gyrobn.scalar import safe_sqrt, times
 
 __all__ = ["Hyperboloid", "Radius", "Sphere"]
