@@ -23,8 +23,8 @@ import gyrobn.torch
 from gyrobn.backends import torch as shim
 
 VIEWS = {
-    "view", "_unsafe_view", "expand", "permute", "transpose", "slice", "select", "squeeze",
-    "unsqueeze", "alias", "detach", "t", "as_strided",
+    "view", "expand", "permute", "transpose", "slice", "select", "squeeze", "alias", "detach", "t",
+    "as_strided",
 }  # fmt: skip
 SYNCS = {"_local_scalar_dense", "is_nonzero", "to_numpy"}
 

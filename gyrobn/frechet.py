@@ -218,7 +218,9 @@ def _find(
             view = view.moved(space, space.start(x, w), x)
         else:
             view = _implicit(space, view, x, w)
-        found = found._replace(mean=view.mean, variance=view.variance(w))
+        found = found._replace(mean=view.mean, variance=None)
+    if found.variance is None:
+        found = found._replace(variance=view.variance(w))
     return found, view
 
 
@@ -256,7 +258,8 @@ def _larger(a: Any, b: Any) -> Any:
 
 def _outside(manifold: GyroSpace, found: Found) -> Found:
     """Carry the mean out of the space in which it was found; one block needs no axis."""
-    variance = found.variance if len(manifold.blocks) > 1 else found.variance[..., 0]
+    variance: Any = found.variance
+    variance = variance if len(manifold.blocks) > 1 else variance[..., 0]
     return found._replace(mean=manifold.from_inside(found.mean), variance=variance)
 
 
@@ -307,22 +310,16 @@ def _opaque_solve(
         values = [next(arrays) if n is None else n for n in numbers]
         found = solve(manifold.with_learnable(values), Held(x, w), start, *search)
         if steps is not None:
-            return found.mean, found.variance, *found.view.seen
-        return (
-            found.mean,
-            found.variance,
-            found.evaluations,
-            found.residual,
-            found.converged,
-            *found.view,
-        )
+            return found.mean, *found.view.seen
+        known = found.evaluations, found.residual, found.converged
+        return found.mean, found.variance, *known, *found.view
 
     key = (manifold, numbers, init is None, search)
     starts = () if init is None else (init,)
-    mean, variance, *rest = backend_of(x).opaque(key, run, x, w, *starts, *given)
+    mean, *rest = backend_of(x).opaque(key, run, x, w, *starts, *given)
     if steps is not None:
-        return Found(mean, variance, tuple(rest), steps + 1)
-    count, residual, converged, *seen = rest
+        return Found(mean, None, tuple(rest), steps + 1)
+    variance, count, residual, converged, *seen = rest
     return Found(mean, variance, tuple(seen), count, residual, converged)
 
 

@@ -172,8 +172,8 @@ class Found(NamedTuple):
     """What :func:`solve` returns; numbers of a channel are on the host where they can be."""
 
     mean: Array
-    variance: Array
-    """One per block."""
+    variance: Array | None
+    """One per block; None after a number of steps, which need not know it."""
     view: Any
     """What :class:`Look` has kept of the samples, as they are seen from the mean."""
     evaluations: Array | int
@@ -268,9 +268,9 @@ def _take_steps(manifold: GyroSpace, samples: Held, mean: Array, steps: int | No
     if steps:
         (mean,) = backend_of(mean).while_loop(lambda state: True, body, (mean,), steps)
     view = manifold.centred(mean, x, (), known)
-    variance = view.variance(w)
     if steps is not None:
-        return Found(mean, variance, view, steps + 1)
+        return Found(mean, None, view, steps + 1)
+    variance = view.variance(w)
     shim = backend_of(variance)
     seen = variance if shim.hides_values(variance) else shim.to_numpy(variance)
     xp = namespace_of(seen)

@@ -500,7 +500,7 @@ class _Short(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _: None, *changes: Any) -> tuple[Any, ...]:
-        exact, *_, tensors, kept = _Short._saved(ctx)
+        exact, _inputs, tensors, kept = _Short._saved(ctx)
         given = [d for d, x in zip(changes, ctx.plain, strict=True) if x is None]
         moves = tuple(
             torch.zeros_like(x) if d is None else d for x, d in zip(tensors, given, strict=True)

@@ -34,11 +34,12 @@ from gyrobn.arrays import (
     scalars_like,
     weighted_sum,
 )
-from gyrobn.backends import Array, backend_of, device_of, dot, namespace_of
+from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.centred import Centred
 from gyrobn.checks import check_number
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
+from gyrobn.linalg import kept_eye
 from gyrobn.manifolds import radial
 from gyrobn.manifolds.combination import Combination
 from gyrobn.scalar import arc, cotangent, safe_sqrt, times
@@ -367,6 +368,10 @@ class ConstantCurvature(GyroSpace):
         inverse = 1.0 / self._one_plus(xp, K, t, a, v)
         return Combination(a * inverse, v).value(), 2.0 * inverse
 
+    def _ball_point(self, xp: Any, K: Any, x: Array) -> Array:
+        """Return the ball coordinates alone."""
+        return self._ball(xp, K, x)[0]
+
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
         xp = self._namespace(x, y)
         return self._rotate(xp, self._parameter("curvature", x), x, y, c)
@@ -402,8 +407,7 @@ class ConstantCurvature(GyroSpace):
             return mean[..., None, None] * v + xp.matmul(columns, xp.matmul(rows, v))
 
         def matrix() -> Array:
-            eye = xp.eye(self.n, dtype=c.dtype, device=device_of(c))
-            return mean[..., None, None] * eye + xp.matmul(columns, rows)
+            return mean[..., None, None] * kept_eye(c) + xp.matmul(columns, rows)
 
         return Hessian(
             apply,
@@ -420,15 +424,17 @@ class ConstantCurvature(GyroSpace):
         t, a, v = self._lift(xp, K, x)
         t = weighted_sum(weights, t)
         s = weighted_sum(weights * a, v)
-        square = t * t + radial.square_of(self.sign, K, s)
+        eps, time = float(xp.finfo(x.dtype).eps), t * t
+        square = time + radial.square_of(self.sign, K, s)
+        if self.sign == -1:  # positive but for rounding, far out
+            size = xp.sqrt(xp.maximum(square, eps * time))
+            return self._drop(xp, K, t / size, Combination(1.0 / size, s))
         good = square > 0
         size = xp.sqrt(xp.where(good, square, 1.0))
         t, s = xp.where(good, t / size, 1.0), xp.where(good[..., None], s / size[..., None], 0.0)
-        if self.sign != -1:  # no translation leads to the point opposite to e: start beside it
-            eps = xp.finfo(x.dtype).eps
-            nudge = eps**0.5 * xp.astype(1.0 + t < 4.0 * eps, x.dtype)
-            s = s + nudge[..., None] / self.n**0.5
-        return self._drop(xp, K, t, Combination(1.0, s))
+        # no translation leads to the point opposite to e: start beside it
+        nudge = eps**0.5 * xp.astype(1.0 + t < 4.0 * eps, x.dtype)
+        return self._drop(xp, K, t, Combination(1.0, s + nudge[..., None] / self.n**0.5))
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x."""
@@ -491,7 +497,7 @@ class _CentredVectors(Centred):
         xp = namespace_of(c)
         K = space._parameter("curvature", c)
         h, per_square = self._curving
-        p, _ = space._ball(xp, K, self.mean)
+        p = space._ball_point(xp, K, self.mean)
         across = times(K, dot(c, p)) - h
         along = per_square * dot(c, slope) + times(K, dot(slope, p))
         return weighted_sum(across, slope) - weighted_sum(along, c)

@@ -24,7 +24,16 @@ from gyrobn.manifolds.combination import Combination
 from gyrobn.scalar import arc, asinh, largest_angle, times
 from gyrobn.scalar import turn as turn_of_square
 
-__all__ = ["is_constant", "multiple", "root", "size_of", "square_of", "to_normal", "turn"]
+__all__ = [
+    "half_turn",
+    "is_constant",
+    "multiple",
+    "root",
+    "size_of",
+    "square_of",
+    "to_normal",
+    "turn",
+]
 
 State = tuple[Array, ...]
 Slopes = tuple[Callable[[], Array | None], ...]
@@ -85,7 +94,9 @@ def to_normal(
             rate = 1.0 / (1.0 + times(a, level))
         more = (times(a, rate) - stretch) * along
         return (
-            lambda: Combination(stretch, slope).plus(abs(K) * more / (size * size), v).value(),
+            lambda: (
+                Combination(stretch, slope).plus(times(abs(K), more) / (size * size), v).value()
+            ),
             lambda: times(-1.0, a, along) if sign == 1 else None,  # else s alone decides
             lambda: rate * along,
             lambda: more / (2.0 * K),
@@ -107,36 +118,88 @@ def turn(sign: int | None, K: Any, factor: Any, c: Array) -> State:
     if is_constant(sign, K, factor, c):
         size = size_of(K, c)
         return _turned(sign, times(factor, size), size)
-    batch = tuple(c.shape[:-1])
-    if not isinstance(factor, float):
-        batch = broadcast_shapes(batch, factor.shape)
 
     def exact(c: Array, factor: Any, K: Any) -> State:
         return turn_of_square(factor, square_of(sign, K, c), sign)
 
-    def primal(c: Array, factor: Any, K: Any) -> tuple[State, State]:
-        size = size_of(K, c)
-        t, stretch = _turned(sign, factor * size, size)
-        return (t, stretch), (t, stretch, size)
+    def primal(factor: Any, size: Array) -> State:
+        return _turned(sign, factor * size, size)
 
-    def cotangent(inputs: Any, kept: State, by_t: Array, by_stretch: Array) -> Slopes:
-        (c, factor, K), (t, stretch, size) = inputs, kept
-        xp, f, inside = namespace_of(c), factor, 1.0
-        if sign == -1:  # an angle that is held does not change any more
-            inside = xp.astype(xp.abs(factor * size) < largest_angle(size), size.dtype)
-            f = f * inside
+    def rates(t: Array, stretch: Array, square: Array, factor: Any) -> State:
+        rate, bend = t, times(-float(sign), square, stretch)
+        if sign == 1:
+            return rate, bend
+        xp = namespace_of(t)  # an angle that is held does not change any more
+        top = largest_angle(t)
+        inside = xp.astype(factor * factor * square < top * top, t.dtype)
+        return inside * rate, inside * bend
+
+    return _along_radius(exact, primal, rates, c, factor, K)
+
+
+def half_turn(K: Any, factor: Any, c: Array) -> State:
+    r"""Return :math:`\cosh^{-2}` and :math:`\tanh/r` of ``factor`` times the angle of c, K < 0.
+
+    The second, times c, is a point of the Poincaré ball at twice the angle, held inside of it.
+    """
+    xp = namespace_of(c)
+    eps = float(xp.finfo(c.dtype).eps)
+    most = 1.0 - 8.0 * eps
+
+    def exact(c: Array, factor: Any, K: Any) -> State:
+        t, stretch = turn_of_square(factor, square_of(-1, K, c), -1)
+        square = t * t
+        return 1.0 / square, stretch * (t / (square + xp.clip(8.0 * eps * square - 0.5, min=0.0)))
+
+    def primal(factor: Any, size: Array) -> State:
+        angle = _held(factor * size)
+        stretch = xp.clip(xp.tanh(angle), min=-most, max=most) / size
+        return xp.cosh(angle) ** -2.0, stretch
+
+    def rates(w: Array, stretch: Array, square: Array, factor: Any) -> State:
+        return w, -2.0 * square * stretch * w
+
+    if is_constant(-1, K, factor, c):
+        return primal(factor, size_of(K, c))
+    return _along_radius(exact, primal, rates, c, factor, K)
+
+
+def _along_radius(
+    exact: Callable[..., State],
+    primal: Callable[..., State],
+    rates: Callable[..., State],
+    c: Array,
+    factor: Any,
+    K: Any,
+) -> State:
+    """Return two functions of ``factor`` times the angle of c, the second one over that of c.
+
+    ``rates`` returns their derivatives by the factor, the second's first.
+    """
+    batch = tuple(c.shape[:-1])
+    if not isinstance(factor, float):
+        batch = broadcast_shapes(batch, factor.shape)
+
+    def with_kept(c: Array, factor: Any, K: Any) -> tuple[State, State]:
+        size = size_of(K, c)
+        outputs = primal(factor, size)
+        return outputs, (*outputs, size)
+
+    def cotangent(inputs: Any, kept: State, by_first: Array, by_stretch: Array) -> Slopes:
+        (c, factor, K), (first, stretch, size) = inputs, kept
         square = size * size
-        bend = times(-float(sign), square, stretch * by_t)
-        more = (f * t - stretch) * by_stretch + f * bend
+        rate, bend = rates(first, stretch, square, factor)
+        by_factor = rate * by_stretch + bend * by_first
+        more = factor * by_factor - stretch * by_stretch
         return (
-            lambda: (abs(K) * more / square)[..., None] * c,
-            lambda: times(inside, t * by_stretch + bend),
+            lambda: (times(abs(K), more) / square)[..., None] * c,
+            lambda: by_factor,
             lambda: more / (2.0 * K),
         )
 
     given = c, _spread(factor, batch), _spread(K, batch)
-    t, stretch = backend_of(c).shortcut(exact, primal, cotangent, *given)
-    return t, stretch
+    first, stretch = backend_of(c).shortcut(exact, with_kept, cotangent, *given)
+    return first, stretch
 
 
 def multiple(sign: int | None, K: Any, factor: Any, level: Any, a: Any, v: Array) -> State:
@@ -169,9 +232,14 @@ def _turned(sign: int | None, angle: Array, size: Array) -> State:
     xp = namespace_of(angle)
     if sign == 1:
         return xp.cos(angle), xp.sin(angle) / size
-    top = largest_angle(angle)
-    angle = xp.clip(angle, min=-top, max=top)
+    angle = _held(angle)
     return xp.cosh(angle), xp.sinh(angle) / size
+
+
+def _held(angle: Array) -> Array:
+    """Return hyperbolic angles, held where the square of cosh would overflow."""
+    top = largest_angle(angle)
+    return namespace_of(angle).clip(angle, min=-top, max=top)
 
 
 # ---------------------------------------------------------------------- to any order

@@ -3,10 +3,12 @@ r"""The stereographic model of every constant curvature: Poincaré ball, plane, 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array, dot
+from gyrobn.arrays import check_coordinates
+from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
+from gyrobn.manifolds.radial import half_turn, is_constant
 from gyrobn.scalar import times
 
 __all__ = ["PoincareBall", "ProjectedHypersphere", "Stereographic"]
@@ -85,6 +87,9 @@ class Stereographic(Ball):
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
         return x[1] * y[1], y[2] - x[2]
 
+    def _ball_point(self, xp: Any, K: Any, x: Array) -> Array:
+        return x
+
     def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
         half = xp.clip(0.5 - -0.5 * K * dot(y, y), min=0.5 * float(xp.finfo(y.dtype).eps))
         return (xp.reciprocal(half),)
@@ -119,6 +124,16 @@ class Stereographic(Ball):
         w = xp.clip(1.0 - times(-K, dot(y, y)), min=float(xp.finfo(x.dtype).eps))
         return self._moved(xp, K, x, y, w)
 
+    def from_normal(self, c: Array) -> Array:
+        """Exponential map at the identity; where K < 0, points are held inside the boundary."""
+        xp = check_coordinates(self, c)
+        K = self._parameter("curvature", c)
+        if self.sign != -1 or is_constant(self.sign, K, c):
+            return super().from_normal(c)
+        large, part = self._reduced(xp, c)
+        _, stretch = half_turn(K, 0.5 * large, part)
+        return Combination(stretch, part).value()
+
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\ominus x \oplus y`, accurate also where x and y are far out and close."""
         return self.add(-x, y) if self.sign == -1 else super().relative(x, y)
@@ -139,6 +154,15 @@ class Stereographic(Ball):
         eps = float(xp.finfo(t.dtype).eps)
         square = t * t
         return s.times(t / (square + xp.clip(8.0 * eps * square - 0.5, min=0.0))).value()
+
+    def _carried(self, c: Array, factor: Any, bias: Array | None) -> Array:
+        if self.sign != -1:
+            return super()._carried(c, factor, bias)
+        xp = namespace_of(c)
+        K = self._parameter("curvature", c)
+        w, stretch = half_turn(K, times(0.5, factor), c)
+        point = Combination(stretch, c).value()
+        return point if bias is None else self._moved(xp, K, bias, point, w)
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport from the identity: :math:`v = c/\lambda_x`, since the model is conformal."""
