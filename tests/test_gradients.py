@@ -157,6 +157,22 @@ def test_a_number_of_steps_gives_the_same_mean_with_and_without_derivatives(M, s
 
 
 @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+def test_steps_that_reach_the_mean_have_its_derivative(M):
+    x = torch.as_tensor(cloud(M, 5, min(0.8, 0.3 * M.convexity_radius), np.zeros(())))
+    weight = torch.as_tensor(np.random.default_rng(0).standard_normal(M.dim))
+
+    def slope(**options):
+        leaf = x.clone().requires_grad_(True)
+        result = frechet(M, leaf, **options)
+        (result.variance.sum() + (weight * M.to_normal(result.mean)).sum()).backward()
+        return leaf.grad
+
+    expected = slope()
+    assert float((slope(steps=8) - expected).abs().max()) < 1e-8
+    assert float((slope(steps=1) - expected).abs().max()) < 0.1 * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
 def test_only_parameters_are_learnt(M):
     """The samples are constants: what is overwritten in place then must not be what they need."""
     x = torch.as_tensor(cloud(M, 5, min(0.8, 0.3 * M.convexity_radius), np.zeros(())))
