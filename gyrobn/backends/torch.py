@@ -185,7 +185,10 @@ def with_derivative(
 
 
 class _Rules:
-    """A function with its derivatives; and, once it was called, how many outputs it has."""
+    """A function with its derivatives; and, once it was called, how many outputs it has.
+
+    Of a shortcut, ``tangent`` is the exact function.
+    """
 
     def __init__(self, primal: Any, tangent: Rule, cotangent: Rule) -> None:
         self.primal, self.tangent, self.cotangent = primal, tangent, cotangent
@@ -439,10 +442,14 @@ def shortcut(
     cotangent: Callable[..., Any],
     *inputs: Any,
 ) -> State:
-    """Return the outputs, with ``cotangent`` as their derivative unless that is differentiated."""
+    """Return the outputs, with ``cotangent`` as their derivative unless that is differentiated.
+
+    Forward mode and the transformations of torch.func do not take the shortcut.
+    """
     if not differentiable(*inputs):
         return primal(*inputs)[0]
-    if torch.compiler.is_dynamo_compiling():
+    compiling = torch.compiler.is_dynamo_compiling()
+    if compiling or not _no_transform() or forward_ad._current_level >= 0:
         return exact(*inputs)
     rules = _Rules(primal, exact, cotangent)
     results = _Short.apply(rules, *inputs)  # type: ignore[no-untyped-call]
@@ -454,8 +461,6 @@ class _Short(torch.autograd.Function):
 
     What the quick one needs is returned as further outputs.
     """
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(rules: Any, *inputs: Any) -> State:
@@ -471,44 +476,24 @@ class _Short(torch.autograd.Function):
         ctx.plain = [None if isinstance(x, torch.Tensor) else (x,) for x in given]
         tensors = [x for x in given if isinstance(x, torch.Tensor)]
         ctx.save_for_backward(*tensors, *kept)
-        ctx.save_for_forward(*tensors, *kept)
-
-    @staticmethod
-    def _saved(ctx: Any) -> tuple[Callable[..., State], list[Any], State, State]:
-        """Return the exact function of the tensors, all inputs, the tensors, and what is kept."""
-        saved = ctx.saved_tensors  # once: torch.utils.checkpoint gives them no second time
-        count = sum(x is None for x in ctx.plain)
-        tensors, kept = saved[:count], saved[count:]
-
-        def filled(tensors: Sequence[Array]) -> list[Any]:
-            left = iter(tensors)
-            return [next(left) if x is None else x[0] for x in ctx.plain]
-
-        return lambda *x: ctx.rules.tangent(*filled(x)), filled(tensors), tensors, kept
 
     @staticmethod
     def backward(ctx: Any, *slopes: Array) -> tuple[Any, ...]:
-        exact, inputs, tensors, kept = _Short._saved(ctx)
-        slopes = slopes[: ctx.rules.count]
-        needed = ctx.needs_input_grad[1:]
+        saved, rules = ctx.saved_tensors, ctx.rules
+        count, needed = sum(x is None for x in ctx.plain), ctx.needs_input_grad[1:]
+        tensors, kept, slopes = saved[:count], saved[count:], slopes[: rules.count]
+
+        def filled(tensors: State) -> list[Any]:
+            left = iter(tensors)
+            return [next(left) if x is None else x[0] for x in ctx.plain]
+
         if differentiable(*tensors, *slopes):
             wanted = tuple(n for n, x in zip(needed, ctx.plain, strict=True) if x is None)
-            found = iter(_Pull(exact, tensors, wanted, slopes)(slopes))
+            pull = _Pull(lambda *x: rules.tangent(*filled(x)), tensors, wanted, slopes)
+            found = iter(pull(slopes))
             return None, *(next(found) if x is None else None for x in ctx.plain)
-        rules = ctx.rules.cotangent(inputs, kept, *slopes)
-        return None, *(by() if need else None for by, need in zip(rules, needed, strict=True))
-
-    @staticmethod
-    def jvp(ctx: Any, _: None, *changes: Any) -> tuple[Any, ...]:
-        exact, _inputs, tensors, kept = _Short._saved(ctx)
-        given = [d for d, x in zip(changes, ctx.plain, strict=True) if x is None]
-        moves = tuple(
-            torch.zeros_like(x) if d is None else d for x, d in zip(tensors, given, strict=True)
-        )
-        found = (
-            _along(lambda *x, k=k: exact(*x)[k], tensors, moves) for k in range(ctx.rules.count)
-        )
-        return *found, *(None for _ in kept)
+        each = rules.cotangent(filled(tensors), kept, *slopes)
+        return None, *(by() if need else None for by, need in zip(each, needed, strict=True))
 
 
 def _forward_levels(x: Array) -> int:
