@@ -152,7 +152,7 @@ def half_turn(K: Any, factor: Any, c: Array) -> State:
         return 1.0 / square, stretch * (t / (square + xp.clip(8.0 * eps * square - 0.5, min=0.0)))
 
     def primal(factor: Any, size: Array) -> State:
-        angle = _held(factor * size)
+        angle = _held(factor * size, 2.0)  # the square of cosh may overflow: then w is 0
         stretch = xp.clip(xp.tanh(angle), min=-most, max=most) / size
         return xp.cosh(angle) ** -2.0, stretch
 
@@ -236,9 +236,9 @@ def _turned(sign: int | None, angle: Array, size: Array) -> State:
     return xp.cosh(angle), xp.sinh(angle) / size
 
 
-def _held(angle: Array) -> Array:
-    """Return hyperbolic angles, held where the square of cosh would overflow."""
-    top = largest_angle(angle)
+def _held(angle: Array, times: float = 1.0) -> Array:
+    """Return hyperbolic angles, held where the square of cosh would overflow, or beyond."""
+    top = times * largest_angle(angle)
     return namespace_of(angle).clip(angle, min=-top, max=top)
 
 
