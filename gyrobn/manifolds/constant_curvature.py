@@ -513,7 +513,7 @@ class _CentredVectors(Centred):
         return hessian
 
     def shift(self, step: Array) -> Array:
-        """Return the mean after a step, in one combination where no rounding leads off the model."""
+        """Return the mean after a step; in one combination if no rounding leads off the model."""
         if self.space.drifts:
             return super().shift(step)
         shifted: Array = self.space._carried(step, 1.0, self.mean)
