@@ -1,9 +1,9 @@
 r"""A basis by its two blocks: direct rotation, logarithm and exponential, with their derivatives.
 
-The upper p rows of an orthonormal basis are :math:`P c\,T^\top`, the others :math:`F T^\top`. The
-singular values c are the cosines of the principal angles θ to the first p coordinates, and the
-columns of F are orthogonal, of length sin θ. All functions here are P and F with functions of θ
-between them. Derivatives are written in these bases, so that a rule takes few products.
+The upper p rows of an orthonormal basis are :math:`P c\,T^\top`, and c are the cosines of the
+principal angles θ to the first p coordinates. The other rows, of which there may be many, are
+multiplied by p × p matrices: functions of θ in the bases P and T. So are their derivatives, and a
+rule takes few products.
 """
 
 from gyrobn.backends import Array, backend_of, namespace_of
@@ -69,12 +69,11 @@ def direct_rotation(U: Array, known: Singular | None = None) -> tuple[Array, Arr
 
 
 def logarithm(top: Array, bottom: Array, known: Singular | None = None) -> Array:
-    r"""Return the block :math:`B = F \frac{\theta}{\sin\theta} P^\top` of Ω from those of a basis.
+    r"""Return the block of Ω: :math:`\mathrm{bottom}\,J`, :math:`J = T(\theta/\sin\theta)P^\top`.
 
     With :math:`E = P^\top d\mathrm{top}\,T`, and the quotients L of θ/sin θ as a function of cos θ,
 
-    .. math:: dB\,P = d\mathrm{bottom}\,T\,\frac{\theta}{\sin\theta}
-              + F(\alpha \circ E + (L - \alpha) \circ E^\top), \qquad
+    .. math:: T^\top dJ\,P = \alpha \circ E + (L - \alpha) \circ E^\top, \qquad
               \alpha_{ij} = \frac{L_{ij} c_j - \theta_j/\sin\theta_j}{c_i + c_j} .
 
     ``known`` is the decomposition of the upper block, if there is one.
@@ -82,27 +81,23 @@ def logarithm(top: Array, bottom: Array, known: Singular | None = None) -> Array
 
     def primal(top: Array, bottom: Array) -> tuple[Kept, Kept]:
         found = svd(top) if known is None else known
-        F = tall_product(bottom, transpose(found.right))
-        B = tall_product(F * spectrum_of(found).stretch[..., None, :], transpose(found.left))
-        return (B,), (*found, F)
+        P, _, Th = found
+        J = matmul(transpose(Th) * spectrum_of(found).stretch[..., None, :], transpose(P))
+        return (tall_product(bottom, J),), (*found, J, bottom)
 
     def tangent(kept: Kept, dtop: Array, dbottom: Array) -> Kept:
-        P, c, Th, F = kept
-        spectrum = _spectrum(known, c)
-        direct, turned = spectrum.pairs.logarithm
+        P, c, Th, J, bottom = kept
+        direct, turned = _spectrum(known, c).pairs.logarithm
         E = matmul(transpose(P), dtop, transpose(Th))
-        inner = tall_product(dbottom, transpose(Th)) * spectrum.stretch[..., None, :]
-        inner = inner + tall_product(F, direct * E + turned * transpose(E))
-        return (tall_product(inner, transpose(P)),)
+        dJ = matmul(transpose(Th), direct * E + turned * transpose(E), transpose(P))
+        return (tall_product(dbottom, J) + tall_product(bottom, dJ),)
 
     def cotangent(kept: Kept, slope: Array) -> Kept:
-        P, c, Th, F = kept
-        spectrum = _spectrum(known, c)
-        direct, turned = spectrum.pairs.logarithm
-        G = tall_product(slope, P)
-        M = matmul(transpose(F), G)
+        P, c, Th, J, bottom = kept
+        direct, turned = _spectrum(known, c).pairs.logarithm
+        M = matmul(Th, matmul(transpose(bottom), slope), P)
         by_top = matmul(P, direct * M + transpose(turned * M), Th)
-        return by_top, tall_product(G * spectrum.stretch[..., None, :], Th)
+        return by_top, tall_product(slope, transpose(J))
 
     (B,) = backend_of(top).with_derivative(primal, tangent, cotangent, top, bottom)
     return B
@@ -111,36 +106,31 @@ def logarithm(top: Array, bottom: Array, known: Singular | None = None) -> Array
 def exponential(B: Array) -> tuple[Array, Array]:
     r"""Return the blocks :math:`\cos A` and :math:`B\operatorname{sinc} A`, :math:`A^2 = B^\top B`.
 
-    The eigenvalues of :math:`B^\top B` are the squares of the angles, of any size.
+    The eigenvalues of :math:`A^2` are the squares of the angles, of any size.
     """
 
     def primal(B: Array) -> tuple[Kept, Kept]:
         values, P = eigh(matmul(transpose(B), B), exact=True)
-        spectrum, F = Spectrum(values), tall_product(B, P)
-        top = _between(P, spectrum.cosine_of_root)
-        ratio = spectrum.sinc_of_root[..., None, :]
-        return (top, tall_product(F * ratio, transpose(P))), (values, P, F)
+        spectrum = Spectrum(values)
+        ratio = _between(P, spectrum.sinc_of_root)
+        outputs = _between(P, spectrum.cosine_of_root), tall_product(B, ratio)
+        return outputs, (values, P, ratio, B)
 
     def tangent(kept: Kept, dB: Array) -> Kept:
-        values, P, F = kept
-        spectrum = Spectrum(values)
-        by_cosine, by_sinc = spectrum.pairs.quotients_of_root
-        G = tall_product(dB, P)
-        X = matmul(transpose(F), G)
-        change = X + transpose(X)
-        inner = G * spectrum.sinc_of_root[..., None, :] + tall_product(F, by_sinc * change)
-        return matmul(P, by_cosine * change, transpose(P)), tall_product(inner, transpose(P))
+        values, P, ratio, B = kept
+        by_cosine, by_sinc = Spectrum(values).pairs.quotients_of_root
+        gram = matmul(transpose(B), dB)
+        change = matmul(transpose(P), gram + transpose(gram), P)
+        dcos, dratio = (matmul(P, f * change, transpose(P)) for f in (by_cosine, by_sinc))
+        return dcos, tall_product(dB, ratio) + tall_product(B, dratio)
 
     def cotangent(kept: Kept, by_top: Array, by_bottom: Array) -> Kept:
-        values, P, F = kept
-        spectrum = Spectrum(values)
-        by_cosine, by_sinc = spectrum.pairs.quotients_of_root
-        G = tall_product(by_bottom, P)
+        values, P, ratio, B = kept
+        by_cosine, by_sinc = Spectrum(values).pairs.quotients_of_root
         change = by_cosine * matmul(transpose(P), by_top, P)
-        change = change + by_sinc * matmul(transpose(F), G)
-        inner = tall_product(F, change + transpose(change))
-        inner = inner + G * spectrum.sinc_of_root[..., None, :]
-        return (tall_product(inner, transpose(P)),)
+        change = change + by_sinc * matmul(transpose(P), matmul(transpose(B), by_bottom), P)
+        gram = matmul(P, change + transpose(change), transpose(P))
+        return (tall_product(by_bottom, ratio) + tall_product(B, gram),)
 
     top, bottom = backend_of(B).with_derivative(primal, tangent, cotangent, B)
     return top, bottom
