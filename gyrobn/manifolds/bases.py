@@ -339,16 +339,6 @@ class _CentredBases(Decomposed):
         """The direct rotation to the mean."""
         return direct_rotation(self.mean, self._known_mean)
 
-    @property
-    def image(self) -> tuple[Array, ...]:
-        """The upper and the lower blocks."""
-        return self._halves
-
-    def showing(self, top: Array, bottom: Array) -> Self:  # type: ignore[override]
-        """Take blocks as the image."""
-        self._halves = top, bottom
-        return self
-
     @cached_property
     def _halves(self) -> Halves:
         space: Bases = self.space
