@@ -534,7 +534,7 @@ def to_triangle(A: Array, diagonal: bool, weight: float = 1.0) -> Array:
     xp = namespace_of(A)
     n = A.shape[-1]
     flat = xp.reshape(A, (*A.shape[:-2], n * n))
-    entries = xp.take(flat, constant(_triangle, A, n, diagonal), axis=-1)
+    entries = backend_of(A).take(flat, constant(_triangle, A, n, diagonal))
     if diagonal and weight != 1.0:
         return entries * constant(_triangle_weights, A, n, weight)
     return entries if weight == 1.0 else weight * entries
@@ -556,7 +556,7 @@ def from_triangle(
 ) -> Array:
     """Undo :func:`to_triangle`; the upper triangle is ``mirror`` times the lower one."""
     xp = namespace_of(c)
-    entries = xp.take(c, constant(_places, c, n, diagonal), axis=-1)
+    entries = backend_of(c).take(c, constant(_places, c, n, diagonal))
     factors = constant(_factors, c, n, diagonal, weight, mirror)
     return xp.reshape(entries * factors, (*c.shape[:-1], n, n))
 

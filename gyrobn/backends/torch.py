@@ -157,6 +157,11 @@ def vecdot(x: Array, y: Array) -> Array:
     return torch.matmul(x[..., None, :], y[..., None])[..., 0, 0]
 
 
+def take(x: Array, indices: Array) -> Array:
+    """Return the entries at ``indices``, along the last axis."""
+    return x.index_select(-1, indices)
+
+
 def norm(x: Array) -> Array:
     """Return the length along the last axis."""
     return torch.linalg.vector_norm(x, dim=-1)
