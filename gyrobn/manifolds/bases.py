@@ -311,8 +311,7 @@ class _CentredBases(Decomposed):
     """Bases as they are seen from the mean: the upper blocks of all are decomposed once."""
 
     def _recall(self, normal: Array, *known: Array) -> None:
-        self.normal = normal
-        self._know(*known)
+        self.normal, self._known = normal, Singular(*known)
 
     def _know(self, *arrays: Array) -> None:
         self._known, self._known_mean = Singular(*arrays[:3]), Singular(*arrays[3:])
@@ -327,8 +326,8 @@ class _CentredBases(Decomposed):
 
     @property
     def seen(self) -> tuple[Array, ...]:
-        """Normal coordinates, and the decompositions."""
-        return (self.normal, *self.decompositions)
+        """Normal coordinates, and the decompositions of the samples."""
+        return (self.normal, *self._known)
 
     @cached_property
     def _known_mean(self) -> Singular:
