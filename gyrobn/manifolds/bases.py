@@ -24,6 +24,7 @@ from gyrobn.arrays import (
     samples_last,
     scalars_like,
     sum_samples,
+    weighted_gram,
     weighted_sum,
 )
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
@@ -37,7 +38,6 @@ from gyrobn.linalg import (
     matmul,
     polar,
     svd,
-    symmetric,
     transpose,
 )
 from gyrobn.manifolds.principal import direct_rotation, exponential, logarithm
@@ -275,22 +275,38 @@ class Bases(GyroSpace):
             theta = xp.clip(theta, min=tiny, max=0.5 * math.pi * (1.0 - float(info.eps)))
             Q = T / theta[..., None, :]
             rows, columns = theta[..., :, None], theta[..., None, :]
-            apart = abs(rows - columns) + tiny
-            both = rows + columns
+            apart, both = abs(rows - columns) + tiny, rows + columns
             # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
             other = xp.clip(both / xp.tan(both), min=-1e3)
             return P, Q, apart / xp.tan(apart), other, theta / xp.tan(theta)
 
+        @cache
+        def tables() -> tuple[Array, ...]:
+            """Return all Q beside each other; P, and what W and Wᵀ count, with the samples last."""
+            P, Q, alike, other, alone = spectrum()
+            heavy = weights[..., None, None]
+            straight = heavy * (0.5 * (alike + other) - alone[..., None, :])
+            crossed = heavy * (0.5 * (alike - other))
+            last = (samples_last(a, 2)[..., None, :, :] for a in (P, straight, crossed))
+            return _beside(Q, 1), *last, weighted_gram(weights[..., None] * alone, transpose(P))
+
         def apply(v: Array) -> Array:
-            """Take columns (*channels, dim, k) as matrices, a sample and a column at a time."""
-            P, Q, alike, other = (a[..., None, :, :] for a in spectrum()[:4])
-            alone = spectrum()[4][..., None, None, :]
-            T = matmul(xp.reshape(transpose(v), (*v.shape[:-2], v.shape[-1], *shape)), P)
-            W = matmul(transpose(Q), T)
-            inner = alike * symmetric(W) + other * (W - symmetric(W)) - W * alone
-            whole = matmul(T * alone + matmul(Q, inner), transpose(P))
-            mean = weighted_sum(weights, whole)
-            return transpose(xp.reshape(mean, (*mean.shape[:-2], self.dim)))
+            r"""Take columns (*channels, dim, k) as matrices V, for all samples in two products.
+
+            With :math:`W = Q^\top V P`, and the sum of symmetric and antisymmetric parts as one of
+            W and :math:`W^\top`, :math:`HV = \sum_i w_i (V P a P^\top + Q\,(\dots)\,P^\top)`.
+            """
+            Q, P, straight, crossed, alone = tables()
+            m, p = shape
+            batch, k, count = v.shape[:-2], v.shape[-1], P.shape[-4]
+            V = xp.reshape(v, (*batch, m, p, k))
+            W = matmul(transpose(Q), xp.reshape(V, (*batch, m, p * k)))
+            W = xp.moveaxis(xp.reshape(W, (*batch, count, p, p, k)), -1, -3)
+            W = matmul(W, P)
+            Z = matmul(straight * W + crossed * transpose(W), transpose(P))
+            Z = xp.reshape(xp.moveaxis(Z, -3, -1), (*batch, count * p, p * k))
+            whole = xp.reshape(matmul(Q, Z), V.shape) + matmul(alone[..., None, :, :], V)
+            return xp.reshape(whole, v.shape)
 
         def lowest() -> Array:
             """Return that of the largest angles: a·cot a falls."""
