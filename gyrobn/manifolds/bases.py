@@ -271,7 +271,7 @@ class Bases(GyroSpace):
             P = directions(B)
             T = matmul(B, P)
             # the lengths of the columns are angles with all their digits, as cosines have not
-            theta = xp.linalg.vector_norm(T, axis=-2)
+            theta = xp.sqrt(xp.sum(T * T, axis=-2))
             theta = xp.clip(theta, min=tiny, max=0.5 * math.pi * (1.0 - float(info.eps)))
             Q = T / theta[..., None, :]
             rows, columns = theta[..., :, None], theta[..., None, :]
