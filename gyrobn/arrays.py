@@ -1,9 +1,11 @@
 """What every geometry does with arrays: checks, and sums over samples."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import array_api_compat as compat
+import numpy as np
 
 from gyrobn.backends import Array, backend_of, cast_to, device_of, dot, namespace_of
 from gyrobn.checks import check_integer
@@ -15,6 +17,7 @@ __all__ = [
     "check_coordinates",
     "check_floating",
     "check_size",
+    "constant",
     "length",
     "samples_last",
     "scalars_like",
@@ -207,3 +210,30 @@ def samples_last(x: Array, trailing: int = 0, first: int = 0) -> Array:
     cut = x.ndim - trailing
     order = (*axes[:first], *axes[first + 1 : cut], first, *axes[cut:])
     return namespace_of(x).permute_dims(x, order)
+
+
+_constants: dict[Any, Array] = {}
+
+
+def constant(make: Callable[..., "np.ndarray[Any, Any]"], like: Array, *key: Any) -> Array:
+    """Return the NumPy array ``make(*key)`` in the library and on the device of ``like``.
+
+    The array is kept, once per dtype and device: to copy it to a GPU again would wait for the GPU.
+    So it must not be written to, nor be given to a user. ``make`` is a function of a module.
+    """
+    shim = backend_of(like)
+    if not shim.plain(like):
+        return _constant(make(*key), like)
+    place = make, key, namespace_of(like).__name__, like.dtype, str(device_of(like))
+    if place not in _constants:
+        made = _constant(make(*key), like)
+        if not shim.plain(made):
+            return made
+        _constants[place] = made
+    return _constants[place]
+
+
+def _constant(values: "np.ndarray[Any, Any]", like: Array) -> Array:
+    xp = namespace_of(like)
+    dtypes = {"f": like.dtype, "i": xp.int32, "b": xp.bool}
+    return xp.asarray(values, dtype=dtypes[values.dtype.kind], device=device_of(like))

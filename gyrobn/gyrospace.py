@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import array_api_compat as compat
 import numpy as np
 
-from gyrobn.arrays import check_floating, length, scalars_like, weighted_sum
+from gyrobn.arrays import check_floating, constant, length, scalars_like, weighted_sum
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.centred import Centred
 from gyrobn.checks import check_integers, check_number
@@ -341,8 +341,7 @@ class GyroSpace(ABC):
         sizes = self.blocks
         if len(sizes) == 1:
             return xp.sum(squares, axis=-1, keepdims=True)
-        member = np.repeat(np.eye(len(sizes)), sizes, axis=0)
-        return xp.matmul(squares, backend_of(squares).from_numpy(member, squares))
+        return xp.matmul(squares, constant(_members, squares, *sizes))
 
     def by_coordinate(self, t: Any) -> Any:
         """Return multipliers, one a point or one a block, as the normal coordinates can meet them.
@@ -355,9 +354,7 @@ class GyroSpace(ABC):
             return t[..., None]
         if t.shape[-1] == 1:
             return t
-        xp = namespace_of(t)
-        index = np.repeat(np.arange(len(self.blocks)), self.blocks)
-        return xp.take(t, xp.asarray(index, device=device_of(t)), axis=-1)
+        return backend_of(t).take(t, constant(_blocks, t, *self.blocks))
 
     def learnable(self) -> list[Any]:
         """Return the values of the parameters."""
@@ -415,3 +412,13 @@ def _register_with_jax(cls: type[GyroSpace]) -> None:
     register = sys.modules["jax"].tree_util.register_dataclass
     sizes = [f.name for f in fields(cls) if f.name not in cls.parameters]
     register(cls, data_fields=list(cls.parameters), meta_fields=sizes)
+
+
+def _blocks(*sizes: int) -> "np.ndarray[Any, Any]":
+    """Return the number of the block that each coordinate belongs to."""
+    return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+
+
+def _members(*sizes: int) -> "np.ndarray[Any, Any]":
+    """Return the matrix that sums coordinates over each block."""
+    return np.repeat(np.eye(len(sizes)), sizes, axis=0)

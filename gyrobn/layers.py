@@ -14,7 +14,7 @@ from gyrobn.checks import check_choice, check_integers, check_number
 from gyrobn.frechet import locate
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.newton import check_search
-from gyrobn.normalize import Stats, normalize, normalize_batch, update_stats
+from gyrobn.normalize import Stats, normalize, normalize_to, update_stats
 from gyrobn.points import on_manifold
 from gyrobn.samples import arrange, only_weighted, set_aside
 from gyrobn.uniqueness import warn
@@ -271,12 +271,12 @@ class Settings:
             stats = self.batch_stats(manifold, x, weights, several)
             return self.apply(manifold, learnt, x, stats), stats
         self._check_count(x, several)
-        bias, scale = self._affine(manifold, learnt)
-        return normalize_batch(
+        target, scale = self._affine(manifold.inside, learnt)
+        return normalize_to(
             manifold,
             x,
             weights,
-            bias,
+            target,
             scale,
             self.eps,
             self.clamp,
@@ -332,9 +332,12 @@ class Settings:
         return update_stats(constant, old, Stats(stop(batch.mean), stop(batch.var)), rate)
 
     def apply(self, manifold: GyroSpace, learnt: Learnt, x: Array, stats: Stats) -> Array:
-        """Normalize with given statistics."""
-        bias, scale = self._affine(manifold, learnt)
-        return self.formula(manifold, x, stats, bias, scale, self.eps, self.clamp)
+        """Normalize with given statistics, inside the manifold: there the bias need not leave."""
+        inside = manifold.inside
+        bias, scale = self._affine(inside, learnt)
+        stats = Stats(manifold.to_inside(stats.mean), stats.var)
+        y = self.formula(inside, manifold.to_inside(x), stats, bias, scale, self.eps, self.clamp)
+        return manifold.from_inside(y)
 
     def _affine(self, manifold: GyroSpace, learnt: Learnt) -> tuple[Array | None, Any]:
         """Return bias, as a point, and scale."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gyrobn.arrays import broadcast_shapes, weighted_gram
+from gyrobn.arrays import broadcast_shapes, constant, weighted_gram
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.spectral import LOG, Spectral, Spectrum
 
@@ -41,6 +41,7 @@ __all__ = [
     "matmul",
     "mean_logarithm",
     "pack",
+    "pair_sums",
     "polar",
     "solve",
     "spectrum_of",
@@ -185,54 +186,31 @@ def framed_functions(
     return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t)))
 
 
-def polar(
-    A: Array,
-    *functions: Spectral,
-    t: Any = None,
-    known: Singular | None = None,
-    decompose: Callable[[Array], Singular] | None = None,
-) -> tuple[Array, ...]:
-    r"""Return the orthogonal factor W of A = C W, and f(C, t) for each of ``functions``.
+def polar(A: Array, decompose: Callable[[Array], Singular] | None = None) -> Array:
+    r"""Return the orthogonal factor W of A = C W, C symmetric.
 
-    From one singular value decomposition :math:`A = P c T^\top`: :math:`W = P T^\top` and
-    :math:`f(C) = P f(c) P^\top`. With :math:`E = P^\top dA\, T`,
+    From a singular value decomposition :math:`A = P c T^\top` it is :math:`W = P T^\top`, and with
+    :math:`E = P^\top dA\, T`
 
-    .. math:: (P^\top dW\, T)_{ij} = \frac{E_{ij} - E_{ji}}{c_i + c_j}, \qquad
-              (P^\top dC\, P)_{ij} = \frac{c_j E_{ij} + c_i E_{ji}}{c_i + c_j} .
+    .. math:: (P^\top dW\, T)_{ij} = \frac{E_{ij} - E_{ji}}{c_i + c_j} .
 
     A singular matrix has more than one orthogonal factor; one of them is returned. ``decompose``
-    decides which: it takes the place of :func:`svd`. ``known`` is the decomposition of A, if there
-    is one.
+    decides which: it takes the place of :func:`svd`.
     """
-    xp = namespace_of(A)
     decompose = decompose or svd
 
-    def primal(A: Array, *s: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        found = decompose(A) if known is None else known
-        at, spectrum, P = _one(s, t), spectrum_of(found), found.left
-        values = (_compose(P, f.value(spectrum, at), P) for f in functions)
-        return (matmul(P, found.right), *values), (*found, *s)
+    def primal(A: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        found = decompose(A)
+        return (matmul(found.left, found.right),), found
 
-    def tangent(kept: tuple[Array, ...], dA: Array, *ds: Array) -> tuple[Array, ...]:
-        P, c, Th, *s = kept
-        E = matmul(transpose(P), dA, transpose(Th)) / _pair_sums(xp, c)
-        dC = E * c[..., None, :] + transpose(E * c[..., None, :])
-        changes = _changes(functions, _again(known, c), _one(s, t), dC, ds)
-        outer = (matmul(P, d, transpose(P)) for d in changes)
-        return matmul(P, E - transpose(E), Th), *outer
+    def change(kept: tuple[Array, ...], change: Array) -> tuple[Array, ...]:
+        """Return the change of W; the map is its own transpose."""
+        P, c, Th = kept
+        E = matmul(transpose(P), change, transpose(Th))
+        return (matmul(P, (E - transpose(E)) / pair_sums(c), Th),)
 
-    def cotangent(kept: tuple[Array, ...], *slopes: Array) -> tuple[Array, ...]:
-        P, c, Th, *s = kept
-        G = matmul(transpose(P), slopes[0], transpose(Th))
-        total = G - transpose(G)
-        inner = (matmul(transpose(P), slope, P) for slope in slopes[1:])
-        by_C, by_t = _slopes(functions, _again(known, c), _one(s, t), inner, s)
-        if functions:
-            total = total + (by_C + transpose(by_C)) * c[..., None, :]
-        return matmul(P, total / _pair_sums(xp, c), Th), *by_t
-
-    rules = primal, tangent, cotangent
-    return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t)))
+    (W,) = backend_of(A).with_derivative(primal, change, change, A)
+    return W
 
 
 def log_squares(A: Array, known: Eigen) -> Array:
@@ -343,8 +321,9 @@ def _for_pairs(t: Any) -> Any:
     return t if t is None or isinstance(t, (int, float)) else t[..., None]
 
 
-def _pair_sums(xp: Any, c: Array) -> Array:
+def pair_sums(c: Array) -> Array:
     """Return c_i + c_j, not zero: a singular matrix has no derivative, but no NaN either."""
+    xp = namespace_of(c)
     least = float(xp.finfo(c.dtype).eps)
     return xp.clip(c[..., :, None] + c[..., None, :], min=least)
 
@@ -555,7 +534,7 @@ def to_triangle(A: Array, diagonal: bool, weight: float = 1.0) -> Array:
     xp = namespace_of(A)
     n = A.shape[-1]
     flat = xp.reshape(A, (*A.shape[:-2], n * n))
-    entries = xp.take(flat, constant(_triangle, A, n, diagonal), axis=-1)
+    entries = backend_of(A).take(flat, constant(_triangle, A, n, diagonal))
     if diagonal and weight != 1.0:
         return entries * constant(_triangle_weights, A, n, weight)
     return entries if weight == 1.0 else weight * entries
@@ -577,7 +556,7 @@ def from_triangle(
 ) -> Array:
     """Undo :func:`to_triangle`; the upper triangle is ``mirror`` times the lower one."""
     xp = namespace_of(c)
-    entries = xp.take(c, constant(_places, c, n, diagonal), axis=-1)
+    entries = backend_of(c).take(c, constant(_places, c, n, diagonal))
     factors = constant(_factors, c, n, diagonal, weight, mirror)
     return xp.reshape(entries * factors, (*c.shape[:-1], n, n))
 
@@ -608,30 +587,3 @@ def pack(A: Array) -> Array:
 def unpack(c: Array, n: int) -> Array:
     """Undo :func:`pack`."""
     return from_triangle(c, n, diagonal=True, weight=2.0**0.5, mirror=1.0)
-
-
-_constants: dict[Any, Array] = {}
-
-
-def constant(make: Callable[..., "np.ndarray[Any, Any]"], like: Array, *key: Any) -> Array:
-    """Return the NumPy array ``make(*key)`` in the library and on the device of ``like``.
-
-    The array is kept, once per dtype and device: to copy it to a GPU again would wait for the GPU.
-    So it must not be written to, nor be given to a user. ``make`` is a function of a module.
-    """
-    shim = backend_of(like)
-    if not shim.plain(like):
-        return _constant(make(*key), like)
-    place = make, key, namespace_of(like).__name__, like.dtype, str(device_of(like))
-    if place not in _constants:
-        made = _constant(make(*key), like)
-        if not shim.plain(made):
-            return made
-        _constants[place] = made
-    return _constants[place]
-
-
-def _constant(values: "np.ndarray[Any, Any]", like: Array) -> Array:
-    xp = namespace_of(like)
-    dtypes = {"f": like.dtype, "i": xp.int32, "b": xp.bool}
-    return xp.asarray(values, dtype=dtypes[values.dtype.kind], device=device_of(like))

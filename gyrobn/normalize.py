@@ -218,12 +218,27 @@ def normalize_batch(
     >>> y.shape, stats.mean.shape
     ((20, 3, 3), (3, 3))
     """
+    target = None if bias is None else manifold.to_inside(bias)
+    return normalize_to(manifold, x, weights, target, scale, eps, clamp, axes, **options)
+
+
+def normalize_to(
+    manifold: GyroSpace,
+    x: Array,
+    weights: Array | None,
+    target: Array | None,
+    scale: Array | float | str,
+    eps: float,
+    clamp: float | None,
+    axes: int,
+    **options: Any,
+) -> tuple[Array, Stats]:
+    """Do what :func:`normalize_batch` does, with a bias that is a point inside the manifold."""
     x, put_back = set_aside(manifold, x, weights)
     samples, w = arrange(manifold, x, weights, tuple(range(axes)))
     found, centred = locate(manifold, samples, w, **options)
     stats = Stats(found.mean, found.variance)
     factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
-    target = None if bias is None else manifold.to_inside(bias)
     y = manifold.from_inside(centred.standardize(factor, target))
     return put_back(namespace_of(x).reshape(y, x.shape)), stats
 
@@ -273,8 +288,9 @@ def scale_for(manifold: GyroSpace, scale: Any) -> Any:
 
 def _between(manifold: GyroSpace, x: Array, y: Array, rate: Any) -> Array:
     """Return the point between two means, however often it has moved, on the manifold."""
-    mean = manifold.geodesic(x, y, rate)
-    return manifold.project(mean) if manifold.drifts else mean
+    inside = manifold.inside
+    mean = inside.geodesic(manifold.to_inside(x), manifold.to_inside(y), rate)
+    return manifold.from_inside(inside.project(mean) if inside.drifts else mean)
 
 
 def _check_rate(rate: Any) -> None:

@@ -22,7 +22,6 @@ from typing import Any
 from gyrobn.backends import Array, backend_of, namespace_of
 
 __all__ = [
-    "SINC",
     "arc",
     "asinh",
     "cosine",
@@ -36,7 +35,6 @@ __all__ = [
 
 # Taylor coefficients in u
 _ORDER = 14
-SINC = tuple((-1.0) ** n / f for n, f in enumerate((1, 6, 120, 5040, 362880, 39916800, 6227020800)))
 _SINC = [(-1.0) ** n / math.factorial(2 * n + 1) for n in range(_ORDER)]
 _ARC = [math.comb(2 * n, n) / (4.0**n * (2 * n + 1)) for n in range(_ORDER)]
 _TIME = [-math.comb(2 * n, n) / (4.0**n * (2 * n - 1)) for n in range(_ORDER)]  # of sqrt(1 - u)

@@ -6,26 +6,26 @@ without the cancellation that the quotient itself suffers where x and y are clos
 functions of the same eigenvalues share is computed once: see :class:`Spectrum` and :class:`Pairs`.
 """
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from gyrobn.arrays import constant
 from gyrobn.backends import Array, namespace_of
-from gyrobn.scalar import SINC
 
 __all__ = [
     "ANGLE",
-    "COSINE",
     "COSINE_OF_ROOT",
     "EXP",
     "INVERSE",
     "INVERSE_ROOT",
     "LOG",
     "POWER",
-    "RECIPROCAL_ABOVE",
     "ROOT",
     "SINC_OF_ROOT",
-    "SINE_RATIO",
     "Pairs",
     "Spectral",
     "Spectrum",
@@ -61,10 +61,35 @@ class Spectrum:
         """One over their square roots."""
         return 1.0 / self.root
 
+    # of x = θ²
+
     @cached_property
     def angle_of_square(self) -> Array:
         """The θ of x = θ², next to nothing in place of 0; a square may be negative by rounding."""
         return self._xp.sqrt(self._xp.clip(self.x, min=_tiny(self.x)))
+
+    @cached_property
+    def half_angle_of_square(self) -> Array:
+        """Half of it."""
+        return 0.5 * self.angle_of_square
+
+    @cached_property
+    def cosine_of_root(self) -> Array:
+        """Its cosine."""
+        return self._xp.cos(self.angle_of_square)
+
+    @cached_property
+    def sinc_of_root(self) -> Array:
+        """Its sine, divided by it."""
+        return self._xp.sin(self.angle_of_square) / self.angle_of_square
+
+    @cached_property
+    def powers_of_square(self) -> Array:
+        """The powers of x, of 0 beyond π²: see :func:`_quotients`."""
+        small = self._xp.clip(self.x, min=0.0)
+        return _powers(self._xp.where(small < math.pi**2, small, 0.0))
+
+    # of x = cos θ
 
     @cached_property
     def sine(self) -> Array:
@@ -77,9 +102,25 @@ class Spectrum:
         return self._xp.atan2(self.sine, self.x)
 
     @cached_property
+    def stretch(self) -> Array:
+        """The θ/sin θ of x = cos θ."""
+        return self.angle / self.sine
+
+    @cached_property
+    def powers(self) -> Array:
+        """The powers of θ²: see :func:`_quotients`."""
+        return _powers(self.angle * self.angle)
+
+    @cached_property
     def pairs(self) -> "Pairs":
         """All pairs of eigenvalues of one matrix: tables (..., n, n)."""
-        return Pairs(self, self, lambda a: a[..., :, None], lambda a: a[..., None, :])
+        return Pairs(
+            self,
+            self,
+            lambda a: a[..., :, None],
+            lambda a: a[..., None, :],
+            lambda a, b: self._xp.matmul(a, self._xp.matrix_transpose(b)),
+        )
 
 
 def _tiny(x: Array) -> float:
@@ -91,10 +132,15 @@ def _same(a: Array) -> Array:
     return a
 
 
+def _dots(a: Array, b: Array) -> Array:
+    return namespace_of(a).sum(a * b, axis=-1)
+
+
 class Pairs:
     """Pairs of eigenvalues x and y, and the tables that quotients share.
 
-    ``rows`` and ``columns`` make what a spectrum has broadcast against that of the other.
+    ``rows`` and ``columns`` make what a spectrum has broadcast against that of the other, and
+    ``products`` are the inner products of vectors that both have, one per eigenvalue.
     """
 
     def __init__(
@@ -103,8 +149,10 @@ class Pairs:
         y: Spectrum,
         rows: Callable[[Array], Array] = _same,
         columns: Callable[[Array], Array] = _same,
+        products: Callable[[Array, Array], Array] = _dots,
     ) -> None:
         self._x, self._y, self._rows, self._columns = x, y, rows, columns
+        self._products = products
 
     def of(self, name: str) -> tuple[Array, Array]:
         """Return what both spectra have under a name."""
@@ -139,15 +187,69 @@ class Pairs:
         """The quotient a coth a, a = d/2."""
         return self.ratio + 0.5 * self.drop
 
-    @cached_property
-    def cosine_quotient(self) -> Array:
-        """(cos a − cos b)/(a² − b²) for the angles a and b of the cosines x and y."""
-        return _cosine_quotient(*self.of("angle"))
+    # With the mean m and half the difference h of two angles, a² − b² = 4mh, and
+    #
+    #     cos a − cos b = −2 sin m sin h,    sin a − sin b = 2 cos m sin h
+    #
+    # give the quotients of cos θ and sinc θ by θ² without a difference of close numbers, unless
+    # the angles are small: there the series of sinc has them.
 
     @cached_property
-    def sinc_quotient(self) -> Array:
-        """(sinc a − sinc b)/(a² − b²)."""
-        return _sinc_quotient(*self.of("angle"))
+    def angle(self) -> Array:
+        """The quotient of θ/sin θ = 1/sinc θ by x = cos θ."""
+        x, y = self.of("stretch")
+        cosine, sinc = (self._series("powers", of) for of in ("cosine", "sinc"))
+        return sinc / cosine * (x * y)
+
+    @cached_property
+    def logarithm(self) -> tuple[Array, Array]:
+        """What the logarithm of a basis changes by: see :func:`gyrobn.manifolds.principal`."""
+        x, y = self.of("x")
+        _, stretch = self.of("stretch")
+        xp = namespace_of(x)
+        direct = (self.angle * y - stretch) / xp.clip(x + y, min=float(xp.finfo(x.dtype).eps))
+        return direct, self.angle - direct
+
+    @cached_property
+    def quotients_of_root(self) -> tuple[Array, Array]:
+        """The quotients of cos √x and sinc √x by x, for angles √x of any size."""
+        a, b = self.of("half_angle_of_square")
+        c, d = self.of("sinc_of_root")
+        xp = namespace_of(a)
+        m, h = a + b, abs(a - b) + _tiny(a)
+        close = xp.sin(h) / h
+        near = m < 0.5 * math.pi
+        away = (xp.cos(m) * close - 0.5 * (c + d)) / xp.where(near, 1.0, 2.0 * m * m)
+        sinc = xp.where(near, -self._series("powers_of_square", "sinc"), away)
+        return -0.5 * (xp.sin(m) / m) * close, sinc
+
+    def _series(self, name: str, of: str) -> Array:
+        x, y = getattr(self._x, name), getattr(self._y, name)
+        return self._products(namespace_of(x).matmul(x, constant(_quotients, x, of)), y)
+
+
+_TERMS = 16
+"""Powers of the square of an angle up to π that the series of its cosine and sinc need."""
+
+
+def _powers(u: Array) -> Array:
+    """Return 1, u, u², ... along a new last axis."""
+    return u[..., None] ** constant(_exponents, u)
+
+
+def _exponents() -> "np.ndarray[Any, Any]":
+    return np.arange(float(_TERMS))
+
+
+def _quotients(of: str) -> "np.ndarray[Any, Any]":
+    """Return the matrix Q with vᵀQw the quotient of cos or −sinc of v and w, powers of θ².
+
+    The quotient of uᵏ is the sum of all products of powers whose exponents sum to k − 1.
+    """
+    sign, more = (1.0, 0) if of == "cosine" else (-1.0, 1)
+    powers = [sign * (-1.0) ** k / math.factorial(2 * k + more) for k in range(1, 2 * _TERMS)]
+    i, j = np.indices((_TERMS, _TERMS))
+    return np.where(i + j < _TERMS, np.asarray(powers)[i + j], 0.0)
 
 
 def negative_gap(a: Array, b: Array) -> Array:
@@ -244,97 +346,9 @@ INVERSE_ROOT = Spectral(lambda s, t: s.inverse_root, _inverse_root_quotient)
 INVERSE = Spectral(lambda s, t: 1.0 / s.x, _inverse_quotient)
 
 
-def _reciprocal_quotient(p: Pairs, t: Any) -> Array:
-    x, y = p.of("x")
-    return (-1.0 / (1.0 + x)) * (1.0 / (1.0 + y))
-
-
-RECIPROCAL_ABOVE = Spectral(lambda s, t: 1.0 / (1.0 + s.x), _reciprocal_quotient)
-"""x to 1/(1 + x)."""
-
-
-# ---------------------------------------------------------------------- functions of an angle
-
-# A function of c = cos θ is one of θ², and there cos θ and sinc θ = sin θ/θ are entire. With the
-# mean m and half the difference h of two angles, a² − b² = 4mh, and
-#
-#     cos a − cos b = −2 sin m sin h,    sin a − sin b = 2 cos m sin h
-#
-# give the quotients by θ² without a difference of close numbers; those by c are ratios of them.
-# The functions themselves need no series: sin θ/θ has all its digits at any θ > 0, and 0 does not
-# occur. It is their derivatives that would cancel, and these are the quotients.
-
-
-def _sinc(a: Array) -> Array:
-    xp = namespace_of(a)
-    nothing = xp.astype(a == 0, a.dtype)
-    return (xp.sin(a) + nothing) / (a + nothing)
-
-
-def _cosine_quotient(a: Array, b: Array) -> Array:
-    """Return (cos a − cos b)/(a² − b²)."""
-    return -0.5 * _sinc(0.5 * (a + b)) * _sinc(0.5 * (a - b))
-
-
-def _sinc_quotient(a: Array, b: Array) -> Array:
-    """Return (sinc a − sinc b)/(a² − b²), by the series where both angles are small."""
-    xp = namespace_of(a)
-    m = 0.5 * (a + b)
-    near = m * m < 0.09
-    mean = 0.5 * _sinc(a) + 0.5 * _sinc(b)
-    away = (xp.cos(m) * _sinc(0.5 * (a - b)) - mean) / (2.0 * xp.where(near, 1.0, m * m))
-    x, y = (xp.where(square < 0.36, square, 0.0) for square in (a * a, b * b))
-    value, series = SINC[-1] + 0.0 * x, 0.0
-    for c in reversed(SINC[:-1]):  # the polynomial at x by Horner's rule, and its quotient
-        series = series * y + value
-        value = value * x + c
-    return xp.where(near, series, away)
-
-
-def _angle_quotient(p: Pairs, t: Any) -> Array:
-    """Return that of θ/sin θ = 1/sinc θ."""
-    a, b = p.of("angle")
-    return -p.sinc_quotient / (_sinc(a) * _sinc(b) * p.cosine_quotient)
-
-
-def _multiple_quotient(p: Pairs, t: Any) -> Array:
-    """Return that of cos tθ."""
-    a, b = p.of("angle")
-    return t * t * _cosine_quotient(t * a, t * b) / p.cosine_quotient
-
-
-def _sine_ratio_quotient(p: Pairs, t: Any) -> Array:
-    """Return that of q = sin tθ/sin θ, from the product q · sinc θ = t sinc tθ."""
-    a, b = p.of("angle")
-    c, d = _sinc(a), _sinc(b)
-    mean = 0.5 * t * (_sinc(t * a) / c) + 0.5 * t * (_sinc(t * b) / d)
-    change = t**3 * _sinc_quotient(t * a, t * b) - mean * p.sinc_quotient
-    return change / ((0.5 * c + 0.5 * d) * p.cosine_quotient)
-
-
-def _cosine_slope(s: Spectrum, t: Any) -> Array:
-    return -s.angle * namespace_of(s.x).sin(t * s.angle)
-
-
-ANGLE = Spectral(lambda s, t: s.angle / s.sine, _angle_quotient)
-"""c = cos θ to θ/sin θ."""
-COSINE = Spectral(
-    lambda s, t: namespace_of(s.x).cos(t * s.angle), _multiple_quotient, _cosine_slope
-)
-"""c = cos θ to cos tθ."""
-SINE_RATIO = Spectral(
-    lambda s, t: namespace_of(s.x).sin(t * s.angle) / s.sine,
-    _sine_ratio_quotient,
-    lambda s, t: namespace_of(s.x).cos(t * s.angle) * (s.angle / s.sine),
-)
-"""c = cos θ to sin tθ / sin θ."""
-COSINE_OF_ROOT = Spectral(
-    lambda s, t: namespace_of(s.x).cos(s.angle_of_square),
-    lambda p, t: _cosine_quotient(*p.of("angle_of_square")),
-)
-"""u = θ² to cos θ."""
-SINC_OF_ROOT = Spectral(
-    lambda s, t: namespace_of(s.x).sin(s.angle_of_square) / s.angle_of_square,
-    lambda p, t: _sinc_quotient(*p.of("angle_of_square")),
-)
-"""u = θ² to sin θ / θ."""
+ANGLE = Spectral(lambda s, t: s.stretch, lambda p, t: p.angle)
+"""cos θ to θ/sin θ."""
+COSINE_OF_ROOT = Spectral(lambda s, t: s.cosine_of_root, lambda p, t: p.quotients_of_root[0])
+"""θ² to cos θ."""
+SINC_OF_ROOT = Spectral(lambda s, t: s.sinc_of_root, lambda p, t: p.quotients_of_root[1])
+"""θ² to sin θ/θ."""

@@ -291,6 +291,21 @@ class TestTheCutLocus:
         assert abs(Grassmannian(47, 10).norm(np.eye(47)[:, 37:]) - 4.967) < 1e-3
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("spread", [1e-1, 1e-3, 1e-5])
+@wide
+def test_a_tight_cluster_stays_on_the_manifold(dtype, spread):
+    """A cosine does not tell a small angle, so no multiple of it may be taken from there."""
+    M, eps = Grassmannian(12, 3), np.finfo(dtype).eps
+    x = M.random(30, rng=0, spread=spread)
+    x = M.add(M.random(rng=1), x).astype(dtype)
+    stats = batch_stats(M, x)
+    for bias in (None, M.random(rng=2).astype(dtype)):
+        y = normalize(M, x, stats, bias, eps=0.0)
+        assert M.violation(y).max() < 50 * eps
+    assert M.violation(M.scale(1.0 / spread, M.relative(stats.mean, x))).max() < 50 * eps
+
+
 class TestRepeatedPrincipalAngles:
     @pytest.mark.parametrize("theta", [[0.7] * 3, [0.7, 0.0, 0.0], [0.0] * 3, [1.2, 1.2, 0.3]])
     def test_values(self, theta):

@@ -23,10 +23,8 @@ REACHED = {
     5: (822, None, None),
     6: (1197, None, 11),
     7: (507, None, 3),
-    8: (1370, None, None),
-    9: (945, 99, None),
 }
-REACHED_JAX = {1: (None, 997), 3: (1693, 3191), 4: (None, 1960)}
+REACHED_JAX = {1: (None, 997), 3: (1693, 3191)}
 
 
 def held(reached, bounds):

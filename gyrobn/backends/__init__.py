@@ -10,6 +10,7 @@
 ``stored``           the same values, which a compiler computes once and keeps in memory
 ``device``           where to create arrays that meet ``x``; None if the library sees to that
 ``vecdot``           inner product along the last axis, without a temporary where possible
+``take``             entries along the last axis, at indices that are none of them negative
 ``norm``             length along the last axis; its derivative is not asked for
 ``add_product``      total + scalar * vector, a scalar a sample, in place where that is allowed
 ``with_derivative``  a function with the derivative it is given; a second one is refused

@@ -64,6 +64,11 @@ def vecdot(x: Array, y: Array) -> Array:
     return jax.numpy.sum(x * y, axis=-1)
 
 
+def take(x: Array, indices: Array) -> Array:
+    """Return the entries at ``indices``, along the last axis, with no look for negative ones."""
+    return jax.numpy.take(x, indices, axis=-1, mode="clip")
+
+
 def norm(x: Array) -> Array:
     """Return the length along the last axis."""
     return jax.numpy.sqrt(vecdot(x, x))

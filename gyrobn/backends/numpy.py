@@ -68,6 +68,11 @@ def vecdot(x: Array, y: Array) -> Array:
     return namespace_of(x, y).vecdot(x, y)
 
 
+def take(x: Array, indices: Array) -> Array:
+    """Return the entries at ``indices``, along the last axis."""
+    return namespace_of(x).take(x, indices, axis=-1)
+
+
 def norm(x: Array) -> Array:
     """Return the length along the last axis."""
     xp = namespace_of(x)

@@ -157,6 +157,11 @@ def vecdot(x: Array, y: Array) -> Array:
     return torch.matmul(x[..., None, :], y[..., None])[..., 0, 0]
 
 
+def take(x: Array, indices: Array) -> Array:
+    """Return the entries at ``indices``, along the last axis."""
+    return x.index_select(-1, indices)
+
+
 def norm(x: Array) -> Array:
     """Return the length along the last axis."""
     return torch.linalg.vector_norm(x, dim=-1)
@@ -211,8 +216,10 @@ class _Ruled(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Array, ...]) -> None:
         ctx.rules, *given = inputs
         ctx.given = len(given)
-        kept = output[ctx.rules.count :]
+        outputs, kept = output[: ctx.rules.count], output[ctx.rules.count :]
+        ctx.shapes = [out.shape for out in outputs]
         ctx.mark_non_differentiable(*kept)
+        ctx.set_materialize_grads(False)  # what is kept has no slope, and needs no zeros
         ctx.save_for_backward(*given, *kept)
         ctx.save_for_forward(*given, *kept)
 
@@ -220,13 +227,16 @@ class _Ruled(torch.autograd.Function):
     def backward(ctx: Any, *slopes: Array) -> tuple[Any, ...]:
         saved = ctx.saved_tensors  # once: torch.utils.checkpoint gives them no second time
         given, kept = saved[: ctx.given], saved[ctx.given :]
-        found = ctx.rules.cotangent(kept, *slopes[: ctx.rules.count])
-        return None, *_only_once(found, given)
+        each = zip(slopes[: ctx.rules.count], ctx.shapes, strict=True)
+        slopes = tuple(given[0].new_zeros(shape) if s is None else s for s, shape in each)
+        return None, *_only_once(ctx.rules.cotangent(kept, *slopes), given)
 
     @staticmethod
     def jvp(ctx: Any, _: None, *changes: Array) -> tuple[Any, ...]:
         saved = ctx.saved_tensors  # once: torch.utils.checkpoint gives them no second time
         given, kept = saved[: ctx.given], saved[ctx.given :]
+        both = zip(given, changes, strict=True)
+        changes = tuple(torch.zeros_like(x) if d is None else d for x, d in both)
         found = ctx.rules.tangent(kept, *changes)
         return *_only_once(found, given), *(None for _ in kept)
 

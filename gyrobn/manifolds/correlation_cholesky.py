@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.backends import Array, dot, namespace_of
+from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.linalg import (
     cholesky,
@@ -204,14 +204,14 @@ def _below(rows: Array) -> Array:
     xp = namespace_of(rows)
     n = rows.shape[-1] + 1
     flat = xp.reshape(rows, (*rows.shape[:-2], (n - 1) ** 2))
-    entries = xp.take(flat, constant(_corner_places, rows, n), axis=-1)
+    entries = backend_of(rows).take(flat, constant(_corner_places, rows, n))
     return xp.reshape(entries, (*rows.shape[:-2], n, n)) * constant(_corner, rows, n)
 
 
 def _corner_places(n: int) -> "np.ndarray[Any, Any]":
     """Return where the entries of the n × n matrix are in its flat lower left corner."""
     i, j = np.indices((n, n))
-    return (np.maximum(i - 1, 0) * (n - 1) + np.minimum(j, n - 2)).reshape(-1)
+    return (np.maximum(i - 1, 0) * (n - 1) + np.minimum(j, n - 2)).reshape(-1).astype(np.int32)
 
 
 def _corner(n: int) -> "np.ndarray[Any, Any]":

@@ -149,7 +149,7 @@ class SpecialOrthogonal(GyroSpace):
         if self.n == 3:
             return _logarithm_by_quaternion(x)
         one = eye(x)
-        (Q,) = polar(x + one, decompose=_svd_of_sum)
+        Q = polar(x + one, decompose=_svd_of_sum)
         (ratio,) = symmetric_functions(Q, ANGLE)
         left = matmul(transpose(Q), x, transpose(Q))
         rest = one - symmetric(left)  # 1 − cos of what is left
@@ -202,8 +202,7 @@ class SpecialOrthogonal(GyroSpace):
     def project(self, x: Array) -> Array:
         """Return the nearest rotation: the polar factor, its last axis turned if it reflects."""
         self._namespace(x)
-        (rotation,) = polar(x, decompose=_svd_without_reflection)
-        return rotation
+        return polar(x, decompose=_svd_without_reflection)
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|x^\top x - I|`, and 2 more for a reflection."""

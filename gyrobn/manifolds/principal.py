@@ -1,0 +1,153 @@
+r"""A basis by its two blocks: direct rotation, logarithm and exponential, with their derivatives.
+
+The upper p rows of an orthonormal basis are :math:`P c\,T^\top`, and c are the cosines of the
+principal angles θ to the first p coordinates. The other rows, of which there may be many, are
+multiplied by p × p matrices: functions of θ in the bases P and T. So are their derivatives, and a
+rule takes few products.
+"""
+
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.linalg import (
+    Singular,
+    eigh,
+    matmul,
+    pair_sums,
+    spectrum_of,
+    svd,
+    transpose,
+)
+from gyrobn.spectral import Spectrum
+
+__all__ = ["direct_rotation", "exponential", "logarithm", "tall_product"]
+
+Kept = tuple[Array, ...]
+
+
+def direct_rotation(U: Array, known: Singular | None = None) -> tuple[Array, Array, Array]:
+    r"""Return C, S and :math:`(I + C)^{-1}` of bases, :math:`U W^\top = (C, S)^\top`.
+
+    ``known`` is the decomposition of the upper block, if there is one; :math:`W = P T^\top`.
+    """
+    xp = namespace_of(U)
+    p = U.shape[-1]
+
+    def primal(U: Array) -> tuple[Kept, Kept]:
+        P, c, Th = svd(U[..., :p, :]) if known is None else known
+        F = matmul(U[..., p:, :], transpose(Th))
+        outputs = _between(P, c), matmul(F, transpose(P)), _between(P, 1.0 / (1.0 + c))
+        return outputs, (P, c, Th, F)
+
+    def reciprocals(c: Array) -> Array:
+        """Return the quotients of 1/(1 + c), but for their sign."""
+        k = 1.0 / (1.0 + c)
+        return k[..., :, None] * k[..., None, :]
+
+    def tangent(kept: Kept, dU: Array) -> Kept:
+        P, c, Th, F = kept
+        E = matmul(transpose(P), dU[..., :p, :], transpose(Th)) / pair_sums(c)
+        half = E * c[..., None, :]
+        change = half + transpose(half)
+        inner = matmul(dU[..., p:, :], transpose(Th)) + matmul(F, transpose(E) - E)
+        return (
+            matmul(P, change, transpose(P)),
+            matmul(inner, transpose(P)),
+            matmul(P, -reciprocals(c) * change, transpose(P)),
+        )
+
+    def cotangent(kept: Kept, by_C: Array, by_S: Array, by_inverse: Array) -> Kept:
+        P, c, Th, F = kept
+        inner = matmul(transpose(P), by_C, P)
+        inner = inner - reciprocals(c) * matmul(transpose(P), by_inverse, P)
+        turned = matmul(by_S, P)
+        M = matmul(transpose(F), turned)
+        inner = (inner + transpose(inner)) * c[..., None, :] + (transpose(M) - M)
+        upper = matmul(P, inner / pair_sums(c), Th)
+        return (xp.concat([upper, matmul(turned, Th)], axis=-2),)
+
+    C, S, inverse = backend_of(U).with_derivative(primal, tangent, cotangent, U)
+    return C, S, inverse
+
+
+def logarithm(top: Array, bottom: Array, known: Singular | None = None) -> Array:
+    r"""Return the block of Ω: :math:`\mathrm{bottom}\,J`, :math:`J = T(\theta/\sin\theta)P^\top`.
+
+    With :math:`E = P^\top d\mathrm{top}\,T`, and the quotients L of θ/sin θ as a function of cos θ,
+
+    .. math:: T^\top dJ\,P = \alpha \circ E + (L - \alpha) \circ E^\top, \qquad
+              \alpha_{ij} = \frac{L_{ij} c_j - \theta_j/\sin\theta_j}{c_i + c_j} .
+
+    ``known`` is the decomposition of the upper block, if there is one.
+    """
+
+    def primal(top: Array, bottom: Array) -> tuple[Kept, Kept]:
+        found = svd(top) if known is None else known
+        P, _, Th = found
+        J = matmul(transpose(Th) * spectrum_of(found).stretch[..., None, :], transpose(P))
+        return (tall_product(bottom, J),), (*found, J, bottom)
+
+    def tangent(kept: Kept, dtop: Array, dbottom: Array) -> Kept:
+        P, c, Th, J, bottom = kept
+        direct, turned = _spectrum(known, c).pairs.logarithm
+        E = matmul(transpose(P), dtop, transpose(Th))
+        dJ = matmul(transpose(Th), direct * E + turned * transpose(E), transpose(P))
+        return (tall_product(dbottom, J) + tall_product(bottom, dJ),)
+
+    def cotangent(kept: Kept, slope: Array) -> Kept:
+        P, c, Th, J, bottom = kept
+        direct, turned = _spectrum(known, c).pairs.logarithm
+        M = matmul(Th, matmul(transpose(bottom), slope), P)
+        by_top = matmul(P, direct * M + transpose(turned * M), Th)
+        return by_top, tall_product(slope, transpose(J))
+
+    (B,) = backend_of(top).with_derivative(primal, tangent, cotangent, top, bottom)
+    return B
+
+
+def exponential(B: Array) -> tuple[Array, Array]:
+    r"""Return the blocks :math:`\cos A` and :math:`B\operatorname{sinc} A`, :math:`A^2 = B^\top B`.
+
+    The eigenvalues of :math:`A^2` are the squares of the angles, of any size.
+    """
+
+    def primal(B: Array) -> tuple[Kept, Kept]:
+        values, P = eigh(matmul(transpose(B), B), exact=True)
+        spectrum = Spectrum(values)
+        ratio = _between(P, spectrum.sinc_of_root)
+        outputs = _between(P, spectrum.cosine_of_root), tall_product(B, ratio)
+        return outputs, (values, P, ratio, B)
+
+    def tangent(kept: Kept, dB: Array) -> Kept:
+        values, P, ratio, B = kept
+        by_cosine, by_sinc = Spectrum(values).pairs.quotients_of_root
+        gram = matmul(transpose(B), dB)
+        change = matmul(transpose(P), gram + transpose(gram), P)
+        dcos, dratio = (matmul(P, f * change, transpose(P)) for f in (by_cosine, by_sinc))
+        return dcos, tall_product(dB, ratio) + tall_product(B, dratio)
+
+    def cotangent(kept: Kept, by_top: Array, by_bottom: Array) -> Kept:
+        values, P, ratio, B = kept
+        by_cosine, by_sinc = Spectrum(values).pairs.quotients_of_root
+        change = by_cosine * matmul(transpose(P), by_top, P)
+        change = change + by_sinc * matmul(transpose(P), matmul(transpose(B), by_bottom), P)
+        gram = matmul(P, change + transpose(change), transpose(P))
+        return (tall_product(by_bottom, ratio) + tall_product(B, gram),)
+
+    top, bottom = backend_of(B).with_derivative(primal, tangent, cotangent, B)
+    return top, bottom
+
+
+def tall_product(A: Array, B: Array) -> Array:
+    """Return AB for A of many rows and few columns: its transpose takes a third of the time."""
+    return transpose(matmul(transpose(B), transpose(A)))
+
+
+def _between(P: Array, values: Array) -> Array:
+    """Return P diag(values) Pᵀ."""
+    return matmul(P * values[..., None, :], transpose(P))
+
+
+def _spectrum(known: Singular | None, c: Array) -> Spectrum:
+    """Return the cosines that a derivative was handed, with their tables if those are known."""
+    if known is not None and backend_of(c).plain(c):
+        return spectrum_of(known)
+    return Spectrum(c)
