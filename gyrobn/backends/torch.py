@@ -162,12 +162,15 @@ def norm(x: Array) -> Array:
     return torch.linalg.vector_norm(x, dim=-1)
 
 
-def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Array:
+def add_product(total: Array, scalar: Any, vector: Array, out: Array | None) -> Array:
     """Return ``total + scalar * vector``, with one scalar a vector, without a temporary."""
     if isinstance(scalar, float):
-        return total.add_(vector, alpha=scalar) if in_place else total.add(vector, alpha=scalar)
+        add = total.add_ if out is total else total.add
+        return add(vector, alpha=scalar)
     scalar = scalar[..., None]
-    return total.addcmul_(scalar, vector) if in_place else total.addcmul(scalar, vector)
+    if out is total:  # which may have a derivative, unlike what is given by its name
+        return total.addcmul_(scalar, vector)
+    return torch.addcmul(total, scalar, vector, out=out)
 
 
 def with_derivative(

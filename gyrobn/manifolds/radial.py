@@ -254,7 +254,10 @@ def _angle_per_sine(sign: int | None, u: Array, t: Any) -> Array:
     """Return angle/sine; NaN opposite to the identity, where there is no direction."""
     if sign == -1:
         return arc(u, u, -1)
-    xp, ratio = namespace_of(u), arc(u, t, sign)
+    xp = namespace_of(u)
+    if sign == 0:
+        return xp.ones_like(u)
+    ratio = arc(u, t, sign)
     return xp.where(xp.isfinite(ratio), ratio, xp.nan)
 
 
