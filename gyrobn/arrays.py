@@ -165,7 +165,7 @@ def sum_samples(x: Array) -> Array:
 def _blocks(x: Array) -> list[Array]:
     """Return (N, ...) as (blocks, size, ...): one block, or those of ``BLOCK`` and the rest."""
     count, xp = x.shape[0], namespace_of(x)
-    if count <= BLOCK or x.dtype == xp.float64:
+    if x.dtype == xp.float64 or count <= BLOCK:
         return [x[None, ...]]
     whole = count // BLOCK * BLOCK
     parts = [xp.reshape(x[:whole, ...], (whole // BLOCK, BLOCK, *x.shape[1:]))]
