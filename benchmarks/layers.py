@@ -143,7 +143,8 @@ def ball(N=64, n=16):
     if find_spec("hypll") is None:
         print("hypll is not installed: no comparison on the ball")
         return []
-    from hypll.manifolds.poincare_ball import Curvature, PoincareBall as TheirBall
+    from hypll.manifolds.poincare_ball import Curvature
+    from hypll.manifolds.poincare_ball import PoincareBall as TheirBall
     from hypll.nn import HBatchNorm
     from hypll.tensors import ManifoldTensor
 
@@ -353,8 +354,8 @@ Eigendecompositions in such a step, for every sample:
 
 ## The Poincaré ball
 
-A training step, forward and backward: 64 points, n = 16, float32. Beside it `HBatchNorm` of HypLL, of
-which the midpoint is a mean in closed form that is not the Fréchet mean.
+A training step, forward and backward: 64 points, n = 16, float32. Beside it `HBatchNorm` of HypLL,
+of which the midpoint is a mean in closed form that is not the Fréchet mean.
 
 {table(HEAD, balls) if balls else "hypll was not installed."}
 
@@ -375,9 +376,9 @@ normalization of the framework.
 
 ## `torch.compile`
 
-The CPU time of a training step, of the process and of the compilers that it starts, with the default
-backend and no cache: 64 points of the Poincaré ball, n = 16, and then other batches. The first call
-includes what torch sets up once in a process.
+The CPU time of a training step, of the process and of the compilers that it starts, with the
+default backend and no cache: 64 points of the Poincaré ball, n = 16, and then other batches. The
+first call includes what torch sets up once in a process.
 
 {table(HEAD, compiled)}
 """

@@ -187,6 +187,19 @@ def with_derivative(
     return tuple(results[: rules.count])
 
 
+class _Function(torch.autograd.Function):
+    """A function with derivatives that can be applied without a look at its signature."""
+
+    generate_vmap_rule = True
+
+    @classmethod
+    def apply(cls, *arguments: Any) -> Any:
+        """Apply the function: torch would bind the arguments to names, which takes a while."""
+        if torch._C._are_functorch_transforms_active():
+            return super().apply(*arguments)  # type: ignore[no-untyped-call]
+        return super(torch.autograd.Function, cls).apply(*arguments)
+
+
 class _Rules:
     """A function with its derivatives; and, once it was called, how many outputs it has.
 
@@ -198,10 +211,8 @@ class _Rules:
         self.count = 0
 
 
-class _Ruled(torch.autograd.Function):
+class _Ruled(_Function):
     """A function whose rules come with it; what they need is returned as further outputs."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(rules: Any, *inputs: Array) -> tuple[Array, ...]:
@@ -241,10 +252,8 @@ def _only_once(found: State, given: State) -> State:
     return _Once.apply(len(found), *found, *given)  # type: ignore[no-untyped-call]
 
 
-class _Once(torch.autograd.Function):
+class _Once(_Function):
     """The first ``count`` arguments, not to be differentiated by any."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(count: int, *arrays: Array) -> tuple[Array, ...]:
@@ -271,10 +280,8 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
     return _Root.apply(rules, counts, *constants, *image, *inputs)  # type: ignore[no-untyped-call]
 
 
-class _Root(torch.autograd.Function):
+class _Root(_Function):
     """A root with the rules for its derivative, which call the root again for the next one."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(rules: Any, counts: tuple[int, int], *arrays: Array) -> State:
@@ -459,7 +466,7 @@ def shortcut(
     return tuple(results[: rules.count])
 
 
-class _Short(torch.autograd.Function):
+class _Short(_Function):
     """A function with two derivatives: a quick one, and one to be differentiated again.
 
     What the quick one needs is returned as further outputs.
@@ -518,10 +525,8 @@ FORWARD_TWICE = (
 )
 
 
-class _Smooth(torch.autograd.Function):
+class _Smooth(_Function):
     """An elementwise function: its derivatives are computed from what came in and went out."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(function: Any, partials: Partials, *inputs: Array) -> State:
