@@ -74,7 +74,7 @@ def norm(x: Array) -> Array:
     return xp.sqrt(xp.vecdot(x, x))
 
 
-def add_product(total: Array, scalar: Any, vector: Array, out: Array | None) -> Array:
+def add_product(total: Array, scalar: Any, vector: Array, out: Any) -> Array:
     """Return ``total + scalar * vector``, with one scalar a vector; ``out`` may be one of the two.
 
     A large product is made and added a block of samples at a time: it then stays in the cache, and

@@ -21,9 +21,7 @@ def differentiable(*arrays: Array) -> bool:
         for a in arrays:
             if isinstance(a, torch.Tensor) and a.requires_grad:
                 return True
-    if torch.compiler.is_compiling():
-        return False
-    if _no_transform() and forward_ad._current_level < 0:
+    if (_no_transform() and forward_ad._current_level < 0) or torch.compiler.is_compiling():
         return False
     return any(
         torch._C._functorch.is_functorch_wrapped_tensor(a)
@@ -162,13 +160,12 @@ def norm(x: Array) -> Array:
     return torch.linalg.vector_norm(x, dim=-1)
 
 
-def add_product(total: Array, scalar: Any, vector: Array, out: Array | None) -> Array:
+def add_product(total: Array, scalar: Any, vector: Array, out: Any) -> Array:
     """Return ``total + scalar * vector``, with one scalar a vector, without a temporary."""
     if isinstance(scalar, float):
-        add = total.add_ if out is total else total.add
-        return add(vector, alpha=scalar)
+        return (total.add_ if out is total else total.add)(vector, alpha=scalar)
     scalar = scalar[..., None]
-    if out is total:  # which may have a derivative, unlike what is given by its name
+    if out is total:  # with its derivative, which is not to be had with out=
         return total.addcmul_(scalar, vector)
     return torch.addcmul(total, scalar, vector, out=out)
 
@@ -183,7 +180,7 @@ def with_derivative(
     if not differentiable(*inputs):
         return primal(*inputs)[0]
     rules = _Rules(primal, tangent, cotangent)
-    results = _Ruled.apply(rules, *inputs)  # type: ignore[no-untyped-call]
+    results = _Ruled.apply(rules, *inputs)
     return tuple(results[: rules.count])
 
 
@@ -197,7 +194,7 @@ class _Function(torch.autograd.Function):
         """Apply the function: torch would bind the arguments to names, which takes a while."""
         if torch._C._are_functorch_transforms_active():
             return super().apply(*arguments)  # type: ignore[no-untyped-call]
-        return super(torch.autograd.Function, cls).apply(*arguments)
+        return super(torch.autograd.Function, cls).apply(*arguments)  # type: ignore[misc]
 
 
 class _Rules:
@@ -249,7 +246,7 @@ def _only_once(found: State, given: State) -> State:
     """Return ``found``, which depends on ``given`` in a way that has no rule: say so when asked."""
     if not differentiable(*given):
         return found
-    return _Once.apply(len(found), *found, *given)  # type: ignore[no-untyped-call]
+    return _Once.apply(len(found), *found, *given)
 
 
 class _Once(_Function):
@@ -277,7 +274,7 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
     if not differentiable(*inputs):
         return constants[0], *image
     counts = len(constants), len(image)
-    return _Root.apply(rules, counts, *constants, *image, *inputs)  # type: ignore[no-untyped-call]
+    return _Root.apply(rules, counts, *constants, *image, *inputs)
 
 
 class _Root(_Function):
@@ -301,7 +298,7 @@ class _Root(_Function):
         arrays, (first, shown) = ctx.saved_tensors, ctx.counts
         constants, inputs = arrays[:first], arrays[first + shown :]
         if differentiable(*inputs):
-            constants = _Root.apply(ctx.rules, ctx.counts, *arrays)[0], *constants[1:]  # type: ignore[no-untyped-call]
+            constants = _Root.apply(ctx.rules, ctx.counts, *arrays)[0], *constants[1:]
         return ctx.rules, constants, inputs
 
     @staticmethod
@@ -428,7 +425,7 @@ def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -
         return _linear_smooth(function, partials, *inputs)
     if not _no_transform() and any(_forward_levels(x) > 1 for x in inputs):
         raise RuntimeError(FORWARD_TWICE)  # torch would return zero
-    return _Smooth.apply(function, partials, *inputs)  # type: ignore[no-untyped-call]
+    return _Smooth.apply(function, partials, *inputs)
 
 
 def _linear_smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:
@@ -462,7 +459,7 @@ def shortcut(
     if compiling or not _no_transform() or forward_ad._current_level >= 0:
         return exact(*inputs)
     rules = _Rules(primal, exact, cotangent)
-    results = _Short.apply(rules, *inputs)  # type: ignore[no-untyped-call]
+    results = _Short.apply(rules, *inputs)
     return tuple(results[: rules.count])
 
 
