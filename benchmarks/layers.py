@@ -1,16 +1,21 @@
 """Speed of the layers: ratios of medians, interleaved, one thread.
 
-``python benchmarks/layers.py`` prints the tables and writes docs/speed_layers.md. The SPD layer is
-compared with that of spd-learn, and left out where that is not installed::
+``python benchmarks/layers.py`` prints the tables and writes docs/speed_layers.md. The layers of
+other libraries are left out where they are not installed::
 
-    pip install --no-deps spd-learn einops
+    pip install --no-deps spd-learn einops hypll
 """
 
+import math
 import os
+import statistics
+import subprocess
+import sys
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 import timing  # first: it sets the number of threads
@@ -130,6 +135,98 @@ def spd():
     return rows, counts
 
 
+# ---------------------------------------------------------------------- the Poincaré ball
+
+
+def ball(N=64, n=16):
+    """A training step beside HypLL's layer, with its midpoint and with its Fréchet mean."""
+    if find_spec("hypll") is None:
+        print("hypll is not installed: no comparison on the ball")
+        return []
+    from hypll.manifolds.poincare_ball import Curvature
+    from hypll.manifolds.poincare_ball import PoincareBall as TheirBall
+    from hypll.nn import HBatchNorm
+    from hypll.tensors import ManifoldTensor
+
+    M = PoincareBall(n)
+    x = M.random(N, rng=0, like=torch.empty(()), spread=0.5)
+    slope = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+    minus_one = Curvature(math.log(math.e - 1.0), requires_grad=False)  # the softplus of it is 1
+
+    class Theirs(nn.Module):
+        def __init__(self, midpoint):
+            super().__init__()
+            self.layer = HBatchNorm(n, TheirBall(minus_one), use_midpoint=midpoint)
+
+        def forward(self, x):
+            return self.layer(ManifoldTensor(x, manifold=self.layer.manifold)).tensor
+
+    midpoint, mean = "HypLL, midpoint", "HypLL, Fréchet mean"
+    runs = {
+        "convergence": training_step(GyroBN(M), x, slope),
+        "one step": training_step(GyroBN(M, steps=1), x, slope),
+        midpoint: training_step(Theirs(True), x, slope),
+        mean: training_step(Theirs(False), x, slope),
+    }
+    t = timing.medians(runs, 101)
+    return [
+        row("to convergence", t, "convergence", midpoint, 1.0),
+        row("to convergence", t, "convergence", mean),
+        row("one step", t, "one step", midpoint),
+    ]
+
+
+# ---------------------------------------------------------------------- torch.compile
+
+FIRST_CALL = """
+import resource, sys, torch
+from torch import nn
+from gyrobn import PoincareBall
+from gyrobn.torch import GyroBN
+
+def spent():
+    who = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
+    return sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, who))
+
+torch.set_num_threads(1)
+M = PoincareBall(16)
+layer = torch.compile({"GyroBN": GyroBN(M), "BatchNorm1d": nn.BatchNorm1d(16)}[sys.argv[1]])
+for count in (64, 64, 48, 80):
+    x = M.random(count, rng=0, like=torch.empty(()), spread=0.5).requires_grad_()
+    begin = spent()
+    layer(x).sum().backward()
+    print(spent() - begin)
+"""
+
+
+def compiling(rounds=3):
+    """The first call of a compiled layer, each in a process of its own, without any cache."""
+    names = "GyroBN", "BatchNorm1d"
+    times = {name: [] for name in names}
+    settings = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    for _ in range(rounds):
+        for name in names:
+            with TemporaryDirectory() as folder:
+                environment = os.environ | settings | {"TORCHINDUCTOR_CACHE_DIR": folder}
+                command = [sys.executable, "-W", "ignore", "-c", FIRST_CALL, name]
+                done = subprocess.run(
+                    command, env=environment, check=True, capture_output=True, text=True
+                )
+            times[name].append([float(line) for line in done.stdout.split()])
+    each = {name: [statistics.median(t) for t in zip(*times[name], strict=True)] for name in names}
+    cases = (
+        ("first batch", 3.0),
+        ("second batch, same size", None),
+        ("another size", None),
+        ("a third size", None),
+    )
+    rows = []
+    for i, (case, bar) in enumerate(cases):
+        t = {name: max(each[name][i], 1e-4) for name in names}
+        rows.append(row(case, t, *names, bar))
+    return rows
+
+
 # ---------------------------------------------------------------------- a hyperbolic network
 
 
@@ -185,7 +282,7 @@ def network(normalization, nodes=2_708, features=1_433, width=128, classes=7):
 
 def hyperbolic_network():
     t = timing.medians({"with": network(True), "without normalization": network(False)}, 15)
-    return [row("two layers", t, "with", "without normalization", 2.0)]
+    return [row("two layers", t, "with", "without normalization", 1.5)]
 
 
 # ---------------------------------------------------------------------- evaluation
@@ -204,8 +301,8 @@ def evaluation(N=10_000, n=128):
         runs[f"{name}, compiled"] = partial(torch.compile(layer), x)
     with torch.no_grad():
         t = timing.medians(runs, 51)
-    rows.append(row("torch, eager", t, "GyroBN", "BatchNorm1d", 6.0))
-    rows.append(row("torch, compiled", t, "GyroBN, compiled", "BatchNorm1d, compiled", 2.5))
+    rows.append(row("torch, eager", t, "GyroBN", "BatchNorm1d", 4.0))
+    rows.append(row("torch, compiled", t, "GyroBN, compiled", "BatchNorm1d, compiled", 2.0))
     rows.append(row("torch, compiled", t, "GyroBN, compiled", "BatchNorm1d"))
 
     y = jax.numpy.asarray(x.numpy())
@@ -226,13 +323,13 @@ def evaluation(N=10_000, n=128):
 
 if __name__ == "__main__":
     bases, (spds, counts), networks = grassmannian(), spd(), hyperbolic_network()
-    evaluations = evaluation()
+    balls, evaluations, compiled = ball(), evaluation(), compiling()
     head = ("case", *GRADIENTS, "spd_learn", "evaluations of the mean")
     page = f"""<!-- made by: python benchmarks/layers.py -->
 # Speed of the layers
 
-Ratios of medians, alternatives taking turns in one process on one thread. Smaller is better; a
-ratio of 0.25 means a quarter of the time. `at most` is what the ratio is meant to be.
+Ratios of medians of CPU time, alternatives taking turns in one process on one thread. Smaller is
+better; a ratio of 0.25 means a quarter of the time. `at most` is what the ratio is meant to be.
 
 ## Grassmannian
 
@@ -255,6 +352,13 @@ Eigendecompositions in such a step, for every sample:
 
 {table(head, counts) if counts else "spd_learn was not installed."}
 
+## The Poincaré ball
+
+A training step, forward and backward: 64 points, n = 16, float32. Beside it `HBatchNorm` of HypLL,
+of which the midpoint is a mean in closed form that is not the Fréchet mean.
+
+{table(HEAD, balls) if balls else "hypll was not installed."}
+
 ## A hyperbolic network
 
 A step of Adam: 2,708 nodes of 1,433 features, two layers of width 128 on the Poincaré ball, a
@@ -269,5 +373,13 @@ derivative; beside it the same network without.
 normalization of the framework.
 
 {table(HEAD, evaluations)}
+
+## `torch.compile`
+
+The CPU time of a training step, of the process and of the compilers that it starts, with the
+default backend and no cache: 64 points of the Poincaré ball, n = 16, and then other batches. The
+first call includes what torch sets up once in a process.
+
+{table(HEAD, compiled)}
 """
     Path(__file__).parents[1].joinpath("docs", "speed_layers.md").write_text(page)

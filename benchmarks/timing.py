@@ -15,13 +15,13 @@ torch.set_num_threads(1)
 
 
 def medians(alternatives: dict[str, Callable[[], object]], rounds: int = 15) -> dict[str, float]:
-    """Return the median seconds of each alternative, the alternatives taking turns."""
+    """Return the median CPU seconds of each alternative, the alternatives taking turns."""
     times: dict[str, list[float]] = {name: [] for name in alternatives}
     for f in alternatives.values():
         f()
     for _ in range(rounds):
         for name, f in alternatives.items():
-            begin = time.perf_counter()
+            begin = time.process_time()
             f()
-            times[name].append(time.perf_counter() - begin)
+            times[name].append(time.process_time() - begin)
     return {name: statistics.median(t) for name, t in times.items()}

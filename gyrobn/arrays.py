@@ -45,6 +45,8 @@ def check_floating(*arrays: Array, half: bool = False) -> None:
                 f"expected {kind}, got {x.dtype}: convert it first, "
                 f"for example with {cast_to(x, 'float64')}"
             )
+        if x is first:
+            continue
         if x.dtype != first.dtype:
             raise TypeError(
                 f"mixed dtypes {first.dtype} and {x.dtype}: cast one to the other first"
@@ -129,6 +131,9 @@ def weighted_sum(weights: Array, x: Array) -> Array:
     if not rest:
         return sum_samples(weights * x)
     flat = x if len(rest) == 1 else xp.reshape(x, (*x.shape[: weights.ndim], math.prod(rest)))
+    if weights.ndim == 1 and _one_block(x):
+        total = weights @ flat
+        return total if len(rest) == 1 else xp.reshape(total, rest)
     parts = [
         xp.matmul(samples_last(w, 0, 1)[..., None, :], samples_last(v, 1, 1))[..., 0, :]
         for w, v in zip(_blocks(weights), _blocks(flat), strict=True)
@@ -157,17 +162,21 @@ def weighted_gram(weights: Array, T: Array) -> Array:
 
 def sum_samples(x: Array) -> Array:
     """Sum over the first axis, many float32 numbers as in :func:`weighted_sum`."""
-    xp, blocks = namespace_of(x), _blocks(x)
-    if len(blocks) == 1 and blocks[0].shape[0] == 1:
+    xp = namespace_of(x)
+    if _one_block(x):
         return xp.sum(x, axis=0)
-    return sum_samples(xp.concat([xp.sum(block, axis=1) for block in blocks]))
+    return sum_samples(xp.concat([xp.sum(block, axis=1) for block in _blocks(x)]))
+
+
+def _one_block(x: Array) -> bool:
+    return x.dtype == namespace_of(x).float64 or bool(x.shape[0] <= BLOCK)
 
 
 def _blocks(x: Array) -> list[Array]:
     """Return (N, ...) as (blocks, size, ...): one block, or those of ``BLOCK`` and the rest."""
-    count, xp = x.shape[0], namespace_of(x)
-    if count <= BLOCK or x.dtype == xp.float64:
+    if _one_block(x):
         return [x[None, ...]]
+    count, xp = x.shape[0], namespace_of(x)
     whole = count // BLOCK * BLOCK
     parts = [xp.reshape(x[:whole, ...], (whole // BLOCK, BLOCK, *x.shape[1:]))]
     return parts if whole == count else [*parts, x[None, whole:, ...]]
@@ -209,6 +218,8 @@ def samples_last(x: Array, trailing: int = 0, first: int = 0) -> Array:
     axes = tuple(range(x.ndim))
     cut = x.ndim - trailing
     order = (*axes[:first], *axes[first + 1 : cut], first, *axes[cut:])
+    if order == axes:
+        return x
     return namespace_of(x).permute_dims(x, order)
 
 

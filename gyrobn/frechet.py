@@ -311,8 +311,9 @@ def _opaque_solve(
         found = solve(manifold.with_learnable(values), Held(x, w), start, *search)
         if steps is not None:
             return found.mean, *found.view.seen
-        known = found.evaluations, found.residual, found.converged
-        return found.mean, found.variance, *known, *found.view
+        view = found.view.seen if isinstance(found.view, Centred) else found.view
+        told = (_like(a, found.mean) for a in (found.evaluations, found.residual, found.converged))
+        return found.mean, found.variance, *told, *view
 
     key = (manifold, numbers, init is None, search)
     starts = () if init is None else (init,)

@@ -499,7 +499,8 @@ def matmul(*factors: Array) -> Array:
 def eye(like: Array, n: int | None = None) -> Array:
     """Return the n × n identity, in the library, dtype and device of ``like``."""
     size = like.shape[-1] if n is None else n
-    return namespace_of(like).eye(size, dtype=like.dtype, device=device_of(like))
+    # not eye of array_api_compat, which on torch writes into zeros: a graph for ONNX cannot
+    return namespace_of(like).astype(constant(_on_diagonal, like, size), like.dtype)
 
 
 def _nan() -> "np.ndarray[Any, Any]":

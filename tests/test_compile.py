@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import FIRST
 from layer_cases import batches
+from torch._dynamo.backends.common import aot_autograd
 
 from gyrobn import SPD, Correlation, Grassmannian, PoincareBall
 from gyrobn.torch import DomainGyroBN, GyroBN
@@ -129,3 +130,37 @@ def test_the_search_is_one_operation():
         x = M.random(count, rng=1, like=torch.zeros((), dtype=DOUBLE), spread=spread)
         expected = GyroBN(M, dtype=DOUBLE)(x)
         np.testing.assert_allclose(layer(x).detach(), expected.detach(), atol=1e-12)
+
+
+@pytest.mark.parametrize(("dynamic", "graphs"), [(None, [1, 1, 2, 2]), (True, [1, 1, 1, 1])])
+def test_a_batch_size_is_compiled_once(dynamic, graphs):
+    """The first other size compiles once more, for any size, as torch does with every layer."""
+    M, found = PoincareBall(2), []
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    layer = torch.compile(
+        GyroBN(M, dtype=DOUBLE), fullgraph=True, backend="aot_eager", dynamic=dynamic
+    )
+    for count in (20, 20, 13, 17):
+        x = M.random(count, rng=1, like=torch.zeros((), dtype=DOUBLE), spread=0.5)
+        layer(x.requires_grad_()).sum().backward()
+        found.append(counters["stats"]["unique_graphs"])
+    assert found == graphs
+
+
+def test_evaluation_has_no_operation_of_our_own():
+    """In the graph that the compiler's backend is given."""
+    M, names = PoincareBall(2), []
+
+    def backend(graph, inputs):
+        names.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    layer = GyroBN(M, dtype=DOUBLE).eval()
+    compiled = torch.compile(
+        layer, fullgraph=True, backend=aot_autograd(fw_compiler=backend, bw_compiler=backend)
+    )
+    x = M.random(20, rng=1, like=torch.zeros((), dtype=DOUBLE), spread=0.5)
+    torch.testing.assert_close(compiled(x), layer(x))
+    assert names
+    assert not [name for name in names if "gyrobn" in name]

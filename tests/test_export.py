@@ -9,7 +9,17 @@ import pytest
 import torch
 from conftest import FIRST
 
-from gyrobn import Euclidean, Hyperboloid, Klein, PoincareBall, Product, Sphere
+from gyrobn import (
+    Euclidean,
+    Hyperboloid,
+    Klein,
+    PoincareBall,
+    Product,
+    ProjectedHypersphere,
+    SpecialOrthogonal,
+    Sphere,
+    Stereographic,
+)
 from gyrobn.torch import GyroBN
 
 ANY_BATCH = {"x": {0: torch.export.Dim("batch", min=2)}}
@@ -35,9 +45,17 @@ def test_every_family_exports(M):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of onnxscript
-def test_onnx():
-    """Vector geometries become operations of ONNX; it has no decomposition of matrices."""
-    M = Product(Euclidean(1), PoincareBall(2), Hyperboloid(2), Sphere(2), Klein(2))
+@pytest.mark.parametrize(
+    "M",
+    [
+        Product(Euclidean(1), PoincareBall(2), Hyperboloid(2), Sphere(2), Klein(2)),
+        Product(Stereographic(2, 0.0), Stereographic(2, 0.3), ProjectedHypersphere(2)),
+        SpecialOrthogonal(3),
+    ],
+    ids=["vectors", "stereographic", "rotations"],
+)
+def test_onnx(M):
+    """Geometries without a decomposition of matrices, of which ONNX has none."""
     layer, x = trained(M)
     program = torch.onnx.export(
         layer, (x,), dynamo=True, dynamic_shapes=ANY_BATCH, verbose=False, external_data=False

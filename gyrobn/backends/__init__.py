@@ -95,7 +95,7 @@ def cast_to(x: Array, dtype: str) -> str:
 
 def backend_of(x: Array) -> ModuleType:
     """Return the shim of the library that ``x`` belongs to."""
-    return _library_of(x)[1]
+    return (_known.get(type(x)) or _library_of(x))[1]
 
 
 def namespace_of(*arrays: Array) -> Any:
@@ -105,9 +105,9 @@ def namespace_of(*arrays: Array) -> Any:
     >>> namespace_of(np.ones(3)).__name__
     'array_api_compat.numpy'
     """
-    xp = _library_of(arrays[0])[0]
+    xp = (_known.get(type(arrays[0])) or _library_of(arrays[0]))[0]
     for x in arrays[1:]:
-        if _library_of(x)[0] is not xp:
+        if (_known.get(type(x)) or _library_of(x))[0] is not xp:
             kinds = " and ".join(sorted({_name(a) for a in arrays}))
             raise TypeError(f"arrays of different libraries, {kinds}: convert them to one first")
     return xp

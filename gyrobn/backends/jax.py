@@ -74,7 +74,7 @@ def norm(x: Array) -> Array:
     return jax.numpy.sqrt(vecdot(x, x))
 
 
-def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Array:
+def add_product(total: Array, scalar: Any, vector: Array, out: Any) -> Array:
     """Return ``total + scalar * vector``, with one scalar a vector; XLA fuses it."""
     return total + (scalar if isinstance(scalar, float) else scalar[..., None]) * vector
 

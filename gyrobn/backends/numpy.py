@@ -79,15 +79,20 @@ def norm(x: Array) -> Array:
     return xp.sqrt(xp.vecdot(x, x))
 
 
-def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Array:
-    """Return ``total + scalar * vector``, with one scalar a vector.
+def add_product(total: Array, scalar: Any, vector: Array, out: Any) -> Array:
+    """Return ``total + scalar * vector``, with one scalar a vector; ``out`` may be one of the two.
 
     A large product is made and added a block of samples at a time: it then stays in the cache, and
     needs no fresh memory from the operating system, which would cost more than the arithmetic.
     """
     if isinstance(scalar, float):
         product = vector if scalar == 1.0 else scalar * vector
-    elif in_place and isinstance(total, np.ndarray) and total.nbytes > 2**22:
+    elif out is vector:
+        product = vector
+        product *= scalar[..., None]
+        product += total
+        return product
+    elif out is total and isinstance(total, np.ndarray) and total.nbytes > 2**22:
         scalar, vector = (
             np.broadcast_to(scalar, total.shape[:-1]),
             np.broadcast_to(vector, total.shape),
@@ -99,10 +104,10 @@ def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Arr
         return total
     else:
         product = scalar[..., None] * vector
-    if in_place:
+    if out is total:
         total += product
         return total
-    if product is not vector and product.shape == total.shape:
+    if product is not vector and product.shape[-total.ndim :] == total.shape:
         product += total
         return product
     return total + product

@@ -21,9 +21,7 @@ def differentiable(*arrays: Array) -> bool:
         for a in arrays:
             if isinstance(a, torch.Tensor) and a.requires_grad:
                 return True
-    if torch.compiler.is_compiling():
-        return False
-    if _no_transform() and forward_ad._current_level < 0:
+    if (_no_transform() and forward_ad._current_level < 0) or torch.compiler.is_compiling():
         return False
     return any(
         torch._C._functorch.is_functorch_wrapped_tensor(a)
@@ -167,12 +165,14 @@ def norm(x: Array) -> Array:
     return torch.linalg.vector_norm(x, dim=-1)
 
 
-def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Array:
+def add_product(total: Array, scalar: Any, vector: Array, out: Any) -> Array:
     """Return ``total + scalar * vector``, with one scalar a vector, without a temporary."""
     if isinstance(scalar, float):
-        return total.add_(vector, alpha=scalar) if in_place else total.add(vector, alpha=scalar)
+        return (total.add_ if out is total else total.add)(vector, alpha=scalar)
     scalar = scalar[..., None]
-    return total.addcmul_(scalar, vector) if in_place else total.addcmul(scalar, vector)
+    if out is total:  # with its derivative, which is not to be had with out=
+        return total.addcmul_(scalar, vector)
+    return torch.addcmul(total, scalar, vector, out=out)
 
 
 def with_derivative(
@@ -185,8 +185,21 @@ def with_derivative(
     if not differentiable(*inputs):
         return primal(*inputs)[0]
     rules = _Rules(primal, tangent, cotangent)
-    results = _Ruled.apply(rules, *inputs)  # type: ignore[no-untyped-call]
+    results = _Ruled.apply(rules, *inputs)
     return tuple(results[: rules.count])
+
+
+class _Function(torch.autograd.Function):
+    """A function with derivatives that can be applied without a look at its signature."""
+
+    generate_vmap_rule = True
+
+    @classmethod
+    def apply(cls, *arguments: Any) -> Any:
+        """Apply the function: torch would bind the arguments to names, which takes a while."""
+        if torch._C._are_functorch_transforms_active():
+            return super().apply(*arguments)  # type: ignore[no-untyped-call]
+        return super(torch.autograd.Function, cls).apply(*arguments)  # type: ignore[misc]
 
 
 class _Rules:
@@ -200,10 +213,8 @@ class _Rules:
         self.count = 0
 
 
-class _Ruled(torch.autograd.Function):
+class _Ruled(_Function):
     """A function whose rules come with it; what they need is returned as further outputs."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(rules: Any, *inputs: Array) -> tuple[Array, ...]:
@@ -245,13 +256,11 @@ def _only_once(found: State, given: State) -> State:
     """Return ``found``, which depends on ``given`` in a way that has no rule: say so when asked."""
     if not differentiable(*given):
         return found
-    return _Once.apply(len(found), *found, *given)  # type: ignore[no-untyped-call]
+    return _Once.apply(len(found), *found, *given)
 
 
-class _Once(torch.autograd.Function):
+class _Once(_Function):
     """The first ``count`` arguments, not to be differentiated by any."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(count: int, *arrays: Array) -> tuple[Array, ...]:
@@ -275,13 +284,11 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
     if not differentiable(*inputs):
         return constants[0], *image
     counts = len(constants), len(image)
-    return _Root.apply(rules, counts, *constants, *image, *inputs)  # type: ignore[no-untyped-call]
+    return _Root.apply(rules, counts, *constants, *image, *inputs)
 
 
-class _Root(torch.autograd.Function):
+class _Root(_Function):
     """A root with the rules for its derivative, which call the root again for the next one."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(rules: Any, counts: tuple[int, int], *arrays: Array) -> State:
@@ -301,7 +308,7 @@ class _Root(torch.autograd.Function):
         arrays, (first, shown) = ctx.saved_tensors, ctx.counts
         constants, inputs = arrays[:first], arrays[first + shown :]
         if differentiable(*inputs):
-            constants = _Root.apply(ctx.rules, ctx.counts, *arrays)[0], *constants[1:]  # type: ignore[no-untyped-call]
+            constants = _Root.apply(ctx.rules, ctx.counts, *arrays)[0], *constants[1:]
         return ctx.rules, constants, inputs
 
     @staticmethod
@@ -428,7 +435,7 @@ def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -
         return _linear_smooth(function, partials, *inputs)
     if not _no_transform() and any(_forward_levels(x) > 1 for x in inputs):
         raise RuntimeError(FORWARD_TWICE)  # torch would return zero
-    return _Smooth.apply(function, partials, *inputs)  # type: ignore[no-untyped-call]
+    return _Smooth.apply(function, partials, *inputs)
 
 
 def _linear_smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:
@@ -462,11 +469,11 @@ def shortcut(
     if compiling or not _no_transform() or forward_ad._current_level >= 0:
         return exact(*inputs)
     rules = _Rules(primal, exact, cotangent)
-    results = _Short.apply(rules, *inputs)  # type: ignore[no-untyped-call]
+    results = _Short.apply(rules, *inputs)
     return tuple(results[: rules.count])
 
 
-class _Short(torch.autograd.Function):
+class _Short(_Function):
     """A function with two derivatives: a quick one, and one to be differentiated again.
 
     What the quick one needs is returned as further outputs.
@@ -525,10 +532,8 @@ FORWARD_TWICE = (
 )
 
 
-class _Smooth(torch.autograd.Function):
+class _Smooth(_Function):
     """An elementwise function: its derivatives are computed from what came in and went out."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(function: Any, partials: Partials, *inputs: Array) -> State:

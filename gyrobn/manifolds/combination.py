@@ -7,6 +7,7 @@ model compute a few scalars a sample and combine the arrays that came in once, a
 from typing import Any, NamedTuple, Self
 
 from gyrobn.backends import Array, backend_of, dot
+from gyrobn.scalar import times
 
 __all__ = ["Combination"]
 
@@ -37,13 +38,17 @@ class Combination:
         """Return the combination with one term more."""
         return self._of([*self.terms, Term(scalar, vector, False)])
 
+    def onto(self, vector: Array) -> Self:
+        """Return the vector plus the combination."""
+        return self._of([Term(1.0, vector, False), *self.terms])
+
     def times(self, factor: Any) -> Self:
         """Return the combination with every scalar multiplied.
 
         A method and no operator: ``torch.compile`` takes the product of a tensor and an object for
         one of its own.
         """
-        return self._of([t._replace(scalar=factor * t.scalar) for t in self.terms])
+        return self._of([t._replace(scalar=times(factor, t.scalar)) for t in self.terms])
 
     def over(self, divisor: Any) -> Self:
         """Return the combination with every scalar divided."""
@@ -58,22 +63,36 @@ class Combination:
         """Carry the combination out, with as little fresh memory as can be.
 
         A temporary is overwritten, unless automatic differentiation or ``vmap`` may still look at
-        it.
+        it: a derivative by one part of the combination may need the vector of another.
         """
         terms, shim = self.terms, backend_of(self.terms[0].vector)
-        arrays = (a for t in terms for a in t[:2] if not isinstance(a, float))
+        arrays = [a for t in terms for a in t[:2] if not isinstance(a, float)]
         constant = not shim.differentiable(*arrays)
-        if constant:  # a compiler would compute the scalars again at each coordinate of the vectors
+        # under vmap, to which all is differentiable, there may be axes that no shape shows
+        seen = not any(map(shim.hides_values, arrays[:1] if constant else arrays))
+        if constant and not seen:
+            # a compiler would compute the scalars again at each coordinate of the vectors
             terms = [
                 t if isinstance(t.scalar, float) else t._replace(scalar=shim.stored(t.scalar))
                 for t in terms
             ]
-        first, *rest = terms
-        total, fresh = _product(first, constant)
-        for scalar, vector, _ in rest:
-            in_place = fresh and _fits(scalar, total, 1) and _fits(vector, total)
-            total = backend_of(total).add_product(total, scalar, vector, in_place)
-            fresh = True
+        writable = constant and seen
+        (scalar, vector, temporary), *rest = terms
+        ours = temporary and writable
+        if isinstance(scalar, float):
+            total, fresh = (vector, ours) if scalar == 1.0 else (scalar * vector, True)
+        elif ours and _fits(scalar, vector, 1):
+            vector *= scalar[..., None]
+            total, fresh = vector, True
+        else:
+            total, fresh = scalar[..., None] * vector, True
+        for scalar, vector, temporary in rest:
+            out = None
+            if fresh and seen and _fits(scalar, total, 1) and _fits(vector, total):
+                out = total
+            elif temporary and writable and _fits(scalar, vector, 1) and _fits(total, vector):
+                out = vector
+            total, fresh = shim.add_product(total, scalar, vector, out), True
         return total
 
     @classmethod
@@ -83,29 +102,10 @@ class Combination:
         return new
 
 
-def _product(term: Term, constant: bool) -> tuple[Array, bool]:
-    """Return scalar times vector, and whether that may be overwritten.
-
-    Only if all of the combination is constant: a derivative by another part may need the vector.
-    """
-    scalar, vector, temporary = term
-    ours = temporary and constant
-    if isinstance(scalar, float):
-        return (vector, ours) if scalar == 1.0 else (scalar * vector, True)
-    if ours and _fits(scalar, vector, 1):
-        vector *= scalar[..., None]
-        return vector, True
-    return scalar[..., None] * vector, True
-
-
 def _fits(part: Any, total: Array, trailing: int = 0) -> bool:
     """Tell whether ``total`` can be updated in place with ``part`` and ``trailing`` axes of 1."""
     if isinstance(part, float):
         return True
-    shape = (*part.shape, *(1,) * trailing)
-    padded = (*(1,) * (total.ndim - len(shape)), *shape)
-    fits = len(padded) == total.ndim and all(
-        a in (1, b) for a, b in zip(padded, total.shape, strict=True)
-    )
-    hidden = backend_of(total).hides_values  # under vmap there may be axes that no shape shows
-    return fits and not hidden(part) and not hidden(total)
+    shape, own = (*part.shape, *(1,) * trailing), total.shape
+    cut = len(own) - len(shape)
+    return cut >= 0 and all(a in (1, b) for a, b in zip(shape, own[cut:], strict=True))

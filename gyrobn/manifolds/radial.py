@@ -36,6 +36,8 @@ __all__ = [
 ]
 
 State = tuple[Array, ...]
+Kept = tuple[State, State]
+"""Outputs, and what their derivative needs. (Dynamo cannot read the type in an inner function.)"""
 Slopes = tuple[Callable[[], Array | None], ...]
 """What returns the slope by each input, if that is wanted."""
 
@@ -78,7 +80,7 @@ def to_normal(
     def exact(v: Array, level: Any, a: Any, K: Any) -> State:
         return (_exact_normal(sign, K, level, a, v),)
 
-    def primal(v: Array, level: Any, a: Any, K: Any) -> tuple[State, State]:
+    def primal(v: Array, level: Any, a: Any, K: Any) -> Kept:
         angle, size = _angle(sign, K, level, a, v)
         stretch = angle / size
         return (stretch[..., None] * v,), (stretch, size)
@@ -180,7 +182,7 @@ def _along_radius(
     if not isinstance(factor, float):
         batch = broadcast_shapes(batch, factor.shape)
 
-    def with_kept(c: Array, factor: Any, K: Any) -> tuple[State, State]:
+    def with_kept(c: Array, factor: Any, K: Any) -> Kept:
         size = size_of(K, c)
         outputs = primal(factor, size)
         return outputs, (*outputs, size)
@@ -254,7 +256,10 @@ def _angle_per_sine(sign: int | None, u: Array, t: Any) -> Array:
     """Return angle/sine; NaN opposite to the identity, where there is no direction."""
     if sign == -1:
         return arc(u, u, -1)
-    xp, ratio = namespace_of(u), arc(u, t, sign)
+    xp = namespace_of(u)
+    if sign == 0:
+        return xp.ones_like(u)
+    ratio = arc(u, t, sign)
     return xp.where(xp.isfinite(ratio), ratio, xp.nan)
 
 

@@ -215,7 +215,9 @@ class GyroBN(nn.Module):
     def _checked(self, x: Tensor) -> Tensor:
         """Return the input, if it has the dtype of the layer, or less precision than float32."""
         own: Tensor | None = self.running_var if self.scale is None else self.scale
-        if own is not None and common_dtype(x) != common_dtype(own):
+        # not by common_dtype: the compiler would guard the table that it looks into, which grows
+        # while a graph is made, and compile the same batch once more
+        if own is not None and (x.dtype == torch.float64) != (own.dtype == torch.float64):
             raise TypeError(
                 f"{type(self).__name__} holds {own.dtype}, got input of {x.dtype}: convert the "
                 f"layer, for example with layer.to({x.dtype}), or the input"
