@@ -59,10 +59,11 @@ class Centred:
     ) -> Self:
         """Return samples of the same values, seen from a mean of the same value.
 
-        Only their derivatives may be others, so that the decompositions serve again.
+        Only their derivatives may be others, so that the decompositions serve again. They are given
+        where a transformation may have changed what they stand for.
         """
         moved = type(self)(space, mean, x)
-        if decompositions is None:
+        if decompositions is None or backend_of(mean).plain(mean):
             moved._share(self)
         else:
             moved._know(*decompositions)
@@ -72,6 +73,11 @@ class Centred:
         r"""Return :math:`\mu \oplus \operatorname{Exp}_e(c)` for a step c from the mean."""
         shifted: Array = self.space.shift(self.mean, step)
         return shifted
+
+    def push(self, step: Array) -> Array:
+        """Return a small step c from the mean as a tangent vector there."""
+        pushed: Array = self.space.push(self.mean, step)
+        return pushed
 
     @property
     def resolutions(self) -> Array:

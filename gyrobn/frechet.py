@@ -380,7 +380,7 @@ def _implicit(space: GyroSpace, view: Centred, x: Array, w: Array) -> Centred:
 
     def move(constants: Constants, step: Array, x: Array, w: Array, *learnt: Array) -> Array:
         at = seen(constants, x, learnt)
-        return at.mean + at.space.push(at.mean, step)
+        return at.mean + at.push(step)
 
     quick = view.slope_by_step is not None
     channels = tuple(view.mean.shape[: view.mean.ndim - len(space.point_shape)])

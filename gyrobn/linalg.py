@@ -26,9 +26,12 @@ __all__ = [
     "Eigen",
     "PrecisionWarning",
     "Singular",
+    "again",
     "cholesky",
+    "compose",
     "congruence",
     "constant",
+    "diagonal_matrix",
     "differential",
     "eigh",
     "eye",
@@ -36,10 +39,8 @@ __all__ = [
     "framed_functions",
     "from_triangle",
     "kept_eye",
-    "log_squares",
     "logarithm",
     "matmul",
-    "mean_logarithm",
     "mean_of_turned",
     "pack",
     "polar",
@@ -137,18 +138,18 @@ def symmetric_functions(
     def primal(A: Array, *s: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         found = eigh(A) if known is None else known
         at, spectrum, U = _one(s, t), spectrum_of(found), found.vectors
-        return tuple(_compose(U, f.value(spectrum, at), U) for f in functions), (*found, *s)
+        return tuple(compose(U, f.value(spectrum, at), U) for f in functions), (*found, *s)
 
     def tangent(kept: tuple[Array, ...], dA: Array, *ds: Array) -> tuple[Array, ...]:
         values, U, *s = kept
         change = matmul(transpose(U), dA if known else symmetric(dA), U)
-        changes = _changes(functions, _again(known, values), _one(s, t), change, ds)
+        changes = _changes(functions, again(known, values), _one(s, t), change, ds)
         return tuple(matmul(U, d, transpose(U)) for d in changes)
 
     def cotangent(kept: tuple[Array, ...], *slopes: Array) -> tuple[Array, ...]:
         values, U, *s = kept
         inner = (matmul(transpose(U), slope, U) for slope in slopes)
-        total, by_t = _slopes(functions, _again(known, values), _one(s, t), inner, s)
+        total, by_t = _slopes(functions, again(known, values), _one(s, t), inner, s)
         total = total if known else symmetric(total)
         return matmul(U, total, transpose(U)), *by_t
 
@@ -173,13 +174,13 @@ def framed_functions(
     def tangent(kept: tuple[Array, ...], dA: Array, *ds: Array) -> tuple[Array, ...]:
         values, U, *s = kept
         change = matmul(transpose(U), dA, U)
-        changes = _changes(functions, _again(known, values), _one(s, t), change, ds)
+        changes = _changes(functions, again(known, values), _one(s, t), change, ds)
         return tuple(matmul(U, d) for d in changes)
 
     def cotangent(kept: tuple[Array, ...], *slopes: Array) -> tuple[Array, ...]:
         values, U, *s = kept
         inner = (matmul(transpose(U), slope) for slope in slopes)
-        total, by_t = _slopes(functions, _again(known, values), _one(s, t), inner, s)
+        total, by_t = _slopes(functions, again(known, values), _one(s, t), inner, s)
         return matmul(U, symmetric(total), transpose(U)), *by_t
 
     rules = primal, tangent, cotangent
@@ -211,14 +212,14 @@ def polar(
     def primal(A: Array, *s: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         found = decompose(A) if known is None else known
         at, spectrum, P = _one(s, t), spectrum_of(found), found.left
-        values = (_compose(P, f.value(spectrum, at), P) for f in functions)
+        values = (compose(P, f.value(spectrum, at), P) for f in functions)
         return (matmul(P, found.right), *values), (*found, *s)
 
     def tangent(kept: tuple[Array, ...], dA: Array, *ds: Array) -> tuple[Array, ...]:
         P, c, Th, *s = kept
         E = matmul(transpose(P), dA, transpose(Th)) / _pair_sums(xp, c)
         dC = E * c[..., None, :] + transpose(E * c[..., None, :])
-        changes = _changes(functions, _again(known, c), _one(s, t), dC, ds)
+        changes = _changes(functions, again(known, c), _one(s, t), dC, ds)
         outer = (matmul(P, d, transpose(P)) for d in changes)
         return matmul(P, E - transpose(E), Th), *outer
 
@@ -227,7 +228,7 @@ def polar(
         G = matmul(transpose(P), slopes[0], transpose(Th))
         total = G - transpose(G)
         inner = (matmul(transpose(P), slope, P) for slope in slopes[1:])
-        by_C, by_t = _slopes(functions, _again(known, c), _one(s, t), inner, s)
+        by_C, by_t = _slopes(functions, again(known, c), _one(s, t), inner, s)
         if functions:
             total = total + (by_C + transpose(by_C)) * c[..., None, :]
         return matmul(P, total / _pair_sums(xp, c), Th), *by_t
@@ -236,62 +237,7 @@ def polar(
     return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t)))
 
 
-def log_squares(A: Array, known: Eigen) -> Array:
-    r"""Return :math:`\|\log A\|^2`; its derivative is :math:`2\operatorname{tr}(A^{-1}\log A\,dA)`.
-
-    ``known`` are the eigenvalues and eigenvectors.
-    """
-    xp = namespace_of(A)
-
-    def primal(A: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        logs = spectrum_of(known).log
-        return (xp.sum(logs * logs, axis=-1),), known
-
-    def slope(kept: tuple[Array, ...]) -> Array:
-        values, U = kept
-        return _compose(U, 2.0 * _again(known, values).log / values, U)
-
-    def tangent(kept: tuple[Array, ...], dA: Array) -> tuple[Array, ...]:
-        return (xp.sum(slope(kept) * dA, axis=(-2, -1)),)
-
-    def cotangent(kept: tuple[Array, ...], by_square: Array) -> tuple[Array, ...]:
-        return (by_square[..., None, None] * slope(kept),)
-
-    (squares,) = backend_of(A).with_derivative(primal, tangent, cotangent, A)
-    return squares
-
-
-def mean_logarithm(A: Array, weights: Array, known: Eigen) -> Array:
-    """Return the sum of weights times log A over the first axis, without forming the logarithms.
-
-    Shapes are (N, *channels, n, n) and (N, *channels).
-    """
-    xp = namespace_of(A)
-
-    def primal(A: Array, w: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        heavy = w[..., None] * spectrum_of(known).log
-        return (weighted_gram(heavy, transpose(known.vectors)),), (*known, w)
-
-    def tangent(kept: tuple[Array, ...], dA: Array, dw: Array) -> tuple[Array, ...]:
-        values, U, w = kept
-        spectrum = _again(known, values)
-        inner = LOG.quotient(spectrum.pairs, None) * matmul(transpose(U), dA, U)
-        inner = w[..., None, None] * inner + _diagonal(dw[..., None] * spectrum.log)
-        return (xp.sum(matmul(U, inner, transpose(U)), axis=0),)
-
-    def cotangent(kept: tuple[Array, ...], slope: Array) -> tuple[Array, ...]:
-        values, U, w = kept
-        spectrum = _again(known, values)
-        inner = matmul(transpose(U), slope, U)
-        by_w = xp.sum(spectrum.log * xp.linalg.diagonal(inner), axis=-1)
-        inner = w[..., None, None] * LOG.quotient(spectrum.pairs, None) * inner
-        return matmul(U, symmetric(inner), transpose(U)), by_w
-
-    (total,) = backend_of(A).with_derivative(primal, tangent, cotangent, A, weights)
-    return total
-
-
-def _again(known: Decomposition | None, values: Array) -> Spectrum:
+def again(known: Decomposition | None, values: Array) -> Spectrum:
     """Return the eigenvalues that a derivative was handed, with their tables if those are known."""
     if known is not None and backend_of(values).plain(values):
         return spectrum_of(known)
@@ -305,7 +251,7 @@ def _changes(
     for f in functions:
         inner = f.quotient(spectrum.pairs, _for_pairs(t)) * change
         if ds and f.slope is not None:
-            inner = inner + _diagonal(f.slope(spectrum, t) * ds[0][..., None])
+            inner = inner + diagonal_matrix(f.slope(spectrum, t) * ds[0][..., None])
         yield inner
 
 
@@ -350,12 +296,13 @@ def _pair_sums(xp: Any, c: Array) -> Array:
     return xp.clip(c[..., :, None] + c[..., None, :], min=least)
 
 
-def _compose(U: Array, values: Array, V: Array) -> Array:
+def compose(U: Array, values: Array, V: Array) -> Array:
     """Return U diag(values) Vᵀ."""
     return namespace_of(U).matmul(U * values[..., None, :], transpose(V))
 
 
-def _diagonal(values: Array) -> Array:
+def diagonal_matrix(values: Array) -> Array:
+    """Return the matrices with these values on the diagonal."""
     return values[..., None] * eye(values[..., None], values.shape[-1])
 
 
@@ -618,7 +565,7 @@ def mean_of_turned(K: Array, U: Array, weights: Array) -> Array:
     :math:`\sum_i w_i T_i^\top \operatorname{diag}(K_i)\,T_i` with T the inner products of the
     :math:`E_{kl}` and the :math:`U^\top E_{ij} U`, for the basis E that packing stands for.
     """
-    xp, shim, n = namespace_of(U), backend_of(U), U.shape[-1]
+    shim, n = backend_of(U), U.shape[-1]
     d = n * (n + 1) // 2
     sides = constant(_sides, U, n)
     some = shim.take(transpose(shim.take(U, sides)), sides)

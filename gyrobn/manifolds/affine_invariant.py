@@ -15,7 +15,7 @@ from gyrobn.arrays import (
     weighted_gram,
     weighted_sum,
 )
-from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.centred import Decomposed
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
@@ -27,10 +27,8 @@ from gyrobn.linalg import (
     eye,
     finite_or_identity,
     framed_functions,
-    log_squares,
     logarithm,
     matmul,
-    mean_logarithm,
     mean_of_turned,
     pack,
     spectrum_of,
@@ -40,6 +38,7 @@ from gyrobn.linalg import (
     unpack,
     warn_of_lost_digits,
 )
+from gyrobn.manifolds import eigenbasis
 from gyrobn.scalar import cotangent, safe_sqrt
 from gyrobn.spectral import (
     EXP,
@@ -410,21 +409,29 @@ class _CentredMatrices(Decomposed):
 
     @property
     def image(self) -> tuple[Array, ...]:
-        """The matrices C."""
-        return (self._points,)
+        """What stands for the changes of the matrices C."""
+        return (self._change,)
 
-    def showing(self, points: Array) -> Self:
-        """Take matrices as the image."""
-        self._points = points
+    def showing(self, change: Array) -> Self:
+        """Take such an array as the image."""
+        self._change = change
         return self
 
     @cached_property
-    def _points(self) -> Array:
-        return matmul(self.back, self.x, transpose(self.back))
+    def _change(self) -> Array:
+        """The change of C in its eigenbasis, by those of P and M."""
+        shim = backend_of(self.x)
+        back, root = (shim.stop_gradient(a) for a in (self.back, self.root))
+        by_point = eigenbasis.change_by_matrix(self.x, back, self._known)
+        if not shim.differentiable(self.mean):
+            return by_point
+        return by_point + eigenbasis.change_by_frame(self.back, root, self._known)
 
     @cached_property
     def _known(self) -> Eigen:
-        return eigh(backend_of(self.x).stop_gradient(self._points), exact=True)
+        stop = backend_of(self.x).stop_gradient
+        back = stop(self.back)
+        return eigh(matmul(back, stop(self.x), transpose(back)), exact=True)
 
     @property
     def uncertainty(self) -> Array:
@@ -442,21 +449,21 @@ class _CentredMatrices(Decomposed):
     @cached_property
     def logarithms(self) -> Array:
         """Their logarithms in the frame of the mean."""
-        return symmetric_functions(self._points, LOG, known=self._known)[0]
+        return eigenbasis.function(self._change, self._known, LOG)
 
-    def power(self, t: Array | float) -> Array:
+    def power(self, t: float) -> Array:
         """Return their powers in the frame of the mean."""
-        t = scalars_like(t, self.x)
-        return symmetric_functions(self._points, POWER, t=t, known=self._known)[0]
+        return eigenbasis.function(self._change, self._known, POWER, t)
 
     def carried(self, R: Array, t: Array | float) -> Array:
-        r"""Return :math:`R\,C^t R^\top` as the square of :math:`R\,C^{t/2}`.
+        r"""Return :math:`R\,C^t R^\top`."""
+        return eigenbasis.carried(self._change, self._known, R, self._number(t))
 
-        In two products, and symmetric as it is.
-        """
-        half = 0.5 * scalars_like(t, self.x)
-        (W,) = framed_functions(self._points, self._known, POWER, t=half)
-        return _square(matmul(R, W))
+    def _number(self, t: Array | float) -> Array:
+        t = scalars_like(t, self.x)
+        if not isinstance(t, (int, float)):
+            return t
+        return namespace_of(self.x).full((), t, dtype=self.x.dtype, device=device_of(self.x))
 
     @cached_property
     def normal(self) -> Array:
@@ -469,12 +476,12 @@ class _CentredMatrices(Decomposed):
 
     def gradient(self, weights: Array) -> Array:
         """Return the mean logarithm."""
-        return self._coordinates(mean_logarithm(self._points, weights, self._known))
+        return self._coordinates(eigenbasis.mean_logarithm(self._change, weights, self._known))
 
     @cached_property
     def squares(self) -> Array:
         r"""The squares of their distances, :math:`\sum_k \log^2\lambda_k/\theta^2`."""
-        squares = log_squares(self._points, self._known)[..., None]
+        squares = eigenbasis.log_squares(self._change, self._known)[..., None]
         return squares if self.space.theta == 1.0 else squares / self.space.theta**2
 
     def hessian(self, weights: Array) -> Hessian:
@@ -495,7 +502,17 @@ class _CentredMatrices(Decomposed):
         floats allow it: no projection is needed.
         """
         half = _function(0.5 * self.space._matrix(c), EXP)
-        return _square(matmul(self.root, transpose(self.turn), half))
+        return _square(matmul(self._translation, half))
+
+    def push(self, step: Array) -> Array:
+        """Return a small step from the mean as a tangent vector there."""
+        R = self._translation
+        return matmul(R, self.space._matrix(step), transpose(R))
+
+    @property
+    def _translation(self) -> Array:
+        r"""The root of the mean: :math:`R_M = B^{-1} K^\top`."""
+        return matmul(self.root, transpose(self.turn))
 
     @property
     def resolutions(self) -> Array:
