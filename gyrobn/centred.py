@@ -79,9 +79,8 @@ class Centred:
         pushed: Array = self.space.push(self.mean, step)
         return pushed
 
-    @property
-    def resolutions(self) -> Array:
-        """Distance from the mean to its neighbours in floating point, one per block."""
+    def resolutions(self, weights: Array) -> Array:
+        """Return how far rounding moves the mean: to its neighbours, or more; one per block."""
         resolutions: Array = self.space.resolutions(self.mean)
         return resolutions
 

@@ -12,6 +12,8 @@ __all__ = ["DENSE", "Hessian", "flat_hessian", "joined_hessian"]
 
 DENSE = 128
 """Up to this dimension a Hessian is formed and solved; beyond, Chebyshev steps apply it."""
+FEW = 4
+"""Up to so many rounds, Chebyshev steps are as good as conjugate gradients."""
 
 
 @dataclass(frozen=True)
@@ -94,22 +96,28 @@ class Hessian:
                 full = full + shift[..., None, None] * eye
             return xp.linalg.solve(full, g[..., None])[..., 0]
         low, high, apply = self.lowest(), self._high, self._to_vector
-        if shift is None:
-            return chebyshev(apply, g, low, high, tol)
-        return chebyshev(
-            lambda v: apply(v) + shift[..., None] * v, g, low + shift, high + shift, tol
-        )
+        if shift is not None:
+            low, high = low + shift, high + shift
+            apply = lambda v: self._to_vector(v) + shift[..., None] * v  # noqa: E731
+        linear = self.smooth or backend_of(g).differentiable(g)
+        return chebyshev(apply, g, low, high, tol, linear)
 
     def _to_vector(self, v: Array) -> Array:
         return self.apply(v[..., None])[..., 0]
 
 
 def chebyshev(
-    apply: Callable[[Array], Array], g: Array, low: Array, high: Array, tol: float
+    apply: Callable[[Array], Array],
+    g: Array,
+    low: Array,
+    high: Array,
+    tol: float,
+    linear: bool = True,
 ) -> Array:
-    """Return nearly H⁻¹g, linear in g, for H with eigenvalues between ``low`` and ``high``.
+    """Return nearly H⁻¹g for H with eigenvalues between ``low`` and ``high``.
 
-    Each channel takes as many steps as leave an error of ``tol``, up to 24 (12 for a rough one).
+    Each channel takes as many steps as leave an error of ``tol``, up to 24 (12 for a rough one). If
+    they are many, and the result need not be ``linear`` in g, conjugate gradients take fewer.
     """
     xp = namespace_of(g)
     root = xp.sqrt(high / low)
@@ -122,6 +130,8 @@ def chebyshev(
     if not backend_of(wanted).hides_values(wanted):
         most = float(xp.max(wanted))
         rounds = int(most) if math.isfinite(most) else 0
+        if rounds > FEW and not linear:
+            return conjugate_gradients(apply, g, tol, rounds)
     centre, half = 0.5 * (high + low)[..., None], 0.5 * (high - low)[..., None]
     v = g / centre
     step, factor = v, 2.0 + 0.0 * centre
@@ -130,6 +140,31 @@ def chebyshev(
         step = (factor - 1.0) * step + factor * (g - apply(v)) / centre
         v = xp.where(wanted[..., None] > k, v + step, v)
     return v
+
+
+def conjugate_gradients(
+    apply: Callable[[Array], Array], g: Array, tol: float, rounds: int
+) -> Array:
+    """Return nearly H⁻¹g, for H with no eigenvalue below 1, in at most so many rounds."""
+    xp = namespace_of(g)
+    size = xp.max(xp.abs(g), axis=-1, keepdims=True)  # squares of very small slopes would be zero
+    r = g / xp.where(size > 0, size, 1.0)
+    v, p = 0.0 * r, r
+    square = xp.sum(r * r, axis=-1, keepdims=True)
+    goal = tol**2 * square
+    for _ in range(rounds):
+        going = square > goal
+        if not bool(xp.any(going)):
+            break
+        Hp = apply(p)
+        along = xp.where(going, square, 0.0) / xp.where(
+            going, xp.sum(p * Hp, axis=-1, keepdims=True), 1.0
+        )
+        v, r = v + along * p, r - along * Hp
+        new = xp.sum(r * r, axis=-1, keepdims=True)
+        p = r + new / xp.where(going, square, 1.0) * p
+        square = new
+    return size * v
 
 
 def flat_hessian(weights: Array) -> Hessian:

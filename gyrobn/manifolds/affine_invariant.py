@@ -332,15 +332,16 @@ class AffineInvariant(GyroSpace):
     def resolution(self, x: Array) -> Array:
         """Distance that rounding moves samples seen from P: an eighth of its condition, in ulps."""
         self._namespace(x)
-        low, high, bad = _definiteness(x)
-        return self._resolution(low, high, bad)
+        A, _ = finite_or_identity(symmetric(backend_of(x).stop_gradient(x)))
+        return self._resolution(namespace_of(x).linalg.eigvalsh(A))
 
-    def _resolution(self, low: Array, high: Array, bad: Array) -> Array:
-        xp = namespace_of(low)
-        eps = float(xp.finfo(low.dtype).eps)
-        condition = xp.where(bad, 1.0 / eps, high / xp.where(bad, 1.0, low))
-        ulps = 0.5 * self.n + self.n**2 / 256 + 0.125 * condition  # measured
-        return eps / abs(self.theta) * ulps
+    def _resolution(self, values: Array) -> Array:
+        """Return the resolution from the eigenvalues of P."""
+        xp = namespace_of(values)
+        eps, high = float(xp.finfo(values.dtype).eps), values[..., -1]
+        condition = high / xp.maximum(values[..., 0], eps * high)
+        ulps = 0.5 * self.n + self.n**2 / 256  # measured, as is the rest
+        return (eps / abs(self.theta)) * (ulps + 0.125 * condition)
 
     def project(self, x: Array) -> Array:
         """Return the symmetric part, its eigenvalues raised if it is not positive definite."""
@@ -514,11 +515,18 @@ class _CentredMatrices(Decomposed):
         r"""The root of the mean: :math:`R_M = B^{-1} K^\top`."""
         return matmul(self.root, transpose(self.turn))
 
-    @property
-    def resolutions(self) -> Array:
-        """Distance that rounding moves the samples, from the decomposition of the mean."""
-        resolution: Array = self.space._resolution(*_extremes(self._known_mean.values))
-        return resolution[..., None]
+    def resolutions(self, weights: Array) -> Array:
+        r"""Return how far rounding moves the mean.
+
+        By the resolution of the mean; and as it moves the samples, of condition κ, which errs by
+        :math:`\varepsilon\sqrt{\sum_i w_i^2\kappa_i^2}`, of which this is a quarter.
+        """
+        xp, values = namespace_of(self.x), self._known.values
+        conditions = weights * (values[..., -1] / values[..., 0])
+        of_samples = xp.linalg.vector_norm(conditions, axis=0)
+        eps = float(xp.finfo(values.dtype).eps)
+        of_mean: Array = self.space._resolution(self._known_mean.values)
+        return (of_mean + (0.25 * eps / abs(self.space.theta)) * of_samples)[..., None]
 
     def standardize(self, factor: Array | float, bias: Array | None) -> Array:
         """Return the powers, and carry them to the bias."""
