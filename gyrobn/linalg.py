@@ -303,7 +303,7 @@ def compose(U: Array, values: Array, V: Array) -> Array:
 
 def diagonal_matrix(values: Array) -> Array:
     """Return the matrices with these values on the diagonal."""
-    return values[..., None] * eye(values[..., None], values.shape[-1])
+    return values[..., None] * kept_eye(values)
 
 
 # ---------------------------------------------------------------------- decompositions

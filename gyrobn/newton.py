@@ -92,7 +92,8 @@ class Held(NamedTuple):
             far = xp.max(total, axis=0)
         hidden = backend_of(mean).hides_values(mean)
         kept = view.seen if hidden else view
-        return Look(kept, view.gradient(self.w), view.variance(self.w), far, view.resolutions(self.w))
+        w = self.w
+        return Look(kept, view.gradient(w), view.variance(w), far, view.resolutions(w))
 
     def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
         """Return nearly H⁻¹g."""

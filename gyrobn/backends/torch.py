@@ -216,8 +216,10 @@ class _Ruled(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Array, ...]) -> None:
         ctx.rules, *given = inputs
         ctx.given = len(given)
-        kept = output[ctx.rules.count :]
+        outputs, kept = output[: ctx.rules.count], output[ctx.rules.count :]
         ctx.mark_non_differentiable(*kept)
+        ctx.set_materialize_grads(False)  # it would make zeros for all that is kept
+        ctx.made = [(out.shape, out.dtype, out.device) for out in outputs]
         ctx.save_for_backward(*given, *kept)
         ctx.save_for_forward(*given, *kept)
 
@@ -225,14 +227,21 @@ class _Ruled(torch.autograd.Function):
     def backward(ctx: Any, *slopes: Array) -> tuple[Any, ...]:
         saved = ctx.saved_tensors  # once: torch.utils.checkpoint gives them no second time
         given, kept = saved[: ctx.given], saved[ctx.given :]
-        found = ctx.rules.cotangent(kept, *slopes[: ctx.rules.count])
+        slopes = tuple(
+            torch.zeros(shape, dtype=dtype, device=device) if slope is None else slope
+            for slope, (shape, dtype, device) in zip(slopes, ctx.made, strict=False)
+        )
+        found = ctx.rules.cotangent(kept, *slopes)
         return None, *_only_once(found, given)
 
     @staticmethod
     def jvp(ctx: Any, _: None, *changes: Array) -> tuple[Any, ...]:
         saved = ctx.saved_tensors  # once: torch.utils.checkpoint gives them no second time
         given, kept = saved[: ctx.given], saved[ctx.given :]
-        found = ctx.rules.tangent(kept, *changes)
+        moves = (
+            torch.zeros_like(x) if d is None else d for x, d in zip(given, changes, strict=True)
+        )
+        found = ctx.rules.tangent(kept, *moves)
         return *_only_once(found, given), *(None for _ in kept)
 
 

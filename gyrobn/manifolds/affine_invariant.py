@@ -27,6 +27,7 @@ from gyrobn.linalg import (
     eye,
     finite_or_identity,
     framed_functions,
+    kept_eye,
     logarithm,
     matmul,
     mean_of_turned,
@@ -257,10 +258,9 @@ class AffineInvariant(GyroSpace):
         """
         xp = self._namespace(x)
         mean = sum_samples(weights[..., None, None] * x)
-        size = xp.linalg.trace(mean)[..., None, None] / self.n  # determinants of any matrix fit
-        wanted = weighted_sum(weights, xp.linalg.slogdet(x / size)[1])
-        excess = wanted - xp.linalg.slogdet(mean / size)[1]
-        return xp.exp(xp.where(xp.isfinite(excess), excess, 0.0) / self.n)[..., None, None] * mean
+        wanted = weighted_sum(weights, xp.linalg.slogdet(x)[1])
+        excess = wanted - xp.linalg.slogdet(mean)[1]
+        return xp.exp((1.0 / self.n) * excess)[..., None, None] * mean
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         r"""Return the mean of :math:`V \mapsto U(K \circ (U^\top V U))U^\top`.
@@ -472,7 +472,7 @@ class _CentredMatrices(Decomposed):
         return self._coordinates(self.logarithms)
 
     def _coordinates(self, X: Array) -> Array:
-        c = pack(congruence(self.turn, X))
+        c = pack(matmul(self.turn, X, transpose(self.turn)))
         return c if self.space.theta == 1.0 else c / self.space.theta
 
     def gradient(self, weights: Array) -> Array:
@@ -603,7 +603,7 @@ def nearest(x: Array) -> Array:
     """Return the symmetric part, eigenvalues raised to √eps of the largest if one is too small."""
     xp = namespace_of(x)
     nothing = xp.max(xp.abs(x), axis=(-2, -1), keepdims=True) == 0
-    A = xp.where(nothing, eye(x), symmetric(x))
+    A = xp.where(nothing, kept_eye(x), symmetric(x))
     known = eigh(backend_of(x).stop_gradient(A), exact=True)
     _, high, bad = _extremes(known.values)
     least = float(xp.finfo(x.dtype).eps) ** 0.5 * high

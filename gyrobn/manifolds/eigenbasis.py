@@ -10,7 +10,16 @@ from typing import Any
 
 from gyrobn.arrays import weighted_gram
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.linalg import Eigen, again, compose, diagonal_matrix, matmul, spectrum_of, transpose
+from gyrobn.linalg import (
+    Eigen,
+    again,
+    compose,
+    diagonal_matrix,
+    matmul,
+    spectrum_of,
+    symmetric,
+    transpose,
+)
 from gyrobn.spectral import LOG, Spectral
 
 __all__ = [
@@ -98,30 +107,29 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
     """
     xp, shape = namespace_of(change), R.shape
 
-    def frame(values: Array, W: Array, t: Array) -> Array:
-        return W * xp.exp((0.5 * t)[..., None] * again(known, values).log)[..., None, :]
-
     def primal(change: Array, R: Array, t: Array) -> tuple[Arrays, Arrays]:
-        Y = matmul(R, frame(*known, t))
-        return (matmul(Y, transpose(Y)),), (*known, Y, t)
+        roots = xp.exp((0.5 * t)[..., None] * spectrum_of(known).log)
+        T = known.vectors * roots[..., None, :]
+        Y = matmul(R, T)
+        return (matmul(Y, transpose(Y)),), (known.values, T, Y, t)
 
     def tangent(kept: Arrays, change: Array, dR: Array, dt: Array) -> Arrays:
-        values, W, Y, t = kept
+        values, T, Y, t = kept
         spectrum = again(known, values)
         inner = spectrum.pairs.even_power(t[..., None, None]) * change
         inner = inner + diagonal_matrix(dt[..., None] * spectrum.log)
-        half = matmul(dR, frame(values, W, t)) + matmul(Y, 0.5 * inner)
+        half = matmul(dR, T) + matmul(Y, 0.5 * inner)
         whole = matmul(half, transpose(Y))
         return (whole + transpose(whole),)
 
     def cotangent(kept: Arrays, slope: Array) -> Arrays:
-        values, W, Y, t = kept
+        values, T, Y, t = kept
         spectrum = again(known, values)
         by_Y = matmul(slope + transpose(slope), Y)
         inner = matmul(transpose(Y), by_Y)
         by_t = 0.5 * xp.sum(spectrum.log * xp.linalg.diagonal(inner), axis=-1)
         inner = 0.5 * spectrum.pairs.even_power(t[..., None, None]) * inner
-        return inner, _sum_of_products(by_Y, frame(values, W, t), shape), by_t
+        return inner, _sum_of_products(by_Y, T, shape), by_t
 
     t = xp.broadcast_to(t, change.shape[:-2])
     (y,) = backend_of(change).with_derivative(primal, tangent, cotangent, change, R, t)
@@ -170,7 +178,7 @@ def mean_logarithm(change: Array, weights: Array, known: Eigen) -> Array:
     def cotangent(kept: Arrays, slope: Array) -> Arrays:
         values, W, w = kept
         spectrum = again(known, values)
-        inner = matmul(transpose(W), slope, W)
+        inner = matmul(transpose(W), symmetric(slope), W)
         by_w = xp.sum(spectrum.log * xp.linalg.diagonal(inner), axis=-1)
         return w[..., None, None] * (LOG.quotient(spectrum.pairs, None) * inner), by_w
 
