@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Self
+from typing import Any, Self
 
 from gyrobn.arrays import (
     check_coordinates,
@@ -287,28 +287,34 @@ class AffineInvariant(GyroSpace):
         logs_of = cache(decomposition)
 
         @cache
-        def spectrum() -> tuple[Array, ...]:
+        def spectrum(dtype: Any) -> tuple[Array, ...]:
             _, U, K = logs_of()
-            K, U = samples_last(K, 2), samples_last(U, 2)
+            K, U = (xp.astype(samples_last(a, 2), dtype, copy=False) for a in (K, U))
             # all samples beside each other: what meets all of them is then one large product
             k = U.ndim - 3
             between = xp.permute_dims(U, (*range(k), k + 1, k, k + 2))
             wide = xp.reshape(between, (*U.shape[:-3], 1, n, U.shape[-3] * n))
-            return w[..., None, None] * K, U, wide
+            return xp.astype(w, dtype, copy=False)[..., None, None] * K, U, wide
 
-        def apply(v: Array) -> Array:
+        def apply(v: Array, dtype: Any = weights.dtype) -> Array:
             """Take columns (*channels, dim, k) as matrices, and give each to all samples."""
-            K, U, wide = spectrum()
+            K, U, wide = spectrum(dtype)
             V = unpack(transpose(v), n)
             if turn is not None:
                 V = matmul(transpose(turn)[..., None, :, :], V, turn[..., None, :, :])
+            V = xp.astype(V, dtype, copy=False)
             many, flat = (*V.shape[:-2], U.shape[-3], n, n), (*V.shape[:-2], wide.shape[-1], n)
             inner = matmul(xp.reshape(matmul(transpose(wide), V), many), U[..., None, :, :, :])
             outer = matmul(K[..., None, :, :, :] * inner, transpose(U)[..., None, :, :, :])
-            total = matmul(wide, xp.reshape(outer, flat))
+            total = xp.astype(matmul(wide, xp.reshape(outer, flat)), v.dtype, copy=False)
             if turn is not None:
                 total = matmul(turn[..., None, :, :], total, transpose(turn)[..., None, :, :])
             return transpose(pack(symmetric(total)))
+
+        def rough(v: Array) -> Array:
+            size = xp.max(xp.abs(v), axis=-2, keepdims=True)  # float32 has a smaller range
+            size = xp.where(size > 0, size, 1.0)
+            return size * apply(v / size, xp.float32)
 
         def highest() -> Array:
             # a coth a is an operator concave function of a² (a sum of a²/(a² + k²π²)): its mean is
@@ -327,7 +333,12 @@ class AffineInvariant(GyroSpace):
         small = math.prod(weights.shape) * self.dim**2 <= ENTRIES
         dense = DENSE if small else 0
         return Hessian(
-            apply, one, highest, matrix=matrix, dense=dense, at_least_one=True, smooth=False
+            *(apply, one, highest),
+            rough=rough if weights.dtype == xp.float64 else None,
+            matrix=matrix,
+            dense=dense,
+            at_least_one=True,
+            smooth=False,
         )
 
     def resolution(self, x: Array) -> Array:
