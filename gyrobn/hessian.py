@@ -56,12 +56,12 @@ class Hessian:
             return self.quick(g)
         return self._solve(g, 0.25, tol)
 
-    def inverse(self, g: Array) -> Array:
-        """Return H⁻¹g to nearly all digits."""
+    def inverse(self, g: Array, tol: float = 0.0) -> Array:
+        """Return H⁻¹g to nearly all digits, or with an error of ``tol`` relative to g."""
         if self.by_part is not None:
-            return self.by_part(Hessian.inverse, g)
-        tol = float(namespace_of(g).finfo(g.dtype).eps) ** (2 / 3)
-        return self._solve(g, 1e-3, tol)
+            return self.by_part(lambda part, piece: part.inverse(piece, tol), g)
+        least = float(namespace_of(g).finfo(g.dtype).eps) ** (2 / 3)
+        return self._solve(g, 1e-3, max(tol, least))
 
     @cached_property
     def _full(self) -> Array | None:

@@ -25,6 +25,8 @@ __all__ = ["Found", "Held", "Look", "Numbers", "Samples", "check_search", "solve
 ROUGH = 1e-2
 """Accuracy of a Newton step, where only a few are asked for and no mean; where they are to lead
 there, it takes fewer of them if each is accurate."""
+ROUGH_SLOPE = 1e-5
+"""Accuracy of the derivative of a mean that a number of steps need not have reached."""
 
 
 class Look(NamedTuple):

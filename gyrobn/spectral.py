@@ -140,9 +140,9 @@ class Pairs:
         return self.ratio + 0.5 * self.drop
 
     def even_power(self, t: Any) -> Array:
-        """Return the quotient of a power, over √(xy)ᵗ: 2 sinh(td/2)/|x − y|."""
+        """Return half the quotient of a power, over √(xy)ᵗ: sinh(td/2)/|x − y|."""
         sinh = namespace_of(self.drop).sinh((0.5 * t) * self.drop)
-        return 2.0 * (sinh / self.loss) / self.largest
+        return sinh / self.loss / self.largest
 
     @cached_property
     def cosine_quotient(self) -> Array:

@@ -269,26 +269,27 @@ class AffineInvariant(GyroSpace):
         U and λ are eigenvectors and eigenvalues of :math:`\log P = \theta C`, and
         :math:`K_{ij} = a\coth a` with :math:`a = (\lambda_i - \lambda_j)/2`.
         """
-        return self.hessian_of(weights, lambda: _logarithms(eigh(self._matrix(c), exact=True)))
+        known = cache(lambda: eigh(self._matrix(c), exact=True))
+        return self.hessian_of(weights, known, lambda: mean_curvature(known().values))
 
     def hessian_of(
         self,
         weights: Array,
-        decomposition: Callable[[], tuple[Array, Array, Array]],
+        decomposition: Callable[[], tuple[Array, Array]],
+        curvature: Callable[[], Array],
         turn: Array | None = None,
     ) -> Hessian:
-        """Return the Hessian, from a function that returns λ, U and K.
+        """Return the Hessian, from functions that return λ and U, and K.
 
         They may be given in another frame: ``turn`` then leads from it to that of the coordinates.
         """
         xp = namespace_of(weights)
         n = self.n
         w = samples_last(weights)
-        logs_of = cache(decomposition)
 
         @cache
         def spectrum(dtype: Any) -> tuple[Array, ...]:
-            _, U, K = logs_of()
+            K, (_, U) = curvature(), decomposition()
             K, U = (xp.astype(samples_last(a, 2), dtype, copy=False) for a in (K, U))
             # all samples beside each other: what meets all of them is then one large product
             k = U.ndim - 3
@@ -319,14 +320,14 @@ class AffineInvariant(GyroSpace):
         def highest() -> Array:
             # a coth a is an operator concave function of a² (a sum of a²/(a² + k²π²)): its mean is
             # at most its value at the mean a², and that is at most the mean X²
-            logs, U, _ = logs_of()
+            logs, U = decomposition()
             off = logs - xp.mean(logs, axis=-1, keepdims=True)
             mean = weighted_gram(weights[..., None] * off * off, transpose(U))
             values, _ = eigh(mean, exact=True)
             return cotangent(-values[..., -1], -1)
 
         def matrix() -> Array:
-            _, U, K = logs_of()
+            K, (_, U) = curvature(), decomposition()
             return mean_of_turned(K, U if turn is None else matmul(turn, U), weights)
 
         one = lambda: xp.sum(w, axis=-1)  # noqa: E731
@@ -501,11 +502,13 @@ class _CentredMatrices(Decomposed):
         """Return the mean Hessian, a constant: a logarithm has the eigenvectors of the matrix."""
         stop = backend_of(self.x).stop_gradient
 
-        def decomposition() -> tuple[Array, Array, Array]:
-            spectrum = spectrum_of(self._known)
-            return spectrum.log, self._known.vectors, spectrum.pairs.curvature
-
-        hessian: Hessian = self.space.hessian_of(stop(weights), decomposition, stop(self.turn))
+        spectrum, U = spectrum_of(self._known), self._known.vectors
+        hessian: Hessian = self.space.hessian_of(
+            stop(weights),
+            lambda: (spectrum.log, U),
+            lambda: spectrum.pairs.curvature,
+            stop(self.turn),
+        )
         return hessian
 
     def shift(self, c: Array) -> Array:
@@ -554,11 +557,6 @@ def _function(x: Array, f: Spectral) -> Array:
     """Return f of symmetric matrices."""
     known = eigh(backend_of(x).stop_gradient(x), exact=True)
     return symmetric_functions(x, f, known=known)[0]
-
-
-def _logarithms(known: Eigen) -> tuple[Array, Array, Array]:
-    """Return the λ of logarithms, their eigenvectors, and a coth a for a = (λᵢ − λⱼ)/2."""
-    return known.values, known.vectors, mean_curvature(known.values)
 
 
 # ---------------------------------------------------------------------- on the manifold or off it

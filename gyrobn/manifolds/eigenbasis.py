@@ -103,7 +103,7 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
     r"""Return :math:`R\,C^t R^\top` as :math:`Y Y^\top`, :math:`Y = R\,W\Lambda^{t/2}`.
 
     In two products, and symmetric as it is. Its change is :math:`Y(Q \circ W^\top dC\,W)Y^\top`, Q
-    the quotients of the power over :math:`(\lambda_i\lambda_j)^{t/2}`.
+    the quotients of the power over :math:`(\lambda_i\lambda_j)^{t/2}`, of which a table has half.
     """
     xp, shape = namespace_of(change), R.shape
 
@@ -117,8 +117,8 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
         values, T, Y, t = kept
         spectrum = again(known, values)
         inner = spectrum.pairs.even_power(t[..., None, None]) * change
-        inner = inner + diagonal_matrix(dt[..., None] * spectrum.log)
-        half = matmul(dR, T) + matmul(Y, 0.5 * inner)
+        inner = inner + diagonal_matrix((0.5 * dt)[..., None] * spectrum.log)
+        half = matmul(dR, T) + matmul(Y, inner)
         whole = matmul(half, transpose(Y))
         return (whole + transpose(whole),)
 
@@ -128,7 +128,7 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
         by_Y = matmul(slope + transpose(slope), Y)
         inner = matmul(transpose(Y), by_Y)
         by_t = 0.5 * xp.sum(spectrum.log * xp.linalg.diagonal(inner), axis=-1)
-        inner = 0.5 * spectrum.pairs.even_power(t[..., None, None]) * inner
+        inner = spectrum.pairs.even_power(t[..., None, None]) * inner
         return inner, _sum_of_products(by_Y, T, shape), by_t
 
     t = xp.broadcast_to(t, change.shape[:-2])
