@@ -308,7 +308,8 @@ def _accuracy(now: _State) -> float:
     if backend_of(numbers.variance).hides_values(numbers.variance):
         return 1e-4
     square = (numbers.residual**2)[~now.done] / (numbers.variance[~now.done] + 1e-300)
-    return min(max(1e-2 * float(np.min(square)) ** 0.5, 1e-9), 1e-3)
+    ratio = float(np.sqrt(np.min(square)))
+    return min(max(1e-2 * ratio, 1e-9), 1e-3)
 
 
 def _judge(old: Numbers, new: Numbers, gain: Array, tol: float | None) -> tuple[Array, Array]:
@@ -323,7 +324,9 @@ def _judge(old: Numbers, new: Numbers, gain: Array, tol: float | None) -> tuple[
     after, before = _sum(new.variance), _sum(old.variance)
     lower = (gain > some * before) & (after <= before - 0.1 * gain)
     nearer = xp.all((new.residual < old.residual) | new.each_small(tol), axis=-1)
-    better = lower | ((after <= before * (1.0 + some)) & nearer)
+    # the rounding errors of the distances, too, are no reason to turn back
+    slack = some * before + 16.0 * xp.sqrt(before) * xp.max(old.resolution, axis=-1)
+    better = lower | ((after <= before + slack) & nearer)
     close = xp.all(old.residual <= some * xp.sqrt(old.variance), axis=-1)
     still = xp.all(new.residual > 0.5 * old.residual, axis=-1)
     return better, close & (still | ~better)

@@ -260,8 +260,8 @@ class AffineInvariant(GyroSpace):
         mean = sum_samples(weights[..., None, None] * x)
         wanted = weighted_sum(weights, xp.linalg.slogdet(x)[1])
         excess = wanted - xp.linalg.slogdet(mean)[1]
-        factor = xp.exp(xp.clip((1.0 / self.n) * excess, min=-100.0))  # a sample may be singular
-        return factor[..., None, None] * mean
+        excess = xp.where(excess > -xp.inf, excess, 0.0)  # a sample may be singular
+        return xp.exp((1.0 / self.n) * excess)[..., None, None] * mean
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         r"""Return the mean of :math:`V \mapsto U(K \circ (U^\top V U))U^\top`.
