@@ -59,10 +59,11 @@ class Centred:
     ) -> Self:
         """Return samples of the same values, seen from a mean of the same value.
 
-        Only their derivatives may be others, so that the decompositions serve again.
+        Only their derivatives may be others, so that the decompositions serve again. They are given
+        where a transformation may have changed what they stand for.
         """
         moved = type(self)(space, mean, x)
-        if decompositions is None:
+        if decompositions is None or backend_of(mean).plain(mean):
             moved._share(self)
         else:
             moved._know(*decompositions)
@@ -73,9 +74,13 @@ class Centred:
         shifted: Array = self.space.shift(self.mean, step)
         return shifted
 
-    @property
-    def resolutions(self) -> Array:
-        """Distance from the mean to its neighbours in floating point, one per block."""
+    def push(self, step: Array) -> Array:
+        """Return a small step c from the mean as a tangent vector there."""
+        pushed: Array = self.space.push(self.mean, step)
+        return pushed
+
+    def resolutions(self, weights: Array) -> Array:
+        """Return how far rounding moves the mean: to its neighbours, or more; one per block."""
         resolutions: Array = self.space.resolutions(self.mean)
         return resolutions
 

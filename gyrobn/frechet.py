@@ -15,7 +15,7 @@ from gyrobn.centred import Centred
 from gyrobn.checks import check_choice
 from gyrobn.chunks import Chunks
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.newton import Found, Held, check_search, solve, status
+from gyrobn.newton import ROUGH_SLOPE, Found, Held, check_search, solve, status
 from gyrobn.samples import arrange
 from gyrobn.streaming import search
 from gyrobn.uniqueness import FrechetWarning, warn
@@ -217,7 +217,7 @@ def _find(
         elif space.flat:
             view = view.moved(space, space.start(x, w), x)
         else:
-            view = _implicit(space, view, x, w)
+            view = _implicit(space, view, x, w, 0.0 if search[2] is None else ROUGH_SLOPE)
         found = found._replace(mean=view.mean, variance=None)
     if found.variance is None:
         found = found._replace(variance=view.variance(w))
@@ -338,7 +338,7 @@ def _onto(manifold: GyroSpace, constant: GyroSpace, mean: Array) -> Array:
     return mean if manifold is constant else manifold.project(mean)
 
 
-def _implicit(space: GyroSpace, view: Centred, x: Array, w: Array) -> Centred:
+def _implicit(space: GyroSpace, view: Centred, x: Array, w: Array, tol: float) -> Centred:
     r"""Return a constant view from a mean with its derivatives, to any order.
 
     The mean is where :math:`g(x, w, \theta; \mu) = \sum_i w_i \operatorname{Log}_e(\ominus\mu
@@ -346,7 +346,8 @@ def _implicit(space: GyroSpace, view: Centred, x: Array, w: Array) -> Centred:
     :math:`\delta = H^{-1}\,dg` in normal coordinates at μ, μ held; and where the points of a model
     move with θ, by that. The rule is built of differentiable operations, with the mean itself in
     it, so that it can be differentiated again. The image of the samples, as they are seen from the
-    mean, comes with it: what follows from it needs the same derivatives as g.
+    mean, comes with it: what follows from it needs the same derivatives as g. H⁻¹ may have an error
+    of ``tol`` where H is too large to be formed.
     """
     values = space.learnable()
     learnt = [v for v in values if not isinstance(v, (int, float))]
@@ -377,11 +378,11 @@ def _implicit(space: GyroSpace, view: Centred, x: Array, w: Array) -> Centred:
         if slopes:
             more = at.slope_by_step(*slopes)
             v = more if v is None else v + more
-        return at.hessian(w).inverse(v)
+        return at.hessian(w).inverse(v, tol)
 
     def move(constants: Constants, step: Array, x: Array, w: Array, *learnt: Array) -> Array:
         at = seen(constants, x, learnt)
-        return at.mean + at.space.push(at.mean, step)
+        return at.mean + at.push(step)
 
     quick = view.slope_by_step is not None
     channels = tuple(view.mean.shape[: view.mean.ndim - len(space.point_shape)])

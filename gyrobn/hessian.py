@@ -12,6 +12,10 @@ __all__ = ["DENSE", "Hessian", "flat_hessian", "joined_hessian"]
 
 DENSE = 128
 """Up to this dimension a Hessian is formed and solved; beyond, Chebyshev steps apply it."""
+FEW, MANY = 4, 24
+"""Up to a few rounds, Chebyshev steps are as good as conjugate gradients; more are not made."""
+FIVE_DIGITS = 4e-6
+"""What products in float32 can reach."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class Hessian:
     """Nearly H⁻¹g, linear in g, for a step on the way; where that is cheaper than to apply H."""
     matrix: Callable[[], Array] | None = None
     """Return H itself, where that takes less than to apply it to the identity."""
+    rough: Callable[[Array], Array] | None = None
+    """Multiply columns to five digits, where that takes less time than all of them."""
     dense: int = DENSE
     """The largest dimension in which to form the matrix."""
     by_part: Callable[[Callable[["Hessian", Array], Array], Array], Array] | None = None
@@ -48,29 +54,14 @@ class Hessian:
             return self.by_part(lambda part, piece: part.solve(piece, tol), g)
         if self.quick is not None and g.shape[-1] > self.dense:
             return self.quick(g)
-        return self._linear(lambda g: self._solve(g, 0.25, tol), g)
+        return self._solve(g, 0.25, tol)
 
-    def inverse(self, g: Array) -> Array:
-        """Return H⁻¹g to nearly all digits."""
+    def inverse(self, g: Array, tol: float = 0.0) -> Array:
+        """Return H⁻¹g to nearly all digits, or with an error of ``tol`` relative to g."""
         if self.by_part is not None:
-            return self.by_part(Hessian.inverse, g)
-        tol = float(namespace_of(g).finfo(g.dtype).eps) ** (2 / 3)
-        return self._solve(g, 1e-3, tol)
-
-    def _linear(self, f: Callable[[Array], Array], g: Array) -> Array:
-        """Return f(g), with f, linear and its own transpose, as its derivative.
-
-        Without second derivatives nothing has to be kept of how f is computed.
-        """
-        if self.smooth:
-            return f(g)
-        (step,) = backend_of(g).with_derivative(
-            lambda g: ((f(g),), ()),
-            lambda _, change: (f(change),),
-            lambda _, slope: (f(slope),),
-            g,
-        )
-        return step
+            return self.by_part(lambda part, piece: part.inverse(piece, tol), g)
+        least = float(namespace_of(g).finfo(g.dtype).eps) ** (2 / 3)
+        return self._solve(g, 1e-3, max(tol, least))
 
     @cached_property
     def _full(self) -> Array | None:
@@ -93,15 +84,38 @@ class Hessian:
             if shift is not None:
                 full = full + shift[..., None, None] * eye
             return xp.linalg.solve(full, g[..., None])[..., 0]
-        low, high, apply = self.lowest(), self._high, self._to_vector
-        if shift is None:
+        low, high, apply = self.lowest(), self._high, _to_vectors(self.apply)
+        if shift is not None:
+            low, high, shifted = low + shift, high + shift, apply
+            apply = lambda v: shifted(v) + shift[..., None] * v  # noqa: E731
+        shim = backend_of(g)
+        if self.smooth or shim.hides_values(g) or shim.differentiable(g):
             return chebyshev(apply, g, low, high, tol)
-        return chebyshev(
-            lambda v: apply(v) + shift[..., None] * v, g, low + shift, high + shift, tol
-        )
+        if self.rough is None:
+            return _adaptive(apply, g, low, high, tol)
+        rough = _to_vectors(self.rough)
+        if tol > FIVE_DIGITS:
+            return _adaptive(rough, g, low, high, tol)
+        some = (0.1 * tol) ** 0.5
+        v = _adaptive(rough, g, low, high, some)
+        return v + _adaptive(rough, g - apply(v), low, high, some)
 
-    def _to_vector(self, v: Array) -> Array:
-        return self.apply(v[..., None])[..., 0]
+
+def _to_vectors(apply: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    return lambda v: apply(v[..., None])[..., 0]
+
+
+def _adaptive(
+    apply: Callable[[Array], Array], g: Array, low: Array, high: Array, tol: float
+) -> Array:
+    """Return nearly H⁻¹g, which need not be linear in g, for a constant H that can be seen.
+
+    Where the bounds ask for many Chebyshev steps, conjugate gradients may take fewer.
+    """
+    most = float(namespace_of(g).max(_rounds(low, high, tol)))
+    if most > FEW:
+        return conjugate_gradients(apply, g, tol)
+    return chebyshev(apply, g, low, high, tol)
 
 
 def chebyshev(
@@ -112,13 +126,8 @@ def chebyshev(
     Each channel takes as many steps as leave an error of ``tol``, up to 24 (12 for a rough one).
     """
     xp = namespace_of(g)
-    root = xp.sqrt(high / low)
-    tiny = float(xp.finfo(g.dtype).smallest_normal)
-    rate = xp.clip((root - 1.0) / (root + 1.0), min=tiny, max=0.99)
-    # k steps after the first guess leave an error of 2 rate^(k + 1)
-    rounds = 24 if tol < 1e-6 else 12
-    wanted = xp.round(math.log(0.5 * tol) / xp.log(rate)) - 1.0
-    wanted = xp.clip(wanted, min=0.0, max=float(rounds))
+    wanted = _rounds(low, high, tol)
+    rounds = MANY if tol < 1e-6 else MANY // 2
     if not backend_of(wanted).hides_values(wanted):
         most = float(xp.max(wanted))
         rounds = int(most) if math.isfinite(most) else 0
@@ -130,6 +139,39 @@ def chebyshev(
         step = (factor - 1.0) * step + factor * (g - apply(v)) / centre
         v = xp.where(wanted[..., None] > k, v + step, v)
     return v
+
+
+def _rounds(low: Array, high: Array, tol: float) -> Array:
+    """Return how many Chebyshev steps leave an error of ``tol``: k of them 2 rate^(k + 1)."""
+    xp = namespace_of(high)
+    root = xp.sqrt(high / low)
+    tiny = float(xp.finfo(high.dtype).smallest_normal)
+    rate = xp.clip((root - 1.0) / (root + 1.0), min=tiny, max=0.99)
+    wanted = xp.round(math.log(0.5 * tol) / xp.log(rate)) - 1.0
+    return xp.clip(wanted, min=0.0, max=float(MANY if tol < 1e-6 else MANY // 2))
+
+
+def conjugate_gradients(apply: Callable[[Array], Array], g: Array, tol: float) -> Array:
+    """Return nearly H⁻¹g, for H with no eigenvalue far below 1; each channel stops when it may."""
+    xp = namespace_of(g)
+    size = xp.max(xp.abs(g), axis=-1, keepdims=True)  # squares of very small slopes would be zero
+    r = g / xp.where(size > 0, size, 1.0)
+    v, p = 0.0 * r, r
+    square = xp.sum(r * r, axis=-1, keepdims=True)
+    goal = tol**2 * square
+    for _ in range(MANY):
+        going = square > goal
+        if not bool(xp.any(going)):
+            break
+        Hp = apply(p)
+        along = xp.where(going, square, 0.0) / xp.where(
+            going, xp.sum(p * Hp, axis=-1, keepdims=True), 1.0
+        )
+        v, r = v + along * p, r - along * Hp
+        new = xp.sum(r * r, axis=-1, keepdims=True)
+        p = r + new / xp.where(going, square, 1.0) * p
+        square = new
+    return size * v
 
 
 def flat_hessian(weights: Array) -> Hessian:

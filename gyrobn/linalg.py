@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gyrobn.arrays import broadcast_shapes, constant, weighted_gram
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.spectral import LOG, Spectral, Spectrum
 
 __all__ = [
@@ -26,9 +26,12 @@ __all__ = [
     "Eigen",
     "PrecisionWarning",
     "Singular",
+    "again",
     "cholesky",
+    "compose",
     "congruence",
     "constant",
+    "diagonal_matrix",
     "differential",
     "eigh",
     "eye",
@@ -36,10 +39,9 @@ __all__ = [
     "framed_functions",
     "from_triangle",
     "kept_eye",
-    "log_squares",
     "logarithm",
     "matmul",
-    "mean_logarithm",
+    "mean_of_turned",
     "pack",
     "pair_sums",
     "polar",
@@ -137,18 +139,18 @@ def symmetric_functions(
     def primal(A: Array, *s: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         found = eigh(A) if known is None else known
         at, spectrum, U = _one(s, t), spectrum_of(found), found.vectors
-        return tuple(_compose(U, f.value(spectrum, at), U) for f in functions), (*found, *s)
+        return tuple(compose(U, f.value(spectrum, at), U) for f in functions), (*found, *s)
 
     def tangent(kept: tuple[Array, ...], dA: Array, *ds: Array) -> tuple[Array, ...]:
         values, U, *s = kept
         change = matmul(transpose(U), dA if known else symmetric(dA), U)
-        changes = _changes(functions, _again(known, values), _one(s, t), change, ds)
+        changes = _changes(functions, again(known, values), _one(s, t), change, ds)
         return tuple(matmul(U, d, transpose(U)) for d in changes)
 
     def cotangent(kept: tuple[Array, ...], *slopes: Array) -> tuple[Array, ...]:
         values, U, *s = kept
         inner = (matmul(transpose(U), slope, U) for slope in slopes)
-        total, by_t = _slopes(functions, _again(known, values), _one(s, t), inner, s)
+        total, by_t = _slopes(functions, again(known, values), _one(s, t), inner, s)
         total = total if known else symmetric(total)
         return matmul(U, total, transpose(U)), *by_t
 
@@ -173,13 +175,13 @@ def framed_functions(
     def tangent(kept: tuple[Array, ...], dA: Array, *ds: Array) -> tuple[Array, ...]:
         values, U, *s = kept
         change = matmul(transpose(U), dA, U)
-        changes = _changes(functions, _again(known, values), _one(s, t), change, ds)
+        changes = _changes(functions, again(known, values), _one(s, t), change, ds)
         return tuple(matmul(U, d) for d in changes)
 
     def cotangent(kept: tuple[Array, ...], *slopes: Array) -> tuple[Array, ...]:
         values, U, *s = kept
         inner = (matmul(transpose(U), slope) for slope in slopes)
-        total, by_t = _slopes(functions, _again(known, values), _one(s, t), inner, s)
+        total, by_t = _slopes(functions, again(known, values), _one(s, t), inner, s)
         return matmul(U, symmetric(total), transpose(U)), *by_t
 
     rules = primal, tangent, cotangent
@@ -213,62 +215,7 @@ def polar(A: Array, decompose: Callable[[Array], Singular] | None = None) -> Arr
     return W
 
 
-def log_squares(A: Array, known: Eigen) -> Array:
-    r"""Return :math:`\|\log A\|^2`; its derivative is :math:`2\operatorname{tr}(A^{-1}\log A\,dA)`.
-
-    ``known`` are the eigenvalues and eigenvectors.
-    """
-    xp = namespace_of(A)
-
-    def primal(A: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        logs = spectrum_of(known).log
-        return (xp.sum(logs * logs, axis=-1),), known
-
-    def slope(kept: tuple[Array, ...]) -> Array:
-        values, U = kept
-        return _compose(U, 2.0 * _again(known, values).log / values, U)
-
-    def tangent(kept: tuple[Array, ...], dA: Array) -> tuple[Array, ...]:
-        return (xp.sum(slope(kept) * dA, axis=(-2, -1)),)
-
-    def cotangent(kept: tuple[Array, ...], by_square: Array) -> tuple[Array, ...]:
-        return (by_square[..., None, None] * slope(kept),)
-
-    (squares,) = backend_of(A).with_derivative(primal, tangent, cotangent, A)
-    return squares
-
-
-def mean_logarithm(A: Array, weights: Array, known: Eigen) -> Array:
-    """Return the sum of weights times log A over the first axis, without forming the logarithms.
-
-    Shapes are (N, *channels, n, n) and (N, *channels).
-    """
-    xp = namespace_of(A)
-
-    def primal(A: Array, w: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        heavy = w[..., None] * spectrum_of(known).log
-        return (weighted_gram(heavy, transpose(known.vectors)),), (*known, w)
-
-    def tangent(kept: tuple[Array, ...], dA: Array, dw: Array) -> tuple[Array, ...]:
-        values, U, w = kept
-        spectrum = _again(known, values)
-        inner = LOG.quotient(spectrum.pairs, None) * matmul(transpose(U), dA, U)
-        inner = w[..., None, None] * inner + _diagonal(dw[..., None] * spectrum.log)
-        return (xp.sum(matmul(U, inner, transpose(U)), axis=0),)
-
-    def cotangent(kept: tuple[Array, ...], slope: Array) -> tuple[Array, ...]:
-        values, U, w = kept
-        spectrum = _again(known, values)
-        inner = matmul(transpose(U), slope, U)
-        by_w = xp.sum(spectrum.log * xp.linalg.diagonal(inner), axis=-1)
-        inner = w[..., None, None] * LOG.quotient(spectrum.pairs, None) * inner
-        return matmul(U, symmetric(inner), transpose(U)), by_w
-
-    (total,) = backend_of(A).with_derivative(primal, tangent, cotangent, A, weights)
-    return total
-
-
-def _again(known: Decomposition | None, values: Array) -> Spectrum:
+def again(known: Decomposition | None, values: Array) -> Spectrum:
     """Return the eigenvalues that a derivative was handed, with their tables if those are known."""
     if known is not None and backend_of(values).plain(values):
         return spectrum_of(known)
@@ -282,7 +229,7 @@ def _changes(
     for f in functions:
         inner = f.quotient(spectrum.pairs, _for_pairs(t)) * change
         if ds and f.slope is not None:
-            inner = inner + _diagonal(f.slope(spectrum, t) * ds[0][..., None])
+            inner = inner + diagonal_matrix(f.slope(spectrum, t) * ds[0][..., None])
         yield inner
 
 
@@ -328,13 +275,14 @@ def pair_sums(c: Array) -> Array:
     return xp.clip(c[..., :, None] + c[..., None, :], min=least)
 
 
-def _compose(U: Array, values: Array, V: Array) -> Array:
+def compose(U: Array, values: Array, V: Array) -> Array:
     """Return U diag(values) Vᵀ."""
     return namespace_of(U).matmul(U * values[..., None, :], transpose(V))
 
 
-def _diagonal(values: Array) -> Array:
-    return values[..., None] * eye(values[..., None], values.shape[-1])
+def diagonal_matrix(values: Array) -> Array:
+    """Return the matrices with these values on the diagonal."""
+    return values[..., None] * kept_eye(values)
 
 
 # ---------------------------------------------------------------------- decompositions
@@ -588,3 +536,30 @@ def pack(A: Array) -> Array:
 def unpack(c: Array, n: int) -> Array:
     """Undo :func:`pack`."""
     return from_triangle(c, n, diagonal=True, weight=2.0**0.5, mirror=1.0)
+
+
+def mean_of_turned(K: Array, U: Array, weights: Array) -> Array:
+    r"""Return the weighted sum of :math:`V \mapsto U(K \circ (U^\top V U))U^\top` as a matrix.
+
+    It acts on packed V. Shapes are (N, *channels, n, n), K symmetric, and (N, *channels). It is
+    :math:`\sum_i w_i T_i^\top \operatorname{diag}(K_i)\,T_i` with T the inner products of the
+    :math:`E_{kl}` and the :math:`U^\top E_{ij} U`, for the basis E that packing stands for.
+    """
+    shim, n = backend_of(U), U.shape[-1]
+    d = n * (n + 1) // 2
+    sides = constant(_sides, U, n)
+    some = shim.take(transpose(shim.take(U, sides)), sides)
+    # E has 1/√2 twice off the diagonal: T is half of this, times √2 for each of ij and kl there
+    T = some[..., :d, :d] * some[..., d:, d:] + some[..., :d, d:] * some[..., d:, :d]
+    heavy = weights[..., None] * to_triangle(K, diagonal=True, weight=2.0)
+    return weighted_gram(heavy, T) * constant(_quarters, U, n)
+
+
+def _sides(n: int) -> "np.ndarray[Any, Any]":
+    """Return the rows of the entries of a lower triangle, and then their columns."""
+    return np.concatenate(np.tril_indices(n)).astype(np.int32)
+
+
+def _quarters(n: int) -> "np.ndarray[Any, Any]":
+    factors = _triangle_weights(n, 2.0**0.5)
+    return np.asarray(0.25 * factors[:, None] * factors)

@@ -13,6 +13,8 @@ the manifold never begins to.
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, Self
 
+import numpy as np
+
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.centred import Centred
 from gyrobn.checks import check_integer, check_number
@@ -23,6 +25,8 @@ __all__ = ["Found", "Held", "Look", "Numbers", "Samples", "check_search", "solve
 ROUGH = 1e-2
 """Accuracy of a Newton step, where only a few are asked for and no mean; where they are to lead
 there, it takes fewer of them if each is accurate."""
+ROUGH_SLOPE = 1e-5
+"""Accuracy of the derivative of a mean that a number of steps need not have reached."""
 
 
 class Look(NamedTuple):
@@ -90,7 +94,8 @@ class Held(NamedTuple):
             far = xp.max(total, axis=0)
         hidden = backend_of(mean).hides_values(mean)
         kept = view.seen if hidden else view
-        return Look(kept, view.gradient(self.w), view.variance(self.w), far, view.resolutions)
+        w = self.w
+        return Look(kept, view.gradient(w), view.variance(w), far, view.resolutions(w))
 
     def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
         """Return nearly H⁻¹g."""
@@ -214,7 +219,7 @@ def solve(
     def body(state: tuple[Any, ...]) -> _State:
         now = _State(*state)
         old = Look(*now.look)
-        full = samples.step(manifold, now.mean, old, 1e-4)
+        full = samples.step(manifold, now.mean, old, _accuracy(now))
         step = _choose(now.taken, full, lambda: 0.25 * now.step)
         trial = samples.shift(manifold, now.mean, old, step)
         new = samples.look(manifold, trial)
@@ -293,8 +298,22 @@ def _found(state: _State, sound: Array) -> Found:
 # ---------------------------------------------------------------------- numbers that decide
 
 
+def _accuracy(now: _State) -> float:
+    """Return the error that may be left in a Newton step, relative to it.
+
+    The closer the mean is, the better is an exact step: what is left of the residual, relative to
+    the spread of the samples, is its square. A step as good as that saves an evaluation.
+    """
+    numbers = Numbers(*now.numbers)
+    if backend_of(numbers.variance).hides_values(numbers.variance):
+        return 1e-4
+    square = (numbers.residual**2)[~now.done] / (numbers.variance[~now.done] + 1e-300)
+    ratio = float(np.sqrt(np.min(square)))
+    return min(max(1e-2 * ratio, 1e-9), 1e-3)
+
+
 def _judge(old: Numbers, new: Numbers, gain: Array, tol: float | None) -> tuple[Array, Array]:
-    """Tell whether a step is good; and whether, as it is not, only rounding errors are left.
+    """Tell whether a step is good; and whether it shows that only rounding errors are left.
 
     On a sphere the gradient also vanishes where the variance is largest, and grows on the way down
     from there. So the variance decides, as long as the gain that the step promised can be seen in
@@ -305,15 +324,18 @@ def _judge(old: Numbers, new: Numbers, gain: Array, tol: float | None) -> tuple[
     after, before = _sum(new.variance), _sum(old.variance)
     lower = (gain > some * before) & (after <= before - 0.1 * gain)
     nearer = xp.all((new.residual < old.residual) | new.each_small(tol), axis=-1)
-    better = lower | ((after <= before * (1.0 + some)) & nearer)
+    # the rounding errors of the distances, too, are no reason to turn back
+    slack = some * before + 16.0 * xp.sqrt(before) * xp.max(old.resolution, axis=-1)
+    better = lower | ((after <= before + slack) & nearer)
     close = xp.all(old.residual <= some * xp.sqrt(old.variance), axis=-1)
-    return better, ~better & close
+    still = xp.all(new.residual > 0.5 * old.residual, axis=-1)
+    return better, close & (still | ~better)
 
 
 def status(manifold: GyroSpace, view: Centred, w: Array, tol: float | None) -> tuple[Array, Array]:
     """Return the residual at a mean that was not searched for, and whether it is small."""
     g = view.gradient(w)
-    look = Look(None, g, view.variance(w), None, view.resolutions)
+    look = Look(None, g, view.variance(w), None, view.resolutions(w))
     numbers = _unpack(_pack(manifold, look, g, g), len(manifold.blocks), None)
     return numbers.length, numbers.small(tol)
 

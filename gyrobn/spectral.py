@@ -187,6 +187,11 @@ class Pairs:
         """The quotient a coth a, a = d/2."""
         return self.ratio + 0.5 * self.drop
 
+    def even_power(self, t: Any) -> Array:
+        """Return half the quotient of a power, over √(xy)ᵗ: sinh(td/2)/|x − y|."""
+        sinh = namespace_of(self.drop).sinh((0.5 * t) * self.drop)
+        return sinh / self.loss / self.largest
+
     # With the mean m and half the difference h of two angles, a² − b² = 4mh, and
     #
     #     cos a − cos b = −2 sin m sin h,    sin a − sin b = 2 cos m sin h

@@ -1,9 +1,10 @@
 """SPD matrices with the affine-invariant metric: the space in which ``SPD`` computes."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Self
+from typing import Any, Self
 
 from gyrobn.arrays import (
     check_coordinates,
@@ -14,7 +15,7 @@ from gyrobn.arrays import (
     weighted_gram,
     weighted_sum,
 )
-from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.centred import Decomposed
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
@@ -26,10 +27,10 @@ from gyrobn.linalg import (
     eye,
     finite_or_identity,
     framed_functions,
-    log_squares,
+    kept_eye,
     logarithm,
     matmul,
-    mean_logarithm,
+    mean_of_turned,
     pack,
     spectrum_of,
     symmetric,
@@ -38,6 +39,7 @@ from gyrobn.linalg import (
     unpack,
     warn_of_lost_digits,
 )
+from gyrobn.manifolds import eigenbasis
 from gyrobn.scalar import cotangent, safe_sqrt
 from gyrobn.spectral import (
     EXP,
@@ -56,6 +58,9 @@ __all__ = [
     "nearest",
     "violation",
 ]
+
+DENSE, ENTRIES = 36, 2**17
+"""A Hessian is formed up to this dimension, if there are not more numbers in one per sample."""
 
 
 @dataclass(frozen=True)
@@ -253,10 +258,10 @@ class AffineInvariant(GyroSpace):
         """
         xp = self._namespace(x)
         mean = sum_samples(weights[..., None, None] * x)
-        size = xp.linalg.trace(mean)[..., None, None] / self.n  # determinants of any matrix fit
-        wanted = weighted_sum(weights, xp.linalg.slogdet(x / size)[1])
-        excess = wanted - xp.linalg.slogdet(mean / size)[1]
-        return xp.exp(xp.where(xp.isfinite(excess), excess, 0.0) / self.n)[..., None, None] * mean
+        wanted = weighted_sum(weights, xp.linalg.slogdet(x)[1])
+        excess = wanted - xp.linalg.slogdet(mean)[1]
+        excess = xp.where(excess > -xp.inf, excess, 0.0)  # a sample may be singular
+        return xp.exp((1.0 / self.n) * excess)[..., None, None] * mean
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         r"""Return the mean of :math:`V \mapsto U(K \circ (U^\top V U))U^\top`.
@@ -264,71 +269,92 @@ class AffineInvariant(GyroSpace):
         U and λ are eigenvectors and eigenvalues of :math:`\log P = \theta C`, and
         :math:`K_{ij} = a\coth a` with :math:`a = (\lambda_i - \lambda_j)/2`.
         """
-        return self.hessian_of(weights, lambda: _logarithms(eigh(self._matrix(c), exact=True)))
+        known = cache(lambda: eigh(self._matrix(c), exact=True))
+        return self.hessian_of(weights, known, lambda: mean_curvature(known().values))
 
     def hessian_of(
         self,
         weights: Array,
-        decomposition: Callable[[], tuple[Array, Array, Array]],
+        decomposition: Callable[[], tuple[Array, Array]],
+        curvature: Callable[[], Array],
         turn: Array | None = None,
     ) -> Hessian:
-        """Return the Hessian, from a function that returns λ, U and K.
+        """Return the Hessian, from functions that return λ and U, and K.
 
         They may be given in another frame: ``turn`` then leads from it to that of the coordinates.
         """
         xp = namespace_of(weights)
         n = self.n
         w = samples_last(weights)
-        logs_of = cache(decomposition)
 
         @cache
-        def spectrum() -> tuple[Array, ...]:
-            _, U, K = logs_of()
-            K, U = samples_last(K, 2), samples_last(U, 2)
+        def spectrum(dtype: Any) -> tuple[Array, ...]:
+            K, (_, U) = curvature(), decomposition()
+            K, U = (xp.astype(samples_last(a, 2), dtype, copy=False) for a in (K, U))
             # all samples beside each other: what meets all of them is then one large product
             k = U.ndim - 3
             between = xp.permute_dims(U, (*range(k), k + 1, k, k + 2))
             wide = xp.reshape(between, (*U.shape[:-3], 1, n, U.shape[-3] * n))
-            return w[..., None, None] * K, U, wide
+            return xp.astype(w, dtype, copy=False)[..., None, None] * K, U, wide
 
-        def apply(v: Array) -> Array:
+        def apply(v: Array, dtype: Any = weights.dtype) -> Array:
             """Take columns (*channels, dim, k) as matrices, and give each to all samples."""
-            K, U, wide = spectrum()
+            K, U, wide = spectrum(dtype)
             V = unpack(transpose(v), n)
             if turn is not None:
                 V = matmul(transpose(turn)[..., None, :, :], V, turn[..., None, :, :])
+            V = xp.astype(V, dtype, copy=False)
             many, flat = (*V.shape[:-2], U.shape[-3], n, n), (*V.shape[:-2], wide.shape[-1], n)
             inner = matmul(xp.reshape(matmul(transpose(wide), V), many), U[..., None, :, :, :])
             outer = matmul(K[..., None, :, :, :] * inner, transpose(U)[..., None, :, :, :])
-            total = matmul(wide, xp.reshape(outer, flat))
+            total = xp.astype(matmul(wide, xp.reshape(outer, flat)), v.dtype, copy=False)
             if turn is not None:
                 total = matmul(turn[..., None, :, :], total, transpose(turn)[..., None, :, :])
             return transpose(pack(symmetric(total)))
 
+        def rough(v: Array) -> Array:
+            size = xp.max(xp.abs(v), axis=-2, keepdims=True)  # float32 has a smaller range
+            size = xp.where(size > 0, size, 1.0)
+            return size * apply(v / size, xp.float32)
+
         def highest() -> Array:
             # a coth a is an operator concave function of a² (a sum of a²/(a² + k²π²)): its mean is
             # at most its value at the mean a², and that is at most the mean X²
-            logs, U, _ = logs_of()
+            logs, U = decomposition()
             off = logs - xp.mean(logs, axis=-1, keepdims=True)
             mean = weighted_gram(weights[..., None] * off * off, transpose(U))
             values, _ = eigh(mean, exact=True)
             return cotangent(-values[..., -1], -1)
 
+        def matrix() -> Array:
+            K, (_, U) = curvature(), decomposition()
+            return mean_of_turned(K, U if turn is None else matmul(turn, U), weights)
+
         one = lambda: xp.sum(w, axis=-1)  # noqa: E731
-        return Hessian(apply, one, highest, dense=21, at_least_one=True, smooth=False)
+        small = math.prod(weights.shape) * self.dim**2 <= ENTRIES
+        dense = DENSE if small else 0
+        return Hessian(
+            *(apply, one, highest),
+            rough=rough if weights.dtype == xp.float64 else None,
+            matrix=matrix,
+            dense=dense,
+            at_least_one=True,
+            smooth=False,
+        )
 
     def resolution(self, x: Array) -> Array:
         """Distance that rounding moves samples seen from P: an eighth of its condition, in ulps."""
         self._namespace(x)
-        low, high, bad = _definiteness(x)
-        return self._resolution(low, high, bad)
+        A, _ = finite_or_identity(symmetric(backend_of(x).stop_gradient(x)))
+        return self._resolution(namespace_of(x).linalg.eigvalsh(A))
 
-    def _resolution(self, low: Array, high: Array, bad: Array) -> Array:
-        xp = namespace_of(low)
-        eps = float(xp.finfo(low.dtype).eps)
-        condition = xp.where(bad, 1.0 / eps, high / xp.where(bad, 1.0, low))
-        ulps = 0.5 * self.n + self.n**2 / 256 + 0.125 * condition  # measured
-        return eps / abs(self.theta) * ulps
+    def _resolution(self, values: Array) -> Array:
+        """Return the resolution from the eigenvalues of P."""
+        xp = namespace_of(values)
+        eps, high = float(xp.finfo(values.dtype).eps), values[..., -1]
+        condition = high / xp.maximum(values[..., 0], eps * high)
+        ulps = 0.5 * self.n + self.n**2 / 256  # measured, as is the rest
+        return (eps / abs(self.theta)) * (ulps + 0.125 * condition)
 
     def project(self, x: Array) -> Array:
         """Return the symmetric part, its eigenvalues raised if it is not positive definite."""
@@ -397,21 +423,29 @@ class _CentredMatrices(Decomposed):
 
     @property
     def image(self) -> tuple[Array, ...]:
-        """The matrices C."""
-        return (self._points,)
+        """What stands for the changes of the matrices C."""
+        return (self._change,)
 
-    def showing(self, points: Array) -> Self:
-        """Take matrices as the image."""
-        self._points = points
+    def showing(self, change: Array) -> Self:
+        """Take such an array as the image."""
+        self._change = change
         return self
 
     @cached_property
-    def _points(self) -> Array:
-        return matmul(self.back, self.x, transpose(self.back))
+    def _change(self) -> Array:
+        """The change of C in its eigenbasis, by those of P and M."""
+        shim = backend_of(self.x)
+        back, root = (shim.stop_gradient(a) for a in (self.back, self.root))
+        by_point = eigenbasis.change_by_matrix(self.x, back, self._known)
+        if not shim.differentiable(self.mean):
+            return by_point
+        return by_point + eigenbasis.change_by_frame(self.back, root, self._known)
 
     @cached_property
     def _known(self) -> Eigen:
-        return eigh(backend_of(self.x).stop_gradient(self._points), exact=True)
+        stop = backend_of(self.x).stop_gradient
+        back = stop(self.back)
+        return eigh(matmul(back, stop(self.x), transpose(back)), exact=True)
 
     @property
     def uncertainty(self) -> Array:
@@ -429,21 +463,21 @@ class _CentredMatrices(Decomposed):
     @cached_property
     def logarithms(self) -> Array:
         """Their logarithms in the frame of the mean."""
-        return symmetric_functions(self._points, LOG, known=self._known)[0]
+        return eigenbasis.function(self._change, self._known, LOG)
 
-    def power(self, t: Array | float) -> Array:
+    def power(self, t: float) -> Array:
         """Return their powers in the frame of the mean."""
-        t = scalars_like(t, self.x)
-        return symmetric_functions(self._points, POWER, t=t, known=self._known)[0]
+        return eigenbasis.function(self._change, self._known, POWER, t)
 
     def carried(self, R: Array, t: Array | float) -> Array:
-        r"""Return :math:`R\,C^t R^\top` as the square of :math:`R\,C^{t/2}`.
+        r"""Return :math:`R\,C^t R^\top`."""
+        return eigenbasis.carried(self._change, self._known, R, self._number(t))
 
-        In two products, and symmetric as it is.
-        """
-        half = 0.5 * scalars_like(t, self.x)
-        (W,) = framed_functions(self._points, self._known, POWER, t=half)
-        return _square(matmul(R, W))
+    def _number(self, t: Array | float) -> Array:
+        t = scalars_like(t, self.x)
+        if not isinstance(t, (int, float)):
+            return t
+        return namespace_of(self.x).full((), t, dtype=self.x.dtype, device=device_of(self.x))
 
     @cached_property
     def normal(self) -> Array:
@@ -451,28 +485,30 @@ class _CentredMatrices(Decomposed):
         return self._coordinates(self.logarithms)
 
     def _coordinates(self, X: Array) -> Array:
-        c = pack(congruence(self.turn, X))
+        c = pack(matmul(self.turn, X, transpose(self.turn)))
         return c if self.space.theta == 1.0 else c / self.space.theta
 
     def gradient(self, weights: Array) -> Array:
         """Return the mean logarithm."""
-        return self._coordinates(mean_logarithm(self._points, weights, self._known))
+        return self._coordinates(eigenbasis.mean_logarithm(self._change, weights, self._known))
 
     @cached_property
     def squares(self) -> Array:
         r"""The squares of their distances, :math:`\sum_k \log^2\lambda_k/\theta^2`."""
-        squares = log_squares(self._points, self._known)[..., None]
+        squares = eigenbasis.log_squares(self._change, self._known)[..., None]
         return squares if self.space.theta == 1.0 else squares / self.space.theta**2
 
     def hessian(self, weights: Array) -> Hessian:
         """Return the mean Hessian, a constant: a logarithm has the eigenvectors of the matrix."""
         stop = backend_of(self.x).stop_gradient
 
-        def decomposition() -> tuple[Array, Array, Array]:
-            spectrum = spectrum_of(self._known)
-            return spectrum.log, self._known.vectors, spectrum.pairs.curvature
-
-        hessian: Hessian = self.space.hessian_of(stop(weights), decomposition, stop(self.turn))
+        spectrum, U = spectrum_of(self._known), self._known.vectors
+        hessian: Hessian = self.space.hessian_of(
+            stop(weights),
+            lambda: (spectrum.log, U),
+            lambda: spectrum.pairs.curvature,
+            stop(self.turn),
+        )
         return hessian
 
     def shift(self, c: Array) -> Array:
@@ -482,13 +518,30 @@ class _CentredMatrices(Decomposed):
         floats allow it: no projection is needed.
         """
         half = _function(0.5 * self.space._matrix(c), EXP)
-        return _square(matmul(self.root, transpose(self.turn), half))
+        return _square(matmul(self._translation, half))
+
+    def push(self, step: Array) -> Array:
+        """Return a small step from the mean as a tangent vector there."""
+        R = self._translation
+        return matmul(R, self.space._matrix(step), transpose(R))
 
     @property
-    def resolutions(self) -> Array:
-        """Distance that rounding moves the samples, from the decomposition of the mean."""
-        resolution: Array = self.space._resolution(*_extremes(self._known_mean.values))
-        return resolution[..., None]
+    def _translation(self) -> Array:
+        r"""The root of the mean: :math:`R_M = B^{-1} K^\top`."""
+        return matmul(self.root, transpose(self.turn))
+
+    def resolutions(self, weights: Array) -> Array:
+        r"""Return how far rounding moves the mean.
+
+        By the resolution of the mean; and as it moves the samples, of condition κ, which errs by
+        :math:`\varepsilon\sqrt{\sum_i w_i^2\kappa_i^2}`, of which this is a quarter.
+        """
+        xp, values = namespace_of(self.x), self._known.values
+        conditions = weights * (values[..., -1] / values[..., 0])
+        of_samples = xp.linalg.vector_norm(conditions, axis=0)
+        eps = float(xp.finfo(values.dtype).eps)
+        of_mean: Array = self.space._resolution(self._known_mean.values)
+        return (of_mean + (0.25 * eps / abs(self.space.theta)) * of_samples)[..., None]
 
     def standardize(self, factor: Array | float, bias: Array | None) -> Array:
         """Return the powers, and carry them to the bias."""
@@ -504,11 +557,6 @@ def _function(x: Array, f: Spectral) -> Array:
     """Return f of symmetric matrices."""
     known = eigh(backend_of(x).stop_gradient(x), exact=True)
     return symmetric_functions(x, f, known=known)[0]
-
-
-def _logarithms(known: Eigen) -> tuple[Array, Array, Array]:
-    """Return the λ of logarithms, their eigenvectors, and a coth a for a = (λᵢ − λⱼ)/2."""
-    return known.values, known.vectors, mean_curvature(known.values)
 
 
 # ---------------------------------------------------------------------- on the manifold or off it
@@ -565,7 +613,7 @@ def nearest(x: Array) -> Array:
     """Return the symmetric part, eigenvalues raised to √eps of the largest if one is too small."""
     xp = namespace_of(x)
     nothing = xp.max(xp.abs(x), axis=(-2, -1), keepdims=True) == 0
-    A = xp.where(nothing, eye(x), symmetric(x))
+    A = xp.where(nothing, kept_eye(x), symmetric(x))
     known = eigh(backend_of(x).stop_gradient(A), exact=True)
     _, high, bad = _extremes(known.values)
     least = float(xp.finfo(x.dtype).eps) ** 0.5 * high

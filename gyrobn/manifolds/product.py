@@ -381,10 +381,9 @@ class _CentredParts(Centred):
         parts = zip(self.views, self.space._split_normal(step), strict=True)
         return self.space.join(*(view.shift(part) for view, part in parts))
 
-    @property
-    def resolutions(self) -> Array:
-        """Return the resolution of every block."""
-        return self.space._by_every_block([view.resolutions for view in self.views])
+    def resolutions(self, weights: Array) -> Array:
+        """Return how far rounding moves the mean, in every block."""
+        return self.space._by_every_block([view.resolutions(weights) for view in self.views])
 
     def standardize(self, factor: Array, bias: Array | None) -> Array:
         """Scale and bias in every factor."""

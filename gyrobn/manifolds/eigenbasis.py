@@ -1,0 +1,205 @@
+r"""Functions of :math:`C = B X B^\top` that are differentiated in its eigenbasis W, which is known.
+
+The derivative of a function of C takes a change of C to the eigenbasis, :math:`W^\top dC\,W`, and
+its result back. Several functions of the same C share the way there: a *change* is an array that
+stands for :math:`W^\top dC\,W`. Its values mean nothing; its derivatives count. Slopes by it are
+added up in the eigenbasis, and what leads from there to X and to B is computed once.
+"""
+
+from typing import Any
+
+from gyrobn.arrays import weighted_gram
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.linalg import (
+    Eigen,
+    again,
+    compose,
+    diagonal_matrix,
+    matmul,
+    spectrum_of,
+    symmetric,
+    transpose,
+)
+from gyrobn.spectral import LOG, Spectral
+
+__all__ = [
+    "carried",
+    "change_by_frame",
+    "change_by_matrix",
+    "function",
+    "log_squares",
+    "mean_logarithm",
+]
+
+Arrays = tuple[Array, ...]
+
+
+def change_by_matrix(X: Array, B: Array, known: Eigen) -> Array:
+    r"""Return the change by that of X: :math:`V^\top dX\,V`, :math:`V = B^\top W`."""
+
+    def primal(X: Array) -> tuple[Arrays, Arrays]:
+        return _carrier(known), (known.vectors, B)
+
+    def tangent(kept: Arrays, dX: Array) -> Arrays:
+        W, B = kept
+        V = matmul(transpose(B), W)
+        return (matmul(transpose(V), dX, V),)
+
+    def cotangent(kept: Arrays, slope: Array) -> Arrays:
+        W, B = kept
+        V = matmul(transpose(B), W)
+        return (matmul(V, slope, transpose(V)),)
+
+    X = namespace_of(X).broadcast_to(X, known.vectors.shape)
+    (change,) = backend_of(X).with_derivative(primal, tangent, cotangent, X)
+    return change
+
+
+def change_by_frame(B: Array, back: Array, known: Eigen) -> Array:
+    r"""Return the change by that of B: :math:`E + E^\top`, :math:`E = W^\top dB\,B^{-1}W\Lambda`.
+
+    ``back`` is the inverse of B.
+    """
+
+    def primal(B: Array) -> tuple[Arrays, Arrays]:
+        return _carrier(known), (*known, back)
+
+    def tangent(kept: Arrays, dB: Array) -> Arrays:
+        values, W, back = kept
+        E = matmul(transpose(W), matmul(dB, back), W) * values[..., None, :]
+        return (E + transpose(E),)
+
+    def cotangent(kept: Arrays, slope: Array) -> Arrays:
+        values, W, back = kept
+        by_E = matmul(W, (2.0 * values)[..., None, :] * slope)
+        return (matmul(_sum_of_products(by_E, W, B.shape), transpose(back)),)
+
+    (change,) = backend_of(B).with_derivative(primal, tangent, cotangent, B)
+    return change
+
+
+def function(change: Array, known: Eigen, f: Spectral, t: Any = None) -> Array:
+    """Return f(C, t) for a number t."""
+
+    def primal(change: Array) -> tuple[Arrays, Arrays]:
+        U = known.vectors
+        return (compose(U, f.value(spectrum_of(known), t), U),), known
+
+    def tangent(kept: Arrays, change: Array) -> Arrays:
+        values, W = kept
+        inner = f.quotient(again(known, values).pairs, t) * change
+        return (matmul(W, inner, transpose(W)),)
+
+    def cotangent(kept: Arrays, slope: Array) -> Arrays:
+        values, W = kept
+        inner = matmul(transpose(W), slope, W)
+        return (f.quotient(again(known, values).pairs, t) * inner,)
+
+    (found,) = backend_of(change).with_derivative(primal, tangent, cotangent, change)
+    return found
+
+
+def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
+    r"""Return :math:`R\,C^t R^\top` as :math:`Y Y^\top`, :math:`Y = R\,W\Lambda^{t/2}`.
+
+    In two products, and symmetric as it is. Its change is :math:`Y(Q \circ W^\top dC\,W)Y^\top`, Q
+    the quotients of the power over :math:`(\lambda_i\lambda_j)^{t/2}`, of which a table has half.
+    """
+    xp, shape = namespace_of(change), R.shape
+
+    def primal(change: Array, R: Array, t: Array) -> tuple[Arrays, Arrays]:
+        roots = xp.exp((0.5 * t)[..., None] * spectrum_of(known).log)
+        T = known.vectors * roots[..., None, :]
+        Y = matmul(R, T)
+        return (matmul(Y, transpose(Y)),), (known.values, T, Y, t)
+
+    def tangent(kept: Arrays, change: Array, dR: Array, dt: Array) -> Arrays:
+        values, T, Y, t = kept
+        spectrum = again(known, values)
+        inner = spectrum.pairs.even_power(t[..., None, None]) * change
+        inner = inner + diagonal_matrix((0.5 * dt)[..., None] * spectrum.log)
+        half = matmul(dR, T) + matmul(Y, inner)
+        whole = matmul(half, transpose(Y))
+        return (whole + transpose(whole),)
+
+    def cotangent(kept: Arrays, slope: Array) -> Arrays:
+        values, T, Y, t = kept
+        spectrum = again(known, values)
+        by_Y = matmul(slope + transpose(slope), Y)
+        inner = matmul(transpose(Y), by_Y)
+        by_t = 0.5 * xp.sum(spectrum.log * xp.linalg.diagonal(inner), axis=-1)
+        inner = spectrum.pairs.even_power(t[..., None, None]) * inner
+        return inner, _sum_of_products(by_Y, T, shape), by_t
+
+    t = xp.broadcast_to(t, change.shape[:-2])
+    (y,) = backend_of(change).with_derivative(primal, tangent, cotangent, change, R, t)
+    return y
+
+
+def log_squares(change: Array, known: Eigen) -> Array:
+    r"""Return :math:`\|\log C\|^2`; its change is :math:`2\operatorname{tr}(C^{-1}\log C\,dC)`."""
+    xp = namespace_of(change)
+
+    def primal(change: Array) -> tuple[Arrays, Arrays]:
+        logs = spectrum_of(known).log
+        return (xp.sum(logs * logs, axis=-1),), (known.values,)
+
+    def slopes(values: Array) -> Array:
+        return 2.0 * again(known, values).log / values
+
+    def tangent(kept: Arrays, change: Array) -> Arrays:
+        return (xp.sum(slopes(*kept) * xp.linalg.diagonal(change), axis=-1),)
+
+    def cotangent(kept: Arrays, by_square: Array) -> Arrays:
+        return (diagonal_matrix(by_square[..., None] * slopes(*kept)),)
+
+    (squares,) = backend_of(change).with_derivative(primal, tangent, cotangent, change)
+    return squares
+
+
+def mean_logarithm(change: Array, weights: Array, known: Eigen) -> Array:
+    """Return the sum of weights times log C over the first axis, without forming the logarithms.
+
+    Shapes are (N, *channels, n, n) and (N, *channels).
+    """
+    xp = namespace_of(change)
+
+    def primal(change: Array, w: Array) -> tuple[Arrays, Arrays]:
+        heavy = w[..., None] * spectrum_of(known).log
+        return (weighted_gram(heavy, transpose(known.vectors)),), (*known, w)
+
+    def tangent(kept: Arrays, change: Array, dw: Array) -> Arrays:
+        values, W, w = kept
+        spectrum = again(known, values)
+        inner = w[..., None, None] * (LOG.quotient(spectrum.pairs, None) * change)
+        inner = inner + diagonal_matrix(dw[..., None] * spectrum.log)
+        return (_sum_of_products(matmul(W, inner), W, W.shape[1:]),)
+
+    def cotangent(kept: Arrays, slope: Array) -> Arrays:
+        values, W, w = kept
+        spectrum = again(known, values)
+        inner = matmul(transpose(W), symmetric(slope), W)
+        by_w = xp.sum(spectrum.log * xp.linalg.diagonal(inner), axis=-1)
+        return w[..., None, None] * (LOG.quotient(spectrum.pairs, None) * inner), by_w
+
+    (total,) = backend_of(change).with_derivative(primal, tangent, cotangent, change, weights)
+    return total
+
+
+def _carrier(known: Eigen) -> Arrays:
+    """Return an array of the shape of C, for a change to have its derivatives."""
+    return (backend_of(known.vectors).stop_gradient(known.vectors),)
+
+
+def _sum_of_products(A: Array, T: Array, shape: tuple[int, ...]) -> Array:
+    """Return the sum of the A Tᵀ over the axes that arrays of a shape were repeated along."""
+    xp = namespace_of(A)
+    if tuple(A.shape[1:]) == tuple(shape):  # over samples: one large product
+        rows = (xp.permute_dims(x, (*range(1, x.ndim - 1), 0, x.ndim - 1)) for x in (A, T))
+        wide, tall = (xp.reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1])) for x in rows)
+        return matmul(wide, transpose(tall))
+    full = matmul(A, transpose(T))
+    lead = full.ndim - len(shape)
+    full = xp.sum(full, axis=tuple(range(lead))) if lead else full
+    alike = tuple(k for k, n in enumerate(shape) if n == 1 and full.shape[k] != 1)
+    return xp.sum(full, axis=alike, keepdims=True) if alike else full
