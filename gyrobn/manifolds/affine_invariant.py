@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Self
+from typing import Any, Self
+
+import numpy as np
 
 from gyrobn.arrays import (
     check_coordinates,
@@ -22,6 +24,7 @@ from gyrobn.linalg import (
     Eigen,
     cholesky,
     congruence,
+    constant,
     eigh,
     eye,
     finite_or_identity,
@@ -32,8 +35,10 @@ from gyrobn.linalg import (
     mean_logarithm,
     pack,
     spectrum_of,
+    surely_definite,
     symmetric,
     symmetric_functions,
+    to_triangle,
     transpose,
     unpack,
     warn_of_lost_digits,
@@ -53,6 +58,7 @@ from gyrobn.spectral import (
 
 __all__ = [
     "AffineInvariant",
+    "contains",
     "nearest",
     "violation",
 ]
@@ -305,6 +311,23 @@ class AffineInvariant(GyroSpace):
                 total = matmul(turn[..., None, :, :], total, transpose(turn)[..., None, :, :])
             return transpose(pack(symmetric(total)))
 
+        def matrix() -> Array:
+            """Sum K times the squares of the coordinates of each u_j u_kᵀ over samples and pairs.
+
+            Samples come last, so that it is one large product.
+            """
+            _, U, K = logs_of()
+            K, U = samples_last(K, 2), samples_last(U, 2)
+            T = _on_pairs(xp.moveaxis(U, -3, -1))
+            heavy = xp.moveaxis(to_triangle(w[..., None, None] * K, diagonal=True), -2, -1)
+            flat = (*T.shape[:-2], T.shape[-2] * T.shape[-1])
+            weighted = xp.reshape(T * heavy[..., None, :, :], flat)
+            full = matmul(xp.reshape(T, flat), transpose(weighted))
+            if turn is not None:
+                R = _on_pairs(turn[..., None])[..., 0]
+                full = matmul(R, full, transpose(R))
+            return full
+
         def highest() -> Array:
             # a coth a is an operator concave function of a² (a sum of a²/(a² + k²π²)): its mean is
             # at most its value at the mean a², and that is at most the mean X²
@@ -315,7 +338,8 @@ class AffineInvariant(GyroSpace):
             return cotangent(-values[..., -1], -1)
 
         one = lambda: xp.sum(w, axis=-1)  # noqa: E731
-        return Hessian(apply, one, highest, dense=21, at_least_one=True, smooth=False)
+        rest = {"matrix": matrix, "dense": 21, "at_least_one": True, "smooth": False}
+        return Hessian(apply, one, highest, **rest)
 
     def resolution(self, x: Array) -> Array:
         """Distance that rounding moves samples seen from P: an eighth of its condition, in ulps."""
@@ -339,6 +363,11 @@ class AffineInvariant(GyroSpace):
         """Return the largest of asymmetry and lack of definiteness, relative to the size."""
         self._namespace(x)
         return violation(x)
+
+    def contains(self, x: Array) -> Array:
+        """Tell whether matrices are symmetric and positive definite."""
+        self._namespace(x)
+        return contains(x)
 
 
 class _CentredMatrices(Decomposed):
@@ -500,6 +529,29 @@ def _square(Y: Array) -> Array:
     return matmul(Y, transpose(Y))
 
 
+def _on_pairs(U: Array) -> Array:
+    r"""Return :math:`V \mapsto U V U^\top` on packed symmetric matrices, samples along the last axis.
+
+    Shape (..., n, n, N) to (..., dim, dim, N).
+    """
+    xp, n = namespace_of(U), U.shape[-2]
+    rows, columns = (constant(_triangle_side, U, n, side) for side in (0, 1))
+    a, b = xp.take(U, rows, axis=-3), xp.take(U, columns, axis=-3)
+    straight = xp.take(a, rows, axis=-2) * xp.take(b, columns, axis=-2)
+    crossed = xp.take(a, columns, axis=-2) * xp.take(b, rows, axis=-2)
+    return (straight + crossed) * constant(_pair_weights, U, n)
+
+
+def _triangle_side(n: int, side: int) -> "np.ndarray[Any, Any]":
+    return np.tril_indices(n)[side].astype(np.int32)
+
+
+def _pair_weights(n: int) -> "np.ndarray[Any, Any]":
+    rows, columns = np.tril_indices(n)
+    size = np.where(rows == columns, 1.0, 2.0**0.5)
+    return (0.5 * size[:, None] * size)[:, :, None]
+
+
 def _function(x: Array, f: Spectral) -> Array:
     """Return f of symmetric matrices."""
     known = eigh(backend_of(x).stop_gradient(x), exact=True)
@@ -532,13 +584,37 @@ def _extremes(values: Array) -> tuple[Array, Array, Array]:
     return low, xp.where(high > 0, high, -low), bad
 
 
+def contains(x: Array) -> Array:
+    """Tell which matrices have no :func:`violation` beyond half the digits.
+
+    Where all of them have a Cholesky factor, no eigenvalue is computed.
+    """
+    xp, shim = namespace_of(x), backend_of(x)
+    some = float(xp.finfo(x.dtype).eps) ** 0.5
+    if shim.hides_values(x):
+        return violation(x) <= some
+    x = shim.stop_gradient(x)
+    same = bool(xp.all(x == transpose(x)))
+    if surely_definite(x if same else symmetric(x)):
+        off, size = _asymmetry(x)
+        return xp.logical_and(off <= some, xp.isfinite(2.0 * size))
+    return violation(x) <= some
+
+
+def _asymmetry(x: Array) -> tuple[Array, Array]:
+    """Return the asymmetry of each matrix, relative to its size, and that."""
+    xp = namespace_of(x)
+    size = xp.max(xp.abs(x), axis=(-2, -1))
+    some = xp.where(size > 0, size, 1.0)
+    return xp.max(xp.abs(x - transpose(x)), axis=(-2, -1)) / some, size
+
+
 def violation(x: Array) -> Array:
     """Return the relative asymmetry or, if larger, what is missing to be positive definite."""
     xp = namespace_of(x)
     low, _, bad = _definiteness(x)
-    size = xp.max(xp.abs(x), axis=(-2, -1))
+    asymmetry, size = _asymmetry(x)
     some = xp.where(size > 0, size, 1.0)
-    asymmetry = xp.max(xp.abs(x - transpose(x)), axis=(-2, -1)) / some
     missing = 2.0 * xp.finfo(x.dtype).eps ** 0.5 + xp.abs(low) / some
     found = xp.maximum(asymmetry, xp.where(bad, missing, 0.0))
     return xp.where(xp.isfinite(2.0 * size), found, xp.inf)  # x + xᵀ must not overflow
