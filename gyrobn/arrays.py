@@ -42,6 +42,8 @@ def check_floating(*arrays: Array, half: bool = False) -> None:
                 f"expected {kind}, got {x.dtype}: convert it first, "
                 f"for example with {cast_to(x, 'float64')}"
             )
+        if x is first:
+            continue
         if x.dtype != first.dtype:
             raise TypeError(
                 f"mixed dtypes {first.dtype} and {x.dtype}: cast one to the other first"
