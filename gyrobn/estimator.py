@@ -14,6 +14,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from gyrobn.arrays import blockwise
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.chunks import Chunks
 from gyrobn.domains import adapt_stats, by_domain, places_of
@@ -22,7 +23,7 @@ from gyrobn.fitting import Fitted, by_label, find, merge, stacked
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.labels import check_given, check_policy, check_unseen, labels_for
 from gyrobn.models import of_estimator, settle, to_estimator
-from gyrobn.normalize import Stats, denormalize, normalize
+from gyrobn.normalize import Stats, denormalize, multiplier, normalize
 from gyrobn.validation import (
     Moved,
     affine_for,
@@ -489,27 +490,62 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Normalize, or undo it, samples that are numbered from ``first`` on."""
         manifold = self.manifold_
         bias, scale = affine_for(manifold, X, self.bias, self.scale)
-        function = normalize
-        if method == "inverse_transform":
-            if not np.all(host(scale)):
-                raise ValueError(
-                    f"scale={self.scale!r} takes all samples to one point, which cannot be undone: "
-                    "inverse_transform needs a scale other than 0"
-                )
-            function = denormalize
+        inverse = method == "inverse_transform"
+        if inverse and not np.all(host(scale)):
+            raise ValueError(
+                f"scale={self.scale!r} takes all samples to one point, which cannot be undone: "
+                "inverse_transform needs a scale other than 0"
+            )
+        closed, squares = manifold.convexity_radius < float("inf"), []
 
         def apply(x: Array, own: Stats) -> Array:
+            if closed:
+                out, square = _carried(manifold, x, own, bias, scale, self.eps, inverse)
+                squares.append(square)
+                return out
+            function = denormalize if inverse else normalize
             return function(manifold, x, own, bias, scale, self.eps)
 
         places = {None: None} if labels is None else places_of(labels)
         own = [_in_dtype(manifold, stats[d], X) for d in places]
         at = None if labels is None else list(places.values())
         with np.errstate(all="ignore"):  # what fails is named by the check
-            out = apply(X, own[0]) if at is None else by_domain(apply, X, at, own)
+            if at is None:
+                out = blockwise(lambda x: apply(x, own[0]), X)
+            else:
+                out = by_domain(apply, X, at, own)
             if not backend_of(X).hides_values(out):
                 check_output(manifold, X, out, own, at, bias, method, first)
-                check_around(manifold, X, out, own, at, bias, scale, self.eps, method, first)
+                most = (2.0 * manifold.convexity_radius) ** 2  # nothing within it comes around
+                if not all(float(square) <= most for square in squares):
+                    options = bias, scale, self.eps, method, first
+                    check_around(manifold, X, out, own, at, *options)
         return out
+
+
+def _carried(
+    manifold: GyroSpace,
+    x: Array,
+    stats: Stats,
+    bias: Array | None,
+    scale: Any,
+    eps: float,
+    inverse: bool,
+) -> tuple[Array, Array]:
+    """Return what ``normalize`` does, or ``denormalize``, and the square of the largest distance.
+
+    The distance is that of a point from where the mean goes, if none came back from the other side.
+    """
+    factor, centre, target = multiplier(x, stats, scale, eps, None), stats.mean, bias
+    if inverse:
+        factor, target = 1.0 / factor, centre
+        centre = manifold.origin(x) if bias is None else bias
+    view = manifold.inside.centred(manifold.to_inside(centre), manifold.to_inside(x))
+    there = None if target is None else manifold.to_inside(target)
+    out = manifold.from_inside(view.standardize(factor, there))
+    t = factor[..., None] if len(manifold.blocks) == 1 else factor
+    xp = namespace_of(x)
+    return out, xp.max(xp.sum(t * t * view.squares, axis=-1))
 
 
 def _in_dtype(manifold: GyroSpace, stats: Stats, x: Array) -> Stats:

@@ -12,22 +12,25 @@ their mean the loop starts.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from gyrobn.arrays import scalars_like, sum_samples
+from gyrobn.arrays import blocks_of, scalars_like, sum_samples
 from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.centred import Centred
 from gyrobn.chunks import BYTES, Chunks, Rows, take
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.hessian import DENSE
-from gyrobn.newton import Found, Held, Look, solve
+from gyrobn.hessian import DENSE, Hessian, matrix_hessian
+from gyrobn.newton import Found, Held, Look, Samples, choose, solve
 from gyrobn.samples import check_weights, set_aside
 
-__all__ = ["search"]
+__all__ = ["in_memory", "search"]
 
 MOST = 8192
 """How many samples are kept in memory at most."""
+SMALL = 32
+"""Largest dimension in which the Hessians of all parts are summed."""
 
 
 def search(
@@ -56,8 +59,17 @@ def search(
     return solve(manifold.inside, samples, start, tol, max_iter)
 
 
+class Seen(NamedTuple):
+    """What is kept of samples that were looked at a part at a time."""
+
+    view: Centred
+    """Of the last part: what depends on the mean alone is the same for all."""
+    hessian: Hessian | None
+    """Of all samples, where it is a small matrix."""
+
+
 class Streamed:
-    """Samples that are read anew at each look, a chunk at a time; some are held besides."""
+    """Samples that are looked at a part at a time, a chunk that is read anew at each look."""
 
     def __init__(self, read: Callable[[], Iterator[tuple[Array, Array]]], held: Held) -> None:
         self.read, self.held = read, held
@@ -67,31 +79,95 @@ class Streamed:
         return solve(manifold, self.held, None, 1e-3, 64).mean
 
     def look(self, manifold: GyroSpace, mean: Array) -> Look:
-        """Return the sums over all chunks."""
+        """Return the sums over all parts."""
         xp = namespace_of(mean)
-        g, variance, far = _Sum(), _Sum(), None
+        g, variance, matrix, lowest, far = _Sum(), _Sum(), _Sum(), _Sum(), None
         for x, w in self.read():
-            _, own, square, reach, resolution = Held(x, w).look(manifold, mean)
+            view, own, square, reach, resolution = Held(x, w).look(manifold, mean)
             g.add(own)
             variance.add(square)
             far = reach if far is None else xp.maximum(far, reach)
-        return Look(None, g.total, variance.total, far, resolution)
+            hessian = small_hessian(manifold, view, w)
+            if hessian is not None and hessian.matrix is not None:
+                matrix.add(hessian.matrix())
+                lowest.add(hessian.lowest())
+        if hessian is not None:
+            hessian = matrix_hessian(matrix.total, lowest.total, hessian.at_least_one)
+        return Look(Seen(view, hessian), g.total, variance.total, far, resolution)
 
     def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
-        """Return the Newton step with the Hessian of the samples that are held."""
-        x, w, _ = self.held
-        return manifold.centred(mean, x).hessian(w).solve(now.g, accuracy)
+        """Return the Newton step, with the Hessian of samples that are held if there is no other.
+
+        It decides how fast the loop arrives, and not where.
+        """
+        _, hessian = now.view
+        if hessian is None:
+            hessian = manifold.centred(mean, self.held.x).hessian(self.held.w)
+        step: Array = hessian.solve(now.g, accuracy)
+        return step
 
     def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
         """Return the mean after a step."""
-        return manifold.shift(mean, step)
+        view, _ = now.view
+        shifted: Array = view.shift(step)
+        return shifted
 
-    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> None:
-        """Return None: no view of a chunk is kept."""
+    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> Seen:
+        """Return what is kept at a mean that is the new one for channels to take, else the old."""
+        if take.all():
+            return new.view  # type: ignore[no-any-return]
+        if not take.any():
+            return old.view  # type: ignore[no-any-return]
+        (view, after), (_, before) = new.view, old.view
+        view = manifold.centred(mean, view.x)
+        if after is None:
+            return Seen(view, None)
+        matrix = choose(take, after.matrix(), before.matrix())
+        lowest = choose(take, after.lowest(), before.lowest())
+        return Seen(view, matrix_hessian(matrix, lowest, after.at_least_one))
 
     def prepared(self, manifold: GyroSpace) -> Self:
-        """Return the samples: what is needed of a chunk is computed when it is read."""
+        """Return the samples: what is needed of a part is computed when it is read."""
         return self
+
+
+class Blocks(Streamed):
+    """An array of samples, looked at in blocks that fit the cache; none is kept between looks."""
+
+    def __init__(self, x: Array, w: Array) -> None:
+        self.x, self.w = x, w
+
+    def read(self) -> Iterator[tuple[Array, Array]]:
+        """Yield the blocks, with their weights."""
+        for block in blocks_of(self.x):
+            yield self.x[block], self.w[block]
+
+    def start(self, manifold: GyroSpace) -> Array:
+        """Return a first guess of the mean."""
+        return manifold.start(self.x, self.w)
+
+
+def in_memory(manifold: GyroSpace, x: Array, w: Array) -> Samples:
+    """Return samples as the loop wants them: in blocks if they are many and their sums are small.
+
+    Blocks take an evaluation more of each sample to be normalized after the search, and less time
+    and memory for the search.
+    """
+    if len(blocks_of(x, 1024)) > 1 and not manifold.flat:
+        one = slice(0, 1)
+        view = manifold.centred(x[0, ...], x[one])
+        if small_hessian(manifold, view, w[one]) is not None:
+            return Blocks(x, w)
+    return Held(x, w)
+
+
+def small_hessian(manifold: GyroSpace, view: Centred, w: Array) -> Hessian | None:
+    """Return the Hessian of some samples if it is a small matrix in closed form, to be summed."""
+    if manifold.dim > SMALL:
+        return None
+    hessian = view.hessian(w)
+    formed = hessian.matrix is not None and manifold.dim <= hessian.dense
+    return hessian if formed else None
 
 
 class _Sum:

@@ -163,7 +163,8 @@ def enclosing_radius(
     """
     xp = namespace_of(x)
     points = (None,) * len(manifold.point_shape)
-    first, reach, best, found = centre, None, None, []
+    first, reach, best = centre, None, None
+    found: list[Array] = []
     for k in range(rounds):
         rest = x
         if k > 1 and x.shape[0] > MANY:

@@ -14,6 +14,7 @@ import numpy as np
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
+from gyrobn.arrays import blockwise
 from gyrobn.backends import Array, backend_of, cast_to, check_kind, device_of, namespace_of
 from gyrobn.checks import did_you_mean
 from gyrobn.chunks import Chunks, is_chunk_list, is_streamed, take
@@ -47,6 +48,9 @@ __all__ = [
 ]
 
 
+_FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
+
+
 def as_array(estimator: Any, X: Any, method: str) -> Array:
     """Return X as an array, after checking all that does not depend on values."""
     X = unmasked(X, "X")
@@ -56,7 +60,8 @@ def as_array(estimator: Any, X: Any, method: str) -> Array:
             f"GyroBN.{method}() returns one array, and takes one: of chunks, "
             "GyroBN.transform_chunks() returns chunks"
         )
-    if not compat.is_array_api_obj(X) or compat.is_numpy_array(X):
+    plain = type(X) is np.ndarray and X.dtype in _FLOATS and X.ndim > 1 and X.size > 0
+    if not plain and (not compat.is_array_api_obj(X) or compat.is_numpy_array(X)):
         options = {"dtype": [np.float64, np.float32], "allow_nd": True, "input_name": "X"}
         # NaN and infinity are looked for later, to say where they are
         X = check_array(X, ensure_all_finite=False, estimator=estimator, **options)
@@ -275,7 +280,7 @@ def check_output(
 ) -> None:
     """Refuse an output that is not on the manifold, and say for which sample."""
     xp = namespace_of(X)
-    good = manifold.contains(out)
+    good = blockwise(manifold.contains, out)
     if bool(xp.all(good)):
         return
     what, i = describe(good, first)
@@ -308,8 +313,6 @@ def check_around(
     On a closed space (sphere, Grassmannian, rotations) the coordinates of the output are then not
     those of the input, scaled.
     """
-    if manifold.convexity_radius == float("inf"):
-        return
     good = np.ones(X.shape[: X.ndim - len(manifold.point_shape)], dtype=np.bool_)
     target = manifold.origin(X) if bias is None else bias
     for own, at in zip(stats, [slice(None)] if places is None else places, strict=True):

@@ -338,8 +338,9 @@ class AffineInvariant(GyroSpace):
             return cotangent(-values[..., -1], -1)
 
         one = lambda: xp.sum(w, axis=-1)  # noqa: E731
-        rest = {"matrix": matrix, "dense": 21, "at_least_one": True, "smooth": False}
-        return Hessian(apply, one, highest, **rest)
+        return Hessian(
+            apply, one, highest, matrix=matrix, dense=21, at_least_one=True, smooth=False
+        )
 
     def resolution(self, x: Array) -> Array:
         """Distance that rounding moves samples seen from P: an eighth of its condition, in ulps."""
@@ -530,7 +531,7 @@ def _square(Y: Array) -> Array:
 
 
 def _on_pairs(U: Array) -> Array:
-    r"""Return :math:`V \mapsto U V U^\top` on packed symmetric matrices, samples along the last axis.
+    r"""Return :math:`V \mapsto U V U^\top` on packed symmetric matrices, samples last.
 
     Shape (..., n, n, N) to (..., dim, dim, N).
     """
