@@ -12,7 +12,7 @@ their mean the loop starts.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -59,15 +59,6 @@ def search(
     return solve(manifold.inside, samples, start, tol, max_iter)
 
 
-class Seen(NamedTuple):
-    """What is kept of samples that were looked at a part at a time."""
-
-    view: Centred
-    """Of the last part: what depends on the mean alone is the same for all."""
-    hessian: Hessian | None
-    """Of all samples, where it is a small matrix."""
-
-
 class Streamed:
     """Samples that are looked at a part at a time, a chunk that is read anew at each look."""
 
@@ -91,40 +82,38 @@ class Streamed:
             if hessian is not None and hessian.matrix is not None:
                 matrix.add(hessian.matrix())
                 lowest.add(hessian.lowest())
-        if hessian is not None:
-            hessian = matrix_hessian(matrix.total, lowest.total, hessian.at_least_one)
-        return Look(Seen(view, hessian), g.total, variance.total, far, resolution)
+            one = hessian is not None and hessian.at_least_one
+            del x, view, hessian  # before the next part comes
+        total = None
+        if matrix.total is not None:
+            total = matrix_hessian(matrix.total, lowest.total, one)
+        return Look(total, g.total, variance.total, far, resolution)
 
     def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
         """Return the Newton step, with the Hessian of samples that are held if there is no other.
 
         It decides how fast the loop arrives, and not where.
         """
-        _, hessian = now.view
+        hessian = now.view
         if hessian is None:
             hessian = manifold.centred(mean, self.held.x).hessian(self.held.w)
         step: Array = hessian.solve(now.g, accuracy)
         return step
 
     def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
-        """Return the mean after a step."""
-        view, _ = now.view
-        shifted: Array = view.shift(step)
-        return shifted
+        """Return the mean after a step, as any view would."""
+        return manifold.centred(mean, mean[None, ...]).shift(step)
 
-    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> Seen:
-        """Return what is kept at a mean that is the new one for channels to take, else the old."""
-        if take.all():
-            return new.view  # type: ignore[no-any-return]
+    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> Any:
+        """Return the Hessian that is the new one for channels to take, else the old."""
+        after, before = new.view, old.view
+        if after is None or take.all():
+            return after
         if not take.any():
-            return old.view  # type: ignore[no-any-return]
-        (view, after), (_, before) = new.view, old.view
-        view = manifold.centred(mean, view.x)
-        if after is None:
-            return Seen(view, None)
+            return before
         matrix = choose(take, after.matrix(), before.matrix())
         lowest = choose(take, after.lowest(), before.lowest())
-        return Seen(view, matrix_hessian(matrix, lowest, after.at_least_one))
+        return matrix_hessian(matrix, lowest, after.at_least_one)
 
     def prepared(self, manifold: GyroSpace) -> Self:
         """Return the samples: what is needed of a part is computed when it is read."""
