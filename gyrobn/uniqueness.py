@@ -3,10 +3,12 @@
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gyrobn.arrays import blockwise
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.chunks import take
 from gyrobn.gyrospace import GyroSpace
@@ -164,13 +166,16 @@ def enclosing_radius(
     xp = namespace_of(x)
     points = (None,) * len(manifold.point_shape)
     first, reach, best = centre, None, None
-    found: list[Array] = []
+    many = x.shape[0] > MANY
+    found = x[
+        :: max(1, x.shape[0] // 256), ...
+    ]  # some that may be far, and those that were the farthest
     for k in range(rounds):
         rest = x
-        if k > 1 and x.shape[0] > MANY:
-            least = xp.max(manifold.dist(centre, xp.stack(found)), axis=0)
+        if k > 0 and many:
+            least = xp.max(manifold.dist(centre, found), axis=0)
             rest = _beyond(x, reach, least * 0.999 - manifold.dist(first, centre))
-        distance = manifold.dist(centre, rest)
+        distance = blockwise(partial(manifold.dist, centre), rest)
         reach = distance if reach is None else reach
         radius = xp.max(distance, axis=0)
         best = radius if best is None else xp.minimum(best, radius)
@@ -178,8 +183,9 @@ def enclosing_radius(
             break
         index = xp.argmax(distance, axis=0)[(None, ..., *points)]
         index = xp.broadcast_to(index, (1, *x.shape[1:]))
-        found.append(xp.take_along_axis(rest, index, axis=0)[0, ...])
-        centre = manifold.project(manifold.geodesic(centre, found[-1], 1.0 / (k + 2)))
+        farthest = xp.take_along_axis(rest, index, axis=0)
+        found = xp.concat([found, farthest]) if many else found
+        centre = manifold.project(manifold.geodesic(centre, farthest[0, ...], 1.0 / (k + 2)))
     return best
 
 
