@@ -304,7 +304,7 @@ def _found(state: _State, sound: Array) -> Found:
 
 
 def _judge(old: Numbers, new: Numbers, gain: Array, tol: float | None) -> tuple[Array, Array]:
-    """Tell whether a step is good; and whether only rounding errors are left after it.
+    """Tell whether a step is good; and whether, as it is not, only rounding errors are left.
 
     On a sphere the gradient also vanishes where the variance is largest, and grows on the way down
     from there. So the variance decides, as long as the gain that the step promised can be seen in
@@ -317,11 +317,7 @@ def _judge(old: Numbers, new: Numbers, gain: Array, tol: float | None) -> tuple[
     nearer = xp.all((new.residual < old.residual) | new.each_small(tol), axis=-1)
     better = lower | ((after <= before * (1.0 + some)) & nearer)
     close = xp.all(old.residual <= some * xp.sqrt(old.variance), axis=-1)
-    # a step that divides the residual by less than four, so near the limit, leads from one rounding
-    # error to another
-    spent = (new.residual <= 64.0 * new.resolution) & (new.residual > 0.25 * old.residual)
-    over = xp.all(new.each_small(tol) | spent, axis=-1)
-    return better, (~better & close) | over
+    return better, ~better & close
 
 
 def status(manifold: GyroSpace, view: Centred, w: Array, tol: float | None) -> tuple[Array, Array]:

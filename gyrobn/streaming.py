@@ -155,8 +155,7 @@ def small_hessian(manifold: GyroSpace, view: Centred, w: Array) -> Hessian | Non
     if manifold.dim > SMALL:
         return None
     hessian = view.hessian(w)
-    formed = hessian.matrix is not None and manifold.dim <= hessian.dense
-    return hessian if formed else None
+    return None if hessian.matrix is None else hessian
 
 
 class _Sum:

@@ -167,9 +167,8 @@ def enclosing_radius(
     points = (None,) * len(manifold.point_shape)
     first, reach, best = centre, None, None
     many = x.shape[0] > MANY
-    found = x[
-        :: max(1, x.shape[0] // 256), ...
-    ]  # some that may be far, and those that were the farthest
+    # some that may be far, and all that were the farthest
+    found = x[:: max(1, x.shape[0] // 256), ...]
     for k in range(rounds):
         rest = x
         if k > 0 and many:

@@ -3,9 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Self
-
-import numpy as np
+from typing import Self
 
 from gyrobn.arrays import (
     check_coordinates,
@@ -24,7 +22,6 @@ from gyrobn.linalg import (
     Eigen,
     cholesky,
     congruence,
-    constant,
     eigh,
     eye,
     finite_or_identity,
@@ -38,7 +35,6 @@ from gyrobn.linalg import (
     surely_definite,
     symmetric,
     symmetric_functions,
-    to_triangle,
     transpose,
     unpack,
     warn_of_lost_digits,
@@ -311,23 +307,6 @@ class AffineInvariant(GyroSpace):
                 total = matmul(turn[..., None, :, :], total, transpose(turn)[..., None, :, :])
             return transpose(pack(symmetric(total)))
 
-        def matrix() -> Array:
-            """Sum K times the squares of the coordinates of each u_j u_kᵀ over samples and pairs.
-
-            Samples come last, so that it is one large product.
-            """
-            _, U, K = logs_of()
-            K, U = samples_last(K, 2), samples_last(U, 2)
-            T = _on_pairs(xp.moveaxis(U, -3, -1))
-            heavy = xp.moveaxis(to_triangle(w[..., None, None] * K, diagonal=True), -2, -1)
-            flat = (*T.shape[:-2], T.shape[-2] * T.shape[-1])
-            weighted = xp.reshape(T * heavy[..., None, :, :], flat)
-            full = matmul(xp.reshape(T, flat), transpose(weighted))
-            if turn is not None:
-                R = _on_pairs(turn[..., None])[..., 0]
-                full = matmul(R, full, transpose(R))
-            return full
-
         def highest() -> Array:
             # a coth a is an operator concave function of a² (a sum of a²/(a² + k²π²)): its mean is
             # at most its value at the mean a², and that is at most the mean X²
@@ -338,9 +317,7 @@ class AffineInvariant(GyroSpace):
             return cotangent(-values[..., -1], -1)
 
         one = lambda: xp.sum(w, axis=-1)  # noqa: E731
-        return Hessian(
-            apply, one, highest, matrix=matrix, dense=21, at_least_one=True, smooth=False
-        )
+        return Hessian(apply, one, highest, dense=21, at_least_one=True, smooth=False)
 
     def resolution(self, x: Array) -> Array:
         """Distance that rounding moves samples seen from P: an eighth of its condition, in ulps."""
@@ -528,29 +505,6 @@ class _CentredMatrices(Decomposed):
 
 def _square(Y: Array) -> Array:
     return matmul(Y, transpose(Y))
-
-
-def _on_pairs(U: Array) -> Array:
-    r"""Return :math:`V \mapsto U V U^\top` on packed symmetric matrices, samples last.
-
-    Shape (..., n, n, N) to (..., dim, dim, N).
-    """
-    xp, n = namespace_of(U), U.shape[-2]
-    rows, columns = (constant(_triangle_side, U, n, side) for side in (0, 1))
-    a, b = xp.take(U, rows, axis=-3), xp.take(U, columns, axis=-3)
-    straight = xp.take(a, rows, axis=-2) * xp.take(b, columns, axis=-2)
-    crossed = xp.take(a, columns, axis=-2) * xp.take(b, rows, axis=-2)
-    return (straight + crossed) * constant(_pair_weights, U, n)
-
-
-def _triangle_side(n: int, side: int) -> "np.ndarray[Any, Any]":
-    return np.tril_indices(n)[side].astype(np.int32)
-
-
-def _pair_weights(n: int) -> "np.ndarray[Any, Any]":
-    rows, columns = np.tril_indices(n)
-    size = np.where(rows == columns, 1.0, 2.0**0.5)
-    return (0.5 * size[:, None] * size)[:, :, None]
 
 
 def _function(x: Array, f: Spectral) -> Array:
