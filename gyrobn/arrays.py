@@ -156,7 +156,8 @@ def weighted_gram(weights: Array, T: Array) -> Array:
         tall = xp.reshape(rows, (*shape, rows.shape[-1]))
         heavy = tall * xp.reshape(w, shape)[..., None]
         parts.append(xp.matmul(xp.matrix_transpose(heavy), tall))
-    return sum_samples(xp.concat(parts) if len(parts) > 1 else parts[0])
+    one = len(parts) == 1 and parts[0].shape[0] == 1
+    return parts[0][0, ...] if one else sum_samples(xp.concat(parts))
 
 
 def sum_samples(x: Array) -> Array:

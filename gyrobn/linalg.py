@@ -40,6 +40,7 @@ __all__ = [
     "logarithm",
     "matmul",
     "mean_logarithm",
+    "mean_of_turned",
     "pack",
     "polar",
     "solve",
@@ -592,7 +593,7 @@ def to_triangle(A: Array, diagonal: bool, weight: float = 1.0) -> Array:
     xp = namespace_of(A)
     n = A.shape[-1]
     flat = xp.reshape(A, (*A.shape[:-2], n * n))
-    entries = xp.take(flat, constant(_triangle, A, n, diagonal), axis=-1)
+    entries = backend_of(A).take(flat, constant(_triangle, A, n, diagonal))
     if diagonal and weight != 1.0:
         return entries * constant(_triangle_weights, A, n, weight)
     return entries if weight == 1.0 else weight * entries
@@ -614,7 +615,7 @@ def from_triangle(
 ) -> Array:
     """Undo :func:`to_triangle`; the upper triangle is ``mirror`` times the lower one."""
     xp = namespace_of(c)
-    entries = xp.take(c, constant(_places, c, n, diagonal), axis=-1)
+    entries = backend_of(c).take(c, constant(_places, c, n, diagonal))
     factors = constant(_factors, c, n, diagonal, weight, mirror)
     return xp.reshape(entries * factors, (*c.shape[:-1], n, n))
 
@@ -645,6 +646,33 @@ def pack(A: Array) -> Array:
 def unpack(c: Array, n: int) -> Array:
     """Undo :func:`pack`."""
     return from_triangle(c, n, diagonal=True, weight=2.0**0.5, mirror=1.0)
+
+
+def mean_of_turned(K: Array, U: Array, weights: Array) -> Array:
+    r"""Return the weighted sum of :math:`V \mapsto U(K \circ (U^\top V U))U^\top` as a matrix.
+
+    It acts on packed V. Shapes are (N, *channels, n, n), K symmetric, and (N, *channels). It is
+    :math:`\sum_i w_i T_i^\top \operatorname{diag}(K_i)\,T_i` with T the inner products of the
+    :math:`E_{kl}` and the :math:`U^\top E_{ij} U`, for the basis E that packing stands for.
+    """
+    xp, shim, n = namespace_of(U), backend_of(U), U.shape[-1]
+    d = n * (n + 1) // 2
+    sides = constant(_sides, U, n)
+    some = shim.take(transpose(shim.take(U, sides)), sides)
+    # E has 1/√2 twice off the diagonal: T is half of this, times √2 for each of ij and kl there
+    T = some[..., :d, :d] * some[..., d:, d:] + some[..., :d, d:] * some[..., d:, :d]
+    heavy = weights[..., None] * to_triangle(K, diagonal=True, weight=2.0)
+    return weighted_gram(heavy, T) * constant(_quarters, U, n)
+
+
+def _sides(n: int) -> "np.ndarray[Any, Any]":
+    """Return the rows of the entries of a lower triangle, and then their columns."""
+    return np.concatenate(np.tril_indices(n)).astype(np.int32)
+
+
+def _quarters(n: int) -> "np.ndarray[Any, Any]":
+    factors = _triangle_weights(n, 2.0**0.5)
+    return 0.25 * factors[:, None] * factors
 
 
 _constants: dict[Any, Array] = {}

@@ -11,6 +11,7 @@
 ``device``           where to create arrays that meet ``x``; None if the library sees to that
 ``vecdot``           inner product along the last axis, without a temporary where possible
 ``norm``             length along the last axis; its derivative is not asked for
+``take``             entries along the last axis, by an array of indices that are not negative
 ``add_product``      total + scalar * vector, a scalar a sample, in place where that is allowed
 ``with_derivative``  a function with the derivative it is given; a second one is refused
 ``smooth``           an elementwise function with its partial derivatives, to any order

@@ -69,6 +69,11 @@ def norm(x: Array) -> Array:
     return jax.numpy.sqrt(vecdot(x, x))
 
 
+def take(x: Array, index: Array) -> Array:
+    """Return the entries of the last axis that an array of indices names."""
+    return jax.numpy.take(x, index, axis=-1, mode="clip")
+
+
 def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Array:
     """Return ``total + scalar * vector``, with one scalar a vector; XLA fuses it."""
     return total + (scalar if isinstance(scalar, float) else scalar[..., None]) * vector

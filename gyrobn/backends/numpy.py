@@ -89,6 +89,11 @@ def norm(x: Array) -> Array:
     return xp.sqrt(xp.vecdot(x, x))
 
 
+def take(x: Array, index: Array) -> Array:
+    """Return the entries of the last axis that an array of indices names."""
+    return namespace_of(x).take(x, index, axis=-1)
+
+
 def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Array:
     """Return ``total + scalar * vector``, with one scalar a vector.
 

@@ -162,6 +162,11 @@ def norm(x: Array) -> Array:
     return torch.linalg.vector_norm(x, dim=-1)
 
 
+def take(x: Array, index: Array) -> Array:
+    """Return the entries of the last axis that an array of indices names."""
+    return torch.index_select(x, -1, index)
+
+
 def add_product(total: Array, scalar: Any, vector: Array, in_place: bool) -> Array:
     """Return ``total + scalar * vector``, with one scalar a vector, without a temporary."""
     if isinstance(scalar, float):

@@ -1,5 +1,6 @@
 """SPD matrices with the affine-invariant metric: the space in which ``SPD`` computes."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -30,6 +31,7 @@ from gyrobn.linalg import (
     logarithm,
     matmul,
     mean_logarithm,
+    mean_of_turned,
     pack,
     spectrum_of,
     surely_definite,
@@ -58,6 +60,9 @@ __all__ = [
     "nearest",
     "violation",
 ]
+
+DENSE, ENTRIES = 36, 2**17
+"""A Hessian is formed up to this dimension, if there are not more numbers in one per sample."""
 
 
 @dataclass(frozen=True)
@@ -316,8 +321,16 @@ class AffineInvariant(GyroSpace):
             values, _ = eigh(mean, exact=True)
             return cotangent(-values[..., -1], -1)
 
+        def matrix() -> Array:
+            _, U, K = logs_of()
+            return mean_of_turned(K, U if turn is None else matmul(turn, U), weights)
+
         one = lambda: xp.sum(w, axis=-1)  # noqa: E731
-        return Hessian(apply, one, highest, dense=21, at_least_one=True, smooth=False)
+        small = math.prod(weights.shape) * self.dim**2 <= ENTRIES
+        dense = DENSE if small else 0
+        return Hessian(
+            apply, one, highest, matrix=matrix, dense=dense, at_least_one=True, smooth=False
+        )
 
     def resolution(self, x: Array) -> Array:
         """Distance that rounding moves samples seen from P: an eighth of its condition, in ulps."""
