@@ -672,7 +672,7 @@ def _sides(n: int) -> "np.ndarray[Any, Any]":
 
 def _quarters(n: int) -> "np.ndarray[Any, Any]":
     factors = _triangle_weights(n, 2.0**0.5)
-    return 0.25 * factors[:, None] * factors
+    return np.asarray(0.25 * factors[:, None] * factors)
 
 
 _constants: dict[Any, Array] = {}

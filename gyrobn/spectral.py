@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-class Spectrum:
+class Values:
     """Eigenvalues x, and what functions of them share. Each is computed once, when asked for."""
 
     def __init__(self, x: Array) -> None:
@@ -76,10 +76,27 @@ class Spectrum:
         """The θ of x = cos θ, with every digit at small angles; never 0, as ``sine``."""
         return self._xp.atan2(self.sine, self.x)
 
+
+class Spectrum:
+    """Eigenvalues with what :class:`Values` has of them, and their pairs.
+
+    Pairs refer to the values and not to this, so that nothing refers to itself: the tables go when
+    the last one who asked for them does.
+    """
+
+    def __init__(self, x: Array) -> None:
+        self._values = Values(x)
+
+    def __getattr__(self, name: str) -> Array:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._values, name)
+
     @cached_property
     def pairs(self) -> "Pairs":
         """All pairs of eigenvalues of one matrix: tables (..., n, n)."""
-        return Pairs(self, self, lambda a: a[..., :, None], lambda a: a[..., None, :])
+        values = self._values
+        return Pairs(values, values, lambda a: a[..., :, None], lambda a: a[..., None, :])
 
 
 def _tiny(x: Array) -> float:
@@ -99,8 +116,8 @@ class Pairs:
 
     def __init__(
         self,
-        x: Spectrum,
-        y: Spectrum,
+        x: Values | Spectrum,
+        y: Values | Spectrum,
         rows: Callable[[Array], Array] = _same,
         columns: Callable[[Array], Array] = _same,
     ) -> None:
