@@ -655,7 +655,7 @@ def mean_of_turned(K: Array, U: Array, weights: Array) -> Array:
     :math:`\sum_i w_i T_i^\top \operatorname{diag}(K_i)\,T_i` with T the inner products of the
     :math:`E_{kl}` and the :math:`U^\top E_{ij} U`, for the basis E that packing stands for.
     """
-    xp, shim, n = namespace_of(U), backend_of(U), U.shape[-1]
+    shim, n = backend_of(U), U.shape[-1]
     d = n * (n + 1) // 2
     sides = constant(_sides, U, n)
     some = shim.take(transpose(shim.take(U, sides)), sides)
