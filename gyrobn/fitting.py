@@ -7,7 +7,7 @@ import numpy as np
 
 from gyrobn.arrays import blocks_of
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.centred import Centred
+from gyrobn.centred import Decomposed
 from gyrobn.checks import check_choice, check_number
 from gyrobn.chunks import Chunks
 from gyrobn.domains import places_of
@@ -88,8 +88,8 @@ class Finding(NamedTuple):
     """How many of their points were moved onto the manifold."""
     samples: Array | Chunks
     """The samples, checked."""
-    view: Centred | None
-    """The samples seen from the mean, if they need not be seen anew."""
+    view: Decomposed | None
+    """The samples seen from the mean, if they are matrices that need not be decomposed again."""
 
 
 def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
@@ -134,8 +134,8 @@ def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) 
     moved.warn(manifold, X, method, 4)
     total = weight_sums(batch, found.mean, places, weights)
     fitted = Fitted(found.mean, found.variance, total, found.iterations, found.converged)
-    if backend_of(X).differentiable(X) or (view is not None and len(blocks_of(view.x)) > 1):
-        view = None  # which is a constant, or was not kept
+    if len(blocks_of(X)) > 1 or backend_of(X).differentiable(X) or not isinstance(view, Decomposed):
+        view = None  # it was not kept, is a constant, or saves nothing
     return Finding(manifold, by_label(labels, fitted), count, moved.count, checked, view)
 
 
