@@ -5,9 +5,10 @@ Each evaluation is a pass over all chunks, and sums
 .. math:: g = \sum_i w_i c_i, \qquad v^2 = \sum_i w_i \|c_i\|^2, \qquad
           c_i = \operatorname{Log}_e(\ominus\mu \oplus x_i)
 
-with the rounding errors of the sums carried along. Only the Hessian, which decides how fast the
-loop arrives and not where, is that of some samples that are kept in memory, drawn by lot; and from
-their mean the loop starts.
+with the rounding errors of the sums carried along. The Hessian decides how fast the loop arrives,
+and not where. It is summed, too, where it is a small matrix; otherwise it is that of some samples
+that are kept in memory, drawn by lot. From their mean the loop starts. A large array in memory is
+looked at in the same way, in blocks that fit the cache.
 """
 
 import math
@@ -60,7 +61,7 @@ def search(
 
 
 class Streamed:
-    """Samples that are looked at a part at a time, a chunk that is read anew at each look."""
+    """Samples that are looked at a part at a time: chunks, read anew at each look."""
 
     def __init__(self, read: Callable[[], Iterator[tuple[Array, Array]]], held: Held) -> None:
         self.read, self.held = read, held
@@ -139,8 +140,7 @@ class Blocks(Streamed):
 def in_memory(manifold: GyroSpace, x: Array, w: Array) -> Samples:
     """Return samples as the loop wants them: in blocks if they are many and their sums are small.
 
-    Blocks take an evaluation more of each sample to be normalized after the search, and less time
-    and memory for the search.
+    Blocks take less time and memory, but nothing is kept of the samples seen from the mean.
     """
     if len(blocks_of(x, 1024)) > 1 and not manifold.flat:
         one = slice(0, 1)
