@@ -12,6 +12,7 @@ from gyrobn.arrays import (
     samples_last,
     scalars_like,
     sum_samples,
+    surely,
     weighted_gram,
     weighted_sum,
 )
@@ -563,10 +564,13 @@ def contains(x: Array) -> Array:
         return violation(x) <= some
     x = shim.stop_gradient(x)
     same = bool(xp.all(x == transpose(x)))
-    if surely_definite(x if same else symmetric(x)):
-        off, size = _asymmetry(x)
-        return xp.logical_and(off <= some, xp.isfinite(2.0 * size))
-    return violation(x) <= some
+    if not surely_definite(x if same else symmetric(x)):
+        return violation(x) <= some
+    small = xp.isfinite(2.0 * xp.linalg.trace(x))  # no entry is larger than the trace
+    if same and surely(small):
+        return small
+    off, size = _asymmetry(x)
+    return xp.logical_and(off <= some, xp.isfinite(2.0 * size))
 
 
 def _asymmetry(x: Array) -> tuple[Array, Array]:
