@@ -13,6 +13,8 @@ from gyrobn.scalar import safe_sqrt
 
 __all__ = [
     "BLOCK",
+    "blocks_of",
+    "blockwise",
     "broadcast_shapes",
     "check_coordinates",
     "check_floating",
@@ -22,6 +24,7 @@ __all__ = [
     "samples_last",
     "scalars_like",
     "sum_samples",
+    "surely",
     "unit",
     "weighted_gram",
     "weighted_sum",
@@ -181,6 +184,43 @@ def _blocks(x: Array) -> list[Array]:
     whole = count // BLOCK * BLOCK
     parts = [xp.reshape(x[:whole, ...], (whole // BLOCK, BLOCK, *x.shape[1:]))]
     return parts if whole == count else [*parts, x[None, whole:, ...]]
+
+
+CACHE = 2**20
+"""How many bytes of samples to compute with at a time, so that temporaries stay in the cache."""
+
+
+def blocks_of(x: Array, least: int = 64) -> list[slice]:
+    """Return the parts of a large NumPy array, along its first axis, to compute one by one.
+
+    One part, the whole, if the array is small, if ``least`` samples do not fit the cache, or if it
+    is of another library: those have compilers, graphs and caches of their own.
+    """
+    count = x.shape[0]
+    if not isinstance(x, np.ndarray) or x.nbytes <= 4 * CACHE:
+        return [slice(None)]
+    rows = CACHE * count // x.nbytes
+    if rows < least:
+        return [slice(None)]
+    return [slice(i, i + rows) for i in range(0, count, rows)]
+
+
+def blockwise(function: Callable[[Array], Array], x: Array) -> Array:
+    """Return ``function(x)``, which treats each sample by itself, a block of samples at a time."""
+    first, *rest = blocks_of(x)
+    if not rest:
+        return function(x)
+    part = function(x[first])
+    whole = np.empty((x.shape[0], *part.shape[1:]), dtype=part.dtype)
+    whole[first] = part
+    for block in rest:
+        whole[block] = function(x[block])
+    return whole
+
+
+def surely(each: Array) -> bool:
+    """Tell whether all are true, and can be seen to be."""
+    return not backend_of(each).hides_values(each) and bool(namespace_of(each).all(each))
 
 
 def unit(x: Array, least: float = 0.0) -> tuple[Array, Array]:

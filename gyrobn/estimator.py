@@ -6,7 +6,7 @@ are several domains; the mathematics is there.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +14,9 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from gyrobn.arrays import blockwise
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.centred import Centred
 from gyrobn.chunks import Chunks
 from gyrobn.domains import adapt_stats, by_domain, places_of
 from gyrobn.files import read, write
@@ -22,7 +24,7 @@ from gyrobn.fitting import Fitted, by_label, find, merge, stacked
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.labels import check_given, check_policy, check_unseen, labels_for
 from gyrobn.models import of_estimator, settle, to_estimator
-from gyrobn.normalize import Stats, denormalize, normalize
+from gyrobn.normalize import Stats, denormalize, multiplier, normalize
 from gyrobn.validation import (
     Moved,
     affine_for,
@@ -246,7 +248,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        manifold, new, count, moved, _ = find(self, X, sample_weight, domains, "partial_fit")
+        manifold, new, count, moved, *_ = find(self, X, sample_weight, domains, "partial_fit")
         if hasattr(self, "mean_"):
             moved += self.n_projected_
             old = by_label(self.domains_, self._fitted)
@@ -276,7 +278,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             return self.transform(X, domains)  # which says what takes chunks
         self._check_container(samples, "transform")
         labels, stats = self._statistics(samples, domains, "transform")
-        return self._move(samples, labels, stats, "transform")
+        return self._move(samples, labels, stats, "transform", view=found.view)
 
     def transform(self, X: Any, domains: Any = None) -> Array:
         r"""Normalize: :math:`\beta \oplus (s/\sqrt{v^2+\epsilon} \odot (\ominus\mu \oplus x))`.
@@ -475,7 +477,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             check_unseen(self.domains_, labels, list(new), self.unseen, method)
             options: dict[str, Any] = {"tol": self.tol, "max_iter": self.max_iter}
             X = X if isinstance(X, Chunks) else backend_of(X).stop_gradient(X)
-            found = found_for(self.manifold_, X, new, None, method, **options)
+            found, _ = found_for(self.manifold_, X, new, None, method, **options)
             batch = Stats(found.mean, found.variance)
             if self.unseen == "adapt":
                 seen = _in_dtype(self.manifold_, Stats(self.mean_, self.var_), found.mean)
@@ -484,32 +486,84 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return labels, known
 
     def _move(
-        self, X: Array, labels: Any, stats: dict[Any, Stats], method: str, first: int = 0
+        self,
+        X: Array,
+        labels: Any,
+        stats: dict[Any, Stats],
+        method: str,
+        first: int = 0,
+        view: Centred | None = None,
     ) -> Array:
-        """Normalize, or undo it, samples that are numbered from ``first`` on."""
+        """Normalize, or undo it, samples that are numbered from ``first`` on.
+
+        ``view`` are the samples seen from their mean, if they are at hand.
+        """
         manifold = self.manifold_
         bias, scale = affine_for(manifold, X, self.bias, self.scale)
-        function = normalize
-        if method == "inverse_transform":
-            if not np.all(host(scale)):
-                raise ValueError(
-                    f"scale={self.scale!r} takes all samples to one point, which cannot be undone: "
-                    "inverse_transform needs a scale other than 0"
-                )
-            function = denormalize
+        inverse = method == "inverse_transform"
+        if inverse and not np.all(host(scale)):
+            raise ValueError(
+                f"scale={self.scale!r} takes all samples to one point, which cannot be undone: "
+                "inverse_transform needs a scale other than 0"
+            )
+        closed, squares = manifold.convexity_radius < float("inf"), []
 
         def apply(x: Array, own: Stats) -> Array:
+            if closed or view is not None:
+                out, there = _carried(manifold, x, own, bias, scale, self.eps, inverse, view)
+                if closed:
+                    squares.append(there())
+                return out
+            function = denormalize if inverse else normalize
             return function(manifold, x, own, bias, scale, self.eps)
 
         places = {None: None} if labels is None else places_of(labels)
         own = [_in_dtype(manifold, stats[d], X) for d in places]
         at = None if labels is None else list(places.values())
         with np.errstate(all="ignore"):  # what fails is named by the check
-            out = apply(X, own[0]) if at is None else by_domain(apply, X, at, own)
+            if at is None:
+                out = blockwise(lambda x: apply(x, own[0]), X)
+            else:
+                out = by_domain(apply, X, at, own)
             if not backend_of(X).hides_values(out):
                 check_output(manifold, X, out, own, at, bias, method, first)
-                check_around(manifold, X, out, own, at, bias, scale, self.eps, method, first)
+                most = (2.0 * manifold.convexity_radius) ** 2  # nothing within it comes around
+                if closed and not all(float(square) <= most for square in squares):
+                    options = bias, scale, self.eps, method, first
+                    check_around(manifold, X, out, own, at, *options)
         return out
+
+
+def _carried(
+    manifold: GyroSpace,
+    x: Array,
+    stats: Stats,
+    bias: Array | None,
+    scale: Any,
+    eps: float,
+    inverse: bool,
+    view: Centred | None,
+) -> tuple[Array, Callable[[], Array]]:
+    """Return what ``normalize`` or ``denormalize`` does, and what returns how far it takes points.
+
+    That is the square of the largest distance from where the mean goes, if no point comes back from
+    the other side.
+    """
+    factor, centre, target = multiplier(x, stats, scale, eps, None), stats.mean, bias
+    if inverse:
+        factor, target = 1.0 / factor, centre
+        centre = manifold.origin(x) if bias is None else bias
+    if view is None:
+        view = manifold.inside.centred(manifold.to_inside(centre), manifold.to_inside(x))
+    there = None if target is None else manifold.to_inside(target)
+    out = manifold.from_inside(view.standardize(factor, there))
+
+    def farthest() -> Array:
+        t = factor[..., None] if len(manifold.blocks) == 1 else factor
+        xp = namespace_of(x)
+        return xp.max(xp.sum(t * t * view.squares, axis=-1))
+
+    return out, farthest
 
 
 def _in_dtype(manifold: GyroSpace, stats: Stats, x: Array) -> Stats:

@@ -5,7 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gyrobn.arrays import blocks_of
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.centred import Decomposed
 from gyrobn.checks import check_choice, check_number
 from gyrobn.chunks import Chunks
 from gyrobn.domains import places_of
@@ -86,6 +88,8 @@ class Finding(NamedTuple):
     """How many of their points were moved onto the manifold."""
     samples: Array | Chunks
     """The samples, checked."""
+    view: Decomposed | None
+    """The samples seen from the mean, if they are matrices that need not be decomposed again."""
 
 
 def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
@@ -126,11 +130,13 @@ def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) 
             check_kind(estimator.domains_, labels)
         labels = np.asarray(list(places), dtype=labels.dtype)
     options = {"tol": estimator.tol, "max_iter": estimator.max_iter}
-    found = found_for(manifold, samples, places, weights, method, **options)
+    found, view = found_for(manifold, samples, places, weights, method, **options)
     moved.warn(manifold, X, method, 4)
     total = weight_sums(batch, found.mean, places, weights)
     fitted = Fitted(found.mean, found.variance, total, found.iterations, found.converged)
-    return Finding(manifold, by_label(labels, fitted), count, moved.count, checked)
+    if len(blocks_of(X)) > 1 or backend_of(X).differentiable(X) or not isinstance(view, Decomposed):
+        view = None  # it was not kept, is a constant, or saves nothing
+    return Finding(manifold, by_label(labels, fitted), count, moved.count, checked, view)
 
 
 def _ready(

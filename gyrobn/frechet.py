@@ -17,7 +17,7 @@ from gyrobn.chunks import Chunks
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.newton import ROUGH_SLOPE, Found, Held, check_search, solve, status
 from gyrobn.samples import arrange
-from gyrobn.streaming import search
+from gyrobn.streaming import in_memory, search
 from gyrobn.uniqueness import FrechetWarning, warn
 
 __all__ = [
@@ -301,7 +301,9 @@ def _opaque_solve(
     """Run the loop; one operation where a graph is compiled, which cannot look at values."""
     steps = search[2]
     if not backend_of(x).hides_values(x) or (manifold.flat and steps is None):
-        return solve(manifold, Held(x, w), init, *search)
+        samples = Held(x, w) if steps is not None else in_memory(manifold, x, w)
+        found = solve(manifold, samples, init, *search)
+        return found if isinstance(samples, Held) else found._replace(view=())
     numbers = [v if isinstance(v, (int, float)) else None for v in manifold.learnable()]
     given = [v for v, n in zip(manifold.learnable(), numbers, strict=True) if n is None]
 

@@ -8,7 +8,7 @@ from functools import cached_property, reduce
 from gyrobn.arrays import sum_samples
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 
-__all__ = ["DENSE", "Hessian", "flat_hessian", "joined_hessian"]
+__all__ = ["DENSE", "Hessian", "flat_hessian", "joined_hessian", "matrix_hessian"]
 
 DENSE = 128
 """Up to this dimension a Hessian is formed and solved; beyond, Chebyshev steps apply it."""
@@ -178,6 +178,19 @@ def flat_hessian(weights: Array) -> Hessian:
     """Return the Hessian of a flat metric: the identity, so that one Newton step is exact."""
     one = sum_samples(weights)
     return Hessian(lambda v: v, lambda: one, lambda: one, lambda g: g)
+
+
+def matrix_hessian(matrix: Array, lowest: Array, at_least_one: bool) -> Hessian:
+    """Return a Hessian that is known as a matrix."""
+    xp = namespace_of(matrix)
+    return Hessian(
+        lambda v: xp.matmul(matrix, v),
+        lambda: lowest,
+        lambda: xp.linalg.matrix_norm(matrix),
+        matrix=lambda: matrix,
+        at_least_one=at_least_one,
+        smooth=False,
+    )
 
 
 def joined_hessian(parts: Sequence[tuple[int, Hessian]]) -> Hessian:

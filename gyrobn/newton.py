@@ -20,7 +20,17 @@ from gyrobn.centred import Centred
 from gyrobn.checks import check_integer, check_number
 from gyrobn.gyrospace import GyroSpace
 
-__all__ = ["Found", "Held", "Look", "Numbers", "Samples", "check_search", "solve", "status"]
+__all__ = [
+    "Found",
+    "Held",
+    "Look",
+    "Numbers",
+    "Samples",
+    "check_search",
+    "choose",
+    "solve",
+    "status",
+]
 
 ROUGH = 1e-2
 """Accuracy of a Newton step, where only a few are asked for and no mean; where they are to lead
@@ -119,9 +129,9 @@ class Held(NamedTuple):
             if not take.any():
                 return old.view
             both = zip(new.view.seen, old.view.seen, strict=True)
-            seen = tuple(_choose(take, a, b, 1) for a, b in both)
+            seen = tuple(choose(take, a, b, 1) for a, b in both)
             return manifold.centred(mean, self.x, seen, self.known)
-        return tuple(_choose(take, a, b, 1) for a, b in zip(new.view, old.view, strict=True))
+        return tuple(choose(take, a, b, 1) for a, b in zip(new.view, old.view, strict=True))
 
 
 class Numbers(NamedTuple):
@@ -220,17 +230,17 @@ def solve(
         now = _State(*state)
         old = Look(*now.look)
         full = samples.step(manifold, now.mean, old, _accuracy(now))
-        step = _choose(now.taken, full, lambda: 0.25 * now.step)
+        step = choose(now.taken, full, lambda: 0.25 * now.step)
         trial = samples.shift(manifold, now.mean, old, step)
         new = samples.look(manifold, trial)
         numbers = _numbers(manifold, new, full, old.g)
-        gain = _choose(now.taken, numbers.gain, lambda: 0.25 * now.gain)
+        gain = choose(now.taken, numbers.gain, lambda: 0.25 * now.gain)
         better, stuck = _judge(Numbers(*now.numbers), numbers, gain, tol)
         take = better & ~now.done
-        mean = _choose(take, trial, now.mean)
-        numbers = Numbers(*(_choose(take, a, b) for a, b in zip(numbers, now.numbers, strict=True)))
+        mean = choose(take, trial, now.mean)
+        numbers = Numbers(*(choose(take, a, b) for a, b in zip(numbers, now.numbers, strict=True)))
         view = samples.merged(manifold, mean, take, new, old)
-        rest = (_choose(take, a, b) for a, b in zip(new[1:], old[1:], strict=True))
+        rest = (choose(take, a, b) for a, b in zip(new[1:], old[1:], strict=True))
         return _State(
             mean=mean,
             look=Look(view, *rest),
@@ -287,8 +297,8 @@ def _found(state: _State, sound: Array) -> Found:
     mean, look, numbers = state.mean, Look(*state.look), Numbers(*state.numbers)
     xp, residual = namespace_of(mean), numbers.length
     known = namespace_of(residual).isfinite(residual)
-    variance = _choose(known, look.variance, lambda: xp.full_like(look.variance, xp.nan))
-    mean = _choose(known, mean, lambda: xp.full_like(mean, xp.nan))
+    variance = choose(known, look.variance, lambda: xp.full_like(look.variance, xp.nan))
+    mean = choose(known, mean, lambda: xp.full_like(mean, xp.nan))
     view = look.view
     if mean is not state.mean and isinstance(view, Centred):  # it was seen from another mean
         view = view.seen
@@ -385,7 +395,7 @@ def _as_counts(values: Array) -> Array:
     return xp.astype(values, xp.int32)
 
 
-def _choose(take: Array, new: Any, old: Any, lead: int = 0) -> Any:
+def choose(take: Array, new: Any, old: Any, lead: int = 0) -> Any:
     """Return the new values of the channels to take and the old ones of others.
 
     ``lead`` axes stand before the channels. ``old`` may be a function that makes them, if needed.

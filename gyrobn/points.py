@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gyrobn.arrays import blockwise
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import Correlation
@@ -53,7 +54,9 @@ def on_manifold(
         advice = "manifold.project gives a point near by"
 
     def points(x: Array) -> Array:
-        return manifold.contains(x) if eps is None else manifold.violation(x) <= eps**0.5
+        if eps is None:
+            return blockwise(manifold.contains, x)
+        return manifold.violation(x) <= eps**0.5
 
     with np.errstate(all="ignore"):  # what overflows is off the manifold
         if backend_of(x).hides_values(x):

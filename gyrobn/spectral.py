@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-class Spectrum:
+class Values:
     """Eigenvalues x, and what functions of them share. Each is computed once, when asked for."""
 
     def __init__(self, x: Array) -> None:
@@ -111,15 +111,33 @@ class Spectrum:
         """The powers of θ²: see :func:`_quotients`."""
         return _powers(self.angle * self.angle)
 
+
+class Spectrum:
+    """Eigenvalues with what :class:`Values` has of them, and their pairs.
+
+    Pairs refer to the values and not to this, so that nothing refers to itself: the tables go when
+    the last one who asked for them does.
+    """
+
+    def __init__(self, x: Array) -> None:
+        self._values = Values(x)
+
+    def __getattr__(self, name: str) -> Array:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._values, name)
+
     @cached_property
     def pairs(self) -> "Pairs":
         """All pairs of eigenvalues of one matrix: tables (..., n, n)."""
+        values = self._values
+        xp = namespace_of(values.x)
         return Pairs(
-            self,
-            self,
+            values,
+            values,
             lambda a: a[..., :, None],
             lambda a: a[..., None, :],
-            lambda a, b: self._xp.matmul(a, self._xp.matrix_transpose(b)),
+            lambda a, b: xp.matmul(a, xp.matrix_transpose(b)),
         )
 
 
@@ -145,8 +163,8 @@ class Pairs:
 
     def __init__(
         self,
-        x: Spectrum,
-        y: Spectrum,
+        x: Values | Spectrum,
+        y: Values | Spectrum,
         rows: Callable[[Array], Array] = _same,
         columns: Callable[[Array], Array] = _same,
         products: Callable[[Array, Array], Array] = _dots,

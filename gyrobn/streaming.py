@@ -5,9 +5,10 @@ Each evaluation is a pass over all chunks, and sums
 .. math:: g = \sum_i w_i c_i, \qquad v^2 = \sum_i w_i \|c_i\|^2, \qquad
           c_i = \operatorname{Log}_e(\ominus\mu \oplus x_i)
 
-with the rounding errors of the sums carried along. Only the Hessian, which decides how fast the
-loop arrives and not where, is that of some samples that are kept in memory, drawn by lot; and from
-their mean the loop starts.
+with the rounding errors of the sums carried along. The Hessian decides how fast the loop arrives,
+and not where. It is summed, too, where it is a small matrix; otherwise it is that of some samples
+that are kept in memory, drawn by lot. From their mean the loop starts. A large array in memory is
+looked at in the same way, in blocks that fit the cache.
 """
 
 import math
@@ -16,18 +17,21 @@ from typing import Any, Self
 
 import numpy as np
 
-from gyrobn.arrays import scalars_like, sum_samples
+from gyrobn.arrays import blocks_of, scalars_like, sum_samples
 from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.centred import Centred
 from gyrobn.chunks import BYTES, Chunks, Rows, take
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.hessian import DENSE
-from gyrobn.newton import Found, Held, Look, solve
+from gyrobn.hessian import DENSE, Hessian, matrix_hessian
+from gyrobn.newton import Found, Held, Look, Samples, choose, solve
 from gyrobn.samples import check_weights, set_aside
 
-__all__ = ["search"]
+__all__ = ["in_memory", "search"]
 
 MOST = 8192
 """How many samples are kept in memory at most."""
+SMALL = 32
+"""Largest dimension in which the Hessians of all parts are summed."""
 
 
 def search(
@@ -57,7 +61,7 @@ def search(
 
 
 class Streamed:
-    """Samples that are read anew at each look, a chunk at a time; some are held besides."""
+    """Samples that are looked at a part at a time: chunks, read anew at each look."""
 
     def __init__(self, read: Callable[[], Iterator[tuple[Array, Array]]], held: Held) -> None:
         self.read, self.held = read, held
@@ -67,31 +71,91 @@ class Streamed:
         return solve(manifold, self.held, None, 1e-3, 64).mean
 
     def look(self, manifold: GyroSpace, mean: Array) -> Look:
-        """Return the sums over all chunks."""
+        """Return the sums over all parts."""
         xp = namespace_of(mean)
-        g, variance, far = _Sum(), _Sum(), None
+        g, variance, matrix, lowest, far = _Sum(), _Sum(), _Sum(), _Sum(), None
         for x, w in self.read():
-            _, own, square, reach, resolution = Held(x, w).look(manifold, mean)
+            view, own, square, reach, resolution = Held(x, w).look(manifold, mean)
             g.add(own)
             variance.add(square)
             far = reach if far is None else xp.maximum(far, reach)
-        return Look(None, g.total, variance.total, far, resolution)
+            hessian = small_hessian(manifold, view, w)
+            if hessian is not None and hessian.matrix is not None:
+                matrix.add(hessian.matrix())
+                lowest.add(hessian.lowest())
+            one = hessian is not None and hessian.at_least_one
+            del x, view, hessian  # before the next part comes
+        total = None
+        if matrix.total is not None:
+            total = matrix_hessian(matrix.total, lowest.total, one)
+        return Look(total, g.total, variance.total, far, resolution)
 
     def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
-        """Return the Newton step with the Hessian of the samples that are held."""
-        x, w, _ = self.held
-        return manifold.centred(mean, x).hessian(w).solve(now.g, accuracy)
+        """Return the Newton step, with the Hessian of samples that are held if there is no other.
+
+        It decides how fast the loop arrives, and not where.
+        """
+        hessian = now.view
+        if hessian is None:
+            hessian = manifold.centred(mean, self.held.x).hessian(self.held.w)
+        step: Array = hessian.solve(now.g, accuracy)
+        return step
 
     def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
-        """Return the mean after a step."""
-        return manifold.shift(mean, step)
+        """Return the mean after a step, as any view would."""
+        return manifold.centred(mean, mean[None, ...]).shift(step)
 
-    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> None:
-        """Return None: no view of a chunk is kept."""
+    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> Any:
+        """Return the Hessian that is the new one for channels to take, else the old."""
+        after, before = new.view, old.view
+        if after is None or take.all():
+            return after
+        if not take.any():
+            return before
+        matrix = choose(take, after.matrix(), before.matrix())
+        lowest = choose(take, after.lowest(), before.lowest())
+        return matrix_hessian(matrix, lowest, after.at_least_one)
 
     def prepared(self, manifold: GyroSpace) -> Self:
-        """Return the samples: what is needed of a chunk is computed when it is read."""
+        """Return the samples: what is needed of a part is computed when it is read."""
         return self
+
+
+class Blocks(Streamed):
+    """An array of samples, looked at in blocks that fit the cache; none is kept between looks."""
+
+    def __init__(self, x: Array, w: Array) -> None:
+        self.x, self.w = x, w
+
+    def read(self) -> Iterator[tuple[Array, Array]]:
+        """Yield the blocks, with their weights."""
+        for block in blocks_of(self.x):
+            yield self.x[block], self.w[block]
+
+    def start(self, manifold: GyroSpace) -> Array:
+        """Return a first guess of the mean."""
+        return manifold.start(self.x, self.w)
+
+
+def in_memory(manifold: GyroSpace, x: Array, w: Array) -> Samples:
+    """Return samples as the loop wants them: in blocks if they are many and their sums are small.
+
+    Blocks take less time and memory, but nothing is kept of the samples seen from the mean.
+    """
+    if len(blocks_of(x, 1024)) > 1 and not manifold.flat:
+        one = slice(0, 1)
+        view = manifold.centred(x[0, ...], x[one])
+        if small_hessian(manifold, view, w[one]) is not None:
+            return Blocks(x, w)
+    return Held(x, w)
+
+
+def small_hessian(manifold: GyroSpace, view: Centred, w: Array) -> Hessian | None:
+    """Return the Hessian of some samples if it is a small matrix in closed form, to be summed."""
+    if manifold.dim > SMALL:
+        return None
+    hessian = view.hessian(w)
+    return None if hessian.matrix is None else hessian
 
 
 class _Sum:

@@ -3,14 +3,21 @@
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gyrobn.arrays import blockwise
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.chunks import take
 from gyrobn.gyrospace import GyroSpace
 
 __all__ = ["Domains", "FrechetWarning", "enclosing_radius", "warn"]
+
+
+MANY = 4096
+"""From so many samples on it pays to leave some out of a search."""
 
 
 class FrechetWarning(UserWarning):
@@ -153,19 +160,35 @@ def enclosing_radius(
     """Return nearly the radius of the smallest ball around samples (Bădoiu and Clarkson).
 
     The centre moves towards the sample farthest from it, by ever smaller parts of the way. The
-    search ends as soon as the radius is below ``enough`` in every channel.
+    search ends as soon as the radius is below ``enough`` in every channel. Of many samples those
+    are left out that cannot be the farthest, by the triangle inequality.
     """
     xp = namespace_of(x)
     points = (None,) * len(manifold.point_shape)
-    best = None
+    first, reach, best = centre, None, None
+    many = x.shape[0] > MANY
+    # some that may be far, and all that were the farthest
+    found = x[:: max(1, x.shape[0] // 256), ...]
     for k in range(rounds):
-        distance = manifold.dist(centre, x)
+        rest = x
+        if k > 0 and many:
+            least = xp.max(manifold.dist(centre, found), axis=0)
+            rest = _beyond(x, reach, least * 0.999 - manifold.dist(first, centre))
+        distance = blockwise(partial(manifold.dist, centre), rest)
+        reach = distance if reach is None else reach
         radius = xp.max(distance, axis=0)
         best = radius if best is None else xp.minimum(best, radius)
         if not bool(xp.any(best >= enough)):
             break
         index = xp.argmax(distance, axis=0)[(None, ..., *points)]
         index = xp.broadcast_to(index, (1, *x.shape[1:]))
-        farthest = xp.take_along_axis(x, index, axis=0)[0, ...]
-        centre = manifold.project(manifold.geodesic(centre, farthest, 1.0 / (k + 2)))
+        farthest = xp.take_along_axis(rest, index, axis=0)
+        found = xp.concat([found, farthest]) if many else found
+        centre = manifold.project(manifold.geodesic(centre, farthest[0, ...], 1.0 / (k + 2)))
     return best
+
+
+def _beyond(x: Array, reach: Array, least: Array) -> Array:
+    """Return the samples whose reach is at least so much in some channel."""
+    some = backend_of(x).to_numpy(reach >= least)
+    return take(x, np.flatnonzero(some.reshape(some.shape[0], -1).any(axis=1)))

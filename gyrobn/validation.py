@@ -14,16 +14,19 @@ import numpy as np
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
+from gyrobn.arrays import blockwise
 from gyrobn.backends import Array, backend_of, cast_to, check_kind, device_of, namespace_of
+from gyrobn.centred import Centred
 from gyrobn.checks import did_you_mean
 from gyrobn.chunks import Chunks, is_chunk_list, is_streamed, take
 from gyrobn.domains import domain_stats
-from gyrobn.frechet import FrechetResult, frechet
+from gyrobn.frechet import FrechetResult, frechet, locate, result_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import REGISTRY
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.normalize import Stats, multiplier, scale_for
 from gyrobn.points import Moved, describe, on_manifold
+from gyrobn.samples import arrange
 from gyrobn.uniqueness import FrechetWarning
 
 __all__ = [
@@ -47,6 +50,9 @@ __all__ = [
 ]
 
 
+_FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
+
+
 def as_array(estimator: Any, X: Any, method: str) -> Array:
     """Return X as an array, after checking all that does not depend on values."""
     X = unmasked(X, "X")
@@ -56,7 +62,8 @@ def as_array(estimator: Any, X: Any, method: str) -> Array:
             f"GyroBN.{method}() returns one array, and takes one: of chunks, "
             "GyroBN.transform_chunks() returns chunks"
         )
-    if not compat.is_array_api_obj(X) or compat.is_numpy_array(X):
+    plain = type(X) is np.ndarray and X.dtype in _FLOATS and X.ndim > 1 and X.size > 0
+    if not plain and (not compat.is_array_api_obj(X) or compat.is_numpy_array(X)):
         options = {"dtype": [np.float64, np.float32], "allow_nd": True, "input_name": "X"}
         # NaN and infinity are looked for later, to say where they are
         X = check_array(X, ensure_all_finite=False, estimator=estimator, **options)
@@ -232,8 +239,11 @@ def found_for(
     weights: Array | None,
     method: str,
     **options: Any,
-) -> FrechetResult:
-    """Return mean and variance of the samples, or of each domain, or say why there is none."""
+) -> tuple[FrechetResult, Centred | None]:
+    """Return mean and variance of the samples, or of each domain, or say why there is none.
+
+    Also return the samples seen from the mean, if they are in memory and have one.
+    """
     for label, at in (places or {}).items():
         some = at if weights is None else at[host(weights)[at].reshape(len(at), -1).any(1)]
         if len(some) < 2 and method != "partial_fit":  # to which more may come
@@ -242,14 +252,18 @@ def found_for(
                 f"than 0) to find its variance, got {len(some)} of domain {label!r}: give more, "
                 "leave it out, or join it to another"
             )
+    view = None
     with np.errstate(all="ignore"):  # what goes wrong is said below
-        if places is None:
+        if places is not None:
+            found = domain_stats(manifold, X, places, weights, **options)
+        elif isinstance(X, Chunks):
             found = frechet(manifold, X, weights, **options)
         else:
-            found = domain_stats(manifold, X, places, weights, **options)
+            at, view = locate(manifold, *arrange(manifold, X, weights, 0), **options)
+            found = result_of(at)
     xp = namespace_of(found.mean)
     if backend_of(found.mean).hides_values(found.mean):
-        return found
+        return found, view
     good = xp.isfinite(found.variance)
     good = good if len(manifold.blocks) == 1 else xp.all(good, axis=-1)
     good = xp.logical_and(good, xp.isfinite(found.residual))
@@ -260,7 +274,7 @@ def found_for(
         raise ValueError(
             f"GyroBN.{method}() finds no mean of {which}. {reason(manifold, found.mean)}"
         )
-    return found
+    return found, view
 
 
 def check_output(
@@ -275,7 +289,7 @@ def check_output(
 ) -> None:
     """Refuse an output that is not on the manifold, and say for which sample."""
     xp = namespace_of(X)
-    good = manifold.contains(out)
+    good = blockwise(manifold.contains, out)
     if bool(xp.all(good)):
         return
     what, i = describe(good, first)
@@ -308,8 +322,6 @@ def check_around(
     On a closed space (sphere, Grassmannian, rotations) the coordinates of the output are then not
     those of the input, scaled.
     """
-    if manifold.convexity_radius == float("inf"):
-        return
     good = np.ones(X.shape[: X.ndim - len(manifold.point_shape)], dtype=np.bool_)
     target = manifold.origin(X) if bias is None else bias
     for own, at in zip(stats, [slice(None)] if places is None else places, strict=True):

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import gyrobn
 import gyrobn.torch
-from gyrobn import SPD, Correlation, Grassmannian, SpecialOrthogonal
+from gyrobn import SPD, Correlation, Grassmannian, Product, SpecialOrthogonal
 
 COUNT = 16
 LIKE = torch.zeros((), dtype=torch.float64)
@@ -136,3 +137,67 @@ def test_constants_of_inference_mode_are_not_kept():
     c = torch.zeros(2, M.dim, requires_grad=True)
     M.from_normal(c).sum().backward()
     assert c.grad.isfinite().all()
+
+
+# ---------------------------------------------------------------------- the estimator, on NumPy
+
+
+@pytest.fixture
+def linear_algebra(monkeypatch):
+    """Count what NumPy decomposes: batches, by name."""
+    calls, linalg = Counter(), gyrobn.backends.namespace_of(np.ones(1)).linalg
+
+    def counted(name):
+        inner = getattr(linalg, name)
+
+        def count(x, *args, **kwargs):
+            calls[name] += x.ndim > 2
+            return inner(x, *args, **kwargs)
+
+        monkeypatch.setattr(linalg, name, count)
+
+    for name in ("eigh", "eigvalsh", "svd", "qr", "cholesky"):
+        counted(name)
+    return calls
+
+
+def test_the_estimator_decomposes_each_evaluation_once(linear_algebra):
+    """One check of the input, as many decompositions as evaluations, and a check of the output."""
+    M = SPD(8)
+    x = M.random(200, rng=0, spread=0.5)
+    bn = gyrobn.GyroBN("spd")
+    linear_algebra.clear()
+    bn.fit_transform(x)
+    assert +linear_algebra == {"cholesky": 2, "eigh": bn.n_iter_}
+    linear_algebra.clear()
+    bn.transform(x)
+    assert +linear_algebra == {"cholesky": 2, "eigh": 1}
+
+
+def test_a_product_decomposes_what_its_factors_do(linear_algebra):
+    M, x = SPD(4), [SPD(4).random(200, rng=k, spread=0.5) for k in range(2)]
+    P, each = Product(M, M), Counter()
+    y = P.join(*x)
+    for part in x:
+        linear_algebra.clear()
+        gyrobn.GyroBN(M, tol=1e-9).fit(part).transform(part)
+        each += linear_algebra
+    linear_algebra.clear()
+    gyrobn.GyroBN(P, tol=1e-9).fit(y).transform(y)
+    assert +linear_algebra == each
+
+
+def test_definite_matrices_need_no_eigenvalues(linear_algebra):
+    """A Cholesky factor shows them to be; of others the eigenvalues decide, as they always did."""
+    M, rng = SPD(3), np.random.default_rng(0)
+    x = M.random(50, rng=0)
+    assert M.contains(x).all()
+    assert not linear_algebra["eigvalsh"]
+    turn = np.linalg.qr(rng.standard_normal((50, 3, 3)))[0]
+    for low in (-1e-3, 0.0, 1e-17, 1e-15, 3e-15, 1e-14, 1e-8):
+        y = (turn * np.asarray([low, 0.5, 1.0])) @ turn.mT
+        y = 0.5 * (y + y.mT)
+        expected = M.violation(y) <= np.finfo(np.float64).eps ** 0.5
+        assert [bool(M.contains(one)) for one in y] == expected.tolist()
+    x[7, 0, 0] = np.nan
+    assert np.flatnonzero(~M.contains(x)).tolist() == [7]

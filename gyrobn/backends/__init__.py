@@ -66,7 +66,8 @@ def _library_of(x: Array) -> tuple[Any, ModuleType]:
                 "convert it first, for example with numpy.asarray"
             ) from error
         name = next((name for name, is_its_array in _SHIMS.items() if is_its_array(x)), "numpy")
-        _known[kind] = xp, import_module(f"gyrobn.backends.{name}")
+        shim = import_module(f"gyrobn.backends.{name}")
+        _known[kind] = (shim.namespace if compat.is_numpy_array(x) else xp), shim
     return _known[kind]
 
 

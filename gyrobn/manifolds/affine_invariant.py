@@ -12,6 +12,7 @@ from gyrobn.arrays import (
     samples_last,
     scalars_like,
     sum_samples,
+    surely,
     weighted_gram,
     weighted_sum,
 )
@@ -33,6 +34,7 @@ from gyrobn.linalg import (
     mean_of_turned,
     pack,
     spectrum_of,
+    surely_definite,
     symmetric,
     symmetric_functions,
     transpose,
@@ -55,6 +57,7 @@ from gyrobn.spectral import (
 
 __all__ = [
     "AffineInvariant",
+    "contains",
     "nearest",
     "violation",
 ]
@@ -366,6 +369,11 @@ class AffineInvariant(GyroSpace):
         self._namespace(x)
         return violation(x)
 
+    def contains(self, x: Array) -> Array:
+        """Tell whether matrices are symmetric and positive definite."""
+        self._namespace(x)
+        return contains(x)
+
 
 class _CentredMatrices(Decomposed):
     r"""Matrices P as they are seen from the mean M, decomposed once.
@@ -580,13 +588,40 @@ def _extremes(values: Array) -> tuple[Array, Array, Array]:
     return low, xp.where(high > 0, high, -low), bad
 
 
+def contains(x: Array) -> Array:
+    """Tell which matrices have no :func:`violation` beyond half the digits.
+
+    Where all of them have a Cholesky factor, no eigenvalue is computed.
+    """
+    xp, shim = namespace_of(x), backend_of(x)
+    some = float(xp.finfo(x.dtype).eps) ** 0.5
+    if shim.hides_values(x):
+        return violation(x) <= some
+    x = shim.stop_gradient(x)
+    same = bool(xp.all(x == transpose(x)))
+    if not surely_definite(x if same else symmetric(x)):
+        return violation(x) <= some
+    small = xp.isfinite(2.0 * xp.linalg.trace(x))  # no entry is larger than the trace
+    if same and surely(small):
+        return small
+    off, size = _asymmetry(x)
+    return xp.logical_and(off <= some, xp.isfinite(2.0 * size))
+
+
+def _asymmetry(x: Array) -> tuple[Array, Array]:
+    """Return the asymmetry of each matrix, relative to its size, and that."""
+    xp = namespace_of(x)
+    size = xp.max(xp.abs(x), axis=(-2, -1))
+    some = xp.where(size > 0, size, 1.0)
+    return xp.max(xp.abs(x - transpose(x)), axis=(-2, -1)) / some, size
+
+
 def violation(x: Array) -> Array:
     """Return the relative asymmetry or, if larger, what is missing to be positive definite."""
     xp = namespace_of(x)
     low, _, bad = _definiteness(x)
-    size = xp.max(xp.abs(x), axis=(-2, -1))
+    asymmetry, size = _asymmetry(x)
     some = xp.where(size > 0, size, 1.0)
-    asymmetry = xp.max(xp.abs(x - transpose(x)), axis=(-2, -1)) / some
     missing = 2.0 * xp.finfo(x.dtype).eps ** 0.5 + xp.abs(low) / some
     found = xp.maximum(asymmetry, xp.where(bad, missing, 0.0))
     return xp.where(xp.isfinite(2.0 * size), found, xp.inf)  # x + xᵀ must not overflow

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import array_api_extra as xpx
+import numpy as np
 
-from gyrobn.arrays import unit, zeros
+from gyrobn.arrays import surely, unit, zeros
 from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
@@ -163,6 +164,15 @@ class Hyperboloid(Radius):
         right = _time_on_sheet(xp, K, x[..., 1:])
         return xp.where(finite, xp.abs(root(xp, K) * x[..., 0] / right - 1.0), xp.inf)
 
+    def contains(self, x: Array) -> Array:
+        """Tell whether each point is on the upper sheet: from squares, if no point is far out."""
+        xp = self._namespace(x)
+        K, t, s = self._parameter("curvature", x), x[..., 0], x[..., 1:]
+        with np.errstate(all="ignore"):  # what overflows is looked at again
+            off = -K * t * t / (1.0 - K * dot(s, s)) - 1.0
+        near = xp.logical_and(xp.abs(off) <= float(xp.finfo(x.dtype).eps) ** 0.5, t > 0)
+        return near if surely(near) else super().contains(x)
+
 
 def _time_on_sheet(xp: Any, K: Any, s: Array) -> Array:
     """Return t = sqrt(1 - K‖s‖²)."""
@@ -225,3 +235,11 @@ class Sphere(Radius):
         k = root(xp, self._parameter("curvature", x))
         size = xp.clip(large, max=xp.finfo(x.dtype).max / 4) * k * safe_sqrt(dot(u, u))
         return xp.where(finite, xp.abs(size - 1.0), xp.inf)
+
+    def contains(self, x: Array) -> Array:
+        """Tell whether each point is on the sphere: from its square, if all are."""
+        xp = self._namespace(x)
+        with np.errstate(all="ignore"):  # what overflows is looked at again
+            off = self._parameter("curvature", x) * dot(x, x) - 1.0
+        near = xp.abs(off) <= float(xp.finfo(x.dtype).eps) ** 0.5
+        return near if surely(near) else super().contains(x)

@@ -22,7 +22,7 @@ from gyrobn.linalg import (
     transpose,
     unpack,
 )
-from gyrobn.manifolds.affine_invariant import AffineInvariant, nearest, violation
+from gyrobn.manifolds.affine_invariant import AffineInvariant, contains, nearest, violation
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.pullback import Pullback
 from gyrobn.spectral import EXP, LOG, power
@@ -127,6 +127,11 @@ class SPD(Pullback):
         """Return the largest of asymmetry and lack of definiteness, relative to the size."""
         self._namespace(x)
         return violation(x)
+
+    def contains(self, x: Array) -> Array:
+        """Tell whether matrices are symmetric and positive definite."""
+        self._namespace(x)
+        return contains(x)
 
     # ------------------------------------------------------------------ the map inside
 

@@ -1,0 +1,166 @@
+"""Large NumPy arrays are computed in blocks of samples: the same numbers, in less memory."""
+
+import gc
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from gyrobn import (
+    SPD,
+    FrechetWarning,
+    GyroBN,
+    Hyperboloid,
+    Klein,
+    PoincareBall,
+    Product,
+    SpecialOrthogonal,
+    Sphere,
+    arrays,
+    frechet,
+    streaming,
+    uniqueness,
+)
+from gyrobn.arrays import blocks_of, blockwise
+from gyrobn.newton import Held
+
+GEOMETRIES = [
+    PoincareBall(3),
+    Hyperboloid(3),
+    Klein(2),
+    Sphere(3),
+    SPD(3),
+    SPD(2, "cholesky_affine_invariant"),
+    SpecialOrthogonal(3),
+    Product(SPD(2), Sphere(2)),
+]
+
+
+def samples(M, *batch, spread=0.4, dtype=np.float64):
+    x = M.add(M.random(*batch[1:], rng=1, spread=0.5), M.random(*batch, rng=0, spread=spread))
+    return x.astype(dtype)
+
+
+@pytest.fixture
+def small_cache(monkeypatch):
+    """Blocks of few samples, so that there are many."""
+    monkeypatch.setattr(arrays, "CACHE", 2**13)
+    inner = streaming.blocks_of
+    monkeypatch.setattr(streaming, "blocks_of", lambda x, least=1: inner(x, 1))
+
+
+@pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+@pytest.mark.parametrize("channels", [(), (2,)], ids=str)
+def test_blocks_lead_to_the_same_mean(M, channels, monkeypatch, small_cache):
+    x = samples(M, 3001, *channels)
+    w = np.random.default_rng(2).uniform(0.5, 1.5, x.shape[: 1 + len(channels)])
+    looked = []
+    inner = streaming.Streamed.look
+    count = lambda self, *a: looked.append(len(list(self.read()))) or inner(self, *a)  # noqa: E731
+    monkeypatch.setattr(streaming.Streamed, "look", count)
+    found = frechet(M, x, w)
+    assert looked
+    assert min(looked) > 3
+    monkeypatch.setattr(arrays, "CACHE", 2**30)
+    whole = frechet(M, x, w)
+    assert float(np.max(M.dist(found.mean, whole.mean))) < 1e-13
+    np.testing.assert_allclose(found.variance, whole.variance, rtol=1e-13)
+    assert np.all(found.converged)
+    assert np.all(found.iterations <= whole.iterations + 1)
+
+
+@pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+def test_blocks_normalize_alike(M, monkeypatch, small_cache):
+    x = samples(M, 1001)
+    bn = GyroBN(M, scale=0.3).fit(x)
+    y = bn.transform(x)
+    monkeypatch.setattr(arrays, "CACHE", 2**30)
+    np.testing.assert_allclose(y, bn.transform(x), rtol=0, atol=1e-14)
+    monkeypatch.setattr(arrays, "CACHE", 2**13)
+    np.testing.assert_allclose(bn.inverse_transform(y), x, rtol=0, atol=1e-12)
+
+
+def test_single_precision_keeps_its_digits(small_cache):
+    M = PoincareBall(3)
+    x = samples(M, 100_003, dtype=np.float32)
+    single, double = frechet(M, x), frechet(M, x.astype(np.float64))
+    assert float(M.dist(single.mean.astype(np.float64), double.mean)) < 1e-6
+    np.testing.assert_allclose(single.variance, double.variance, rtol=1e-6)
+
+
+def test_which_arrays_are_cut():
+    x = np.zeros((100_000, 16))
+    assert sum(x[block].shape[0] for block in blocks_of(x)) == 100_000
+    assert all(x[block].nbytes <= arrays.CACHE for block in blocks_of(x))
+    for other in (x[:1000], np.zeros((8, 10**6)), np.broadcast_to(x[0], (5, 16))):
+        assert blocks_of(other) == [slice(None)]
+    np.testing.assert_array_equal(blockwise(lambda a: a[:, 0] + 1.0, x), np.ones(100_000))
+
+
+def test_a_large_hessian_is_not_summed():
+    assert isinstance(streaming.in_memory(SPD(3), *arranged(SPD(3), 100_000)), streaming.Blocks)
+    large = PoincareBall(streaming.SMALL + 1)
+    assert isinstance(streaming.in_memory(large, *arranged(large, 20_000)), Held)
+    assert isinstance(streaming.in_memory(SPD(3), *arranged(SPD(3), 100)), Held)
+
+
+def arranged(M, count):
+    x = M.random(count, rng=0, spread=0.3)
+    return x, np.full(count, 1.0 / count)
+
+
+@pytest.mark.parametrize(("M", "most"), [(PoincareBall(16), 0.5), (Sphere(15), 0.5), (SPD(3), 4.0)])
+def test_memory(M, most):
+    """What the search of the mean needs besides the data, as a part of that."""
+    x = samples(M, 2_000_000 // int(np.prod(M.point_shape)), spread=0.2)
+    bn = GyroBN(M).fit(x[:100])
+    tracemalloc.start()
+    bn.fit(x)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < most * x.nbytes
+
+
+@pytest.mark.parametrize("M", [SPD(8), SPD(3), Sphere(3), SpecialOrthogonal(5)], ids=repr)
+def test_nothing_waits_for_the_collector(M):
+    """No table refers to itself, so all are gone when the statistics are there."""
+    x = samples(M, 3000, spread=0.2)
+    bn = GyroBN(M).fit(x)
+    bn.transform(x)
+    gc.collect()
+    gc.disable()
+    try:
+        tracemalloc.start()
+        bn.fit(x)
+        bn.transform(x)
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert left < 0.2 * x.nbytes
+
+
+# ---------------------------------------------------------------------- the enclosing ball
+
+
+@pytest.mark.parametrize("M", [Sphere(2), Sphere(5), SpecialOrthogonal(3)], ids=repr)
+@pytest.mark.parametrize("channels", [(), (3,)], ids=str)
+def test_the_enclosing_ball_of_many(M, channels, monkeypatch):
+    """Samples that cannot be the farthest are left out, and nothing else changes."""
+    x, centre = M.random(6000, *channels, rng=0, spread=1.0), M.random(*channels, rng=2, spread=0.1)
+    measured = []
+    inner = type(M).dist
+    count = lambda self, a, b: measured.append(b.size) or inner(self, a, b)  # noqa: E731
+    monkeypatch.setattr(type(M), "dist", count)
+    found = uniqueness.enclosing_radius(M, x, centre)
+    cheap = sum(measured)
+    measured.clear()
+    monkeypatch.setattr(uniqueness, "MANY", 10**9)
+    np.testing.assert_array_equal(found, uniqueness.enclosing_radius(M, x, centre))
+    assert cheap < 0.6 * sum(measured)
+
+
+def test_a_wide_sphere_still_warns():
+    x = Sphere(2).random(20_000, rng=0, spread=0.7)
+    with pytest.warns(FrechetWarning, match=r"need a ball of radius"):
+        frechet(Sphere(2), x)
