@@ -73,12 +73,14 @@ class Streamed:
     def look(self, manifold: GyroSpace, mean: Array) -> Look:
         """Return the sums over all parts."""
         xp = namespace_of(mean)
-        g, variance, matrix, lowest, far = _Sum(), _Sum(), _Sum(), _Sum(), None
+        g, variance, matrix, lowest = _Sum(), _Sum(), _Sum(), _Sum()
+        far = resolution = None
         for x, w in self.read():
-            view, own, square, reach, resolution = Held(x, w).look(manifold, mean)
+            view, own, square, reach, fine = Held(x, w).look(manifold, mean)
             g.add(own)
             variance.add(square)
             far = reach if far is None else xp.maximum(far, reach)
+            resolution = fine if resolution is None else xp.maximum(resolution, fine)
             hessian = small_hessian(manifold, view, w)
             if hessian is not None and hessian.matrix is not None:
                 matrix.add(hessian.matrix())

@@ -16,7 +16,7 @@ import gyrobn.hessian
 COUNT = 6
 """Samples in the batch."""
 
-NO_ARRAYS = {"examples", "for_shape", "detached", "learnable", "with_learnable", "random"}
+NO_ARRAYS = {"examples", "for_shape", "detached", "learnable", "with_learnable", "random", "joined"}
 """Methods that take no array of the user's to compute with."""
 
 OPTIONS = {
