@@ -258,60 +258,64 @@ def spd_table(dtype, conditions):
 PAGE = """<!-- made by: python benchmarks/accuracy.py -->
 # Accuracy
 
-Every entry is the largest error of {samples} samples against the paper's own definitions, computed
-with 60 digits from the exact values of the floats (`tests/oracle.py`), in {dim} dimensions.
-The first number is gyrobn's; the second, after the stroke, is that of the library named beside.
-For points the error is the geodesic distance to the exact result, for tangent vectors the
-Riemannian norm of the difference, for distances the difference.
-*Radius* is the distance of the data from the identity e; a translation, a step, a mean and a bias
-have length 1; `dist` and `log` are between two points at that radius, or as the row says.
-Directions are random, once parallel (for `dist` and `log` the same point) and once opposite.
-The bars are 1e-14, 1e-13 and 1e-10 at radius 1, 5 and 12 in float64, and 1e-6, 4e-5 and 1e-3 at
-radius 1, 5 and 8 in float32. † is over the bar, but within {c:.0f} times of the *limit*: what half
-a unit in the last place of each input, or of the result, is worth. ‡ is over both.
-*off* is NaN, or a point outside the model. `paper` is the paper's formula as it is printed.
+Every entry is the largest error of {samples} samples in {dim} dimensions. The reference is the
+paper's own definitions, computed with 60 digits from the exact values of the floats
+(`tests/oracle.py`). The first number is the error of gyrobn. The second, after the slash, is the
+error of the library named in that row. `paper` is the paper's formula as printed.
+
+* The **error** of a point is its geodesic distance to the exact result. For tangent vectors it is
+  the Riemannian norm of the difference, and for distances the difference.
+* **Radius** is the distance of the data from the identity e. A translation, a step, a mean and a
+  bias have length 1. `dist` and `log` are between two points at that radius, unless the row says
+  otherwise. Directions are random, except in one sample with parallel directions (for `dist` and
+  `log` the same point) and one with opposite directions per seed.
+* The **bars** are 1e-14, 1e-13 and 1e-10 at radius 1, 5 and 12 in float64, and 1e-6, 4e-5 and 1e-3
+  at radius 1, 5 and 8 in float32.
+* The **limit** is the effect of half a unit in the last place of each input, or of the result.
+* **†** marks an error over the bar, but within {c:.0f} times the limit. **‡** marks an error over
+  both.
+* ***off*** means NaN, or a point outside the model.
 
 ## Poincaré ball
 
 {ball}
 
 geoopt {geoopt} projects every point it returns to norm 1 − 4e-3 in float32, which is radius 6.2,
-and to 1 − 1e-5 in float64, which is radius 12.2, and clamps the argument of artanh to 1 − 1e-7,
-which is distance 16.8: there its errors become whole numbers. Inside, adding a near point costs
-its Möbius formulas no more than ours. Between two points that are both far out they cancel, and
-that is `dist`, `log` and the normalization of a batch that is far out and narrow.
+and to 1 − 1e-5 in float64, which is radius 12.2. It clamps the argument of artanh to 1 − 1e-7,
+which is distance 16.8. Beyond these its errors reach whole numbers. Inside, its Möbius formulas
+add a near point as accurately as ours. Between two points that are both far out their terms
+cancel. This affects `dist`, `log`, and the normalization of a batch that is far out and narrow.
 
 ## Hyperboloid
 
 {hyperboloid}
 
-geoopt's Lorentz model has no gyro-operations, so the paper's closed forms stand beside those.
-geoopt recomputes the time of what `expmap` returns, keeps the squared length of a tangent vector
-above 1e-8 and that of a distance above 1e-15, and takes distances from the inverse cosine, which
-has no digits left for points that are close. A logarithm over a length of R or 2R is a vector that
-long, whose own last place is what most † are about.
+geoopt's Lorentz model has no gyro-operations, so these are compared with the paper's closed forms.
+geoopt recomputes the time of the result of `expmap`. It keeps the squared length of a tangent
+vector above 1e-8 and that of a distance above 1e-15. It computes distances by the inverse
+hyperbolic cosine, which has no digits left for close points. Most † come from logarithms over a
+length of R or 2R: such a vector is that long, and so is its unit in the last place.
 
 ## Klein, and what its coordinates can hold
 
-The third number is the limit. Neighbouring floats at radius R are e to the power 2R times as far
-apart as at e, where in the ball it is e to the power R; in float32 the boundary comes before
-radius 8.
+The third number is the limit. Neighbouring floats at radius R are $e^{{2R}}$ times as far apart as
+at e. In the Poincaré ball the factor is $e^R$. In float32 the boundary comes before radius 8.
 
 {klein}
 
 ## Sphere, up to the point opposite to e
 
-The radius is an angle now, and π is the point that no translation reaches. The third number is
-the limit; geoopt's sphere has no identity and no gyro-operations.
+The radius is an angle here, and no translation reaches the point at angle π. The third number is
+the limit. geoopt's sphere has no identity and no gyro-operations.
 
 {sphere}
 
 ## SPD: ill-conditioned matrices
 
-The median error of the affine-invariant distance, relative where that is above 1, between two
-random matrices of the condition number above each column. The first number is gyrobn's, the second
-that of pyRiemann {pyriemann} (`distance_riemann`, a generalized eigenproblem). *off* counts results
-that are NaN or an error.
+Each entry is the median error of the affine-invariant distance between two random matrices. It is
+relative if the distance is above 1. The head of each column is the condition number. The first
+number is the error of gyrobn, the second that of pyRiemann {pyriemann} (`distance_riemann`, a
+generalized eigenproblem). *off* counts results that are NaN or an error.
 
 float64:
 
@@ -321,12 +325,12 @@ float32:
 
 {spd32}
 
-If both matrices have condition κ and different eigenvectors, the matrix that one sees of the other
-has condition κ². gyrobn looks from the eigenvectors of the first, which makes that matrix graded,
-and so loses about εκ, as much as rounding the input costs; where less than one digit is left, a
-`PrecisionWarning` says so. If the eigenvectors are the same, a generalized eigenproblem does not
-even lose that, and pyRiemann is up to ten times closer in float64, and more in float32.
-`norm(relative(x, y))` cannot be as good as `dist(x, y)`: the relative point is rounded. It warns.
+If both matrices have condition number κ and different eigenvectors, the relative matrix has
+condition number κ². gyrobn computes it in the eigenvectors of the first matrix. There it is graded,
+so the result loses about εκ, as much as rounding the input costs. If less than one digit is left, a
+`PrecisionWarning` says so. If the eigenvectors are the same, a generalized eigenproblem loses less,
+and pyRiemann is up to ten times closer in float64, and more in float32. `norm(relative(x, y))`
+cannot be as accurate as `dist(x, y)`, because the relative point is rounded. It gives a warning.
 """
 
 

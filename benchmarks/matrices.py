@@ -23,7 +23,7 @@ EPS = 1e-5
 
 
 def subspaces(n):
-    """Samples about a mean a channel, a bias and a scale, float32; and a slope to go back with."""
+    """Return the geometry, samples, a bias and a scale per channel, and an output gradient."""
     M, like = Grassmannian(n, P), torch.empty(())
     mean, bias = (M.random(CHANNELS, rng=seed, like=like, spread=0.7) for seed in (1, 2))
     x = M.add(mean, M.random(BATCH, CHANNELS, rng=0, like=like))
@@ -207,23 +207,24 @@ if __name__ == "__main__":
     against, growing, means, correlations = grassmannian(), growth(), spd(), correlation()
     heads = (
         ("n", "ms", "Cayley, ms", "of Cayley", "of the exponential"),
-        ("n", "ms", "ms a row more"),
+        ("n", "ms", "ms per additional row"),
         ("mixing", "ms", "of pyRiemann", "distance between the means"),
         ("library", "ms", "of the loop", "largest difference"),
     )
     page = f"""<!-- made by: python benchmarks/matrices.py -->
 # Speed with matrices
 
-Ratios of medians, alternatives taking turns in one process on one thread. Smaller is better; a
-ratio of 0.25 means a quarter of the time.
+The tables show ratios of medians. The alternatives take turns in one process on one thread. Smaller
+is better: a ratio of 0.25 means a quarter of the time.
 
 ## Normalization on the Grassmannian
 
-One layer in torch, forward and backward, one mean step: {BATCH} × {CHANNELS} bases of n × {P},
-float32. Beside it the layer as it was published, with rotations as n × n matrices: by a Cayley map
-(a linear solve; it only approximates the exponential), or by `torch.matrix_exp`. There the mean is
-a constant to differentiation; here its derivative is part of the time. Ours is exact and forms no
-n × n matrix, see {{doc}}`design`.
+One layer in torch, forward and backward, one step to the mean: {BATCH} × {CHANNELS} bases of
+n × {P}, float32. It is compared with the published layer, which computes rotations as n × n
+matrices by a Cayley map (a linear solve, which only approximates the exponential) or by
+`torch.matrix_exp`. The published layer treats the mean as constant in the gradient. Our time
+includes the derivative of the mean. Our layer is exact and forms no n × n matrix, see
+{{doc}}`design`.
 
 {table(heads[0], against)}
 
@@ -233,7 +234,7 @@ The time grows linearly with n:
 
 ## The affine-invariant mean
 
-200 covariance matrices, 32 × 32, of 64 samples each, float64, NumPy: against
+200 covariance matrices, 32 × 32, of 64 samples each, float64, NumPy. They are compared with
 `pyriemann.geometry.mean.mean_riemann`, both at a tolerance of 1e-9. The mixing of sources varies
 by the factor in the first column.
 
@@ -241,8 +242,9 @@ by the factor in the first column.
 
 ## Normalization of correlation matrices
 
-1,000 matrices, 28 × 28, metric `poly_hyperbolic_cholesky`, float32, statistics included: against a
-loop over the rows of the Cholesky factor, each normalized on its own Poincaré ball by this library.
+1,000 matrices, 28 × 28, metric `poly_hyperbolic_cholesky`, float32, including the statistics. They
+are compared with a loop over the rows of the Cholesky factor, in which this library normalizes each
+row on its own Poincaré ball.
 
 {table(heads[3], correlations)}
 """

@@ -1,13 +1,14 @@
-"""How many operations, host synchronisations and JAX equations a layer takes.
+"""Count the operations, host synchronisations and JAX equations of a layer.
 
 ``python benchmarks/operations.py`` prints a table. The counts are exact and the same on every
-machine; tests/test_operations.py holds them.
+machine; tests/test_operations.py checks them.
 
-What counts: every call that a ``TorchDispatchMode`` sees in one training step
-``layer(x).sum().backward()`` after a first one. Views, which start no kernel, are left out. ``_local_scalar_dense`` and
-``is_nonzero`` are synchronisations: on a GPU each of them waits for all kernels before it; so does
-the look at the numbers of an evaluation, which the shim's ``to_numpy`` brings to the host. In JAX,
-the equations of ``make_jaxpr``, those of inner programs in place of the call that holds them.
+On torch, an operation is a call that a ``TorchDispatchMode`` sees in one training step
+``layer(x).sum().backward()`` after a first one. Views are not counted, because they start no
+kernel. ``_local_scalar_dense`` and ``is_nonzero`` are synchronisations: on a GPU each of them waits
+for all kernels before it. The shim's ``to_numpy``, which copies the numbers of an evaluation to the
+host, is also one. On JAX, the equations of ``make_jaxpr`` are counted. A call of an inner program
+counts as the equations of that program.
 """
 
 import sys
@@ -84,7 +85,7 @@ def torch_counts(manifold, dtype="float32", batch=64, **options):
 
 
 def equations(program):
-    """Return how many equations a JAX program has, those of inner programs included."""
+    """Return the number of equations of a JAX program, including those of inner programs."""
     total = 0
     for equation in program.eqns:
         inner = [p for value in equation.params.values() for p in _programs(value)]

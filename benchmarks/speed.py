@@ -127,20 +127,21 @@ if __name__ == "__main__":
     page = f"""<!-- made by: python benchmarks/speed.py -->
 # Speed
 
-Ratios of medians, alternatives taking turns in one process on one thread, float32,
-{N:,} samples. Smaller is better; a ratio of 0.25 means a quarter of the time.
+The tables show ratios of medians, in float32 on {N:,} samples. The alternatives take turns in one
+process on one thread. Smaller is better: a ratio of 0.25 means a quarter of the time.
 
 ## Gyroaddition on the radius model
 
-Against the definition Exp∘PT∘Log, composed from the operators of the paper's table, and against
-the paper's closed form. Ours is one inner product and one combination, see {{doc}}`design`.
+Gyroaddition is compared with the definition Exp∘PT∘Log, composed from the operators of the paper's
+table, and with the paper's closed form. Ours takes one inner product and one linear combination,
+see {{doc}}`design`.
 
 {table(("geometry", "library", "n", "ms", "of the definition", "of the closed form"), adding)}
 
 ## Normalization on the Poincaré ball
 
-Centre, scale and bias, {N:,} points: against the same composition of geoopt's Möbius operations,
-and in multiples of a plain copy of the input.
+{N:,} points are centred, scaled and moved to the bias. This is compared with the same composition
+of geoopt's Möbius operations, and with a plain copy of the input.
 
 {table(("library", "n", "ms", "of geoopt", "copies"), normalizing)}
 

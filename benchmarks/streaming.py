@@ -1,7 +1,7 @@
-"""Memory for data that is larger than memory may hold, from a memory-mapped file.
+"""Memory needed for data larger than memory, read from a memory-mapped file.
 
 ``python benchmarks/streaming.py [gigabytes]`` makes a file of that size (4 by default) for each
-geometry, fits GyroBN to it, writes the normalized file, and prints what that took; it
+geometry, fits GyroBN to it, writes the normalized file, and prints the memory and the time. It
 writes docs/speed_streaming.md. It needs Linux, twice the size on the disk, and some minutes.
 """
 
@@ -29,7 +29,7 @@ CASES = {
     "affine_invariant": SPD(16),
 }
 BOUND = 600
-"""Megabytes that may be needed besides."""
+"""Extra memory that is allowed, in megabytes."""
 
 
 def status(name):
@@ -63,7 +63,7 @@ class Counted:
 
 
 def measure(name, path):
-    """Fit to the file and normalize it: in a process of its own, that begins small."""
+    """Fit to the file and normalize it, in a separate process that starts small."""
     manifold = CASES[name]
     GyroBN(manifold).fit(manifold.random(2000)).transform(manifold.random(10))  # load all code
     Path("/proc/self/clear_refs").write_text("5")  # the peak is measured from here on
@@ -106,13 +106,13 @@ def main(gigabytes):
 # Memory of streaming
 
 GyroBN is fitted to a file of {gigabytes:g} GB (float64, `.npy`, memory-mapped), to the last digits
-of the mean, and the normalized samples are written to another file. Extra memory is the peak of the
-process's resident memory, pages of the map included, above what it had before; at most {BOUND} MB
-are allowed. One thread.
+of the mean. The normalized samples are written to another file. Extra memory is the peak of the
+process's resident memory, including pages of the map, minus what it had before. At most {BOUND} MB
+are allowed. The process uses one thread.
 
 {table(head, rows)}
 
-The first pass checks the samples and draws those that are kept in memory; each of the others is one
+The first pass checks the samples and draws those that stay in memory. Each other pass is one
 evaluation of the gradient. See {{doc}}`streaming`.
 """
     Path(__file__).parents[1].joinpath("docs", "speed_streaming.md").write_text(page)

@@ -1,8 +1,8 @@
-"""Draw the figures of the documentation into ``docs/_static``: by hand, when they change.
+"""Draw the figures of the documentation into ``docs/_static``. Run it by hand when they change.
 
-``python docs/figures.py [NAME ...]`` draws those named, or all. The pictures of pages show what the
-pages compute: their blocks are run. Real recordings are taken from ``../shared/data`` beside the
-checkout; without it generated ones stand in for them.
+``python docs/figures.py [NAME ...]`` draws the named figures, or all. The figures of a page show
+what the page computes: the script runs its blocks. Real recordings come from ``../shared/data``
+beside the checkout. If it is missing, generated data replaces them.
 """
 
 import os
@@ -89,7 +89,7 @@ def convergence(path: Path) -> None:
 
 
 def tangent(path: Path) -> None:
-    """Draw the covariances of the motions before and after, a colour a motion."""
+    """Draw the covariances of the motions before and after, one colour per motion."""
     series, names = motions()
     M, x = SPD(6), covariances(series)
     y = normalize(M, x, batch_stats(M, x), scale=3.0)
@@ -121,7 +121,7 @@ def scatter_before_after(M: Any, before: Any, after: Any, colour: Any, marker: A
                 mine = (colour == name) & (marker == kind)
                 style = {"s": 22, "color": c, "marker": m, "alpha": 0.8, "linewidths": 0}
                 ax.scatter(*place[mine].T, **style)
-        # as wide as high, so that both panels are equally large and no axis is stretched
+        # square, so that both panels have the same size and no axis is stretched
         reach = 1.08 * np.abs(place).max()
         ax.set(aspect="equal", xlim=(-reach, reach), ylim=(-reach, reach), title=title)
         ax.set(xlabel="first principal component", ylabel="second")
@@ -228,7 +228,7 @@ def main(names: list[str]) -> None:
             draw(path)
             os.chdir(DOCS)
         with Image.open(path) as image:
-            # three rounds keep colours that are rare, as those of the means are
+            # three rounds keep rare colours, such as those of the means
             small = image.convert("RGB").quantize(256, kmeans=3)
         small.save(path, optimize=True)
         print(f"{path}: {path.stat().st_size // 1024} KB")

@@ -1,4 +1,4 @@
-"""The tables that are made when the documentation is built: what was measured, and what is read."""
+"""Tables that are generated when the documentation is built, measured or read from the classes."""
 
 import contextlib
 from collections.abc import Iterator
@@ -65,14 +65,14 @@ def libraries() -> Iterator[tuple[str, Any, Any]]:
         suffix = "" if bits == 64 else ", float32"
         yield f"NumPy{suffix}", np.zeros((), dtype), plain
         yield f"torch{suffix}", torch.zeros((), dtype=getattr(torch, dtype)), plain
-        if bits == 64:  # each operation is compiled for each dtype, which takes its time
+        if bits == 64:  # compiling each operation for another dtype would take long
             with jax.enable_x64(True):
                 yield "JAX", jax.numpy.zeros(()), jax.enable_x64(True)
             yield "array-api-strict", array_api_strict.zeros((), device=device), plain
 
 
 def library_columns() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield for each library what :func:`measure` finds on each geometry."""
+    """Yield for each library the results of :func:`measure` on each geometry."""
     for name, like, context in libraries():
         with context:
             yield name, {key: measure(M, like) for key, M in FAMILIES.items()}
@@ -84,7 +84,7 @@ def library_columns() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def cupy_scalar() -> Any:
-    """Return a scalar on the GPU, None where there is no GPU."""
+    """Return a scalar on the GPU, or None if there is no GPU."""
     try:
         import cupy
     except ImportError:
@@ -93,12 +93,12 @@ def cupy_scalar() -> Any:
 
 
 def measure(M: gyrobn.GyroSpace, like: Any) -> str:
-    """Normalise points and return how far the mean of the output is from where it should be."""
+    """Normalise points and return the distance of the output's mean from the bias."""
     return number(mean_error(M, like))
 
 
 def number(value: float) -> str:
-    """Return one digit, with a hyphen at which no line is broken."""
+    """Return one digit, with a non-breaking hyphen."""
     return f"{value:.0e}".replace("-", "\N{NON-BREAKING HYPHEN}")
 
 
@@ -106,7 +106,7 @@ def number(value: float) -> str:
 
 
 def derivative_rows() -> list[list[str]]:
-    """Return what became of the first and the second derivative on each variant."""
+    """Return the outcome of the first and second derivative on each variant."""
     with jax.enable_x64(True):
         return [[f"`{M!r}`", *by_torch(M), *by_jax(M)] for M in variants()]
 
@@ -147,7 +147,7 @@ def by_torch(M: gyrobn.GyroSpace) -> tuple[str, str]:
 
 
 def relative(found: Any, expected: Any) -> str:
-    """Return the error of a derivative, after checking that it is one."""
+    """Return the relative error of a derivative, and raise if it is large."""
     error = float((found - expected).norm() / expected.norm())
     if not error < 1e-5:
         raise RuntimeError(f"a derivative is off by {error}")
@@ -155,9 +155,9 @@ def relative(found: Any, expected: Any) -> str:
 
 
 def by_jax(M: gyrobn.GyroSpace) -> tuple[str, str]:
-    """Return whether the first and the second derivative can be traced, which ``jit`` begins with.
+    """Return whether the first and second derivative can be traced, the first step of ``jit``.
 
-    To compile and run them would take minutes.
+    Compiling and running them would take minutes.
     """
     loss, c, v = problem(M, jax.numpy.zeros(()))
     try:
@@ -180,7 +180,7 @@ DERIVATIVES = (
 
 
 def property_rows() -> list[list[str]]:
-    """Return what each variant says of itself."""
+    """Return the properties that each variant declares."""
     return [
         [
             f"`{M!r}`",
