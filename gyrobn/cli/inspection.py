@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from gyrobn.chunks import Chunks
-from gyrobn.cli.console import Console, span
+from gyrobn.cli.console import Console
 from gyrobn.cli.inputs import geometry_of, is_model, open_samples, projectors_of
-from gyrobn.cli.statistics import describe, load
+from gyrobn.cli.statistics import about_mean, describe, load
 from gyrobn.frechet import frechet
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import REGISTRY, Hyperboloid, Sphere
-from gyrobn.progress import Watched
 from gyrobn.storage import StoredArray
 from gyrobn.uniqueness import FrechetWarning
 
@@ -120,7 +119,7 @@ def _samples(
 ) -> tuple[dict[str, Any], list[str]]:
     count, odd = _Count(manifold), {"nan": 0, "inf": 0}
     with console.progress("check", len(source)) as bar:
-        for rows, x in Chunks(Watched(source, bar)).numbered():
+        for rows, x in Chunks(source).map(bar.watch).numbered():
             odd["nan"] += int(np.isnan(x).sum())
             odd["inf"] += int(np.isinf(x).sum())
             count.add(x, rows)
@@ -153,14 +152,14 @@ def _statistics(
     manifold = count.manifold
 
     def good() -> Iterator[Any]:
-        for x in Chunks(watched):
+        for x in watched:
             if count.rows < len(source):
                 x = x[count.good_rows(x)]
             if len(x):
                 yield x
 
     with console.progress("mean", len(source)) as bar:
-        watched = Watched(source, bar)
+        watched = Chunks(source).map(bar.watch)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = frechet(manifold, Chunks(good))
@@ -173,25 +172,13 @@ def _statistics(
         warnings.warn(warning.message, stacklevel=2)
     # of these, there is one for each reason to doubt the mean
     unique = not any(issubclass(warning.category, FrechetWarning) for warning in caught)
-    distance, deviation = manifold.norm(found.mean), np.sqrt(found.variance)
-    values = {
-        "mean_distance": distance,
-        "standard_deviation": deviation,
-        "iterations": found.iterations,
-        "converged": found.converged,
-        "unique": unique,
-        "convexity_radius": manifold.convexity_radius,
-        "nearest": nearest,
-        "farthest": farthest,
-    }
-    whether = "converged" if np.all(found.converged) else "NOT converged"
-    sure = "unique" if unique else "NOT sure to be unique"
-    return values, [
-        f"  mean                at distance {span(distance)} from the identity; {whether}, "
-        f"iterations: {span(found.iterations, 'd')}; {sure}",
-        f"  standard deviation  {span(deviation)}",
-        f"  distance from mean  {nearest:.4g} to {farthest:.4g}",
-    ]
+    values, lines = about_mean(
+        manifold, found.mean, found.variance, found.iterations, found.converged
+    )
+    values |= {"unique": unique, "convexity_radius": manifold.convexity_radius}
+    values |= {"nearest": nearest, "farthest": farthest}
+    lines[0] += "; unique" if unique else "; NOT sure to be unique"
+    return values, [*lines, f"  distance from mean  {nearest:.4g} to {farthest:.4g}"]
 
 
 # ---------------------------------------------------------------------- samples of whatever
@@ -201,7 +188,7 @@ def _guesses(source: StoredArray, console: Console) -> tuple[dict[str, Any], lis
     """Count the points of each geometry that has points of such a shape."""
     counts = {option: _Count(manifold) for option, manifold in _candidates(source)}
     with console.progress("check", len(source)) as bar:
-        for rows, x in Chunks(Watched(source, bar)).numbered():
+        for rows, x in Chunks(source).map(bar.watch).numbered():
             for count in counts.values():
                 count.add(x, rows)
     ranked = sorted(counts.items(), key=lambda item: _rank(item[1]))

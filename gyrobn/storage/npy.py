@@ -83,7 +83,7 @@ class NpyArray(StoredArray):
         with reading(self.path):
             for first, run in runs:
                 self._seek(self._header.offset + first * self.stored.itemsize)
-                left = memoryview(run.reshape(-1).view(np.uint8))
+                left = run.reshape(-1).view(np.uint8).data
                 while left:
                     found = self._file.readinto(left)
                     if not found:

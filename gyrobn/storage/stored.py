@@ -1,11 +1,10 @@
 """What all formats share: an array of which slices are read, and errors that name the file."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ SUFFIXES = (".npy", ".npz", ".zarr")
 """The suffixes of the formats."""
 
 
-class StoredArray(ABC):
+class StoredArray(AbstractContextManager["StoredArray"]):
     """An array in a file, of which slices along the first axis are read when they are asked for.
 
     Made by :func:`~gyrobn.storage.open_array`. Slices in ascending order are fast in every format.
@@ -65,15 +64,7 @@ class StoredArray(ABC):
     def close(self) -> None:
         """Close the file."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -6,7 +6,7 @@ import shutil
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ __all__ = ["ArrayWriter", "create_array", "replacing"]
 class ArrayWriter:
     """Takes the samples of a new array in order, a chunk at a time. See :func:`create_array`."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, put: Callable[[int, Any], None]) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: Any, put: Callable[[int, Any], Any]) -> None:
         self.shape = shape
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self.count = 0
@@ -67,12 +67,12 @@ def create_array(
     path, shape, dtype = Path(path), tuple(shape), np.dtype(dtype)
     kind = format_of(path)
     with replacing(path, store=kind == ".zarr") as temporary:
-        if kind == ".zarr":
-            sink = create_zarr(temporary, shape, dtype)
-        else:
-            member = f"{key or 'arr_0'}.npy" if kind == ".npz" else None
-            sink = _create_file(temporary, shape, dtype, member)
-        with sink as put:
+        member = f"{key or 'arr_0'}.npy" if kind == ".npz" else None
+        with (
+            nullcontext(create_zarr(temporary, shape, dtype))
+            if kind == ".zarr"
+            else _create_file(temporary, shape, dtype, member)
+        ) as put:
             writer = ArrayWriter(shape, dtype, put)
             yield writer
             if writer.count != shape[0]:
@@ -82,24 +82,16 @@ def create_array(
 @contextmanager
 def _create_file(
     path: Path, shape: tuple[int, ...], dtype: "np.dtype[Any]", member: str | None
-) -> Iterator[Callable[[int, Any], None]]:
+) -> Iterator[Callable[[int, Any], Any]]:
     """Make a ``.npy`` file, or an archive with one; give a function that appends samples."""
     header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    with path.open("xb") as file:
-        if member is None:
-            npy.write_array_header_1_0(file, header)
-            yield lambda start, chunk: _append(file, chunk)
-        else:
-            with (
-                zipfile.ZipFile(file, "w") as archive,
-                archive.open(member, "w", force_zip64=True) as stream,
-            ):
-                npy.write_array_header_1_0(stream, header)
-                yield lambda start, chunk: _append(stream, chunk)
-
-
-def _append(file: Any, chunk: Any) -> None:
-    file.write(chunk.reshape(-1).view(np.uint8).data)
+    with path.open("xb") as file, ExitStack() as stack:
+        stream: Any = file
+        if member is not None:
+            archive = stack.enter_context(zipfile.ZipFile(file, "w"))
+            stream = stack.enter_context(archive.open(member, "w", force_zip64=True))
+        npy.write_array_header_1_0(stream, header)
+        yield lambda start, chunk: stream.write(chunk.reshape(-1).view(np.uint8).data)
 
 
 @contextmanager

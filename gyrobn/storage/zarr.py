@@ -2,8 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +60,10 @@ def open_zarr(path: Path, key: str | None) -> StoredArray:
     return ZarrArray(path, key, node)
 
 
-@contextmanager
 def create_zarr(
     path: Path, shape: tuple[int, ...], dtype: "np.dtype[Any]"
-) -> Iterator[Callable[[int, Any], None]]:
-    """Make a store with one array; give a function that puts samples at an index."""
+) -> Callable[[int, Any], Any]:
+    """Make a store with one array; return a function that puts samples at an index."""
     row = max(1, math.prod(shape[1:]) * dtype.itemsize)
     chunks = (min(max(1, CHUNK // row), max(1, shape[0])), *shape[1:])
     options = {"write_empty_chunks": True}  # of zeros: a chunk that is not there is a loss
@@ -76,7 +74,7 @@ def create_zarr(
     def put(start: int, chunk: Any) -> None:
         array[start : start + len(chunk)] = chunk
 
-    yield put
+    return put
 
 
 def is_zarr(path: Path) -> bool:
