@@ -1,4 +1,4 @@
-"""The command inspect: what is in a file of samples, or in a model."""
+"""The command inspect: describe a file of samples, or a model."""
 
 import math
 import time
@@ -24,7 +24,7 @@ __all__ = ["inspect"]
 
 
 def inspect(options: Namespace, console: Console) -> None:
-    """Report on a file: a model, samples of a geometry, or samples of whatever they may be."""
+    """Describe a file: a model, samples of a geometry, or samples of an unknown geometry."""
     begin = time.perf_counter()
     if is_model(options.input):
         if options.manifold is not None or options.key is not None:
@@ -74,16 +74,16 @@ def _model(path: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 class _Count:
-    """Points of one geometry, counted a chunk at a time."""
+    """Counts of points on one geometry, chunk by chunk."""
 
     def __init__(self, manifold: GyroSpace) -> None:
         self.manifold = manifold
         self.points = self.good = self.rows = 0
-        """Points; those on the manifold; samples all of whose points are on it."""
+        """Points; points on the manifold; samples with all points on the manifold."""
         self.worst = -math.inf
         self.index: list[int] | None = None
         self.odd: list[int] | None = None
-        """Where the worst point is, and the first one that has NaN or infinity."""
+        """Index of the worst point, and of the first one with NaN or infinity."""
 
     def good_rows(self, x: Any) -> Any:
         """Tell which samples have all their points on the manifold."""
@@ -98,7 +98,7 @@ class _Count:
         measured = np.isfinite(off)
         if self.odd is None and not measured.all():
             self.odd = _place(rows, measured.argmin(), off.shape)
-        off = np.where(measured, off, -math.inf)  # what is not finite has no measure
+        off = np.where(measured, off, -math.inf)  # NaN and infinity have no measure
         if off.max() > self.worst:
             self.worst = float(off.max())
             self.index = _place(rows, off.argmax(), off.shape)
@@ -166,11 +166,11 @@ def _statistics(
         nearest, farthest = math.inf, -math.inf
         for x in good():
             distance = manifold.dist(found.mean, x)
-            nearest = float(np.minimum(nearest, distance.min()))  # NaN, where there is no distance
+            nearest = float(np.minimum(nearest, distance.min()))  # keeps NaN
             farthest = float(np.maximum(farthest, distance.max()))
     for warning in caught:
         warnings.warn(warning.message, stacklevel=2)
-    # of these, there is one for each reason to doubt the mean
+    # there is one FrechetWarning per reason to doubt the mean
     unique = not any(issubclass(warning.category, FrechetWarning) for warning in caught)
     values, lines = about_mean(
         manifold, found.mean, found.variance, found.iterations, found.converged
@@ -181,7 +181,7 @@ def _statistics(
     return values, [*lines, f"  distance from mean  {nearest:.4g} to {farthest:.4g}"]
 
 
-# ---------------------------------------------------------------------- samples of whatever
+# ---------------------------------------------------------------------- no geometry given
 
 
 def _guesses(source: StoredArray, console: Console) -> tuple[dict[str, Any], list[str]]:
@@ -212,7 +212,7 @@ def _guesses(source: StoredArray, console: Console) -> tuple[dict[str, Any], lis
 
 
 def _rank(count: _Count) -> tuple[float, float]:
-    """Put geometries first that have all points, and of these those that few arrays belong to."""
+    """Rank geometries with more of the points first, then those of the smaller dimension."""
     manifold = count.manifold
     return -count.good / count.points, manifold.dim / math.prod(manifold.point_shape)
 
@@ -236,7 +236,7 @@ def _candidates(source: StoredArray) -> Iterator[tuple[str, GyroSpace]]:
 
 
 def _curvature(manifold: Any, source: StoredArray) -> float | None:
-    """Return 1/⟨x, x⟩ of the first sample, if it is a curvature, and not the one by default."""
+    """Return 1/⟨x, x⟩ of the first sample, if it is a curvature other than the default."""
     x = source[:1].reshape(-1, *manifold.point_shape)[0].astype(np.float64)
     signs = np.asarray([math.copysign(1.0, manifold.curvature)] + [1.0] * (len(x) - 1))
     square = float(signs @ (x * x))

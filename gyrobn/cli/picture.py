@@ -20,11 +20,11 @@ from gyrobn.validation import on_manifold
 __all__ = ["plot"]
 
 MOST = 2000
-"""How many samples are drawn at most."""
+"""The most samples that are drawn."""
 
 
 def plot(options: Namespace, console: Console) -> None:
-    """Draw samples, and what normalization makes of them, or what a file says it made."""
+    """Draw samples before and after normalization, which is computed or read from a file."""
     begin = time.perf_counter()
     check_place(options.figure)
     check_format(options.figure)

@@ -29,17 +29,17 @@ VERBS = {
 """The commands, and what the report says they did."""
 
 GIVEN = ("scale", "eps", "tol", "max_iter", "on_invalid", "unseen")
-"""Options that are parameters of GyroBN; those that are not given have its defaults."""
+"""Options that are parameters of GyroBN; an option that is not given has its default."""
 
 
 def run(options: Namespace, console: Console) -> None:
-    """Fit a model or load one; write it, and the samples it maps, where the options ask for it."""
+    """Fit a model or load one; write the model and the mapped samples, as the options ask."""
     begin = time.perf_counter()
     model, output = getattr(options, "save_model", None), getattr(options, "output", None)
     check_place(model, model=True)
     domains = read_labels(options.domains)
     with open_samples(options.input, options.key) as source:
-        # opened before the work, so that a place that cannot be written is known before it
+        # created before the work, so that a path that cannot be written fails early
         about = source.shape, source.stored, source.key
         with nullcontext() if output is None else create_array(output, *about) as out:
             bn = fitted(options, source, domains, console)
@@ -76,7 +76,7 @@ normalize = fit = transform = inverse = run
 
 def load(path: Path) -> "GyroBN":
     """Return a model that was saved."""
-    # here and in ``fitted``, when the other files are known to be good: scikit-learn takes a second
+    # imported here and in ``fitted``, after the other files were checked: it takes a second
     from gyrobn.estimator import GyroBN
 
     model: GyroBN = GyroBN.load(path)
@@ -135,7 +135,7 @@ def _write(
     inverse: bool,
 ) -> int:
     """Write the samples, and return how many points were off the manifold and moved onto it."""
-    moved: dict[int, int] = {}  # per chunk: one that is read twice counts once
+    moved: dict[int, int] = {}  # per chunk, since a chunk may be read twice
 
     def counted(x: Any, rows: Any) -> Any:
         if bn.on_invalid == "project" and int(rows[0]) not in moved:

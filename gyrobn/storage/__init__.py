@@ -1,9 +1,9 @@
-"""Arrays on disk, read and written a part at a time: ``.npy``, ``.npz`` and zarr.
+"""Arrays on disk, read and written in parts: ``.npy``, ``.npz`` and zarr.
 
 Files are read and not mapped into memory: if another process truncates a mapped file, a signal ends
 the process, where a read raises an error.
 
-Nothing here runs what a file says: object arrays, which are pickles, are refused, and so are zarr
+Nothing here runs code from a file: object arrays, which are pickles, are refused, and so are zarr
 codecs that are not known to be harmless. A damaged file raises ValueError or OSError.
 """
 
@@ -27,7 +27,7 @@ def open_array(path: str | os.PathLike[str], key: str | None = None) -> StoredAr
     path
         A file ``.npy`` or ``.npz``, or a directory ``.zarr``.
     key
-        Name of the array, where the file holds several.
+        Name of the array, if the file holds several.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Arrays written a chunk at a time, and files that appear only when they are complete."""
+"""Arrays written in chunks, and files that appear only when they are complete."""
 
 import os
 import secrets
@@ -20,13 +20,13 @@ __all__ = ["ArrayWriter", "create_array", "replacing"]
 
 
 class ArrayWriter:
-    """Takes the samples of a new array in order, a chunk at a time. See :func:`create_array`."""
+    """Takes the samples of a new array in chunks, in order. See :func:`create_array`."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, put: Callable[[int, Any], Any]) -> None:
         self.shape = shape
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self.count = 0
-        """Samples that were written."""
+        """Number of samples written so far."""
         self._put = put
 
     def write(self, chunk: Any) -> None:
@@ -46,15 +46,15 @@ class ArrayWriter:
 def create_array(
     path: str | os.PathLike[str], shape: Sequence[int], dtype: Any, key: str | None = None
 ) -> Iterator[ArrayWriter]:
-    """Write an array to disk, a chunk at a time; it appears at its place when it is complete.
+    """Write an array to disk in chunks; it appears at its path when it is complete.
 
-    Where the block ends in an error, or before all samples are written, nothing is left, and a file
-    that was at ``path`` is still there.
+    If the block ends in an error, or before all samples are written, nothing is left behind, and a
+    file that was at ``path`` is still there.
 
     Parameters
     ----------
     path
-        Where to; the suffix ``.npy``, ``.npz`` or ``.zarr`` is the format.
+        The file to write; the suffix ``.npy``, ``.npz`` or ``.zarr`` is the format.
     shape, dtype
         Of the whole array; the dtype with its byte order.
     key
@@ -83,7 +83,7 @@ def create_array(
 def _create_file(
     path: Path, shape: tuple[int, ...], dtype: "np.dtype[Any]", member: str | None
 ) -> Iterator[Callable[[int, Any], Any]]:
-    """Make a ``.npy`` file, or an archive with one; give a function that appends samples."""
+    """Make a ``.npy`` file, or an archive with one; yield a function that appends samples."""
     header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     with path.open("xb") as file, ExitStack() as stack:
         stream: Any = file
@@ -96,14 +96,14 @@ def _create_file(
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], store: bool = False) -> Iterator[Path]:
-    """Give a temporary path beside ``path``, and rename it to that when the block has ended well.
+    """Yield a temporary path beside ``path``, and rename it to ``path`` if the block succeeds.
 
-    Otherwise what is at the temporary path is removed. What was at ``path`` stays until the end.
+    Otherwise remove what is at the temporary path. What was at ``path`` stays until the end.
 
     Parameters
     ----------
     path
-        Where a file is to be, or a link to one, which stays a link.
+        The file to write, or a link to it, which stays a link.
     store
         Whether it is a zarr store, which is a directory.
     """
@@ -118,7 +118,7 @@ def replacing(path: str | os.PathLike[str], store: bool = False) -> Iterator[Pat
             _swap(temporary, target)
             return
         with temporary.open("rb") as file:
-            os.fsync(file.fileno())  # the name must not be there before the bytes are
+            os.fsync(file.fileno())  # the bytes must be on the disk before the name is
         if target.exists():
             shutil.copymode(target, temporary)
         os.replace(temporary, target)
@@ -130,7 +130,7 @@ def replacing(path: str | os.PathLike[str], store: bool = False) -> Iterator[Pat
 
 
 def _remove(temporary: Path, store: bool) -> None:
-    """Remove what was begun, if it could be begun."""
+    """Remove an incomplete file or store, if there is one."""
     if not store:
         with suppress(OSError):
             temporary.unlink()
@@ -146,7 +146,7 @@ def _remove(temporary: Path, store: bool) -> None:
 
 
 def _swap(temporary: Path, target: Path) -> None:
-    """Put a directory at the place of another, which no system call does in one step."""
+    """Replace one directory by another, which no portable system call does in one step."""
     old = temporary.with_suffix(".old")
     try:
         if target.exists():
