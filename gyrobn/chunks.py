@@ -1,4 +1,4 @@
-"""Samples that are read a chunk at a time, as often as they are needed: more than memory holds."""
+"""Samples that are read in chunks, as often as needed, because memory cannot hold them all."""
 
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -13,14 +13,14 @@ from gyrobn.checks import check_integer
 __all__ = ["Chunks", "is_chunk_list", "is_streamed", "take"]
 
 BYTES = 2**23
-"""Size of a chunk, where none is given. What is computed of it takes about ten times as much."""
+"""Default size of a chunk. Computing with a chunk takes about ten times as much memory."""
 
 Rows = Any
-"""Numbers of the samples of a chunk, a NumPy array of integers."""
+"""Numbers of the samples in a chunk, a NumPy array of integers."""
 
 
 class Chunks:
-    """Samples of shape (N, *channels, *point_shape), read a chunk at a time, as often as wanted.
+    """Samples of shape (N, *channels, *point_shape), read in chunks, as often as needed.
 
     ``GyroBN.fit``, ``GyroBN.transform_chunks``, :func:`~gyrobn.frechet` and
     :func:`~gyrobn.batch_stats` take them in place of an array.
@@ -32,7 +32,7 @@ class Chunks:
         with a shape, a dtype and slices); or an iterable of arrays that can be iterated again; or a
         function that returns an iterator over arrays, a new one at each call.
     size
-        Samples in a chunk of an array on disk; as many as have 8 MB by default.
+        Samples per chunk of an array on disk; by default as many as fit in 8 MB.
 
     Examples
     --------
@@ -67,13 +67,9 @@ class Chunks:
 
     @property
     def total(self) -> int:
-        """The number of all samples, where only some were selected.
-
-        That of an iterable takes a pass over it, once.
-        """
+        """The number of samples before ``select``; of an iterable, it takes one pass over it."""
         if self._source.count is None:
-            for _ in self._source.read():
-                pass
+            list(self._source.read(lambda *_: ()))
         return self._source.count or 0
 
     def __iter__(self) -> Iterator[Array]:
@@ -81,31 +77,28 @@ class Chunks:
             yield x
 
     def numbered(self) -> Iterator[tuple[Rows, Array]]:
-        """Yield the chunks, each after the numbers of its samples."""
-        for start, x in self._source.read(self._wanted):
-            first, rows = start, np.arange(start, start + x.shape[0])
+        """Yield the chunks, each with the numbers of its samples."""
+        for start, x in self._source.read(self._rows):
+            stop = start + x.shape[0]
             for function in self._each:
-                x = function(x, rows)
-            if self._at is not None:
-                low, high = np.searchsorted(self._at, (first, first + len(rows)))
-                rows = self._at[low:high]
-                x = take(x, rows - first)
-            if len(rows):
-                yield rows, x
+                x = function(x, np.arange(start, stop))
+            rows = self._rows(start, stop)
+            yield rows, x if self._at is None else take(x, rows - start)
 
     def map(self, function: Callable[[Array, Rows], Array]) -> "Chunks":
         """Return the chunks, changed by a function of a chunk and the numbers of its samples."""
         return self._with(_each=(*self._each, function))
 
     def select(self, at: Rows) -> "Chunks":
-        """Return some of the samples, by their sorted numbers; other chunks need not be read."""
+        """Return some of the samples, by their sorted numbers; chunks without any are not read."""
         return self._with(_at=at)
 
-    def _wanted(self, start: int, stop: int) -> bool:
+    def _rows(self, start: int, stop: int) -> Rows:
+        """Return the numbers of the selected samples in a range."""
         if self._at is None:
-            return True
+            return np.arange(start, stop)
         low, high = np.searchsorted(self._at, (start, stop))
-        return bool(low < high)
+        return self._at[low:high]
 
     def _with(self, **changes: Any) -> "Chunks":
         other = object.__new__(Chunks)
@@ -114,7 +107,7 @@ class Chunks:
 
 
 def is_streamed(x: Any) -> bool:
-    """Tell whether samples come a chunk at a time: from a disk, or an iterable that is no array.
+    """Tell whether samples come in chunks: from a disk, or from an iterable that is no array.
 
     >>> import numpy as np
     >>> is_streamed(np.zeros((3, 2))), is_streamed([[1.0, 2.0]])
@@ -136,9 +129,9 @@ def is_streamed(x: Any) -> bool:
 
 
 def is_chunk_list(x: Any, axes: int) -> bool:
-    """Tell whether a list or tuple is one of chunks, where a sample has so many axes.
+    """Tell whether a list or tuple holds chunks, where a sample has ``axes`` axes.
 
-    Arrays of that many axes are samples, and arrays of more are chunks. Numbers, in lists in lists,
+    Arrays with that many axes are samples, and arrays with more are chunks. Nested lists of numbers
     are an array. Anything else is refused.
 
     >>> import numpy as np
@@ -171,8 +164,8 @@ def take(x: Array, rows: Rows) -> Array:
     return xp.take(x, xp.asarray(rows, device=device_of(x)), axis=0)
 
 
-def _always(start: int, stop: int) -> bool:
-    return True
+Selection = Callable[[int, int], Sequence[int]]
+"""Returns the numbers of the samples in a range that are wanted."""
 
 
 class _Sliced:
@@ -190,21 +183,21 @@ class _Sliced:
             each = np.dtype("f8").itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
             size = max(1, BYTES // each)
             stored = getattr(array, "chunks", None)
-            # zarr and HDF5 unpack whole chunks of theirs, which should happen once, if they fit
+            # zarr and HDF5 unpack whole chunks: align with them, if they fit, to unpack each once
             if stored and stored[0] * each <= 8 * BYTES:
                 size = max(stored[0], size // stored[0] * stored[0])
         self.size = size
-        # What was read through a map stays in memory, and counts as the process's, until it is let
-        # go of. A map for copies on writing would lose what was written into it.
+        # Pages read through a memory map count as memory of the process until they are released.
+        # A copy-on-write map would lose what was written into it, so its pages stay.
         held = getattr(array, "_mmap", None)
         frees = isinstance(held, mmap.mmap) and hasattr(held, "madvise") and array.mode != "c"
         self.map = held if frees else None
 
-    def read(self, wanted: Callable[[int, int], bool] = _always) -> Iterator[tuple[int, Array]]:
-        """Yield chunks, each after the number of its first sample."""
+    def read(self, wanted: Selection) -> Iterator[tuple[int, Array]]:
+        """Yield the chunks with samples that are wanted, each with the number of its first one."""
         for start in range(0, self.count, self.size):
             stop = min(start + self.size, self.count)
-            if not wanted(start, stop):
+            if not len(wanted(start, stop)):
                 continue
             if self.map is not None:
                 x = np.array(self.array[start:stop])
@@ -217,7 +210,7 @@ class _Sliced:
 
 
 class _Iterated:
-    """Arrays out of an iterable, or of the iterators that a function returns."""
+    """Arrays from an iterable, or from the iterators that a function returns."""
 
     def __init__(self, source: Any) -> None:
         if not callable(source):
@@ -235,8 +228,8 @@ class _Iterated:
         self.source = source
         self.count: int | None = None
 
-    def read(self, wanted: Callable[[int, int], bool] = _always) -> Iterator[tuple[int, Array]]:
-        """Yield chunks, each after the number of its first sample."""
+    def read(self, wanted: Selection) -> Iterator[tuple[int, Array]]:
+        """Yield the chunks with samples that are wanted, each with the number of its first one."""
         start, kind = 0, None
         for i, x in enumerate(self.source() if callable(self.source) else self.source):
             if isinstance(x, (list, tuple)) and len(x) == 1 and compat.is_array_api_obj(x[0]):
@@ -260,7 +253,7 @@ class _Iterated:
                     f"chunk 0 has {kind}, chunk {i} has {own}"
                 )
             kind, stop = own, start + x.shape[0]
-            if stop > start and wanted(start, stop):
+            if len(wanted(start, stop)):
                 yield start, x
             start = stop
         if start == 0 or self.count not in (None, start):

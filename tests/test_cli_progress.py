@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from cli_runner import COMMAND, on_a_terminal
 
-from gyrobn import progress
+from gyrobn import Chunks, chunks, progress
 from gyrobn.cli import main
-from gyrobn.progress import Progress, Watched
+from gyrobn.progress import Progress
 
 
 class Terminal(io.StringIO):
@@ -93,16 +93,18 @@ def test_nothing_where_it_is_not_wanted(clock, quiet, stream):
     assert stream.getvalue() == ""
 
 
-def test_watched(clock):
+def test_watch(clock, monkeypatch):
+    monkeypatch.setattr(chunks, "BYTES", 16 * 2)  # two samples
     terminal = Terminal()
     x = np.arange(12.0).reshape(6, 2)
-    watched = Watched(x, Progress("fit", 6, stream=terminal))
-    assert (watched.shape, watched.dtype, watched.ndim, len(watched)) == ((6, 2), x.dtype, 2, 6)
-    for start in (0, 2, 4, 0):
-        np.testing.assert_array_equal(watched[start : start + 2], x[start : start + 2])
-        clock[0] += 1.0
-    assert ["33%" in line for line in terminal.drawn()] == [False, True, False, False]
-    assert "pass 2" in terminal.drawn()[-1]
+    watched = Chunks(x).map(Progress("fit", 6, stream=terminal).watch)
+    for _ in range(2):
+        for found, expected in zip(watched, np.split(x, 3), strict=True):
+            np.testing.assert_array_equal(found, expected)
+            clock[0] += 1.0
+    parts = [line.split("]")[1].split()[0] for line in terminal.drawn()]
+    assert parts == 2 * ["0%", "33%", "67%"]
+    assert ["pass 2" in line for line in terminal.drawn()] == 3 * [False] + 3 * [True]
 
 
 def test_a_warning_takes_the_place_of_the_bar(tmp_path, monkeypatch, clock, capsys):
@@ -135,19 +137,6 @@ def test_on_a_terminal(tmp_path, quiet):
         assert "fit" in text
         assert "transform" in text
         assert text.endswith("\r")
-
-
-def test_watched_tells_how_a_store_is_cut(tmp_path, monkeypatch):
-    import zarr
-
-    from gyrobn import chunks
-    from gyrobn.storage import open_array
-
-    monkeypatch.setattr(chunks, "BYTES", 16 * 10)  # ten samples
-    zarr.create_array(str(tmp_path / "x.zarr"), data=np.ones((60, 2)), chunks=(4, 2))
-    with open_array(tmp_path / "x.zarr") as x:
-        watched = Watched(x, Progress("fit", 60, quiet=True))
-        assert [len(c) for c in chunks.Chunks(watched)][:2] == [8, 8]
 
 
 def test_a_warning_is_shown_once(capsys):

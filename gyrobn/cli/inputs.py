@@ -1,4 +1,4 @@
-"""What the options name: samples, a geometry for them, labels, a bias."""
+"""Read what the options name: samples, their geometry, labels, a bias."""
 
 import errno
 import os
@@ -29,13 +29,14 @@ __all__ = [
 
 
 FEW = 100
-"""Of so many samples the traces are looked at."""
+"""Number of samples whose traces are checked."""
 
 
 def open_samples(path: Path, key: str | None) -> StoredArray:
     """Open samples, an array of float32 or float64 with at least two axes.
 
-    What fits in memory is read once, in chunks all the same: the numbers do not depend on it.
+    An array that fits in memory is read from disk once. It is processed in chunks anyway, so that
+    the results do not depend on the memory that is free.
     """
     source = open_array(path, key)
     try:
@@ -70,7 +71,7 @@ def geometry_of(options: Namespace, source: StoredArray) -> GyroSpace:
 
 
 def projectors_of(source: StoredArray) -> Grassmannian:
-    """Return the geometry of projectors, whose rank is the trace of most of the first ones."""
+    """Return the geometry of projectors; their rank is the most common trace of the first ones."""
     try:
         return of_projectors(source[:FEW])
     except ValueError as error:
@@ -101,29 +102,29 @@ def read_labels(path: Path | None) -> Any:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is neither an array nor text with a label a line") from error
+        raise ValueError(f"{path} is neither an array nor text with one label per line") from error
     words = [line.strip() for line in lines]
     if "" in words:
-        raise ValueError(f"line {words.index('') + 1} of {path} is empty: give a label a line")
+        raise ValueError(f"line {words.index('') + 1} of {path} is empty: give one label per line")
     return np.asarray(words, dtype=np.str_)
 
 
 def is_model(path: Path) -> bool:
-    """Tell whether a file is a model, whole or not."""
+    """Tell whether a file is a model, damaged or not."""
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
-    # here, because it brings scikit-learn along, which takes longer than most inspections
+    # imported here, because it imports scikit-learn, which takes longer than most inspections
     from gyrobn.files import HEADER
 
     try:
         with zipfile.ZipFile(path) as archive:
             return HEADER in archive.namelist()
-    except Exception:  # whatever a damaged archive provokes, it is for its reader to say
+    except Exception:  # a damaged archive can raise anything, and its reader reports it
         return False
 
 
 def check_place(path: Path | None, model: bool = False) -> None:
-    """Refuse a place that cannot be written, or where there is something else, before the work."""
+    """Refuse, before the work, a path that cannot be written or that holds something else."""
     if path is None:
         return
     parent = path.parent

@@ -1,4 +1,4 @@
-"""The command inspect: what is in a file of samples, or in a model."""
+"""The command inspect: describe a file of samples, or a model."""
 
 import math
 import time
@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from gyrobn.chunks import Chunks
-from gyrobn.cli.console import Console, span
+from gyrobn.cli.console import Console
 from gyrobn.cli.inputs import geometry_of, is_model, open_samples, projectors_of
-from gyrobn.cli.statistics import describe, load
+from gyrobn.cli.statistics import about_mean, describe, load
 from gyrobn.frechet import frechet
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import REGISTRY, Hyperboloid, Sphere
-from gyrobn.progress import Watched
 from gyrobn.storage import StoredArray
 from gyrobn.uniqueness import FrechetWarning
 
@@ -25,7 +24,7 @@ __all__ = ["inspect"]
 
 
 def inspect(options: Namespace, console: Console) -> None:
-    """Report on a file: a model, samples of a geometry, or samples of whatever they may be."""
+    """Describe a file: a model, samples of a geometry, or samples of an unknown geometry."""
     begin = time.perf_counter()
     if is_model(options.input):
         if options.manifold is not None or options.key is not None:
@@ -75,16 +74,16 @@ def _model(path: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 class _Count:
-    """Points of one geometry, counted a chunk at a time."""
+    """Counts of points on one geometry, chunk by chunk."""
 
     def __init__(self, manifold: GyroSpace) -> None:
         self.manifold = manifold
         self.points = self.good = self.rows = 0
-        """Points; those on the manifold; samples all of whose points are on it."""
+        """Points; points on the manifold; samples with all points on the manifold."""
         self.worst = -math.inf
         self.index: list[int] | None = None
         self.odd: list[int] | None = None
-        """Where the worst point is, and the first one that has NaN or infinity."""
+        """Index of the worst point, and of the first one with NaN or infinity."""
 
     def good_rows(self, x: Any) -> Any:
         """Tell which samples have all their points on the manifold."""
@@ -99,7 +98,7 @@ class _Count:
         measured = np.isfinite(off)
         if self.odd is None and not measured.all():
             self.odd = _place(rows, measured.argmin(), off.shape)
-        off = np.where(measured, off, -math.inf)  # what is not finite has no measure
+        off = np.where(measured, off, -math.inf)  # NaN and infinity have no measure
         if off.max() > self.worst:
             self.worst = float(off.max())
             self.index = _place(rows, off.argmax(), off.shape)
@@ -120,7 +119,7 @@ def _samples(
 ) -> tuple[dict[str, Any], list[str]]:
     count, odd = _Count(manifold), {"nan": 0, "inf": 0}
     with console.progress("check", len(source)) as bar:
-        for rows, x in Chunks(Watched(source, bar)).numbered():
+        for rows, x in Chunks(source).map(bar.watch).numbered():
             odd["nan"] += int(np.isnan(x).sum())
             odd["inf"] += int(np.isinf(x).sum())
             count.add(x, rows)
@@ -153,55 +152,43 @@ def _statistics(
     manifold = count.manifold
 
     def good() -> Iterator[Any]:
-        for x in Chunks(watched):
+        for x in watched:
             if count.rows < len(source):
                 x = x[count.good_rows(x)]
             if len(x):
                 yield x
 
     with console.progress("mean", len(source)) as bar:
-        watched = Watched(source, bar)
+        watched = Chunks(source).map(bar.watch)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = frechet(manifold, Chunks(good))
         nearest, farthest = math.inf, -math.inf
         for x in good():
             distance = manifold.dist(found.mean, x)
-            nearest = float(np.minimum(nearest, distance.min()))  # NaN, where there is no distance
+            nearest = float(np.minimum(nearest, distance.min()))  # keeps NaN
             farthest = float(np.maximum(farthest, distance.max()))
     for warning in caught:
         warnings.warn(warning.message, stacklevel=2)
-    # of these, there is one for each reason to doubt the mean
+    # there is one FrechetWarning per reason to doubt the mean
     unique = not any(issubclass(warning.category, FrechetWarning) for warning in caught)
-    distance, deviation = manifold.norm(found.mean), np.sqrt(found.variance)
-    values = {
-        "mean_distance": distance,
-        "standard_deviation": deviation,
-        "iterations": found.iterations,
-        "converged": found.converged,
-        "unique": unique,
-        "convexity_radius": manifold.convexity_radius,
-        "nearest": nearest,
-        "farthest": farthest,
-    }
-    whether = "converged" if np.all(found.converged) else "NOT converged"
-    sure = "unique" if unique else "NOT sure to be unique"
-    return values, [
-        f"  mean                at distance {span(distance)} from the identity; {whether}, "
-        f"iterations: {span(found.iterations, 'd')}; {sure}",
-        f"  standard deviation  {span(deviation)}",
-        f"  distance from mean  {nearest:.4g} to {farthest:.4g}",
-    ]
+    values, lines = about_mean(
+        manifold, found.mean, found.variance, found.iterations, found.converged
+    )
+    values |= {"unique": unique, "convexity_radius": manifold.convexity_radius}
+    values |= {"nearest": nearest, "farthest": farthest}
+    lines[0] += "; unique" if unique else "; NOT sure to be unique"
+    return values, [*lines, f"  distance from mean  {nearest:.4g} to {farthest:.4g}"]
 
 
-# ---------------------------------------------------------------------- samples of whatever
+# ---------------------------------------------------------------------- no geometry given
 
 
 def _guesses(source: StoredArray, console: Console) -> tuple[dict[str, Any], list[str]]:
     """Count the points of each geometry that has points of such a shape."""
     counts = {option: _Count(manifold) for option, manifold in _candidates(source)}
     with console.progress("check", len(source)) as bar:
-        for rows, x in Chunks(Watched(source, bar)).numbered():
+        for rows, x in Chunks(source).map(bar.watch).numbered():
             for count in counts.values():
                 count.add(x, rows)
     ranked = sorted(counts.items(), key=lambda item: _rank(item[1]))
@@ -225,7 +212,7 @@ def _guesses(source: StoredArray, console: Console) -> tuple[dict[str, Any], lis
 
 
 def _rank(count: _Count) -> tuple[float, float]:
-    """Put geometries first that have all points, and of these those that few arrays belong to."""
+    """Rank geometries with more of the points first, then those of the smaller dimension."""
     manifold = count.manifold
     return -count.good / count.points, manifold.dim / math.prod(manifold.point_shape)
 
@@ -249,7 +236,7 @@ def _candidates(source: StoredArray) -> Iterator[tuple[str, GyroSpace]]:
 
 
 def _curvature(manifold: Any, source: StoredArray) -> float | None:
-    """Return 1/⟨x, x⟩ of the first sample, if it is a curvature, and not the one by default."""
+    """Return 1/⟨x, x⟩ of the first sample, if it is a curvature other than the default."""
     x = source[:1].reshape(-1, *manifold.point_shape)[0].astype(np.float64)
     signs = np.asarray([math.copysign(1.0, manifold.curvature)] + [1.0] * (len(x) - 1))
     square = float(signs @ (x * x))

@@ -20,11 +20,11 @@ from gyrobn.validation import on_manifold
 __all__ = ["plot"]
 
 MOST = 2000
-"""How many samples are drawn at most."""
+"""The most samples that are drawn."""
 
 
 def plot(options: Namespace, console: Console) -> None:
-    """Draw samples, and what normalization makes of them, or what a file says it made."""
+    """Draw samples before and after normalization, which is computed or read from a file."""
     begin = time.perf_counter()
     check_place(options.figure)
     check_format(options.figure)
@@ -33,14 +33,11 @@ def plot(options: Namespace, console: Console) -> None:
         if domains is not None:
             domains = labels_for(domains, len(source))
         rows = np.unique(np.linspace(0, len(source) - 1, min(len(source), MOST)).astype(int))
-        x = _take(source, rows)
         own = None if domains is None else domains[rows]
+        samples = [(options.input, _take(source, rows))]
         if options.after is None:
             bn = fitted(options, source, domains, console)
             manifold, bias, project = bn.manifold_, bn.bias, bn.on_invalid == "project"
-            moved = int(np.sum(~manifold.contains(x)))
-            x = on_manifold(manifold, x, str(options.input), project, first=rows)
-            y = bn.transform(x, domains=own)
         else:
             with open_samples(options.after, None) as after:
                 if after.shape != source.shape:
@@ -48,12 +45,17 @@ def plot(options: Namespace, console: Console) -> None:
                         f"{options.after} has shape {after.shape}, {options.input} {source.shape}: "
                         "the same samples must be in both, before and after"
                     )
-                y = _take(after, rows)
-            manifold, bias = _geometry(options, source), read_bias(options.bias)
-            project = options.on_invalid == "project"
-            moved = sum(int(np.sum(~manifold.contains(points))) for points in (x, y))
-            x = on_manifold(manifold, x, str(options.input), project, first=rows)
-            y = on_manifold(manifold, y, str(options.after), project, first=rows)
+                samples.append((options.after, _take(after, rows)))
+            bias, project = read_bias(options.bias), options.on_invalid == "project"
+            if options.model is None:
+                manifold = geometry_of(options, source)
+            else:
+                manifold = load(options.model).manifold_
+    moved = sum(int(np.sum(~manifold.contains(points))) for _, points in samples)
+    x, *rest = (
+        on_manifold(manifold, points, str(path), project, first=rows) for path, points in samples
+    )
+    y = rest[0] if rest else bn.transform(x, domains=own)
     x, y, bias = _channel(manifold, options.channel, x, y, bias)
     if can_plot(manifold):
         kind, figure = "surface", plot_normalization(manifold, x, y, bias, labels=own).figure
@@ -68,10 +70,6 @@ def plot(options: Namespace, console: Console) -> None:
         values["projected"] = moved
         lines.append(f"  projected           {moved} of the drawn samples onto the manifold")
     console.report(values, [*lines, f"  written             {options.figure}"])
-
-
-def _geometry(options: Namespace, source: StoredArray) -> GyroSpace:
-    return geometry_of(options, source) if options.model is None else load(options.model).manifold_
 
 
 def _take(source: StoredArray, rows: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import time
 from argparse import Namespace
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,81 +11,72 @@ import numpy as np
 from gyrobn.chunks import Chunks
 from gyrobn.cli.console import Console, span
 from gyrobn.cli.inputs import check_place, geometry_of, open_samples, read_bias, read_labels
+from gyrobn.gyrospace import GyroSpace
 from gyrobn.normalize import scale_for
-from gyrobn.progress import Watched
 from gyrobn.storage import ArrayWriter, StoredArray, create_array
 
 if TYPE_CHECKING:
     from gyrobn.estimator import GyroBN
 
-__all__ = ["describe", "fit", "fitted", "inverse", "load", "normalize", "transform"]
+__all__ = ["about_mean", "describe", "fit", "fitted", "inverse", "load", "normalize", "transform"]
 
+VERBS = {
+    "normalize": "normalized",
+    "fit": "fitted to",
+    "transform": "transformed",
+    "inverse": "brought back",
+}
+"""The commands, and what the report says they did."""
 
 GIVEN = ("scale", "eps", "tol", "max_iter", "on_invalid", "unseen")
-"""Options that are parameters of GyroBN; those that are not given have its defaults."""
+"""Options that are parameters of GyroBN; an option that is not given has its default."""
 
 
-def normalize(options: Namespace, console: Console) -> None:
-    """Find the statistics, or take those of a model, and write normalized samples."""
+def run(options: Namespace, console: Console) -> None:
+    """Fit a model or load one; write the model and the mapped samples, as the options ask."""
     begin = time.perf_counter()
-    check_place(options.save_model, model=True)
+    model, output = getattr(options, "save_model", None), getattr(options, "output", None)
+    check_place(model, model=True)
     domains = read_labels(options.domains)
     with open_samples(options.input, options.key) as source:
-        # made before the work, so that a place that cannot be written is known before it
-        with create_array(options.output, source.shape, source.stored, source.key) as out:
+        # created before the work, so that a path that cannot be written fails early
+        about = source.shape, source.stored, source.key
+        with nullcontext() if output is None else create_array(output, *about) as out:
             bn = fitted(options, source, domains, console)
-            moved = _write(bn, source, out, domains, console)
-            if options.save_model is not None:
-                bn.save(options.save_model)
-        values, lines = describe(bn)
-        more, line = _projected(bn, moved)
-        values, lines = _about(options, source) | values | more, lines + line
-    values |= {"output": options.output, "model": options.save_model or options.model}
-    _report(console, values, begin, "normalized", lines, options.output, options.save_model)
+            if out is None:
+                moved = bn.n_projected_
+            else:
+                moved = _write(bn, source, out, domains, console, options.command == "inverse")
+            if model is not None:
+                bn.save(model)
+    shape, dtype, manifold = source.shape, str(source.stored), repr(bn.manifold_)
+    values = {"input": options.input, "shape": shape, "dtype": dtype, "samples": shape[0]}
+    lines = [
+        f"{VERBS[options.command]} {shape[0]} samples of {options.input}, shape {shape}, {dtype}, "
+        f"on {manifold}"
+    ]
+    if options.command in ("normalize", "fit"):
+        found, text = describe(bn)
+        values |= found
+        lines += text
+    values["manifold"] = manifold
+    if bn.on_invalid == "project":
+        values["projected"] = moved
+        lines.append(f"  projected           {moved} samples onto the manifold")
+    if output is not None:
+        values["output"] = output
+    values["model"] = model or options.model
+    values["seconds"] = round(time.perf_counter() - begin, 3)
+    written = [f"  written             {path}" for path in (output, model) if path is not None]
+    console.report(values, lines + written)
 
 
-def fit(options: Namespace, console: Console) -> None:
-    """Find the statistics and write them to a model."""
-    begin = time.perf_counter()
-    check_place(options.save_model, model=True)
-    domains = read_labels(options.domains)
-    with open_samples(options.input, options.key) as source:
-        bn = fitted(options, source, domains, console)
-        bn.save(options.save_model)
-        values, lines = describe(bn)
-        more, line = _projected(bn, bn.n_projected_)
-        values = _about(options, source) | values | more | {"model": options.save_model}
-        lines += line
-    _report(console, values, begin, "fitted to", lines, options.save_model)
-
-
-def transform(options: Namespace, console: Console) -> None:
-    """Write samples that are normalized with a model."""
-    _apply(options, console, inverse=False)
-
-
-def inverse(options: Namespace, console: Console) -> None:
-    """Write samples as they were before a model normalized them."""
-    _apply(options, console, inverse=True)
-
-
-def _apply(options: Namespace, console: Console, inverse: bool) -> None:
-    begin = time.perf_counter()
-    domains = read_labels(options.domains)
-    with open_samples(options.input, options.key) as source:
-        bn = fitted(options, source, domains, console)
-        with create_array(options.output, source.shape, source.stored, source.key) as out:
-            moved = _write(bn, source, out, domains, console, inverse)
-        more, lines = _projected(bn, moved)
-        values = _about(options, source) | {"manifold": repr(bn.manifold_)} | more
-    values |= {"output": options.output, "model": options.model}
-    verb = "brought back" if inverse else "transformed"
-    _report(console, values, begin, verb, lines, options.output)
+normalize = fit = transform = inverse = run
 
 
 def load(path: Path) -> "GyroBN":
     """Return a model that was saved."""
-    # here and in ``fitted``, when the other files are known to be good: scikit-learn takes a second
+    # imported here and in ``fitted``, after the other files were checked: it takes a second
     from gyrobn.estimator import GyroBN
 
     model: GyroBN = GyroBN.load(path)
@@ -104,33 +96,34 @@ def fitted(options: Namespace, source: StoredArray, domains: Any, console: Conso
     from gyrobn.estimator import GyroBN
 
     with console.progress("fit", len(source)) as bar:
-        return GyroBN(manifold, **given).fit(Chunks(Watched(source, bar)), domains=domains)
+        chunks = Chunks(source).map(bar.watch)
+        return GyroBN(manifold, **given).fit(chunks, domains=domains)
 
 
 def describe(bn: "GyroBN") -> tuple[dict[str, Any], list[str]]:
     """Return what a model holds, as values and as lines."""
-    distance = bn.manifold_.norm(bn.mean_)
-    deviation = np.sqrt(bn.var_)
     scale = scale_for(bn.manifold_, bn.scale)
-    values = {
-        "manifold": repr(bn.manifold_),
-        "mean_distance": distance,
-        "standard_deviation": deviation,
-        "iterations": bn.n_iter_,
-        "converged": bn.converged_,
-        "domains": bn.domains_,
-        "scale": bn.scale,
-        "eps": bn.eps,
-    }
-    found = "converged" if np.all(bn.converged_) else "NOT converged"
-    lines = [
-        f"  mean                at distance {span(distance)} from the identity; "
-        f"{found}, iterations: {span(bn.n_iter_, 'd')}",
-        f"  standard deviation  {span(deviation)}, to become {span(np.abs(scale))}",
-    ]
+    values, lines = about_mean(bn.manifold_, bn.mean_, bn.var_, bn.n_iter_, bn.converged_)
+    values |= {"domains": bn.domains_, "scale": bn.scale, "eps": bn.eps}
+    lines[1] += f", to become {span(np.abs(scale))}"
     if bn.domains_ is not None:
         lines.append(f"  domains             {len(bn.domains_)}")
-    return values, lines
+    return {"manifold": repr(bn.manifold_)} | values, lines
+
+
+def about_mean(
+    manifold: GyroSpace, mean: Any, variance: Any, iterations: Any, converged: Any
+) -> tuple[dict[str, Any], list[str]]:
+    """Return mean and standard deviation, as values and as lines."""
+    distance, deviation = manifold.norm(mean), np.sqrt(variance)
+    values = {"mean_distance": distance, "standard_deviation": deviation}
+    values |= {"iterations": iterations, "converged": converged}
+    found = "converged" if np.all(converged) else "NOT converged"
+    return values, [
+        f"  mean                at distance {span(distance)} from the identity; {found}, "
+        f"iterations: {span(iterations, 'd')}",
+        f"  standard deviation  {span(deviation)}",
+    ]
 
 
 def _write(
@@ -139,11 +132,10 @@ def _write(
     out: ArrayWriter,
     domains: Any,
     console: Console,
-    inverse: bool = False,
+    inverse: bool,
 ) -> int:
     """Write the samples, and return how many points were off the manifold and moved onto it."""
-    label = "inverse" if inverse else "transform"
-    moved: dict[int, int] = {}  # by chunk: one that is read twice counts once
+    moved: dict[int, int] = {}  # per chunk, since a chunk may be read twice
 
     def counted(x: Any, rows: Any) -> Any:
         if bn.on_invalid == "project" and int(rows[0]) not in moved:
@@ -151,37 +143,8 @@ def _write(
                 moved[int(rows[0])] = int(np.sum(~bn.manifold_.contains(x)))
         return x
 
-    with console.progress(label, len(source)) as bar:
-        chunks = Chunks(Watched(source, bar)).map(counted)
+    with console.progress("inverse" if inverse else "transform", len(source)) as bar:
+        chunks = Chunks(source).map(bar.watch).map(counted)
         for chunk in bn.transform_chunks(chunks, domains=domains, inverse=inverse):
             out.write(chunk)
     return sum(moved.values())
-
-
-def _projected(bn: "GyroBN", moved: int) -> tuple[dict[str, Any], list[str]]:
-    """Return how many points were moved onto the manifold, where that was asked for."""
-    if bn.on_invalid != "project":
-        return {}, []
-    return {"projected": moved}, [f"  projected           {moved} samples onto the manifold"]
-
-
-def _about(options: Namespace, source: StoredArray) -> dict[str, Any]:
-    shape, dtype = list(source.shape), str(source.stored)
-    return {"input": options.input, "shape": shape, "dtype": dtype, "samples": len(source)}
-
-
-def _report(
-    console: Console,
-    values: dict[str, Any],
-    begin: float,
-    verb: str,
-    lines: list[str],
-    *written: Any,
-) -> None:
-    values["seconds"] = round(time.perf_counter() - begin, 3)
-    first = (
-        f"{verb} {values['samples']} samples of {values['input']}, shape "
-        f"{tuple(values['shape'])}, {values['dtype']}, on {values['manifold']}"
-    )
-    paths = [f"  written             {path}" for path in written if path is not None]
-    console.report(values, [first, *lines, *paths])

@@ -1,9 +1,9 @@
-"""Arrays on disk, read and written a part at a time: ``.npy``, ``.npz`` and zarr.
+"""Arrays on disk, read and written in parts: ``.npy``, ``.npz`` and zarr.
 
-Parts are read into memory of their own, not through a memory map: the pages of a map stay resident,
-so that a pass over a file would make the process look, and be counted, as large as the file.
+Files are read and not mapped into memory: if another process truncates a mapped file, a signal ends
+the process, where a read raises an error.
 
-Nothing here runs what a file says: object arrays, which are pickles, are refused, and so are zarr
+Nothing here runs code from a file: object arrays, which are pickles, are refused, and so are zarr
 codecs that are not known to be harmless. A damaged file raises ValueError or OSError.
 """
 
@@ -11,8 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from gyrobn.storage.npy import NpyArray
-from gyrobn.storage.npz import open_npz
+from gyrobn.storage.npy import NpyArray, open_npz
 from gyrobn.storage.stored import StoredArray, format_of, reading
 from gyrobn.storage.writing import ArrayWriter, create_array, replacing
 from gyrobn.storage.zarr import open_zarr
@@ -28,7 +27,7 @@ def open_array(path: str | os.PathLike[str], key: str | None = None) -> StoredAr
     path
         A file ``.npy`` or ``.npz``, or a directory ``.zarr``.
     key
-        Name of the array, where the file holds several.
+        Name of the array, if the file holds several.
 
     Examples
     --------
@@ -46,8 +45,8 @@ def open_array(path: str | os.PathLike[str], key: str | None = None) -> StoredAr
     """
     path = Path(path)
     kind = format_of(path)
-    mode = path.stat().st_mode
-    if not (stat.S_ISDIR(mode) if kind == ".zarr" else stat.S_ISREG(mode)):
+    found = path.stat()
+    if not (stat.S_ISDIR if kind == ".zarr" else stat.S_ISREG)(found.st_mode):
         raise ValueError(f"{path} is not a {'directory' if kind == '.zarr' else 'regular file'}")
     with reading(path):
         if kind == ".zarr":
@@ -56,4 +55,4 @@ def open_array(path: str | os.PathLike[str], key: str | None = None) -> StoredAr
             return open_npz(path, key)
         if key is not None:
             raise ValueError(f"it holds one array without a name, got the key {key!r}")
-        return NpyArray(path, None, path.open("rb", buffering=0))
+        return NpyArray(path, None, path.open("rb", buffering=0), found.st_size)

@@ -1,4 +1,4 @@
-"""Arrays that are read once, and stay in memory from then on."""
+"""Arrays that are read from disk once and then stay in memory."""
 
 import os
 from typing import Any
@@ -10,10 +10,10 @@ from gyrobn.storage.stored import StoredArray
 __all__ = ["KeptArray", "fits"]
 
 SHARE = 4
-"""An array may take one of so many parts of the memory that is free."""
+"""An array is kept if it takes at most the free memory divided by this number."""
 
 LITTLE = 2**28
-"""What it may take where the system does not tell how much is free, in bytes."""
+"""The most bytes to keep if the system does not tell how much memory is free."""
 
 
 def fits(source: StoredArray) -> bool:
@@ -30,7 +30,7 @@ def _free() -> int:
 
 
 class KeptArray(StoredArray):
-    """An array in a file of which each sample is read once, when it is first asked for.
+    """An array in a file; each sample is read once, at its first use.
 
     Parameters
     ----------

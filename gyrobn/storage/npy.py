@@ -1,24 +1,28 @@
-"""``.npy`` files, read by offset."""
+"""``.npy`` files, and ``.npz`` files, which are zip archives of them, read in slices."""
 
 import io
 import math
-import os
+import shutil
 import sys
+import tempfile
 import warnings
+import zipfile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 
-from gyrobn.storage.stored import StoredArray, check_dtype
+from gyrobn.storage.stored import StoredArray, check_dtype, choose, reading
 
-__all__ = ["HEAD", "Header", "NpyArray", "fill"]
+__all__ = ["HEAD", "Header", "NpyArray", "open_npz"]
 
 HEAD = 1 << 14
 """Bytes in which a header ends: NumPy allows it 10,000."""
 
 AXES, MOST = 64, sys.maxsize  # of an array of NumPy, and their length
+BLOCK = 1 << 20  # bytes that are unpacked at a time, on the way to a later slice
+GROWTH = 1032  # by this factor, at most, does a deflated file grow when it is unpacked
 READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -32,13 +36,13 @@ class Header:
     head
         Its first bytes, up to ``HEAD`` of them: a header that says it is longer costs nothing.
     size
-        Number of bytes that there are.
+        Number of bytes in the file.
     """
 
     def __init__(self, path: Path | str, head: bytes, size: int) -> None:
         stream = io.BytesIO(head)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a header that Python 2 wrote, or of odd text
+            warnings.simplefilter("ignore")  # about a header that Python 2 wrote, or odd text
             version = npy.read_magic(stream)
             if version not in READERS:
                 raise ValueError(f"version {version} of the format, for values with named fields")
@@ -48,7 +52,6 @@ class Header:
         check_dtype(path, self.dtype)
         self.shape = shape
         self.offset = stream.tell()
-        self.row = math.prod(shape[1:]) * self.dtype.itemsize
         needed = self.offset + math.prod(shape) * self.dtype.itemsize
         if needed > size:
             raise ValueError(
@@ -58,42 +61,92 @@ class Header:
 
 
 class NpyArray(StoredArray):
-    """The array of an open ``.npy`` file without a buffer, which it closes."""
+    """The array in an open file without a buffer, which it closes."""
 
-    def __init__(self, path: Path, key: str | None, file: BinaryIO) -> None:
+    def __init__(self, path: Path, key: str | None, file: Any, size: int) -> None:
         self._file = file
         try:
-            header = Header(path, file.read(HEAD), os.fstat(file.fileno()).st_size)
-            super().__init__(path, key, header.shape, header.dtype)
+            self._header = Header(path, file.read(HEAD), size)
+            super().__init__(path, key, self._header.shape, self._header.dtype)
         except BaseException:
-            file.close()
+            self.close()
             raise
-        self._header = header
 
     def _read(self, start: int, stop: int) -> Any:
-        offset, rest = self._header.offset, self.shape[1:]
-        if not self._header.fortran:
-            out = np.empty((stop - start, *rest), self.stored)
-            self._file.seek(offset + start * self._header.row)
-            fill(self.path, self._file, out)
-            return out
-        # the first axis runs fastest: for each entry of a sample, a run of neighbours
-        columns = np.empty((math.prod(rest), stop - start), self.stored)
-        for k, column in enumerate(columns):
-            self._file.seek(offset + (k * self.shape[0] + start) * self.stored.itemsize)
-            fill(self.path, self._file, column)
-        return np.ascontiguousarray(columns.T.reshape((stop - start, *rest), order="F"))
+        count, each = stop - start, math.prod(self.shape[1:])
+        fortran = self._header.fortran
+        out = np.empty((count, *self.shape[1:]), self.stored, order="F" if fortran else "C")
+        runs = [(start * each, out)]
+        if fortran:  # the first axis runs fastest: each entry of a sample has a run of its own
+            columns = out.reshape(count, each, order="F").T
+            runs = [(k * len(self) + start, column) for k, column in enumerate(columns)]
+        with reading(self.path):
+            for first, run in runs:
+                self._seek(self._header.offset + first * self.stored.itemsize)
+                left = run.reshape(-1).view(np.uint8).data
+                while left:
+                    found = self._file.readinto(left)
+                    if not found:
+                        raise ValueError(f"it ends {len(left):,} bytes too early")
+                    left = left[found:]
+        return np.ascontiguousarray(out)
+
+    def _seek(self, position: int) -> None:
+        self._file.seek(position)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
 
-def fill(path: Path, file: Any, out: Any) -> None:
-    """Read from a file into a contiguous array."""
-    left = memoryview(out.reshape(-1).view(np.uint8))
-    while left:
-        count = file.readinto(left)
-        if not count:
-            raise ValueError(f"{path} ends {len(left):,} bytes too early")
-        left = left[count:]
+class NpzArray(NpyArray):
+    """An array in an archive: a stream that is read on from where it is, or begun again."""
+
+    def __init__(self, path: Path, key: str, archive: zipfile.ZipFile, name: str) -> None:
+        self._archive, self._info = archive, (info := archive.getinfo(name))
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(f"compression {info.compress_type} is not one that NumPy writes")
+        # the archive may declare any size, but it cannot hold more than this
+        size = min(info.file_size, GROWTH * path.stat().st_size)
+        super().__init__(path, key, archive.open(info), size)
+
+    def _seek(self, position: int) -> None:
+        # not the stream's own seek, which gives up the check sum from Python 3.13 on
+        if position < self._file.tell():
+            self._file.close()
+            self._file = self._archive.open(self._info)
+        while (left := position - self._file.tell()) and self._file.read(min(BLOCK, left)):
+            pass
+
+    def unpacked(self) -> StoredArray:
+        """Return the array in a temporary file, if every slice is scattered over all of it."""
+        if not self._header.fortran:
+            return self
+        with self:
+            self._seek(0)
+            file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (its reader closes it)
+            try:
+                shutil.copyfileobj(self._file, file, BLOCK)
+            except BaseException:
+                file.close()
+                raise
+        size = file.tell()
+        file.seek(0)
+        return NpyArray(self.path, self.key, file, size)
+
+    def close(self) -> None:
+        """Close the archive."""
+        super().close()
+        self._archive.close()
+
+
+def open_npz(path: Path, key: str | None) -> StoredArray:
+    """Open an array of an archive."""
+    archive = zipfile.ZipFile(path)
+    try:
+        names = [name for name in archive.namelist() if name.endswith(".npy")]
+        key = choose(path, (name.removesuffix(".npy") for name in names), key)
+        return NpzArray(path, key, archive, f"{key}.npy").unpacked()
+    except BaseException:
+        archive.close()
+        raise

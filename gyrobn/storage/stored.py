@@ -1,11 +1,10 @@
-"""What all formats share: an array of which slices are read, and errors that name the file."""
+"""What all formats share: an array that is read in slices, and errors that name the file."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +14,8 @@ SUFFIXES = (".npy", ".npz", ".zarr")
 """The suffixes of the formats."""
 
 
-class StoredArray(ABC):
-    """An array in a file, of which slices along the first axis are read when they are asked for.
+class StoredArray(AbstractContextManager["StoredArray"]):
+    """An array in a file; slices along the first axis are read on demand.
 
     Made by :func:`~gyrobn.storage.open_array`. Slices in ascending order are fast in every format.
 
@@ -25,7 +24,7 @@ class StoredArray(ABC):
     path
         The file.
     key
-        Name of the array inside the file, None where it has none.
+        Name of the array inside the file, or None if it has no name.
     shape
         Shape of the whole array.
     stored
@@ -40,7 +39,7 @@ class StoredArray(ABC):
         self.dtype: np.dtype[Any] = self.stored.newbyteorder("=")
         """The dtype of the slices, in the byte order of the machine."""
         self.chunks: tuple[int, ...] | None = None
-        """Shape of the parts that are unpacked at once, where the format has such."""
+        """Shape of the parts that the format unpacks at once, or None."""
 
     @property
     def ndim(self) -> int:
@@ -65,21 +64,13 @@ class StoredArray(ABC):
     def close(self) -> None:
         """Close the file."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Name the file in whatever a damaged one provokes: anything can come out of a parser."""
+    """Name the file in the errors of a damaged one; parsers can raise anything."""
     try:
         yield
     except ImportError:
@@ -94,7 +85,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def format_of(path: Path) -> str:
-    """Return the suffix, if it is that of a format."""
+    """Return the suffix, after checking that it is that of a format."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"{path} has the suffix {suffix!r}: expected {', '.join(SUFFIXES)}")
@@ -102,7 +93,7 @@ def format_of(path: Path) -> str:
 
 
 def choose(path: Path, names: Iterable[str], key: str | None) -> str:
-    """Return the name of the array to read, the only one or the one that is asked for."""
+    """Return the name of the array to read: the given one, or the only one."""
     known = sorted(names)
     listed = ", ".join(known[:10]) + (", …" if len(known) > 10 else "") if known else "none"
     if key is None and len(known) == 1:

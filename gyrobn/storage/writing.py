@@ -1,4 +1,4 @@
-"""Arrays written a chunk at a time, and files that appear only when they are complete."""
+"""Arrays written in chunks, and files that appear only when they are complete."""
 
 import os
 import secrets
@@ -6,7 +6,7 @@ import shutil
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,13 @@ __all__ = ["ArrayWriter", "create_array", "replacing"]
 
 
 class ArrayWriter:
-    """Takes the samples of a new array in order, a chunk at a time. See :func:`create_array`."""
+    """Takes the samples of a new array in chunks, in order. See :func:`create_array`."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, put: Callable[[int, Any], None]) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: Any, put: Callable[[int, Any], Any]) -> None:
         self.shape = shape
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self.count = 0
-        """Samples that were written."""
+        """Number of samples written so far."""
         self._put = put
 
     def write(self, chunk: Any) -> None:
@@ -46,15 +46,15 @@ class ArrayWriter:
 def create_array(
     path: str | os.PathLike[str], shape: Sequence[int], dtype: Any, key: str | None = None
 ) -> Iterator[ArrayWriter]:
-    """Write an array to disk, a chunk at a time; it appears at its place when it is complete.
+    """Write an array to disk in chunks; it appears at its path when it is complete.
 
-    Where the block ends in an error, or before all samples are written, nothing is left, and a file
-    that was at ``path`` is still there.
+    If the block ends in an error, or before all samples are written, nothing is left behind, and a
+    file that was at ``path`` is still there.
 
     Parameters
     ----------
     path
-        Where to; the suffix ``.npy``, ``.npz`` or ``.zarr`` is the format.
+        The file to write; the suffix ``.npy``, ``.npz`` or ``.zarr`` is the format.
     shape, dtype
         Of the whole array; the dtype with its byte order.
     key
@@ -67,12 +67,12 @@ def create_array(
     path, shape, dtype = Path(path), tuple(shape), np.dtype(dtype)
     kind = format_of(path)
     with replacing(path, store=kind == ".zarr") as temporary:
-        if kind == ".zarr":
-            sink = create_zarr(temporary, shape, dtype)
-        else:
-            member = f"{key or 'arr_0'}.npy" if kind == ".npz" else None
-            sink = _create_file(temporary, shape, dtype, member)
-        with sink as put:
+        member = f"{key or 'arr_0'}.npy" if kind == ".npz" else None
+        with (
+            nullcontext(create_zarr(temporary, shape, dtype))
+            if kind == ".zarr"
+            else _create_file(temporary, shape, dtype, member)
+        ) as put:
             writer = ArrayWriter(shape, dtype, put)
             yield writer
             if writer.count != shape[0]:
@@ -82,36 +82,28 @@ def create_array(
 @contextmanager
 def _create_file(
     path: Path, shape: tuple[int, ...], dtype: "np.dtype[Any]", member: str | None
-) -> Iterator[Callable[[int, Any], None]]:
-    """Make a ``.npy`` file, or an archive with one; give a function that appends samples."""
+) -> Iterator[Callable[[int, Any], Any]]:
+    """Make a ``.npy`` file, or an archive with one; yield a function that appends samples."""
     header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    with path.open("xb") as file:
-        if member is None:
-            npy.write_array_header_1_0(file, header)
-            yield lambda start, chunk: _append(file, chunk)
-        else:
-            with (
-                zipfile.ZipFile(file, "w") as archive,
-                archive.open(member, "w", force_zip64=True) as stream,
-            ):
-                npy.write_array_header_1_0(stream, header)
-                yield lambda start, chunk: _append(stream, chunk)
-
-
-def _append(file: Any, chunk: Any) -> None:
-    file.write(chunk.reshape(-1).view(np.uint8).data)
+    with path.open("xb") as file, ExitStack() as stack:
+        stream: Any = file
+        if member is not None:
+            archive = stack.enter_context(zipfile.ZipFile(file, "w"))
+            stream = stack.enter_context(archive.open(member, "w", force_zip64=True))
+        npy.write_array_header_1_0(stream, header)
+        yield lambda start, chunk: stream.write(chunk.reshape(-1).view(np.uint8).data)
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], store: bool = False) -> Iterator[Path]:
-    """Give a temporary path beside ``path``, and rename it to that when the block has ended well.
+    """Yield a temporary path beside ``path``, and rename it to ``path`` if the block succeeds.
 
-    Otherwise what is at the temporary path is removed. What was at ``path`` stays until the end.
+    Otherwise remove what is at the temporary path. What was at ``path`` stays until the end.
 
     Parameters
     ----------
     path
-        Where a file is to be, or a link to one, which stays a link.
+        The file to write, or a link to it, which stays a link.
     store
         Whether it is a zarr store, which is a directory.
     """
@@ -126,7 +118,7 @@ def replacing(path: str | os.PathLike[str], store: bool = False) -> Iterator[Pat
             _swap(temporary, target)
             return
         with temporary.open("rb") as file:
-            os.fsync(file.fileno())  # the name must not be there before the bytes are
+            os.fsync(file.fileno())  # the bytes must be on the disk before the name is
         if target.exists():
             shutil.copymode(target, temporary)
         os.replace(temporary, target)
@@ -138,7 +130,7 @@ def replacing(path: str | os.PathLike[str], store: bool = False) -> Iterator[Pat
 
 
 def _remove(temporary: Path, store: bool) -> None:
-    """Remove what was begun, if it could be begun."""
+    """Remove an incomplete file or store, if there is one."""
     if not store:
         with suppress(OSError):
             temporary.unlink()
@@ -154,7 +146,7 @@ def _remove(temporary: Path, store: bool) -> None:
 
 
 def _swap(temporary: Path, target: Path) -> None:
-    """Put a directory at the place of another, which no system call does in one step."""
+    """Replace one directory by another, which no portable system call does in one step."""
     old = temporary.with_suffix(".old")
     try:
         if target.exists():

@@ -1,9 +1,8 @@
-"""Arrays of zarr, imported when one is asked for."""
+"""Arrays of zarr, which is imported on first use."""
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ CODECS = frozenset(
     {"blosc", "bytes", "bz2", "crc32c", "delta", "fletcher32", "gzip", "lz4", "lzma", "shuffle"}
     | {"sharding_indexed", "transpose", "zlib", "zstd"}
 )
-"""Codecs that only move bits; ``pickle``, for one, would run what the file says."""
+"""Codecs that only move bits; ``pickle``, for example, would run code from the file."""
 
 
 class ZarrArray(StoredArray):
@@ -35,7 +34,7 @@ class ZarrArray(StoredArray):
         if not all(self.chunks) and all(self.shape):
             raise ValueError(f"{path} has chunks of shape {self.chunks}, which hold nothing")
         missing = array.nchunks - array.nchunks_initialized
-        if missing:  # what zarr does in silence; of a store that was copied in part, it is wrong
+        if missing:  # zarr is silent about it, but a partly copied store is damaged
             warnings.warn(
                 f"{path} has {missing} of {array.nchunks} chunks missing, which are read as "
                 f"{array.fill_value}: copy it again, unless that is what was written",
@@ -61,14 +60,13 @@ def open_zarr(path: Path, key: str | None) -> StoredArray:
     return ZarrArray(path, key, node)
 
 
-@contextmanager
 def create_zarr(
     path: Path, shape: tuple[int, ...], dtype: "np.dtype[Any]"
-) -> Iterator[Callable[[int, Any], None]]:
-    """Make a store with one array; give a function that puts samples at an index."""
+) -> Callable[[int, Any], Any]:
+    """Make a store with one array; return a function that puts samples at an index."""
     row = max(1, math.prod(shape[1:]) * dtype.itemsize)
     chunks = (min(max(1, CHUNK // row), max(1, shape[0])), *shape[1:])
-    options = {"write_empty_chunks": True}  # of zeros: a chunk that is not there is a loss
+    options = {"write_empty_chunks": True}  # zeros too: a missing chunk means damage
     array = _library(path).create_array(
         str(path), shape=shape, dtype=dtype, chunks=chunks, config=options
     )
@@ -76,7 +74,7 @@ def create_zarr(
     def put(start: int, chunk: Any) -> None:
         array[start : start + len(chunk)] = chunk
 
-    yield put
+    return put
 
 
 def is_zarr(path: Path) -> bool:
