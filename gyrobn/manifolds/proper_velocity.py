@@ -1,4 +1,4 @@
-r"""The proper velocity model of hyperbolic space: all of :math:`\mathbb R^n`, without a boundary."""
+"""The proper velocity model of hyperbolic space: all vectors, without a boundary."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
