@@ -4,10 +4,11 @@
 machine; tests/test_operations.py holds them.
 
 What counts: every call that a ``TorchDispatchMode`` sees in one training step
-``layer(x).sum().backward()`` after a first one. Views, which start no kernel, are left out. ``_local_scalar_dense`` and
-``is_nonzero`` are synchronisations: on a GPU each of them waits for all kernels before it; so does
-the look at the numbers of an evaluation, which the shim's ``to_numpy`` brings to the host. In JAX,
-the equations of ``make_jaxpr``, those of inner programs in place of the call that holds them.
+``layer(x).sum().backward()`` after a first one. Views, which start no kernel, are left out.
+``_local_scalar_dense`` and ``is_nonzero`` are synchronisations: on a GPU each of them waits for all
+kernels before it. So does the look at the numbers of an evaluation, which the shim's ``to_numpy``
+brings to the host. In JAX, the equations of ``make_jaxpr`` count, those of inner programs in place
+of the call that holds them.
 """
 
 import sys

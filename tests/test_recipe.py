@@ -115,7 +115,7 @@ def x():
 def test_fields_are_checked():
     with pytest.raises(ValueError, match="m of Ratios must be a positive integer, got 0"):
         Ratios(2, 0)
-    with pytest.raises(ValueError, match="base of Ratios must be .*got 'tow': did you mean 'two'"):
+    with pytest.raises(ValueError, match=r"base of Ratios must be .*got 'tow': did you mean 'two'"):
         Ratios(2, 1, "tow")
 
 
@@ -153,7 +153,7 @@ def test_plot(x):
 
 def test_layers(x):
     M = Ratios(2, 3)
-    expected, stats = normalize_batch(M, x)
+    expected, _ = normalize_batch(M, x)
     layer = gyrobn.torch.GyroBN(M, dtype=torch.float64)
     np.testing.assert_allclose(layer(torch.as_tensor(x)).detach(), expected, rtol=1e-12)
     flax = gyrobn.flax.GyroBN(M, param_dtype=np.float64)
