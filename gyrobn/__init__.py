@@ -20,23 +20,10 @@ from gyrobn.frechet import (
 )
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.linalg import PrecisionWarning
-from gyrobn.manifolds import (
-    REGISTRY,
-    SPD,
-    Correlation,
-    Euclidean,
-    Grassmannian,
-    Hyperboloid,
-    Klein,
-    PoincareBall,
-    Product,
-    ProjectedHypersphere,
-    SpecialOrthogonal,
-    Sphere,
-    Stereographic,
-    convert,
-    covariance_to_correlation,
-)
+from gyrobn.manifolds import *
+from gyrobn.manifolds import REGISTRY
+from gyrobn.manifolds.correlation import covariance_to_correlation
+from gyrobn.manifolds.isometry import convert
 from gyrobn.normalize import (
     Stats,
     batch_stats,
@@ -50,25 +37,13 @@ from gyrobn.normalize import (
 __version__ = "0.1.0"
 __all__ = [
     "REGISTRY",
-    "SPD",
     "Chunks",
-    "Correlation",
-    "Euclidean",
     "FrechetResult",
     "FrechetWarning",
-    "Grassmannian",
     "GyroBN",
     "GyroSpace",
-    "Hyperboloid",
-    "Klein",
-    "PoincareBall",
     "PrecisionWarning",
-    "Product",
-    "ProjectedHypersphere",
-    "SpecialOrthogonal",
-    "Sphere",
     "Stats",
-    "Stereographic",
     "batch_stats",
     "convert",
     "covariance_to_correlation",
@@ -81,6 +56,7 @@ __all__ = [
     "normalize_batch",
     "update_stats",
 ]
+__all__ += [cls.__name__ for cls in REGISTRY.values()]
 
 if TYPE_CHECKING:
     from gyrobn.estimator import GyroBN

@@ -8,7 +8,6 @@ import array_api_compat as compat
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, cast_to, device_of, dot, namespace_of
-from gyrobn.checks import check_integer
 from gyrobn.scalar import safe_sqrt
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "broadcast_shapes",
     "check_coordinates",
     "check_floating",
-    "check_size",
     "constant",
     "length",
     "samples_last",
@@ -81,13 +79,6 @@ def _is_floating(xp: Any, dtype: Any, half: bool) -> bool:
         kinds = "real floating" if half else (xp.float32, xp.float64)
         _floating[key] = bool(xp.isdtype(dtype, kinds))
     return _floating[key]
-
-
-def check_size(manifold: Any, least: int = 1, **sizes: Any) -> None:
-    """Make every size of a geometry, given by the name of its field, an ``int``, or refuse it."""
-    for name, size in sizes.items():
-        size = check_integer(f"{name} of {type(manifold).__name__}", size, least)
-        object.__setattr__(manifold, name, size)
 
 
 def check_coordinates(manifold: Any, c: Array) -> Any:

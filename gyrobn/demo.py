@@ -18,7 +18,8 @@ import numpy as np
 
 from gyrobn.frechet import frechet
 from gyrobn.gyrospace import GyroSpace
-from gyrobn.manifolds import REGISTRY, SPD, Correlation, Grassmannian, covariance_to_correlation
+from gyrobn.manifolds import REGISTRY, SPD, Correlation, Grassmannian
+from gyrobn.manifolds.correlation import covariance_to_correlation
 from gyrobn.normalize import Stats, normalize
 from gyrobn.plot import Panel, plot_overview
 from gyrobn.plot.canvas import NEEDS_MATPLOTLIB, name_of, save_figure

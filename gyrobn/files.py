@@ -13,7 +13,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from io import BytesIO
 from math import prod
 from typing import Any
@@ -269,21 +269,21 @@ def geometry_from_json(value: Any, depth: int = 0) -> GyroSpace:
         if not isinstance(given["factors"], list):
             raise ValueError(f"factors must be a list, got {_shown(given['factors'])}")
         return Product(*(geometry_from_json(factor, depth + 1) for factor in given["factors"]))
-    for key, part in given.items():
-        _check_field(key, part)
+    for one in fields(cls):
+        _check_field(one, given[one.name])
     return cls(**given)
 
 
-def _check_field(key: str, value: Any) -> None:
-    """Refuse what is no size, number or word, as the field of a geometry is by its name."""
-    if key in ("n", "p"):
+def _check_field(one: "Field[Any]", value: Any) -> None:
+    """Refuse what is no size, number or word, as the field of a geometry is."""
+    if one.default is MISSING:
         good = type(value) is int and 0 < value < 2**31
-    elif key in ("curvature", "theta"):
+    elif isinstance(one.default, float):
         good = type(value) in (int, float) and abs(value) <= sys.float_info.max
     else:
-        good = type(value) is str
+        good = type(value) is type(one.default)
     if not good:
-        raise ValueError(f"{key} of the geometry cannot be {_shown(value)}")
+        raise ValueError(f"{one.name} of the geometry cannot be {_shown(value)}")
 
 
 def _shown(value: Any) -> str:

@@ -8,7 +8,8 @@ length ``dim``.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 import array_api_compat as compat
@@ -17,7 +18,7 @@ import numpy as np
 from gyrobn.arrays import check_floating, constant, length, scalars_like, weighted_sum
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.centred import Centred
-from gyrobn.checks import check_integers, check_number
+from gyrobn.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.hessian import Hessian
 from gyrobn.scalar import safe_sqrt
 
@@ -35,13 +36,38 @@ class GyroSpace(ABC):
     derived one.
 
     Every operation broadcasts over leading axes and keeps library, dtype and device.
+
+    The fields of the dataclass say what a geometry can be told. One without a default is a size, a
+    positive integer (``field(metadata={"least": 2})`` if 1 is too small); one with a default is an
+    option: a number, or a word out of ``field(default=…, metadata={"choices": …})``. The
+    constructor, the command line, files and the tables of the documentation follow from them.
     """
 
     parameters: ClassVar[tuple[str, ...]] = ()
     """The fields that may hold a number or a (traced, learnable) array; the others are sizes."""
 
     def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            object.__setattr__(self, one.name, self.checked(one, value))
         _register_with_jax(type(self))
+
+    @classmethod
+    def checked(cls, one: "Field[Any]", value: Any) -> Any:
+        """Return a value for one of the fields, plain, or say what is wrong with it."""
+        name = f"{one.name} of {cls.__name__}"
+        if one.default is MISSING:
+            return check_integer(name, value, one.metadata.get("least", 1))
+        if one.metadata.get("choices") is not None:
+            return check_choice(name, value, one.metadata["choices"])
+        if isinstance(one.default, float) and isinstance(value, (Real, str)):  # it may be an array
+            return check_number(name, value)
+        return value
+
+    @classmethod
+    def options(cls) -> "dict[str, Field[Any]]":
+        """Return the fields that are no sizes, by name."""
+        return {one.name: one for one in fields(cls) if one.default is not MISSING}
 
     # ------------------------------------------------------------------ sizes
 

@@ -258,12 +258,11 @@ def _check_parameters(model: Model) -> None:
     check_integer("n_projected", model.n_projected, 0)
     check_choice("on_invalid", model.on_invalid, ("raise", "project"))
     check_policy(model.unseen, model.adapt_rate)
-    for name, value in ((name, getattr(model, name)) for name in GEOMETRY):
-        if value is None:
-            continue
-        if name in ("curvature", "theta"):
+    for name, kind in GEOMETRY.items():
+        value = getattr(model, name)
+        if value is not None and kind is float:
             check_number(name, value)
-        elif not isinstance(value, str):
+        elif not isinstance(value, str | None):
             raise ValueError(f"{name} must be a word, got {value!r}")
     if not isinstance(model.scale, (str, np.ndarray)):
         check_number("scale", model.scale)

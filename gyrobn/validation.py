@@ -6,7 +6,7 @@ the form that is wanted.
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import array_api_compat as compat
@@ -98,8 +98,8 @@ def as_array(estimator: Any, X: Any, method: str) -> Array:
     return X
 
 
-GEOMETRY = ("metric", "curvature", "theta", "representation")
-"""Parameters of the estimator that are fields of a geometry; None for what it has."""
+GEOMETRY = {"metric": str, "curvature": float, "theta": float, "representation": str}
+"""Options of the geometries that are parameters of the estimator; None for what it has."""
 
 
 def named(manifold: Any) -> type[GyroSpace]:
@@ -150,7 +150,7 @@ def geometry_for(estimator: Any, X: Array) -> GyroSpace:
     shape = tuple(X.shape)
     cls = named(manifold)
     given = {k: v for k in GEOMETRY if (v := getattr(estimator, k)) is not None}
-    has = [f.name for f in fields(cls) if f.name in GEOMETRY]
+    has = list(cls.options())
     for name in given:
         if name not in has:
             which = manifold if isinstance(manifold, str) else cls.__name__

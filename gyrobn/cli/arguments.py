@@ -5,7 +5,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,29 @@ from typing import Any
 from gyrobn import __version__
 from gyrobn.manifolds import REGISTRY
 
-__all__ = ["PARAMETERS", "parse"]
-
-PARAMETERS = ("curvature", "metric", "theta", "representation")
-"""Options that are fields of a geometry."""
-
-NAMES = [name for name in REGISTRY if name != "product"]
-"""Geometries whose sizes the samples tell; the factors of a product they do not."""
-
-NUMBERS = ("--curvature", "--theta", "--scale")
-"""Options whose values may be negative."""
+__all__ = ["parse"]
 
 READ, WRITTEN = ("input", "model", "bias", "domains", "after"), ("output", "save_model", "figure")
 
 FILES = "Files are .npy, .npz (one array, or --key) or .zarr, with samples along the first axis."
+
+
+def _names() -> list[str]:
+    """Return the geometries whose sizes the samples tell; they do not tell a product's factors."""
+    return [name for name in REGISTRY if name != "product"]
+
+
+def _options() -> dict[str, dict[str, Any]]:
+    """Return the options of geometries: of each the geometries that have it, with its field."""
+    found: dict[str, dict[str, Any]] = {}
+    for key in _names():
+        for name, one in REGISTRY[key].options().items():
+            found.setdefault(name, {})[key] = one
+    return found
+
+
+def _is_float(having: dict[str, Any]) -> bool:
+    return all(isinstance(one.default, float) for one in having.values())
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -59,9 +68,18 @@ def _joined(argv: Sequence[str]) -> list[str]:
     >>> _joined(["fit", "x.npy", "--curvature", "-1e-3"])
     ['fit', 'x.npy', '--curvature=-1e-3']
     """
+    numbers = {
+        "--scale",
+        *(f"--{name}" for name, having in _options().items() if _is_float(having)),
+    }
     joined: list[str] = []
     for word in argv:
-        if joined and joined[-1] in NUMBERS and word.startswith("-") and _is_number(word):
+        if (
+            joined
+            and joined[-1] in ("--scale", *numbers)
+            and word.startswith("-")
+            and _is_number(word)
+        ):
             joined[-1] += f"={word}"
         else:
             joined.append(word)
@@ -264,15 +282,20 @@ def _add_output(parser: argparse.ArgumentParser, text: str) -> None:
 
 def _add_geometry(parser: argparse.ArgumentParser, text: str) -> None:
     group = parser.add_argument_group("geometry")
-    group.add_argument("--manifold", choices=NAMES, metavar="NAME", help=f"{text}: %(choices)s")
-    group.add_argument(
-        "--curvature", type=_number(), metavar="K", help="of a space of constant curvature"
-    )
-    group.add_argument("--metric", metavar="M", help="of spd or correlation")
-    group.add_argument("--theta", type=_number(), metavar="T", help="power deformation of spd")
-    group.add_argument(
-        "--representation", metavar="R", help="of grassmannian: basis (default) or projector"
-    )
+    group.add_argument("--manifold", choices=_names(), metavar="NAME", help=f"{text}: %(choices)s")
+    for name, having in _options().items():
+        number = _is_float(having)
+        group.add_argument(
+            f"--{name}",
+            type=_number() if number else str,
+            metavar="NUMBER" if number else "WORD",
+            help="; ".join(f"of {key}{_choices(one)}" for key, one in having.items()),
+        )
+
+
+def _choices(one: Any) -> str:
+    words = one.metadata.get("choices")
+    return f": {', '.join(words)}" if words else ""
 
 
 def _add_model(parser: argparse.ArgumentParser, required: bool = True) -> None:
@@ -330,7 +353,7 @@ def _add_unseen(parser: argparse.ArgumentParser) -> None:
 
 def _check_geometry(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse parameters that the geometry has not, or values that it cannot have."""
-    given = {k: v for k in PARAMETERS if (v := getattr(options, k)) is not None}
+    given = {k: v for k in _options() if (v := getattr(options, k)) is not None}
     options.parameters = given
     if getattr(options, "model", None) is not None:
         for name in (k for k in ("manifold", *given) if getattr(options, k) is not None):
@@ -338,12 +361,12 @@ def _check_geometry(parser: argparse.ArgumentParser, options: argparse.Namespace
         return
     if options.manifold is None:
         if options.command != "inspect":
-            parser.error(f"--manifold is required: one of {', '.join(NAMES)}")
+            parser.error(f"--manifold is required: one of {', '.join(_names())}")
         if given:
             parser.error(f"--{next(iter(given))} needs --manifold")
         return
     geometry = REGISTRY[options.manifold].examples()[0]
-    known = [f.name for f in fields(geometry) if f.name in PARAMETERS]
+    known = list(geometry.options())
     for name in given:
         if name not in known:
             has = " and ".join(f"--{k}" for k in known) or "none"

@@ -1,5 +1,6 @@
 """The command backends: what is installed, and what each geometry takes."""
 
+import itertools
 import re
 import warnings
 from argparse import Namespace
@@ -12,7 +13,6 @@ import numpy as np
 
 import gyrobn
 from gyrobn.backends import Array, backend_of
-from gyrobn.cli.arguments import PARAMETERS
 from gyrobn.cli.console import Console
 from gyrobn.frechet import frechet
 from gyrobn.gyrospace import GyroSpace
@@ -98,25 +98,33 @@ def _word(value: Any) -> str:
 
 def _geometry(cls: type[GyroSpace]) -> dict[str, Any]:
     """Return the shape of the points of a family, and its options with their values."""
-    examples = cls.examples()
     options = {}
-    for field in fields(cls):
-        if field.name in PARAMETERS:
-            values = dict.fromkeys(str(getattr(M, field.name)) for M in examples)
-            if isinstance(field.default, float):
-                values = {f"number, {field.default:g} by default": None}
-            options[field.name] = ", ".join(values)
+    for name, one in cls.options().items():
+        number = f"number, {one.default:g} by default" if isinstance(one.default, float) else ""
+        options[name] = number or ", ".join(one.metadata["choices"])
     return {"point_shape": _shape_of(cls), "options": options}
 
 
 def _shape_of(cls: type[GyroSpace]) -> str:
     """Return the shape of a point in letters, told from those of examples."""
-    M: Any = cls.examples()[0]
     if cls is gyrobn.Product:
         return "(sum of the factors,); not on the command line, but in a model"
-    if len(M.point_shape) == 1:
-        return "(n,)" if M.point_shape[0] == M.n else "(n + 1,)"
-    return "(n, n)" if M.point_shape[0] == M.point_shape[1] else "(n, p)"
+    sizes = [one.name for one in fields(cls) if one.name not in cls.options()]
+    plain = {name: one.default for name, one in cls.options().items()}
+    examples = [
+        M
+        for M in cls.examples()
+        if all(type(v) is float or getattr(M, k) == v for k, v in plain.items())
+    ]
+
+    def letter(axis: int) -> str:
+        for name, more in itertools.product(sizes, (0, 1)):
+            if all(M.point_shape[axis] == getattr(M, name) + more for M in examples):
+                return f"{name} + 1" if more else name
+        return " or ".join(dict.fromkeys(str(M.point_shape[axis]) for M in examples))
+
+    letters = [letter(axis) for axis in range(len(examples[0].point_shape))]
+    return f"({letters[0]},)" if len(letters) == 1 else f"({', '.join(letters)})"
 
 
 def _check(names: list[str], console: Console) -> tuple[dict[str, Any], list[str]]:

@@ -1,47 +1,43 @@
-"""The geometries, one file a family, and the registry that tests, docs and the demo go through."""
+"""The geometries, one file per family, and the registry that all else goes through.
 
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.manifolds.correlation import Correlation, covariance_to_correlation
-from gyrobn.manifolds.euclidean import Euclidean
-from gyrobn.manifolds.grassmannian import Grassmannian
-from gyrobn.manifolds.isometry import convert
-from gyrobn.manifolds.klein import Klein
-from gyrobn.manifolds.product import Product
-from gyrobn.manifolds.radius import Hyperboloid, Sphere
-from gyrobn.manifolds.rotations import SpecialOrthogonal
-from gyrobn.manifolds.spd import SPD
-from gyrobn.manifolds.stereographic import PoincareBall, ProjectedHypersphere, Stereographic
+A new geometry is one file and one line here. The order is that of tables and figures.
+"""
 
-__all__ = [
-    "REGISTRY",
-    "SPD",
-    "Correlation",
-    "Euclidean",
-    "Grassmannian",
-    "Hyperboloid",
-    "Klein",
-    "PoincareBall",
-    "Product",
-    "ProjectedHypersphere",
-    "SpecialOrthogonal",
-    "Sphere",
-    "Stereographic",
-    "convert",
-    "covariance_to_correlation",
-]
+import re
+from inspect import isabstract
+from typing import TYPE_CHECKING
+
+from gyrobn.gyrospace import GyroSpace as GyroSpace
+from gyrobn.manifolds.euclidean import Euclidean as Euclidean
+from gyrobn.manifolds.stereographic import Stereographic as Stereographic
+from gyrobn.manifolds.stereographic import PoincareBall as PoincareBall
+from gyrobn.manifolds.stereographic import ProjectedHypersphere as ProjectedHypersphere
+from gyrobn.manifolds.radius import Hyperboloid as Hyperboloid
+from gyrobn.manifolds.radius import Sphere as Sphere
+from gyrobn.manifolds.klein import Klein as Klein
+from gyrobn.manifolds.proper_velocity import ProperVelocity as ProperVelocity
+from gyrobn.manifolds.grassmannian import Grassmannian as Grassmannian
+from gyrobn.manifolds.spd import SPD as SPD
+from gyrobn.manifolds.rotations import SpecialOrthogonal as SpecialOrthogonal
+from gyrobn.manifolds.correlation import Correlation as Correlation
+from gyrobn.manifolds.product import Product as Product
+
+
+def name_of(cls: type[GyroSpace]) -> str:
+    """Return the name of a geometry: that of its class, in small letters.
+
+    >>> name_of(PoincareBall), name_of(SPD)
+    ('poincare_ball', 'spd')
+    """
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+
 
 REGISTRY: dict[str, type[GyroSpace]] = {
-    "euclidean": Euclidean,
-    "stereographic": Stereographic,
-    "poincare_ball": PoincareBall,
-    "projected_hypersphere": ProjectedHypersphere,
-    "hyperboloid": Hyperboloid,
-    "sphere": Sphere,
-    "klein": Klein,
-    "grassmannian": Grassmannian,
-    "spd": SPD,
-    "special_orthogonal": SpecialOrthogonal,
-    "correlation": Correlation,
-    "product": Product,
+    name_of(cls): cls
+    for cls in list(globals().values())
+    if isinstance(cls, type) and issubclass(cls, GyroSpace) and not isabstract(cls)
 }
 """Every geometry by the name that the estimator and the command line know it by."""
+
+if not TYPE_CHECKING:  # type checkers read the imports above
+    __all__ = ["REGISTRY", *(cls.__name__ for cls in REGISTRY.values())]

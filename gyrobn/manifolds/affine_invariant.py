@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from gyrobn.arrays import (
     check_coordinates,
-    check_size,
     samples_last,
     scalars_like,
     sum_samples,
@@ -80,10 +79,6 @@ class AffineInvariant(GyroSpace):
     n: int
     cholesky: bool = False
     theta: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_size(self, n=self.n)
-        super().__post_init__()
 
     @property
     def point_shape(self) -> tuple[int, ...]:

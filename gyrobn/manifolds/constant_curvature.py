@@ -23,12 +23,10 @@ chord :math:`q` between the two points, :math:`t = 1 - Kq/2`, it does not: in ba
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from typing import Any, ClassVar
 
 from gyrobn.arrays import (
     check_coordinates,
-    check_size,
     length,
     samples_last,
     scalars_like,
@@ -36,7 +34,6 @@ from gyrobn.arrays import (
 )
 from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.centred import Centred
-from gyrobn.checks import check_number
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
 from gyrobn.linalg import kept_eye
@@ -55,24 +52,22 @@ class ConstantCurvature(GyroSpace):
     """Base of the models of constant curvature; a model says how to lift a point and drop it."""
 
     n: int
-    curvature: Any
+    curvature: Any = -1.0
 
     parameters: ClassVar[tuple[str, ...]] = ("curvature",)
     required_sign: ClassVar[int | None] = None
     """The sign that the curvature must have, where the model has only one."""
 
     def __post_init__(self) -> None:
-        check_size(self, n=self.n)
-        if isinstance(self.curvature, (Real, str)):  # it may be an array
-            value = check_number(f"curvature of {type(self).__name__}", self.curvature)
-            if self.required_sign is not None and not value * self.required_sign > 0:
-                wanted = {-1: "negative", 1: "positive"}[self.required_sign]
-                raise ValueError(
-                    f"{type(self).__name__} needs a {wanted} sectional curvature, "
-                    f"got curvature={value!r}"
-                )
-            object.__setattr__(self, "curvature", value)
         super().__post_init__()
+        if self.required_sign is None or not isinstance(self.curvature, float):
+            return
+        if not self.curvature * self.required_sign > 0:
+            wanted = {-1: "negative", 1: "positive"}[self.required_sign]
+            raise ValueError(
+                f"{type(self).__name__} needs a {wanted} sectional curvature, "
+                f"got curvature={self.curvature!r}"
+            )
 
     @property
     def sign(self) -> int | None:

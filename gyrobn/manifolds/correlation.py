@@ -1,13 +1,12 @@
 """Correlation matrices, under the five metrics of the paper."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import numpy as np
 
-from gyrobn.arrays import check_floating, check_size
+from gyrobn.arrays import check_floating
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.checks import check_choice
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.linalg import eye, finite_or_identity, matmul, symmetric, transpose
 from gyrobn.manifolds.correlation_cholesky import (
@@ -73,14 +72,9 @@ class Correlation(Pullback):
     array([1. , 0. , 0.3])
     """
 
-    n: int
-    metric: str = "poly_hyperbolic_cholesky"
+    n: int = field(metadata={"least": 2})
+    metric: str = field(default="poly_hyperbolic_cholesky", metadata={"choices": tuple(CHARTS)})
     definite: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_size(self, 2, n=self.n)
-        check_choice("metric of Correlation", self.metric, CHARTS)
-        super().__post_init__()
 
     @property
     def point_shape(self) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from gyrobn.arrays import BLOCK, check_size, weighted_sum, zeros
+from gyrobn.arrays import BLOCK, weighted_sum, zeros
 from gyrobn.backends import Array
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian, flat_hessian
@@ -33,10 +33,6 @@ class Euclidean(GyroSpace):
 
     n: int
     drifts: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_size(self, n=self.n)
-        super().__post_init__()
 
     @property
     def flat(self) -> bool:

@@ -1,13 +1,11 @@
 r"""The Grassmannian: p-dimensional subspaces of :math:`\mathbb R^n`, as bases or as projectors."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 
-from gyrobn.arrays import check_size
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.checks import check_choice
 from gyrobn.linalg import eigh, matmul, symmetric, symmetric_functions, transpose
 from gyrobn.manifolds.bases import Bases
 from gyrobn.manifolds.pullback import Pullback
@@ -47,16 +45,14 @@ class Grassmannian(Pullback):
 
     n: int
     p: int
-    representation: str = "basis"
+    representation: str = field(default="basis", metadata={"choices": ("basis", "projector")})
 
     def __post_init__(self) -> None:
-        check_size(self, n=self.n, p=self.p)
+        super().__post_init__()
         if self.p >= self.n:
             raise ValueError(
                 f"Grassmannian needs subspaces smaller than the space, got p={self.p}, n={self.n}"
             )
-        check_choice("representation", self.representation, ("basis", "projector"))
-        super().__post_init__()
 
     @property
     def point_shape(self) -> tuple[int, ...]:

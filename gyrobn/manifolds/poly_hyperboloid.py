@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from gyrobn.arrays import check_coordinates, check_size, length
+from gyrobn.arrays import check_coordinates, length
 from gyrobn.backends import Array, namespace_of
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.hessian import Hessian
@@ -40,10 +40,6 @@ class PolyHyperboloid(GyroSpace):
     """
 
     m: int
-
-    def __post_init__(self) -> None:
-        check_size(self, m=self.m)
-        super().__post_init__()
 
     @property
     def point_shape(self) -> tuple[int, ...]:

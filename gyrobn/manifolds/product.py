@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import Field, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -46,6 +46,11 @@ class Product(GyroSpace):
 
     factors: tuple[GyroSpace, ...]
     parameters: ClassVar[tuple[str, ...]] = ("factors",)
+
+    @classmethod
+    def checked(cls, one: "Field[Any]", value: Any) -> Any:
+        """Return the factors, which were checked."""
+        return value
 
     def __init__(self, *spaces: GyroSpace, factors: Sequence[GyroSpace] = ()) -> None:
         # by keyword too: so dataclasses.replace and JAX put one together again

@@ -14,7 +14,7 @@ from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
 from gyrobn.manifolds.radial import root
 from gyrobn.scalar import safe_sqrt, times
 
-__all__ = ["Hyperboloid", "Radius", "Sphere"]
+__all__ = ["Hyperboloid", "Radius", "Sheet", "Sphere", "time_on_sheet"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,36 @@ class Radius(ConstantCurvature):
 
 
 @dataclass(frozen=True)
-class Hyperboloid(Radius):
+class Sheet(ConstantCurvature):
+    """Common part of the models with K < 0 whose points have the spatial part s itself."""
+
+    def _spatial(self, x: Array) -> Array:
+        return x
+
+    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
+        # (1+t_x)(1+t_y)‖p_x − p_y‖² with p = s/(1+t), without forming p for the whole batch
+        (t_x, _, s_x), (t_y, _, s_y) = x, y
+        ratio = (1.0 + t_y) / (1.0 + t_x)
+        return 1.0 / ratio, Combination(-ratio, s_x).plus(1.0, s_y).value()
+
+    def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
+        return (1.0 + self._lift(xp, K, y)[0],)
+
+    def _seen(
+        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]
+    ) -> tuple[Array, Any, Array]:
+        r"""With :math:`\delta = s_y - \tfrac{1+t_y}{1+t_x}s_x`: :math:`s = \delta + m s_x`,
+        :math:`m = \tfrac K2\|\delta\|^2/(1+t_y)`, and :math:`t - 1 = -m(1 + t_x)`.
+        """
+        t, _, s = self._lift(xp, K, x)
+        below = -1.0 - t
+        gap = Combination(1.0, self._spatial(y)).plus(known[0] / below, s).value()
+        m = 0.5 * K * dot(gap, gap) / known[0]
+        return m * below, 1.0, Combination(1.0, gap, temporary=True).plus(m, s).value()
+
+
+@dataclass(frozen=True)
+class Hyperboloid(Radius, Sheet):
     r"""The upper sheet :math:`\|x_s\|^2 - x_t^2 = 1/K`, :math:`x_t > 0`, K < 0 (Lorentz model).
 
     Parameters
@@ -127,32 +156,14 @@ class Hyperboloid(Radius):
     def _time_of_sum(self, x_t: Array, y_t: Array, product: Array) -> Array:
         return product
 
-    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
-        # (1+t_x)(1+t_y)‖p_x − p_y‖² with p = s/(1+t), without forming p for the whole batch
-        (t_x, _, s_x), (t_y, _, s_y) = x, y
-        ratio = (1.0 + t_y) / (1.0 + t_x)
-        return 1.0 / ratio, Combination(-ratio, s_x).plus(1.0, s_y).value()
-
-    def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
-        return (1.0 + self._lift(xp, K, y)[0],)
-
-    def _seen(
-        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]
-    ) -> tuple[Array, Any, Array]:
-        r"""With :math:`\delta = s_y - \tfrac{1+t_y}{1+t_x}s_x`: :math:`s = \delta + m s_x`,
-        :math:`m = \tfrac K2\|\delta\|^2/(1+t_y)`, and :math:`t - 1 = -m(1 + t_x)`.
-        """
-        t, _, s = self._lift(xp, K, x)
-        below = -1.0 - t
-        gap = Combination(1.0, y[..., 1:]).plus(known[0] / below, s).value()
-        m = 0.5 * K * dot(gap, gap) / known[0]
-        return m * below, 1.0, Combination(1.0, gap, temporary=True).plus(m, s).value()
+    def _spatial(self, x: Array) -> Array:
+        return x[..., 1:]
 
     def project(self, x: Array) -> Array:
         """Recompute the time from the spatial part."""
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
-        t = _time_on_sheet(xp, K, x[..., 1:])
+        t = time_on_sheet(xp, K, x[..., 1:])
         return xp.concat([(t / root(xp, K))[..., None], x[..., 1:]], axis=-1)
 
     def violation(self, x: Array) -> Array:
@@ -161,7 +172,7 @@ class Hyperboloid(Radius):
         finite = xp.all(xp.isfinite(x), axis=-1)
         x = xp.where(finite[..., None], x, 0.0)
         K = self._parameter("curvature", x)
-        right = _time_on_sheet(xp, K, x[..., 1:])
+        right = time_on_sheet(xp, K, x[..., 1:])
         return xp.where(finite, xp.abs(root(xp, K) * x[..., 0] / right - 1.0), xp.inf)
 
     def contains(self, x: Array) -> Array:
@@ -174,7 +185,7 @@ class Hyperboloid(Radius):
         return near if surely(near) else super().contains(x)
 
 
-def _time_on_sheet(xp: Any, K: Any, s: Array) -> Array:
+def time_on_sheet(xp: Any, K: Any, s: Array) -> Array:
     """Return t = sqrt(1 - K‖s‖²)."""
     large, u = unit(s, least=1.0)
     return large * xp.sqrt((1.0 / large) ** 2 - K * dot(u, u))

@@ -1,7 +1,7 @@
 r"""The rotation group SO(n) with its bi-invariant metric: LieBN's normalization of rotations."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Self
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from gyrobn.arrays import (
     check_coordinates,
-    check_size,
     sum_samples,
     weighted_gram,
     weighted_sum,
@@ -67,11 +66,7 @@ class SpecialOrthogonal(GyroSpace):
            [ 0., -1.]])
     """
 
-    n: int
-
-    def __post_init__(self) -> None:
-        check_size(self, 2, n=self.n)
-        super().__post_init__()
+    n: int = field(metadata={"least": 2})
 
     @property
     def point_shape(self) -> tuple[int, ...]:

@@ -1,11 +1,10 @@
 """Symmetric positive definite matrices: covariances, diffusion tensors, kernels."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from gyrobn.arrays import check_floating, check_size
+from gyrobn.arrays import check_floating
 from gyrobn.backends import Array, namespace_of
-from gyrobn.checks import check_choice, check_number
 from gyrobn.gyrospace import GyroSpace
 from gyrobn.linalg import (
     cholesky,
@@ -76,18 +75,14 @@ class SPD(Pullback):
     """
 
     n: int
-    metric: str = "affine_invariant"
+    metric: str = field(default=METRICS[0], metadata={"choices": METRICS})
     theta: float = 1.0
     definite: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_size(self, n=self.n)
-        check_choice("metric of SPD", self.metric, METRICS)
-        theta = check_number("theta of SPD", self.theta)
-        if theta == 0.0:
-            raise ValueError("theta of SPD must be a finite number other than 0, got 0")
-        object.__setattr__(self, "theta", theta)
         super().__post_init__()
+        if self.theta == 0.0:
+            raise ValueError("theta of SPD must be a finite number other than 0, got 0")
 
     @property
     def point_shape(self) -> tuple[int, ...]:

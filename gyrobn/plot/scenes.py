@@ -83,6 +83,8 @@ def _plane(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> None:
     """Prepare a panel for points with two coordinates."""
     curvature = getattr(manifold, "curvature", 0.0)
     edge = abs(curvature) ** -0.5 if curvature else 0.0
+    if curvature < 0 and bool(manifold.contains(np.asarray([2.0 * edge, 0.0]))):
+        curvature = 0.0  # a model of all vectors has no boundary
     size = edge if curvature < 0 else max(edge, float(abs(points).max())) or 1.0
     ax.set(aspect="equal", xlim=(-1.04 * size, 1.04 * size), ylim=(-1.04 * size, 1.04 * size))
     ax.set(xticks=[], yticks=[], facecolor="none" if curvature < 0 else FACE)
