@@ -105,7 +105,7 @@ def test_the_resolution_of_a_view(metric):
 
 
 def test_one_difference_of_logarithms():
-    """A table of expm1 and one of sinh serve logarithms, powers and the Hessian, and their slopes."""
+    """One table of expm1 and one of sinh serve logarithms, powers, the Hessian and slopes."""
     space, mean, x, w = seen(SPD(8))
     x.requires_grad_()
     with Calls() as calls:
