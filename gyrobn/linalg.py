@@ -59,6 +59,10 @@ __all__ = [
 ]
 
 
+LAPACK_ERRORS = (np.linalg.LinAlgError, RuntimeError, ValueError)
+"""What libraries raise for a matrix without a decomposition; dpnp's own error is a ValueError."""
+
+
 class PrecisionWarning(UserWarning):
     """Matrices are so close to singular that their floats do not determine the result."""
 
@@ -347,7 +351,7 @@ def cholesky(P: Array) -> Array:
     P = symmetric(P)
     try:
         return xp.linalg.cholesky(P)
-    except (np.linalg.LinAlgError, RuntimeError) as error:
+    except LAPACK_ERRORS as error:
         if backend_of(P).hides_values(P):
             raise
         safe, finite = finite_or_identity(P)
@@ -371,7 +375,7 @@ def surely_definite(A: Array) -> bool:
     less = 2.0 * (n + 1) * float(xp.finfo(A.dtype).eps) * xp.linalg.trace(A)
     try:
         factor = xp.linalg.cholesky(A - less[..., None, None] * kept_eye(A))
-    except (np.linalg.LinAlgError, RuntimeError):
+    except LAPACK_ERRORS:
         return False
     return bool(xp.all(xp.isfinite(factor[..., -1, -1])))
 
@@ -386,7 +390,7 @@ def _tells_of_indefinite(like: Array) -> bool:
         minus = -kept_eye(like, 2)
         try:
             found = bool(xp.all(xp.isnan(xp.linalg.cholesky(minus))))
-        except (np.linalg.LinAlgError, RuntimeError):
+        except LAPACK_ERRORS:
             found = True
         _telling[xp.__name__] = found
     return _telling[xp.__name__]
@@ -397,7 +401,7 @@ def solve(A: Array, b: Array) -> Array:
     xp = namespace_of(A, b)
     try:
         return xp.linalg.solve(A, b[..., None])[..., 0]
-    except (np.linalg.LinAlgError, RuntimeError):
+    except LAPACK_ERRORS:
         if backend_of(A).hides_values(A):
             raise
         singular = xp.linalg.slogdet(A)[0] == 0

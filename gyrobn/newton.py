@@ -159,10 +159,13 @@ class Numbers(NamedTuple):
 
     def each_small(self, tol: float | None) -> Array:
         """Tell whether the residual meets the tolerance, a block at a time."""
+        return self.residual <= self.least(tol)
+
+    def least(self, tol: float | None) -> Array:
+        """Return the residual to reach in each block."""
         xp = namespace_of(self.gain)
         tol = 8.0 * float(xp.finfo(self.gain.dtype).eps) if tol is None else tol
-        least = xp.maximum(tol * xp.sqrt(self.variance), 8.0 * self.resolution)
-        return self.residual <= least
+        return xp.maximum(tol * xp.sqrt(self.variance), 8.0 * self.resolution)
 
 
 class _State(NamedTuple):
@@ -338,8 +341,9 @@ def _judge(old: Numbers, new: Numbers, gain: Array, tol: float | None) -> tuple[
     slack = some * before + 16.0 * xp.sqrt(before) * xp.max(old.resolution, axis=-1)
     better = lower | ((after <= before + slack) & nearer)
     close = xp.all(old.residual <= some * xp.sqrt(old.variance), axis=-1)
-    still = xp.all(new.residual > 0.5 * old.residual, axis=-1)
-    return better, close & (still | ~better)
+    # a Newton step that does not even halve a residual next to its bound, met rounding errors
+    still = (new.residual > 0.5 * old.residual) & (old.residual <= 64.0 * old.least(tol))
+    return better, close & (xp.all(still, axis=-1) | ~better)
 
 
 def status(manifold: GyroSpace, view: Centred, w: Array, tol: float | None) -> tuple[Array, Array]:

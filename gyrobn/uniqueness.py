@@ -70,6 +70,7 @@ def warn(
 
     if not found.converged.all():
         bad, residual = ~found.converged, found.told[0]
+        residual = backend_of(residual).to_numpy(residual)  # of a flat space it is not on the host
         worst = float(np.where(bad, residual, 0.0).max())
         variance = backend_of(found.variance).to_numpy(found.variance)
         lost = not np.isfinite(np.where(bad[..., None], variance, 0.0)).all()

@@ -301,10 +301,13 @@ class Bases(GyroSpace):
             batch, k, count = v.shape[:-2], v.shape[-1], P.shape[-4]
             V = xp.reshape(v, (*batch, m, p, k))
             W = matmul(transpose(Q), xp.reshape(V, (*batch, m, p * k)))
-            W = xp.moveaxis(xp.reshape(W, (*batch, count, p, p, k)), -1, -3)
+            b = len(batch) + 1  # by permute_dims, not moveaxis, which torch's vmap does not know
+            W = xp.reshape(W, (*batch, count, p, p, k))
+            W = xp.permute_dims(W, (*range(b), b + 2, b, b + 1))
             W = matmul(W, P)
             Z = matmul(straight * W + crossed * transpose(W), transpose(P))
-            Z = xp.reshape(xp.moveaxis(Z, -3, -1), (*batch, count * p, p * k))
+            Z = xp.permute_dims(Z, (*range(b), b + 1, b + 2, b))
+            Z = xp.reshape(Z, (*batch, count * p, p * k))
             whole = xp.reshape(matmul(Q, Z), V.shape) + matmul(alone[..., None, :, :], V)
             return xp.reshape(whole, v.shape)
 
