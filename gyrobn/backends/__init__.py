@@ -1,41 +1,30 @@
-"""What the Array API standard lacks, one module a library, each with the same names.
+"""What the Array API standard lacks, one module per library: a *shim*.
 
-===================  =======================================================================
-``differentiable``   may a gradient be asked through this array?
-``hides_values``     is this array traced, so that its values cannot be looked at?
-``plain``            may what is computed from this array be kept for later calls?
-``stop_gradient``    the same values, constant to differentiation
-``while_loop``       ``while condition(state): state = body(state)``, at most ``limit`` times
-``opaque``           a function without derivative, as one operation of a compiled graph
-``stored``           the same values, which a compiler computes once and keeps in memory
-``device``           where to create arrays that meet ``x``; None if the library sees to that
-``vecdot``           inner product along the last axis, without a temporary where possible
-``norm``             length along the last axis; its derivative is not asked for
-``add_product``      total + scalar * vector, a scalar a sample, in place where that is allowed
-``with_derivative``  a function with the derivative it is given; a second one is refused
-``smooth``           an elementwise function with its partial derivatives, to any order
-``shortcut``         a differentiable function, with its first derivative for less
-``implicit``         the root of an equation, with the derivative that follows from the equation
-``to_numpy``         a NumPy copy or view, on the host
-``from_numpy``       an array in the library, dtype and device of ``like``
-===================  =======================================================================
+:class:`gyrobn.backends.contract.Backend` is the contract of a shim, with a docstring for each name.
 
-A module is imported the first time an array of its library is seen, so ``import gyrobn`` imports
-no framework. Arrays of any other library that follows the standard are served by the NumPy module,
+A shim is imported the first time an array of its library is seen, so ``import gyrobn`` imports
+no framework. Arrays of any other library that follows the standard are served by the NumPy shim,
 except those of Dask, which are refused: they hold tasks, and the loop for the mean needs values.
 """
 
 from importlib import import_module
-from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import array_api_compat as compat
 import numpy as np
 
-__all__ = ["Array", "backend_of", "cast_to", "check_kind", "device_of", "dot", "namespace_of"]
+from gyrobn.backends.contract import Array, Backend
 
-Array = Any
-"""An array of any library that follows the standard (there is no common static type yet)."""
+__all__ = [
+    "Array",
+    "Backend",
+    "backend_of",
+    "cast_to",
+    "check_kind",
+    "device_of",
+    "dot",
+    "namespace_of",
+]
 
 DASK = (
     "gyrobn does not compute with Dask arrays. Give X.compute(), an array; or, if memory does not "
@@ -46,11 +35,11 @@ DASK = (
 """What a Dask array gets, wherever it is given."""
 
 _SHIMS = {"torch": compat.is_torch_array, "jax": compat.is_jax_array, "cupy": compat.is_cupy_array}
-_known: dict[type, tuple[Any, ModuleType]] = {}
+_known: dict[type, tuple[Any, Backend]] = {}
 
 
-def _library_of(x: Array) -> tuple[Any, ModuleType]:
-    """Return namespace and shim of an array; looked up once a type, since it takes a while."""
+def _library_of(x: Array) -> tuple[Any, Backend]:
+    """Return namespace and shim of an array; looked up once per type, since it takes a while."""
     kind = type(x)
     if kind not in _known:
         if compat.is_dask_array(x):
@@ -64,7 +53,7 @@ def _library_of(x: Array) -> tuple[Any, ModuleType]:
                 "convert it first, for example with numpy.asarray"
             ) from error
         name = next((name for name, is_its_array in _SHIMS.items() if is_its_array(x)), "numpy")
-        _known[kind] = xp, import_module(f"gyrobn.backends.{name}")
+        _known[kind] = xp, cast(Backend, import_module(f"gyrobn.backends.{name}"))
     return _known[kind]
 
 
@@ -92,7 +81,7 @@ def cast_to(x: Array, dtype: str) -> str:
     return f"xp.astype(x, xp.{dtype}), xp = x.__array_namespace__()"
 
 
-def backend_of(x: Array) -> ModuleType:
+def backend_of(x: Array) -> Backend:
     """Return the shim of the library that ``x`` belongs to."""
     return _library_of(x)[1]
 

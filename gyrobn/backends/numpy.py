@@ -1,20 +1,13 @@
 """NumPy, and any other eager library that follows the standard and has no shim of its own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import array_api_compat as compat
 import numpy as np
 
-from gyrobn.backends import Array, namespace_of
-
-State = tuple[Array, ...]
-Rule = Callable[..., tuple[Array, ...]]
-Partials = Callable[[State, State], Sequence[Sequence[Callable[[], Array]]]]
-SECOND_ORDER = (
-    "the second derivative of a matrix function is not available: take it by differences of the "
-    "first, or stop the gradient of one of the two"
-)
+from gyrobn.backends import namespace_of
+from gyrobn.backends.contract import Array, Partials, Rule, State
 
 
 def differentiable(*arrays: Array) -> bool:
