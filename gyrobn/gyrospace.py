@@ -17,6 +17,7 @@ import numpy as np
 
 from gyrobn.arrays import check_floating, constant, length, scalars_like, weighted_sum
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.backends.pytrees import declare
 from gyrobn.centred import Centred
 from gyrobn.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.hessian import Hessian
@@ -50,7 +51,11 @@ class GyroSpace(ABC):
         for one in fields(self):
             value = getattr(self, one.name)
             object.__setattr__(self, one.name, self.checked(one, value))
-        _register_with_jax(type(self))
+        declare(type(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        declare(type(self))  # in this process there may have been none yet
 
     @classmethod
     def checked(cls, one: "Field[Any]", value: Any) -> Any:
@@ -423,21 +428,6 @@ class GyroSpace(ABC):
         if compat.is_array_api_obj(value) and namespace_of(value) is xp:
             return xp.astype(value, like.dtype, copy=False)
         return xp.asarray(value, dtype=like.dtype, device=device_of(like))
-
-
-_registered: set[type] = set()
-
-
-def _register_with_jax(cls: type[GyroSpace]) -> None:
-    """Make a geometry a pytree, its parameters the leaves, once JAX is there to be told."""
-    import sys
-
-    if cls in _registered or "jax" not in sys.modules:
-        return
-    _registered.add(cls)
-    register = sys.modules["jax"].tree_util.register_dataclass
-    sizes = [f.name for f in fields(cls) if f.name not in cls.parameters]
-    register(cls, data_fields=list(cls.parameters), meta_fields=sizes)
 
 
 def _blocks(*sizes: int) -> "np.ndarray[Any, Any]":

@@ -93,7 +93,7 @@ def on_manifold(
 
 def _host(x: Array) -> "np.ndarray[Any, Any]":
     shim = backend_of(x)
-    return shim.to_numpy(shim.stop_gradient(x))  # type: ignore[no-any-return]
+    return shim.to_numpy(shim.stop_gradient(x))
 
 
 def describe(good: Array, first: Any = 0) -> tuple[str, tuple[int, ...]]:

@@ -35,7 +35,7 @@ class Domains(NamedTuple):
     rows: "np.ndarray[Any, Any]"
     """The number of each sample, (most, domains); −1 for padding of a domain with fewer."""
 
-    def name(self, which: "np.ndarray[Any, Any]") -> str:
+    def name(self, which: Array) -> str:
         """Return words for some of them."""
         found = [repr(self.labels[int(k)]) for k in np.flatnonzero(which)]
         more = f" and {len(found) - 10} more" if len(found) > 10 else ""

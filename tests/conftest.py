@@ -1,5 +1,6 @@
 """The libraries that every law is tested on. One that is missing fails: it does not skip."""
 
+import importlib
 import os
 import tempfile
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ class Library:
             return torch.as_tensor(a.copy())
         if self.name == "jax":
             return jax.numpy.asarray(a)
+        if self.name == "dpnp":
+            return importlib.import_module("dpnp").asarray(a)
         return array_api_strict.asarray(a, device=STRICT_DEVICE)
 
     @property
@@ -60,11 +63,14 @@ class Library:
         return self.dtype == "float64"
 
 
-LIBRARIES = [
-    Library(name, dtype)
-    for name in ("numpy", "torch", "jax", "array_api_strict")
-    for dtype in ("float64", "float32")
-]
+ON_REQUEST = ("dpnp",)
+"""Libraries that only ``--library`` runs: they take gigabytes to install."""
+
+NAMES = ("numpy", "torch", "jax", "array_api_strict", *ON_REQUEST)
+EAGER = tuple(name for name in NAMES if name != "jax")
+"""Names of the libraries that compile nothing."""
+
+LIBRARIES = [Library(name, dtype) for name in NAMES for dtype in ("float64", "float32")]
 
 
 @pytest.fixture(params=LIBRARIES, ids=lambda lib: f"{lib.name}-{lib.dtype}")
@@ -97,17 +103,34 @@ def geometries_on(lib: Library) -> list[Any]:
     return [M for M in GEOMETRIES if len(M.point_shape) == 1] if lib.name == "jax" else GEOMETRIES
 
 
+def pytest_addoption(parser: Any) -> None:
+    """Let one library be chosen."""
+    parser.addoption(
+        "--library",
+        choices=NAMES,
+        help="run only the tests that take a library as a parameter, on this one",
+    )
+
+
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Leave out what :func:`geometries_on` leaves out."""
-    kept, left = [], []
+    """Leave out what :func:`geometries_on` leaves out, and libraries that are not asked for."""
+    asked, kept, left = config.getoption("library"), [], []
     for item in items:
         values = getattr(getattr(item, "callspec", None), "params", {})
         lib, M = values.get("lib"), values.get("M")
         known = isinstance(lib, Library) and M in GEOMETRIES
-        (left if known and M not in geometries_on(lib) else kept).append(item)
+        names = {v.name if isinstance(v, Library) else v for v in values.values() if is_name(v)}
+        wanted = asked in names if asked else names.isdisjoint(ON_REQUEST)
+        wanted = wanted and not (known and M not in geometries_on(lib))
+        (kept if wanted else left).append(item)
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = kept
+
+
+def is_name(value: Any) -> bool:
+    """Tell whether a parameter of a test is a library or the name of one."""
+    return isinstance(value, Library) or (isinstance(value, str) and value in NAMES)
 
 
 def cloud(M: Any, count: int, spread: float, like: Any, offset: float = 1.0) -> Any:
@@ -168,6 +191,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for name, rows in worst.items():
         if rows:
             columns = [f"{lib.name} {lib.dtype}" for lib in LIBRARIES]
+            columns = [c for c in columns if any(c in row for row in rows.values())]
             width = max(map(len, rows)) + 1
             terminalreporter.section(TABLES[name])
             short = [c.replace("array_api_", "").replace("float", "") for c in columns]

@@ -1,12 +1,15 @@
 """Lazy imports, tracing, vmap, pytrees, and what keeps CuPy honest where there is no GPU."""
 
 import ast
+import importlib.util
 import pickle
 import re
 import subprocess
 import sys
 from dataclasses import replace
+from inspect import isfunction, signature
 from pathlib import Path
+from types import ModuleType
 
 import array_api_compat as compat
 import jax
@@ -29,8 +32,10 @@ from gyrobn import (
     frechet,
     normalize,
 )
+from gyrobn.backends import Backend, backend_of, dot
 
 PACKAGE = Path(gyrobn.__file__).parent
+NO_SHIMS = ("__init__", "contract", "pytrees")
 
 
 def test_import_brings_no_framework():
@@ -44,22 +49,47 @@ def test_import_brings_no_framework():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-class TestShims:
-    NAMES = re.findall(r"^``(\w+)``", gyrobn.backends.__doc__, re.MULTILINE)
+CONTRACT = {n: f for n, f in vars(Backend).items() if isfunction(f) and not n.startswith("_")}
+SHIMS = [p.stem for p in (PACKAGE / "backends").glob("*.py") if p.stem not in NO_SHIMS]
 
-    @pytest.mark.parametrize("name", ["numpy", "torch", "jax", "cupy"])
-    def test_every_shim_has_the_same_names(self, name):
-        tree = ast.parse((PACKAGE / "backends" / f"{name}.py").read_text())
-        defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        for node in tree.body:
-            if isinstance(node, ast.ImportFrom):
-                defined |= {a.asname or a.name for a in node.names}
-        assert len(self.NAMES) > 15
-        assert set(self.NAMES) <= defined
+
+class TestShims:
+    """Names and parameters of the contract; mypy compares the types."""
+
+    @pytest.fixture(params=SHIMS)
+    def shim(self, request, monkeypatch):
+        """A shim; that of CuPy with an empty module in the place of CuPy where there is none."""
+        name = f"gyrobn.backends.{request.param}"
+        if request.param == "cupy" and importlib.util.find_spec("cupy") is None:
+            monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
+            monkeypatch.delitem(sys.modules, name, raising=False)
+            monkeypatch.setattr(gyrobn.backends, "cupy", None, raising=False)
+            module = importlib.import_module(name)
+            monkeypatch.delitem(sys.modules, name)  # the tests after this one know of none
+            return module
+        return importlib.import_module(name)
+
+    def test_it_has_the_names_of_the_contract(self, shim):
+        own = {f"gyrobn.backends.{name}" for name in SHIMS}
+        public = {n for n, f in vars(shim).items() if isfunction(f) and f.__module__ in own}
+        assert {n for n in public if not n.startswith("_")} == set(CONTRACT)
+
+    def test_it_has_the_parameters_of_the_contract(self, shim):
+        for name, method in CONTRACT.items():
+            _, *expected = signature(method).parameters.values()
+            found = signature(getattr(shim, name)).parameters.values()
+            shown = [[(p.name, p.kind, p.default) for p in some] for some in (found, expected)]
+            assert shown[0] == shown[1], name
+            assert method.__doc__, name
+            assert getattr(shim, name).__doc__, name
+
+    def test_all_are_here_and_checked_by_mypy(self):
+        assert sorted(SHIMS) == ["cupy", "jax", "numpy", "torch"]
+        source = (PACKAGE / "backends" / "contract.py").read_text()
+        (line,) = re.findall(r"_shims: tuple\[Backend, ...\] = \((.*)\)", source)
+        assert sorted(line.split(", ")) == sorted(SHIMS)
 
     def test_round_trip(self, lib):
-        from gyrobn.backends import backend_of
-
         x = lib.array([[1.0, 2.0], [3.0, 4.0]])
         shim = backend_of(x)
         back = shim.from_numpy(shim.to_numpy(x), x)
@@ -68,8 +98,6 @@ class TestShims:
         np.testing.assert_array_equal(host(back), host(x))
 
     def test_vecdot(self, lib):
-        from gyrobn.backends import dot
-
         rng = np.random.default_rng(0)
         for a, b in (((5, 3), (3,)), ((3,), (5, 3)), ((4, 1, 3), (5, 3)), ((3,), (3,))):
             x, y = rng.standard_normal(a), rng.standard_normal(b)
@@ -232,6 +260,22 @@ class TestTracing:
         assert shifted.shape == (20, 20, *M.point_shape)
 
 
+PICKLED = pickle.dumps(PoincareBall(2))
+MAKE = "import gyrobn; M = gyrobn.PoincareBall(2)"
+PYTREES = {
+    "an object, then JAX": f"{MAKE}; assert 'jax' not in sys.modules; import jax",
+    "an object, JAX looked for, then JAX": f"{MAKE}; importlib.util.find_spec('jax'); import jax",
+    "an object, then a part of JAX": f"{MAKE}; from jax import numpy; import jax",
+    "gyrobn, JAX, an object": "import gyrobn, jax; M = gyrobn.PoincareBall(2)",
+    "JAX, then gyrobn": f"import jax; {MAKE}",
+    "JAX, then an object from elsewhere": f"import jax; M = pickle.loads({PICKLED!r})",
+    "an object from elsewhere, then JAX": f"M = pickle.loads({PICKLED!r}); import jax",
+    "a class of one's own, then JAX": (
+        "import gyrobn; M = type('Mine', (gyrobn.PoincareBall,), {})(2); import jax"
+    ),
+}
+
+
 class TestGeometriesAreValues:
     @pytest.mark.parametrize("M", FIRST, ids=repr)
     def test_hash_equality_pickle(self, M):
@@ -249,6 +293,50 @@ class TestGeometriesAreValues:
         h = 1e-6
         up, down = (PoincareBall(3, -0.5 + s).dist(x[0], x[1]) for s in (h, -h))
         assert float(slope.curvature) == pytest.approx(float(up - down) / (2 * h), rel=1e-6)
+
+    @pytest.mark.parametrize("order", PYTREES)
+    def test_pytree_in_whatever_order(self, order):
+        """Imports and objects in any order; no array was seen before JAX flattens the geometry."""
+        code = f"""
+import importlib.util, pickle, sys
+{PYTREES[order]}
+assert jax.jit(lambda M, x: M.norm(x))(M, jax.numpy.ones(2) / 2) > 0
+assert jax.tree.leaves(M) == [-1.0]
+assert not [f for f in sys.meta_path if type(f).__module__.startswith("gyrobn")]
+assert "exec_module" not in vars(jax.__spec__.loader)
+"""
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+    def test_waiting_for_jax_disturbs_nothing(self):
+        """A JAX that is looked for, missing or broken is the same with and without gyrobn."""
+        code = """
+import importlib.util, sys, tempfile, pathlib
+import gyrobn
+assert not [f for f in sys.meta_path if type(f).__module__.startswith("gyrobn")]
+gyrobn.PoincareBall(2), gyrobn.Sphere(2)
+waiting = [f for f in sys.meta_path if type(f).__module__.startswith("gyrobn")]
+assert len(waiting) == 1
+assert importlib.util.find_spec("jax").name == "jax" and "jax" not in sys.modules
+path, sys.path[:] = list(sys.path), []
+assert importlib.util.find_spec("jax") is None
+folder = tempfile.mkdtemp()
+sys.path[:] = [folder]
+(pathlib.Path(folder) / "jax.py").write_text("raise ImportError('broken')")
+for _ in range(2):
+    try:
+        import jax
+    except ImportError as error:
+        assert str(error) == "broken"
+    else:
+        raise AssertionError
+assert sys.meta_path[0] is waiting[0]
+(pathlib.Path(folder) / "jax.py").unlink()
+importlib.invalidate_caches()
+sys.path[:] = path
+import jax
+assert jax.tree.leaves(gyrobn.Sphere(2)) == [1.0]
+"""
+        subprocess.run([sys.executable, "-c", code], check=True)
 
     @pytest.mark.parametrize("cls", [PoincareBall, Hyperboloid, Sphere, Stereographic])
     def test_curvature_may_be_an_array(self, cls):

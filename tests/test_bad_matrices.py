@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from conftest import Library, host
+from conftest import ON_REQUEST, Library, host
 from operations import COUNT, call, operations, values
 
 from gyrobn import (
@@ -249,6 +249,7 @@ good_results = cache(lambda M, lib, name, f: call(M, name, f, good_values(M, lib
 
 
 KINDS = [(LIBRARIES[0], kind) for kind in BAD]
+KINDS += [(Library(name, "float64"), kind) for name in ON_REQUEST for kind in BAD]
 KINDS += [(LIBRARIES[1], kind) for kind in ("indefinite", "of signs", "NaN")]
 
 

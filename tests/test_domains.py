@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
+from conftest import EAGER
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.model_selection import GroupKFold, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
@@ -41,9 +42,6 @@ GEOMETRIES = [
 
 def host(x):
     return np.asarray(backend_of(x).to_numpy(x))
-
-
-EAGER = ["numpy", "torch", "array_api_strict"]
 
 
 @pytest.fixture(params=[*EAGER, "jax"])

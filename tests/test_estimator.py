@@ -10,7 +10,7 @@ import array_api_strict
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import GEOMETRIES
+from conftest import EAGER, GEOMETRIES
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
@@ -36,8 +36,6 @@ from gyrobn import (
     frechet_variance,
 )
 from gyrobn.backends import backend_of, namespace_of
-
-EAGER = ["numpy", "torch", "array_api_strict"]
 
 
 class Library:

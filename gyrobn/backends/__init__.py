@@ -1,6 +1,5 @@
-"""What the Array API standard lacks, one module a library, each with the same names.
+"""What the Array API standard lacks, one module per library: a *shim*.
 
-===================  =======================================================================
 ``differentiable``   may a gradient be asked through this array?
 ``hides_values``     is this array traced, so that its values cannot be looked at?
 ``plain``            may what is computed from this array be kept for later calls?
@@ -21,23 +20,32 @@
 ``to_numpy``         a NumPy copy or view, on the host
 ``from_numpy``       an array in the library, dtype and device of ``like``
 ===================  =======================================================================
+=======
+:class:`gyrobn.backends.contract.Backend` is the contract of a shim, with a docstring for each name.
 
-A module is imported the first time an array of its library is seen, so ``import gyrobn`` imports
-no framework. Arrays of any other library that follows the standard are served by the NumPy module,
+A shim is imported the first time an array of its library is seen, so ``import gyrobn`` imports
+no framework. Arrays of any other library that follows the standard are served by the NumPy shim,
 except those of Dask, which are refused: they hold tasks, and the loop for the mean needs values.
 """
 
 from importlib import import_module
-from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import array_api_compat as compat
 import numpy as np
 
-__all__ = ["Array", "backend_of", "cast_to", "check_kind", "device_of", "dot", "namespace_of"]
+from gyrobn.backends.contract import Array, Backend
 
-Array = Any
-"""An array of any library that follows the standard (there is no common static type yet)."""
+__all__ = [
+    "Array",
+    "Backend",
+    "backend_of",
+    "cast_to",
+    "check_kind",
+    "device_of",
+    "dot",
+    "namespace_of",
+]
 
 DASK = (
     "gyrobn does not compute with Dask arrays. Give X.compute(), an array; or, if memory does not "
@@ -48,11 +56,11 @@ DASK = (
 """What a Dask array gets, wherever it is given."""
 
 _SHIMS = {"torch": compat.is_torch_array, "jax": compat.is_jax_array, "cupy": compat.is_cupy_array}
-_known: dict[type, tuple[Any, ModuleType]] = {}
+_known: dict[type, tuple[Any, Backend]] = {}
 
 
-def _library_of(x: Array) -> tuple[Any, ModuleType]:
-    """Return namespace and shim of an array; looked up once a type, since it takes a while."""
+def _library_of(x: Array) -> tuple[Any, Backend]:
+    """Return namespace and shim of an array; looked up once per type, since it takes a while."""
     kind = type(x)
     if kind not in _known:
         if compat.is_dask_array(x):
@@ -67,7 +75,8 @@ def _library_of(x: Array) -> tuple[Any, ModuleType]:
             ) from error
         name = next((name for name, is_its_array in _SHIMS.items() if is_its_array(x)), "numpy")
         shim = import_module(f"gyrobn.backends.{name}")
-        _known[kind] = (shim.namespace if compat.is_numpy_array(x) else xp), shim
+        own = shim.namespace if compat.is_numpy_array(x) else xp
+        _known[kind] = own, cast(Backend, shim)
     return _known[kind]
 
 
@@ -95,7 +104,7 @@ def cast_to(x: Array, dtype: str) -> str:
     return f"xp.astype(x, xp.{dtype}), xp = x.__array_namespace__()"
 
 
-def backend_of(x: Array) -> ModuleType:
+def backend_of(x: Array) -> Backend:
     """Return the shim of the library that ``x`` belongs to."""
     return (_known.get(type(x)) or _library_of(x))[1]
 

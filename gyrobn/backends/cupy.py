@@ -5,46 +5,25 @@ from typing import Any
 import cupy
 import numpy as np
 
-from gyrobn.backends import Array
-from gyrobn.backends.numpy import (  # what an eager library without gradients does anyway
-    add_product,
-    device,
-    differentiable,
-    hides_values,
-    implicit,
-    norm,
-    opaque,
-    plain,
-    shortcut,
-    smooth,
-    stop_gradient,
-    stored,
-    take,
-    vecdot,
-    while_loop,
-    with_derivative,
-)
+from gyrobn.backends.contract import Array
 
-__all__ = [
-    "add_product",
-    "device",
-    "differentiable",
-    "from_numpy",
-    "hides_values",
-    "implicit",
-    "norm",
-    "opaque",
-    "plain",
-    "shortcut",
-    "smooth",
-    "stop_gradient",
-    "stored",
-    "take",
-    "to_numpy",
-    "vecdot",
-    "while_loop",
-    "with_derivative",
-]
+# what an eager library without gradients does anyway
+from gyrobn.backends.numpy import add_product as add_product
+from gyrobn.backends.numpy import device as device
+from gyrobn.backends.numpy import differentiable as differentiable
+from gyrobn.backends.numpy import hides_values as hides_values
+from gyrobn.backends.numpy import implicit as implicit
+from gyrobn.backends.numpy import norm as norm
+from gyrobn.backends.numpy import opaque as opaque
+from gyrobn.backends.numpy import plain as plain
+from gyrobn.backends.numpy import shortcut as shortcut
+from gyrobn.backends.numpy import smooth as smooth
+from gyrobn.backends.numpy import stop_gradient as stop_gradient
+from gyrobn.backends.numpy import stored as stored
+from gyrobn.backends.numpy import take as take
+from gyrobn.backends.numpy import vecdot as vecdot
+from gyrobn.backends.numpy import while_loop as while_loop
+from gyrobn.backends.numpy import with_derivative as with_derivative
 
 
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":

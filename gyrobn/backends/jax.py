@@ -1,18 +1,17 @@
 """JAX."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import jax
 import numpy as np
 
-from gyrobn.backends import Array
-from gyrobn.backends.numpy import SECOND_ORDER, Partials, Rule
+from gyrobn.backends.contract import SECOND_ORDER, Array, Partials, Rule, State
 from gyrobn.backends.numpy import opaque as opaque
 from gyrobn.backends.numpy import stored as stored
-from gyrobn.backends.numpy import while_loop as eager_while_loop
-
-State = tuple[Array, ...]
+from gyrobn.backends.numpy import while_loop as _eager_while_loop
+from gyrobn.backends.pytrees import follow
 
 
 def differentiable(*arrays: Array) -> bool:
@@ -44,7 +43,7 @@ def while_loop(
     JAX would compile the compiled one anew at every call.
     """
     if not any(hides_values(s) for s in state):
-        return eager_while_loop(condition, body, state, limit)
+        return _eager_while_loop(condition, body, state, limit)
     count = jax.numpy.zeros((), dtype=jax.numpy.int32)
     _, state = jax.lax.while_loop(
         lambda counted: (counted[0] < limit) & condition(counted[1]),
@@ -203,3 +202,13 @@ def from_numpy(a: "np.ndarray[Any, Any]", like: Array) -> Array:
     if isinstance(like, jax.core.Tracer) or not like.committed or len(like.devices()) > 1:
         return x
     return jax.device_put(x, *like.devices())
+
+
+def _register(cls: type) -> None:
+    """Make a dataclass a pytree: the fields that ``cls.parameters`` names are its children."""
+    children: tuple[str, ...] = cls.parameters  # type: ignore[attr-defined]
+    constants = [f.name for f in fields(cls) if f.name not in children]
+    jax.tree_util.register_dataclass(cls, data_fields=list(children), meta_fields=constants)
+
+
+follow(_register)

@@ -1,6 +1,6 @@
 """NumPy, and any other eager library that follows the standard and has no shim of its own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -8,15 +8,8 @@ import array_api_compat as compat
 import array_api_compat.numpy
 import numpy as np
 
-from gyrobn.backends import Array, namespace_of
-
-State = tuple[Array, ...]
-Rule = Callable[..., tuple[Array, ...]]
-Partials = Callable[[State, State], Sequence[Sequence[Callable[[], Array]]]]
-SECOND_ORDER = (
-    "the second derivative of a matrix function is not available: take it by differences of the "
-    "first, or stop the gradient of one of the two"
-)
+from gyrobn.backends import namespace_of
+from gyrobn.backends.contract import Array, Partials, Rule, State
 
 
 def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:

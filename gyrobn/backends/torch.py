@@ -8,11 +8,8 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch._subclasses.fake_tensor import is_fake
 
-from gyrobn.backends import Array
-from gyrobn.backends.numpy import SECOND_ORDER, Partials, Rule
-from gyrobn.backends.numpy import while_loop as eager_while_loop
-
-State = tuple[Array, ...]
+from gyrobn.backends.contract import SECOND_ORDER, Array, Partials, Rule, State
+from gyrobn.backends.numpy import while_loop as _eager_while_loop
 
 
 def differentiable(*arrays: Array) -> bool:
@@ -85,7 +82,7 @@ def while_loop(
         for _ in range(limit):
             state = body(state)
         return state
-    return eager_while_loop(condition, body, state, limit)
+    return _eager_while_loop(condition, body, state, limit)
 
 
 def opaque(key: Any, function: Callable[..., State], *arrays: Array) -> State:

@@ -1,0 +1,175 @@
+"""The contract of a backend: what gyrobn needs of an array library and the Array API lacks.
+
+A shim is a module of functions with exactly the names and signatures of :class:`Backend`. mypy
+checks the types of every shim against it, and ``tests/test_backends.py`` the names.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["SECOND_ORDER", "Array", "Backend", "Partials", "Rule", "State"]
+
+Array = Any
+"""An array of any library that follows the standard (there is no common static type yet)."""
+
+State = tuple[Array, ...]
+"""Several arrays."""
+
+Rule = Callable[..., State]
+"""A function of arrays that returns several arrays."""
+
+Partials = Callable[[State, State], Sequence[Sequence[Callable[[], Array]]]]
+"""A function of inputs and outputs: per output and input, a function that returns a derivative."""
+
+SECOND_ORDER = (
+    "the second derivative of a matrix function is not available: take it by differences of the "
+    "first, or stop the gradient of one of the two"
+)
+"""The error of a shim whose ``with_derivative`` is differentiated twice."""
+
+
+class Backend(Protocol):
+    """The functions of a shim.
+
+    A shim holds no mathematics. Where a library has no gradients, no tracing and no compiler, most
+    of the functions return their argument; ``gyrobn/backends/numpy.py`` has them in that form, to
+    be imported by other shims.
+    """
+
+    # ------------------------------------------------------------------ what is known of an array
+
+    def differentiable(self, *arrays: Array) -> bool:
+        """Tell whether a gradient may be asked for through any of ``arrays``."""
+
+    def hides_values(self, x: Array) -> bool:
+        """Tell whether ``x`` is traced, so that its values cannot be read and ``bool(x)`` fails."""
+
+    def plain(self, x: Array) -> bool:
+        """Tell whether a later call may reuse what this call computes from ``x``.
+
+        Not while a transformation or a compiler runs: its intermediate arrays must not leak.
+        """
+
+    def device(self, x: Array) -> Any:
+        """Return the device on which to create arrays that are combined with ``x``.
+
+        None if the library moves new arrays to where they are needed.
+        """
+
+    # ------------------------------------------------------------------ control of a computation
+
+    def stop_gradient(self, x: Array) -> Array:
+        """Return the values of ``x`` as a constant to differentiation."""
+
+    def while_loop(
+        self,
+        condition: Callable[[State], Array],
+        body: Callable[[State], State],
+        state: State,
+        limit: int,
+    ) -> State:
+        """Run ``state = body(state)`` while ``condition(state)`` holds, at most ``limit`` times.
+
+        A library that cannot read the condition may run the body ``limit`` times: the body itself
+        must leave a finished state as it is.
+        """
+
+    def opaque(self, key: Any, function: Rule, *arrays: Array) -> State:
+        """Return ``function(*arrays)``, as one operation of a graph that is being compiled.
+
+        The function has no derivative and may read values. ``key`` has a ``repr`` that identifies
+        the function: a graph on disk holds that text.
+        """
+
+    def stored(self, x: Array) -> Array:
+        """Return the values of ``x``, which a compiler then computes once and keeps in memory."""
+
+    # ------------------------------------------------------------------ arithmetic with less memory
+
+    def vecdot(self, x: Array, y: Array) -> Array:
+        """Return the inner product along the last axis, if possible without a temporary array."""
+
+    def norm(self, x: Array) -> Array:
+        """Return the length along the last axis. Nothing differentiates it."""
+
+    def take(self, x: Array, indices: Array) -> Array:
+        """Return the entries of the last axis at ``indices``, of which none is negative."""
+
+    def add_product(self, total: Array, scalar: Any, vector: Array, out: Any) -> Array:
+        """Return ``total + scalar * vector``, with a float or one scalar per vector.
+
+        ``out`` is an array to overwrite, which may be one of the two, or None.
+        """
+
+    # ------------------------------------------------------------------ derivatives
+
+    def with_derivative(
+        self,
+        primal: Callable[..., tuple[State, State]],
+        tangent: Rule,
+        cotangent: Rule,
+        *inputs: Array,
+    ) -> State:
+        """Return the outputs of ``primal``, with the derivative that the two rules state.
+
+        ``primal(*inputs)`` returns the outputs and the arrays that the derivative needs;
+        ``tangent(kept, *changes)`` returns the changes of the outputs, and
+        ``cotangent(kept, *slopes)`` the slopes of the inputs. A second derivative is an error with
+        the text :data:`SECOND_ORDER`.
+        """
+
+    def smooth(self, function: Rule, partials: Partials, *inputs: Array) -> State:
+        """Return the outputs of an elementwise function, with its partial derivatives.
+
+        ``partials(inputs, outputs)`` returns, for each output, one function per input: it computes
+        the derivative of the one by the other with operations that can be differentiated again.
+        All inputs have one shape. Undefined values are NaN or infinite, without a warning.
+        """
+
+    def shortcut(
+        self,
+        exact: Rule,
+        primal: Callable[..., tuple[State, State]],
+        cotangent: Callable[..., Any],
+        *inputs: Any,
+    ) -> State:
+        """Return the outputs of a function that has a cheap first derivative.
+
+        ``exact(*inputs)`` returns the outputs by operations that can be differentiated to any
+        order; some inputs may be plain numbers, or None. ``primal(*inputs)`` returns the same
+        outputs for less, and the arrays that the first derivative needs:
+        ``cotangent(inputs, kept, *slopes)`` returns one function per input, which computes its
+        slope.
+        """
+
+    def implicit(self, rules: Any, constants: State, image: State, *inputs: Array) -> State:
+        """Return the first of ``constants``, a root that depends on ``inputs``, and ``image``.
+
+        The derivatives follow from the equation. ``rules`` is a tuple of five:
+
+        * ``image(constants, *inputs)`` returns the arrays of ``image`` as functions of the root
+          and the inputs, and last the gradient that is zero at the root;
+        * ``inverse(image, slopes, constants, v, *inputs)`` returns minus the inverse of the
+          gradient's derivative by the root, in coordinates, applied to v;
+        * ``move(constants, step, *inputs)`` returns the root after a small step in coordinates;
+        * whether a first derivative has a shortcut: ``inverse`` then takes slopes of the image and
+          adds to v what they contribute to a step;
+        * the shape of a step.
+        """
+
+    # ------------------------------------------------------------------ to and from the host
+
+    def to_numpy(self, x: Array) -> "np.ndarray[Any, Any]":
+        """Return the values of ``x`` on the host, as a copy or a view."""
+
+    def from_numpy(self, a: "np.ndarray[Any, Any]", like: Array) -> Array:
+        """Return ``a`` as an array in the library, dtype and device of ``like``."""
+
+
+if TYPE_CHECKING:  # mypy compares names, parameters and types of every shim with the contract
+    from gyrobn.backends import cupy, jax, numpy, torch
+
+    _shims: tuple[Backend, ...] = (numpy, torch, jax, cupy)
