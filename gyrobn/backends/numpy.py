@@ -12,7 +12,7 @@ from gyrobn.backends import namespace_of
 from gyrobn.backends.contract import Array, Partials, Rule, State
 
 
-def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
+def _clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
     """Return x, at least ``min`` and at most ``max``, of its dtype."""
     x = x if min is None else np.maximum(x, min)
     return x if max is None else np.minimum(x, max)
@@ -22,7 +22,7 @@ namespace = ModuleType(array_api_compat.numpy.__name__)
 """NumPy as the standard has it. The ``clip`` of array_api_compat takes as long as ten operations on
 a small array; ours takes bounds that do not change the dtype."""
 namespace.__dict__.update(vars(array_api_compat.numpy))
-namespace.clip = clip  # type: ignore[attr-defined]
+namespace.clip = _clip  # type: ignore[attr-defined]
 
 
 def differentiable(*arrays: Array) -> bool:
