@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from gyrobn import SPD, Chunks, GyroBN, Hyperboloid, PoincareBall
-from gyrobn.storage import create_array
+from gyrobn.data import create_array
 
 CASES = {
     "ball": PoincareBall(16),

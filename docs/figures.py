@@ -17,7 +17,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-import gyrobn.demo
+import gyrobn.cli.demo
 from gyrobn import SPD, Correlation, GyroBN, PoincareBall, batch_stats, normalize
 from gyrobn import covariance_to_correlation as to_correlation
 from gyrobn.cli import main as command
@@ -61,7 +61,7 @@ def covariances(series: Any) -> Any:
 
 def demo(path: Path) -> None:
     """Draw what ``gyrobn demo`` draws."""
-    gyrobn.demo.run(path)
+    gyrobn.cli.demo.run(path)
 
 
 def command_line(path: Path) -> None:

@@ -4,27 +4,19 @@ See https://arxiv.org/abs/2509.07115 for the paper, *Riemannian Batch Normalizat
 Approach*.
 """
 
-from gyrobn.interrupts import watch
+from gyrobn.cli.interrupts import watch
 
 watch()  # before NumPy is imported, which takes a while
 
 from typing import TYPE_CHECKING, Any
 
-from gyrobn.chunks import Chunks
-from gyrobn.frechet import (
-    FrechetResult,
-    FrechetWarning,
-    frechet,
-    frechet_mean,
-    frechet_variance,
-)
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.linalg import PrecisionWarning
+from gyrobn.data.chunks import Chunks
 from gyrobn.manifolds import *
 from gyrobn.manifolds import REGISTRY
 from gyrobn.manifolds.correlation import covariance_to_correlation
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.isometry import convert
-from gyrobn.normalize import (
+from gyrobn.normalization.normalize import (
     Stats,
     batch_stats,
     denormalize,
@@ -32,6 +24,14 @@ from gyrobn.normalize import (
     normalize,
     normalize_batch,
     update_stats,
+)
+from gyrobn.numerics.linalg import PrecisionWarning
+from gyrobn.statistics.frechet import (
+    FrechetResult,
+    FrechetWarning,
+    frechet,
+    frechet_mean,
+    frechet_variance,
 )
 
 __version__ = "0.1.0"
@@ -59,13 +59,13 @@ __all__ = [
 __all__ += [cls.__name__ for cls in REGISTRY.values()]
 
 if TYPE_CHECKING:
-    from gyrobn.estimator import GyroBN
+    from gyrobn.estimator.transformer import GyroBN
 else:
 
     def __getattr__(name: str) -> Any:
         """Import the estimator, and with it scikit-learn, only when it is asked for."""
         if name == "GyroBN":
-            from gyrobn.estimator import GyroBN
+            from gyrobn.estimator.transformer import GyroBN
 
             return GyroBN
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """GyroBN for Equinox: a layer that holds parameters, and an index to its running statistics.
 
-The mathematics is in :mod:`gyrobn.normalize`.
+The mathematics is in :mod:`gyrobn.normalization.normalize`.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,17 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.jax_layers import dtype_for, first_learnt, first_stats, forward, settings_of, start
-from gyrobn.layers import Learnt, Settings
-from gyrobn.normalize import Stats
+from gyrobn.jax_layers import (
+    dtype_for,
+    first_learnt,
+    first_stats,
+    forward,
+    settings_of,
+    start,
+)
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.layers import Learnt, Settings
+from gyrobn.normalization.normalize import Stats
 
 __all__ = ["GyroBN"]
 
@@ -180,7 +187,7 @@ class GyroBN(eqx.nn.StatefulLayer):
         layer, state
             As from ``equinox.nn.make_with_state``.
         """
-        from gyrobn.conversion import fitted
+        from gyrobn.estimator.conversion import fitted
 
         model = fitted(bn)
         given = {"eps": model.eps, "tol": model.tol, "max_iter": model.max_iter}
@@ -212,7 +219,7 @@ class GyroBN(eqx.nn.StatefulLayer):
         like
             An array whose library, dtype and device the statistics get; NumPy by default.
         """
-        from gyrobn.conversion import layer_to_estimator
+        from gyrobn.estimator.conversion import layer_to_estimator
 
         learnt = Learnt(self.bias, self.scale, self.raw_curvature)
         return layer_to_estimator(self.settings, learnt, state.get(self.stats), like)

@@ -1,6 +1,7 @@
 """GyroBN for Flax NNX: a layer that holds parameters and running statistics.
 
-It keeps the habits of ``flax.nnx.BatchNorm``; the mathematics is in :mod:`gyrobn.normalize`.
+It keeps the habits of ``flax.nnx.BatchNorm``; the mathematics is in
+:mod:`gyrobn.normalization.normalize`.
 """
 
 from collections.abc import Sequence
@@ -10,10 +11,17 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.jax_layers import dtype_for, first_learnt, first_stats, forward, settings_of, start
-from gyrobn.layers import Learnt
-from gyrobn.normalize import Stats
+from gyrobn.jax_layers import (
+    dtype_for,
+    first_learnt,
+    first_stats,
+    forward,
+    settings_of,
+    start,
+)
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.layers import Learnt
+from gyrobn.normalization.normalize import Stats
 
 __all__ = ["GyroBN"]
 
@@ -188,7 +196,7 @@ class GyroBN(nnx.Module):
         **options
             Other arguments of the layer; epsilon, tol and max_iter are the estimator's by default.
         """
-        from gyrobn.conversion import fitted
+        from gyrobn.estimator.conversion import fitted
 
         model = fitted(bn)
         given = {"epsilon": model.eps, "tol": model.tol, "max_iter": model.max_iter}
@@ -214,7 +222,7 @@ class GyroBN(nnx.Module):
         like
             An array whose library, dtype and device the statistics get; NumPy by default.
         """
-        from gyrobn.conversion import layer_to_estimator
+        from gyrobn.estimator.conversion import layer_to_estimator
 
         stats = Stats(self.mean[...], self.var[...])
         return layer_to_estimator(self.settings, self._learnt, stats, like)

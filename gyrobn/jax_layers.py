@@ -1,4 +1,4 @@
-"""What the layers for Flax and Equinox share beside :mod:`gyrobn.layers`."""
+"""What the layers for Flax and Equinox share beside :mod:`gyrobn.normalization.layers`."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,14 +9,14 @@ import numpy as np
 from jax import Array
 from jax.lax import all_gather
 
-from gyrobn.arrays import check_floating
-from gyrobn.checks import check_number
-from gyrobn.layers import Learnt, Settings
-from gyrobn.layers import forward as any_forward
-from gyrobn.normalize import Stats
+from gyrobn.normalization.layers import Learnt, Settings
+from gyrobn.normalization.layers import forward as any_forward
+from gyrobn.normalization.normalize import Stats
+from gyrobn.numerics.arrays import check_floating
+from gyrobn.numerics.checks import check_number
 
 if TYPE_CHECKING:
-    from gyrobn.models import Model
+    from gyrobn.estimator.models import Model
 
 __all__ = ["dtype_for", "first_learnt", "first_stats", "forward", "settings_of", "start"]
 
@@ -54,7 +54,7 @@ def start(
     settings: Settings, model: "Model", bias: bool, scale: bool, dtype: Any
 ) -> tuple[Learnt, Stats]:
     """Return bias, scale and running statistics of a layer that is to do what a model does."""
-    from gyrobn.conversion import values_for
+    from gyrobn.estimator.conversion import values_for
 
     wide = np.float64 if dtype == jnp.float64 else np.float32
     values = values_for(settings, model, bias, scale, tracked=True, dtype=wide)
@@ -71,7 +71,7 @@ def forward(
     momentum: float,
     training: bool,
 ) -> tuple[Array, Stats]:
-    """Return :func:`gyrobn.layers.forward`, with the samples of all parts of a batch."""
+    """Return what ``layers.forward`` does, with the samples of all parts of a batch."""
     check_floating(x, half=True)
     together = (
         {} if settings.axis_name is None else {"gather": partial(_gather, settings.axis_name)}

@@ -10,8 +10,8 @@ from typing import Any
 
 from conftest import per_block
 
-import gyrobn.centred
-import gyrobn.hessian
+import gyrobn.manifolds.centred
+import gyrobn.numerics.hessian
 
 COUNT = 6
 """Samples in the batch."""
@@ -113,11 +113,11 @@ def _arrays(result: Any, given: dict[str, Any]) -> Iterator[Any]:
     if isinstance(result, (tuple, list)):
         for part in result:
             yield from _arrays(part, given)
-    elif isinstance(result, gyrobn.centred.Centred):
+    elif isinstance(result, gyrobn.manifolds.centred.Centred):
         weights, factor = given["weights"], given["factor"]
         yield from (*result.seen, result.gradient(weights), result.variance(weights))
         yield result.standardize(factor, None)
-    elif isinstance(result, gyrobn.hessian.Hessian):
+    elif isinstance(result, gyrobn.numerics.hessian.Hessian):
         yield result.solve(given["c"][0, ...], 1e-2)
         yield result.inverse(given["c"][0, ...])
     elif not isinstance(result, gyrobn.GyroSpace):

@@ -18,7 +18,7 @@ from gyrobn import (
     frechet,
     normalize,
 )
-from gyrobn.baselines import lrbn, manifold_norm, manifold_norm_group
+from gyrobn.normalization.baselines import lrbn, manifold_norm, manifold_norm_group
 from gyrobn.torch.baselines import LRBN, ManifoldNorm
 
 EPS = 1e-3

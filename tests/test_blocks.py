@@ -21,8 +21,8 @@ from gyrobn import (
     streaming,
     uniqueness,
 )
-from gyrobn.arrays import blocks_of, blockwise
-from gyrobn.newton import Held
+from gyrobn.numerics.arrays import blocks_of, blockwise
+from gyrobn.statistics.newton import Held
 
 GEOMETRIES = [
     PoincareBall(3),

@@ -23,8 +23,8 @@ from gyrobn import (
 )
 from gyrobn import normalize as normalize_with
 from gyrobn.cli import main
-from gyrobn.storage import create_array, open_array
-from gyrobn.storage.kept import fits
+from gyrobn.data import create_array, open_array
+from gyrobn.data.kept import fits
 
 BALL = PoincareBall(2, -0.5)
 X = BALL.add(np.asarray([0.3, 0.2]), BALL.random(60, rng=0, spread=0.6))
@@ -169,7 +169,7 @@ def test_from_one_format_to_another(tmp_path):
 
 def test_several_chunks(tmp_path, monkeypatch):
     """What is larger than a chunk is read in parts, and comes out the same."""
-    monkeypatch.setattr("gyrobn.chunks.BYTES", 400)
+    monkeypatch.setattr("gyrobn.data.chunks.BYTES", 400)
     for suffix in (".npy", ".npz", ".zarr"):
         paths = save(tmp_path / f"x{suffix}", X), tmp_path / f"y{suffix}"
         call("normalize", *paths, "--manifold", "poincare_ball")
@@ -445,7 +445,7 @@ def test_a_model_is_not_saved_before_the_samples_are_written(tmp_path, monkeypat
         raise OSError(28, "No space left on device")
 
     np.save(tmp_path / "x.npy", X)
-    monkeypatch.setattr("gyrobn.storage.ArrayWriter.write", fail)
+    monkeypatch.setattr("gyrobn.data.ArrayWriter.write", fail)
     paths = tmp_path / "x.npy", tmp_path / "y.npy", "--save-model", tmp_path / "m"
     assert main(["normalize", *map(str, paths), "--manifold", "poincare_ball"]) == 1
     assert names(tmp_path) == ["x.npy"]
@@ -468,7 +468,7 @@ def test_a_model_is_not_saved_before_the_samples_are_written(tmp_path, monkeypat
 def test_the_report_tells_how_many_were_projected(tmp_path, monkeypatch, capsys, line, moved):
     """However often the chunks are read, and none where that is not asked for."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gyrobn.chunks.BYTES", 16 * 2 * 10)  # ten samples of two channels
+    monkeypatch.setattr("gyrobn.data.chunks.BYTES", 16 * 2 * 10)  # ten samples of two channels
     x = np.stack([X, X], axis=1)
     x[[3, 4, 17], :] = 2.0
     np.save("x.npy", x)

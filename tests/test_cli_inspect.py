@@ -68,7 +68,7 @@ def test_samples(tmp_path):
 
 
 def test_bad_samples_are_counted_and_left_out(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("gyrobn.chunks.BYTES", 16 * 7)  # seven samples a chunk
+    monkeypatch.setattr("gyrobn.data.chunks.BYTES", 16 * 7)  # seven samples a chunk
     x = X.copy()
     x[9, 0], x[20], x[30] = np.nan, np.inf, [-np.inf, 0.0]
     x[12], x[40] = [0.8, 0.8], [0.9, 0.9]

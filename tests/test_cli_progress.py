@@ -8,7 +8,7 @@ from cli_runner import COMMAND, on_a_terminal
 
 from gyrobn import Chunks, chunks, progress
 from gyrobn.cli import main
-from gyrobn.progress import Progress
+from gyrobn.cli.progress import Progress
 
 
 class Terminal(io.StringIO):

@@ -16,8 +16,8 @@ from gyrobn import SPD, Correlation, Euclidean, GyroBN, PoincareBall, Sphere, St
 from gyrobn import equinox as equinox_layers
 from gyrobn import flax as flax_layers
 from gyrobn import torch as torch_layers
-from gyrobn.layers import Learnt, forward
-from gyrobn.normalize import Stats
+from gyrobn.normalization.layers import Learnt, forward
+from gyrobn.normalization.normalize import Stats
 from gyrobn.torch.baselines import LRBN, ManifoldNorm
 
 DOUBLE = {"dtype": torch.float64}

@@ -9,8 +9,8 @@ import torch
 from conftest import Library, assert_close, host
 
 from gyrobn import PoincareBall, batch_stats, denormalize, frechet, normalize
-from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds.correlation import CHARTS, Correlation, covariance_to_correlation
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
 
 METRICS = list(CHARTS)

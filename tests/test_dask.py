@@ -28,9 +28,9 @@ from gyrobn import (
     normalize_batch,
     update_stats,
 )
-from gyrobn.baselines import lrbn, manifold_norm
 from gyrobn.equinox import GyroBN as EquinoxGyroBN
 from gyrobn.flax import GyroBN as FlaxGyroBN
+from gyrobn.normalization.baselines import lrbn, manifold_norm
 from gyrobn.plot import plot_convergence, plot_normalization, plot_tangent
 
 M = PoincareBall(2)

@@ -8,7 +8,7 @@ from cli_runner import check_one_line, report, run
 
 from gyrobn import REGISTRY, PoincareBall, frechet
 from gyrobn.cli import main
-from gyrobn.demo import EPS, FIGURE, REAL, STEPS, _normalised, demonstrate, demonstrate_real
+from gyrobn.cli.demo import EPS, FIGURE, REAL, STEPS, _normalised, demonstrate, demonstrate_real
 from gyrobn.plot import can_plot
 
 BLOCK_MATPLOTLIB = """
@@ -146,7 +146,7 @@ def test_options_and_no_framework(tmp_path, capsys):
 
 
 def test_imports_datasets_only_when_it_runs():
-    program = "import sys, gyrobn.demo; print('sklearn.datasets' in sys.modules)"
+    program = "import sys, gyrobn.cli.demo; print('sklearn.datasets' in sys.modules)"
     assert run(start=("-c", program)).stdout == "False\n"
 
 
@@ -188,13 +188,13 @@ def test_interrupt(monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gyrobn.demo.demonstrate", interrupt)
+    monkeypatch.setattr("gyrobn.cli.demo.demonstrate", interrupt)
     assert main(["demo"]) == 130
     assert capsys.readouterr().err == "gyrobn: interrupted\n"
 
 
 def test_progress_on_a_terminal(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("gyrobn.progress.INTERVAL", 0.0)
+    monkeypatch.setattr("gyrobn.cli.progress.INTERVAL", 0.0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert main(["demo", "--samples", "5", "--output", str(tmp_path / "a.png")]) == 0
     shown = capsys.readouterr().err.split("\r")
@@ -242,7 +242,7 @@ def test_captions_of_the_figure(monkeypatch, tmp_path):
 
 
 def test_covariances_are_those_of_numpy():
-    from gyrobn.demo import _covariances
+    from gyrobn.cli.demo import _covariances
 
     sets = np.random.default_rng(0).random((3, 9, 4))
     np.testing.assert_allclose(_covariances(sets), [np.cov(s, rowvar=False) for s in sets])

@@ -29,7 +29,13 @@ from gyrobn import (
     update_stats,
 )
 from gyrobn.backends import backend_of, namespace_of
-from gyrobn.domains import adapt_stats, average_stats, by_domain, domain_stats, places_of
+from gyrobn.normalization.domains import (
+    adapt_stats,
+    average_stats,
+    by_domain,
+    domain_stats,
+    places_of,
+)
 
 M = PoincareBall(2)
 LABELS = np.asarray(["b", "a", "c", "a", "b", "c", "b", "a", "c", "b", "a", "c"])
@@ -529,7 +535,7 @@ def test_domains_of_any_size_are_found_as_if_alone(manifold, weighted):
 
 def test_domains_are_solved_and_normalized_in_a_few_calls(monkeypatch):
     """As many as there are groups of similar size: not one per domain."""
-    module, solved, moved = importlib.import_module("gyrobn.domains"), [], []
+    module, solved, moved = importlib.import_module("gyrobn.normalization.domains"), [], []
     inner, outer = module.locate, PoincareBall.standardize
     monkeypatch.setattr(module, "locate", lambda *a, **k: solved.append(a) or inner(*a, **k))
     monkeypatch.setattr(PoincareBall, "standardize", lambda *a: moved.append(a) or outer(*a))
@@ -543,7 +549,7 @@ def test_domains_are_solved_and_normalized_in_a_few_calls(monkeypatch):
 
 
 def test_memory_bounds_how_many_domains_are_gathered(monkeypatch):
-    monkeypatch.setattr(importlib.import_module("gyrobn.domains"), "LARGEST", 60)
+    monkeypatch.setattr(importlib.import_module("gyrobn.normalization.domains"), "LARGEST", 60)
     X, places = samples(M, SIDES), places_of(SIDES)
     found = domain_stats(M, X, places)
     for k, at in places.items():

@@ -23,9 +23,9 @@ from sklearn.base import clone
 
 import gyrobn
 from gyrobn import SPD, Correlation, Euclidean, GyroBN, PoincareBall, Product, Sphere
-from gyrobn.files import geometry_from_json, geometry_to_json, read, write
-from gyrobn.models import Model, of_estimator, to_estimator
-from gyrobn.storage import replacing
+from gyrobn.data import replacing
+from gyrobn.estimator.files import geometry_from_json, geometry_to_json, read, write
+from gyrobn.estimator.models import Model, of_estimator, to_estimator
 
 
 def fitted(M, dtype="float64", domains=None, **options):
@@ -334,8 +334,8 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
     program = (
         "import resource, signal, sys\n"
         "from gyrobn import GyroBN, Euclidean\n"
-        "from gyrobn.files import write\n"
-        "from gyrobn.models import of_estimator\n"
+        "from gyrobn.estimator.files import write\n"
+        "from gyrobn.estimator.models import of_estimator\n"
         "model = of_estimator(GyroBN().fit(Euclidean(1000).random(3)))\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"

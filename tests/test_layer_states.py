@@ -459,9 +459,9 @@ np.testing.assert_allclose(mean, expected[0][1].mean, atol=1e-12)
 @pytest.mark.parametrize(("check", "times"), [("first", 1), (True, 4), (False, 0)])
 def test_uniqueness_is_asked_of_the_batches_that_are_checked(monkeypatch, check, times):
     """The search for a small ball around the samples is long: not at every batch in training."""
-    calls, inner = [], gyrobn.uniqueness.enclosing_radius
+    calls, inner = [], gyrobn.statistics.uniqueness.enclosing_radius
     count = lambda *a: calls.append(a) or inner(*a)  # noqa: E731
-    monkeypatch.setattr(gyrobn.uniqueness, "enclosing_radius", count)
+    monkeypatch.setattr(gyrobn.statistics.uniqueness, "enclosing_radius", count)
     M = gyrobn.Sphere(2)
     x = M.random(20, rng=0, spread=1.2, like=torch.zeros(()))
     layer = gyrobn.torch.GyroBN(M, check_input=check)

@@ -11,8 +11,15 @@ import scipy.linalg
 import torch
 from conftest import assert_close, host
 
-from gyrobn.linalg import from_triangle, matmul, polar, symmetric_functions, to_triangle, transpose
-from gyrobn.spectral import (
+from gyrobn.numerics.linalg import (
+    from_triangle,
+    matmul,
+    polar,
+    symmetric_functions,
+    to_triangle,
+    transpose,
+)
+from gyrobn.numerics.spectral import (
     ANGLE,
     COSINE_OF_ROOT,
     EXP,

@@ -27,7 +27,7 @@ from gyrobn import (
     frechet_mean,
     normalize,
 )
-from gyrobn.demo import FIGURE, demonstrate
+from gyrobn.cli.demo import FIGURE, demonstrate
 from gyrobn.plot import (
     Panel,
     can_plot,

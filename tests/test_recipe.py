@@ -19,11 +19,11 @@ import gyrobn.flax
 import gyrobn.plot
 import gyrobn.torch
 from gyrobn import GyroBN, frechet, normalize_batch
-from gyrobn.arrays import zeros
 from gyrobn.cli import main
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.hessian import flat_hessian
-from gyrobn.validation import GEOMETRY
+from gyrobn.estimator.validation import GEOMETRY
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import zeros
+from gyrobn.numerics.hessian import flat_hessian
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import torch
 from conftest import Library, assert_close, cloud, host
 
 from gyrobn import Stats, batch_stats, frechet, normalize
-from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds.affine_invariant import AffineInvariant
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.spd import METRICS, SPD
 
 with warnings.catch_warnings():

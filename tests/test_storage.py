@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gyrobn.storage import create_array, open_array, replacing
+from gyrobn.data import create_array, open_array, replacing
 
 FORMATS = (".npy", ".npz", ".zarr")
 X = np.arange(7 * 3 * 2, dtype=np.float64).reshape(7, 3, 2)
@@ -363,7 +363,7 @@ def test_zarr_codecs_that_run_code(tmp_path):
     ],
 )
 def test_codecs_that_are_not_known(metadata):
-    from gyrobn.storage.zarr import _check_codecs
+    from gyrobn.data.zarr import _check_codecs
 
     with pytest.raises(ValueError, match="not trusted"):
         _check_codecs(Path("x.zarr"), metadata)
@@ -644,7 +644,7 @@ def test_an_archive_that_is_refused_is_closed(tmp_path, monkeypatch):
 
 
 def test_zarr_is_written_in_chunks_of_bounded_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("gyrobn.storage.zarr.CHUNK", 2 * X[0].nbytes)
+    monkeypatch.setattr("gyrobn.data.zarr.CHUNK", 2 * X[0].nbytes)
     with open_array(write(tmp_path / "x.zarr")) as found:
         assert found.chunks == (2, 3, 2)
         np.testing.assert_array_equal(found[:], X)
@@ -679,7 +679,7 @@ def test_what_numpy_writes_is_read_in_any_dtype(tmp_path, order, dtype):
 def test_missing_chunks_are_told_of(tmp_path):
     path = tmp_path / "x.zarr"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gyrobn.storage.zarr.CHUNK", X[0].nbytes)
+        patch.setattr("gyrobn.data.zarr.CHUNK", X[0].nbytes)
         write(path, np.zeros_like(X))  # zeros are written like anything else
     with open_array(path) as found:
         np.testing.assert_array_equal(found[:], 0.0)

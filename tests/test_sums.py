@@ -5,7 +5,7 @@ import pytest
 from conftest import LIBRARIES, host
 
 from gyrobn import Correlation, Euclidean, PoincareBall, frechet
-from gyrobn.arrays import sum_samples, weighted_sum
+from gyrobn.numerics.arrays import sum_samples, weighted_sum
 
 SINGLE = [lib for lib in LIBRARIES if lib.dtype == "float32"]
 EPS = float(np.finfo(np.float32).eps)

@@ -14,10 +14,10 @@ import numpy as np
 import gyrobn
 from gyrobn.backends import Array, backend_of
 from gyrobn.cli.console import Console
-from gyrobn.frechet import frechet
-from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import REGISTRY
-from gyrobn.normalize import batch_stats, normalize
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.normalize import batch_stats, normalize
+from gyrobn.statistics.frechet import frechet
 
 __all__ = ["backends", "mean_error"]
 

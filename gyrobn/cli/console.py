@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.progress import Progress
-from gyrobn.uniqueness import FrechetWarning
+from gyrobn.cli.progress import Progress
+from gyrobn.statistics.uniqueness import FrechetWarning
 
 __all__ = ["Console", "span"]
 

@@ -5,8 +5,8 @@ from contextlib import suppress
 from typing import Any
 
 from gyrobn.cli.console import Console
+from gyrobn.cli.demo import STEPS, Row, run
 from gyrobn.cli.inputs import check_place
-from gyrobn.demo import STEPS, Row, run
 from gyrobn.plot.canvas import check_format
 
 __all__ = ["demo"]

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.gyrospace import GyroSpace
+from gyrobn.data import StoredArray, open_array
+from gyrobn.data.kept import KeptArray, fits
+from gyrobn.data.stored import SUFFIXES
 from gyrobn.manifolds import REGISTRY, Grassmannian
 from gyrobn.manifolds.grassmannian import of_projectors
-from gyrobn.storage import StoredArray, open_array
-from gyrobn.storage.kept import KeptArray, fits
-from gyrobn.storage.stored import SUFFIXES
+from gyrobn.manifolds.gyrospace import GyroSpace
 
 __all__ = [
     "check_place",
@@ -114,7 +114,7 @@ def is_model(path: Path) -> bool:
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     # imported here, because it imports scikit-learn, which takes longer than most inspections
-    from gyrobn.files import HEADER
+    from gyrobn.estimator.files import HEADER
 
     try:
         with zipfile.ZipFile(path) as archive:

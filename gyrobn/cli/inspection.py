@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.chunks import Chunks
 from gyrobn.cli.console import Console
 from gyrobn.cli.inputs import geometry_of, is_model, open_samples, projectors_of
 from gyrobn.cli.statistics import about_mean, describe, load
-from gyrobn.frechet import frechet
-from gyrobn.gyrospace import GyroSpace
+from gyrobn.data import StoredArray
+from gyrobn.data.chunks import Chunks
 from gyrobn.manifolds import REGISTRY, Hyperboloid, Sphere
-from gyrobn.storage import StoredArray
-from gyrobn.uniqueness import FrechetWarning
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.statistics.frechet import frechet
+from gyrobn.statistics.uniqueness import FrechetWarning
 
 __all__ = ["inspect"]
 

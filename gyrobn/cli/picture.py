@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.chunks import Chunks
 from gyrobn.cli.console import Console
 from gyrobn.cli.inputs import check_place, geometry_of, open_samples, read_bias, read_labels
 from gyrobn.cli.statistics import fitted, load
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.labels import labels_for
+from gyrobn.data import StoredArray
+from gyrobn.data.chunks import Chunks
+from gyrobn.estimator.labels import labels_for
+from gyrobn.estimator.validation import on_manifold
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.plot import can_plot, plot_normalization, plot_tangent
 from gyrobn.plot.canvas import check_format, save_figure
-from gyrobn.storage import StoredArray
-from gyrobn.validation import on_manifold
 
 __all__ = ["plot"]
 

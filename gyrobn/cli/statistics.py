@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gyrobn.chunks import Chunks
 from gyrobn.cli.console import Console, span
 from gyrobn.cli.inputs import check_place, geometry_of, open_samples, read_bias, read_labels
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.normalize import scale_for
-from gyrobn.storage import ArrayWriter, StoredArray, create_array
+from gyrobn.data import ArrayWriter, StoredArray, create_array
+from gyrobn.data.chunks import Chunks
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.normalize import scale_for
 
 if TYPE_CHECKING:
-    from gyrobn.estimator import GyroBN
+    from gyrobn.estimator.transformer import GyroBN
 
 __all__ = ["about_mean", "describe", "fit", "fitted", "inverse", "load", "normalize", "transform"]
 
@@ -77,7 +77,7 @@ normalize = fit = transform = inverse = run
 def load(path: Path) -> "GyroBN":
     """Return a model that was saved."""
     # imported here and in ``fitted``, after the other files were checked: it takes a second
-    from gyrobn.estimator import GyroBN
+    from gyrobn.estimator.transformer import GyroBN
 
     model: GyroBN = GyroBN.load(path)
     return model
@@ -93,7 +93,7 @@ def fitted(options: Namespace, source: StoredArray, domains: Any, console: Conso
         bn.set_params(**given)
         return bn
     manifold = geometry_of(options, source)
-    from gyrobn.estimator import GyroBN
+    from gyrobn.estimator.transformer import GyroBN
 
     with console.progress("fit", len(source)) as bar:
         chunks = Chunks(source).map(bar.watch)

@@ -7,7 +7,7 @@ import re
 from inspect import isabstract
 from typing import TYPE_CHECKING
 
-from gyrobn.gyrospace import GyroSpace as GyroSpace
+from gyrobn.manifolds.gyrospace import GyroSpace as GyroSpace
 from gyrobn.manifolds.euclidean import Euclidean as Euclidean
 from gyrobn.manifolds.stereographic import Stereographic as Stereographic
 from gyrobn.manifolds.stereographic import PoincareBall as PoincareBall

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Self
 
-from gyrobn.arrays import (
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.manifolds import eigenbasis
+from gyrobn.manifolds.centred import Decomposed
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import (
     check_coordinates,
     samples_last,
     scalars_like,
@@ -15,11 +19,8 @@ from gyrobn.arrays import (
     weighted_gram,
     weighted_sum,
 )
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.centred import Decomposed
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.hessian import Hessian
-from gyrobn.linalg import (
+from gyrobn.numerics.hessian import Hessian
+from gyrobn.numerics.linalg import (
     Eigen,
     cholesky,
     congruence,
@@ -40,9 +41,8 @@ from gyrobn.linalg import (
     unpack,
     warn_of_lost_digits,
 )
-from gyrobn.manifolds import eigenbasis
-from gyrobn.scalar import cotangent, safe_sqrt
-from gyrobn.spectral import (
+from gyrobn.numerics.scalar import cotangent, safe_sqrt
+from gyrobn.numerics.spectral import (
     EXP,
     INVERSE,
     INVERSE_ROOT,

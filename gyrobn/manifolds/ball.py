@@ -5,11 +5,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from gyrobn.arrays import check_coordinates, surely, unit, zeros
 from gyrobn.backends import Array, dot
 from gyrobn.manifolds.constant_curvature import ConstantCurvature
 from gyrobn.manifolds.radial import is_constant, size_of
-from gyrobn.scalar import safe_sqrt, times
+from gyrobn.numerics.arrays import check_coordinates, surely, unit, zeros
+from gyrobn.numerics.scalar import safe_sqrt, times
 
 __all__ = ["Ball"]
 

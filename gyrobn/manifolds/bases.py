@@ -18,7 +18,11 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Self
 
-from gyrobn.arrays import (
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.manifolds.centred import Centred, Decomposed
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.principal import direct_rotation, exponential, logarithm
+from gyrobn.numerics.arrays import (
     broadcast_shapes,
     check_coordinates,
     samples_last,
@@ -27,11 +31,8 @@ from gyrobn.arrays import (
     weighted_gram,
     weighted_sum,
 )
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.centred import Centred, Decomposed
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.hessian import Hessian
-from gyrobn.linalg import (
+from gyrobn.numerics.hessian import Hessian
+from gyrobn.numerics.linalg import (
     Singular,
     eigh,
     eye,
@@ -40,7 +41,6 @@ from gyrobn.linalg import (
     svd,
     transpose,
 )
-from gyrobn.manifolds.principal import direct_rotation, exponential, logarithm
 
 __all__ = ["Bases", "orthonormalized"]
 

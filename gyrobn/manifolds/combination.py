@@ -7,7 +7,7 @@ model compute a few scalars a sample and combine the arrays that came in once, a
 from typing import Any, NamedTuple, Self
 
 from gyrobn.backends import Array, backend_of, dot
-from gyrobn.scalar import times
+from gyrobn.numerics.scalar import times
 
 __all__ = ["Combination"]
 

@@ -25,21 +25,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from gyrobn.arrays import (
+from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.manifolds import radial
+from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.combination import Combination
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import (
     check_coordinates,
     length,
     samples_last,
     scalars_like,
     weighted_sum,
 )
-from gyrobn.backends import Array, backend_of, dot, namespace_of
-from gyrobn.centred import Centred
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.hessian import Hessian
-from gyrobn.linalg import kept_eye
-from gyrobn.manifolds import radial
-from gyrobn.manifolds.combination import Combination
-from gyrobn.scalar import arc, cotangent, safe_sqrt, times
+from gyrobn.numerics.hessian import Hessian
+from gyrobn.numerics.linalg import kept_eye
+from gyrobn.numerics.scalar import arc, cotangent, safe_sqrt, times
 
 __all__ = ["ConstantCurvature"]
 

@@ -5,10 +5,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from gyrobn.arrays import check_floating
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.linalg import eye, finite_or_identity, matmul, symmetric, transpose
 from gyrobn.manifolds.correlation_cholesky import (
     Chart,
     EuclideanCholesky,
@@ -16,7 +13,10 @@ from gyrobn.manifolds.correlation_cholesky import (
     PolyHyperbolicCholesky,
 )
 from gyrobn.manifolds.correlation_log import LogScaled, OffLog, to_unit_diagonal
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.pullback import Pullback
+from gyrobn.numerics.arrays import check_floating
+from gyrobn.numerics.linalg import eye, finite_or_identity, matmul, symmetric, transpose
 
 __all__ = ["CHARTS", "Correlation", "covariance_to_correlation"]
 

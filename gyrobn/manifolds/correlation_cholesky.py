@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, dot, namespace_of
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.linalg import (
+from gyrobn.manifolds.euclidean import Euclidean
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
+from gyrobn.numerics.linalg import (
     cholesky,
     constant,
     eye,
@@ -25,8 +27,6 @@ from gyrobn.linalg import (
     transpose,
     with_diagonal,
 )
-from gyrobn.manifolds.euclidean import Euclidean
-from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
 
 __all__ = [
     "Chart",

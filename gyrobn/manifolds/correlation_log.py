@@ -3,7 +3,8 @@ r"""Maps of correlation matrices to vector spaces, by the logarithm of a symmetr
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, dot, namespace_of
-from gyrobn.linalg import (
+from gyrobn.manifolds.correlation_cholesky import Chart
+from gyrobn.numerics.linalg import (
     congruence,
     differential,
     eigh,
@@ -20,8 +21,7 @@ from gyrobn.linalg import (
     unpack,
     with_diagonal,
 )
-from gyrobn.manifolds.correlation_cholesky import Chart
-from gyrobn.spectral import EXP, LOG, Spectrum
+from gyrobn.numerics.spectral import EXP, LOG, Spectrum
 
 __all__ = ["LogScaled", "OffLog", "to_unit_diagonal"]
 

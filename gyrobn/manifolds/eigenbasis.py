@@ -8,9 +8,9 @@ added up in the eigenbasis, and what leads from there to X and to B is computed 
 
 from typing import Any
 
-from gyrobn.arrays import weighted_gram
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.linalg import (
+from gyrobn.numerics.arrays import weighted_gram
+from gyrobn.numerics.linalg import (
     Eigen,
     again,
     compose,
@@ -20,7 +20,7 @@ from gyrobn.linalg import (
     symmetric,
     transpose,
 )
-from gyrobn.spectral import LOG, Spectral
+from gyrobn.numerics.spectral import LOG, Spectral
 
 __all__ = [
     "carried",

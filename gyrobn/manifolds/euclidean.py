@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from gyrobn.arrays import BLOCK, weighted_sum, zeros
 from gyrobn.backends import Array
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.hessian import Hessian, flat_hessian
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import BLOCK, weighted_sum, zeros
+from gyrobn.numerics.hessian import Hessian, flat_hessian
 
 __all__ = ["Euclidean"]
 

@@ -6,10 +6,10 @@ from typing import Any, Self
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.linalg import eigh, matmul, symmetric, symmetric_functions, transpose
 from gyrobn.manifolds.bases import Bases
 from gyrobn.manifolds.pullback import Pullback
-from gyrobn.spectral import INVERSE_ROOT, Pairs, Spectral, Spectrum
+from gyrobn.numerics.linalg import eigh, matmul, symmetric, symmetric_functions, transpose
+from gyrobn.numerics.spectral import INVERSE_ROOT, Pairs, Spectral, Spectrum
 
 __all__ = ["Grassmannian", "of_projectors"]
 

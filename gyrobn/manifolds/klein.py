@@ -8,7 +8,7 @@ from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
 from gyrobn.manifolds.radial import is_constant, root
-from gyrobn.scalar import times
+from gyrobn.numerics.scalar import times
 
 __all__ = ["Klein"]
 

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from gyrobn.arrays import check_coordinates, length
 from gyrobn.backends import Array, namespace_of
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.hessian import Hessian
-from gyrobn.linalg import from_triangle, to_triangle
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.radius import Hyperboloid
+from gyrobn.numerics.arrays import check_coordinates, length
+from gyrobn.numerics.hessian import Hessian
+from gyrobn.numerics.linalg import from_triangle, to_triangle
 
 __all__ = ["PolyHyperboloid"]
 

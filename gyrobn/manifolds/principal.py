@@ -7,7 +7,7 @@ rule takes few products.
 """
 
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.linalg import (
+from gyrobn.numerics.linalg import (
     Singular,
     eigh,
     matmul,
@@ -16,7 +16,7 @@ from gyrobn.linalg import (
     svd,
     transpose,
 )
-from gyrobn.spectral import Spectrum
+from gyrobn.numerics.spectral import Spectrum
 
 __all__ = ["direct_rotation", "exponential", "logarithm", "tall_product"]
 

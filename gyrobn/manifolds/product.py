@@ -6,14 +6,14 @@ from dataclasses import Field, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-from gyrobn.arrays import check_coordinates, length, scalars_like
 from gyrobn.backends import Array, namespace_of
-from gyrobn.centred import Centred
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.hessian import Hessian, joined_hessian
+from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.euclidean import Euclidean
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.radius import Sphere
 from gyrobn.manifolds.stereographic import PoincareBall
+from gyrobn.numerics.arrays import check_coordinates, length, scalars_like
+from gyrobn.numerics.hessian import Hessian, joined_hessian
 
 __all__ = ["Product"]
 

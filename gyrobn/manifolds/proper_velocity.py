@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from gyrobn.arrays import zeros
 from gyrobn.backends import Array, dot
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
 from gyrobn.manifolds.radius import Sheet, time_on_sheet
+from gyrobn.numerics.arrays import zeros
 
 __all__ = ["ProperVelocity"]
 

@@ -4,8 +4,8 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 from gyrobn.backends import Array
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.hessian import Hessian
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.hessian import Hessian
 
 __all__ = ["Pullback"]
 

@@ -6,8 +6,9 @@ Here s is given as a scalar a and a vector v, s = av, and the time by a *level*:
 K < 0, (t - 1)/a, which loses no digit, or None to take it from s.
 
 **Derivatives.** Where nothing is differentiated, an angle comes from the length of the vector; else
-from its square, in which everything is analytic (:mod:`gyrobn.scalar`), to any order. For the first
-derivative alone there is a shortcut: a map along the radius, :math:`v \mapsto v f(r)/r`, has
+from its square, in which everything is analytic (:mod:`gyrobn.numerics.scalar`), to any order. For
+the first derivative alone there is a shortcut: a map along the radius, :math:`v \mapsto v f(r)/r`,
+has
 
 .. math:: dv \mapsto \frac{f}{r}\,dv + \Bigl(f' - \frac fr\Bigr)\frac{\langle v, dv\rangle}{r^2}\,v,
 
@@ -18,11 +19,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gyrobn.arrays import broadcast_shapes
 from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.manifolds.combination import Combination
-from gyrobn.scalar import arc, asinh, largest_angle, times
-from gyrobn.scalar import turn as turn_of_square
+from gyrobn.numerics.arrays import broadcast_shapes
+from gyrobn.numerics.scalar import arc, asinh, largest_angle, times
+from gyrobn.numerics.scalar import turn as turn_of_square
 
 __all__ = [
     "half_turn",

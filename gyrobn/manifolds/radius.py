@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Self
 import array_api_extra as xpx
 import numpy as np
 
-from gyrobn.arrays import surely, unit, zeros
 from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
 from gyrobn.manifolds.radial import root
-from gyrobn.scalar import safe_sqrt, times
+from gyrobn.numerics.arrays import surely, unit, zeros
+from gyrobn.numerics.scalar import safe_sqrt, times
 
 __all__ = ["Hyperboloid", "Radius", "Sheet", "Sphere", "time_on_sheet"]
 

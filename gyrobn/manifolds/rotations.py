@@ -7,17 +7,18 @@ from typing import Any, Self
 
 import numpy as np
 
-from gyrobn.arrays import (
+from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.manifolds.bases import orthonormalized
+from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import (
     check_coordinates,
     sum_samples,
     weighted_gram,
     weighted_sum,
 )
-from gyrobn.backends import Array, backend_of, dot, namespace_of
-from gyrobn.centred import Centred
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.hessian import Hessian
-from gyrobn.linalg import (
+from gyrobn.numerics.hessian import Hessian
+from gyrobn.numerics.linalg import (
     Singular,
     constant,
     eigh,
@@ -31,9 +32,8 @@ from gyrobn.linalg import (
     to_triangle,
     transpose,
 )
-from gyrobn.manifolds.bases import orthonormalized
-from gyrobn.scalar import arc, cotangent, safe_sqrt, sinc
-from gyrobn.spectral import (
+from gyrobn.numerics.scalar import arc, cotangent, safe_sqrt, sinc
+from gyrobn.numerics.spectral import (
     ANGLE,
     COSINE_OF_ROOT,
     SINC_OF_ROOT,

@@ -3,10 +3,13 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from gyrobn.arrays import check_floating
 from gyrobn.backends import Array, namespace_of
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.linalg import (
+from gyrobn.manifolds.affine_invariant import AffineInvariant, contains, nearest, violation
+from gyrobn.manifolds.euclidean import Euclidean
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.pullback import Pullback
+from gyrobn.numerics.arrays import check_floating
+from gyrobn.numerics.linalg import (
     cholesky,
     congruence,
     differential,
@@ -21,10 +24,7 @@ from gyrobn.linalg import (
     transpose,
     unpack,
 )
-from gyrobn.manifolds.affine_invariant import AffineInvariant, contains, nearest, violation
-from gyrobn.manifolds.euclidean import Euclidean
-from gyrobn.manifolds.pullback import Pullback
-from gyrobn.spectral import EXP, LOG, power
+from gyrobn.numerics.spectral import EXP, LOG, power
 
 __all__ = ["SPD"]
 

@@ -3,13 +3,13 @@ r"""The stereographic model of every constant curvature: Poincaré ball, plane, 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from gyrobn.arrays import check_coordinates
 from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
 from gyrobn.manifolds.radial import half_turn, is_constant
-from gyrobn.scalar import times
+from gyrobn.numerics.arrays import check_coordinates
+from gyrobn.numerics.scalar import times
 
 __all__ = ["PoincareBall", "ProjectedHypersphere", "Stereographic"]
 

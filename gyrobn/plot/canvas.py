@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gyrobn.backends import Array, backend_of
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.storage import replacing
+from gyrobn.data import replacing
+from gyrobn.manifolds.gyrospace import GyroSpace
 
 __all__ = [
     "BLUE",

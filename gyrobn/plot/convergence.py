@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from gyrobn.backends import Array, backend_of
-from gyrobn.frechet import FrechetResult, FrechetWarning, frechet
-from gyrobn.gyrospace import GyroSpace
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.plot.canvas import BLUE, COLOURS, INK, MARKERS, legend_below, name_of, new_figure, plain
+from gyrobn.statistics.frechet import FrechetResult, FrechetWarning, frechet
 
 __all__ = ["plot_convergence"]
 

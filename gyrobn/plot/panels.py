@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gyrobn.backends import Array
-from gyrobn.frechet import frechet_mean
-from gyrobn.gyrospace import GyroSpace
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.plot.canvas import (
     BLUE,
     GREEN,
@@ -25,6 +24,7 @@ from gyrobn.plot.canvas import (
     to_numpy,
 )
 from gyrobn.plot.scenes import Scene, scene_of
+from gyrobn.statistics.frechet import frechet_mean
 
 __all__ = ["Panel", "can_plot", "plot_normalization", "plot_overview"]
 

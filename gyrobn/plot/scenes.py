@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gyrobn.gyrospace import GyroSpace
 from gyrobn.manifolds import Correlation, Grassmannian, Product
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.plot.canvas import FACE, GRID, INK
 
 __all__ = ["Scene", "scene_of", "unit_circle"]

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from gyrobn.backends import Array
-from gyrobn.frechet import frechet
-from gyrobn.gyrospace import GyroSpace
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.plot.canvas import (
     BLUE,
     INK,
@@ -20,6 +19,7 @@ from gyrobn.plot.canvas import (
     to_numpy,
 )
 from gyrobn.plot.scenes import unit_circle
+from gyrobn.statistics.frechet import frechet
 
 __all__ = ["plot_tangent"]
 

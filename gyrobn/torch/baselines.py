@@ -1,6 +1,7 @@
 """LRBN and ManifoldNorm as PyTorch layers, for comparisons with GyroBN.
 
-They are :class:`gyrobn.torch.GyroBN` with another formula, that of :mod:`gyrobn.baselines`.
+They are :class:`gyrobn.torch.GyroBN` with another formula: see
+:mod:`gyrobn.normalization.baselines`.
 """
 
 from collections.abc import Sequence
@@ -8,16 +9,18 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gyrobn.baselines import lrbn, manifold_norm
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.normalize import Stats
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.baselines import lrbn, manifold_norm
+from gyrobn.normalization.normalize import Stats
 from gyrobn.torch.layer import GyroBN
 
 __all__ = ["LRBN", "ManifoldNorm"]
 
 
 class LRBN(GyroBN):
-    """Riemannian batch normalization of Lou et al. (2020): :func:`gyrobn.baselines.lrbn`.
+    """Riemannian batch normalization of Lou et al. (2020).
+
+    The formula is :func:`gyrobn.normalization.baselines.lrbn`.
 
     Parameters and attributes are those of :class:`gyrobn.torch.GyroBN`.
     """
@@ -26,7 +29,7 @@ class LRBN(GyroBN):
 
 
 class ManifoldNorm(GyroBN):
-    """ManifoldNorm of Chakraborty (2020): :func:`gyrobn.baselines.manifold_norm`.
+    """ManifoldNorm of Chakraborty (2020): :func:`gyrobn.normalization.baselines.manifold_norm`.
 
     Parameters
     ----------

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gyrobn.checks import check_choice, check_integer, check_number
-from gyrobn.domains import UNSEEN, adapt_stats, by_domain, places_of
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.layers import Learnt, common_dtype
-from gyrobn.normalize import Stats, update_stats
-from gyrobn.samples import only_weighted, set_aside
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.domains import UNSEEN, adapt_stats, by_domain, places_of
+from gyrobn.normalization.layers import Learnt, common_dtype
+from gyrobn.normalization.normalize import Stats, update_stats
+from gyrobn.numerics.checks import check_choice, check_integer, check_number
+from gyrobn.statistics.samples import only_weighted, set_aside
 from gyrobn.torch.layer import GyroBN, _no_autocast, _place, recomputing
 
 __all__ = ["DomainGyroBN"]
@@ -198,7 +198,7 @@ class DomainGyroBN(GyroBN):
             As in :meth:`GyroBN.from_estimator`; ``unseen`` is the estimator's by default, and
             ``momentum`` its ``adapt_rate``.
         """
-        from gyrobn.conversion import fitted
+        from gyrobn.estimator.conversion import fitted
 
         model = fitted(bn, domains=True)
         given = {"domains": len(bn.domains_), "unseen": model.unseen, "momentum": model.adapt_rate}
@@ -219,8 +219,8 @@ class DomainGyroBN(GyroBN):
         like
             As in :meth:`GyroBN.to_estimator`.
         """
-        from gyrobn.conversion import layer_to_estimator
-        from gyrobn.labels import labels_for
+        from gyrobn.estimator.conversion import layer_to_estimator
+        from gyrobn.estimator.labels import labels_for
 
         labels = np.arange(self.domains) if labels is None else labels
         if len(labels) != self.domains:

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import register_constant
 
 from gyrobn.backends import namespace_of
-from gyrobn.checks import check_number
-from gyrobn.gyrospace import GyroSpace
-from gyrobn.layers import Learnt, Settings, common_dtype, forward, is_half
-from gyrobn.normalize import Stats, normalize
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.layers import Learnt, Settings, common_dtype, forward, is_half
+from gyrobn.normalization.normalize import Stats, normalize
+from gyrobn.numerics.checks import check_number
 
 if TYPE_CHECKING:
-    from gyrobn.models import Model
+    from gyrobn.estimator.models import Model
 
 __all__ = ["GyroBN"]
 
@@ -255,7 +255,7 @@ class GyroBN(nn.Module):
         >>> bool(abs(y.detach().numpy() - bn.transform(x)).max() < 1e-12)
         True
         """
-        from gyrobn.conversion import fitted
+        from gyrobn.estimator.conversion import fitted
 
         model = fitted(bn)
         return cls._of_model(model, _place(bn, model, device, dtype) | options)
@@ -270,7 +270,7 @@ class GyroBN(nn.Module):
     @torch.no_grad()
     def _start(self, model: "Model", dtype: Any) -> None:
         """Begin with what a model knows."""
-        from gyrobn.conversion import values_for
+        from gyrobn.estimator.conversion import values_for
 
         bias, scale = self.bias is not None, self.scale is not None
         tracked = self.track_running_stats
@@ -296,7 +296,7 @@ class GyroBN(nn.Module):
         like
             An array whose library, dtype and device the statistics get; NumPy by default.
         """
-        from gyrobn.conversion import layer_to_estimator
+        from gyrobn.estimator.conversion import layer_to_estimator
 
         stats = Stats(self.running_mean, self.running_var) if self.track_running_stats else None
         learnt = Learnt(self.bias, self.scale, self.raw_curvature)
@@ -319,7 +319,7 @@ class GyroBN(nn.Module):
 
         A tensor can be kept by whatever keeps the tensors of a state.
         """
-        from gyrobn.conversion import geometry_text
+        from gyrobn.estimator.conversion import geometry_text
 
         text = geometry_text(self.settings).encode()
         return torch.tensor(list(text), dtype=torch.uint8, device="cpu")
@@ -338,7 +338,7 @@ class GyroBN(nn.Module):
         error_msgs: list[str],
     ) -> None:
         """Load a state of the same geometry; an older one does not say which it is."""
-        from gyrobn.conversion import raw_shift
+        from gyrobn.estimator.conversion import raw_shift
 
         key, name = f"{prefix}_extra_state", f"{prefix}raw_curvature"
         if key in state_dict:
@@ -469,7 +469,7 @@ register_constant(_Constant)
 def _forward(
     constant: _Constant, given: dict[str, Tensor], rate: Any, training: bool
 ) -> tuple[Tensor, ...]:
-    """Return what :func:`gyrobn.layers.forward` does, from and as tensors alone."""
+    """Return what :func:`gyrobn.normalization.layers.forward` does, from and as tensors alone."""
     learnt = Learnt(given.get("bias"), given.get("scale"), given.get("raw_curvature"))
     running = Stats(given["mean"], given["var"]) if "mean" in given else None
     x, weights = given["x"], given.get("weights")

@@ -1,0 +1,134 @@
+"""The command ``gyrobn``.
+
+Exit codes: 0 success; 1 failure, said in one line on stderr; 2 wrong usage; 128 + n ended by
+signal n (130: Ctrl-C; 141: a closed pipe, as after ``| head``).
+"""
+
+import io
+import os
+import signal
+import sys
+import threading
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from gyrobn.cli.arguments import parse
+from gyrobn.cli.console import Console
+from gyrobn.cli.interrupts import end_at_once
+
+__all__ = ["main"]
+
+FAILURES = (OSError, ValueError, TypeError, ImportError, MemoryError, OverflowError)
+"""What bad input can raise; anything else is a fault of this program, and shows its traceback."""
+
+BROKEN_PIPE = getattr(signal, "SIGPIPE", 13)
+"""What ends a program that writes to a closed pipe; Python makes it an exception instead."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Parameters
+    ----------
+    argv
+        The arguments after the program's name; those of the process by default.
+    """
+    _open_streams()
+    try:
+        return _run(argv)
+    except KeyboardInterrupt as stop:
+        with suppress(OSError):
+            print("gyrobn: interrupted", file=sys.stderr)
+        return 128 + (stop.number if isinstance(stop, _Ended) else signal.SIGINT)
+    except BrokenPipeError:  # who read the output has seen enough
+        return 128 + BROKEN_PIPE
+    finally:
+        _forget_what_cannot_be_written()
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    console = Console(Namespace(command=None))
+    try:
+        with _ended_by_signals():
+            options = _parsed(argv)
+            console = Console(options)
+            # what overflows is off its manifold, and is reported as such
+            with console.showing_warnings(), np.errstate(all="ignore"):
+                options.run(options, console)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except FAILURES as error:
+        console.error(error)
+        return 1
+    return 0
+
+
+def _parsed(argv: Sequence[str] | None) -> Namespace:
+    try:
+        return parse(argv)
+    except SystemExit:  # with the help in stdout
+        sys.stdout.flush()
+        raise
+
+
+def _open_streams() -> None:
+    """Let stdout and stderr take anything: closed ones nothing, others what they cannot encode."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, io.StringIO())
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+class _Ended(KeyboardInterrupt):
+    """A signal that asks to end: like Ctrl-C, it leaves time to clean up."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the run as Ctrl-C does, unless something else handles them.
+
+    Ctrl-C itself is handled by Python, unless this process is the command (see ``interrupts``).
+    """
+
+    received: list[int] = []
+
+    def end(number: int, frame: Any) -> None:
+        received.append(number)
+        raise _Ended(number)
+
+    numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
+    before = {number: signal.getsignal(number) for number in numbers if number is not None}
+    if threading.current_thread() is not threading.main_thread():
+        before = {}  # only the main thread may say what a signal does
+    ours = {n: handler for n, handler in before.items() if handler in (signal.SIG_DFL, end_at_once)}
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield
+    except Exception:
+        if received:  # matplotlib, interrupted in its import, says that it cannot be imported
+            raise _Ended(received[0]) from None
+        raise
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+
+
+def _forget_what_cannot_be_written() -> None:
+    """Drop what stdout and stderr still hold, or Python would complain of it at exit."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,0 +1,265 @@
+"""Samples that are read in chunks, as often as needed, because memory cannot hold them all."""
+
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any
+
+import array_api_compat as compat
+import numpy as np
+
+from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.numerics.checks import check_integer
+
+__all__ = ["Chunks", "is_chunk_list", "is_streamed", "take"]
+
+BYTES = 2**23
+"""Default size of a chunk. Computing with a chunk takes about ten times as much memory."""
+
+Rows = Any
+"""Numbers of the samples in a chunk, a NumPy array of integers."""
+
+
+class Chunks:
+    """Samples of shape (N, *channels, *point_shape), read in chunks, as often as needed.
+
+    ``GyroBN.fit``, ``GyroBN.transform_chunks``, :func:`~gyrobn.frechet` and
+    :func:`~gyrobn.batch_stats` take them in place of an array.
+
+    Parameters
+    ----------
+    source
+        An array on disk (``np.load(path, mmap_mode="r")``, a zarr array, an h5py dataset: anything
+        with a shape, a dtype and slices); or an iterable of arrays that can be iterated again; or a
+        function that returns an iterator over arrays, a new one at each call.
+    size
+        Samples per chunk of an array on disk; by default as many as fit in 8 MB.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import Chunks, PoincareBall, frechet
+    >>> M = PoincareBall(2)
+    >>> x = M.random(1000, rng=0)
+    >>> chunks = Chunks(lambda: (x[i : i + 100] for i in range(0, 1000, 100)))
+    >>> bool(np.allclose(frechet(M, chunks).mean, frechet(M, x).mean, rtol=0, atol=1e-14))
+    True
+    """
+
+    def __init__(self, source: Any, size: int | None = None) -> None:
+        self._source: _Sliced | _Iterated
+        if compat.is_array_api_obj(source):
+            namespace_of(source)  # refuses Dask, before the first chunk is read
+        if hasattr(source, "shape") and hasattr(source, "__getitem__"):
+            self._source = _Sliced(source, size)
+        elif size is not None:
+            raise ValueError(
+                "size is for arrays on disk: an iterable and a function choose their own chunks"
+            )
+        else:
+            self._source = _Iterated(source)
+        self._each: tuple[Callable[[Array, Rows], Array], ...] = ()
+        self._at: Rows | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return self.total if self._at is None else len(self._at)
+
+    @property
+    def total(self) -> int:
+        """The number of samples before ``select``; of an iterable, it takes one pass over it."""
+        if self._source.count is None:
+            list(self._source.read(lambda *_: ()))
+        return self._source.count or 0
+
+    def __iter__(self) -> Iterator[Array]:
+        for _, x in self.numbered():
+            yield x
+
+    def numbered(self) -> Iterator[tuple[Rows, Array]]:
+        """Yield the chunks, each with the numbers of its samples."""
+        for start, x in self._source.read(self._rows):
+            stop = start + x.shape[0]
+            for function in self._each:
+                x = function(x, np.arange(start, stop))
+            rows = self._rows(start, stop)
+            yield rows, x if self._at is None else take(x, rows - start)
+
+    def map(self, function: Callable[[Array, Rows], Array]) -> "Chunks":
+        """Return the chunks, changed by a function of a chunk and the numbers of its samples."""
+        return self._with(_each=(*self._each, function))
+
+    def select(self, at: Rows) -> "Chunks":
+        """Return some of the samples, by their sorted numbers; chunks without any are not read."""
+        return self._with(_at=at)
+
+    def _rows(self, start: int, stop: int) -> Rows:
+        """Return the numbers of the selected samples in a range."""
+        if self._at is None:
+            return np.arange(start, stop)
+        low, high = np.searchsorted(self._at, (start, stop))
+        return self._at[low:high]
+
+    def _with(self, **changes: Any) -> "Chunks":
+        other = object.__new__(Chunks)
+        other.__dict__.update(self.__dict__, **changes)
+        return other
+
+
+def is_streamed(x: Any) -> bool:
+    """Tell whether samples come in chunks: from a disk, or from an iterable that is no array.
+
+    >>> import numpy as np
+    >>> is_streamed(np.zeros((3, 2))), is_streamed([[1.0, 2.0]])
+    (False, False)
+    >>> is_streamed(map(np.asarray, [[1.0]]))
+    True
+    """
+    if isinstance(x, (Chunks, np.memmap)):
+        return True
+    if compat.is_array_api_obj(x):
+        return False
+    if all(hasattr(x, name) for name in ("shape", "dtype", "chunks")):  # zarr, h5py
+        return True
+    if any(hasattr(x, name) for name in ("__array__", "__array_interface__", "shape", "iloc")):
+        return False
+    if callable(x):
+        return not isinstance(x, type)
+    return isinstance(x, Iterable) and not isinstance(x, (str, bytes, Sequence, Mapping, Set))
+
+
+def is_chunk_list(x: Any, axes: int) -> bool:
+    """Tell whether a list or tuple holds chunks, where a sample has ``axes`` axes.
+
+    Arrays with that many axes are samples, and arrays with more are chunks. Nested lists of numbers
+    are an array. Anything else is refused.
+
+    >>> import numpy as np
+    >>> chunks, points = [np.zeros((10, 2)), np.zeros((5, 2))], [np.zeros(2), np.zeros(2)]
+    >>> is_chunk_list(chunks, 1), is_chunk_list(points, 1), is_chunk_list([[0.0, 0.0]], 1)
+    (True, False, False)
+    """
+    if not isinstance(x, (list, tuple)) or not x:
+        return False
+    found = {len(part.shape) if hasattr(part, "shape") else -1 for part in x}
+    if len(found) > 1 or (found == {-1} and any(map(_holds_arrays, x))):
+        raise TypeError(
+            f"X is a {type(x).__name__} of {len(x)} parts that are neither all samples, arrays of "
+            f"{axes} axes, nor all chunks, arrays of more axes, nor lists of numbers: give an "
+            "array (numpy.stack of samples, numpy.concatenate of chunks), or gyrobn.Chunks"
+        )
+    return max(found) > axes
+
+
+def _holds_arrays(x: Any) -> bool:
+    """Tell whether there is an array, other than a number, in a list or in the lists in it."""
+    if isinstance(x, (list, tuple)):
+        return any(map(_holds_arrays, x))
+    return bool(getattr(x, "shape", ()))
+
+
+def take(x: Array, rows: Rows) -> Array:
+    """Return some of the samples of an array."""
+    xp = namespace_of(x)
+    return xp.take(x, xp.asarray(rows, device=device_of(x)), axis=0)
+
+
+Selection = Callable[[int, int], Sequence[int]]
+"""Returns the numbers of the samples in a range that are wanted."""
+
+
+class _Sliced:
+    """An array on disk."""
+
+    def __init__(self, array: Any, size: int | None) -> None:
+        if len(array.shape) < 2 or 0 in array.shape:
+            raise ValueError(
+                "expected samples of shape (N, *channels, *point_shape), no length 0, got "
+                f"{tuple(array.shape)}"
+            )
+        size = None if size is None else check_integer("size", size, 1)
+        self.array, self.count = array, int(array.shape[0])
+        if size is None:
+            each = np.dtype("f8").itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+            size = max(1, BYTES // each)
+            stored = getattr(array, "chunks", None)
+            # zarr and HDF5 unpack whole chunks: align with them, if they fit, to unpack each once
+            if stored and stored[0] * each <= 8 * BYTES:
+                size = max(stored[0], size // stored[0] * stored[0])
+        self.size = size
+        # Pages read through a memory map count as memory of the process until they are released.
+        # A copy-on-write map would lose what was written into it, so its pages stay.
+        held = getattr(array, "_mmap", None)
+        frees = isinstance(held, mmap.mmap) and hasattr(held, "madvise") and array.mode != "c"
+        self.map = held if frees else None
+
+    def read(self, wanted: Selection) -> Iterator[tuple[int, Array]]:
+        """Yield the chunks with samples that are wanted, each with the number of its first one."""
+        for start in range(0, self.count, self.size):
+            stop = min(start + self.size, self.count)
+            if not len(wanted(start, stop)):
+                continue
+            if self.map is not None:
+                x = np.array(self.array[start:stop])
+                self.map.madvise(mmap.MADV_DONTNEED)
+            elif compat.is_array_api_obj(self.array):
+                x = self.array[start:stop, ...]
+            else:
+                x = np.asarray(self.array[start:stop])
+            yield start, x
+
+
+class _Iterated:
+    """Arrays from an iterable, or from the iterators that a function returns."""
+
+    def __init__(self, source: Any) -> None:
+        if not callable(source):
+            if not isinstance(source, Iterable):
+                raise TypeError(
+                    "Chunks needs an array on disk, an iterable of arrays, or a function that "
+                    f"returns an iterator over arrays, got {type(source).__name__}"
+                )
+            if iter(source) is source:
+                raise TypeError(
+                    f"a {type(source).__name__} can be read only once, and the mean needs several "
+                    "passes: give a function that returns a new one, "
+                    "Chunks(lambda: (... for ...)), or use partial_fit"
+                )
+        self.source = source
+        self.count: int | None = None
+
+    def read(self, wanted: Selection) -> Iterator[tuple[int, Array]]:
+        """Yield the chunks with samples that are wanted, each with the number of its first one."""
+        start, kind = 0, None
+        for i, x in enumerate(self.source() if callable(self.source) else self.source):
+            if isinstance(x, (list, tuple)) and len(x) == 1 and compat.is_array_api_obj(x[0]):
+                x = x[0]  # a batch of torch's TensorDataset
+            if not compat.is_array_api_obj(x) or x.ndim < 2:
+                what, advice = type(x).__name__, ""
+                if hasattr(x, "shape"):
+                    what = f"shape {tuple(x.shape)}"
+                elif isinstance(x, (list, tuple, Mapping)):
+                    what += f" of {len(x)}"
+                    at = "key" if isinstance(x, Mapping) else 0
+                    advice = f": take the samples out, fit(lambda: (b[{at}] for b in loader))"
+                raise TypeError(
+                    f"chunk {i} must be an array of shape (n, *channels, *point_shape), got {what}"
+                    f"{advice}"
+                )
+            own = (tuple(x.shape[1:]), str(x.dtype), namespace_of(x).__name__, str(device_of(x)))
+            if kind not in (None, own):
+                raise ValueError(
+                    "chunks must agree in the shape of their samples, dtype, library and device: "
+                    f"chunk 0 has {kind}, chunk {i} has {own}"
+                )
+            kind, stop = own, start + x.shape[0]
+            if len(wanted(start, stop)):
+                yield start, x
+            start = stop
+        if start == 0 or self.count not in (None, start):
+            before = "" if self.count is None else f", where there were {self.count} before"
+            raise ValueError(
+                f"the chunks hold {start} samples{before}: they must be the same at each reading; "
+                "of a generator, give the function that makes it"
+            )
+        self.count = start

@@ -1,0 +1,112 @@
+"""What all formats share: an array that is read in slices, and errors that name the file."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["SUFFIXES", "StoredArray", "check_dtype", "choose", "format_of", "reading"]
+
+SUFFIXES = (".npy", ".npz", ".zarr")
+"""The suffixes of the formats."""
+
+
+class StoredArray(AbstractContextManager["StoredArray"]):
+    """An array in a file; slices along the first axis are read on demand.
+
+    Made by :func:`~gyrobn.data.open_array`. Slices in ascending order are fast in every format.
+
+    Parameters
+    ----------
+    path
+        The file.
+    key
+        Name of the array inside the file, or None if it has no name.
+    shape
+        Shape of the whole array.
+    stored
+        The dtype in the file, in its byte order.
+    """
+
+    def __init__(self, path: Path, key: str | None, shape: tuple[int, ...], stored: Any) -> None:
+        if not shape:
+            raise ValueError(f"{path} holds a single number: expected samples along a first axis")
+        self.path, self.key, self.shape = path, key, shape
+        self.stored: np.dtype[Any] = np.dtype(stored)
+        self.dtype: np.dtype[Any] = self.stored.newbyteorder("=")
+        """The dtype of the slices, in the byte order of the machine."""
+        self.chunks: tuple[int, ...] | None = None
+        """Shape of the parts that the format unpacks at once, or None."""
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> Any:
+        """Read samples; only slices with a step of one."""
+        start, stop, step = rows.indices(self.shape[0])
+        if step != 1:
+            raise ValueError(f"{self.path} is read in slices of neighbours, got the step {step}")
+        return self._read(start, max(start, stop)).astype(self.dtype, copy=False)
+
+    @abstractmethod
+    def _read(self, start: int, stop: int) -> Any:
+        """Return samples as they are in the file."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the file."""
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Name the file in the errors of a damaged one; parsers can raise anything."""
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        if isinstance(error, ValueError) and str(path) in str(error):
+            raise
+        what = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(f"cannot read {path}: {what}") from error
+
+
+def format_of(path: Path) -> str:
+    """Return the suffix, after checking that it is that of a format."""
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ValueError(f"{path} has the suffix {suffix!r}: expected {', '.join(SUFFIXES)}")
+    return suffix
+
+
+def choose(path: Path, names: Iterable[str], key: str | None) -> str:
+    """Return the name of the array to read: the given one, or the only one."""
+    known = sorted(names)
+    listed = ", ".join(known[:10]) + (", …" if len(known) > 10 else "") if known else "none"
+    if key is None and len(known) == 1:
+        return known[0]
+    if key is None:
+        raise ValueError(f"{path} holds {len(known)} arrays ({listed}): choose one by its key")
+    if key not in known:
+        raise ValueError(f"{path} holds no array {key!r}, but {listed}")
+    return key
+
+
+def check_dtype(path: Path | str, dtype: "np.dtype[Any]") -> None:
+    """Refuse all but plain numbers and strings of fixed length."""
+    if dtype.kind not in "biufcSU" or dtype.subdtype is not None or dtype.itemsize == 0:
+        why = ", a pickle, which could run anything when read" if dtype.hasobject else ""
+        raise ValueError(f"{path} holds values of dtype {dtype}{why}: expected numbers")

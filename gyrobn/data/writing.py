@@ -1,0 +1,158 @@
+"""Arrays written in chunks, and files that appear only when they are complete."""
+
+import os
+import secrets
+import shutil
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from gyrobn.data.stored import format_of
+from gyrobn.data.zarr import create_zarr, is_zarr
+
+__all__ = ["ArrayWriter", "create_array", "replacing"]
+
+
+class ArrayWriter:
+    """Takes the samples of a new array in chunks, in order. See :func:`create_array`."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, put: Callable[[int, Any], Any]) -> None:
+        self.shape = shape
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self.count = 0
+        """Number of samples written so far."""
+        self._put = put
+
+    def write(self, chunk: Any) -> None:
+        """Append samples, shape ``(k, *shape[1:])``."""
+        chunk = np.asarray(chunk)
+        if chunk.shape[1:] != self.shape[1:] or self.count + len(chunk) > self.shape[0]:
+            raise ValueError(
+                f"a chunk of shape {chunk.shape} does not fit an array of shape {self.shape} of "
+                f"which {self.count} samples are written"
+            )
+        chunk = np.ascontiguousarray(chunk.astype(self.dtype, casting="same_kind", copy=False))
+        self._put(self.count, chunk)
+        self.count += len(chunk)
+
+
+@contextmanager
+def create_array(
+    path: str | os.PathLike[str], shape: Sequence[int], dtype: Any, key: str | None = None
+) -> Iterator[ArrayWriter]:
+    """Write an array to disk in chunks; it appears at its path when it is complete.
+
+    If the block ends in an error, or before all samples are written, nothing is left behind, and a
+    file that was at ``path`` is still there.
+
+    Parameters
+    ----------
+    path
+        The file to write; the suffix ``.npy``, ``.npz`` or ``.zarr`` is the format.
+    shape, dtype
+        Of the whole array; the dtype with its byte order.
+    key
+        Name of the array in a ``.npz`` file, ``arr_0`` by default, as in NumPy.
+
+    Examples
+    --------
+    See :func:`~gyrobn.data.open_array`.
+    """
+    path, shape, dtype = Path(path), tuple(shape), np.dtype(dtype)
+    kind = format_of(path)
+    with replacing(path, store=kind == ".zarr") as temporary:
+        member = f"{key or 'arr_0'}.npy" if kind == ".npz" else None
+        with (
+            nullcontext(create_zarr(temporary, shape, dtype))
+            if kind == ".zarr"
+            else _create_file(temporary, shape, dtype, member)
+        ) as put:
+            writer = ArrayWriter(shape, dtype, put)
+            yield writer
+            if writer.count != shape[0]:
+                raise ValueError(f"{writer.count} of {shape[0]} samples of {path} were written")
+
+
+@contextmanager
+def _create_file(
+    path: Path, shape: tuple[int, ...], dtype: "np.dtype[Any]", member: str | None
+) -> Iterator[Callable[[int, Any], Any]]:
+    """Make a ``.npy`` file, or an archive with one; yield a function that appends samples."""
+    header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    with path.open("xb") as file, ExitStack() as stack:
+        stream: Any = file
+        if member is not None:
+            archive = stack.enter_context(zipfile.ZipFile(file, "w"))
+            stream = stack.enter_context(archive.open(member, "w", force_zip64=True))
+        npy.write_array_header_1_0(stream, header)
+        yield lambda start, chunk: stream.write(chunk.reshape(-1).view(np.uint8).data)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], store: bool = False) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``, and rename it to ``path`` if the block succeeds.
+
+    Otherwise remove what is at the temporary path. What was at ``path`` stays until the end.
+
+    Parameters
+    ----------
+    path
+        The file to write, or a link to it, which stays a link.
+    store
+        Whether it is a zarr store, which is a directory.
+    """
+    target = Path(os.path.realpath(os.fsdecode(path)))
+    if target.exists() and not (is_zarr(target) if store else target.is_file()):
+        kind = "zarr store" if store else "regular file"
+        raise FileExistsError(f"{path} exists and is not a {kind}: it cannot be replaced")
+    temporary = target.with_name(f".gyrobn-{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
+        yield temporary
+        if store:
+            _swap(temporary, target)
+            return
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())  # the bytes must be on the disk before the name is
+        if target.exists():
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
+    except BaseException as error:
+        _remove(temporary, store)
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
+            error.filename, error.filename2 = os.fsdecode(path), None
+        raise
+
+
+def _remove(temporary: Path, store: bool) -> None:
+    """Remove an incomplete file or store, if there is one."""
+    if not store:
+        with suppress(OSError):
+            temporary.unlink()
+        return
+    # zarr writes in a thread of its own, which an interrupt does not end at once
+    gone = 0
+    for _ in range(40):
+        shutil.rmtree(temporary, ignore_errors=True)
+        time.sleep(0.05)
+        gone = 0 if temporary.exists() else gone + 1
+        if gone == 3:
+            return
+
+
+def _swap(temporary: Path, target: Path) -> None:
+    """Replace one directory by another, which no portable system call does in one step."""
+    old = temporary.with_suffix(".old")
+    try:
+        if target.exists():
+            os.rename(target, old)
+        os.rename(temporary, target)
+    finally:
+        if old.exists() and not target.exists():
+            os.rename(old, target)
+        shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,106 @@
+"""Arrays of zarr, which is imported on first use."""
+
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gyrobn.data.stored import StoredArray, check_dtype, choose, reading
+
+__all__ = ["create_zarr", "is_zarr", "open_zarr"]
+
+CHUNK = 1 << 23  # bytes, about
+
+CODECS = frozenset(
+    {"blosc", "bytes", "bz2", "crc32c", "delta", "fletcher32", "gzip", "lz4", "lzma", "shuffle"}
+    | {"sharding_indexed", "transpose", "zlib", "zstd"}
+)
+"""Codecs that only move bits; ``pickle``, for example, would run code from the file."""
+
+
+class ZarrArray(StoredArray):
+    """An array of zarr."""
+
+    def __init__(self, path: Path, key: str | None, array: Any) -> None:
+        _check_codecs(path, array.metadata.to_dict())
+        dtype: np.dtype[Any] = np.dtype(array.dtype)
+        check_dtype(path, dtype)
+        super().__init__(path, key, tuple(array.shape), dtype)
+        self._array = array
+        self.chunks = tuple(array.chunks)
+        if not all(self.chunks) and all(self.shape):
+            raise ValueError(f"{path} has chunks of shape {self.chunks}, which hold nothing")
+        missing = array.nchunks - array.nchunks_initialized
+        if missing:  # zarr is silent about it, but a partly copied store is damaged
+            warnings.warn(
+                f"{path} has {missing} of {array.nchunks} chunks missing, which are read as "
+                f"{array.fill_value}: copy it again, unless that is what was written",
+                stacklevel=4,
+            )
+
+    def _read(self, start: int, stop: int) -> Any:
+        with reading(self.path):
+            return np.asarray(self._array[start:stop])
+
+    def close(self) -> None:
+        """Do nothing: zarr keeps no file open."""
+
+
+def open_zarr(path: Path, key: str | None) -> StoredArray:
+    """Open the array of a store, or one of a group."""
+    node = _library(path).open(str(path), mode="r")
+    if hasattr(node, "array_keys"):
+        key = choose(path, node.array_keys(), key)
+        node = node[key]
+    elif key is not None:
+        raise ValueError(f"it holds one array without a name, got the key {key!r}")
+    return ZarrArray(path, key, node)
+
+
+def create_zarr(
+    path: Path, shape: tuple[int, ...], dtype: "np.dtype[Any]"
+) -> Callable[[int, Any], Any]:
+    """Make a store with one array; return a function that puts samples at an index."""
+    row = max(1, math.prod(shape[1:]) * dtype.itemsize)
+    chunks = (min(max(1, CHUNK // row), max(1, shape[0])), *shape[1:])
+    options = {"write_empty_chunks": True}  # zeros too: a missing chunk means damage
+    array = _library(path).create_array(
+        str(path), shape=shape, dtype=dtype, chunks=chunks, config=options
+    )
+
+    def put(start: int, chunk: Any) -> None:
+        array[start : start + len(chunk)] = chunk
+
+    return put
+
+
+def is_zarr(path: Path) -> bool:
+    """Tell whether a directory is a store."""
+    return any((path / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup"))
+
+
+def _library(path: Path) -> Any:
+    try:
+        import zarr
+    except ImportError as error:
+        message = f"{path.suffix} files need zarr: install it with pip install 'gyrobn[zarr]'"
+        raise ImportError(message) from error
+    return zarr
+
+
+def _check_codecs(path: Path, metadata: Any) -> None:
+    """Refuse an array that needs a codec not known to be harmless, wherever it is nested."""
+    if isinstance(metadata, dict):
+        for name in ("codecs", "index_codecs", "filters", "compressor"):
+            found = metadata.get(name) or ()
+            for codec in (found,) if isinstance(found, dict) else found:
+                known = str(codec.get("name", codec.get("id"))).removeprefix("numcodecs.")
+                if known not in CODECS:
+                    raise ValueError(f"{path} needs the codec {known!r}, which is not trusted here")
+        metadata = list(metadata.values())
+    if isinstance(metadata, (list, tuple)):
+        for part in metadata:
+            _check_codecs(path, part)

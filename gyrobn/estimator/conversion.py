@@ -1,0 +1,201 @@
+"""From a layer, of whatever framework, to the estimator and back.
+
+In evaluation a layer and an estimator are the same function of the running statistics, bias and
+scale. What only training knows has no place in an estimator: momentum, ``steps``,
+``mean_gradient`` and how the batch is distributed.
+
+Layers import this module only when they are converted, and with it scikit-learn.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.estimator.files import geometry_from_json, geometry_to_json
+from gyrobn.estimator.models import (
+    Model,
+    in_dtype,
+    of_estimator,
+    plain_geometry,
+    settle,
+    to_estimator,
+)
+from gyrobn.estimator.transformer import GyroBN
+from gyrobn.normalization.layers import Learnt, Settings, common_dtype
+from gyrobn.normalization.normalize import Stats, normalize, scale_for
+
+__all__ = ["fitted", "geometry_text", "layer_to_estimator", "raw_shift", "values_for"]
+
+
+def geometry_text(settings: Settings) -> str:
+    """Return the geometry of a layer in JSON, for its state in a checkpoint."""
+    return json.dumps(geometry_to_json(settings.geometry, registered=False))
+
+
+def raw_shift(settings: Settings, text: str, raw: float | None) -> float:
+    """Return what to add to a learnt curvature of a checkpoint, or refuse another geometry.
+
+    Parameters
+    ----------
+    settings
+        Of the layer to load into.
+    text
+        The :func:`geometry_text` of the layer that was saved.
+    raw
+        As in :meth:`Settings.raw_shift <gyrobn.normalization.layers.Settings.raw_shift>`.
+    """
+    if text == geometry_text(settings):
+        return settings.raw_shift(settings.geometry, raw)
+    try:
+        saved = geometry_from_json(json.loads(text))
+    except ValueError:  # a geometry of somebody's own, or of a newer gyrobn
+        raise settings.foreign(text) from None
+    return settings.raw_shift(saved, raw)
+
+
+def fitted(bn: Any, domains: bool = False) -> Model:
+    """Return what an estimator knows, if it is fitted, with domains or without."""
+    check_is_fitted(bn)
+    model = of_estimator(bn)
+    if domains and model.domains is None:
+        raise ValueError("this estimator was fitted without domains: use GyroBN.from_estimator")
+    if not domains and model.domains is not None:
+        raise ValueError(
+            f"this estimator was fitted with {len(model.domains)} domains: use "
+            "gyrobn.torch.DomainGyroBN.from_estimator"
+        )
+    return model
+
+
+def values_for(
+    settings: Settings, model: Model, bias: bool, scale: bool, tracked: bool, dtype: Any
+) -> tuple[Learnt, Stats]:
+    """Return, in NumPy, what a layer holds that is to do what a model does.
+
+    Parameters
+    ----------
+    settings
+        Of the layer.
+    model
+        What it is to know.
+    bias, scale, tracked
+        Whether the layer has a bias, a scale, and running statistics.
+    dtype
+        Of the layer, float32 or float64 of NumPy.
+    """
+    _check_formula(settings)
+    if not tracked:
+        raise ValueError("a layer without running statistics cannot hold those of an estimator")
+    model_scale = np.asarray(scale_for(model.geometry, model.scale))
+    missing = [
+        name
+        for name, here, needed in (
+            ("bias", bias, model.bias is not None),
+            ("scale", scale, bool(np.any(model_scale != 1.0))),
+        )
+        if needed and not here
+    ]
+    if missing:
+        raise ValueError(
+            f"this estimator has a {' and a '.join(missing)}: give the layer one, too "
+            "(affine=True, or use_bias and use_scale)"
+        )
+    model, M = in_dtype(model, dtype), model.geometry
+    b = np.zeros(M.dim)
+    if model.bias is not None:
+        b = M.to_normal(model.bias)
+        with np.errstate(all="ignore"):
+            off = M.dist(M.from_normal(b), model.bias) / (1.0 + M.norm(model.bias))
+        if not np.all(off <= np.finfo(dtype).eps ** 0.5):
+            raise ValueError(
+                f"the bias is a point of {M!r} without coordinates at the identity, opposite to "
+                "it or too far away: a layer cannot learn it; give a bias nearer to the identity"
+            )
+    return (
+        Learnt(
+            np.broadcast_to(b, (*settings.channels, M.dim)).astype(dtype) if bias else None,
+            np.broadcast_to(model_scale, settings.statistics_shape).astype(dtype)
+            if scale
+            else None,
+            None,
+        ),
+        Stats(model.mean, model.var),
+    )
+
+
+def layer_to_estimator(
+    settings: Settings, learnt: Learnt, stats: Stats | None, like: Array | None, **more: Any
+) -> Any:
+    """Return the estimator that does what a layer does in evaluation.
+
+    Parameters
+    ----------
+    settings, learnt
+        Of the layer.
+    stats
+        Its running statistics; None if it has none.
+    like
+        As in :meth:`gyrobn.GyroBN.load`.
+    **more
+        Other fields of the :class:`~gyrobn.estimator.models.Model`.
+    """
+    _check_formula(settings)
+    if stats is None:
+        raise ValueError("a layer without running statistics cannot become an estimator")
+    if settings.clamp is not None:
+        raise ValueError(
+            f"an estimator has no clamp, and this layer has clamp={settings.clamp}: what it does "
+            "could not be kept"
+        )
+    if settings.axis != (0,):
+        raise ValueError(
+            f"an estimator has its samples along the first axis, and this layer along "
+            f"{settings.axis}: load its state into a layer with axis=0, and rearrange the input"
+        )
+    dtype = common_dtype(*learnt, *stats)
+    learnt = Learnt(*(None if a is None else namespace_of(a).astype(a, dtype) for a in learnt))
+    geometry = plain_geometry(settings.manifold(learnt.raw_curvature))
+    mean, var = settings.running(geometry, Stats(*(_array_of_layer(a) for a in stats)))
+    if mean.dtype == np.float64 and np.all(geometry.contains(mean.astype(np.float32))):
+        mean = settle(geometry, mean)  # of a layer that was trained in float32 and converted
+    bias = scale = None
+    if learnt.bias is not None:
+        bias = geometry.from_normal(_array_of_layer(learnt.bias).astype(np.float64))
+    if learnt.scale is not None:
+        scale = _array_of_layer(learnt.scale).astype(np.float64)
+    batch = mean.shape[: mean.ndim - len(geometry.point_shape)]
+    model = Model(
+        geometry=geometry,
+        manifold=geometry,
+        mean=mean,
+        var=var,
+        weight=np.zeros(batch, mean.dtype),
+        n_iter=np.zeros(batch, np.int32),
+        converged=np.zeros(batch, np.bool_),
+        bias=bias,
+        scale=1.0 if scale is None else scale if scale.ndim else float(scale),
+        eps=settings.eps,
+        tol=settings.tol,
+        max_iter=settings.max_iter,
+        **more,
+    )
+    return to_estimator(GyroBN, model, like)
+
+
+def _check_formula(settings: Settings) -> None:
+    if settings.formula is not normalize:
+        raise ValueError("only GyroBN layers and the estimator convert, not those of the baselines")
+
+
+def _array_of_layer(x: Array) -> Any:
+    """Return what a layer holds as a NumPy array, if an estimator can compute in its dtype."""
+    xp = namespace_of(x)
+    if x.dtype not in (xp.float32, xp.float64):
+        raise ValueError(
+            f"an estimator computes in float32 or float64, and this layer holds {x.dtype}: "
+            "convert the layer first"
+        )
+    return np.array(backend_of(x).to_numpy(x))

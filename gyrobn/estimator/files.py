@@ -1,0 +1,291 @@
+"""Models in files: a ``.npz`` without pickle, that is, arrays and a header in JSON.
+
+A file is a zip archive of members that are stored, not compressed: ``header.json`` with the format,
+its version, the geometry and the parameters, and an ``.npy`` for each array. Reading runs no code
+of the file, takes memory in proportion to its length, and checks all of it before anything is made
+of it.
+"""
+
+import json
+import os
+import reprlib
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, fields
+from io import BytesIO
+from math import prod
+from typing import Any
+from zipfile import ZIP_STORED, ZipFile, ZipInfo
+
+import numpy as np
+
+from gyrobn.data import replacing
+from gyrobn.data.npy import HEAD, Header
+from gyrobn.estimator.models import PARAMETERS, Model
+from gyrobn.estimator.validation import GEOMETRY
+from gyrobn.manifolds import REGISTRY, Product
+from gyrobn.manifolds.gyrospace import GyroSpace
+
+__all__ = ["read", "write"]
+
+FORMAT, VERSION = "gyrobn model", 1
+HEADER, HEADER_LIMIT = "header.json", 2**20
+NEEDED = {"mean", "var", "weight", "n_iter", "converged"}
+OPTIONAL = {"bias", "scale", "domains", "feature_names"}
+EXTRA: dict[str, Any] = {"n_projected": 0, **dict.fromkeys(GEOMETRY)}
+"""What is in the header only if it is not this."""
+NESTED = 16
+"""How many products may stand in one another."""
+
+Path = str | os.PathLike[str]
+
+
+def write(model: Model, path: Path) -> None:
+    """Write a model to a file, whole or not at all.
+
+    Parameters
+    ----------
+    model
+        What :func:`gyrobn.estimator.models.of_estimator` returns.
+    path
+        Name of the file, used as it is. What was there is replaced.
+    """
+    arrays = {name: getattr(model, name) for name in sorted(NEEDED | OPTIONAL)}
+    arrays = {name: a for name, a in arrays.items() if isinstance(a, np.ndarray)}
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "gyrobn": sys.modules["gyrobn"].__version__,  # to import it would go round in a circle
+        "geometry": geometry_to_json(model.geometry),
+        "manifold": model.manifold
+        if isinstance(model.manifold, str)
+        else geometry_to_json(model.manifold),
+        "scale": None if "scale" in arrays else model.scale,
+        "n_samples_seen": model.n_samples_seen,
+        **{name: getattr(model, name) for name in PARAMETERS},
+        **{name: v for name, default in EXTRA.items() if (v := getattr(model, name)) != default},
+    }
+    text = json.dumps(header, allow_nan=False, indent=1).encode()
+    if len(text) > HEADER_LIMIT:
+        raise ValueError(f"the description of {type(model.geometry).__name__} is too long to save")
+    with replacing(path) as draft, ZipFile(draft, "x", ZIP_STORED) as archive:
+        archive.writestr(ZipInfo(HEADER), text)  # with no date: the same model, the same bytes
+        for name, array in arrays.items():
+            member = BytesIO()
+            np.lib.format.write_array(member, np.asarray(array, order="C"), (1, 0), False)
+            archive.writestr(ZipInfo(f"{name}.npy"), member.getvalue())
+
+
+def read(path: Path) -> Model:
+    """Read a model, or say what is wrong with the file.
+
+    Parameters
+    ----------
+    path
+        Name of a file that :func:`write` wrote.
+    """
+    name = repr(os.fspath(path))
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        kind = IsADirectoryError if os.path.isdir(path) else ValueError
+        raise kind(f"{name} is not a regular file: give a file that GyroBN.save() wrote")
+    with open(path, "rb") as file:
+        if file.read(4) != b"PK\x03\x04":
+            raise ValueError(f"{name} is not a gyrobn model: give a file that GyroBN.save() wrote")
+        size = file.seek(0, os.SEEK_END)
+        with _damage(name), ZipFile(file) as archive:
+            members = _members(archive)
+            if HEADER not in members:
+                raise _foreign()
+            header = _header(_content(archive, members.pop(HEADER), min(size, HEADER_LIMIT)))
+            arrays = _arrays(archive, members, size)
+            return _model(header, arrays)
+
+
+class _Refused(ValueError):
+    """A file that is whole, as far as one can see, but not for us; the message says why."""
+
+
+def _foreign() -> _Refused:
+    return _Refused(
+        "is a zip archive, but not a gyrobn model: give a file that GyroBN.save() wrote"
+    )
+
+
+@contextmanager
+def _damage(name: str) -> Iterator[None]:
+    """Put whatever goes wrong with the bytes of a file in one line.
+
+    That is any exception: zipfile, json and NumPy raise many kinds of them on bytes that were
+    tampered with.
+    """
+    try:
+        yield
+    except _Refused as error:
+        raise ValueError(f"{name} {error}") from None
+    except Exception as error:
+        what = " ".join(f"{error}".split())[:300] or type(error).__name__
+        raise ValueError(
+            f"{name} is damaged or cut off ({what}): nothing was loaded; save the model again"
+        ) from error
+
+
+# ---------------------------------------------------------------------- members of the archive
+
+
+def _members(archive: ZipFile) -> dict[str, ZipInfo]:
+    members: dict[str, ZipInfo] = {}
+    for info in archive.infolist():
+        if info.filename in members:
+            raise ValueError(f"two members {_shown(info.filename)}")
+        members[info.filename] = info
+    return members
+
+
+def _content(archive: ZipFile, info: ZipInfo, limit: int) -> bytes:
+    # what is stored as it is cannot be longer than the file, and so cannot fill the memory
+    if info.compress_type != ZIP_STORED or info.file_size > limit:
+        raise ValueError(f"member {_shown(info.filename)} is compressed, cut off or too long")
+    return archive.read(info)  # compares the checksum, too
+
+
+def _header(text: bytes) -> dict[str, Any]:
+    """Return what the header says, if it is one of this format and version."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = dict(pairs)
+        if len(keys) < len(pairs):
+            raise ValueError("the header says something twice")
+        return keys
+
+    header = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
+    if not isinstance(header, dict) or header.pop("format", None) != FORMAT:
+        raise _foreign()
+    version, writer = header.pop("version", None), header.pop("gyrobn", None)
+    if type(version) is int and version > VERSION:
+        raise _Refused(
+            f"was written by a newer gyrobn ({_shown(writer)}, format {_shown(version)}; this one "
+            f"reads format {VERSION}): upgrade gyrobn"
+        )
+    if type(version) is not int or version != VERSION:
+        raise ValueError(f"format version {_shown(version)}")
+    return header
+
+
+def _arrays(archive: ZipFile, members: dict[str, ZipInfo], size: int) -> dict[str, Any]:
+    names = {name.removesuffix(".npy") if name.endswith(".npy") else "" for name in members}
+    if not NEEDED <= names <= NEEDED | OPTIONAL:
+        wrong = sorted(members.keys() ^ {f"{name}.npy" for name in NEEDED})
+        raise ValueError(f"unknown or missing members among {_shown(wrong)}")
+    return {name: _array(_content(archive, members[f"{name}.npy"], size), name) for name in names}
+
+
+def _array(content: bytes, name: str) -> Any:
+    """Return the array of an ``.npy``, after comparing what it declares with what there is."""
+    header = Header(f"{name}.npy", content[:HEAD], len(content))
+    shape, dtype = header.shape, header.dtype
+    sizes = {"f": (4, 8), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "b": (1,)}
+    if dtype.kind != "U" and dtype.itemsize not in sizes.get(dtype.kind, ()):
+        raise ValueError(f"{name}.npy holds {_shown(str(dtype))} of shape {_shown(shape)}")
+    data = memoryview(content)[header.offset :]
+    if len(data) != prod(shape) * dtype.itemsize:
+        raise ValueError(f"{name}.npy is longer than its shape {_shown(shape)} says")
+    if dtype.kind == "U":
+        characters = np.frombuffer(data, f"{dtype.byteorder}u4")
+        if characters.max(initial=0) > sys.maxunicode:
+            raise ValueError(f"{name}.npy holds numbers that are no characters")
+    array = np.frombuffer(data, dtype).reshape(shape, order="F" if header.fortran else "C")
+    return array.astype(dtype.newbyteorder("="), order="C")
+
+
+# ---------------------------------------------------------------------- what they say
+
+
+def _model(header: dict[str, Any], arrays: dict[str, Any]) -> Model:
+    expected = {"geometry", "manifold", "scale", "n_samples_seen", *PARAMETERS}
+    if not expected <= header.keys() <= expected | EXTRA.keys():
+        wrong = sorted((header.keys() ^ expected) - EXTRA.keys())
+        raise ValueError(f"unknown or missing in the header: {_shown(wrong)}")
+    if (header["scale"] is None) != ("scale" in arrays):
+        raise ValueError("scale is there twice, or not at all")
+    header["geometry"] = geometry_from_json(header["geometry"])
+    if not isinstance(header["manifold"], str):
+        header["manifold"] = geometry_from_json(header["manifold"])
+    return Model(**{**header, **arrays})
+
+
+def geometry_to_json(
+    geometry: GyroSpace, depth: int = 0, registered: bool = True
+) -> dict[str, Any]:
+    """Return a geometry as JSON can hold it.
+
+    A geometry that is not in ``gyrobn.REGISTRY`` is refused. With ``registered=False`` it is
+    described by the name of its class: to be compared, not to be built again.
+
+    >>> from gyrobn import Euclidean, PoincareBall, Product
+    >>> geometry_to_json(PoincareBall(2, curvature=-0.5))
+    {'name': 'poincare_ball', 'n': 2, 'curvature': -0.5}
+    >>> geometry_to_json(Product(Euclidean(3), Euclidean(1)))["factors"][1]
+    {'name': 'euclidean', 'n': 1}
+    """
+    names = [name for name, cls in REGISTRY.items() if cls is type(geometry)]
+    if not names and not registered:
+        names = [type(geometry).__qualname__]
+    if not names or depth > NESTED:
+        raise ValueError(
+            f"{type(geometry).__name__} cannot be saved: a file holds geometries of "
+            f"gyrobn.REGISTRY, products of them at most {NESTED} deep"
+        )
+    if isinstance(geometry, Product):
+        factors = [geometry_to_json(part, depth + 1, registered) for part in geometry.factors]
+        return {"name": names[0], "factors": factors}
+    values = {f.name: getattr(geometry, f.name) for f in fields(geometry)}
+    if not registered:
+        plain = (str, int, float, type(None))
+        values = {key: v if isinstance(v, plain) else repr(v) for key, v in values.items()}
+    return {"name": names[0]} | values
+
+
+def geometry_from_json(value: Any, depth: int = 0) -> GyroSpace:
+    """Return the geometry of :func:`geometry_to_json`, or say what is wrong with it.
+
+    >>> geometry_from_json({"name": "poincare_ball", "n": 2, "curvature": -0.5})
+    PoincareBall(n=2, curvature=-0.5)
+    """
+    name = value.get("name") if isinstance(value, dict) else None
+    if not isinstance(name, str) or depth > NESTED:
+        raise ValueError(f"{_shown(value)} is no geometry")
+    if name not in REGISTRY:
+        raise _Refused(
+            f"has the geometry {_shown(name)}, which this gyrobn does not know: upgrade gyrobn, if "
+            "a newer one wrote it"
+        )
+    cls = REGISTRY[name]
+    given = {key: part for key, part in value.items() if key != "name"}
+    if given.keys() != {f.name for f in fields(cls)}:
+        raise ValueError(f"the geometry {name} has other fields than {_shown(sorted(given))}")
+    if cls is Product:
+        if not isinstance(given["factors"], list):
+            raise ValueError(f"factors must be a list, got {_shown(given['factors'])}")
+        return Product(*(geometry_from_json(factor, depth + 1) for factor in given["factors"]))
+    for one in fields(cls):
+        _check_field(one, given[one.name])
+    return cls(**given)
+
+
+def _check_field(one: "Field[Any]", value: Any) -> None:
+    """Refuse what is no size, number or word, as the field of a geometry is."""
+    if one.default is MISSING:
+        good = type(value) is int and 0 < value < 2**31
+    elif isinstance(one.default, float):
+        good = type(value) in (int, float) and abs(value) <= sys.float_info.max
+    else:
+        good = type(value) is type(one.default)
+    if not good:
+        raise ValueError(f"{one.name} of the geometry cannot be {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    """Return a value of a file for a message: short, on one line."""
+    return reprlib.repr(value)

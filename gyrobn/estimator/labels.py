@@ -1,0 +1,117 @@
+"""Labels of domains: what the estimator takes for one, and what it says of those it does not."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import array_api_compat as compat
+import numpy as np
+
+from gyrobn.backends import backend_of
+from gyrobn.normalization.domains import UNSEEN
+from gyrobn.numerics.checks import check_choice, check_number
+
+__all__ = ["as_labels", "check_given", "check_kind", "check_policy", "check_unseen", "labels_for"]
+
+
+def check_policy(unseen: str, adapt_rate: float) -> None:
+    """Refuse a policy for unseen domains that is none."""
+    check_choice("unseen", unseen, UNSEEN)
+    check_number("adapt_rate", adapt_rate, 0.0, 1.0)
+
+
+def check_given(known: Any, domains: Any, method: str) -> None:
+    """Refuse domains where fit had none, and their absence where it had some."""
+    if known is None and domains is not None:
+        raise ValueError(
+            f"GyroBN was fitted without domains: leave them out of {method}(), or give them to "
+            "fit(X, domains=...), too"
+        )
+    if known is not None and domains is None:
+        raise ValueError(
+            f"GyroBN was fitted with domains ({_listed(known)}): give {method}(X, domains=...), "
+            f"too; in a pipeline, by metadata routing and set_{method}_request(domains=True)"
+        )
+
+
+def check_kind(known: Any, labels: Any) -> None:
+    """Refuse strings where the labels of domains were integers, and the other way round."""
+    if (labels.dtype.kind == "U") != (known.dtype.kind == "U"):
+        raise ValueError(
+            f"fit() saw domains {_listed(known)}, and now come {_listed(np.unique(labels))}: give "
+            "labels of the same kind, integers or strings, to both"
+        )
+
+
+def check_unseen(known: Any, labels: Any, new: list[Any], unseen: str, method: str) -> None:
+    """Say so where nothing can be done with domains that fit did not see."""
+    saw = f"fit() did not see domain {_listed(new)} (it saw {_listed(known)})"
+    check_kind(known, labels)
+    if method == "inverse_transform":
+        raise ValueError(
+            f"{saw}, so GyroBN.inverse_transform() cannot know from where its samples came (what "
+            "transform() finds by unseen='refit' or 'adapt' is not kept): fit to it, too"
+        )
+    if unseen == "error":
+        raise ValueError(
+            f"{saw}: fit to it, too, or choose what GyroBN.transform() does with such a domain by "
+            "unseen='refit' or 'adapt'"
+        )
+
+
+def labels_for(domains: Any, count: int) -> Any:
+    """Return the labels of the domains as a NumPy array, all integers or all strings.
+
+    >>> labels_for(["b", "a"], 2)
+    array(['b', 'a'], dtype='<U1')
+    >>> labels_for([1, "a"], 2)
+    Traceback (most recent call last):
+        ...
+    TypeError: domains must be all integers or all strings, got 'a' at index 1
+    """
+    if compat.is_array_api_obj(domains):
+        if backend_of(domains).hides_values(domains):
+            raise TypeError(
+                "domains tell which samples go together, and in a traced function they have no "
+                "values: give a NumPy array or a list that is not an argument of that function"
+            )
+        domains = backend_of(domains).to_numpy(domains)
+    elif isinstance(domains, Sequence) and not isinstance(domains, str):
+        domains = np.array(domains, dtype=object)  # NumPy would make 1 and "1" the same
+    labels = np.asarray(domains)
+    if labels.shape != (count,):
+        raise ValueError(
+            f"domains must have one label a sample, shape ({count},), got shape {labels.shape}"
+        )
+    if labels.dtype.kind in "iubU":
+        return labels
+    values = labels.tolist()
+    kind = str if isinstance(values[0], str) else (int, np.integer)
+    wrong = [i for i, value in enumerate(values) if not isinstance(value, kind)]
+    if wrong:
+        raise TypeError(
+            f"domains must be all integers or all strings, got {values[wrong[0]]!r} at index "
+            f"{wrong[0]}"
+        )
+    return as_labels(values)
+
+
+def as_labels(values: list[Any]) -> Any:
+    """Return labels, all strings or all integers, as an array that holds them exactly.
+
+    >>> as_labels([1, 2**63])  # NumPy would make floats of them
+    array([                  1, 9223372036854775808], dtype=uint64)
+    """
+    if isinstance(values[0], (str, bool)):
+        return np.asarray(values)
+    low, high = min(values), max(values)
+    if low < -(2**63) or high >= (2**64 if low >= 0 else 2**63):
+        raise ValueError(
+            f"domains must be integers of at most 64 bits, got {low} to {high}: give strings"
+        )
+    return np.asarray(values, dtype=np.int64 if high < 2**63 else np.uint64)
+
+
+def _listed(labels: Any) -> str:
+    """Return labels for a message, the first ten where there are many."""
+    first = ", ".join(repr(label) for label in np.asarray(labels)[:10].tolist())
+    return first if len(labels) <= 10 else f"{first} and {len(labels) - 10} more"

@@ -1,0 +1,320 @@
+"""What a fitted GyroBN knows, in NumPy alone: what files hold and frameworks exchange.
+
+A :class:`Model` that exists is sound: all that an estimator checks in its parameters and data holds
+for it, whether it comes from an estimator, a layer or a file.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.estimator.labels import check_policy
+from gyrobn.estimator.validation import GEOMETRY, affine_for, on_manifold
+from gyrobn.manifolds import REGISTRY
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.checks import check_choice, check_integer, check_number
+from gyrobn.statistics.newton import check_search
+
+__all__ = [
+    "PARAMETERS",
+    "Model",
+    "in_dtype",
+    "of_estimator",
+    "plain_geometry",
+    "settle",
+    "to_estimator",
+]
+
+PARAMETERS = ("eps", "tol", "max_iter", "on_invalid", "unseen", "adapt_rate")
+"""Those of the estimator that are plain values."""
+
+Estimator = TypeVar("Estimator")
+Values = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The parameters and attributes of a fitted estimator, checked.
+
+    Parameters and attributes of :class:`gyrobn.GyroBN` have its names, without the last underscore.
+    Where there are domains, the statistics have a leading axis of them.
+    """
+
+    geometry: GyroSpace
+    """The geometry, its parameters plain numbers."""
+    manifold: GyroSpace | str
+    """The parameter of the estimator: a geometry, or its name."""
+    mean: Values
+    """Shape (*channels, *point_shape), float32 or float64."""
+    var: Values
+    """Shape (*channels,), or (*channels, blocks), in the dtype of the mean."""
+    weight: Values
+    """Sum of the weights of the samples, of the shape (*channels,) and the dtype of the mean; zero
+    where it is not known."""
+    n_iter: Values
+    """Iterations that the mean took, shape (*channels,), int32."""
+    converged: Values
+    """Whether the mean met the tolerance, shape (*channels,), bool."""
+    n_samples_seen: int = 0
+    """Number of samples seen; zero where it is not known."""
+    n_projected: int = 0
+    """Number of points that were moved onto the manifold."""
+    bias: Values | None = None
+    """A point, or one a channel, float64."""
+    scale: float | str | Values = 1.0
+    eps: float = 1e-5
+    tol: float | None = None
+    max_iter: int = 64
+    on_invalid: str = "raise"
+    unseen: str = "error"
+    adapt_rate: float = 0.1
+    metric: str | None = None
+    curvature: float | None = None
+    theta: float | None = None
+    representation: str | None = None
+    domains: Values | None = None
+    """Labels, integers or strings, sorted."""
+    feature_names: Values | None = None
+    """Names of the columns of a table, strings."""
+
+    def __post_init__(self) -> None:
+        _check_geometry(self)
+        _check_parameters(self)
+        _check_labels(self)
+        _check_statistics(self)
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """Shape of the axis of the domains; empty without domains."""
+        return () if self.domains is None else self.domains.shape
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """Shape of the channels."""
+        return self.mean.shape[len(self.lead) : self.mean.ndim - len(self.geometry.point_shape)]
+
+
+def of_estimator(bn: Any) -> Model:
+    """Return what a fitted estimator knows.
+
+    >>> from gyrobn import GyroBN, PoincareBall
+    >>> model = of_estimator(GyroBN("poincare_ball").fit(PoincareBall(2).random(10, 3)))
+    >>> model.geometry, model.manifold, model.channels
+    (PoincareBall(n=2, curvature=-1.0), 'poincare_ball', (3,))
+    """
+    geometry = plain_geometry(bn.manifold_)
+    mean = _numpy(bn.mean_)
+    lead = mean.shape[: mean.ndim - len(geometry.point_shape)]
+    named = bn.manifold if isinstance(bn.manifold, str) else plain_geometry(bn.manifold)
+    names = getattr(bn, "feature_names_in_", None)
+    return Model(
+        geometry=geometry,
+        manifold=named,
+        mean=mean,
+        var=_numpy(bn.var_),
+        weight=_numpy(bn.weight_sum_),
+        n_iter=_on(lead, bn.n_iter_, np.int32),
+        converged=_on(lead, bn.converged_, np.bool_),
+        n_samples_seen=bn.n_samples_seen_,
+        n_projected=bn.n_projected_,
+        bias=None if bn.bias is None else _numpy(bn.bias).astype(np.float64),
+        scale=_number_or_array(bn.scale),
+        domains=bn.domains_,
+        feature_names=None if names is None else np.asarray(names, dtype=np.str_),
+        **{name: _number_or_array(getattr(bn, name)) for name in (*PARAMETERS, *GEOMETRY)},
+    )
+
+
+def to_estimator(cls: type[Estimator], model: Model, like: Array | None = None) -> Estimator:
+    """Return the estimator of a model.
+
+    Parameters
+    ----------
+    cls
+        The class of the estimator, :class:`gyrobn.GyroBN` or one derived from it.
+    model
+        What it is to know.
+    like
+        An array whose library, dtype and device the statistics get; by default they are NumPy
+        arrays in the dtype of the model.
+    """
+    like = np.empty((), model.mean.dtype) if like is None else like
+    xp, shim = namespace_of(like), backend_of(like)
+    if like.dtype not in (xp.float32, xp.float64):
+        raise ValueError(f"like must be an array of float32 or float64, got {like.dtype}")
+    model = in_dtype(model, np.float32 if like.dtype == xp.float32 else np.float64)
+
+    def put(values: Any, dtype: Any) -> Array:
+        # by way of the dtype of like: so every library puts it on the device of like
+        return xp.astype(shim.from_numpy(values.copy(), like), dtype)
+
+    given = ("manifold", "bias", "scale", *PARAMETERS, *GEOMETRY)
+    bn: Any = cls(**{name: getattr(model, name) for name in given})
+    bn.manifold_, bn.domains_ = model.geometry, model.domains
+    bn.mean_, bn.var_ = put(model.mean, like.dtype), put(model.var, like.dtype)
+    several = model.n_iter.ndim > 0
+    bn.n_iter_ = put(model.n_iter, xp.int32) if several else int(model.n_iter)
+    bn.converged_ = put(model.converged, xp.bool) if several else bool(model.converged)
+    bn.weight_sum_ = put(model.weight, like.dtype)
+    bn.n_samples_seen_, bn.n_projected_ = model.n_samples_seen, model.n_projected
+    bn.n_features_in_ = model.mean.shape[len(model.lead)]
+    if model.feature_names is not None:
+        bn.feature_names_in_ = model.feature_names.astype(object)
+    return bn  # type: ignore[no-any-return]
+
+
+def in_dtype(model: Model, dtype: Any) -> Model:
+    """Return a model with its statistics in another precision.
+
+    What is a point to the digits of float32 need not be one to those of float64: it is projected.
+
+    >>> import numpy as np
+    >>> from gyrobn import GyroBN, Sphere
+    >>> bn = GyroBN(Sphere(2)).fit(Sphere(2).random(10, rng=2, spread=0.5).astype(np.float32))
+    >>> model = in_dtype(of_estimator(bn), np.float64)
+    >>> [bool(Sphere(2).contains(x)) for x in (bn.mean_.astype(np.float64), model.mean)]
+    [False, True]
+    """
+    if model.mean.dtype == dtype:
+        return model
+    bias = model.bias
+    with np.errstate(all="ignore"):  # what leaves the range is refused by the new model
+        if bias is not None and dtype == np.float64:
+            bias = settle(model.geometry, bias)
+        mean, var, weight = (a.astype(dtype) for a in (model.mean, model.var, model.weight))
+        mean = settle(model.geometry, mean)
+        return replace(model, mean=mean, var=var, weight=weight, bias=bias)
+
+
+def settle(geometry: GyroSpace, points: Array) -> Array:
+    """Return points as they are where they are points to half their digits, else projected."""
+    good = geometry.contains(points)[(..., *(None,) * len(geometry.point_shape))]
+    return namespace_of(points).where(good, points, geometry.project(points))
+
+
+def plain_geometry(geometry: GyroSpace) -> GyroSpace:
+    """Return a geometry with its parameters as plain numbers, where they are arrays (learnt).
+
+    >>> import numpy as np
+    >>> from gyrobn import PoincareBall
+    >>> plain_geometry(PoincareBall(2, curvature=np.asarray(-0.5)))
+    PoincareBall(n=2, curvature=-0.5)
+    """
+    values = []
+    for value in geometry.learnable():
+        if not isinstance(value, (int, float)):
+            array = _numpy(value)
+            if array.ndim > 0:
+                raise ValueError(
+                    f"only a geometry whose parameters are numbers can be kept, got an array of "
+                    f"shape {array.shape} in {type(geometry).__name__}: use one geometry for each"
+                )
+            value = float(array)
+        values.append(value)
+    return geometry.with_learnable(values)
+
+
+# ---------------------------------------------------------------------- reading an estimator
+
+
+def _numpy(value: Any) -> Any:
+    """Return numbers of any library, or a list of them, as a NumPy array."""
+    if isinstance(value, (list, tuple, int, float, np.generic)):
+        return np.asarray(value)
+    return backend_of(value).to_numpy(value)
+
+
+def _on(shape: tuple[int, ...], value: Any, dtype: Any) -> Any:
+    return np.broadcast_to(_numpy(value), shape).astype(dtype)
+
+
+def _number_or_array(value: Any) -> Any:
+    """Return a plain value where there is one, an array of float64 otherwise."""
+    if value is None or isinstance(value, str):
+        return value
+    array = _numpy(value)
+    return array.item() if array.ndim == 0 else array.astype(np.float64)
+
+
+# ---------------------------------------------------------------------- checks
+
+
+def _check_geometry(model: Model) -> None:
+    if not isinstance(model.geometry, GyroSpace):
+        raise ValueError(f"geometry must be a GyroSpace, got {model.geometry!r}")
+    manifold = model.manifold
+    named = isinstance(manifold, str) and manifold in REGISTRY
+    if not named and not isinstance(manifold, GyroSpace):
+        raise ValueError(f"manifold must be a geometry or the name of one, got {manifold!r}")
+
+
+def _check_parameters(model: Model) -> None:
+    check_number("eps", model.eps, 0.0)
+    check_search(model.tol, model.max_iter, None)
+    check_integer("n_samples_seen", model.n_samples_seen, 0)
+    check_integer("n_projected", model.n_projected, 0)
+    check_choice("on_invalid", model.on_invalid, ("raise", "project"))
+    check_policy(model.unseen, model.adapt_rate)
+    for name, kind in GEOMETRY.items():
+        value = getattr(model, name)
+        if value is not None and kind is float:
+            check_number(name, value)
+        elif not isinstance(value, str | None):
+            raise ValueError(f"{name} must be a word, got {value!r}")
+    if not isinstance(model.scale, (str, np.ndarray)):
+        check_number("scale", model.scale)
+
+
+def _check_labels(model: Model) -> None:
+    domains, names = model.domains, model.feature_names
+    if domains is not None:
+        _check_array("domains", domains, "iubU", (domains.size,))
+        if len(domains) == 0 or not np.array_equal(domains, np.unique(domains)):
+            raise ValueError("domains must be different labels in their order, one at least")
+    if names is not None:
+        _check_array("feature_names", names, "U", (names.size,))
+
+
+def _check_statistics(model: Model) -> None:
+    geometry, mean, k = model.geometry, model.mean, len(model.lead)
+    points = geometry.point_shape
+    # first the shape of the mean: the blocks of a geometry that it contradicts may be too many
+    _check_array("mean", mean, "f", (*model.lead, *model.channels, *points))
+    if 0 in mean.shape:
+        raise ValueError(f"mean must have no axis of length 0, got shape {mean.shape}")
+    blocks = () if len(geometry.blocks) == 1 else (len(geometry.blocks),)
+    batch = (*model.lead, *model.channels)
+    _check_array("var", model.var, "f", (*batch, *blocks))
+    _check_array("weight", model.weight, "f", batch)
+    _check_array("n_iter", model.n_iter, "i", batch)
+    _check_array("converged", model.converged, "b", batch)
+    dtypes = {a.dtype for a in (mean, model.var, model.weight)}
+    if len(dtypes) > 1 or mean.dtype not in (np.float32, np.float64):
+        raise ValueError(
+            "mean, var and weight must all be float32, or all float64, got "
+            + ", ".join(sorted(map(str, dtypes)))
+        )
+    for name, values in (("var", model.var), ("weight", model.weight), ("n_iter", model.n_iter)):
+        if not np.all((values >= 0) & (values < np.inf)):
+            raise ValueError(f"{name} must be finite and not negative")
+    names = model.feature_names
+    if names is not None and mean.shape[k : k + 1] != names.shape:
+        raise ValueError(f"feature_names must be {mean.shape[k]} names, got {len(names)}")
+    on_manifold(geometry, mean, "mean")
+    if model.bias is not None:
+        _check_array("bias", model.bias, "f", model.bias.shape)
+    if isinstance(model.scale, np.ndarray):
+        _check_array("scale", model.scale, "f", model.scale.shape)
+    affine_for(geometry, mean if k else mean[None], model.bias, model.scale)
+
+
+def _check_array(name: str, array: Any, kinds: str, shape: tuple[int, ...]) -> None:
+    if array.dtype.kind not in kinds or array.shape != shape:
+        words = {"f": "floats", "i": "integers", "b": "booleans", "U": "strings"}
+        raise ValueError(
+            f"{name} must be an array of {words.get(kinds, 'labels')} of shape {shape}, got one of "
+            f"{array.dtype} of shape {array.shape}"
+        )

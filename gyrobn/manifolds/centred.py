@@ -1,0 +1,134 @@
+"""Samples as they are seen from a mean: what statistics and normalization have in common."""
+
+from functools import cached_property
+from typing import Any, Self
+
+from gyrobn.backends import Array, backend_of
+from gyrobn.numerics.arrays import scalars_like, weighted_sum
+from gyrobn.numerics.hessian import Hessian
+
+__all__ = ["Centred", "Decomposed"]
+
+
+class Centred:
+    r"""The samples :math:`\ominus\mu \oplus x_i`, shape (N, *channels, *point_shape).
+
+    Each thing is computed when it is first asked for, once. A geometry that decomposes matrices has
+    a subclass, in which one decomposition serves all of them.
+    """
+
+    def __init__(self, space: Any, mean: Array, x: Array, seen: tuple[Array, ...] = ()) -> None:
+        self.space, self.mean, self.x = space, mean, x
+        if seen:
+            self._recall(*seen)
+
+    def _recall(self, normal: Array) -> None:
+        self.normal = normal
+
+    @property
+    def seen(self) -> tuple[Array, ...]:
+        """The arrays from which the rest follows, for a loop to carry."""
+        return (self.normal,)
+
+    @property
+    def decompositions(self) -> tuple[Array, ...]:
+        """Arrays, as constants, that serve any samples and mean of the same values."""
+        return ()
+
+    def _know(self, *arrays: Array) -> None:
+        """Take decompositions that are known."""
+
+    def _share(self, other: Self) -> None:
+        """Take the decompositions of another view, with what was computed of them."""
+
+    @property
+    def image(self) -> tuple[Array, ...]:
+        """The arrays, with their derivatives, from which all else of the samples follows."""
+        return (self.normal,)
+
+    def showing(self, normal: Array) -> Self:
+        """Take such arrays as the image, and return the view."""
+        self.normal = normal
+        return self
+
+    slope_by_step: Any = None
+    """A method, if there is one, that takes slopes of the image back to a step of the mean."""
+
+    def moved(
+        self, space: Any, mean: Array, x: Array, decompositions: tuple[Array, ...] | None = None
+    ) -> Self:
+        """Return samples of the same values, seen from a mean of the same value.
+
+        Only their derivatives may be others, so that the decompositions serve again. They are given
+        where a transformation may have changed what they stand for.
+        """
+        moved = type(self)(space, mean, x)
+        if decompositions is None or backend_of(mean).plain(mean):
+            moved._share(self)
+        else:
+            moved._know(*decompositions)
+        return moved
+
+    def shift(self, step: Array) -> Array:
+        r"""Return :math:`\mu \oplus \operatorname{Exp}_e(c)` for a step c from the mean."""
+        shifted: Array = self.space.shift(self.mean, step)
+        return shifted
+
+    def push(self, step: Array) -> Array:
+        """Return a small step c from the mean as a tangent vector there."""
+        pushed: Array = self.space.push(self.mean, step)
+        return pushed
+
+    def resolutions(self, weights: Array) -> Array:
+        """Return how far rounding moves the mean: to its neighbours, or more; one per block."""
+        resolutions: Array = self.space.resolutions(self.mean)
+        return resolutions
+
+    @cached_property
+    def normal(self) -> Array:
+        """Their normal coordinates, shape (N, *channels, dim)."""
+        normal: Array = self.space.relative_normal(self.mean, self.x)
+        return normal
+
+    def gradient(self, weights: Array) -> Array:
+        """Return the mean of the normal coordinates: minus the gradient at the mean."""
+        return weighted_sum(weights, self.normal)
+
+    @cached_property
+    def squares(self) -> Array:
+        """The squares of their distances, a block at a time, shape (N, *channels, blocks)."""
+        squares: Array = self.space.by_block(self.normal * self.normal)
+        return squares
+
+    def variance(self, weights: Array) -> Array:
+        """Return the mean square of the distances, a block at a time."""
+        return weighted_sum(weights, self.squares)
+
+    def hessian(self, weights: Array) -> Hessian:
+        """Return the mean Hessian of half the squared distances; a constant if it is not smooth."""
+        hessian: Hessian = self.space.hessian(self.normal, weights)
+        if hessian.smooth:
+            return hessian
+        stop = backend_of(weights).stop_gradient
+        constant: Hessian = self.space.detached().hessian(stop(self.normal), stop(weights))
+        return constant
+
+    def standardize(self, factor: Array, bias: Array | None) -> Array:
+        r"""Return :math:`\beta \oplus (t \odot (\ominus\mu \oplus x_i))`."""
+        t = self.space.by_coordinate(scalars_like(factor, self.x))
+        z: Array = self.space.from_normal(t * self.normal)
+        return z if bias is None else self.space.add(bias, z)
+
+
+class Decomposed(Centred):
+    """Samples that are matrices, decomposed once: a subclass says how, in ``_known``."""
+
+    _known: Any
+
+    @property
+    def decompositions(self) -> tuple[Array, ...]:
+        """Those of the samples."""
+        return tuple(self._known)
+
+    def _share(self, other: Self) -> None:
+        self._known = other._known

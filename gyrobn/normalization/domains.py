@@ -1,0 +1,271 @@
+r"""Statistics a domain (a subject, a session, a site), and those of a domain that was never seen.
+
+The estimator and the layers of the frameworks call these functions; Algorithm 1 itself is in
+:mod:`gyrobn.normalization.normalize`, and does not know of domains.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.data.chunks import Chunks, take
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.normalize import Stats, batch_stats, update_stats
+from gyrobn.numerics.arrays import sum_samples
+from gyrobn.statistics.frechet import FrechetResult, frechet, locate, result_of
+from gyrobn.statistics.samples import arrange, check_weights
+from gyrobn.statistics.uniqueness import Domains, warn
+
+__all__ = ["UNSEEN", "adapt_stats", "average_stats", "by_domain", "domain_stats", "places_of"]
+
+UNSEEN = ("error", "refit", "adapt")
+"""What can be done with a domain without statistics: refuse it, take those of the samples at hand
+(:func:`domain_stats`), or move the average of the known domains towards them
+(:func:`adapt_stats`)."""
+
+Place = Any
+"""Indices of the samples of one domain, a NumPy array of integers."""
+
+
+def places_of(labels: Any) -> dict[Any, Place]:
+    """Return which samples each domain has, by sorted label.
+
+    Parameters
+    ----------
+    labels
+        One label a sample, a NumPy array of integers or strings.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn.normalization.domains import places_of
+    >>> places_of(np.asarray(["b", "a", "b"]))
+    {'a': array([1]), 'b': array([0, 2])}
+    """
+    found, which, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    order = np.argsort(which, kind="stable")
+    return dict(zip(found.tolist(), np.split(order, np.cumsum(counts)[:-1]), strict=True))
+
+
+def domain_stats(
+    manifold: GyroSpace,
+    x: Array,
+    places: Sequence[Place] | Mapping[Any, Place],
+    weights: Array | None = None,
+    **options: Any,
+) -> FrechetResult:
+    """Find the Fréchet mean and variance of each domain.
+
+    Domains of similar size are solved together, as channels of one batch.
+
+    Parameters
+    ----------
+    manifold
+        The geometry of the points.
+    x
+        Samples, shape ``(batch, *channels, *point_shape)``, or :class:`~gyrobn.Chunks` of them.
+    places
+        Indices of the samples of each domain: what :func:`places_of` returns, or its values.
+        Warnings name a domain by its label, or its number.
+    weights
+        Weights of the samples, shape ``(batch,)`` or ``(batch, *channels)``.
+    **options
+        As in :func:`~gyrobn.frechet`.
+
+    Returns
+    -------
+    FrechetResult
+        All that :func:`~gyrobn.frechet` finds, with a leading axis of the domains.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import Euclidean
+    >>> from gyrobn.normalization.domains import domain_stats, places_of
+    >>> places = places_of(np.asarray(["a", "b", "a", "b"]))
+    >>> x = np.asarray([[1.0], [10.0], [3.0], [16.0]])
+    >>> found = domain_stats(Euclidean(1), x, list(places.values()))
+    >>> found.mean[:, 0], found.variance
+    (array([ 2., 13.]), array([1., 9.]))
+    """
+
+    labels = list(places) if isinstance(places, Mapping) else list(range(len(places)))
+    places = list(places.values()) if isinstance(places, Mapping) else places
+    if isinstance(x, Chunks) or options.get("axis", 0) not in (0, (0,)):
+
+        def samples_of(place: Place) -> tuple[Any, Array | None]:
+            if isinstance(x, Chunks):  # which find the weights by the numbers of their samples
+                return x.select(place), weights
+            return take(x, place), None if weights is None else take(weights, place)
+
+        each = [frechet(manifold, *samples_of(place), **options) for place in places]
+        xp = namespace_of(each[0].mean)
+        return FrechetResult(*(xp.stack(field) for field in zip(*each, strict=True)))
+    given = {name: value for name, value in options.items() if name != "axis"}
+    samples, w = arrange(manifold, x, weights, 0)
+    xp, init, results = namespace_of(x), given.pop("init", None), []
+    groups = _groups(places, math.prod(x.shape[1:]))
+    for group in groups:
+        own, rows = _gathered(samples, places, group)
+        mass = _rows(w, rows)
+        padding = xp.asarray(rows < 0, device=device_of(x))
+        mass = xp.where(padding[(..., *(None,) * (mass.ndim - 2))], 0.0, mass)
+        total = sum_samples(mass)
+        check_weights(mass, total)
+        start = None if init is None else xp.broadcast_to(init, own.shape[1:])
+        told = Domains([labels[k] for k in group], rows)
+        tell = partial(warn, domains=told)
+        found, _ = locate(manifold, own, mass / total, init=start, tell=tell, **given)
+        results.append(result_of(found))
+    order = np.argsort(np.concatenate(groups))
+    return FrechetResult(*(take(xp.concat(list(f)), order) for f in zip(*results, strict=True)))
+
+
+LARGEST = 2**22
+"""How many numbers are gathered at most for several domains at once."""
+
+
+def _groups(places: Sequence[Place], size: int) -> "list[np.ndarray[Any, Any]]":
+    """Return the numbers of the domains that are computed together.
+
+    Those of a group are padded to the largest, which at most doubles the work.
+    """
+    counts = np.asarray([len(place) for place in places])
+    groups: list[list[int]] = []
+    for k in np.argsort(-counts, kind="stable").tolist():
+        if groups:
+            most = counts[groups[-1][0]]
+            if counts[k] * 2 >= most and (len(groups[-1]) + 1) * most * size <= LARGEST:
+                groups[-1].append(k)
+                continue
+        groups.append([k])
+    return [np.asarray(group) for group in groups]
+
+
+def _gathered(
+    x: Array, places: Sequence[Place], group: "np.ndarray[Any, Any]"
+) -> tuple[Array, "np.ndarray[Any, Any]"]:
+    """Return the samples of a group, (most, domains, ...), and their numbers, −1 for padding.
+
+    Padding is a sample of the domain itself, so that it is nowhere the farthest.
+    """
+    most = max(len(places[k]) for k in group)
+    rows = np.full((most, len(group)), -1)
+    for j, k in enumerate(group):
+        rows[: len(places[k]), j] = places[k]
+    return _rows(x, rows), rows
+
+
+def _rows(x: Array, rows: "np.ndarray[Any, Any]") -> Array:
+    """Return samples by their numbers; for padding the first of the same column."""
+    filled = np.where(rows < 0, rows[0], rows).reshape(-1)
+    return namespace_of(x).reshape(take(x, filled), (*rows.shape, *x.shape[1:]))
+
+
+def average_stats(manifold: GyroSpace, known: Stats, **options: Any) -> Stats:
+    r"""Return the average domain: the Fréchet mean of the means, and the mean of the variances.
+
+    .. math:: \bar\mu = \operatorname{argmin}_y \sum_k d^2(\mu_k, y), \qquad
+              \bar v^2 = \frac1K \sum_k v_k^2
+
+    Each domain counts once, however many samples it has. The variance is that within a domain:
+    how far the domains are from each other does not enter.
+
+    Parameters
+    ----------
+    manifold
+        The geometry.
+    known
+        Statistics with a leading axis of the domains.
+    **options
+        As in :func:`~gyrobn.frechet`, for the mean of the means.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import Euclidean, Stats
+    >>> from gyrobn.normalization.domains import average_stats
+    >>> known = Stats(np.asarray([[2.0], [13.0]]), np.asarray([1.0, 9.0]))
+    >>> mean, var = average_stats(Euclidean(1), known)
+    >>> float(mean[0]), float(var)
+    (7.5, 5.0)
+    """
+    var = namespace_of(known.var).mean(known.var, axis=0)
+    return Stats(batch_stats(manifold, known.mean, **options).mean, var)
+
+
+def adapt_stats(
+    manifold: GyroSpace, known: Stats, batch: Stats, rate: float = 0.1, **options: Any
+) -> Stats:
+    """Return statistics for a domain that has none: the average domain, moved towards a batch.
+
+    Parameters
+    ----------
+    manifold
+        The geometry.
+    known
+        Statistics of the other domains, with a leading axis of the domains.
+    batch
+        Statistics of the samples at hand of the new domain; of several with leading axes.
+    rate
+        Fraction of the batch, as in :func:`~gyrobn.update_stats`: 0 is the average domain
+        (:func:`average_stats`), 1 the batch alone.
+    **options
+        As in :func:`~gyrobn.frechet`, for the mean of the means.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import Euclidean, Stats
+    >>> from gyrobn.normalization.domains import adapt_stats
+    >>> known = Stats(np.asarray([[2.0], [13.0]]), np.asarray([1.0, 9.0]))
+    >>> new = Stats(np.asarray([17.5]), np.asarray(25.0))
+    >>> mean, var = adapt_stats(Euclidean(1), known, new, rate=0.1)
+    >>> float(mean[0]), float(var)
+    (8.5, 7.0)
+    """
+    return update_stats(manifold, average_stats(manifold, known, **options), batch, rate)
+
+
+def by_domain(
+    function: Callable[[Array, Stats], Array],
+    x: Array,
+    places: Sequence[Place],
+    stats: Sequence[Stats],
+) -> Array:
+    """Apply a function to the samples of each domain, with its statistics, and keep their order.
+
+    Parameters
+    ----------
+    function
+        Takes samples ``(batch, domains, ...)`` and statistics ``(domains, ...)``, of several
+        domains of similar size at once, and returns as many samples.
+    x
+        Samples, shape ``(batch, *channels, *point_shape)``.
+    places, stats
+        Indices and statistics of each domain; every sample belongs to one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import Stats
+    >>> from gyrobn.normalization.domains import by_domain
+    >>> x, places = np.asarray([[1.0], [10.0], [3.0]]), [np.asarray([0, 2]), np.asarray([1])]
+    >>> stats = [Stats(np.asarray([m]), np.asarray(1.0)) for m in (2.0, 9.0)]
+    >>> by_domain(lambda own, s: own - s.mean, x, places, stats)[:, 0]
+    array([-1.,  1.,  1.])
+    """
+    xp, parts, numbers = namespace_of(x), [], []
+    for group in _groups(places, math.prod(x.shape[1:])):
+        own, rows = _gathered(x, places, group)
+        together = Stats(*(xp.stack([stats[k][i] for k in group]) for i in range(2)))
+        out = function(own, together)
+        flat = xp.reshape(out, (rows.size, *out.shape[2:]))
+        kept = np.flatnonzero(rows.reshape(-1) >= 0)
+        parts.append(flat if len(kept) == rows.size else take(flat, kept))
+        numbers.append(rows[rows >= 0])
+    return take(xp.concat(parts), np.argsort(np.concatenate(numbers)))

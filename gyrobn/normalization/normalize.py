@@ -1,0 +1,310 @@
+r"""Algorithm 1 of the paper as pure functions: GyroBN is
+
+.. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot
+          (\ominus\mu \oplus x_i)\Bigr) .
+
+By the homogeneity theorem the output has mean :math:`\beta` and variance
+:math:`s^2 v^2/(v^2 + \epsilon)`.
+"""
+
+from numbers import Real
+from typing import Any, NamedTuple
+
+from gyrobn.backends import Array, namespace_of
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import check_floating, scalars_like
+from gyrobn.numerics.checks import check_number
+from gyrobn.statistics.frechet import frechet, locate
+from gyrobn.statistics.samples import arrange, set_aside
+
+__all__ = [
+    "Stats",
+    "batch_stats",
+    "denormalize",
+    "merge_stats",
+    "normalize",
+    "normalize_batch",
+    "update_stats",
+]
+
+
+class Stats(NamedTuple):
+    """Statistics of a batch, or running statistics."""
+
+    mean: Array
+    """Fréchet mean, shape (*channels, *point_shape)."""
+    var: Array
+    """Fréchet variance, shape (*channels,); (*channels, blocks) where there are several blocks."""
+
+
+def batch_stats(
+    manifold: GyroSpace, x: Array, weights: Array | None = None, axis: Any = 0, **options: Any
+) -> Stats:
+    """Return the Fréchet mean and variance of a batch ``(batch, *channels, *point_shape)``.
+
+    Parameters
+    ----------
+    manifold, x, weights, axis, **options
+        As in :func:`~gyrobn.frechet`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import Euclidean, batch_stats
+    >>> batch_stats(Euclidean(1), np.asarray([[1.0], [3.0]]))
+    Stats(mean=array([2.]), var=array(1.))
+    """
+    result = frechet(manifold, x, weights, axis, **options)
+    return Stats(result.mean, result.variance)
+
+
+def update_stats(manifold: GyroSpace, running: Stats, batch: Stats, rate: float = 0.1) -> Stats:
+    r"""Move running statistics towards those of a batch.
+
+    The mean goes along the geodesic, to the barycentre
+    :math:`\operatorname{argmin}_y\, \eta\, d^2(\mu_b, y) + (1-\eta)\, d^2(\mu_r, y)`, and the
+    variance by the same rate: :math:`v_r^2 \leftarrow \eta v_b^2 + (1-\eta) v_r^2`.
+
+    Parameters
+    ----------
+    manifold
+        The geometry.
+    running, batch
+        The statistics so far and those of the new batch.
+    rate
+        Fraction :math:`\eta` of the new batch: 0 keeps the running statistics, 1 replaces them.
+        (torch calls it ``momentum``; flax's ``momentum`` is one minus it.)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import Euclidean, Stats, update_stats
+    >>> old = Stats(np.asarray([0.0]), np.asarray(1.0))
+    >>> new = Stats(np.asarray([1.0]), np.asarray(2.0))
+    >>> mean, var = update_stats(Euclidean(1), old, new, rate=0.25)
+    >>> mean, float(var)
+    (array([0.25]), 1.25)
+    """
+    _check_rate(rate)
+    mean = _between(manifold, running.mean, batch.mean, rate)
+    return Stats(mean, running.var + rate * (batch.var - running.var))
+
+
+def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | float) -> Stats:
+    r"""Put the statistics of two sets of samples together.
+
+    .. math:: \mu = \mu_1 \oplus (\eta \odot (\ominus\mu_1 \oplus \mu_2)), \qquad
+              v^2 = (1-\eta) v_1^2 + \eta v_2^2 + \eta(1-\eta)\, d^2(\mu_1, \mu_2)
+
+    The last term is what the means lie apart, a block at a time; :func:`update_stats`, which
+    forgets, leaves it out. On a flat geometry both are exact. On a curved one the mean is that of
+    the two means, and the variance is what the samples would have from there if each set were seen
+    as in flat space: never too large where the curvature is nowhere positive, never too small where
+    it is nowhere negative (and the samples are within the convexity radius).
+
+    Parameters
+    ----------
+    manifold
+        The geometry.
+    first, second
+        The statistics of the two sets.
+    rate
+        The share :math:`\eta` of the second set: its number of samples, or sum of weights, in that
+        of both. A number, or an array of the shape of the channels.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import Euclidean, batch_stats, merge_stats
+    >>> x = np.asarray([[0.0], [2.0], [4.0], [10.0]])
+    >>> one, two = (batch_stats(Euclidean(1), part) for part in (x[:1], x[1:]))
+    >>> mean, var = merge_stats(Euclidean(1), one, two, rate=3 / 4)
+    >>> float(mean[0]), round(float(var), 12), batch_stats(Euclidean(1), x)
+    (4.0, 14.0, Stats(mean=array([4.]), var=array(14.)))
+    """
+    check_floating(*first, *second)
+    _check_rate(rate)
+    several = len(manifold.blocks) > 1
+    if several and not isinstance(rate, (Real, float)):
+        rate = rate[..., None]
+    c = manifold.relative_normal(first.mean, second.mean)
+    apart = manifold.by_block(c * c)
+    apart = apart if several else apart[..., 0]
+    mean = _between(manifold, first.mean, second.mean, rate)
+    between = rate * (1.0 - rate) * apart
+    return Stats(mean, first.var + rate * (second.var - first.var) + between)
+
+
+def normalize(
+    manifold: GyroSpace,
+    x: Array,
+    stats: Stats,
+    bias: Array | None = None,
+    scale: Array | float | str = 1.0,
+    eps: float = 1e-5,
+    clamp: float | None = None,
+) -> Array:
+    r"""Normalize a batch: :math:`\beta \oplus (s/\sqrt{v^2+\epsilon} \odot (\ominus\mu \oplus x))`.
+
+    Parameters
+    ----------
+    manifold
+        The geometry.
+    x
+        Points, shape ``(batch, *channels, *point_shape)``.
+    stats
+        Mean ``(*channels, *point_shape)`` and variance ``(*channels,)``, of this batch or running;
+        ``(*channels, blocks)`` where the geometry has several blocks.
+    bias
+        Where the mean goes, shape ``(*channels, *point_shape)`` or ``point_shape``; the identity
+        by default.
+    scale
+        Standard deviation s to give the output, a number or an array of the variance's shape; or
+        ``"sqrt_dim"``, the root of the dimension (of each block), for a variance of one per normal
+        coordinate.
+    eps
+        Added to the variance, so that a collapsed batch stays finite.
+    clamp
+        Largest factor :math:`s/\sqrt{v^2+\epsilon}` to multiply by, if any; where it applies, the
+        variance of the output is smaller than the theorem's.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import PoincareBall, batch_stats, normalize
+    >>> M = PoincareBall(2)
+    >>> x = M.add(np.asarray([0.3, 0.4]), M.random(100, rng=0))
+    >>> y = normalize(M, x, batch_stats(M, x), scale=0.5)
+    >>> mean, var = batch_stats(M, y)
+    >>> bool(abs(mean).max() < 1e-12), round(float(var), 4)
+    (True, 0.25)
+    """
+    factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
+    return manifold.standardize(x, stats.mean, factor, bias)
+
+
+def normalize_batch(
+    manifold: GyroSpace,
+    x: Array,
+    weights: Array | None = None,
+    bias: Array | None = None,
+    scale: Array | float | str = 1.0,
+    eps: float = 1e-5,
+    clamp: float | None = None,
+    axes: int = 1,
+    **options: Any,
+) -> tuple[Array, Stats]:
+    """Normalize a batch with its own statistics, and return those too.
+
+    The same as :func:`batch_stats` and :func:`normalize`, but what both would compute (the map to
+    the space in which a geometry is computed, the decompositions of the centred samples) is
+    computed once.
+
+    Parameters
+    ----------
+    manifold, x, weights, bias, scale, eps, clamp
+        As in :func:`normalize`; ``weights`` as in :func:`~gyrobn.frechet`. A sample that weighs
+        nothing and is no point of the manifold (padding, NaN) is returned as it came.
+    axes
+        How many axes in front of the channels make up the batch.
+    **options
+        As in :func:`~gyrobn.frechet`, but for ``axis``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import SPD, normalize_batch
+    >>> y, stats = normalize_batch(SPD(3), SPD(3).random(20, rng=0), scale=0.5)
+    >>> y.shape, stats.mean.shape
+    ((20, 3, 3), (3, 3))
+    """
+    target = None if bias is None else manifold.to_inside(bias)
+    return normalize_to(manifold, x, weights, target, scale, eps, clamp, axes, **options)
+
+
+def normalize_to(
+    manifold: GyroSpace,
+    x: Array,
+    weights: Array | None,
+    target: Array | None,
+    scale: Array | float | str,
+    eps: float,
+    clamp: float | None,
+    axes: int,
+    **options: Any,
+) -> tuple[Array, Stats]:
+    """Do what :func:`normalize_batch` does, with a bias that is a point inside the manifold."""
+    x, put_back = set_aside(manifold, x, weights)
+    samples, w = arrange(manifold, x, weights, tuple(range(axes)))
+    found, centred = locate(manifold, samples, w, **options)
+    stats = Stats(found.mean, found.variance)
+    factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
+    y = manifold.from_inside(centred.standardize(factor, target))
+    return put_back(namespace_of(x).reshape(y, x.shape)), stats
+
+
+def denormalize(
+    manifold: GyroSpace,
+    x: Array,
+    stats: Stats,
+    bias: Array | None = None,
+    scale: Array | float | str = 1.0,
+    eps: float = 1e-5,
+    clamp: float | None = None,
+) -> Array:
+    r"""Undo :func:`normalize`.
+
+    .. math:: x_i = \mu \oplus \Bigl(\frac{\sqrt{v^2+\epsilon}}s \odot
+              (\ominus\beta \oplus \tilde x_i)\Bigr)
+
+    Parameters
+    ----------
+    manifold, x, stats, bias, scale, eps, clamp
+        As they were given to :func:`normalize`; ``scale`` may not be zero.
+    """
+    factor = 1.0 / multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
+    centre = manifold.origin(x) if bias is None else bias
+    return manifold.standardize(x, centre, factor, stats.mean)
+
+
+def scale_for(manifold: GyroSpace, scale: Any) -> Any:
+    r"""Return a scale as numbers: ``"sqrt_dim"`` is :math:`\sqrt{\dim}`, of each block.
+
+    Then the variance of the output is its dimension, one per normal coordinate.
+
+    >>> from gyrobn import SPD, Correlation
+    >>> scale_for(SPD(8), "sqrt_dim"), scale_for(Correlation(3), "sqrt_dim")
+    (6.0, [1.0, 1.4142135623730951])
+    """
+    if not isinstance(scale, str):
+        return scale
+    if scale != "sqrt_dim":
+        raise ValueError(
+            f"scale must be a finite number, an array of them or 'sqrt_dim', got {scale!r}"
+        )
+    roots = [size**0.5 for size in manifold.blocks]
+    return roots[0] if len(roots) == 1 else roots
+
+
+def _between(manifold: GyroSpace, x: Array, y: Array, rate: Any) -> Array:
+    """Return the point between two means, however often it has moved, on the manifold."""
+    inside = manifold.inside
+    mean = inside.geodesic(manifold.to_inside(x), manifold.to_inside(y), rate)
+    return manifold.from_inside(inside.project(mean) if inside.drifts else mean)
+
+
+def _check_rate(rate: Any) -> None:
+    if isinstance(rate, (Real, str)):  # arrays, which may be traced, are not looked at
+        check_number("rate", rate, 0.0, 1.0)
+
+
+def multiplier(
+    x: Array, stats: Stats, scale: Array | float, eps: float, clamp: float | None
+) -> Array:
+    """Return s/√(v²+ε), at most ``clamp``, in the dtype of x."""
+    eps = check_number("eps", eps, 0.0)
+    clamp = None if clamp is None else check_number("clamp", clamp, above=0.0)
+    xp = namespace_of(x, stats.mean, stats.var)
+    check_floating(x, stats.mean, stats.var)
+    factor = scalars_like(scale, x) / xp.sqrt(stats.var + eps)
+    return factor if clamp is None else xp.clip(factor, max=clamp)

@@ -1,0 +1,377 @@
+r"""Functions of an eigenvalue, with the quotients that the derivative of a matrix function needs.
+
+.. math:: \frac{f(x) - f(y)}{x - y}, \qquad f'(x) \text{ for } x = y
+
+without the cancellation that the quotient itself suffers where x and y are close. What several
+functions of the same eigenvalues share is computed once: see :class:`Spectrum` and :class:`Pairs`.
+"""
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gyrobn.backends import Array, namespace_of
+from gyrobn.numerics.arrays import constant
+
+__all__ = [
+    "ANGLE",
+    "COSINE_OF_ROOT",
+    "EXP",
+    "INVERSE",
+    "INVERSE_ROOT",
+    "LOG",
+    "POWER",
+    "ROOT",
+    "SINC_OF_ROOT",
+    "Pairs",
+    "Spectral",
+    "Spectrum",
+    "mean_curvature",
+    "power",
+]
+
+
+class Values:
+    """Eigenvalues x, and what functions of them share. Each is computed once, when asked for."""
+
+    def __init__(self, x: Array) -> None:
+        self.x = x
+        self._xp = namespace_of(x)
+
+    @cached_property
+    def log(self) -> Array:
+        """Their logarithms."""
+        return self._xp.log(self.x)
+
+    @cached_property
+    def exp(self) -> Array:
+        """Their exponentials."""
+        return self._xp.exp(self.x)
+
+    @cached_property
+    def root(self) -> Array:
+        """Their square roots."""
+        return self._xp.sqrt(self.x)
+
+    @cached_property
+    def inverse_root(self) -> Array:
+        """One over their square roots."""
+        return 1.0 / self.root
+
+    # of x = θ²
+
+    @cached_property
+    def angle_of_square(self) -> Array:
+        """The θ of x = θ², next to nothing in place of 0; a square may be negative by rounding."""
+        return self._xp.sqrt(self._xp.clip(self.x, min=_tiny(self.x)))
+
+    @cached_property
+    def half_angle_of_square(self) -> Array:
+        """Half of it."""
+        return 0.5 * self.angle_of_square
+
+    @cached_property
+    def cosine_of_root(self) -> Array:
+        """Its cosine."""
+        return self._xp.cos(self.angle_of_square)
+
+    @cached_property
+    def sinc_of_root(self) -> Array:
+        """Its sine, divided by it."""
+        return self._xp.sin(self.angle_of_square) / self.angle_of_square
+
+    @cached_property
+    def powers_of_square(self) -> Array:
+        """The powers of x, of 0 beyond π²: see :func:`_quotients`."""
+        small = self._xp.clip(self.x, min=0.0)
+        return _powers(self._xp.where(small < math.pi**2, small, 0.0))
+
+    # of x = cos θ
+
+    @cached_property
+    def sine(self) -> Array:
+        """The sin θ of x = cos θ, next to nothing in place of 0; x may exceed 1 by rounding."""
+        return self._xp.sqrt(self._xp.clip((1.0 - self.x) * (1.0 + self.x), min=_tiny(self.x)))
+
+    @cached_property
+    def angle(self) -> Array:
+        """The θ of x = cos θ, with every digit at small angles; never 0, as ``sine``."""
+        return self._xp.atan2(self.sine, self.x)
+
+    @cached_property
+    def stretch(self) -> Array:
+        """The θ/sin θ of x = cos θ."""
+        return self.angle / self.sine
+
+    @cached_property
+    def powers(self) -> Array:
+        """The powers of θ²: see :func:`_quotients`."""
+        return _powers(self.angle * self.angle)
+
+
+class Spectrum:
+    """Eigenvalues with what :class:`Values` has of them, and their pairs.
+
+    Pairs refer to the values and not to this, so that nothing refers to itself: the tables go when
+    the last one who asked for them does.
+    """
+
+    def __init__(self, x: Array) -> None:
+        self._values = Values(x)
+
+    def __getattr__(self, name: str) -> Array:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._values, name)
+
+    @cached_property
+    def pairs(self) -> "Pairs":
+        """All pairs of eigenvalues of one matrix: tables (..., n, n)."""
+        values = self._values
+        xp = namespace_of(values.x)
+        return Pairs(
+            values,
+            values,
+            lambda a: a[..., :, None],
+            lambda a: a[..., None, :],
+            lambda a, b: xp.matmul(a, xp.matrix_transpose(b)),
+        )
+
+
+def _tiny(x: Array) -> float:
+    """Return a square next to nothing; XLA multiplies angles, and no product may vanish."""
+    return float(namespace_of(x).finfo(x.dtype).smallest_normal) ** 0.5  # type: ignore[no-any-return]
+
+
+def _same(a: Array) -> Array:
+    return a
+
+
+def _dots(a: Array, b: Array) -> Array:
+    return namespace_of(a).sum(a * b, axis=-1)
+
+
+class Pairs:
+    """Pairs of eigenvalues x and y, and the tables that quotients share.
+
+    ``rows`` and ``columns`` make what a spectrum has broadcast against that of the other, and
+    ``products`` are the inner products of vectors that both have, one per eigenvalue.
+    """
+
+    def __init__(
+        self,
+        x: Values | Spectrum,
+        y: Values | Spectrum,
+        rows: Callable[[Array], Array] = _same,
+        columns: Callable[[Array], Array] = _same,
+        products: Callable[[Array, Array], Array] = _dots,
+    ) -> None:
+        self._x, self._y, self._rows, self._columns = x, y, rows, columns
+        self._products = products
+
+    def of(self, name: str) -> tuple[Array, Array]:
+        """Return what both spectra have under a name."""
+        return self._rows(getattr(self._x, name)), self._columns(getattr(self._y, name))
+
+    @cached_property
+    def largest(self) -> Array:
+        """The larger of x and y."""
+        x, y = self.of("x")
+        return namespace_of(x).maximum(x, y)
+
+    # With d = |log x − log y|, made next to nothing where it is zero, d/(1 − exp(−d)) has no
+    # cancellation; that d itself has, where it is small, does not matter.
+
+    @cached_property
+    def drop(self) -> Array:
+        """Minus the difference of the logarithms: −d."""
+        return negative_gap(*self.of("log"))
+
+    @cached_property
+    def loss(self) -> Array:
+        """The smaller over the larger, minus 1: exp(−d) − 1."""
+        return namespace_of(self.drop).expm1(self.drop)
+
+    @cached_property
+    def ratio(self) -> Array:
+        """The quotient d/(1 − exp(−d))."""
+        return self.drop / self.loss
+
+    @cached_property
+    def curvature(self) -> Array:
+        """The quotient a coth a, a = d/2."""
+        return self.ratio + 0.5 * self.drop
+
+    def even_power(self, t: Any) -> Array:
+        """Return half the quotient of a power, over √(xy)ᵗ: sinh(td/2)/|x − y|."""
+        sinh = namespace_of(self.drop).sinh((0.5 * t) * self.drop)
+        return sinh / self.loss / self.largest
+
+    # With the mean m and half the difference h of two angles, a² − b² = 4mh, and
+    #
+    #     cos a − cos b = −2 sin m sin h,    sin a − sin b = 2 cos m sin h
+    #
+    # give the quotients of cos θ and sinc θ by θ² without a difference of close numbers, unless
+    # the angles are small: there the series of sinc has them.
+
+    @cached_property
+    def angle(self) -> Array:
+        """The quotient of θ/sin θ = 1/sinc θ by x = cos θ."""
+        x, y = self.of("stretch")
+        cosine, sinc = (self._series("powers", of) for of in ("cosine", "sinc"))
+        return sinc / cosine * (x * y)
+
+    @cached_property
+    def logarithm(self) -> tuple[Array, Array]:
+        """What the logarithm of a basis changes by: see :func:`gyrobn.manifolds.principal`."""
+        x, y = self.of("x")
+        _, stretch = self.of("stretch")
+        xp = namespace_of(x)
+        direct = (self.angle * y - stretch) / xp.clip(x + y, min=float(xp.finfo(x.dtype).eps))
+        return direct, self.angle - direct
+
+    @cached_property
+    def quotients_of_root(self) -> tuple[Array, Array]:
+        """The quotients of cos √x and sinc √x by x, for angles √x of any size."""
+        a, b = self.of("half_angle_of_square")
+        c, d = self.of("sinc_of_root")
+        xp = namespace_of(a)
+        m, h = a + b, abs(a - b) + _tiny(a)
+        close = xp.sin(h) / h
+        near = m < 0.5 * math.pi
+        away = (xp.cos(m) * close - 0.5 * (c + d)) / xp.where(near, 1.0, 2.0 * m * m)
+        sinc = xp.where(near, -self._series("powers_of_square", "sinc"), away)
+        return -0.5 * (xp.sin(m) / m) * close, sinc
+
+    def _series(self, name: str, of: str) -> Array:
+        x, y = getattr(self._x, name), getattr(self._y, name)
+        return self._products(namespace_of(x).matmul(x, constant(_quotients, x, of)), y)
+
+
+_TERMS = 16
+"""Powers of the square of an angle up to π that the series of its cosine and sinc need."""
+
+
+def _powers(u: Array) -> Array:
+    """Return 1, u, u², ... along a new last axis."""
+    return u[..., None] ** constant(_exponents, u)
+
+
+def _exponents() -> "np.ndarray[Any, Any]":
+    return np.arange(float(_TERMS))
+
+
+def _quotients(of: str) -> "np.ndarray[Any, Any]":
+    """Return the matrix Q with vᵀQw the quotient of cos or −sinc of v and w, powers of θ².
+
+    The quotient of uᵏ is the sum of all products of powers whose exponents sum to k − 1.
+    """
+    sign, more = (1.0, 0) if of == "cosine" else (-1.0, 1)
+    powers = [sign * (-1.0) ** k / math.factorial(2 * k + more) for k in range(1, 2 * _TERMS)]
+    i, j = np.indices((_TERMS, _TERMS))
+    return np.where(i + j < _TERMS, np.asarray(powers)[i + j], 0.0)
+
+
+def negative_gap(a: Array, b: Array) -> Array:
+    """Return −|a − b|, next to nothing in place of 0."""
+    xp = namespace_of(a)
+    return -1e8 * float(xp.finfo(a.dtype).smallest_normal) - xp.abs(a - b)
+
+
+def mean_curvature(logs: Array) -> Array:
+    """Return a coth a for all pairs of logarithms of eigenvalues, a half their difference."""
+    drop = negative_gap(logs[..., :, None], logs[..., None, :])
+    return drop / namespace_of(logs).expm1(drop) + 0.5 * drop
+
+
+class Spectral(NamedTuple):
+    """A function f(x, t) of an eigenvalue, with what its derivative needs."""
+
+    value: Callable[[Spectrum, Any], Array]
+    quotient: Callable[[Pairs, Any], Array]
+    """(f(x, t) − f(y, t))/(x − y), and the derivative where x = y."""
+    slope: Callable[[Spectrum, Any], Array] | None = None
+    """The derivative by t, where the function depends on it."""
+
+
+def _exp_quotient(p: Pairs, t: Any) -> Array:
+    """Return (exp x − exp y)/(x − y) = exp(x) (1 − exp(−d))/d, for x = y + d."""
+    x, y = p.of("x")
+    xp = namespace_of(x)
+    drop = negative_gap(x, y)
+    return xp.maximum(*p.of("exp")) * (xp.expm1(drop) / drop)
+
+
+def _power_quotient(p: Pairs, t: Any) -> Array:
+    """Return (xᵗ − yᵗ)/(x − y) = xᵗ/x (1 − exp(−td))/(1 − exp(−d)), for x = y exp(d), t > 0."""
+    a, b = p.of("log")
+    xp = namespace_of(a)
+    large = xp.maximum(xp.exp(t * a), xp.exp(t * b)) / p.largest
+    found = large * (xp.expm1(abs(t) * p.drop) / p.loss)
+    if isinstance(t, (int, float)):
+        return found if t > 0 else -found
+    return xp.where(t < 0, -1.0 + 0.0 * t, 1.0) * found
+
+
+def _raise_to(s: Spectrum, t: Any) -> Array:
+    return namespace_of(s.x).exp(t * s.log)
+
+
+EXP = Spectral(
+    lambda s, t: s.exp,
+    _exp_quotient,
+)
+LOG = Spectral(
+    lambda s, t: s.log,
+    lambda p, t: p.ratio / p.largest,
+)
+POWER = Spectral(
+    _raise_to,
+    _power_quotient,
+    lambda s, t: _raise_to(s, t) * s.log,
+)
+
+
+def power(exponent: float) -> Spectral:
+    """Return the function x ↦ x^exponent, for a number that does not change."""
+    return Spectral(
+        lambda s, t: _raise_to(s, exponent),
+        lambda p, t: _power_quotient(p, exponent),
+    )
+
+
+# without the logarithm, which would lose digits of very small and very large matrices
+
+
+def _root_quotient(p: Pairs, t: Any) -> Array:
+    """Return that of √x: 1/(√x + √y)."""
+    x, y = p.of("root")
+    return 1.0 / (x + y)
+
+
+def _inverse_root_quotient(p: Pairs, t: Any) -> Array:
+    """Return that of 1/√x: −1/(√x √y (√x + √y))."""
+    x, y = p.of("inverse_root")
+    return -(_root_quotient(p, t) * x) * y
+
+
+def _inverse_quotient(p: Pairs, t: Any) -> Array:
+    """Return that of 1/x: −1/(xy)."""
+    x, y = p.of("x")
+    return (-1.0 / x) * (1.0 / y)
+
+
+ROOT = Spectral(lambda s, t: s.root, _root_quotient)
+INVERSE_ROOT = Spectral(lambda s, t: s.inverse_root, _inverse_root_quotient)
+INVERSE = Spectral(lambda s, t: 1.0 / s.x, _inverse_quotient)
+
+
+ANGLE = Spectral(lambda s, t: s.stretch, lambda p, t: p.angle)
+"""cos θ to θ/sin θ."""
+COSINE_OF_ROOT = Spectral(lambda s, t: s.cosine_of_root, lambda p, t: p.quotients_of_root[0])
+"""θ² to cos θ."""
+SINC_OF_ROOT = Spectral(lambda s, t: s.sinc_of_root, lambda p, t: p.quotients_of_root[1])
+"""θ² to sin θ/θ."""

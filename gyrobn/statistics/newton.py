@@ -1,0 +1,427 @@
+r"""The gyro-Newton loop that finds the mean of samples on every geometry.
+
+.. math:: c_i = \operatorname{Log}_e(\ominus\mu \oplus x_i), \qquad g = \sum_i w_i c_i, \qquad
+          \mu \leftarrow \mu \oplus \operatorname{Exp}_e(H^{-1} g)
+
+with H the mean Hessian of half the squared distance, which has a closed form on a symmetric space.
+A step that lowers neither the variance nor, where that no longer changes, the residual
+:math:`\|g\|`, is taken back and tried again at a quarter of its length, so the loop cannot diverge.
+Channels are solved together; one that is done stops moving, and one with a sample that is not on
+the manifold never begins to.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.checks import check_integer, check_number
+
+__all__ = [
+    "Found",
+    "Held",
+    "Look",
+    "Numbers",
+    "Samples",
+    "check_search",
+    "choose",
+    "solve",
+    "status",
+]
+
+ROUGH = 1e-2
+"""Accuracy of a Newton step, where only a few are asked for and no mean; where they are to lead
+there, it takes fewer of them if each is accurate."""
+ROUGH_SLOPE = 1e-5
+"""Accuracy of the derivative of a mean that a number of steps need not have reached."""
+
+
+class Look(NamedTuple):
+    """What the loop asks of the samples at a mean."""
+
+    view: Any
+    """The samples seen from there: a ``Centred``, in a traced loop its arrays, or None."""
+    g: Array
+    """The mean of the normal coordinates: minus the gradient."""
+    variance: Array
+    """One per block."""
+    far: Array | None
+    """Squared distance of the farthest sample, on spaces where a mean need not be unique."""
+    resolution: Array
+    """Distance of the mean to its neighbours in floating point; one per block, or one."""
+
+
+class Samples(Protocol):
+    """Where the loop finds its samples: in memory, or a chunk at a time."""
+
+    def prepared(self, manifold: GyroSpace) -> "Samples":
+        """Return the samples with what is needed of them alone computed, once for all means."""
+
+    def start(self, manifold: GyroSpace) -> Array:
+        """Return a first guess of the mean."""
+
+    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+        """Return what is seen from a mean."""
+
+    def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
+        """Return nearly H⁻¹g: the Newton step from a mean, in normal coordinates."""
+
+    def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
+        """Return the mean after a step."""
+
+    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> Any:
+        """Return the view from a mean that is the new one for channels to take, else the old."""
+
+
+class Held(NamedTuple):
+    """Samples in memory."""
+
+    x: Array
+    """Shape (N, *channels, *point_shape)."""
+    w: Array
+    """Shape (N, *channels), of sum one."""
+    known: tuple[Array, ...] = ()
+    """What the geometry needs of the samples alone."""
+
+    def prepared(self, manifold: GyroSpace) -> Self:
+        """Return the samples with what is needed of them alone computed, once for all means."""
+        return self._replace(known=manifold.known(self.x))
+
+    def start(self, manifold: GyroSpace) -> Array:
+        """Return a first guess of the mean."""
+        return manifold.start(self.x, self.w)
+
+    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+        """Return what is seen from a mean."""
+        view = self.view(manifold, mean)
+        far = None
+        if manifold.convexity_radius < float("inf"):
+            xp, squares = namespace_of(mean), view.squares
+            total = squares[..., 0] if squares.shape[-1] == 1 else xp.sum(squares, axis=-1)
+            far = xp.max(total, axis=0)
+        hidden = backend_of(mean).hides_values(mean)
+        kept = view.seen if hidden else view
+        w = self.w
+        return Look(kept, view.gradient(w), view.variance(w), far, view.resolutions(w))
+
+    def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
+        """Return nearly H⁻¹g."""
+        return self.view(manifold, mean, now.view).hessian(self.w).solve(now.g, accuracy)
+
+    def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
+        """Return the mean after a step."""
+        return self.view(manifold, mean, now.view).shift(step)
+
+    def view(self, manifold: GyroSpace, mean: Array, kept: Any = ()) -> Centred:
+        """Return the samples seen from a mean, from what a look has kept of them."""
+        if isinstance(kept, Centred):
+            return kept
+        return manifold.centred(mean, self.x, kept, self.known)
+
+    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> Any:
+        """Return the view from a mean that is the new one for channels to take, else the old."""
+        if isinstance(new.view, Centred):
+            if take.all():
+                return new.view
+            if not take.any():
+                return old.view
+            both = zip(new.view.seen, old.view.seen, strict=True)
+            seen = tuple(choose(take, a, b, 1) for a, b in both)
+            return manifold.centred(mean, self.x, seen, self.known)
+        return tuple(choose(take, a, b, 1) for a, b in zip(new.view, old.view, strict=True))
+
+
+class Numbers(NamedTuple):
+    """What decides about a mean: few numbers per channel, on the host where they can be seen."""
+
+    variance: Array
+    """One per block, as are the next two: no block may wait for the largest one to be small."""
+    residual: Array
+    """Length of the gradient."""
+    resolution: Array
+    """Distance of the mean to its neighbours in floating point."""
+    gain: Array
+    """How far the variance should fall by the step that led here, if it is quadratic along it."""
+    far: Array | None
+    """Squared distance of the farthest sample, if it was looked for."""
+
+    @property
+    def length(self) -> Array:
+        """The length of the gradient, of all blocks together."""
+        return _sum(self.residual * self.residual) ** 0.5
+
+    def small(self, tol: float | None) -> Array:
+        """Tell whether the residual meets the tolerance in every block."""
+        return namespace_of(self.gain).all(self.each_small(tol), axis=-1)
+
+    def each_small(self, tol: float | None) -> Array:
+        """Tell whether the residual meets the tolerance, a block at a time."""
+        return self.residual <= self.least(tol)
+
+    def least(self, tol: float | None) -> Array:
+        """Return the residual to reach in each block."""
+        xp = namespace_of(self.gain)
+        tol = 8.0 * float(xp.finfo(self.gain.dtype).eps) if tol is None else tol
+        return xp.maximum(tol * xp.sqrt(self.variance), 8.0 * self.resolution)
+
+
+class _State(NamedTuple):
+    """Where the loop stands: the best mean so far, and the step that led there or failed."""
+
+    mean: Array
+    look: Look
+    """The samples, seen from the mean."""
+    numbers: Numbers
+    step: Array
+    """In normal coordinates at the mean."""
+    gain: Array
+    """The gain that the step promises."""
+    taken: Array
+    """Whether the last step was good; otherwise a part of it is tried next."""
+    count: Array
+    done: Array
+    """Whether the mean has converged, or never will."""
+
+
+class Found(NamedTuple):
+    """What :func:`solve` returns; numbers of a channel are on the host where they can be."""
+
+    mean: Array
+    variance: Array | None
+    """One per block; None after a number of steps, which need not know it."""
+    view: Any
+    """What :class:`Look` has kept of the samples, as they are seen from the mean."""
+    evaluations: Array | int
+    """How many times the samples were looked at."""
+    residual: Array | None = None
+    """Length of the gradient; None where the search did not need it: see :func:`status`."""
+    converged: Array | None = None
+    far: Array | None = None
+    """Squared distance of the farthest sample, on spaces where a mean need not be unique."""
+    status: Callable[[], tuple[Array, Array]] | None = None
+    """What returns residual and convergence, where they are not known."""
+
+    @property
+    def told(self) -> tuple[Array, Array]:
+        """Residual and convergence, computed if need be."""
+        if self.residual is not None:
+            return self.residual, self.converged
+        assert self.status is not None
+        residual, small = self.status()
+        return residual, small if self.converged is None else self.converged
+
+
+def solve(
+    manifold: GyroSpace,
+    samples: Samples,
+    init: Array | None,
+    tol: float | None,
+    max_iter: int,
+    steps: int | None = None,
+) -> Found:
+    """Run the loop."""
+    samples = samples.prepared(manifold)
+    at_once = manifold.flat and steps is None and isinstance(samples, Held)
+    mean = samples.start(manifold) if init is None or at_once else init
+    if isinstance(samples, Held) and (at_once or steps is not None):
+        return _take_steps(manifold, samples, mean, steps)
+
+    def body(state: tuple[Any, ...]) -> _State:
+        now = _State(*state)
+        old = Look(*now.look)
+        full = samples.step(manifold, now.mean, old, _accuracy(now))
+        step = choose(now.taken, full, lambda: 0.25 * now.step)
+        trial = samples.shift(manifold, now.mean, old, step)
+        new = samples.look(manifold, trial)
+        numbers = _numbers(manifold, new, full, old.g)
+        gain = choose(now.taken, numbers.gain, lambda: 0.25 * now.gain)
+        better, stuck = _judge(Numbers(*now.numbers), numbers, gain, tol)
+        take = better & ~now.done
+        mean = choose(take, trial, now.mean)
+        numbers = Numbers(*(choose(take, a, b) for a, b in zip(numbers, now.numbers, strict=True)))
+        view = samples.merged(manifold, mean, take, new, old)
+        rest = (choose(take, a, b) for a, b in zip(new[1:], old[1:], strict=True))
+        return _State(
+            mean=mean,
+            look=Look(view, *rest),
+            numbers=numbers,
+            step=step,
+            gain=gain,
+            taken=better,
+            count=now.count + _as_counts(~now.done),
+            done=now.done | stuck | numbers.small(tol),
+        )
+
+    look = samples.look(manifold, mean)
+    numbers = _numbers(manifold, look, look.g, look.g)
+    always = ~(numbers.gain < 0)
+    # a sample that is not on the manifold is NaN from wherever it is seen: no step would help
+    sound = _finite(numbers)
+    state = _State(
+        mean=mean,
+        look=look,
+        numbers=numbers,
+        step=look.g,
+        gain=numbers.gain,
+        taken=always,
+        count=_as_counts(always),
+        done=numbers.small(tol) | ~sound,
+    )
+    loop = backend_of(mean).while_loop
+    state = _State(*loop(lambda s: ~_State(*s).done.all(), body, state, max_iter - 1))
+    return _found(state, sound)
+
+
+def _take_steps(manifold: GyroSpace, samples: Held, mean: Array, steps: int | None) -> Found:
+    """Take just so many steps, without a look at how far they lead; None if the mean is known."""
+    x, w, known = samples
+
+    def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        view = manifold.centred(state[0], x, (), known)
+        return (view.shift(view.hessian(w).solve(view.gradient(w), ROUGH)),)
+
+    if steps:
+        (mean,) = backend_of(mean).while_loop(lambda state: True, body, (mean,), steps)
+    view = manifold.centred(mean, x, (), known)
+    if steps is not None:
+        return Found(mean, None, view, steps + 1)
+    variance = view.variance(w)
+    shim = backend_of(variance)
+    seen = variance if shim.hides_values(variance) else shim.to_numpy(variance)
+    xp = namespace_of(seen)
+    return Found(mean, variance, view, 1, converged=xp.all(xp.isfinite(seen), axis=-1))
+
+
+def _found(state: _State, sound: Array) -> Found:
+    """Return what was found, without a mean where no evaluation was finite."""
+    mean, look, numbers = state.mean, Look(*state.look), Numbers(*state.numbers)
+    xp, residual = namespace_of(mean), numbers.length
+    known = namespace_of(residual).isfinite(residual)
+    variance = choose(known, look.variance, lambda: xp.full_like(look.variance, xp.nan))
+    mean = choose(known, mean, lambda: xp.full_like(mean, xp.nan))
+    view = look.view
+    if mean is not state.mean and isinstance(view, Centred):  # it was seen from another mean
+        view = view.seen
+    return Found(mean, variance, view, state.count, residual, state.done & sound, numbers.far)
+
+
+# ---------------------------------------------------------------------- numbers that decide
+
+
+def _accuracy(now: _State) -> float:
+    """Return the error that may be left in a Newton step, relative to it.
+
+    The closer the mean is, the better is an exact step: what is left of the residual, relative to
+    the spread of the samples, is its square. A step as good as that saves an evaluation.
+    """
+    numbers = Numbers(*now.numbers)
+    if backend_of(numbers.variance).hides_values(numbers.variance):
+        return 1e-4
+    square = (numbers.residual**2)[~now.done] / (numbers.variance[~now.done] + 1e-300)
+    ratio = float(np.sqrt(np.min(square)))
+    return min(max(1e-2 * ratio, 1e-9), 1e-3)
+
+
+def _judge(old: Numbers, new: Numbers, gain: Array, tol: float | None) -> tuple[Array, Array]:
+    """Tell whether a step is good; and whether it shows that only rounding errors are left.
+
+    On a sphere the gradient also vanishes where the variance is largest, and grows on the way down
+    from there. So the variance decides, as long as the gain that the step promised can be seen in
+    it, and after that the gradient.
+    """
+    xp = namespace_of(gain)
+    some = float(xp.finfo(gain.dtype).eps) ** 0.5
+    after, before = _sum(new.variance), _sum(old.variance)
+    lower = (gain > some * before) & (after <= before - 0.1 * gain)
+    nearer = xp.all((new.residual < old.residual) | new.each_small(tol), axis=-1)
+    # the rounding errors of the distances, too, are no reason to turn back
+    slack = some * before + 16.0 * xp.sqrt(before) * xp.max(old.resolution, axis=-1)
+    better = lower | ((after <= before + slack) & nearer)
+    close = xp.all(old.residual <= some * xp.sqrt(old.variance), axis=-1)
+    # a Newton step that does not even halve a residual next to its bound, met rounding errors
+    still = (new.residual > 0.5 * old.residual) & (old.residual <= 64.0 * old.least(tol))
+    return better, close & (xp.all(still, axis=-1) | ~better)
+
+
+def status(manifold: GyroSpace, view: Centred, w: Array, tol: float | None) -> tuple[Array, Array]:
+    """Return the residual at a mean that was not searched for, and whether it is small."""
+    g = view.gradient(w)
+    look = Look(None, g, view.variance(w), None, view.resolutions(w))
+    numbers = _unpack(_pack(manifold, look, g, g), len(manifold.blocks), None)
+    return numbers.length, numbers.small(tol)
+
+
+def _numbers(manifold: GyroSpace, look: Look, full: Array, g: Array) -> Numbers:
+    """Return the numbers of a mean to which the step ``full`` led, from where the gradient was g.
+
+    They are brought to the host, if they can be, all at once: on a GPU this is the one wait for it.
+    """
+    packed = _pack(manifold, look, full, g)
+    shim = backend_of(packed)
+    if not shim.hides_values(packed):
+        packed = shim.to_numpy(packed)
+    return _unpack(packed, len(manifold.blocks), look.far)
+
+
+def _pack(manifold: GyroSpace, look: Look, full: Array, g: Array) -> Array:
+    xp = namespace_of(g)
+    parts = [look.variance, manifold.by_block(look.g * look.g), look.resolution]
+    parts.append(xp.sum(g * full, axis=-1, keepdims=True))
+    if look.far is not None:
+        parts.append(look.far[..., None])
+    return xp.concat(parts, axis=-1)
+
+
+def _unpack(packed: Array, blocks: int, far: Array | None) -> Numbers:
+    xp, far_too = namespace_of(packed), far is not None
+    variance, square = packed[..., :blocks], packed[..., blocks : 2 * blocks]
+    last = packed.shape[-1] - 1 - far_too
+    resolution, gain = packed[..., 2 * blocks : last], packed[..., last]
+    return Numbers(
+        variance, xp.sqrt(square), resolution, gain, packed[..., -1] if far_too else None
+    )
+
+
+def _finite(numbers: Numbers) -> Array:
+    total = _sum(numbers.residual) + _sum(numbers.variance)
+    return namespace_of(total).isfinite(total)
+
+
+def _sum(values: Array) -> Array:
+    return namespace_of(values).sum(values, axis=-1)
+
+
+def _as_counts(values: Array) -> Array:
+    xp = namespace_of(values)
+    return xp.astype(values, xp.int32)
+
+
+def choose(take: Array, new: Any, old: Any, lead: int = 0) -> Any:
+    """Return the new values of the channels to take and the old ones of others.
+
+    ``lead`` axes stand before the channels. ``old`` may be a function that makes them, if needed.
+    What is None stays None.
+    """
+    if not backend_of(take).hides_values(take):
+        if take.all():
+            return new
+        if not take.any():
+            return old() if callable(old) else old
+    if new is None:
+        return None
+    xp = namespace_of(new)
+    old = old() if callable(old) else old
+    mask = take if namespace_of(take) is xp else xp.asarray(take, device=device_of(new))
+    return xp.where(mask[(..., *(None,) * (new.ndim - lead - mask.ndim))], new, old)
+
+
+def check_search(tol: Any, max_iter: Any, steps: Any) -> tuple[float | None, int, int | None]:
+    """Return what bounds a search, as plain numbers, or say which of them is none."""
+    return (
+        None if tol is None else check_number("tol", tol, 0.0),
+        check_integer("max_iter", max_iter, 1),
+        None if steps is None else check_integer("steps", steps, 0),
+    )

@@ -1,0 +1,118 @@
+"""Samples and weights as the mean wants them: samples along the first axis, weights of sum one."""
+
+import math
+from collections.abc import Callable
+
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import scalars_like, sum_samples
+from gyrobn.numerics.checks import check_integers
+
+__all__ = ["arrange", "check_weights", "only_weighted", "set_aside"]
+
+
+def arrange(
+    manifold: GyroSpace, x: Array, weights: Array | None, axis: int | tuple[int, ...]
+) -> tuple[Array, Array]:
+    """Return samples (N, *channels, *point_shape) and weights (N, *channels) that sum to one.
+
+    Samples without weight are made safe: see :func:`set_aside`.
+    """
+    xp = manifold._namespace(x)
+    batch = x.shape[: x.ndim - len(manifold.point_shape)]
+    if not batch:
+        raise ValueError(
+            f"expected a batch of points, shape (N, ..., {manifold.point_shape}), "
+            f"got one point of shape {tuple(x.shape)}: add a batch axis, x[None]"
+        )
+    axes = check_integers("axis", axis)
+    for a in axes:
+        if not -len(batch) <= a < len(batch):
+            raise ValueError(
+                f"axis {a} is not one of the {len(batch)} batch axes of an array of shape "
+                f"{tuple(x.shape)} with points of shape {manifold.point_shape}"
+            )
+    axes = tuple(a % len(batch) for a in axes)
+    if len(set(axes)) != len(axes) or not axes:
+        raise ValueError(f"axis must name distinct batch axes, got {axis}")
+    reduced = tuple(batch[a] for a in axes)
+    if 0 in batch:
+        raise ValueError(f"an empty batch has no mean: x has shape {tuple(x.shape)}")
+    kept = tuple(a for a in range(len(batch)) if a not in axes)
+    order = (*axes, *kept)
+    channels = tuple(batch[a] for a in kept)
+    count = math.prod(reduced)
+    points = tuple(range(len(batch), x.ndim))
+    samples = xp.reshape(
+        xp.permute_dims(x, (*order, *points)), (count, *channels, *manifold.point_shape)
+    )
+    if weights is None:
+        w = xp.full((count, *channels), 1.0 / count, dtype=x.dtype, device=device_of(x))
+        return samples, w
+    weights = scalars_like(weights, x)
+    shape = tuple(getattr(weights, "shape", ()))  # a lone number weighs nothing in particular
+    if shape == reduced:
+        w = xp.reshape(weights, (count, *(1 for _ in channels)))
+        w = xp.broadcast_to(w, (count, *channels))
+    elif shape == tuple(batch):
+        w = xp.reshape(xp.permute_dims(weights, order), (count, *channels))
+    else:
+        raise ValueError(
+            f"weights must have the shape of the reduced axes, {reduced}, or of the whole batch, "
+            f"{tuple(batch)}; got {shape}"
+        )
+    total = sum_samples(w)
+    check_weights(w, total)
+    return set_aside(manifold, samples, w)[0], w / total
+
+
+def set_aside(
+    manifold: GyroSpace, x: Array, weights: Array | None
+) -> tuple[Array, Callable[[Array], Array]]:
+    """Put the identity in place of samples that weigh nothing and are no points: padding, NaN.
+
+    Weighted by zero, a NaN would be NaN still, in the value or in the derivative. The leading axes
+    of ``weights`` are those of x. Also return a function that puts these samples, as they came,
+    into an array of the shape of x.
+    """
+    if weights is None:
+        return x, lambda y: y
+    xp, shim = namespace_of(x), backend_of(x)
+    points = len(manifold.point_shape)
+    out = _weightless(x, weights, points)
+    if not shim.hides_values(out) and not bool(xp.any(out)):
+        return x, lambda y: y
+    entries = tuple(range(-points, 0))
+    finite = xp.all(xp.isfinite(x), axis=entries, keepdims=True)  # infinity − infinity would warn
+    sane = xp.where(finite, shim.stop_gradient(x), manifold.origin(x))
+    point = xp.logical_and(xp.squeeze(finite, axis=entries), manifold.contains(sane))
+    out = xp.logical_and(out, xp.logical_not(point))[(..., *(None,) * points)]
+    return xp.where(out, manifold.origin(x), x), lambda y: xp.where(out, x, y)
+
+
+def only_weighted(manifold: GyroSpace, x: Array, weights: Array | None) -> Array:
+    """Put the identity in place of all samples that weigh nothing, whatever they are."""
+    if weights is None:
+        return x
+    points = len(manifold.point_shape)
+    out = _weightless(x, weights, points)[(..., *(None,) * points)]
+    return namespace_of(x).where(out, manifold.origin(x), x)
+
+
+def _weightless(x: Array, weights: Array, points: int) -> Array:
+    """Tell which samples weigh nothing, in a shape that broadcasts against the batch of x."""
+    namespace_of(x, weights)  # of one library
+    out = weights == 0
+    return out[(..., *(None,) * (x.ndim - points - out.ndim))]
+
+
+def check_weights(weights: Array, total: Array) -> None:
+    """Refuse weights that are negative or not finite, and a sum that is not positive."""
+    xp = namespace_of(weights)
+    if backend_of(weights).hides_values(weights):
+        return
+    good = xp.logical_and(total > 0, xp.isfinite(total))
+    if not bool(xp.logical_and(xp.all(weights >= 0), xp.all(good))):
+        raise ValueError(
+            "weights must be finite and non-negative, with a positive sum for every channel"
+        )

@@ -1,0 +1,226 @@
+r"""The mean of more samples than memory holds, exactly, by the same loop.
+
+Each evaluation is a pass over all chunks, and sums
+
+.. math:: g = \sum_i w_i c_i, \qquad v^2 = \sum_i w_i \|c_i\|^2, \qquad
+          c_i = \operatorname{Log}_e(\ominus\mu \oplus x_i)
+
+with the rounding errors of the sums carried along. The Hessian decides how fast the loop arrives,
+and not where. It is summed, too, where it is a small matrix; otherwise it is that of some samples
+that are kept in memory, drawn by lot. From their mean the loop starts. A large array in memory is
+looked at in the same way, in blocks that fit the cache.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import numpy as np
+
+from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.data.chunks import BYTES, Chunks, Rows, take
+from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import blocks_of, scalars_like, sum_samples
+from gyrobn.numerics.hessian import DENSE, Hessian, matrix_hessian
+from gyrobn.statistics.newton import Found, Held, Look, Samples, choose, solve
+from gyrobn.statistics.samples import check_weights, set_aside
+
+__all__ = ["in_memory", "search"]
+
+MOST = 8192
+"""How many samples are kept in memory at most."""
+SMALL = 32
+"""Largest dimension in which the Hessians of all parts are summed."""
+
+
+def search(
+    manifold: GyroSpace,
+    chunks: Chunks,
+    weights: Array | None,
+    tol: float | None,
+    max_iter: int,
+    init: Array | None,
+) -> Found:
+    """Run the loop in the space inside a manifold."""
+    if weights is not None and weights.shape[0] != chunks.total:
+        raise ValueError(f"there are {chunks.total} samples and {weights.shape[0]} weights")
+    kept, total = _draw(manifold, chunks, weights)
+
+    def read() -> Iterator[tuple[Array, Array]]:
+        for rows, x in chunks.numbered():
+            w = _weights(manifold, x, rows, weights)
+            if weights is not None:
+                x, _ = set_aside(manifold, x, w)
+            yield manifold.to_inside(x), w / total
+
+    resident = Held(manifold.to_inside(kept.x), kept.w)
+    start = None if init is None else manifold.to_inside(init)
+    samples = Streamed(read, resident)
+    return solve(manifold.inside, samples, start, tol, max_iter)
+
+
+class Streamed:
+    """Samples that are looked at a part at a time: chunks, read anew at each look."""
+
+    def __init__(self, read: Callable[[], Iterator[tuple[Array, Array]]], held: Held) -> None:
+        self.read, self.held = read, held
+
+    def start(self, manifold: GyroSpace) -> Array:
+        """Return the mean of the samples that are held, to a few digits."""
+        return solve(manifold, self.held, None, 1e-3, 64).mean
+
+    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+        """Return the sums over all parts."""
+        xp = namespace_of(mean)
+        g, variance, matrix, lowest = _Sum(), _Sum(), _Sum(), _Sum()
+        far = resolution = None
+        for x, w in self.read():
+            view, own, square, reach, fine = Held(x, w).look(manifold, mean)
+            g.add(own)
+            variance.add(square)
+            far = reach if far is None else xp.maximum(far, reach)
+            resolution = fine if resolution is None else xp.maximum(resolution, fine)
+            hessian = small_hessian(manifold, view, w)
+            if hessian is not None and hessian.matrix is not None:
+                matrix.add(hessian.matrix())
+                lowest.add(hessian.lowest())
+            one = hessian is not None and hessian.at_least_one
+            del x, view, hessian  # before the next part comes
+        total = None
+        if matrix.total is not None:
+            total = matrix_hessian(matrix.total, lowest.total, one)
+        return Look(total, g.total, variance.total, far, resolution)
+
+    def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
+        """Return the Newton step, with the Hessian of samples that are held if there is no other.
+
+        It decides how fast the loop arrives, and not where.
+        """
+        hessian = now.view
+        if hessian is None:
+            hessian = manifold.centred(mean, self.held.x).hessian(self.held.w)
+        step: Array = hessian.solve(now.g, accuracy)
+        return step
+
+    def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
+        """Return the mean after a step, as any view would."""
+        return manifold.centred(mean, mean[None, ...]).shift(step)
+
+    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> Any:
+        """Return the Hessian that is the new one for channels to take, else the old."""
+        after, before = new.view, old.view
+        if after is None or take.all():
+            return after
+        if not take.any():
+            return before
+        matrix = choose(take, after.matrix(), before.matrix())
+        lowest = choose(take, after.lowest(), before.lowest())
+        return matrix_hessian(matrix, lowest, after.at_least_one)
+
+    def prepared(self, manifold: GyroSpace) -> Self:
+        """Return the samples: what is needed of a part is computed when it is read."""
+        return self
+
+
+class Blocks(Streamed):
+    """An array of samples, looked at in blocks that fit the cache; none is kept between looks."""
+
+    def __init__(self, x: Array, w: Array) -> None:
+        self.x, self.w = x, w
+
+    def read(self) -> Iterator[tuple[Array, Array]]:
+        """Yield the blocks, with their weights."""
+        for block in blocks_of(self.x):
+            yield self.x[block], self.w[block]
+
+    def start(self, manifold: GyroSpace) -> Array:
+        """Return a first guess of the mean."""
+        return manifold.start(self.x, self.w)
+
+
+def in_memory(manifold: GyroSpace, x: Array, w: Array) -> Samples:
+    """Return samples as the loop wants them: in blocks if they are many and their sums are small.
+
+    Blocks take less time and memory, but nothing is kept of the samples seen from the mean.
+    """
+    if len(blocks_of(x, 1024)) > 1 and not manifold.flat:
+        one = slice(0, 1)
+        view = manifold.centred(x[0, ...], x[one])
+        if small_hessian(manifold, view, w[one]) is not None:
+            return Blocks(x, w)
+    return Held(x, w)
+
+
+def small_hessian(manifold: GyroSpace, view: Centred, w: Array) -> Hessian | None:
+    """Return the Hessian of some samples if it is a small matrix in closed form, to be summed."""
+    if manifold.dim > SMALL:
+        return None
+    hessian = view.hessian(w)
+    return None if hessian.matrix is None else hessian
+
+
+class _Sum:
+    """A sum, with the rounding error of each addition given to the next one (Kahan)."""
+
+    total: Array = None
+    lost: Array = 0.0
+
+    def add(self, x: Array) -> None:
+        if self.total is None:
+            self.total = x
+            return
+        old, more = self.total, x + self.lost
+        self.total = old + more
+        part = self.total - old
+        self.lost = (old - (self.total - part)) + (more - part)
+
+
+def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[Held, Array]:
+    """Return samples drawn by lot, with their weights, and the sum of all weights.
+
+    Each sample draws a number, and those with the lowest stay.
+    """
+    rng = np.random.default_rng(0)
+    total = _Sum()
+    columns = manifold.dim if manifold.dim <= DENSE else 8  # that the Hessian meets at a time
+    kept: tuple[Any, Array, Array] | None = None
+    for rows, x in chunks.numbered():
+        xp = manifold._namespace(x)
+        w = _weights(manifold, x, rows, weights)
+        if weights is not None:
+            x, _ = set_aside(manifold, x, w)
+        check_weights(w, sum_samples(w) + 1.0)  # a chunk may weigh nothing
+        total.add(sum_samples(w))
+        most = min(MOST, max(64, 16 * BYTES // (8 * math.prod(x.shape[1:]) * columns)))
+        drawn = rng.random(len(rows))
+        if kept is not None:
+            lucky = np.flatnonzero(drawn < kept[0].max() if len(kept[0]) == most else drawn < 1.0)
+            drawn = np.concatenate([kept[0], drawn[lucky]])
+            x = xp.concat([kept[1], take(x, lucky)])
+            w = xp.concat([kept[2], take(w, lucky)])
+        stay = np.argsort(drawn, kind="stable")[:most]
+        kept = drawn[stay], take(x, stay), take(w, stay)
+    if kept is None:
+        raise ValueError("an empty batch has no mean: there are no samples")
+    _, x, w = kept
+    check_weights(w, total.total)
+    share = sum_samples(w)
+    # where none of them has a weight, one is as good as another
+    w = xp.where(share > 0, w / xp.where(share > 0, share, 1.0), 1.0 / w.shape[0])
+    return Held(x, w), total.total
+
+
+def _weights(manifold: GyroSpace, x: Array, rows: Rows, weights: Array | None) -> Array:
+    """Return the weights of a chunk, shape (n, *channels)."""
+    xp = namespace_of(x)
+    batch = tuple(x.shape[: x.ndim - len(manifold.point_shape)])
+    if weights is None:
+        return xp.ones(batch, dtype=x.dtype, device=device_of(x))
+    w = take(scalars_like(weights, x), rows)
+    if tuple(w.shape) not in (batch[:1], batch):
+        raise ValueError(
+            f"weights must have the shape of the samples, (N,), or of the whole batch, "
+            f"(N, {', '.join(map(str, batch[1:]))}); got {tuple(weights.shape)}"
+        )
+    return xp.broadcast_to(w[(..., *(None,) * (len(batch) - w.ndim))], batch)

@@ -1,0 +1,195 @@
+"""Whether a mean was found, and whether it is the only one: what a user should be told."""
+
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.data.chunks import take
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import blockwise
+
+__all__ = ["Domains", "FrechetWarning", "enclosing_radius", "warn"]
+
+
+MANY = 4096
+"""From so many samples on it pays to leave some out of a search."""
+
+
+class FrechetWarning(UserWarning):
+    """A mean or a variance is not what it seems.
+
+    The mean did not converge or need not be the only one, samples were scaled too far, or singular
+    matrices were projected, and their variance is made of the floor under their eigenvalues.
+    """
+
+
+class Domains(NamedTuple):
+    """The domains whose samples are told of, where they are the first of the channels' axes."""
+
+    labels: Sequence[Any]
+    rows: "np.ndarray[Any, Any]"
+    """The number of each sample, (most, domains); −1 for padding of a domain with fewer."""
+
+    def name(self, which: Array) -> str:
+        """Return words for some of them."""
+        found = [repr(self.labels[int(k)]) for k in np.flatnonzero(which)]
+        more = f" and {len(found) - 10} more" if len(found) > 10 else ""
+        return f"of domain{'s' if len(found) > 1 else ''} {', '.join(found[:10])}{more} "
+
+
+def warn(
+    manifold: GyroSpace,
+    space: GyroSpace,
+    given: Iterable[Array],
+    weighted: tuple[Array, Array] | None,
+    found: Any,
+    limit: int,
+    *,
+    domains: Domains | None = None,
+    unique: bool = True,
+) -> None:
+    """Say that there is no mean, that it did not converge, or that there may be more than one.
+
+    ``manifold`` is the geometry that the user knows, with the samples that were given, in one piece
+    or several; ``space`` the one in which it is computed, with the samples and their weights there.
+    Without those at hand, the largest distance from the mean has to do. ``found`` is what the
+    search has found, its numbers on the host; ``unique`` is whether to look for a second mean at
+    all.
+    """
+
+    def of(which: Array) -> str:
+        if domains is None:
+            return ""
+        chosen = backend_of(which).to_numpy(which)
+        return domains.name(chosen.reshape(chosen.shape[0], -1).any(axis=1))
+
+    if not found.converged.all():
+        bad, residual = ~found.converged, found.told[0]
+        residual = backend_of(residual).to_numpy(residual)  # of a flat space it is not on the host
+        worst = float(np.where(bad, residual, 0.0).max())
+        variance = backend_of(found.variance).to_numpy(found.variance)
+        lost = not np.isfinite(np.where(bad[..., None], variance, 0.0)).all()
+        count = int(np.sum(bad))
+        often = "" if lost else f" in {limit} iterations"
+        advice = "some distances are not finite: they overflow, or samples are opposite to each "
+        advice = f"{advice}other; start elsewhere, with init" if lost else "raise max_iter or tol"
+        warnings.warn(
+            f"the Fréchet mean {of(bad)}on {manifold!r} did not converge{often} "
+            f"({count} of {math.prod(bad.shape)} channels, largest residual {worst:.2e}): "
+            f"{_off(manifold, given, bad, domains) or advice}",
+            FrechetWarning,
+            stacklevel=3,
+        )
+    if not unique or found.far is None:
+        return
+    radius = found.far**0.5
+    if not (radius >= space.convexity_radius).any():
+        return
+    if weighted is None:
+        warnings.warn(
+            f"the samples on {manifold!r} lie up to {float(radius.max()):.3f} from their mean, "
+            f"beyond the {space.convexity_radius:.3f} within which a mean is sure to be unique: "
+            "another mean may fit as well",
+            FrechetWarning,
+            stacklevel=4,
+        )
+        return
+    x, w = weighted
+    xp = namespace_of(x)
+    counts = (w > 0)[(..., *(None,) * len(space.point_shape))]
+    centre = backend_of(x).stop_gradient(found.mean)
+    x = xp.where(counts, x, centre)
+    for known, part, samples, mean in _leaves(manifold, space, x, centre):
+        if part.convexity_radius == float("inf"):
+            continue
+        balls = enclosing_radius(part, samples, mean, part.convexity_radius)
+        far = float(xp.max(balls))
+        if far >= part.convexity_radius:
+            where = "" if known is manifold else f"the factor {known!r} of "
+            whose = of(balls >= part.convexity_radius)
+            warnings.warn(
+                f"the samples {whose}on {where}{manifold!r} need a ball of radius {far:.3f}, "
+                f"beyond the {part.convexity_radius:.3f} within which a mean is sure to be unique: "
+                "another mean may fit as well",
+                FrechetWarning,
+                stacklevel=3,
+            )
+
+
+def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array, domains: Domains | None) -> str:
+    """Name the samples off the manifold in the first of the bad channels that has some."""
+    on = np.concatenate([backend_of(x).to_numpy(manifold.contains(x)) for x in given])
+    off = ~on & backend_of(bad).to_numpy(bad)
+    count = len(on)
+    if domains is not None:
+        off &= (domains.rows >= 0).reshape(*domains.rows.shape, *(1,) * (off.ndim - 2))
+    if not off.any():
+        return ""
+    channel = np.argwhere(off.any(axis=0))[0].tolist()
+    rows = np.flatnonzero(off[:, *channel])
+    if domains is not None:
+        k, *channel = channel
+        numbers = domains.rows[:, k]
+        rows, count = numbers[rows], int(np.sum(numbers >= 0))
+    of = f" of channel {channel[0] if len(channel) == 1 else tuple(channel)}" if channel else ""
+    return (
+        f"{len(rows)} of {count} samples{of} are not on the manifold, the first at index "
+        f"{rows[0]}; drop them, or move them onto it with manifold.project (NaN stays NaN)"
+    )
+
+
+def _leaves(
+    manifold: GyroSpace, space: GyroSpace, x: Array, mean: Array
+) -> Iterator[tuple[GyroSpace, GyroSpace, Array, Array]]:
+    """Yield the factors of a product, and of products in it; the one space otherwise."""
+    known = [part for part, *_ in manifold.parts()]
+    if known[0] is manifold:
+        yield manifold, space, x, mean
+        return
+    for factor, (part, samples, centre) in zip(known, space.parts(x, mean), strict=True):
+        yield from _leaves(factor, part, samples, centre)
+
+
+def enclosing_radius(
+    manifold: GyroSpace, x: Array, centre: Array, enough: float = 0.0, rounds: int = 64
+) -> Array:
+    """Return nearly the radius of the smallest ball around samples (Bădoiu and Clarkson).
+
+    The centre moves towards the sample farthest from it, by ever smaller parts of the way. The
+    search ends as soon as the radius is below ``enough`` in every channel. Of many samples those
+    are left out that cannot be the farthest, by the triangle inequality.
+    """
+    xp = namespace_of(x)
+    points = (None,) * len(manifold.point_shape)
+    first, reach, best = centre, None, None
+    many = x.shape[0] > MANY
+    # some that may be far, and all that were the farthest
+    found = x[:: max(1, x.shape[0] // 256), ...]
+    for k in range(rounds):
+        rest = x
+        if k > 0 and many:
+            least = xp.max(manifold.dist(centre, found), axis=0)
+            rest = _beyond(x, reach, least * 0.999 - manifold.dist(first, centre))
+        distance = blockwise(partial(manifold.dist, centre), rest)
+        reach = distance if reach is None else reach
+        radius = xp.max(distance, axis=0)
+        best = radius if best is None else xp.minimum(best, radius)
+        if not bool(xp.any(best >= enough)):
+            break
+        index = xp.argmax(distance, axis=0)[(None, ..., *points)]
+        index = xp.broadcast_to(index, (1, *x.shape[1:]))
+        farthest = xp.take_along_axis(rest, index, axis=0)
+        found = xp.concat([found, farthest]) if many else found
+        centre = manifold.project(manifold.geodesic(centre, farthest[0, ...], 1.0 / (k + 2)))
+    return best
+
+
+def _beyond(x: Array, reach: Array, least: Array) -> Array:
+    """Return the samples whose reach is at least so much in some channel."""
+    some = backend_of(x).to_numpy(reach >= least)
+    return take(x, np.flatnonzero(some.reshape(some.shape[0], -1).any(axis=1)))
