@@ -1,6 +1,6 @@
 """Subspaces: against matrix exponentials, principal angles and the logarithms of the literature."""
 
-import array_api_compat.numpy as xp
+from gyrobn.backends.numpy import namespace as xp
 import jax
 import numpy as np
 import pytest

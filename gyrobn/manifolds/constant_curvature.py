@@ -385,6 +385,11 @@ class ConstantCurvature(GyroSpace):
         r"""Return h and :math:`(1-h)/\|c\|^2` of the Hessian for each sample."""
         xp = namespace_of(c)
         K = self._parameter("curvature", c)
+        if radial.is_constant(self.sign, K, c):
+            angle = radial.size_of(K, c)
+            h = angle / (xp.tanh(angle) if self.sign == -1 else xp.tan(angle))
+            h = h if self.sign == -1 else xp.clip(h, min=-1e3)
+            return h, times(abs(K), 1.0 - h) / (angle * angle)
         square = dot(c, c)
         h = cotangent(0.0 * square if self.sign == 0 else times(K, square), self.sign)
         if self.sign != -1:
@@ -419,14 +424,14 @@ class ConstantCurvature(GyroSpace):
         t, a, v = self._lift(xp, K, x)
         t = weighted_sum(weights, t)
         s = weighted_sum(weights * a, v)
-        eps, time = float(xp.finfo(x.dtype).eps), t * t
-        square = time + radial.square_of(self.sign, K, s)
-        if self.sign == -1:  # positive but for rounding, far out
-            size = xp.sqrt(xp.maximum(square, eps * time))
-            return self._drop(xp, K, t / size, Combination(1.0 / size, s))
-        good = square > 0
+        eps = float(xp.finfo(x.dtype).eps)
+        square = t * t + radial.square_of(self.sign, K, s)
+        good = square > 0  # not so if rounding hides it, far out, or if samples are no points
         size = xp.sqrt(xp.where(good, square, 1.0))
-        t, s = xp.where(good, t / size, 1.0), xp.where(good[..., None], s / size[..., None], 0.0)
+        t = xp.where(good, t / size, 1.0)
+        if self.sign == -1:
+            return self._drop(xp, K, t, Combination(xp.astype(good, x.dtype) / size, s))
+        s = xp.where(good[..., None], s / size[..., None], 0.0)
         # no translation leads to the point opposite to e: start beside it
         nudge = eps**0.5 * xp.astype(1.0 + t < 4.0 * eps, x.dtype)
         return self._drop(xp, K, t, Combination(1.0, s + nudge[..., None] / self.n**0.5))

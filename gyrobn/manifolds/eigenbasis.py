@@ -92,7 +92,7 @@ def function(change: Array, known: Eigen, f: Spectral, t: Any = None) -> Array:
 
     def cotangent(kept: Arrays, slope: Array) -> Arrays:
         values, W = kept
-        inner = matmul(transpose(W), slope, W)
+        inner = matmul(transpose(W), symmetric(slope), W)  # a change is symmetric, and so its slope
         return (f.quotient(again(known, values).pairs, t) * inner,)
 
     (found,) = backend_of(change).with_derivative(primal, tangent, cotangent, change)
