@@ -206,7 +206,12 @@ def _find(
         return found, space.joined(found.mean, x, [view for _, view in each])
     shim = backend_of(x)
     constant, frozen = space.detached(), (shim.stop_gradient(x), shim.stop_gradient(w))
-    found = _opaque_solve(constant, *frozen, init, search)
+    if shim.hides_values(x) and not (space.flat and search[2] is None):
+        found = _opaque_solve(constant, *frozen, init, search)
+    else:
+        samples = Held(*frozen) if search[2] is not None else in_memory(constant, *frozen)
+        found = solve(constant, samples, init, *search)
+        found = found if isinstance(samples, Held) else found._replace(view=())
     view = found.view
     if not isinstance(view, Centred):
         view = constant.centred(found.mean, frozen[0], view)
@@ -298,12 +303,8 @@ def frechet_variance(
 def _opaque_solve(
     manifold: GyroSpace, x: Array, w: Array, init: Array | None, search: Search
 ) -> Found:
-    """Run the loop; one operation where a graph is compiled, which cannot look at values."""
+    """Run the loop on samples that are traced: as one operation, if a graph is compiled."""
     steps = search[2]
-    if not backend_of(x).hides_values(x) or (manifold.flat and steps is None):
-        samples = Held(x, w) if steps is not None else in_memory(manifold, x, w)
-        found = solve(manifold, samples, init, *search)
-        return found if isinstance(samples, Held) else found._replace(view=())
     numbers = [v if isinstance(v, (int, float)) else None for v in manifold.learnable()]
     given = [v for v, n in zip(manifold.learnable(), numbers, strict=True) if n is None]
 
