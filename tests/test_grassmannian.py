@@ -1,6 +1,5 @@
 """Subspaces: against matrix exponentials, principal angles and the logarithms of the literature."""
 
-from gyrobn.backends.numpy import namespace as xp
 import jax
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ import torch
 from conftest import Library, assert_same, host
 
 from gyrobn import Grassmannian, Stats, batch_stats, denormalize, frechet, normalize
+from gyrobn.backends.numpy import namespace as xp
 
 SIZES = [(2, 1), (5, 1), (4, 2), (7, 3), (5, 3), (6, 5), (47, 10)]
 sizes = pytest.mark.parametrize(("n", "p"), SIZES, ids=str)

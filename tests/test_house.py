@@ -12,13 +12,40 @@ import gyrobn
 ROOT = Path(gyrobn.__file__).parent
 DESIGN = ROOT.parent / "docs" / "design.md"
 
-NAMES = """
-    Euclidean Stereographic PoincareBall ProjectedHypersphere Hyperboloid Sphere Klein ProperVelocity
-    Grassmannian SPD Correlation SpecialOrthogonal Product REGISTRY GyroSpace convert
-    covariance_to_correlation Chunks FrechetResult FrechetWarning PrecisionWarning Stats GyroBN
-    frechet frechet_mean frechet_variance batch_stats normalize normalize_batch denormalize
-    update_stats merge_stats
-""".split()
+NAMES = [
+    "Euclidean",
+    "Stereographic",
+    "PoincareBall",
+    "ProjectedHypersphere",
+    "Hyperboloid",
+    "Sphere",
+    "Klein",
+    "ProperVelocity",
+    "Grassmannian",
+    "SPD",
+    "Correlation",
+    "SpecialOrthogonal",
+    "Product",
+    "REGISTRY",
+    "GyroSpace",
+    "convert",
+    "covariance_to_correlation",
+    "Chunks",
+    "FrechetResult",
+    "FrechetWarning",
+    "PrecisionWarning",
+    "Stats",
+    "GyroBN",
+    "frechet",
+    "frechet_mean",
+    "frechet_variance",
+    "batch_stats",
+    "normalize",
+    "normalize_batch",
+    "denormalize",
+    "update_stats",
+    "merge_stats",
+]
 LAYERS = {
     "gyrobn.torch": ["GyroBN", "DomainGyroBN"],
     "gyrobn.torch.baselines": ["LRBN", "ManifoldNorm"],

@@ -13,6 +13,7 @@ from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.data.chunks import Chunks
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics import solvers
 from gyrobn.numerics.arrays import check_floating, weighted_sum
 from gyrobn.numerics.checks import check_choice
 from gyrobn.statistics.newton import ROUGH_SLOPE, Found, Held, check_search, solve, status
@@ -381,7 +382,7 @@ def _implicit(space: GyroSpace, view: Centred, x: Array, w: Array, tol: float) -
         if slopes:
             more = at.slope_by_step(*slopes)
             v = more if v is None else v + more
-        return at.hessian(w).inverse(v, tol)
+        return solvers.inverse(at.hessian(w), v, tol)
 
     def move(constants: Constants, step: Array, x: Array, w: Array, *learnt: Array) -> Array:
         at = seen(constants, x, learnt)

@@ -19,6 +19,7 @@ from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.checks import check_integer, check_number
+from gyrobn.numerics.solvers import newton_step
 
 __all__ = [
     "Found",
@@ -109,7 +110,8 @@ class Held(NamedTuple):
 
     def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
         """Return nearly H⁻¹g."""
-        return self.view(manifold, mean, now.view).hessian(self.w).solve(now.g, accuracy)
+        hessian = self.view(manifold, mean, now.view).hessian(self.w)
+        return newton_step(hessian, now.g, accuracy)
 
     def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
         """Return the mean after a step."""
@@ -281,7 +283,7 @@ def _take_steps(manifold: GyroSpace, samples: Held, mean: Array, steps: int | No
 
     def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
         view = manifold.centred(state[0], x, (), known)
-        return (view.shift(view.hessian(w).solve(view.gradient(w), ROUGH)),)
+        return (view.shift(newton_step(view.hessian(w), view.gradient(w), ROUGH)),)
 
     if steps:
         (mean,) = backend_of(mean).while_loop(lambda state: True, body, (mean,), steps)

@@ -23,6 +23,7 @@ from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import blocks_of, scalars_like, sum_samples
 from gyrobn.numerics.hessian import DENSE, Hessian, matrix_hessian
+from gyrobn.numerics.solvers import newton_step
 from gyrobn.statistics.newton import Found, Held, Look, Samples, choose, solve
 from gyrobn.statistics.samples import check_weights, set_aside
 
@@ -100,7 +101,7 @@ class Streamed:
         hessian = now.view
         if hessian is None:
             hessian = manifold.centred(mean, self.held.x).hessian(self.held.w)
-        step: Array = hessian.solve(now.g, accuracy)
+        step: Array = newton_step(hessian, now.g, accuracy)
         return step
 
     def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
