@@ -17,7 +17,17 @@ from gyrobn.numerics.solvers import inverse, newton_step
 COUNT = 6
 """Samples in the batch."""
 
-NO_ARRAYS = {"examples", "for_shape", "detached", "learnable", "with_learnable", "random", "joined"}
+NO_ARRAYS = {
+    "examples",
+    "for_shape",
+    "detached",
+    "learnable",
+    "with_learnable",
+    "random",
+    "joined",
+    "checked",
+    "options",
+}
 """Methods that take no array of the user's to compute with."""
 
 OPTIONS = {
