@@ -13,7 +13,7 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.manifolds.euclidean import Euclidean
-from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.gyrospace import GyroSpace, space_of
 from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
 from gyrobn.numerics.linalg import (
     cholesky,
@@ -127,7 +127,7 @@ class PolyHyperbolicCholesky(CholeskyChart):
 
     def space(self, n: int) -> GyroSpace:
         """Return the product of hyperboloids."""
-        return PolyHyperboloid(n - 1)
+        return space_of(PolyHyperboloid, n - 1)
 
     def leave(self, theta: Array) -> Array:
         """Cut the rows out of Θ and put their time in front."""

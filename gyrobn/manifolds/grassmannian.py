@@ -7,6 +7,7 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.bases import Bases
+from gyrobn.manifolds.gyrospace import space_of
 from gyrobn.manifolds.pullback import Pullback
 from gyrobn.numerics.linalg import eigh, matmul, symmetric, symmetric_functions, transpose
 from gyrobn.numerics.spectral import INVERSE_ROOT, Pairs, Spectral, Spectrum
@@ -74,7 +75,7 @@ class Grassmannian(Pullback):
     @property
     def inside(self) -> Bases:
         """The bases."""
-        return Bases(self.n, self.p)
+        return space_of(Bases, self.n, self.p)
 
     def origin(self, like: Array) -> Array:
         """Return the span of the first p coordinate vectors."""

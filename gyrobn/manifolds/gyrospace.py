@@ -9,8 +9,9 @@ length ``dim``.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
+from functools import lru_cache
 from numbers import Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import array_api_compat as compat
 import numpy as np
@@ -23,7 +24,9 @@ from gyrobn.numerics.checks import check_choice, check_integer, check_integers, 
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.scalar import safe_sqrt
 
-__all__ = ["GyroSpace"]
+__all__ = ["GyroSpace", "space_of"]
+
+Space = TypeVar("Space", bound="GyroSpace")
 
 
 @dataclass(frozen=True)
@@ -428,6 +431,17 @@ class GyroSpace(ABC):
         if compat.is_array_api_obj(value) and namespace_of(value) is xp:
             return xp.astype(value, like.dtype, copy=False)
         return xp.asarray(value, dtype=like.dtype, device=device_of(like))
+
+
+def space_of(cls: type[Space], *arguments: Any) -> Space:
+    """Return a geometry that others compute in, made once: to check its fields takes a while."""
+    space: Space = _made(cls, *arguments)
+    return space
+
+
+@lru_cache(maxsize=1024)
+def _made(cls: type[GyroSpace], *arguments: Any) -> Any:
+    return cls(*arguments)
 
 
 def _blocks(*sizes: int) -> "np.ndarray[Any, Any]":

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from gyrobn.backends import Array, namespace_of
-from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.gyrospace import GyroSpace, space_of
 from gyrobn.manifolds.radius import Hyperboloid
 from gyrobn.numerics.arrays import check_coordinates, length
 from gyrobn.numerics.hessian import Hessian
@@ -59,7 +59,7 @@ class PolyHyperboloid(GyroSpace):
     @property
     def row(self) -> Hyperboloid:
         """The hyperboloid that every row, with its zeros, is a point of."""
-        return Hyperboloid(self.m)
+        return space_of(Hyperboloid, self.m)
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:

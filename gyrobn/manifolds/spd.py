@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.affine_invariant import AffineInvariant, contains, nearest, violation
 from gyrobn.manifolds.euclidean import Euclidean
-from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.gyrospace import GyroSpace, space_of
 from gyrobn.manifolds.pullback import Pullback
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.linalg import (
@@ -134,8 +134,9 @@ class SPD(Pullback):
     def inside(self) -> GyroSpace:
         """The affine-invariant space, or a vector space for the flat metrics."""
         if self.metric.startswith("log"):
-            return Euclidean(self.n * (self.n + 1) // 2)
-        return AffineInvariant(self.n, self.metric.startswith("cholesky"), float(self.theta))
+            return space_of(Euclidean, self.n * (self.n + 1) // 2)
+        cholesky = self.metric.startswith("cholesky")
+        return space_of(AffineInvariant, self.n, cholesky, float(self.theta))
 
     def _power(self, x: Array, exponent: float) -> Array:
         return x if self.theta == 1.0 else symmetric_functions(x, power(exponent))[0]
