@@ -16,12 +16,11 @@ from gyrobn import (
     Product,
     SpecialOrthogonal,
     Sphere,
-    arrays,
     frechet,
-    streaming,
-    uniqueness,
 )
+from gyrobn.numerics import arrays
 from gyrobn.numerics.arrays import blocks_of, blockwise
+from gyrobn.statistics import streaming, uniqueness
 from gyrobn.statistics.newton import Held
 
 GEOMETRIES = [

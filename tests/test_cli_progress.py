@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from cli_runner import COMMAND, on_a_terminal
 
-from gyrobn import Chunks, chunks, progress
-from gyrobn.cli import main
+from gyrobn import Chunks
+from gyrobn.cli import main, progress
 from gyrobn.cli.progress import Progress
+from gyrobn.data import chunks
 
 
 class Terminal(io.StringIO):

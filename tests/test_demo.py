@@ -224,7 +224,7 @@ def test_any_draw_of_real_data_converges(name):
 
 
 def test_captions_of_the_figure(monkeypatch, tmp_path):
-    from gyrobn import demo
+    from gyrobn.cli import demo
 
     drawn = []
     overview = demo.plot_overview

@@ -16,6 +16,7 @@ from gyrobn import (
     PoincareBall,
     Product,
     ProjectedHypersphere,
+    ProperVelocity,
     SpecialOrthogonal,
     Sphere,
     Stereographic,
@@ -30,7 +31,7 @@ settings.register_profile("gyrobn", deadline=None, derandomize=True, max_example
 settings.load_profile("gyrobn")
 
 SIZES = st.integers(1, 6)
-SIGNED = {Stereographic: 0, PoincareBall: -1, Hyperboloid: -1, Klein: -1}
+SIGNED = {Stereographic: 0, PoincareBall: -1, Hyperboloid: -1, Klein: -1, ProperVelocity: -1}
 SIGNED |= {ProjectedHypersphere: 1, Sphere: 1}
 
 
@@ -117,6 +118,7 @@ SPACES = {
     "hyperboloid": st.builds(lambda n, K: Hyperboloid(n, -K), SIZES, CURVATURES),
     "sphere": st.builds(Sphere, SIZES, CURVATURES),
     "klein": st.builds(lambda n, K: Klein(n, -K), SIZES, CURVATURES),
+    "proper_velocity": st.builds(lambda n, K: ProperVelocity(n, -K), SIZES, CURVATURES),
     "grassmannian": subspaces(),
     "spd": st.builds(SPD, st.integers(1, 5), st.sampled_from(METRICS), THETAS),
     "special_orthogonal": st.builds(SpecialOrthogonal, st.integers(2, 5)),

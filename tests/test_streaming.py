@@ -22,13 +22,13 @@ from gyrobn import (
     Sphere,
     Stats,
     batch_stats,
-    chunks,
     frechet,
     frechet_variance,
     merge_stats,
     normalize,
-    streaming,
 )
+from gyrobn.data import chunks
+from gyrobn.statistics import streaming
 
 FLAT = [
     Euclidean(3),
