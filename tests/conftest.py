@@ -112,6 +112,19 @@ def pytest_addoption(parser: Any) -> None:
     )
 
 
+QUICK = {
+    "test_checks",
+    "test_house",
+    "test_laws",
+    "test_normalize",
+    "test_operation_gradients",
+    "test_operations",
+    "test_spd_accuracy",
+}
+"""Files for the everyday loop, ``pytest -m quick``: of each, what runs on NumPy in float64."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by marks
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     """Leave out what :func:`geometries_on` leaves out, and libraries that are not asked for."""
     asked, kept, left = config.getoption("library"), [], []
@@ -122,6 +135,8 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
         names = {v.name if isinstance(v, Library) else v for v in values.values() if is_name(v)}
         wanted = asked in names if asked else names.isdisjoint(ON_REQUEST)
         wanted = wanted and not (known and M not in geometries_on(lib))
+        if item.path.stem in QUICK and lib in (None, LIBRARIES[0]):
+            item.add_marker("quick")
         (kept if wanted else left).append(item)
     if left:
         config.hook.pytest_deselected(items=left)
