@@ -1,26 +1,5 @@
 """What the Array API standard lacks, one module per library: a *shim*.
 
-``differentiable``   may a gradient be asked through this array?
-``hides_values``     is this array traced, so that its values cannot be looked at?
-``plain``            may what is computed from this array be kept for later calls?
-``stop_gradient``    the same values, constant to differentiation
-``while_loop``       ``while condition(state): state = body(state)``, at most ``limit`` times
-``opaque``           a function without derivative, as one operation of a compiled graph
-``stored``           the same values, which a compiler computes once and keeps in memory
-``device``           where to create arrays that meet ``x``; None if the library sees to that
-``vecdot``           inner product along the last axis, without a temporary where possible
-``take``             entries along the last axis, at indices that are none of them negative
-``norm``             length along the last axis; its derivative is not asked for
-``take``             entries along the last axis, by an array of indices that are not negative
-``add_product``      total + scalar * vector, a scalar a sample, in place where that is allowed
-``with_derivative``  a function with the derivative it is given; a second one is refused
-``smooth``           an elementwise function with its partial derivatives, to any order
-``shortcut``         a differentiable function, with its first derivative for less
-``implicit``         the root of an equation, with the derivative that follows from the equation
-``to_numpy``         a NumPy copy or view, on the host
-``from_numpy``       an array in the library, dtype and device of ``like``
-===================  =======================================================================
-=======
 :class:`gyrobn.backends.contract.Backend` is the contract of a shim, with a docstring for each name.
 
 A shim is imported the first time an array of its library is seen, so ``import gyrobn`` imports

@@ -127,38 +127,17 @@ def with_derivative(
     cotangent: Rule,
     *inputs: Array,
 ) -> tuple[Array, ...]:
-    """Return the outputs of ``primal``: there are no derivatives here.
-
-    ``primal(*inputs)`` returns outputs and what its derivative needs; ``tangent(kept, *changes)``
-    returns the changes of the outputs, ``cotangent(kept, *slopes)`` the slopes of the inputs.
-    """
+    """Return the outputs of ``primal``: there are no derivatives here."""
     return primal(*inputs)[0]
 
 
 def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> State:
-    """Return the first of ``constants``, a root that depends on ``inputs``, and ``image``.
-
-    There are no derivatives here. Elsewhere they follow from ``rules``:
-
-    * ``image(constants, *inputs)`` returns the arrays of ``image`` as they depend on the root and
-      on the inputs, and last the gradient, of which it is the root;
-    * ``inverse(image, slopes, constants, v, *inputs)`` returns minus the inverse of the gradient's
-      derivative by the root, in coordinates, applied to v;
-    * ``move(constants, step, *inputs)`` returns the root after a small step in coordinates;
-    * then whether there is a shortcut for a first derivative: ``inverse`` takes slopes of the
-      image and adds to v what they give for a step;
-    * the last is the shape of a step.
-    """
+    """Return the root and ``image``: there are no derivatives here."""
     return constants[0], *image
 
 
 def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:
-    """Return the outputs of an elementwise ``function``: there are no derivatives here.
-
-    ``partials(inputs, outputs)`` returns, for each output, a function for each input: it computes
-    the derivative of the one by the other with operations that can be differentiated again. All
-    inputs have one shape. What is no number is NaN or infinite, without a warning.
-    """
+    """Return the outputs of an elementwise ``function``: there are no derivatives here."""
     with np.errstate(all="ignore"):
         return function(*inputs)
 
@@ -169,13 +148,7 @@ def shortcut(
     cotangent: Callable[..., Any],
     *inputs: Any,
 ) -> State:
-    """Return the outputs of ``primal``: there are no derivatives here.
-
-    ``exact(*inputs)`` returns the same outputs by operations that can be differentiated to any
-    order; some inputs may be plain numbers, or None. ``primal`` returns them for less, with what
-    the first derivative needs: ``cotangent(inputs, kept, *slopes)`` returns a function for each
-    input, which computes its slope.
-    """
+    """Return the outputs of ``primal``: there are no derivatives here."""
     return primal(*inputs)[0]
 
 

@@ -239,9 +239,9 @@ def _turned(sign: int | None, angle: Array, size: Array) -> State:
     return xp.cosh(angle), xp.sinh(angle) / size
 
 
-def _held(angle: Array, times: float = 1.0) -> Array:
+def _held(angle: Array, reach: float = 1.0) -> Array:
     """Return hyperbolic angles, held where the square of cosh would overflow, or beyond."""
-    top = times * largest_angle(angle)
+    top = reach * largest_angle(angle)
     return namespace_of(angle).clip(angle, min=-top, max=top)
 
 
