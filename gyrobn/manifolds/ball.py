@@ -1,45 +1,26 @@
 r"""Models whose points are vectors: inside a ball where K < 0, all of them where K >= 0."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
 
 from gyrobn.backends import Array, dot
 from gyrobn.manifolds.constant_curvature import ConstantCurvature
 from gyrobn.manifolds.radial import is_constant, size_of
-from gyrobn.numerics.arrays import check_coordinates, surely, unit, zeros
+from gyrobn.manifolds.vectors import Vectors
+from gyrobn.numerics.arrays import check_coordinates, surely, unit
 from gyrobn.numerics.scalar import safe_sqrt, times
 
 __all__ = ["Ball"]
 
 
 @dataclass(frozen=True)
-class Ball(ConstantCurvature):
+class Ball(ConstantCurvature, Vectors):
     r"""Common part of the models on :math:`\{x \in \mathbb R^n : K\|x\|^2 > -1\}`, identity 0."""
 
     n: int
     curvature: Any = -1.0
-    drifts: ClassVar[bool] = False
-
-    @property
-    def point_shape(self) -> tuple[int, ...]:
-        """Shape of one point: ``(n,)``."""
-        return (self.n,)
-
-    @classmethod
-    def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the model whose points are the last axis of ``shape``."""
-        return cls(shape[-1])
-
-    def origin(self, like: Array) -> Array:
-        """Return the zero vector."""
-        return zeros(self.n, like)
-
-    def neg(self, x: Array) -> Array:
-        """Negative -x."""
-        self._namespace(x)
-        return -x
 
     def from_normal(self, c: Array) -> Array:
         """Exponential map at the identity; where K < 0, points are held inside the boundary."""

@@ -1,18 +1,18 @@
 """Euclidean space: the flat case, where GyroBN is ordinary batch normalization."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 from gyrobn.backends import Array
-from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import BLOCK, weighted_sum, zeros
+from gyrobn.manifolds.vectors import Vectors
+from gyrobn.numerics.arrays import BLOCK, weighted_sum
 from gyrobn.numerics.hessian import Hessian, flat_hessian
 
 __all__ = ["Euclidean"]
 
 
 @dataclass(frozen=True)
-class Euclidean(GyroSpace):
+class Euclidean(Vectors):
     r"""The vector space :math:`\mathbb R^n`, with :math:`x \oplus y = x + y`.
 
     Normalization uses one variance for the whole vector, :math:`v^2 = \frac1N\sum\|x_i-\mu\|^2`;
@@ -32,46 +32,21 @@ class Euclidean(GyroSpace):
     """
 
     n: int
-    drifts: ClassVar[bool] = False
 
     @property
     def flat(self) -> bool:
         """True: the mean is the arithmetic one."""
         return True
 
-    @property
-    def point_shape(self) -> tuple[int, ...]:
-        """Shape of one point: ``(n,)``."""
-        return (self.n,)
-
-    @property
-    def dim(self) -> int:
-        """Dimension n."""
-        return self.n
-
-    @classmethod
-    def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the space whose points are the last axis of ``shape``."""
-        return cls(shape[-1])
-
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return the plane and space."""
         return cls(2), cls(3)
 
-    def origin(self, like: Array) -> Array:
-        """Return the zero vector."""
-        return zeros(self.n, like)
-
     def add(self, x: Array, y: Array) -> Array:
         """Sum x + y."""
         self._namespace(x, y)
         return x + y
-
-    def neg(self, x: Array) -> Array:
-        """Negative -x."""
-        self._namespace(x)
-        return -x
 
     def to_normal(self, x: Array) -> Array:
         """Return x itself."""
@@ -95,17 +70,6 @@ class Euclidean(GyroSpace):
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
         return c
-
-    def project(self, x: Array) -> Array:
-        """Return x itself: every vector is a point."""
-        self._namespace(x)
-        return x
-
-    def violation(self, x: Array) -> Array:
-        """Return 0 for every finite vector and infinity for the others."""
-        xp = self._namespace(x)
-        finite = xp.all(xp.isfinite(x), axis=-1)
-        return xp.where(finite, xp.zeros_like(x[..., 0]), xp.inf)
 
     def start(self, x: Array, weights: Array) -> Array:
         """Return the mean; that of many samples is corrected by the mean of what is left."""

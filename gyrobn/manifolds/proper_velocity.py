@@ -7,13 +7,13 @@ from gyrobn.backends import Array, dot
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
 from gyrobn.manifolds.radius import Sheet, time_on_sheet
-from gyrobn.numerics.arrays import zeros
+from gyrobn.manifolds.vectors import Vectors
 
 __all__ = ["ProperVelocity"]
 
 
 @dataclass(frozen=True)
-class ProperVelocity(Sheet):
+class ProperVelocity(Sheet, Vectors):
     r"""Hyperbolic space as the spatial parts of the hyperboloid, K < 0.
 
     A point lifts to :math:`s = x`, :math:`t = \sqrt{1 - K\|x\|^2}`. Every vector is a point, so no
@@ -38,31 +38,11 @@ class ProperVelocity(Sheet):
     n: int
     curvature: Any = -1.0
     required_sign: ClassVar[int | None] = -1
-    drifts: ClassVar[bool] = False
-
-    @property
-    def point_shape(self) -> tuple[int, ...]:
-        """Shape of one point: ``(n,)``."""
-        return (self.n,)
-
-    @classmethod
-    def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the model whose points are the last axis of ``shape``."""
-        return cls(shape[-1])
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return the plane, and a space of another curvature."""
         return cls(2), cls(3, -0.5)
-
-    def origin(self, like: Array) -> Array:
-        """Return the zero vector."""
-        return zeros(self.n, like)
-
-    def neg(self, x: Array) -> Array:
-        """Gyroinverse -x."""
-        self._namespace(x)
-        return -x
 
     def _lift(self, xp: Any, K: Any, x: Array) -> Lifted:
         return time_on_sheet(xp, K, x), 1.0, x
@@ -82,14 +62,3 @@ class ProperVelocity(Sheet):
         K = self._parameter("curvature", x)
         t, _, s = self._lift(xp, K, x)
         return self._pull_lifted(xp, K, x, -K * dot(s, v) / t, v)
-
-    def project(self, x: Array) -> Array:
-        """Return x itself: every vector is a point."""
-        self._namespace(x)
-        return x
-
-    def violation(self, x: Array) -> Array:
-        """Return 0 for every finite vector and infinity for the others."""
-        xp = self._namespace(x)
-        finite = xp.all(xp.isfinite(x), axis=-1)
-        return xp.where(finite, xp.zeros_like(x[..., 0]), xp.inf)
