@@ -33,7 +33,7 @@ from gyrobn.estimator.validation import (
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import adapt_stats, by_domain, places_of
-from gyrobn.normalization.normalize import Stats, denormalize, multiplier, normalize
+from gyrobn.normalization.normalize import Stats, denormalize, normalize, route
 from gyrobn.numerics.arrays import blockwise
 
 __all__ = ["GyroBN"]
@@ -549,10 +549,7 @@ def _carried(
     That is the square of the largest distance from where the mean goes, if no point comes back from
     the other side.
     """
-    factor, centre, target = multiplier(x, stats, scale, eps, None), stats.mean, bias
-    if inverse:
-        factor, target = 1.0 / factor, centre
-        centre = manifold.origin(x) if bias is None else bias
+    centre, factor, target = route(manifold, x, stats, bias, scale, eps, None, inverse)
     if view is None:
         view = manifold.inside.centred(manifold.to_inside(centre), manifold.to_inside(x))
     there = None if target is None else manifold.to_inside(target)

@@ -179,8 +179,8 @@ def normalize(
     >>> bool(abs(mean).max() < 1e-12), round(float(var), 4)
     (True, 0.25)
     """
-    factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
-    return manifold.standardize(x, stats.mean, factor, bias)
+    centre, factor, target = route(manifold, x, stats, bias, scale, eps, clamp)
+    return manifold.standardize(x, centre, factor, target)
 
 
 def normalize_batch(
@@ -262,9 +262,28 @@ def denormalize(
     manifold, x, stats, bias, scale, eps, clamp
         As they were given to :func:`normalize`; ``scale`` may not be zero.
     """
-    factor = 1.0 / multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
-    centre = manifold.origin(x) if bias is None else bias
-    return manifold.standardize(x, centre, factor, stats.mean)
+    centre, factor, target = route(manifold, x, stats, bias, scale, eps, clamp, inverse=True)
+    return manifold.standardize(x, centre, factor, target)
+
+
+def route(
+    manifold: GyroSpace,
+    x: Array,
+    stats: Stats,
+    bias: Array | None,
+    scale: Array | float | str,
+    eps: float,
+    clamp: float | None,
+    inverse: bool = False,
+) -> tuple[Array, Array, Array | None]:
+    """Return from where samples are centred, what multiplies them, and where they are carried.
+
+    The way back exchanges mean and bias, and divides.
+    """
+    factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
+    if not inverse:
+        return stats.mean, factor, bias
+    return manifold.origin(x) if bias is None else bias, 1.0 / factor, stats.mean
 
 
 def scale_for(manifold: GyroSpace, scale: Any) -> Any:
