@@ -8,6 +8,7 @@ except those of Dask, which are refused: they hold tasks, and the loop for the m
 """
 
 from importlib import import_module
+from types import ModuleType
 from typing import Any, cast
 
 import array_api_compat as compat
@@ -24,6 +25,7 @@ __all__ = [
     "device_of",
     "dot",
     "namespace_of",
+    "with_functions",
 ]
 
 DASK = (
@@ -54,9 +56,21 @@ def _library_of(x: Array) -> tuple[Any, Backend]:
             ) from error
         name = next((name for name, is_its_array in _SHIMS.items() if is_its_array(x)), "numpy")
         shim = import_module(f"gyrobn.backends.{name}")
-        own = shim.namespace if compat.is_numpy_array(x) else xp
-        _known[kind] = own, cast(Backend, shim)
+        if name != "numpy" or compat.is_numpy_array(x):
+            xp = getattr(shim, "namespace", xp)
+        _known[kind] = xp, cast(Backend, shim)
     return _known[kind]
+
+
+def with_functions(module: ModuleType, **functions: Any) -> ModuleType:
+    """Return a namespace of array_api_compat with some functions replaced by quicker ones.
+
+    Those of array_api_compat convert arguments that do not occur here, which takes longer than the
+    operation itself on a small array.
+    """
+    namespace = ModuleType(module.__name__)
+    namespace.__dict__.update(vars(module) | functions)
+    return namespace
 
 
 def check_kind(x: Any, name: str = "this") -> None:

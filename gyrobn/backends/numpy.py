@@ -1,14 +1,13 @@
 """NumPy, and any other eager library that follows the standard and has no shim of its own."""
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import array_api_compat as compat
 import array_api_compat.numpy
 import numpy as np
 
-from gyrobn.backends import namespace_of
+from gyrobn.backends import namespace_of, with_functions
 from gyrobn.backends.contract import Array, Partials, Rule, State
 
 
@@ -18,11 +17,8 @@ def _clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
     return x if max is None else np.minimum(x, max)
 
 
-namespace = ModuleType(array_api_compat.numpy.__name__)
-"""NumPy as the standard has it. The ``clip`` of array_api_compat takes as long as ten operations on
-a small array; ours takes bounds that do not change the dtype."""
-namespace.__dict__.update(vars(array_api_compat.numpy))
-namespace.clip = _clip  # type: ignore[attr-defined]
+namespace = with_functions(array_api_compat.numpy, clip=_clip)
+"""NumPy as the standard has it, with bounds of ``clip`` that do not change the dtype."""
 
 
 def differentiable(*arrays: Array) -> bool:

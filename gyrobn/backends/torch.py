@@ -1,15 +1,28 @@
 """PyTorch."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
+import array_api_compat.torch
 import numpy as np
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch._subclasses.fake_tensor import is_fake
 
+from gyrobn.backends import with_functions
 from gyrobn.backends.contract import SECOND_ORDER, Array, Partials, Rule, State
 from gyrobn.backends.numpy import while_loop as _eager_while_loop
+
+namespace = with_functions(
+    array_api_compat.torch,
+    clip=lambda x, /, min=None, max=None: torch.clamp(x, min, max),
+    finfo=lru_cache(array_api_compat.torch.finfo),
+    matmul=torch.matmul,
+    maximum=torch.maximum,
+    minimum=torch.minimum,
+)
+"""PyTorch as the standard has it, for arrays of one dtype."""
 
 
 def differentiable(*arrays: Array) -> bool:

@@ -106,6 +106,9 @@ def _fits(part: Any, total: Array, trailing: int = 0) -> bool:
     """Tell whether ``total`` can be updated in place with ``part`` and ``trailing`` axes of 1."""
     if isinstance(part, float):
         return True
-    shape, own = (*part.shape, *(1,) * trailing), total.shape
+    shape, own = part.shape, total.shape
+    if shape == (own[:-1] if trailing else own):
+        return True
+    shape = (*shape, *(1,) * trailing)
     cut = len(own) - len(shape)
     return cut >= 0 and all(a in (1, b) for a, b in zip(shape, own[cut:], strict=True))

@@ -62,7 +62,7 @@ class Stereographic(Ball):
         # on and beyond the boundary the model ends; there it continues as if a last digit inside
         eps = float(xp.finfo(x.dtype).eps)
         if self.sign == -1:
-            a = xp.reciprocal(xp.clip(0.5 - -0.5 * K * dot(x, x), min=0.5 * eps))
+            a = xp.reciprocal(xp.clip(0.5 * K * dot(x, x) + 0.5, min=0.5 * eps))
             return a - 1.0, a, x
         square = K * dot(x, x)
         w = xp.clip(1.0 + square, min=eps)
@@ -121,7 +121,7 @@ class Stereographic(Ball):
         K = self._parameter("curvature", x)
         if self.sign != -1:
             return super().add(x, y)
-        w = xp.clip(1.0 - times(-K, dot(y, y)), min=float(xp.finfo(x.dtype).eps))
+        w = xp.clip(times(K, dot(y, y)) + 1.0, min=float(xp.finfo(x.dtype).eps))
         return self._moved(xp, K, x, Combination(1.0, y), w)
 
     def from_normal(self, c: Array) -> Array:
