@@ -21,7 +21,7 @@ from gyrobn import (
 from gyrobn.numerics import arrays
 from gyrobn.numerics.arrays import blocks_of, blockwise
 from gyrobn.statistics import streaming, uniqueness
-from gyrobn.statistics.newton import Held
+from gyrobn.statistics.held import Held
 
 GEOMETRIES = [
     PoincareBall(3),

@@ -12,34 +12,30 @@ that carries the identity to x and is the identity off the plane of the two:
 .. math:: t_{x \oplus y} = t_x t_y - K\langle s_x, s_y\rangle, \qquad
           s_{x \oplus y} = s_y + \frac{t_y + t_{x \oplus y}}{1 + t_x}\, s_x .
 
-So a sum, and a whole normalization, is a linear combination of the arrays that came in, with a few
-scalars a sample.
+So a sum, and a whole normalization, is a linear combination of the input arrays with a few scalars
+per sample.
 
-**Where the digits are.** Only :math:`t_{x\oplus y}` can suffer cancellation. Taken from the squared
-chord :math:`q` between the two points, :math:`t = 1 - Kq/2`, it does not: in ball coordinates
-:math:`p = s/(1+t)` the chord is :math:`q = (1+t_x)(1+t_y)\|p_x - p_y\|^2`, a product.
+Only :math:`t_{x\oplus y}` can cancel. From the squared chord, :math:`t = 1 - Kq/2`, it does not: in
+ball coordinates :math:`p = s/(1+t)` the chord is :math:`q = (1+t_x)(1+t_y)\|p_x - p_y\|^2`.
 """
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.manifolds import radial
 from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.centred_vectors import CentredVectors, centroid, curving, mean_hessian
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import (
     check_coordinates,
     length,
-    samples_last,
     scalars_like,
-    weighted_sum,
 )
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.linalg import kept_eye
-from gyrobn.numerics.scalar import arc, cotangent, safe_sqrt, times
+from gyrobn.numerics.scalar import arc, safe_sqrt, times
 
 __all__ = ["ConstantCurvature"]
 
@@ -123,17 +119,16 @@ class ConstantCurvature(GyroSpace):
         return self._drop(xp, K, t, Combination(a, v, temporary=True))
 
     def known(self, x: Array) -> tuple[Array, ...]:
-        """Return what :meth:`centred` needs of the samples alone, to be computed once."""
+        """Return what :meth:`centred` needs of the samples alone."""
         xp = self._namespace(x)
         return self._known(xp, self._parameter("curvature", x), x) if self.sign == -1 else ()
 
     def _relative(
         self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...] = ()
     ) -> tuple[Array, Any, Array]:
-        """Return (level, a, v): the point y seen from x has the spatial part a v.
+        """Return (level, a, v): the point y seen from x has the spatial part a v, v a new array.
 
-        The level is its time; where K < 0, it is (t - 1)/a, which loses no digit. The vector is
-        new, and may be overwritten.
+        The level is its time; for K < 0, (t - 1)/a, which loses no digit.
         """
         if self.sign == -1:
             return self._seen(xp, K, x, y, known or self._known(xp, K, y))
@@ -181,9 +176,7 @@ class ConstantCurvature(GyroSpace):
         return xp.where(below == 0, xp.nan, below)
 
     def to_normal(self, x: Array) -> Array:
-        r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity, where
-        there is no direction.
-        """
+        r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity."""
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
         t, a, v = self._lift(xp, K, x)
@@ -202,8 +195,7 @@ class ConstantCurvature(GyroSpace):
     def from_normal(self, c: Array) -> Array:
         r"""Point :math:`(\cos_K\theta,\; c \sin_K\theta/\theta)`, :math:`\theta = \sqrt{|K|}\|c\|`.
 
-        Hyperbolic angles stop where the square of cosh would overflow: 43.9 in float32, 351 in
-        float64.
+        Hyperbolic angles stop at 43.9 in float32, at 351 in float64: cosh² would overflow.
         """
         xp = check_coordinates(self, c)
         K = self._parameter("curvature", c)
@@ -268,11 +260,8 @@ class ConstantCurvature(GyroSpace):
     def centred(
         self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
     ) -> Centred:
-        """Return the samples seen from the mean, to be scaled by their normal coordinates.
-
-        ``known`` is what :meth:`known` returns for these samples.
-        """
-        return _CentredVectors(self, mean, x, seen, known)
+        """Return the samples seen from the mean; ``known`` is what :meth:`known` returns."""
+        return CentredVectors(self, mean, x, seen, known)
 
     def norm(self, x: Array) -> Array:
         r"""Distance from the identity."""
@@ -379,62 +368,11 @@ class ConstantCurvature(GyroSpace):
         .. math:: H = \sum_i w_i\bigl(h_i I + (1-h_i)\,c_i c_i^\top/\|c_i\|^2\bigr), \qquad
                   h = a\cot_K a, \quad a = \sqrt{|K|}\,\|c\|
         """
-        return self._mean_hessian(c, weights, *self._curving(c))
-
-    def _curving(self, c: Array) -> tuple[Array, Array]:
-        r"""Return h and :math:`(1-h)/\|c\|^2` of the Hessian for each sample."""
-        xp = namespace_of(c)
-        K = self._parameter("curvature", c)
-        if radial.is_constant(self.sign, K, c):
-            angle = radial.size_of(K, c)
-            h = angle / (xp.tanh(angle) if self.sign == -1 else xp.tan(angle))
-            h = h if self.sign == -1 else xp.clip(h, min=-1e3)
-            return h, times(abs(K), 1.0 - h) / (angle * angle)
-        square = dot(c, c)
-        h = cotangent(0.0 * square if self.sign == 0 else times(K, square), self.sign)
-        if self.sign != -1:
-            # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
-            h = xp.clip(h, min=-1e3)
-        return h, (1.0 - h) / (square + float(xp.finfo(c.dtype).smallest_normal))
-
-    def _mean_hessian(self, c: Array, weights: Array, h: Array, per_square: Array) -> Hessian:
-        xp = namespace_of(c)
-        mean, rank_one = weighted_sum(weights, h), weights * per_square
-        rows = samples_last(c, 1)
-        columns = xp.matrix_transpose(rows * samples_last(rank_one)[..., None])
-
-        def apply(v: Array) -> Array:
-            return mean[..., None, None] * v + xp.matmul(columns, xp.matmul(rows, v))
-
-        def matrix() -> Array:
-            return mean[..., None, None] * kept_eye(c) + xp.matmul(columns, rows)
-
-        return Hessian(
-            apply,
-            lambda: xp.clip(mean, max=1.0),
-            lambda: xp.clip(mean, min=1.0),
-            matrix=matrix,
-            at_least_one=self.sign == -1,
-        )
+        return mean_hessian(self, c, weights, *curving(self, c))
 
     def start(self, x: Array, weights: Array) -> Array:
         """First guess of the mean: the centroid in the ambient space, put back on the quadric."""
-        xp = self._namespace(x)
-        K = self._parameter("curvature", x)
-        t, a, v = self._lift(xp, K, x)
-        t = weighted_sum(weights, t)
-        s = weighted_sum(weights * a, v)
-        eps = float(xp.finfo(x.dtype).eps)
-        square = t * t + radial.square_of(self.sign, K, s)
-        good = square > 0  # not so if rounding hides it, far out, or if samples are no points
-        size = xp.sqrt(xp.where(good, square, 1.0))
-        t = xp.where(good, t / size, 1.0)
-        if self.sign == -1:
-            return self._drop(xp, K, t, Combination(xp.astype(good, x.dtype) / size, s))
-        s = xp.where(good[..., None], s / size[..., None], 0.0)
-        # no translation leads to the point opposite to e: start beside it
-        nudge = eps**0.5 * xp.astype(1.0 + t < 4.0 * eps, x.dtype)
-        return self._drop(xp, K, t, Combination(1.0, s + nudge[..., None] / self.n**0.5))
+        return centroid(self, self._namespace(x), x, weights)
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x."""
@@ -459,67 +397,3 @@ class ConstantCurvature(GyroSpace):
         t, a, v = self._lift(xp, K, x)
         turn = rate / self._one_plus(xp, K, t, a, v)
         return Combination(1.0, s).plus(-turn * a, v).value()
-
-
-class _CentredVectors(Centred):
-    """Points as they are seen from the mean, in normal coordinates."""
-
-    def __init__(
-        self,
-        space: Any,
-        mean: Array,
-        x: Array,
-        seen: tuple[Array, ...] = (),
-        known: tuple[Array, ...] = (),
-    ) -> None:
-        self.known = known
-        super().__init__(space, mean, x, seen)
-
-    @cached_property
-    def normal(self) -> Array:
-        """Their normal coordinates, shape (N, *channels, n)."""
-        xp = self.space._namespace(self.mean, self.x)
-        normal: Array = self.space._relative_normal(xp, self.mean, self.x, self.known)
-        return normal
-
-    def slope_by_step(self, slope: Array) -> Array:
-        r"""Return the slope by a step δ of the mean, from those by the normal coordinates.
-
-        A step changes them as the Hessian has it, and turns them, since
-        :math:`\ominus(\mu \oplus \varepsilon) \oplus x = \operatorname{gyr}[\mu,
-        \varepsilon](\ominus\varepsilon \oplus (\ominus\mu \oplus x))`. With p the ball
-        coordinates of the mean,
-
-        .. math:: dc = -H_c\,\delta + K\bigl(\langle p, c\rangle\,\delta
-                  - \langle\delta, c\rangle\,p\bigr) .
-        """
-        space, c = self.space, self.normal
-        xp = namespace_of(c)
-        K = space._parameter("curvature", c)
-        h, per_square = self._curving
-        p = space._ball_point(xp, K, self.mean)
-        across = times(K, dot(c, p)) - h
-        along = per_square * dot(c, slope) + times(K, dot(slope, p))
-        return weighted_sum(across, slope) - weighted_sum(along, c)
-
-    @cached_property
-    def _curving(self) -> tuple[Array, Array]:
-        curving: tuple[Array, Array] = self.space._curving(self.normal)
-        return curving
-
-    def hessian(self, weights: Array) -> Hessian:
-        """Return the mean Hessian."""
-        hessian: Hessian = self.space._mean_hessian(self.normal, weights, *self._curving)
-        return hessian
-
-    def shift(self, step: Array) -> Array:
-        """Return the mean after a step; in one combination if no rounding leads off the model."""
-        if self.space.drifts:
-            return super().shift(step)
-        shifted: Array = self.space._carried(step, 1.0, self.mean)
-        return shifted
-
-    def standardize(self, factor: Array, bias: Array | None) -> Array:
-        r"""Scale and bias, in one combination :math:`a_i c_i + b_i \beta`."""
-        point: Array = self.space._carried(self.normal, scalars_like(factor, self.normal), bias)
-        return point

@@ -16,7 +16,8 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics import solvers
 from gyrobn.numerics.arrays import check_floating, weighted_sum
 from gyrobn.numerics.checks import check_choice
-from gyrobn.statistics.newton import ROUGH_SLOPE, Found, Held, check_search, solve, status
+from gyrobn.statistics.held import Held
+from gyrobn.statistics.newton import ROUGH_SLOPE, Found, check_search, solve, status
 from gyrobn.statistics.samples import arrange
 from gyrobn.statistics.streaming import in_memory, search
 from gyrobn.statistics.uniqueness import FrechetWarning, warn

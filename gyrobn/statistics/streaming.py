@@ -24,7 +24,8 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import blocks_of, scalars_like, sum_samples
 from gyrobn.numerics.hessian import DENSE, Hessian, matrix_hessian
 from gyrobn.numerics.solvers import newton_step
-from gyrobn.statistics.newton import Found, Held, Look, Samples, choose, solve
+from gyrobn.statistics.held import Held, Look, Samples, choose
+from gyrobn.statistics.newton import Found, solve
 from gyrobn.statistics.samples import check_weights, set_aside
 
 __all__ = ["in_memory", "search"]

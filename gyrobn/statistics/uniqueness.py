@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -53,13 +53,13 @@ def warn(
     domains: Domains | None = None,
     unique: bool = True,
 ) -> None:
-    """Say that there is no mean, that it did not converge, or that there may be more than one.
+    """Warn if there is no mean, if it did not converge, or if there may be more than one.
 
-    ``manifold`` is the geometry that the user knows, with the samples that were given, in one piece
-    or several; ``space`` the one in which it is computed, with the samples and their weights there.
-    Without those at hand, the largest distance from the mean has to do. ``found`` is what the
-    search has found, its numbers on the host; ``unique`` is whether to look for a second mean at
-    all.
+    ``manifold`` is the geometry that the user knows and ``given`` are the user's samples, in one
+    piece or several. ``space`` is the one in which the mean was searched, ``weighted`` the samples
+    and their weights there; without those, the largest distance from the mean decides. ``found`` is
+    the result of the search, its numbers on the host; ``unique`` says whether to look for a second
+    mean at all.
     """
 
     def of(which: Array) -> str:
@@ -69,34 +69,21 @@ def warn(
         return domains.name(chosen.reshape(chosen.shape[0], -1).any(axis=1))
 
     if not found.converged.all():
-        bad, residual = ~found.converged, found.told[0]
-        residual = backend_of(residual).to_numpy(residual)  # of a flat space it is not on the host
-        worst = float(np.where(bad, residual, 0.0).max())
-        variance = backend_of(found.variance).to_numpy(found.variance)
-        lost = not np.isfinite(np.where(bad[..., None], variance, 0.0)).all()
-        count = int(np.sum(bad))
-        often = "" if lost else f" in {limit} iterations"
-        advice = "some distances are not finite: they overflow, or samples are opposite to each "
-        advice = f"{advice}other; start elsewhere, with init" if lost else "raise max_iter or tol"
-        warnings.warn(
-            f"the Fréchet mean {of(bad)}on {manifold!r} did not converge{often} "
-            f"({count} of {math.prod(bad.shape)} channels, largest residual {worst:.2e}): "
-            f"{_off(manifold, given, bad, domains) or advice}",
-            FrechetWarning,
-            stacklevel=3,
-        )
+        off = _off(manifold, given, ~found.converged, domains)
+        _warn(_no_mean(manifold, found, limit, of, off))
     if not unique or found.far is None:
         return
     radius = found.far**0.5
     if not (radius >= space.convexity_radius).any():
         return
+    beyond = (
+        "beyond the {:.3f} within which a mean is sure to be unique: another mean may fit as well"
+    )
     if weighted is None:
-        warnings.warn(
+        _warn(
             f"the samples on {manifold!r} lie up to {float(radius.max()):.3f} from their mean, "
-            f"beyond the {space.convexity_radius:.3f} within which a mean is sure to be unique: "
-            "another mean may fit as well",
-            FrechetWarning,
-            stacklevel=4,
+            f"{beyond.format(space.convexity_radius)}",
+            level=5,
         )
         return
     x, w = weighted
@@ -105,20 +92,44 @@ def warn(
     centre = backend_of(x).stop_gradient(found.mean)
     x = xp.where(counts, x, centre)
     for known, part, samples, mean in _leaves(manifold, space, x, centre):
-        if part.convexity_radius == float("inf"):
+        limit_ball = part.convexity_radius
+        if limit_ball == float("inf"):
             continue
-        balls = enclosing_radius(part, samples, mean, part.convexity_radius)
+        balls = enclosing_radius(part, samples, mean, limit_ball)
         far = float(xp.max(balls))
-        if far >= part.convexity_radius:
+        if far >= limit_ball:
             where = "" if known is manifold else f"the factor {known!r} of "
-            whose = of(balls >= part.convexity_radius)
-            warnings.warn(
-                f"the samples {whose}on {where}{manifold!r} need a ball of radius {far:.3f}, "
-                f"beyond the {part.convexity_radius:.3f} within which a mean is sure to be unique: "
-                "another mean may fit as well",
-                FrechetWarning,
-                stacklevel=3,
+            _warn(
+                f"the samples {of(balls >= limit_ball)}on {where}{manifold!r} need a ball of "
+                f"radius {far:.3f}, {beyond.format(limit_ball)}"
             )
+
+
+def _warn(text: str, level: int = 4) -> None:
+    warnings.warn(text, FrechetWarning, stacklevel=level)
+
+
+def _no_mean(
+    manifold: GyroSpace, found: Any, limit: int, of: Callable[[Array], str], off: str
+) -> str:
+    """Say how many channels have no mean, and what to do."""
+    bad, residual = ~found.converged, found.told[0]
+    residual = backend_of(residual).to_numpy(residual)  # of a flat space it is not on the host
+    worst = float(np.where(bad, residual, 0.0).max())
+    variance = backend_of(found.variance).to_numpy(found.variance)
+    lost = not np.isfinite(np.where(bad[..., None], variance, 0.0)).all()
+    often = "" if lost else f" in {limit} iterations"
+    advice = "raise max_iter or tol"
+    if lost:
+        advice = (
+            "some distances are not finite: they overflow, or samples are opposite to each "
+            "other; start elsewhere, with init"
+        )
+    return (
+        f"the Fréchet mean {of(bad)}on {manifold!r} did not converge{often} "
+        f"({int(np.sum(bad))} of {math.prod(bad.shape)} channels, largest residual {worst:.2e}): "
+        f"{off or advice}"
+    )
 
 
 def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array, domains: Domains | None) -> str:

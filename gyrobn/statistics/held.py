@@ -1,0 +1,125 @@
+"""What the loop asks of its samples, and samples in memory, which answer it."""
+
+from typing import Any, NamedTuple, Protocol, Self
+
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.solvers import newton_step
+
+__all__ = ["Held", "Look", "Samples", "choose"]
+
+
+class Look(NamedTuple):
+    """What the loop asks of the samples at a mean."""
+
+    view: Any
+    """The samples seen from there: a ``Centred``, in a traced loop its arrays, or None."""
+    g: Array
+    """The mean of the normal coordinates: minus the gradient."""
+    variance: Array
+    """One per block."""
+    far: Array | None
+    """Squared distance of the farthest sample, on spaces where a mean need not be unique."""
+    resolution: Array
+    """Distance of the mean to its neighbours in floating point; one per block, or one."""
+
+
+class Samples(Protocol):
+    """Where the loop finds its samples: in memory, or a chunk at a time."""
+
+    def prepared(self, manifold: GyroSpace) -> "Samples":
+        """Return the samples with what is needed of them alone computed, once for all means."""
+
+    def start(self, manifold: GyroSpace) -> Array:
+        """Return a first guess of the mean."""
+
+    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+        """Return what is seen from a mean."""
+
+    def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
+        """Return nearly H⁻¹g: the Newton step from a mean, in normal coordinates."""
+
+    def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
+        """Return the mean after a step."""
+
+    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> Any:
+        """Return the view from a mean that is the new one for channels to take, else the old."""
+
+
+class Held(NamedTuple):
+    """Samples in memory."""
+
+    x: Array
+    """Shape (N, *channels, *point_shape)."""
+    w: Array
+    """Shape (N, *channels), of sum one."""
+    known: tuple[Array, ...] = ()
+    """What the geometry needs of the samples alone."""
+
+    def prepared(self, manifold: GyroSpace) -> Self:
+        """Return the samples with what is needed of them alone computed, once for all means."""
+        return self._replace(known=manifold.known(self.x))
+
+    def start(self, manifold: GyroSpace) -> Array:
+        """Return a first guess of the mean."""
+        return manifold.start(self.x, self.w)
+
+    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+        """Return what is seen from a mean."""
+        view = self.view(manifold, mean)
+        far = None
+        if manifold.convexity_radius < float("inf"):
+            xp, squares = namespace_of(mean), view.squares
+            total = squares[..., 0] if squares.shape[-1] == 1 else xp.sum(squares, axis=-1)
+            far = xp.max(total, axis=0)
+        hidden = backend_of(mean).hides_values(mean)
+        kept = view.seen if hidden else view
+        w = self.w
+        return Look(kept, view.gradient(w), view.variance(w), far, view.resolutions(w))
+
+    def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
+        """Return nearly H⁻¹g."""
+        hessian = self.view(manifold, mean, now.view).hessian(self.w)
+        return newton_step(hessian, now.g, accuracy)
+
+    def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
+        """Return the mean after a step."""
+        return self.view(manifold, mean, now.view).shift(step)
+
+    def view(self, manifold: GyroSpace, mean: Array, kept: Any = ()) -> Centred:
+        """Return the samples seen from a mean, from what a look has kept of them."""
+        if isinstance(kept, Centred):
+            return kept
+        return manifold.centred(mean, self.x, kept, self.known)
+
+    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> Any:
+        """Return the view from a mean that is the new one for channels to take, else the old."""
+        if isinstance(new.view, Centred):
+            if take.all():
+                return new.view
+            if not take.any():
+                return old.view
+            both = zip(new.view.seen, old.view.seen, strict=True)
+            seen = tuple(choose(take, a, b, 1) for a, b in both)
+            return manifold.centred(mean, self.x, seen, self.known)
+        return tuple(choose(take, a, b, 1) for a, b in zip(new.view, old.view, strict=True))
+
+
+def choose(take: Array, new: Any, old: Any, lead: int = 0) -> Any:
+    """Return the new values of the channels to take and the old ones of others.
+
+    ``lead`` axes stand before the channels. ``old`` may be a function that makes them, if needed.
+    What is None stays None.
+    """
+    if not backend_of(take).hides_values(take):
+        if take.all():
+            return new
+        if not take.any():
+            return old() if callable(old) else old
+    if new is None:
+        return None
+    xp = namespace_of(new)
+    old = old() if callable(old) else old
+    mask = take if namespace_of(take) is xp else xp.asarray(take, device=device_of(new))
+    return xp.where(mask[(..., *(None,) * (new.ndim - lead - mask.ndim))], new, old)
