@@ -5,12 +5,12 @@ checks the types of every shim against it, and ``tests/test_backends.py`` the na
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["SECOND_ORDER", "Array", "Backend", "Partials", "Rule", "State"]
+__all__ = ["SECOND_ORDER", "Array", "Backend", "Partials", "RootRules", "Rule", "State"]
 
 Array = Any
 """An array of any library that follows the standard (there is no common static type yet)."""
@@ -29,6 +29,28 @@ SECOND_ORDER = (
     "first, or stop the gradient of one of the two"
 )
 """The error of a shim whose ``with_derivative`` is differentiated twice."""
+
+
+class RootRules(NamedTuple):
+    """What :meth:`Backend.implicit` needs to know of a root, for its derivative."""
+
+    image: Callable[..., State]
+    """``image(constants, *inputs)`` returns the arrays of the image as functions of the root and
+    the inputs, and last the gradient, which is zero at the root."""
+    inverse: Callable[..., tuple[Array, Array | None]]
+    """``inverse(image, slopes, constants, v, also, *inputs)`` returns minus the inverse of the
+    gradient's derivative by the root, in coordinates, applied to v. With a shortcut, it takes
+    slopes of the image and adds to v what they contribute to a step. In a batch on several ranks
+    it sums v and ``also`` over them, and returns both."""
+    move: Callable[..., Array]
+    """``move(constants, step, *inputs)`` returns the root after a small step in coordinates."""
+    quick: bool
+    """Whether a first derivative has a shortcut."""
+    shape: tuple[int, ...]
+    """The shape of a step."""
+    total: Callable[[Array], Array] | None = None
+    """In a batch on several ranks: the sum over them. The gradient is that of the samples here,
+    and so is the last array of the image, whose value is the sum over all ranks."""
 
 
 class Backend(Protocol):
@@ -145,19 +167,16 @@ class Backend(Protocol):
         slope.
         """
 
-    def implicit(self, rules: Any, constants: State, image: State, *inputs: Array) -> State:
+    def implicit(self, rules: "RootRules", constants: State, image: State, *inputs: Array) -> State:
         """Return the first of ``constants``, a root that depends on ``inputs``, and ``image``.
 
-        The derivatives follow from the equation. ``rules`` is a tuple of five:
+        The derivatives follow from the equation: see :class:`RootRules`.
+        """
 
-        * ``image(constants, *inputs)`` returns the arrays of ``image`` as functions of the root
-          and the inputs, and last the gradient that is zero at the root;
-        * ``inverse(image, slopes, constants, v, *inputs)`` returns minus the inverse of the
-          gradient's derivative by the root, in coordinates, applied to v;
-        * ``move(constants, step, *inputs)`` returns the root after a small step in coordinates;
-        * whether a first derivative has a shortcut: ``inverse`` then takes slopes of the image and
-          adds to v what they contribute to a step;
-        * the shape of a step.
+    def all_sum(self, x: Array, group: Any) -> Array:
+        """Return the sum of ``x`` over the processes or devices of a group, the same on each.
+
+        In a derivative, the slopes that reach the sum are summed over the group likewise.
         """
 
     # ------------------------------------------------------------------ to and from the host

@@ -113,7 +113,6 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
     """Return the first of ``constants``, a root that depends on ``inputs``, and ``image``."""
     if not differentiable(*inputs):
         return constants[0], *image
-    image_of, inverse, move, *_ = rules
     count, shown = len(constants), len(constants) + len(image)
 
     @jax.custom_jvp
@@ -140,19 +139,29 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
             return of_moving
 
         _, push = jax.linearize(
-            among(lambda mean, *x: image_of((mean, *at[1:]), *x)), at[0], *values
+            among(lambda mean, *x: rules.image((mean, *at[1:]), *x)), at[0], *values
         )
         still = jax.numpy.zeros_like(at[0])
-        step = inverse(outputs[1:], (), at, push(still, *slopes)[-1], *inputs)
+        seen = outputs[1:] if rules.total is None else outputs[1:-1]
+        step, _ = rules.inverse(seen, (), at, push(still, *slopes)[-1], None, *inputs)
         _, moved = jax.jvp(
-            among(lambda step, *x: move(at, step, *x)),
+            among(lambda step, *x: rules.move(at, step, *x)),
             (jax.numpy.zeros_like(step), *values),
             (step, *slopes),
         )
-        return outputs, (moved, *push(moved, *slopes)[:-1])
+        changed = list(push(moved, *slopes)[:-1])
+        if rules.total is not None:
+            changed[-1] = rules.total(changed[-1])
+        return outputs, (moved, *changed)
 
     root.defjvp(derivative, symbolic_zeros=True)
     return root(*constants, *image, *inputs)
+
+
+def all_sum(x: Array, group: Any) -> Array:
+    """Return the sum over a named axis: ``group`` is its name, or a pair with groups of indices."""
+    name, groups = group
+    return jax.lax.psum(x, name, axis_index_groups=groups)  # type: ignore[no-untyped-call]
 
 
 def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:

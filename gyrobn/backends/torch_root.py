@@ -45,31 +45,38 @@ class _Root(Function):
 
     @staticmethod
     def backward(ctx: Any, by_root: Array | None, *by_image: Array | None) -> tuple[Any, ...]:
-        (image, inverse, move, quick, shape), constants, inputs = _Root._again(ctx)
+        rules, constants, inputs = _Root._again(ctx)
         root, *rest = constants
+        also: tuple[Array | None, ...] = ()  # the slope of a sum over all ranks
+        if rules.total is not None:
+            *by_image, last = by_image  # type: ignore[assignment]
+            also = (last,)
         wanted = ctx.needs_input_grad[2 + sum(ctx.counts) :]
-        slopes = [s for s in (by_root, *by_image) if s is not None]
+        slopes = [s for s in (by_root, *by_image, *also) if s is not None]
         pull = Pull(
-            lambda root, *x: image((root, *rest), *x), (root, *inputs), (True, *wanted), slopes
+            lambda root, *x: rules.image((root, *rest), *x),
+            (root, *inputs),
+            (True, *wanted),
+            slopes,
         )
-        quick = quick and not pull.again and all(s is not None for s in by_image)
-        if not quick:
-            (more,) = pull((*by_image, None), slice(1))
+        quick = rules.quick and not pull.again and all(s is not None for s in by_image)
+        if not quick:  # a root where the summed variance is least does not change it
+            (more,) = pull((*by_image, *(None for _ in also), None), slice(1))
             by_root = add_up(s for s in (by_root, more) if s is not None)
         by_step, direct = None, [None for _ in inputs]
         if by_root is not None:
-            step = root.new_zeros(shape)
-            moved = lambda step, *x: (move(constants, step, *x),)  # noqa: E731
+            step = root.new_zeros(rules.shape)
+            moved = lambda step, *x: (rules.move(constants, step, *x),)  # noqa: E731
             by_step, *direct = Pull(moved, (step, *inputs), (True, *wanted), slopes)((by_root,))
-        shown = by_image if quick else ()
-        v = inverse(pull.outputs[:-1], shown, constants, by_step, *inputs)
-        found = pull((*by_image, v), slice(1, None))
+        shown, seen = by_image if quick else (), pull.outputs[: len(by_image)]
+        v, last = rules.inverse(seen, shown, constants, by_step, also[0] if also else None, *inputs)
+        found = pull((*by_image, *(last for _ in also), v), slice(1, None))
         total = (add_up(s for s in two if s is not None) for two in zip(found, direct, strict=True))
         return None, None, *(None for _ in range(sum(ctx.counts))), *total
 
     @staticmethod
     def jvp(ctx: Any, *changes: Any) -> State:
-        (image, inverse, move, *_), constants, inputs = _Root._again(ctx)
+        rules, constants, inputs = _Root._again(ctx)
         root, *rest = constants
         moves = tuple(
             torch.zeros_like(x) if d is None else d
@@ -77,16 +84,19 @@ class _Root(Function):
         )
 
         def seen(root: Array, *x: Array) -> State:
-            return tuple(image((root, *rest), *x))
+            return tuple(rules.image((root, *rest), *x))
 
         dg = _along(lambda *x: seen(root, *x)[-1], inputs, moves)
-        step = inverse(seen(root, *inputs)[:-1], (), constants, dg, *inputs)
+        count = ctx.counts[1] - (rules.total is not None)
+        step, _ = rules.inverse(seen(root, *inputs)[:count], (), constants, dg, None, *inputs)
         at = torch.zeros_like(step), *inputs
-        moved = _along(lambda s, *x: move(constants, s, *x), at, (step, *moves))
-        shown = (
+        moved = _along(lambda s, *x: rules.move(constants, s, *x), at, (step, *moves))
+        shown = [
             _along(lambda *given, k=k: seen(*given)[k], (root, *inputs), (moved, *moves))
             for k in range(ctx.counts[1])
-        )
+        ]
+        if rules.total is not None:
+            shown[-1] = rules.total(shown[-1])
         return moved, *shown
 
 

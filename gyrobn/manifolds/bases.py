@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred, Decomposed
@@ -71,6 +71,8 @@ class Bases(GyroSpace):
     def reductive(self) -> bool:
         """False: left reduction holds only as long as no sum passes a principal angle of π/2."""
         return False
+
+    ambient: ClassVar[bool] = False  # a subspace has many bases
 
     @property
     def convexity_radius(self) -> float:  # type: ignore[override]

@@ -10,6 +10,7 @@ from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.backends.contract import RootRules
 from gyrobn.data.chunks import Chunks
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
@@ -19,6 +20,7 @@ from gyrobn.numerics.checks import check_choice
 from gyrobn.statistics.held import Held
 from gyrobn.statistics.newton import ROUGH_SLOPE, Found, check_search, solve, status
 from gyrobn.statistics.samples import arrange
+from gyrobn.statistics.spread import Seen, Shared, Spread, share_of
 from gyrobn.statistics.streaming import in_memory, search
 from gyrobn.statistics.uniqueness import FrechetWarning, warn
 
@@ -170,11 +172,13 @@ def locate(
     steps: int | None = None,
     mean_gradient: str = "implicit",
     tell: Callable[..., None] = warn,
+    spread: Spread | None = None,
 ) -> tuple[Found, Centred]:
     """Return what was found, and the samples ``inside`` the manifold as seen from the mean.
 
-    Samples (N, *channels, *point_shape) and weights (N, *channels) come from :func:`arrange`.
-    ``tell`` is what warns of a mean that was not found, or is not the only one.
+    Samples (N, *channels, *point_shape) and weights (N, *channels) come from :func:`arrange`, or,
+    if the batch lies on several ranks, from :func:`~gyrobn.statistics.spread.spread_out`. ``tell``
+    is what warns of a mean that was not found, or is not the only one.
     """
     tol, max_iter, steps = check_search(tol, max_iter, steps)
     check_choice("mean_gradient", mean_gradient, ("implicit", "detach"))
@@ -186,26 +190,35 @@ def locate(
     space, y = manifold.inside, manifold.to_inside(x)
     start = None if init is None else stop(manifold.to_inside(init))
     search = tol, max_iter, steps
-    found, view = _find(space, y, w, start, search, mean_gradient == "implicit")
+    found, view = _find(space, y, w, start, search, mean_gradient == "implicit", spread)
     if steps is None and not backend_of(x).hides_values(found.mean):
-        given = (stop(x),), (stop(y), stop(w))
+        # of samples on other ranks, only the distance of those here is known
+        given = (stop(x),), (stop(y), stop(w)) if spread is None else None
         tell(manifold, space.detached(), *given, found, max_iter)
     return _outside(manifold, found), view
 
 
 def _find(
-    space: GyroSpace, x: Array, w: Array, init: Array | None, search: Search, implicit: bool
+    space: GyroSpace,
+    x: Array,
+    w: Array,
+    init: Array | None,
+    search: Search,
+    implicit: bool,
+    spread: Spread | None,
 ) -> tuple[Found, Centred]:
     """Find the mean, with its derivatives; of each factor of a product by itself."""
     parts = space.parts(x)
     if parts[0][0] is not space:
         starts = [None] * len(parts) if init is None else [p for _, p in space.parts(init)]
         each = [
-            _find(factor, own, w, start, search, implicit)
+            _find(factor, own, w, start, search, implicit, spread)
             for (factor, own), start in zip(parts, starts, strict=True)
         ]
         found = _join(space, [f for f, _ in each])
         return found, space.joined(found.mean, x, [view for _, view in each])
+    if spread is not None:
+        return _find_spread(space, x, w, init, search, implicit, spread)
     shim = backend_of(x)
     constant, frozen = space.detached(), (shim.stop_gradient(x), shim.stop_gradient(w))
     if shim.hides_values(x) and not (space.flat and search[2] is None):
@@ -224,11 +237,42 @@ def _find(
         elif space.flat:
             view = view.moved(space, space.start(x, w), x)
         else:
-            view = _implicit(space, view, x, w, 0.0 if search[2] is None else ROUGH_SLOPE)
+            view, _ = _implicit(space, view, x, w, 0.0 if search[2] is None else ROUGH_SLOPE)
         found = found._replace(mean=view.mean, variance=None)
     if found.variance is None:
         found = found._replace(variance=view.variance(w))
     return found, view
+
+
+def _find_spread(
+    space: GyroSpace,
+    x: Array,
+    w: Array,
+    init: Array | None,
+    search: Search,
+    implicit: bool,
+    spread: Spread,
+) -> tuple[Found, Centred]:
+    """Find the mean of a batch on several ranks, with its derivatives."""
+    shim = backend_of(x)
+    stop, constant = shim.stop_gradient, space.detached()
+    weightless = spread._replace(weight=stop(spread.weight))
+    samples = Shared.of(constant, Held(stop(x), stop(w)), weightless)
+    found = solve(constant, samples, init, *search)
+    kept = Seen(*found.view).view
+    if isinstance(kept, Centred) and kept.mean is not found.mean:  # which is NaN
+        kept = kept.seen
+    view = samples.held.view(constant, found.mean, kept)
+    if not shim.differentiable(x, w, spread.weight, *space.learnable()):
+        return found, view
+    share = share_of(spread) if shim.differentiable(spread.weight) else samples.share
+    if implicit:
+        tol = 0.0 if search[2] is None else ROUGH_SLOPE
+        view, variance = _implicit(space, view, x, w * share, tol, samples, found.variance)
+    else:
+        view = view.moved(space, _onto(space, constant, found.mean), x)
+        variance = samples.total(view.variance(w * share))
+    return found._replace(mean=view.mean, variance=variance), view
 
 
 def _join(space: GyroSpace, found: Sequence[Found]) -> Found:
@@ -343,7 +387,15 @@ def _onto(manifold: GyroSpace, constant: GyroSpace, mean: Array) -> Array:
     return mean if manifold is constant else manifold.project(mean)
 
 
-def _implicit(space: GyroSpace, view: Centred, x: Array, w: Array, tol: float) -> Centred:
+def _implicit(
+    space: GyroSpace,
+    view: Centred,
+    x: Array,
+    w: Array,
+    tol: float,
+    shared: Shared | None = None,
+    variance: Array | None = None,
+) -> tuple[Centred, Any]:
     r"""Return a constant view from a mean with its derivatives, to any order.
 
     The mean is where :math:`g(x, w, \theta; \mu) = \sum_i w_i \operatorname{Log}_e(\ominus\mu
@@ -353,6 +405,9 @@ def _implicit(space: GyroSpace, view: Centred, x: Array, w: Array, tol: float) -
     it, so that it can be differentiated again. The image of the samples, as they are seen from the
     mean, comes with it: what follows from it needs the same derivatives as g. H⁻¹ may have an error
     of ``tol`` where H is too large to be formed.
+
+    In a batch on several ranks, g and H are sums over all of them. The variance, which is known,
+    then comes out of the same rule, so that one reduction serves its slope and that of the mean.
     """
     values = space.learnable()
     learnt = [v for v in values if not isinstance(v, (int, float))]
@@ -368,22 +423,28 @@ def _implicit(space: GyroSpace, view: Centred, x: Array, w: Array, tol: float) -
 
     def image(constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
         at = seen(constants, x, learnt)
-        return *at.image, at.gradient(w)
+        summed = () if shared is None else (at.variance(w),)
+        return *at.image, *summed, at.gradient(w)
 
     def inverse(
         image: tuple[Array, ...],
         slopes: tuple[Array, ...],
         constants: Constants,
         v: Array | None,
+        also: Array | None,
         x: Array,
         w: Array,
         *learnt: Array,
-    ) -> Array:
+    ) -> tuple[Array, Array | None]:
         at = seen(constants, x, learnt).showing(*image)
         if slopes:
             more = at.slope_by_step(*slopes)
             v = more if v is None else v + more
-        return solvers.inverse(at.hessian(w), v, tol)
+        if shared is None:
+            return solvers.inverse(at.hessian(w), v, tol), None
+        if v is None:
+            v = namespace_of(x).zeros(rules.shape, dtype=x.dtype, device=device_of(x))
+        return shared.inverse(partial(solvers.inverse, tol=tol), at.hessian(shared.held.w), v, also)
 
     def move(constants: Constants, step: Array, x: Array, w: Array, *learnt: Array) -> Array:
         at = seen(constants, x, learnt)
@@ -391,7 +452,11 @@ def _implicit(space: GyroSpace, view: Centred, x: Array, w: Array, tol: float) -
 
     quick = view.slope_by_step is not None
     channels = tuple(view.mean.shape[: view.mean.ndim - len(space.point_shape)])
-    rules = image, inverse, move, quick, (*channels, space.dim)
+    total = None if shared is None else shared.total
+    rules = RootRules(image, inverse, move, quick, (*channels, space.dim), total)
     constants = view.mean, *view.decompositions
-    mean, *found = backend_of(x).implicit(rules, constants, view.image, x, w, *learnt)
-    return view.moved(space, mean, x).showing(*found)
+    known = view.image if shared is None else (*view.image, variance)
+    mean, *found = backend_of(x).implicit(rules, constants, known, x, w, *learnt)
+    if shared is not None:
+        *found, variance = found
+    return view.moved(space, mean, x).showing(*found), variance

@@ -125,6 +125,8 @@ def solve(
     mean = samples.start(manifold) if init is None or at_once else init
     if isinstance(samples, Held) and (at_once or steps is not None):
         return _take_steps(manifold, samples, mean, steps)
+    if steps is not None:
+        return _walk(manifold, samples, mean, tol, steps)
 
     def body(state: tuple[Any, ...]) -> _State:
         now = _State(*state)
@@ -190,6 +192,19 @@ def _take_steps(manifold: GyroSpace, samples: Held, mean: Array, steps: int | No
     seen = variance if shim.hides_values(variance) else shim.to_numpy(variance)
     xp = namespace_of(seen)
     return Found(mean, variance, view, 1, converged=xp.all(xp.isfinite(seen), axis=-1))
+
+
+def _walk(
+    manifold: GyroSpace, samples: Samples, mean: Array, tol: float | None, steps: int
+) -> Found:
+    """Take just so many steps with samples that are not, or not all, in memory here."""
+    look = samples.look(manifold, mean)
+    for _ in range(steps):
+        mean = samples.shift(manifold, mean, look, samples.step(manifold, mean, look, ROUGH))
+        look = samples.look(manifold, mean)
+    numbers = _numbers(manifold, look, look.g, look.g)
+    small = numbers.small(tol)
+    return Found(mean, look.variance, look.view, steps + 1, numbers.length, small, numbers.far)
 
 
 def _found(state: _State, sound: Array) -> Found:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
@@ -12,11 +13,17 @@ __all__ = ["arrange", "check_weights", "only_weighted", "set_aside"]
 
 
 def arrange(
-    manifold: GyroSpace, x: Array, weights: Array | None, axis: int | tuple[int, ...]
-) -> tuple[Array, Array]:
+    manifold: GyroSpace,
+    x: Array,
+    weights: Array | None,
+    axis: int | tuple[int, ...],
+    partial: bool = False,
+) -> Any:
     """Return samples (N, *channels, *point_shape) and weights (N, *channels) that sum to one.
 
-    Samples without weight are made safe: see :func:`set_aside`.
+    Samples without weight are made safe: see :func:`set_aside`. If the samples are ``partial``,
+    some of a batch, a channel of them may weigh nothing, and the sums of the weights are returned
+    too.
     """
     xp = manifold._namespace(x)
     batch = x.shape[: x.ndim - len(manifold.point_shape)]
@@ -62,8 +69,12 @@ def arrange(
             f"{tuple(batch)}; got {shape}"
         )
     total = sum_samples(w)
-    check_weights(w, total)
-    return set_aside(manifold, samples, w)[0], w / total
+    check_weights(w, total + 1.0 if partial else total)
+    samples = set_aside(manifold, samples, w)[0]
+    if not partial:
+        return samples, w / total
+    some = total > 0
+    return samples, xp.where(some, w / xp.where(some, total, 1.0), 1.0 / count), total
 
 
 def set_aside(

@@ -1,0 +1,252 @@
+r"""A batch that lies on several ranks: processes, or devices.
+
+Each rank looks at its own samples, and the sums are reduced:
+
+.. math:: g = \sum_r q_r\,g_r, \qquad v^2 = \sum_r q_r\,v_r^2, \qquad H = \sum_r q_r H_r,
+
+with :math:`q_r` the share of rank r in the sum of all weights. All that an evaluation needs is
+packed into one reduction, so nothing is sent that grows with the number of samples. Every rank gets
+the same sums, decides the same, and holds the same mean.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import constant
+from gyrobn.numerics.hessian import Hessian, matrix_hessian
+from gyrobn.numerics.solvers import newton_step
+from gyrobn.statistics.held import Held, Look, choose
+from gyrobn.statistics.samples import arrange
+
+__all__ = ["Seen", "Shared", "Spread", "share_of", "spread_out"]
+
+LARGEST = 64
+"""Up to this dimension the Hessian is sent along as a matrix. Beyond, it is applied to vectors, and
+each application is a reduction."""
+
+
+class Spread(NamedTuple):
+    """What is known of a batch on several ranks besides the samples here."""
+
+    group: Any
+    """The ranks, as the shim of the library knows them."""
+    weight: Array
+    """The sum of the weights of the samples here, shape (*channels,); zero without samples."""
+
+
+def spread_out(
+    manifold: GyroSpace, x: Array, weights: Array | None, axis: tuple[int, ...], group: Any
+) -> tuple[Array, Array, Spread]:
+    """Arrange the samples here, which may be none; their weights sum to one on this rank."""
+    xp = namespace_of(x)
+    batch = x.shape[: x.ndim - len(manifold.point_shape)]
+    channels = tuple(n for a, n in enumerate(batch) if a not in axis)
+    if 0 in batch:
+        ones = xp.ones((1, *channels), dtype=x.dtype, device=device_of(x))
+        e = xp.broadcast_to(manifold.origin(x), (1, *channels, *manifold.point_shape))
+        # the sums of nothing are zero, and part of the graph, as on other ranks
+        weight = 0.0 * ones[0, ...] + (0.0 if weights is None else xp.sum(weights))
+        return e + xp.sum(x), ones, Spread(group, weight)
+    if weights is None:
+        samples, w = arrange(manifold, x, None, axis)
+        count = float(np.prod([batch[a] for a in axis]))
+        return samples, w, Spread(group, xp.full_like(w[0, ...], count))
+    samples, w, total = arrange(manifold, x, weights, axis, partial=True)
+    return samples, w, Spread(group, total)
+
+
+class Seen(NamedTuple):
+    """What a look keeps."""
+
+    view: Any
+    """The samples here, as :class:`~gyrobn.statistics.held.Held` keeps them."""
+    matrix: Array | None
+    """The Hessian of all samples, where it is small."""
+    lowest: Array | None
+    """A lower bound of its eigenvalues."""
+
+
+class Shared:
+    """Samples of which each rank holds some."""
+
+    def __init__(self, held: Held, share: Array, start: Array, total: Any) -> None:
+        self.held, self.share, self.total = held, share, total
+        self._start = start
+
+    @classmethod
+    def of(cls, manifold: GyroSpace, held: Held, spread: Spread) -> Self:
+        """Find the share of this rank and a common start, in one reduction.
+
+        The start is an average of the first guesses of all ranks: of their normal coordinates, or
+        of the points themselves on a closed space, where the coordinates may jump.
+        """
+        xp = namespace_of(held.x)
+        points = len(manifold.point_shape)
+        own = manifold.start(held.x, held.w)
+        closed = manifold.convexity_radius < float("inf") and manifold.ambient
+        flat = (*own.shape[: own.ndim - points], -1)
+        guess = xp.reshape(own, flat) if closed else manifold.to_normal(own)
+        weight = spread.weight[..., None]
+        guess = xp.where(xp.logical_and(weight > 0, xp.isfinite(guess)), weight * guess, 0.0)
+        total = partial(backend_of(held.x).all_sum, group=spread.group)
+        sums = total(xp.concat([weight, guess], axis=-1))
+        whole = sums[..., :1]
+        shim = backend_of(whole)
+        if not shim.hides_values(whole) and not bool(xp.all(whole > 0)):
+            raise ValueError(
+                "the batch is empty on every rank, or its weights have no positive sum: give at "
+                "least one rank a sample"
+            )
+        mean = sums[..., 1:] / whole
+        if closed:
+            start = manifold.project(xp.reshape(mean, own.shape))
+        else:
+            start = manifold.from_normal(mean)
+        return cls(held, (weight / whole)[..., 0], start, total)
+
+    def prepared(self, manifold: GyroSpace) -> Self:
+        """Return the samples with what is needed of them alone computed, once for all means."""
+        return type(self)(self.held.prepared(manifold), self.share, self._start, self.total)
+
+    def start(self, manifold: GyroSpace) -> Array:
+        """Return a first guess of the mean, the same on every rank."""
+        return self._start
+
+    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+        """Return what all ranks see from a mean."""
+        own = self.held.look(manifold, mean)
+        parts = [own.g, own.variance, own.resolution]
+        if manifold.dim > LARGEST:
+            g, variance, resolution = self.sums(parts)
+            return Look(Seen(own.view, None, None), g, variance, own.far, resolution)
+        hessian = self.held.view(manifold, mean, own.view).hessian(self.held.w)
+        g, variance, resolution, *hessian_parts = self.sums([*parts, *_packed(hessian, own.g)])
+        matrix, lowest = _unpacked(hessian_parts, manifold.dim)
+        return Look(Seen(own.view, matrix, lowest), g, variance, own.far, resolution)
+
+    def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
+        """Return nearly H⁻¹g."""
+        seen = Seen(*now.view)
+        own = self.held.view(manifold, mean, seen.view).hessian(self.held.w)
+        if seen.matrix is None:
+            return newton_step(self.applied(own), now.g, accuracy)
+        known = matrix_hessian(seen.matrix, seen.lowest, own.at_least_one)
+        return newton_step(known, now.g, accuracy)
+
+    def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
+        """Return the mean after a step."""
+        return self.held.view(manifold, mean, now.view[0]).shift(step)
+
+    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> Any:
+        """Return what to keep of a mean that is the new one for channels to take, else the old."""
+        after, before = Seen(*new.view), Seen(*old.view)
+        views = (look._replace(view=look.view[0]) for look in (new, old))
+        view = self.held.merged(manifold, mean, take, *views)
+        matrix, lowest = (choose(take, a, b) for a, b in zip(after[1:], before[1:], strict=True))
+        return Seen(view, matrix, lowest)
+
+    # ------------------------------------------------------------------ sums over the ranks
+
+    def sums(self, parts: Sequence[Array]) -> list[Array]:
+        """Return the sums of parts (*channels, k), each times the share of its rank, in one go."""
+        xp = namespace_of(parts[0])
+        share = self.share[..., None]
+        packed = xp.concat(list(parts), axis=-1)
+        # a rank without samples may see NaN from a mean opposite to its placeholder
+        return _cut(self.total(xp.where(share > 0, share * packed, 0.0)), parts)
+
+    def applied(self, own: Hessian) -> Hessian:
+        """Return the Hessian of all samples as an operator: each application is a reduction."""
+        xp = namespace_of(self.share)
+        bounds: list[Array] = []
+
+        def bound(k: int) -> Array:
+            if not bounds:
+                both = xp.stack([own.lowest(), own.highest()], axis=-1)
+                bounds.extend(self.sums([both]))
+            return bounds[0][..., k]
+
+        def apply(function: Callable[[Array], Array], v: Array) -> Array:
+            share = self.share[..., None, None]
+            return self.total(xp.where(share > 0, share * function(v), 0.0))
+
+        return Hessian(
+            partial(apply, own.apply),
+            lambda: bound(0),
+            lambda: bound(1),
+            rough=None if own.rough is None else partial(apply, own.rough),
+            dense=LARGEST,
+            at_least_one=own.at_least_one,
+            smooth=own.smooth,
+        )
+
+    def inverse(
+        self, solve: Callable[..., Array], own: Hessian, v: Array, also: Array | None
+    ) -> tuple[Array, Array | None]:
+        """Return H⁻¹ of the sum of v over the ranks, and the sum of ``also``, in one reduction.
+
+        ``own`` is the Hessian of the samples here with weights that sum to one here.
+        """
+        xp = namespace_of(v)
+        small = v.shape[-1] <= LARGEST
+        share = self.share[..., None]
+        parts = [part for part in (v, also) if part is not None]
+        weighted = _packed(own, v) if small else []
+        packed = [*parts, *(xp.where(share > 0, share * part, 0.0) for part in weighted)]
+        found = _cut(self.total(xp.concat(packed, axis=-1)), packed)
+        total = None if also is None else found[1]
+        if not small:
+            return solve(self.applied(own), found[0]), total
+        matrix, lowest = _unpacked(found[len(parts) :], v.shape[-1])
+        return solve(matrix_hessian(matrix, lowest, own.at_least_one), found[0]), total
+
+
+def share_of(spread: Spread) -> Array:
+    """Return the share of this rank in all weights, with its derivative by them."""
+    return spread.weight / backend_of(spread.weight).all_sum(spread.weight, spread.group)
+
+
+def _packed(hessian: Hessian, like: Array) -> list[Array]:
+    """Return one triangle of the matrix and the bound, each of shape (*channels, k)."""
+    xp, n = namespace_of(like), like.shape[-1]
+    full = hessian.formed
+    if full is None:
+        eye = xp.eye(n, dtype=like.dtype, device=device_of(like))
+        full = hessian.apply(xp.broadcast_to(eye, (*like.shape, n)))
+    entries = xp.reshape(full, (*full.shape[:-2], n * n))
+    upper = backend_of(entries).take(entries, constant(_upper, entries, n))
+    return [upper, hessian.lowest()[..., None]]
+
+
+def _unpacked(parts: Sequence[Array], n: int) -> tuple[Array, Array]:
+    """Return what :func:`_packed` has packed."""
+    upper, lowest = parts
+    full = backend_of(upper).take(upper, constant(_places, upper, n))
+    return namespace_of(upper).reshape(full, (*upper.shape[:-1], n, n)), lowest[..., 0]
+
+
+def _upper(n: int) -> "np.ndarray[Any, Any]":
+    """Return where the entries of the upper triangle are in a flat matrix."""
+    row, column = np.triu_indices(n)
+    return (row * n + column).astype(np.int32)
+
+
+def _places(n: int) -> "np.ndarray[Any, Any]":
+    """Return which entry of the triangle each entry of a flat symmetric matrix is."""
+    places = np.zeros((n, n), dtype=np.int32)
+    places[np.triu_indices(n)] = np.arange(n * (n + 1) // 2)
+    return (np.triu(places) + np.triu(places, 1).T).reshape(-1)
+
+
+def _cut(packed: Array, parts: Sequence[Array]) -> list[Array]:
+    """Cut the last axis into pieces as long as those of the parts."""
+    found, start = [], 0
+    for part in parts:
+        found.append(packed[..., start : start + part.shape[-1]])
+        start += part.shape[-1]
+    return found
