@@ -12,8 +12,9 @@ from jax import Array
 
 from gyrobn.jax_layers import arguments, forward, settings_of, start
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt, Settings, documented, initial
+from gyrobn.normalization.layers import Learnt, initial
 from gyrobn.normalization.normalize import Stats
+from gyrobn.normalization.settings import Settings, documented
 
 __all__ = ["GyroBN"]
 
@@ -157,12 +158,8 @@ class GyroBN(eqx.nn.StatefulLayer):
         """Return a fitted :class:`gyrobn.GyroBN` that does what this layer does in inference.
 
         %(to_estimator)s
-
-        Parameters
-        ----------
         state
             Holds the running statistics.
-        %(like)s
         """
         from gyrobn.estimator.conversion import layer_to_estimator
 

@@ -13,8 +13,9 @@ from jax import Array
 
 from gyrobn.jax_layers import arguments, forward, settings_of, start
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt, documented, initial
+from gyrobn.normalization.layers import Learnt, initial
 from gyrobn.normalization.normalize import Stats
+from gyrobn.normalization.settings import documented
 
 __all__ = ["GyroBN"]
 
@@ -166,10 +167,6 @@ class GyroBN(nnx.Module):
         """Return a fitted :class:`gyrobn.GyroBN` that does what this layer does in evaluation.
 
         %(to_estimator)s
-
-        Parameters
-        ----------
-        %(like)s
         """
         from gyrobn.estimator.conversion import layer_to_estimator
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import Stats, normalize, normalize_to, update_stats
-from gyrobn.normalization.settings import Settings, documented
+from gyrobn.normalization.settings import Settings
 from gyrobn.statistics.frechet import locate
 from gyrobn.statistics.points import on_manifold
 from gyrobn.statistics.samples import arrange, only_weighted, set_aside
@@ -26,7 +26,6 @@ __all__ = [
     "batch_stats",
     "check_variance",
     "common_dtype",
-    "documented",
     "forward",
     "initial",
     "is_half",

@@ -198,7 +198,12 @@ weights
     Weights of the samples in the statistics of the batch, as in :func:`gyrobn.frechet`.""",
     "to_estimator": """The running statistics become its mean and variance, the bias a point, and a
 learnt curvature a number. A layer does not count samples: ``n_samples_seen_``, ``weight_sum_`` and
-``n_iter_`` are zero, and ``converged_`` is False. The estimator can be saved, with ``save``.""",
+``n_iter_`` are zero, and ``converged_`` is False. The estimator can be saved, with ``save``.
+
+Parameters
+----------
+like
+    An array whose library, dtype and device the statistics get; NumPy by default.""",
     "dtype": """The
     statistics are in float32 at least. The computation is in the wider dtype of the layer and the
     input, and in float32 at least; half precision in gives half precision out.""",
@@ -207,8 +212,6 @@ learnt curvature a number. A layer does not count samples: ``n_samples_seen_``, 
 **options
     Other arguments of the layer; eps (or epsilon), tol and max_iter are the estimator's by
     default.""",
-    "like": """like
-    An array whose library, dtype and device the statistics get; NumPy by default.""",
 }
 """Paragraphs that the docstrings of all layers share."""
 

@@ -21,7 +21,8 @@ from gyrobn.normalization.layers import (
 )
 from gyrobn.normalization.normalize import Stats, update_stats
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
-from gyrobn.torch.layer import GyroBN, _no_autocast, _place, recomputing
+from gyrobn.torch.graphs import no_autocast, recomputing
+from gyrobn.torch.layer import GyroBN, _place
 
 __all__ = ["DomainGyroBN"]
 
@@ -94,7 +95,7 @@ class DomainGyroBN(GyroBN):
         return run(x, domains, weights)
 
     def _forward(self, x: Tensor, domains: Tensor, weights: Tensor | None) -> Tensor:
-        with _no_autocast(x, domains):
+        with no_autocast(x, domains):
             if tuple(domains.shape) != tuple(x.shape[:1]):
                 raise ValueError(
                     f"domains must have the shape of the batch, {tuple(x.shape[:1])}, "

@@ -1,27 +1,19 @@
 """The layer: GyroBN with the habits of ``torch.nn.BatchNorm1d``."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import register_constant
 
 from gyrobn.backends import namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import (
-    Learnt,
-    Settings,
-    common_dtype,
-    documented,
-    forward,
-    initial,
-    is_half,
-)
+from gyrobn.normalization.layers import Learnt, common_dtype, initial, is_half
 from gyrobn.normalization.normalize import Stats, normalize
+from gyrobn.normalization.settings import Settings, documented
 from gyrobn.numerics.checks import check_number
+from gyrobn.torch.graphs import Constant, no_autocast, recomputing, run_forward
 
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model
@@ -107,7 +99,7 @@ class GyroBN(nn.Module):
         self.settings = Settings.of(
             manifold, channels, axis, check_input=check_input, formula=self._formula, **options
         )
-        self._constant = _Constant(self.settings)
+        self._constant = Constant(self.settings)
         if momentum is not None:
             check_number("momentum, the fraction of a new batch,", momentum, 0.0, 1.0)
         self.momentum, self.affine = momentum, affine
@@ -139,7 +131,7 @@ class GyroBN(nn.Module):
     @check_input.setter
     def check_input(self, value: str | bool) -> None:
         self.settings = self.settings.checking(value)
-        self._constant = _Constant(self.settings)
+        self._constant = Constant(self.settings)
 
     # ------------------------------------------------------------------ the call
 
@@ -151,7 +143,7 @@ class GyroBN(nn.Module):
         ----------
         %(call)s
         """
-        with _no_autocast(x):
+        with no_autocast(x):
             rate: Any = self.momentum
             if rate is None and self.track_running_stats:
                 rate = 1.0 / (self.num_batches_tracked + 1).to(self.running_var.dtype)
@@ -165,11 +157,11 @@ class GyroBN(nn.Module):
                 "var": self.running_var,
             }
             given = {name: a for name, a in arrays.items() if a is not None}
-            run = _forward
+            run = run_forward
             if torch.compiler.is_dynamo_compiling():
                 # Record the operations on tensors instead of reading the Python code: this compiles
                 # faster, and no construct of the language can stop it. It loads torch._dynamo.
-                run = torch._dynamo.nonstrict_trace(_forward)
+                run = torch._dynamo.nonstrict_trace(run_forward)
             y, *new = run(self._constant, given, 0.0 if rate is None else rate, self.training)
             if new and self.training and not recomputing():
                 # torch.compile (2.13) loses what is written into a float64 buffer without axes on a
@@ -248,10 +240,6 @@ class GyroBN(nn.Module):
         """Return a fitted :class:`gyrobn.GyroBN` that does what this layer does in evaluation.
 
         %(to_estimator)s
-
-        Parameters
-        ----------
-        %(like)s
         """
         from gyrobn.estimator.conversion import layer_to_estimator
 
@@ -368,6 +356,8 @@ class GyroBN(nn.Module):
 # before its first call.
 namespace_of(torch.empty(0), nn.Parameter(torch.empty(0)))
 
+_Constant = Constant  # the name in older pickled layers
+
 _DEFAULTS = {
     "mean_gradient": "implicit",
     "steps": None,
@@ -382,53 +372,3 @@ def _place(bn: Any, model: "Model", device: Any, dtype: torch.dtype | None) -> d
     if device is None and isinstance(bn.mean_, Tensor):
         device = bn.mean_.device
     return {"device": device, "dtype": dtype or getattr(torch, model.mean.dtype.name)}
-
-
-def _no_autocast(x: Any, *others: Any) -> Any:
-    """Return a context without autocast on the device of x; refuse what is not a tensor."""
-    for value in (x, *others):
-        if not isinstance(value, Tensor):
-            namespace_of(value)  # raises if the value is no array of a known library
-            raise TypeError(
-                f"a layer of gyrobn.torch takes torch tensors, got {type(value).__name__}: convert "
-                "it first, for example with torch.as_tensor"
-            )
-    kind = x.device.type
-    on = torch.is_autocast_enabled(kind)  # keep a useless context out of graphs
-    return torch.autocast(kind, enabled=False) if on else nullcontext()
-
-
-def recomputing() -> bool:
-    """Return whether this call repeats one for the backward pass, as ``checkpoint`` does.
-
-    The running statistics have learnt from the batch already. (torch's own layers learn twice:
-    https://github.com/pytorch/pytorch/issues/96136.)
-    """
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
-
-
-class _Constant:
-    """Settings in a form that torch.compile accepts: it fails on frozen dataclasses (2.13)."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Constant) and self.settings == other.settings
-
-    def __hash__(self) -> int:
-        return hash(self.settings)
-
-
-register_constant(_Constant)
-
-
-def _forward(
-    constant: _Constant, given: dict[str, Tensor], rate: Any, training: bool
-) -> tuple[Tensor, ...]:
-    """Call :func:`gyrobn.normalization.layers.forward` with tensors only, for the compiler."""
-    learnt = Learnt(given.get("bias"), given.get("scale"), given.get("raw_curvature"))
-    running = Stats(given["mean"], given["var"]) if "mean" in given else None
-    x, weights = given["x"], given.get("weights")
-    y, new = forward(constant.settings, learnt, running, x, weights, rate, training)
-    return (y,) if new is None else (y, *new)
