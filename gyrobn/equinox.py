@@ -10,78 +10,45 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from gyrobn.jax_layers import (
-    dtype_for,
-    first_learnt,
-    first_stats,
-    forward,
-    settings_of,
-    start,
-)
+from gyrobn.jax_layers import arguments, forward, settings_of, start
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt, Settings
+from gyrobn.normalization.layers import Learnt, initial
 from gyrobn.normalization.normalize import Stats
+from gyrobn.normalization.settings import Settings, documented
 
 __all__ = ["GyroBN"]
 
 
+@documented
 class GyroBN(eqx.nn.StatefulLayer):
-    r"""Riemannian batch normalization.
+    """Riemannian batch normalization.
 
-    .. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot
-              (\ominus\mu \oplus x_i)\Bigr)
+    %(algorithm)s
 
-    In training :math:`\mu` and :math:`v^2` are the Fréchet mean and variance of the batch; in
-    inference they are the running ones. The bias is :math:`\beta = \operatorname{Exp}_e(b)` with
-    an unconstrained parameter b of ``manifold.dim`` numbers a channel, so any optimizer works.
-
-    The layer is called with the whole batch. ``equinox.nn.BatchNorm`` is called with one example
-    under a ``vmap`` whose ``axis_name`` it was told; so can this layer be, if it is given an
-    ``axis_name``::
+    Call the layer with the whole batch. With an ``axis_name`` it can also be called with one
+    example under ``vmap``, like ``equinox.nn.BatchNorm``::
 
         jax.vmap(layer, in_axes=(0, None), out_axes=(0, None), axis_name="batch")(x, state)
 
     Parameters
     ----------
-    manifold
-        The geometry of the points, its parameters plain numbers.
-    channels
-        Shape of the channels, each normalized on its own: input is ``(batch, *channels,
-        *point_shape)``.
+    %(points)s
     eps
         Added to the variance.
-    momentum
-        Fraction of the running statistics to keep at a new batch (torch's is one minus it). They
-        start at the identity and one.
+    %(momentum)s
     use_bias, use_scale
         Whether bias and scale are learnt.
-    axis
-        The batch axis, or axes; the other leading axes are the channels.
     axis_name
-        Name of the axis (of ``vmap``, ``pmap``, ``shard_map``), or names,
-        over which the batch is distributed: its parts are gathered for the statistics. Input is
-        then a part of the batch, or one example ``(*channels, *point_shape)``.
-    mean_gradient
-        ``"implicit"`` for the exact derivative of the mean, ``"detach"`` to hold it constant.
-    steps
-        Number of Newton steps for the mean; until convergence by default.
-    clamp
-        Largest factor :math:`s/\sqrt{v^2+\epsilon}`, if any.
-    learn_curvature
-        Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
-    tol, max_iter
-        As in :func:`gyrobn.frechet`.
-    check_input
-        ``"first"`` to look for samples off the manifold in the first batch, training or evaluation,
-        and raise ValueError; True to look in each, False in none. The call can overrule it.
-        In ``jit``, ``grad`` and ``vmap`` no values can be seen, and nothing is checked.
+        Name or names of the axes (of ``vmap``, ``pmap``, ``shard_map``) over which the batch is
+        distributed: its parts are gathered for the statistics. The input is then a part of the
+        batch, or one example ``(*channels, *point_shape)``.
+    %(options)s
+        The call can overrule it.
     inference
         Whether to use the running statistics; ``equinox.nn.inference_mode`` switches it, and the
         call can overrule it.
     dtype
-        Of the parameters and the running statistics; JAX's default by default. The statistics are
-        in float32 at least. The computation is in the wider one of this and the input's, and in
-        float32 at least; half precision in is half precision out.
+        Of the parameters and the running statistics; JAX's default by default. %(dtype)s
 
     Attributes
     ----------
@@ -139,28 +106,17 @@ class GyroBN(eqx.nn.StatefulLayer):
         inference: bool = False,
         dtype: Any = None,
     ) -> None:
+        search = {"tol": tol, "max_iter": max_iter, "steps": steps, "mean_gradient": mean_gradient}
+        options = {"eps": eps, "clamp": clamp, "learn_curvature": learn_curvature} | search
+        options |= {"remedy": "the running statistics, with inference=True"}
         self.settings = settings_of(
-            momentum,
-            axis_name,
-            manifold,
-            channels,
-            axis,
-            eps=eps,
-            mean_gradient=mean_gradient,
-            steps=steps,
-            clamp=clamp,
-            learn_curvature=learn_curvature,
-            tol=tol,
-            max_iter=max_iter,
-            remedy="the running statistics, with inference=True",
-            check_input=check_input,
+            momentum, axis_name, manifold, channels, axis, check_input=check_input, **options
         )
-        self.momentum = float(momentum)
-        self.inference = inference
-        dtype = jnp.result_type(float) if dtype is None else dtype
-        first = first_learnt(self.settings, use_bias, use_scale, dtype)
-        self.bias, self.scale, self.raw_curvature = first
-        self.stats = eqx.nn.StateIndex(first_stats(self.settings, dtype))
+        self.momentum, self.inference = float(momentum), inference
+        like = jnp.zeros((), jnp.result_type(float) if dtype is None else dtype)
+        learnt, stats = initial(self.settings, like, use_bias, use_scale)
+        self.bias, self.scale, self.raw_curvature = learnt
+        self.stats = eqx.nn.StateIndex(stats)
 
     @property
     def manifold(self) -> GyroSpace:
@@ -168,6 +124,7 @@ class GyroBN(eqx.nn.StatefulLayer):
         return self.settings.manifold(self.raw_curvature)
 
     @classmethod
+    @documented
     def from_estimator(
         cls, bn: Any, *, dtype: Any = None, **options: Any
     ) -> tuple[Self, eqx.nn.State]:
@@ -175,28 +132,19 @@ class GyroBN(eqx.nn.StatefulLayer):
 
         Parameters
         ----------
-        bn
-            The estimator, fitted without domains.
+        %(bn)s
         dtype
-            As in the layer; that of the statistics by default, as far as JAX is set to it.
-        **options
-            Other arguments of the layer; eps, tol and max_iter are the estimator's by default.
+            As in the layer; that of the statistics by default, if JAX is set to it.
 
         Returns
         -------
         layer, state
             As from ``equinox.nn.make_with_state``.
         """
-        from gyrobn.estimator.conversion import fitted
-
-        model = fitted(bn)
-        given = {"eps": model.eps, "tol": model.tol, "max_iter": model.max_iter}
-        dtype = dtype_for(model, dtype)
-        layer, state = eqx.nn.make_with_state(cls)(
-            model.geometry, model.channels, dtype=dtype, **given | options
-        )
-        has = layer.bias is not None, layer.scale is not None
-        learnt, stats = start(layer.settings, model, *has, dtype)
+        model, given, dtype = arguments(bn, dtype)
+        options = {"eps": model.eps, "dtype": dtype} | given | options
+        layer, state = eqx.nn.make_with_state(cls)(model.geometry, model.channels, **options)
+        learnt, stats = start(layer, model, dtype)
         layer = eqx.tree_at(
             lambda own: (own.bias, own.scale),
             layer,
@@ -205,25 +153,20 @@ class GyroBN(eqx.nn.StatefulLayer):
         )
         return layer, state.set(layer.stats, stats)
 
+    @documented
     def to_estimator(self, state: eqx.nn.State, *, like: Any = None) -> Any:
         """Return a fitted :class:`gyrobn.GyroBN` that does what this layer does in inference.
 
-        The running statistics become its mean and variance, the bias a point, a learnt curvature a
-        number. A layer does not count samples: ``n_samples_seen_`` and ``weight_sum_`` are zero,
-        ``n_iter_`` too, and ``converged_`` is False. The estimator can be saved, with ``save``.
-
-        Parameters
-        ----------
+        %(to_estimator)s
         state
             Holds the running statistics.
-        like
-            An array whose library, dtype and device the statistics get; NumPy by default.
         """
         from gyrobn.estimator.conversion import layer_to_estimator
 
         learnt = Learnt(self.bias, self.scale, self.raw_curvature)
         return layer_to_estimator(self.settings, learnt, state.get(self.stats), like)
 
+    @documented
     def __call__(
         self,
         x: Array,
@@ -238,16 +181,13 @@ class GyroBN(eqx.nn.StatefulLayer):
 
         Parameters
         ----------
-        x
-            Points, shape ``(batch, *channels, *point_shape)``.
+        %(call)s
         state
             Holds the running statistics.
         key
-            Not used; accepted like by every layer.
+            Not used; every Equinox layer accepts it.
         inference, check_input
-            Overrule the layer's own.
-        weights
-            Weights of the samples in the statistics of the batch, as in :func:`gyrobn.frechet`.
+            Overrule those of the layer.
 
         Returns
         -------

@@ -11,75 +11,44 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from gyrobn.jax_layers import (
-    dtype_for,
-    first_learnt,
-    first_stats,
-    forward,
-    settings_of,
-    start,
-)
+from gyrobn.jax_layers import arguments, forward, settings_of, start
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt
+from gyrobn.normalization.layers import Learnt, initial
 from gyrobn.normalization.normalize import Stats
+from gyrobn.normalization.settings import documented
 
 __all__ = ["GyroBN"]
 
 
+@documented
 class GyroBN(nnx.Module):
-    r"""Riemannian batch normalization.
+    """Riemannian batch normalization.
 
-    .. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot
-              (\ominus\mu \oplus x_i)\Bigr)
+    %(algorithm)s
 
-    In training :math:`\mu` and :math:`v^2` are the Fréchet mean and variance of the batch; with
-    ``use_running_average`` they are the running ones. The bias is :math:`\beta =
-    \operatorname{Exp}_e(b)` with an unconstrained parameter b of ``manifold.dim`` numbers a
-    channel, so any optimizer works.
+    ``axis`` is the batch axis here, and that of the features in ``nnx.BatchNorm``.
 
     Parameters
     ----------
-    manifold
-        The geometry of the points, its parameters plain numbers.
-    channels
-        Shape of the channels, each normalized on its own: input is ``(batch, *channels,
-        *point_shape)``.
+    %(points)s
     use_running_average
         Whether to use the running statistics; :meth:`train` and :meth:`eval` switch it, and the
         call can overrule it.
-    momentum
-        Fraction of the running statistics to keep at a new batch (torch's is one minus it).
+    %(momentum)s
     epsilon
         Added to the variance.
     use_bias, use_scale
         Whether bias and scale are learnt.
-    axis
-        The batch axis, or axes; the other leading axes are the channels. (The ``axis`` of
-        ``nnx.BatchNorm`` is that of the features.)
     axis_name
-        Name of the axis (of ``pmap``, ``vmap``, ``shard_map``), or names,
-        over which the batch is distributed: its parts are gathered for the statistics. Under plain
-        ``jit`` a sharded batch is one batch, and needs no name.
-    mean_gradient
-        ``"implicit"`` for the exact derivative of the mean, ``"detach"`` to hold it constant.
-    steps
-        Number of Newton steps for the mean; until convergence by default.
-    clamp
-        Largest factor :math:`s/\sqrt{v^2+\epsilon}`, if any.
-    learn_curvature
-        Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
-    tol, max_iter
-        As in :func:`gyrobn.frechet`.
-    check_input
-        ``"first"`` to look for samples off the manifold in the first batch, training or evaluation,
-        and raise ValueError; True to look in each, False in none. It can be set later. In
-        ``jit``, ``grad`` and ``vmap`` no values can be seen, and nothing is checked.
+        Name or names of the axes (of ``pmap``, ``vmap``, ``shard_map``) over which the batch is
+        distributed: its parts are gathered for the statistics. Under plain ``jit`` a sharded batch
+        is one batch, and needs no name.
+    %(options)s
+        It can be set later.
     param_dtype
-        Of the parameters and the running statistics, which are in float32 at least. The computation
-        is in the wider one of this and the input's, and in float32 at least; half precision in is
-        half precision out.
+        Of the parameters and the running statistics. %(dtype)s
     rngs
-        Not used, as nothing starts at random; accepted like by every layer.
+        Not used, since nothing starts at random; every Flax layer accepts it.
 
     Attributes
     ----------
@@ -130,31 +99,18 @@ class GyroBN(nnx.Module):
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
+        search = {"tol": tol, "max_iter": max_iter, "steps": steps, "mean_gradient": mean_gradient}
+        options = {"eps": epsilon, "clamp": clamp, "learn_curvature": learn_curvature} | search
+        options |= {"remedy": "the running statistics, with layer.eval()"}
         self.settings = settings_of(
-            momentum,
-            axis_name,
-            manifold,
-            channels,
-            axis,
-            eps=epsilon,
-            mean_gradient=mean_gradient,
-            steps=steps,
-            clamp=clamp,
-            learn_curvature=learn_curvature,
-            tol=tol,
-            max_iter=max_iter,
-            remedy="the running statistics, with layer.eval()",
-            check_input=check_input,
+            momentum, axis_name, manifold, channels, axis, check_input=check_input, **options
         )
-        self.momentum = float(momentum)
-        self.use_running_average = use_running_average
-        first = first_learnt(self.settings, use_bias, use_scale, param_dtype)
-        self.bias = _param(first.bias, manifold)
-        self.scale = _param(first.scale, manifold)
-        self.raw_curvature = _param(first.raw_curvature, manifold)
-        stats = first_stats(self.settings, param_dtype)
-        self.mean = nnx.BatchStat(stats.mean, geometry=manifold)
-        self.var = nnx.BatchStat(stats.var, geometry=manifold)
+        self.momentum, self.use_running_average = float(momentum), use_running_average
+        learnt, stats = initial(self.settings, jnp.zeros((), param_dtype), use_bias, use_scale)
+        self.bias, self.scale, self.raw_curvature = (
+            None if value is None else nnx.Param(value, geometry=manifold) for value in learnt
+        )
+        self.mean, self.var = (nnx.BatchStat(value, geometry=manifold) for value in stats)
 
     @property
     def manifold(self) -> GyroSpace:
@@ -163,20 +119,22 @@ class GyroBN(nnx.Module):
 
     @property
     def _learnt(self) -> Learnt:
-        """What is learnt. Each variable says of which geometry it is, also after ``nnx.update``."""
+        """The parameters. Each variable carries its geometry, also through ``nnx.update``."""
         own, shift = self.settings.geometry, 0.0
         for variable in (self.bias, self.scale, self.raw_curvature, self.mean, self.var):
             saved = own if variable is None else variable.get_metadata().get("geometry", own)
             if saved != own:
                 shift = self.settings.raw_shift(saved)
-        raw = _value(self.raw_curvature)
-        if raw is not None and shift:
-            raw = raw + shift
-        return Learnt(_value(self.bias), _value(self.scale), raw)
+        learnt = Learnt(
+            *(None if p is None else p[...] for p in (self.bias, self.scale, self.raw_curvature))
+        )
+        if learnt.raw_curvature is None or not shift:
+            return learnt
+        return learnt._replace(raw_curvature=learnt.raw_curvature + shift)
 
     @property
     def check_input(self) -> str | bool:
-        """Whether to look for samples off the manifold: ``"first"``, True or False."""
+        """Which batches to check for samples off the manifold: ``"first"``, True or False."""
         return self.settings.check_input
 
     @check_input.setter
@@ -184,49 +142,38 @@ class GyroBN(nnx.Module):
         self.settings = self.settings.checking(value)
 
     @classmethod
+    @documented
     def from_estimator(cls, bn: Any, *, param_dtype: Any = None, **options: Any) -> Self:
         """Return a layer that does in evaluation what a fitted :class:`gyrobn.GyroBN` does.
 
         Parameters
         ----------
-        bn
-            The estimator, fitted without domains.
+        %(bn)s
         param_dtype
-            As in the layer; that of the statistics by default, as far as JAX is set to it.
-        **options
-            Other arguments of the layer; epsilon, tol and max_iter are the estimator's by default.
+            As in the layer; that of the statistics by default, if JAX is set to it.
         """
-        from gyrobn.estimator.conversion import fitted
-
-        model = fitted(bn)
-        given = {"epsilon": model.eps, "tol": model.tol, "max_iter": model.max_iter}
-        dtype = dtype_for(model, param_dtype)
-        layer = cls(model.geometry, model.channels, param_dtype=dtype, **given | options)
-        has = layer.bias is not None, layer.scale is not None
-        learnt, stats = start(layer.settings, model, *has, dtype)
+        model, given, dtype = arguments(bn, param_dtype)
+        options = {"epsilon": model.eps, "param_dtype": dtype} | given | options
+        layer = cls(model.geometry, model.channels, **options)
+        learnt, stats = start(layer, model, dtype)
         for own, value in ((layer.bias, learnt.bias), (layer.scale, learnt.scale)):
             if own is not None:
                 own[...] = value
         layer.mean[...], layer.var[...] = stats
         return layer
 
+    @documented
     def to_estimator(self, *, like: Any = None) -> Any:
         """Return a fitted :class:`gyrobn.GyroBN` that does what this layer does in evaluation.
 
-        The running statistics become its mean and variance, the bias a point, a learnt curvature a
-        number. A layer does not count samples: ``n_samples_seen_`` and ``weight_sum_`` are zero,
-        ``n_iter_`` too, and ``converged_`` is False. The estimator can be saved, with ``save``.
-
-        Parameters
-        ----------
-        like
-            An array whose library, dtype and device the statistics get; NumPy by default.
+        %(to_estimator)s
         """
         from gyrobn.estimator.conversion import layer_to_estimator
 
         stats = Stats(self.mean[...], self.var[...])
         return layer_to_estimator(self.settings, self._learnt, stats, like)
 
+    @documented
     def __call__(
         self, x: Array, use_running_average: bool | None = None, *, weights: Array | None = None
     ) -> Array:
@@ -234,12 +181,9 @@ class GyroBN(nnx.Module):
 
         Parameters
         ----------
-        x
-            Points, shape ``(batch, *channels, *point_shape)``.
+        %(call)s
         use_running_average
-            Overrules the layer's own.
-        weights
-            Weights of the samples in the statistics of the batch, as in :func:`gyrobn.frechet`.
+            Overrules that of the layer.
         """
         frozen = self.use_running_average if use_running_average is None else use_running_average
         y, stats = forward(
@@ -259,11 +203,3 @@ class GyroBN(nnx.Module):
         """Let ``nnx.view`` set the mode."""
         if use_running_average is not None:
             self.use_running_average = use_running_average
-
-
-def _param(value: Array | None, geometry: GyroSpace) -> "nnx.Param[Array] | None":
-    return None if value is None else nnx.Param(value, geometry=geometry)
-
-
-def _value(param: "nnx.Param[Array] | None") -> Array | None:
-    return None if param is None else param[...]

@@ -1,4 +1,4 @@
-"""What the layers for Flax and Equinox share beside :mod:`gyrobn.normalization.layers`."""
+"""What the layers of Flax and Equinox share besides :mod:`gyrobn.normalization.layers`."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,46 +18,32 @@ from gyrobn.numerics.checks import check_number
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model
 
-__all__ = ["dtype_for", "first_learnt", "first_stats", "forward", "settings_of", "start"]
+__all__ = ["arguments", "forward", "settings_of", "start"]
 
 
 def settings_of(momentum: float, axis_name: Any, *args: Any, **options: Any) -> Settings:
-    """Check what a layer is built with."""
+    """Check the arguments of a layer, and return them as settings."""
     check_number("momentum, the fraction of the running statistics to keep,", momentum, 0.0, 1.0)
     names = tuple(axis_name) if isinstance(axis_name, list) else axis_name
     return Settings.of(*args, axis_name=names, **options)
 
 
-def first_learnt(settings: Settings, bias: bool, scale: bool, dtype: Any) -> Learnt:
-    """Return what is learnt, as it is at first."""
-    return Learnt(
-        jnp.zeros((*settings.channels, settings.geometry.dim), dtype) if bias else None,
-        jnp.ones(settings.statistics_shape, dtype) if scale else None,
-        jnp.asarray(settings.initial_curvature, dtype) if settings.learn_curvature else None,
-    )
+def arguments(bn: Any, dtype: Any) -> tuple["Model", dict[str, Any], Any]:
+    """Return what an estimator knows, the options of a layer like it, and the layer's dtype."""
+    from gyrobn.estimator.conversion import fitted
+
+    model = fitted(bn)
+    dtype = jax.dtypes.canonicalize_dtype(model.mean.dtype if dtype is None else dtype)
+    return model, {"tol": model.tol, "max_iter": model.max_iter}, dtype
 
 
-def first_stats(settings: Settings, dtype: Any) -> Stats:
-    """Return the running statistics at first: the identity and one, in float32 at least."""
-    dtype = jnp.promote_types(dtype, jnp.float32)
-    e = settings.geometry.origin(jnp.zeros((), dtype))
-    mean = jnp.broadcast_to(e, (*settings.channels, *e.shape))
-    return Stats(mean, jnp.ones(settings.statistics_shape, dtype))
-
-
-def dtype_for(model: "Model", dtype: Any) -> Any:
-    """Return the dtype for a layer that is to do what a model does."""
-    return jax.dtypes.canonicalize_dtype(model.mean.dtype if dtype is None else dtype)
-
-
-def start(
-    settings: Settings, model: "Model", bias: bool, scale: bool, dtype: Any
-) -> tuple[Learnt, Stats]:
-    """Return bias, scale and running statistics of a layer that is to do what a model does."""
+def start(layer: Any, model: "Model", dtype: Any) -> tuple[Learnt, Stats]:
+    """Return parameters and running statistics of a layer that does what a model does."""
     from gyrobn.estimator.conversion import values_for
 
     wide = np.float64 if dtype == jnp.float64 else np.float32
-    values = values_for(settings, model, bias, scale, tracked=True, dtype=wide)
+    has = layer.bias is not None, layer.scale is not None
+    values = values_for(layer.settings, model, *has, tracked=True, dtype=wide)
     learnt, stats = jax.tree.map(jnp.asarray, values)
     return jax.tree.map(lambda a: a.astype(dtype), learnt), stats
 
@@ -71,21 +57,19 @@ def forward(
     momentum: float,
     training: bool,
 ) -> tuple[Array, Stats]:
-    """Return what ``layers.forward`` does, with the samples of all parts of a batch."""
+    """Do what ``layers.forward`` does, and gather the parts of a distributed batch."""
     check_floating(x, half=True)
-    together = (
-        {} if settings.axis_name is None else {"gather": partial(_gather, settings.axis_name)}
-    )
-    y, new = any_forward(settings, learnt, stats, x, weights, 1.0 - momentum, training, **together)
+    gather = None if settings.axis_name is None else partial(_gather, settings.axis_name)
+    y, new = any_forward(settings, learnt, stats, x, weights, 1.0 - momentum, training, gather)
     assert new is not None
     return y, new
 
 
 def _gather(axis_name: Any, x: Array) -> Array:
-    """Put the parts of a batch together.
+    """Join the parts of a batch.
 
-    Where ``shard_map`` checks which values vary from device to device (``check_vma``), it is told
-    that these do not. Without the check the derivative of that would be wrong.
+    If ``shard_map`` checks which values vary between devices (``check_vma``), the result is
+    declared not to vary. Without that check the derivative of the declaration would be wrong.
     """
     names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
     kind = getattr(x, "aval", None)

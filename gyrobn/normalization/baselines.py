@@ -1,18 +1,19 @@
 r"""The normalizations that the paper compares with: LRBN and ManifoldNorm, as pure functions.
 
-They are written with the Riemannian operators exp, log and parallel transport, and take the same
-:class:`~gyrobn.Stats` as :func:`~gyrobn.normalize`, so that only the formula differs. What they do
-to mean and variance:
+They use the Riemannian operators exp, log and parallel transport, and take the arguments of
+:func:`~gyrobn.normalize`, so only the formula differs. Mean and variance of the output:
 
 ==================== ================ ============================================
 method               mean             variance
 ==================== ================ ============================================
 GyroBN               :math:`\beta`    :math:`s^2 v^2/(v^2+\epsilon)`
 LRBN                 :math:`\beta`    :math:`s^2 v^2/(v^2+\epsilon)`, see :func:`lrbn`
-ManifoldNorm         :math:`\beta`    whatever comes out: v is not in its formula
+ManifoldNorm         :math:`\beta`    not controlled: v is not in its formula
 ManifoldNorm, groups :math:`\beta`    :math:`s^2 v^2/(v^2+\epsilon)`: it is GyroBN
 ==================== ================ ============================================
 """
+
+from typing import Any
 
 from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds import SpecialOrthogonal
@@ -37,11 +38,11 @@ def lrbn(
     .. math:: \tilde x_i = \operatorname{Exp}_\beta\Bigl(\frac{s}{\sqrt{v^2+\epsilon}}\,
               PT_{\mu \to \beta} \operatorname{Log}_\mu(x_i)\Bigr)
 
-    The logarithms at :math:`\mu` sum to zero, and so do those at :math:`\beta`, because transport
-    is linear; it also keeps their lengths. With an exact mean and exact operators the output
-    therefore has the mean and variance of GyroBN's, as long as the scaled vectors are shorter than
-    the injectivity radius. Its points are others, turned about :math:`\beta` by the holonomy of
-    the triangle :math:`\mu, e, \beta`.
+    The logarithms at :math:`\mu` sum to zero. Transport is linear and keeps lengths, so those at
+    :math:`\beta` sum to zero, too. With an exact mean and exact operators the output therefore has
+    the mean and variance of GyroBN's, if the scaled vectors are shorter than the injectivity
+    radius. The points differ: they are turned about :math:`\beta` by the holonomy of the triangle
+    :math:`\mu, e, \beta`.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ def lrbn(
     factor = multiplier(x, stats, scale, eps, clamp)
     centre = manifold.origin(x) if bias is None else bias
     v = manifold.transport(stats.mean, centre, manifold.log(stats.mean, x))
-    c = manifold.by_coordinate(factor) * manifold.pull(centre, v)  # a factor for each block
+    c = manifold.by_coordinate(factor) * manifold.pull(centre, v)  # one factor per block
     return manifold.exp(centre, manifold.push(centre, c))
 
 
@@ -78,8 +79,8 @@ def manifold_norm(
               x_i^2 = \operatorname{Exp}_e(S \operatorname{Log}_e(x_i^1)), \qquad
               \tilde x_i = g \cdot x_i^2
 
-    The variance of the batch is not in it: that of the output is the sum of
-    :math:`\|S\operatorname{Log}_e(x_i^1)\|^2/N`, and grows with that of the input.
+    The formula does not use the variance of the batch. The variance of the output is the sum of
+    :math:`\|S\operatorname{Log}_e(x_i^1)\|^2/N`, which grows with that of the input.
 
     Parameters
     ----------
@@ -114,26 +115,20 @@ def manifold_norm(
 
 
 def manifold_norm_group(
-    manifold: GyroSpace,
-    x: Array,
-    stats: Stats,
-    bias: Array | None = None,
-    scale: Array | float = 1.0,
-    eps: float = 1e-5,
-    clamp: float | None = None,
+    manifold: GyroSpace, x: Array, stats: Stats, *args: Any, **options: Any
 ) -> Array:
     r"""Normalize as Chakraborty (2020, Algorithms 3–4) does on matrix groups.
 
     .. math:: \tilde x_i = b \exp\Bigl(\frac{s}{\sqrt{v^2+\epsilon}} \log(\mu^{-1} x_i)\Bigr)
 
     with the distance :math:`\|\log(x^{-1} y)\|`. Gyroaddition is the product there, so this is
-    :func:`~gyrobn.normalize` itself, and mean and variance are those that were asked for.
+    :func:`~gyrobn.normalize` itself.
 
     Parameters
     ----------
     manifold
         ``SpecialOrthogonal``: the matrix group with that distance.
-    x, stats, bias, scale, eps, clamp
+    x, stats, *args, **options
         As in :func:`~gyrobn.normalize`.
     """
     if not isinstance(manifold, SpecialOrthogonal):
@@ -141,4 +136,4 @@ def manifold_norm_group(
             f"{manifold!r} is not a matrix group with the distance |log(x⁻¹y)|: use "
             "manifold_norm, which is for every geometry, or SpecialOrthogonal"
         )
-    return normalize(manifold, x, stats, bias, scale, eps, clamp)
+    return normalize(manifold, x, stats, *args, **options)

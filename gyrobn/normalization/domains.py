@@ -1,7 +1,7 @@
-r"""Statistics a domain (a subject, a session, a site), and those of a domain that was never seen.
+"""Statistics per domain (a subject, a session, a site), and statistics for an unseen domain.
 
-The estimator and the layers of the frameworks call these functions; Algorithm 1 itself is in
-:mod:`gyrobn.normalization.normalize`, and does not know of domains.
+The estimator and the layers call these functions. Algorithm 1 itself, in
+:mod:`gyrobn.normalization.normalize`, does not know of domains.
 """
 
 import math
@@ -23,8 +23,8 @@ from gyrobn.statistics.uniqueness import Domains, warn
 __all__ = ["UNSEEN", "adapt_stats", "average_stats", "by_domain", "domain_stats", "places_of"]
 
 UNSEEN = ("error", "refit", "adapt")
-"""What can be done with a domain without statistics: refuse it, take those of the samples at hand
-(:func:`domain_stats`), or move the average of the known domains towards them
+"""What to do with a domain without statistics: refuse it, compute them from the samples at hand
+(:func:`domain_stats`), or move the average of the known domains towards those
 (:func:`adapt_stats`)."""
 
 Place = Any
@@ -32,12 +32,12 @@ Place = Any
 
 
 def places_of(labels: Any) -> dict[Any, Place]:
-    """Return which samples each domain has, by sorted label.
+    """Return the indices of the samples of each domain, by sorted label.
 
     Parameters
     ----------
     labels
-        One label a sample, a NumPy array of integers or strings.
+        One label per sample, a NumPy array of integers or strings.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def domain_stats(
         Samples, shape ``(batch, *channels, *point_shape)``, or :class:`~gyrobn.Chunks` of them.
     places
         Indices of the samples of each domain: what :func:`places_of` returns, or its values.
-        Warnings name a domain by its label, or its number.
+        Warnings name a domain by its label, or by its number.
     weights
         Weights of the samples, shape ``(batch,)`` or ``(batch, *channels)``.
     **options
@@ -79,7 +79,7 @@ def domain_stats(
     Returns
     -------
     FrechetResult
-        All that :func:`~gyrobn.frechet` finds, with a leading axis of the domains.
+        What :func:`~gyrobn.frechet` returns, with a leading axis of the domains.
 
     Examples
     --------
@@ -92,47 +92,64 @@ def domain_stats(
     >>> found.mean[:, 0], found.variance
     (array([ 2., 13.]), array([1., 9.]))
     """
-
     labels = list(places) if isinstance(places, Mapping) else list(range(len(places)))
     places = list(places.values()) if isinstance(places, Mapping) else places
-    if isinstance(x, Chunks) or options.get("axis", 0) not in (0, (0,)):
-
-        def samples_of(place: Place) -> tuple[Any, Array | None]:
-            if isinstance(x, Chunks):  # which find the weights by the numbers of their samples
-                return x.select(place), weights
-            return take(x, place), None if weights is None else take(weights, place)
-
-        each = [frechet(manifold, *samples_of(place), **options) for place in places]
+    axis = options.pop("axis", 0)
+    if isinstance(x, Chunks) or axis not in (0, (0,)):
+        each = [
+            frechet(manifold, *_part(x, weights, place), axis=axis, **options) for place in places
+        ]
         xp = namespace_of(each[0].mean)
         return FrechetResult(*(xp.stack(field) for field in zip(*each, strict=True)))
-    given = {name: value for name, value in options.items() if name != "axis"}
     samples, w = arrange(manifold, x, weights, 0)
-    xp, init, results = namespace_of(x), given.pop("init", None), []
     groups = _groups(places, math.prod(x.shape[1:]))
-    for group in groups:
-        own, rows = _gathered(samples, places, group)
-        mass = _rows(w, rows)
-        padding = xp.asarray(rows < 0, device=device_of(x))
-        mass = xp.where(padding[(..., *(None,) * (mass.ndim - 2))], 0.0, mass)
-        total = sum_samples(mass)
-        check_weights(mass, total)
-        start = None if init is None else xp.broadcast_to(init, own.shape[1:])
-        told = Domains([labels[k] for k in group], rows)
-        tell = partial(warn, domains=told)
-        found, _ = locate(manifold, own, mass / total, init=start, tell=tell, **given)
-        results.append(result_of(found))
-    order = np.argsort(np.concatenate(groups))
-    return FrechetResult(*(take(xp.concat(list(f)), order) for f in zip(*results, strict=True)))
+    found = [
+        _solve(
+            [places[k] for k in group], [labels[k] for k in group], manifold, samples, w, **options
+        )
+        for group in groups
+    ]
+    order, xp = np.argsort(np.concatenate(groups)), namespace_of(x)
+    return FrechetResult(*(take(xp.concat(list(f)), order) for f in zip(*found, strict=True)))
+
+
+def _part(x: Any, weights: Array | None, place: Place) -> tuple[Any, Array | None]:
+    """Return samples and weights of one domain."""
+    if isinstance(x, Chunks):  # these find the weights by the numbers of their samples
+        return x.select(place), weights
+    return take(x, place), None if weights is None else take(weights, place)
+
+
+def _solve(
+    places: Sequence[Place],
+    labels: list[Any],
+    manifold: GyroSpace,
+    samples: Array,
+    w: Array,
+    init: Array | None = None,
+    **options: Any,
+) -> FrechetResult:
+    """Find the statistics of several domains together, as channels of one padded batch."""
+    rows, xp = _padded(places), namespace_of(samples)
+    own, mass = _take_rows(samples, rows), _take_rows(w, rows)
+    padding = xp.asarray(rows < 0, device=device_of(samples))
+    mass = xp.where(padding[(..., *(None,) * (mass.ndim - 2))], 0.0, mass)
+    total = sum_samples(mass)
+    check_weights(mass, total)
+    start = None if init is None else xp.broadcast_to(init, own.shape[1:])
+    tell = partial(warn, domains=Domains(labels, rows))
+    found, _ = locate(manifold, own, mass / total, init=start, tell=tell, **options)
+    return result_of(found)
 
 
 LARGEST = 2**22
-"""How many numbers are gathered at most for several domains at once."""
+"""Largest number of array entries to gather for several domains at once."""
 
 
 def _groups(places: Sequence[Place], size: int) -> "list[np.ndarray[Any, Any]]":
-    """Return the numbers of the domains that are computed together.
+    """Return the numbers of the domains to compute together.
 
-    Those of a group are padded to the largest, which at most doubles the work.
+    The domains of a group are padded to the size of the largest, which at most doubles the work.
     """
     counts = np.asarray([len(place) for place in places])
     groups: list[list[int]] = []
@@ -146,22 +163,19 @@ def _groups(places: Sequence[Place], size: int) -> "list[np.ndarray[Any, Any]]":
     return [np.asarray(group) for group in groups]
 
 
-def _gathered(
-    x: Array, places: Sequence[Place], group: "np.ndarray[Any, Any]"
-) -> tuple[Array, "np.ndarray[Any, Any]"]:
-    """Return the samples of a group, (most, domains, ...), and their numbers, −1 for padding.
+def _padded(places: Sequence[Place]) -> "np.ndarray[Any, Any]":
+    """Return the numbers of the samples of several domains, (most, domains), −1 for padding."""
+    rows = np.full((max(map(len, places)), len(places)), -1)
+    for j, place in enumerate(places):
+        rows[: len(place), j] = place
+    return rows
 
-    Padding is a sample of the domain itself, so that it is nowhere the farthest.
+
+def _take_rows(x: Array, rows: "np.ndarray[Any, Any]") -> Array:
+    """Return samples by their numbers, (most, domains, ...).
+
+    Padding is the first sample of the same domain, so it is never the farthest from the mean.
     """
-    most = max(len(places[k]) for k in group)
-    rows = np.full((most, len(group)), -1)
-    for j, k in enumerate(group):
-        rows[: len(places[k]), j] = places[k]
-    return _rows(x, rows), rows
-
-
-def _rows(x: Array, rows: "np.ndarray[Any, Any]") -> Array:
-    """Return samples by their numbers; for padding the first of the same column."""
     filled = np.where(rows < 0, rows[0], rows).reshape(-1)
     return namespace_of(x).reshape(take(x, filled), (*rows.shape, *x.shape[1:]))
 
@@ -172,8 +186,8 @@ def average_stats(manifold: GyroSpace, known: Stats, **options: Any) -> Stats:
     .. math:: \bar\mu = \operatorname{argmin}_y \sum_k d^2(\mu_k, y), \qquad
               \bar v^2 = \frac1K \sum_k v_k^2
 
-    Each domain counts once, however many samples it has. The variance is that within a domain:
-    how far the domains are from each other does not enter.
+    Each domain counts once, however many samples it has. The variance is that within a domain; the
+    distances between domains do not count.
 
     Parameters
     ----------
@@ -183,16 +197,6 @@ def average_stats(manifold: GyroSpace, known: Stats, **options: Any) -> Stats:
         Statistics with a leading axis of the domains.
     **options
         As in :func:`~gyrobn.frechet`, for the mean of the means.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from gyrobn import Euclidean, Stats
-    >>> from gyrobn.normalization.domains import average_stats
-    >>> known = Stats(np.asarray([[2.0], [13.0]]), np.asarray([1.0, 9.0]))
-    >>> mean, var = average_stats(Euclidean(1), known)
-    >>> float(mean[0]), float(var)
-    (7.5, 5.0)
     """
     var = namespace_of(known.var).mean(known.var, axis=0)
     return Stats(batch_stats(manifold, known.mean, **options).mean, var)
@@ -205,24 +209,22 @@ def adapt_stats(
 
     Parameters
     ----------
-    manifold
-        The geometry.
-    known
-        Statistics of the other domains, with a leading axis of the domains.
+    manifold, known, **options
+        As in :func:`average_stats`.
     batch
-        Statistics of the samples at hand of the new domain; of several with leading axes.
+        Statistics of the samples of the new domain, or of several with leading axes.
     rate
-        Fraction of the batch, as in :func:`~gyrobn.update_stats`: 0 is the average domain
-        (:func:`average_stats`), 1 the batch alone.
-    **options
-        As in :func:`~gyrobn.frechet`, for the mean of the means.
+        Fraction of the batch, as in :func:`~gyrobn.update_stats`: 0 is the average domain, 1 the
+        batch alone.
 
     Examples
     --------
     >>> import numpy as np
     >>> from gyrobn import Euclidean, Stats
-    >>> from gyrobn.normalization.domains import adapt_stats
+    >>> from gyrobn.normalization.domains import adapt_stats, average_stats
     >>> known = Stats(np.asarray([[2.0], [13.0]]), np.asarray([1.0, 9.0]))
+    >>> [float(a.sum()) for a in average_stats(Euclidean(1), known)]
+    [7.5, 5.0]
     >>> new = Stats(np.asarray([17.5]), np.asarray(25.0))
     >>> mean, var = adapt_stats(Euclidean(1), known, new, rate=0.1)
     >>> float(mean[0]), float(var)
@@ -243,11 +245,11 @@ def by_domain(
     ----------
     function
         Takes samples ``(batch, domains, ...)`` and statistics ``(domains, ...)``, of several
-        domains of similar size at once, and returns as many samples.
+        domains of similar size at once, and returns an array of the same batch shape.
     x
         Samples, shape ``(batch, *channels, *point_shape)``.
     places, stats
-        Indices and statistics of each domain; every sample belongs to one.
+        Indices and statistics of each domain; every sample belongs to one domain.
 
     Examples
     --------
@@ -261,9 +263,9 @@ def by_domain(
     """
     xp, parts, numbers = namespace_of(x), [], []
     for group in _groups(places, math.prod(x.shape[1:])):
-        own, rows = _gathered(x, places, group)
+        rows = _padded([places[k] for k in group])
         together = Stats(*(xp.stack([stats[k][i] for k in group]) for i in range(2)))
-        out = function(own, together)
+        out = function(_take_rows(x, rows), together)
         flat = xp.reshape(out, (rows.size, *out.shape[2:]))
         kept = np.flatnonzero(rows.reshape(-1) >= 0)
         parts.append(flat if len(kept) == rows.size else take(flat, kept))

@@ -34,7 +34,7 @@ class Stats(NamedTuple):
     mean: Array
     """Fréchet mean, shape (*channels, *point_shape)."""
     var: Array
-    """Fréchet variance, shape (*channels,); (*channels, blocks) where there are several blocks."""
+    """Fréchet variance, shape (*channels,), or (*channels, blocks) if there are several blocks."""
 
 
 def batch_stats(
@@ -96,11 +96,11 @@ def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | 
     .. math:: \mu = \mu_1 \oplus (\eta \odot (\ominus\mu_1 \oplus \mu_2)), \qquad
               v^2 = (1-\eta) v_1^2 + \eta v_2^2 + \eta(1-\eta)\, d^2(\mu_1, \mu_2)
 
-    The last term is what the means lie apart, a block at a time; :func:`update_stats`, which
-    forgets, leaves it out. On a flat geometry both are exact. On a curved one the mean is that of
-    the two means, and the variance is what the samples would have from there if each set were seen
-    as in flat space: never too large where the curvature is nowhere positive, never too small where
-    it is nowhere negative (and the samples are within the convexity radius).
+    The last term is the squared distance of the means, per block; :func:`update_stats`, which
+    forgets, leaves it out. On a flat geometry both formulas are exact. On a curved one the mean is
+    that of the two means, and the variance is computed from there as in flat space. It is never too
+    large if the curvature is nowhere positive, and never too small if the curvature is nowhere
+    negative (and the samples are within the convexity radius).
 
     Parameters
     ----------
@@ -109,8 +109,8 @@ def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | 
     first, second
         The statistics of the two sets.
     rate
-        The share :math:`\eta` of the second set: its number of samples, or sum of weights, in that
-        of both. A number, or an array of the shape of the channels.
+        The share :math:`\eta` of the second set in the number of samples, or in the sum of weights:
+        a number, or an array of the shape of the channels.
 
     Examples
     --------
@@ -154,19 +154,19 @@ def normalize(
         Points, shape ``(batch, *channels, *point_shape)``.
     stats
         Mean ``(*channels, *point_shape)`` and variance ``(*channels,)``, of this batch or running;
-        ``(*channels, blocks)`` where the geometry has several blocks.
+        the variance is ``(*channels, blocks)`` if the geometry has several blocks.
     bias
-        Where the mean goes, shape ``(*channels, *point_shape)`` or ``point_shape``; the identity
+        The mean of the output, shape ``(*channels, *point_shape)`` or ``point_shape``; the identity
         by default.
     scale
-        Standard deviation s to give the output, a number or an array of the variance's shape; or
+        Standard deviation s of the output, a number or an array of the variance's shape; or
         ``"sqrt_dim"``, the root of the dimension (of each block), for a variance of one per normal
         coordinate.
     eps
         Added to the variance, so that a collapsed batch stays finite.
     clamp
-        Largest factor :math:`s/\sqrt{v^2+\epsilon}` to multiply by, if any; where it applies, the
-        variance of the output is smaller than the theorem's.
+        Largest factor :math:`s/\sqrt{v^2+\epsilon}`, if any; where it applies, the variance of the
+        output is smaller than the theorem's.
 
     Examples
     --------
@@ -194,21 +194,20 @@ def normalize_batch(
     axes: int = 1,
     **options: Any,
 ) -> tuple[Array, Stats]:
-    """Normalize a batch with its own statistics, and return those too.
+    """Normalize a batch with its own statistics, and return them too.
 
-    The same as :func:`batch_stats` and :func:`normalize`, but what both would compute (the map to
-    the space in which a geometry is computed, the decompositions of the centred samples) is
-    computed once.
+    The result is that of :func:`batch_stats` and :func:`normalize`. What both need, such as the
+    decompositions of the centred samples, is computed once.
 
     Parameters
     ----------
     manifold, x, weights, bias, scale, eps, clamp
-        As in :func:`normalize`; ``weights`` as in :func:`~gyrobn.frechet`. A sample that weighs
-        nothing and is no point of the manifold (padding, NaN) is returned as it came.
+        As in :func:`normalize`; ``weights`` as in :func:`~gyrobn.frechet`. A sample of weight zero
+        that is no point of the manifold (padding, NaN) is returned unchanged.
     axes
-        How many axes in front of the channels make up the batch.
+        Number of batch axes, in front of the channels.
     **options
-        As in :func:`~gyrobn.frechet`, but for ``axis``.
+        As in :func:`~gyrobn.frechet`, except ``axis``.
 
     Examples
     --------
@@ -219,7 +218,9 @@ def normalize_batch(
     ((20, 3, 3), (3, 3))
     """
     target = None if bias is None else manifold.to_inside(bias)
-    return normalize_to(manifold, x, weights, target, scale, eps, clamp, axes, **options)
+    x, put_back = set_aside(manifold, x, weights)
+    y, stats = normalize_to(manifold, x, weights, target, scale, eps, clamp, axes, **options)
+    return put_back(y), stats
 
 
 def normalize_to(
@@ -233,14 +234,13 @@ def normalize_to(
     axes: int,
     **options: Any,
 ) -> tuple[Array, Stats]:
-    """Do what :func:`normalize_batch` does, with a bias that is a point inside the manifold."""
-    x, put_back = set_aside(manifold, x, weights)
+    """Do what :func:`normalize_batch` does, with a bias inside the manifold and valid samples."""
     samples, w = arrange(manifold, x, weights, tuple(range(axes)))
     found, centred = locate(manifold, samples, w, **options)
     stats = Stats(found.mean, found.variance)
     factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
     y = manifold.from_inside(centred.standardize(factor, target))
-    return put_back(namespace_of(x).reshape(y, x.shape)), stats
+    return namespace_of(x).reshape(y, x.shape), stats
 
 
 def denormalize(
@@ -260,7 +260,7 @@ def denormalize(
     Parameters
     ----------
     manifold, x, stats, bias, scale, eps, clamp
-        As they were given to :func:`normalize`; ``scale`` may not be zero.
+        What :func:`normalize` was given; ``scale`` may not be zero.
     """
     centre, factor, target = route(manifold, x, stats, bias, scale, eps, clamp, inverse=True)
     return manifold.standardize(x, centre, factor, target)
@@ -276,9 +276,9 @@ def route(
     clamp: float | None,
     inverse: bool = False,
 ) -> tuple[Array, Array, Array | None]:
-    """Return from where samples are centred, what multiplies them, and where they are carried.
+    """Return the centre of the samples, their multiplier, and the centre of the output.
 
-    The way back exchanges mean and bias, and divides.
+    The inverse exchanges mean and bias, and divides.
     """
     factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
     if not inverse:
@@ -287,9 +287,9 @@ def route(
 
 
 def scale_for(manifold: GyroSpace, scale: Any) -> Any:
-    r"""Return a scale as numbers: ``"sqrt_dim"`` is :math:`\sqrt{\dim}`, of each block.
+    r"""Return a scale as numbers: ``"sqrt_dim"`` is :math:`\sqrt{\dim}`, per block.
 
-    Then the variance of the output is its dimension, one per normal coordinate.
+    The output then has a variance of one per normal coordinate.
 
     >>> from gyrobn import SPD, Correlation
     >>> scale_for(SPD(8), "sqrt_dim"), scale_for(Correlation(3), "sqrt_dim")
@@ -306,14 +306,14 @@ def scale_for(manifold: GyroSpace, scale: Any) -> Any:
 
 
 def _between(manifold: GyroSpace, x: Array, y: Array, rate: Any) -> Array:
-    """Return the point between two means, however often it has moved, on the manifold."""
+    """Return a point between two means, projected so that many updates stay on the manifold."""
     inside = manifold.inside
     mean = inside.geodesic(manifold.to_inside(x), manifold.to_inside(y), rate)
     return manifold.from_inside(inside.project(mean) if inside.drifts else mean)
 
 
 def _check_rate(rate: Any) -> None:
-    if isinstance(rate, (Real, str)):  # arrays, which may be traced, are not looked at
+    if isinstance(rate, (Real, str)):  # arrays may be traced: not checked
         check_number("rate", rate, 0.0, 1.0)
 
 

@@ -18,9 +18,7 @@ __all__ = ["LRBN", "ManifoldNorm"]
 
 
 class LRBN(GyroBN):
-    """Riemannian batch normalization of Lou et al. (2020).
-
-    The formula is :func:`gyrobn.normalization.baselines.lrbn`.
+    """Batch normalization of Lou et al. (2020): :func:`gyrobn.normalization.baselines.lrbn`.
 
     Parameters and attributes are those of :class:`gyrobn.torch.GyroBN`.
     """
@@ -34,10 +32,10 @@ class ManifoldNorm(GyroBN):
     Parameters
     ----------
     manifold, channels, **options
-        As in :class:`gyrobn.torch.GyroBN`; ``eps`` and ``clamp`` have nothing to act on.
+        As in :class:`gyrobn.torch.GyroBN`; ``eps`` has no effect.
     diagonal
-        Whether the scale is a number for each normal coordinate, the algorithm's diagonal matrix,
-        or one for all of them, as in the paper's experiments.
+        Whether there is one scale per normal coordinate, the algorithm's diagonal matrix, or one
+        for all of them, as in the paper's experiments.
 
     Attributes
     ----------

@@ -1,6 +1,7 @@
-"""GyroBN with statistics of its own for each domain."""
+"""GyroBN with separate statistics for each domain."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -9,20 +10,28 @@ from torch import Tensor
 
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import UNSEEN, adapt_stats, by_domain, places_of
-from gyrobn.normalization.layers import Learnt, common_dtype
+from gyrobn.normalization.layers import (
+    Batch,
+    apply,
+    batch_stats,
+    check_variance,
+    common_dtype,
+    prepare,
+    update,
+)
 from gyrobn.normalization.normalize import Stats, update_stats
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
-from gyrobn.statistics.samples import only_weighted, set_aside
-from gyrobn.torch.layer import GyroBN, _no_autocast, _place, recomputing
+from gyrobn.torch.graphs import no_autocast, recomputing
+from gyrobn.torch.layer import GyroBN, _place
 
 __all__ = ["DomainGyroBN"]
 
 
 class DomainGyroBN(GyroBN):
-    r"""GyroBN with statistics a domain (a subject, a session, a site), bias and scale for all.
+    """GyroBN with statistics per domain (a subject, a session, a site), and one bias and scale.
 
-    The idea of SPDDSMBN (Kobler et al., 2022), on every geometry: each domain is brought to the
-    same mean and variance, whatever moved it.
+    This is the idea of SPDDSMBN (Kobler et al., 2022) on every geometry: all domains get the same
+    mean and variance.
 
     Parameters
     ----------
@@ -33,13 +42,13 @@ class DomainGyroBN(GyroBN):
     channels, **options
         As in :class:`GyroBN`; ``axis`` is 0.
     train_momentum
-        If given, training normalizes with running statistics too, moved towards each batch by this
-        fraction: a number, or a function from the number of batches of the domain so far to one (a
-        schedule). ``momentum`` is that of the statistics for evaluation.
+        If given, training normalizes with running statistics too, which move towards each batch by
+        this fraction: a number, or a function of the number of batches of the domain so far (a
+        schedule). ``momentum`` is the fraction for the statistics of evaluation.
     unseen
         What evaluation does with a domain that training did not see: ``"error"``, ``"refit"`` (use
-        the statistics of its batch), or ``"adapt"`` (those, moved towards the average of the known
-        domains: ``momentum`` of the batch and the rest of the average).
+        the statistics of its batch), or ``"adapt"`` (take a fraction ``momentum`` of those, and the
+        rest of the average of the known domains).
     """
 
     def __init__(
@@ -81,14 +90,12 @@ class DomainGyroBN(GyroBN):
             Weights of the samples, shape ``(batch,)`` or ``(batch, *channels)``.
         """
         run = self._forward
-        if torch.compiler.is_dynamo_compiling():  # which domains are there decides what is computed
+        if torch.compiler.is_dynamo_compiling():  # the computation depends on the domains
             run = torch.compiler.disable(run)  # type: ignore[no-untyped-call]
         return run(x, domains, weights)
 
     def _forward(self, x: Tensor, domains: Tensor, weights: Tensor | None) -> Tensor:
-        with _no_autocast(x, domains):
-            given = self._checked(x)
-            x, weights, _ = self.settings.arrange(given, weights)
+        with no_autocast(x, domains):
             if tuple(domains.shape) != tuple(x.shape[:1]):
                 raise ValueError(
                     f"domains must have the shape of the batch, {tuple(x.shape[:1])}, "
@@ -102,42 +109,24 @@ class DomainGyroBN(GyroBN):
                 raise ValueError(
                     f"domains must be from 0 to {self.domains - 1}, got {low} to {high}"
                 )
-            dtype = common_dtype(x, self.running_var)
-            learnt = Learnt(
-                *(
-                    None if a is None else a.to(dtype)
-                    for a in (self.bias, self.scale, self.raw_curvature)
-                )
-            )
-            manifold = self.settings.manifold(learnt.raw_curvature)
-            self.settings.check(manifold, only_weighted(manifold, x, weights))
-            x, put_back = set_aside(manifold, self.settings.widen(manifold, x, dtype), weights)
+            running = Stats(self.running_mean, self.running_var)
+            batch = prepare(self.settings, self._learnt, running, self._checked(x), weights)
             choose = self._training_stats if self.training else self._evaluation_stats
-            stats = [
-                choose(manifold, k, x, place, None if weights is None else weights[place])
-                for k, place in places.items()
-            ]
-            y = by_domain(
-                lambda own, s: self.settings.apply(manifold, learnt, own, s),
-                x,
-                list(places.values()),
-                stats,
-            )
-            out: Tensor = put_back(y).to(given.dtype)
+            stats = [choose(batch, k, place) for k, place in places.items()]
+            normalized = partial(apply, self.settings, batch)
+            y = by_domain(normalized, batch.x, list(places.values()), stats)
+            out: Tensor = batch.finish(y)
             return out
 
-    def _batch_stats(
-        self, manifold: GyroSpace, x: Tensor, place: Any, weights: Tensor | None
-    ) -> Stats:
-        batch = self.settings.batch_stats(manifold, x[place], weights, several=True)
-        self.settings.check_variance(manifold, x[place], batch, first=place)
-        return batch
+    def _batch_stats(self, batch: Batch, place: Any) -> Stats:
+        x, weights = batch.x[place], None if batch.weights is None else batch.weights[place]
+        stats = batch_stats(self.settings, batch.manifold, x, weights, several=True)
+        check_variance(self.settings, batch.manifold, x, stats, first=place)
+        return stats
 
-    def _training_stats(
-        self, manifold: GyroSpace, k: int, x: Tensor, place: Any, weights: Tensor | None
-    ) -> Stats:
+    def _training_stats(self, whole: Batch, k: int, place: Any) -> Stats:
         """Return the statistics to normalize samples of one domain with, and learn from them."""
-        batch = self._batch_stats(manifold, x, place, weights)
+        batch, manifold = self._batch_stats(whole, place), whole.manifold
         if recomputing():
             if self.train_momentum is None:
                 return batch
@@ -149,7 +138,7 @@ class DomainGyroBN(GyroBN):
         count = int(self.num_batches_tracked[k])
         rate = 1.0 / (count + 1) if self.momentum is None else self.momentum
         with torch.no_grad():
-            new = self.settings.update(manifold, self._of("running", k), batch, rate)
+            new = update(self.settings, manifold, self._of("running", k), batch, rate)
             self._store("running", k, new)
         self.num_batches_tracked[k] += 1
         if self.train_momentum is None:
@@ -159,9 +148,8 @@ class DomainGyroBN(GyroBN):
         self._store("training", k, Stats(moved.mean.detach(), moved.var.detach()))
         return moved
 
-    def _evaluation_stats(
-        self, manifold: GyroSpace, k: int, x: Tensor, place: Any, weights: Tensor | None
-    ) -> Stats:
+    def _evaluation_stats(self, whole: Batch, k: int, place: Any) -> Stats:
+        manifold = whole.manifold
         if int(self.num_batches_tracked[k]) > 0:
             return self.settings.running(manifold, self._of("running", k))
         if self.unseen == "error":
@@ -170,7 +158,7 @@ class DomainGyroBN(GyroBN):
                 f"domain {k} was not seen in training (seen: {known}): train on it, or give "
                 "unseen='refit' or 'adapt'"
             )
-        batch = self._batch_stats(manifold, x, place, weights)
+        batch = self._batch_stats(whole, place)
         if self.unseen == "refit":
             return batch
         seen = self.num_batches_tracked > 0
@@ -214,8 +202,8 @@ class DomainGyroBN(GyroBN):
         Parameters
         ----------
         labels
-            Their labels, one for each domain of the layer, all integers or all strings; the numbers
-            of the domains by default.
+            Labels of all domains of the layer, all integers or all strings; the numbers of the
+            domains by default.
         like
             As in :meth:`GyroBN.to_estimator`.
         """
@@ -233,7 +221,7 @@ class DomainGyroBN(GyroBN):
             raise ValueError("no domain was seen in training: there are no statistics to keep")
         return layer_to_estimator(
             self.settings,
-            Learnt(self.bias, self.scale, self.raw_curvature),
+            self._learnt,
             Stats(self.running_mean[order], self.running_var[order]),
             like,
             domains=names[order],
@@ -244,7 +232,7 @@ class DomainGyroBN(GyroBN):
     # ------------------------------------------------------------------ the buffers
 
     def _of(self, kind: str, k: int) -> Stats:
-        """Return copies, for a graph may hold them when the buffers change."""
+        """Return copies, because a graph may hold them when the buffers change."""
         mean, var = (getattr(self, f"{kind}_{name}")[k].clone() for name in ("mean", "var"))
         dtype = common_dtype(var)
         return Stats(mean.to(dtype), var.to(dtype))

@@ -1,19 +1,19 @@
 """The layer: GyroBN with the habits of ``torch.nn.BatchNorm1d``."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import register_constant
 
 from gyrobn.backends import namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt, Settings, common_dtype, forward, is_half
+from gyrobn.normalization.layers import Learnt, common_dtype, initial, is_half
 from gyrobn.normalization.normalize import Stats, normalize
+from gyrobn.normalization.settings import Settings, documented
 from gyrobn.numerics.checks import check_number
+from gyrobn.torch.graphs import Constant, no_autocast, recomputing, run_forward
 
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model
@@ -21,23 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["GyroBN"]
 
 
+@documented
 class GyroBN(nn.Module):
-    r"""Riemannian batch normalization.
+    """Riemannian batch normalization.
 
-    .. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot
-              (\ominus\mu \oplus x_i)\Bigr)
-
-    In training :math:`\mu` and :math:`v^2` are the Fréchet mean and variance of the batch; in
-    evaluation they are the running ones. The bias is :math:`\beta = \operatorname{Exp}_e(b)` with
-    an unconstrained parameter b of ``manifold.dim`` numbers a channel, so any optimizer works.
+    %(algorithm)s
 
     Parameters
     ----------
-    manifold
-        The geometry of the points.
-    channels
-        Shape of the channels, each normalized on its own: input is ``(batch, *channels,
-        *point_shape)``.
+    %(points)s
     eps
         Added to the variance.
     momentum
@@ -45,24 +37,9 @@ class GyroBN(nn.Module):
     affine
         Whether bias and scale are learnt.
     track_running_stats
-        Whether to keep running statistics; without, evaluation uses those of the batch.
-    mean_gradient
-        ``"implicit"`` for the exact derivative of the mean, ``"detach"`` to hold it constant.
-    steps
-        Number of Newton steps for the mean; until convergence by default.
-    learn_curvature
-        Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
-    clamp
-        Largest factor :math:`s/\sqrt{v^2+\epsilon}`, if any.
-    axis
-        The batch axis, or axes; the other leading axes are the channels.
-    tol, max_iter
-        As in :func:`gyrobn.frechet`.
-    check_input
-        ``"first"`` to look for samples off the manifold in the first batch, training or evaluation,
-        and raise ValueError; True to look in each, False in none. It can be set later. The same
-        goes for the warning that a batch in training may have more than one mean. Under
-        ``torch.compile`` and ``vmap`` no values can be seen, and nothing is checked.
+        Whether to keep running statistics. Without them, evaluation uses those of the batch.
+    %(options)s
+        It can be set later.
     device, dtype
         Of the parameters and running statistics. The statistics are in float32 at least, also after
         ``layer.half()``. Input in half precision is computed in float32 and rounded back.
@@ -117,40 +94,24 @@ class GyroBN(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        search = {"tol": tol, "max_iter": max_iter, "steps": steps, "mean_gradient": mean_gradient}
+        options = {"eps": eps, "clamp": clamp, "learn_curvature": learn_curvature} | search
         self.settings = Settings.of(
-            manifold,
-            channels,
-            axis,
-            eps=eps,
-            mean_gradient=mean_gradient,
-            steps=steps,
-            clamp=clamp,
-            learn_curvature=learn_curvature,
-            tol=tol,
-            max_iter=max_iter,
-            formula=self._formula,
-            check_input=check_input,
+            manifold, channels, axis, check_input=check_input, formula=self._formula, **options
         )
-        self._constant = _Constant(self.settings)
+        self._constant = Constant(self.settings)
         if momentum is not None:
             check_number("momentum, the fraction of a new batch,", momentum, 0.0, 1.0)
         self.momentum, self.affine = momentum, affine
-        self.track_running_stats = track_running_stats
+        self.track_running_stats = tracked = track_running_stats
         like = torch.empty((), device=device, dtype=dtype)
-        shape = self.settings.statistics_shape
-        bias = like.new_zeros((*self.settings.channels, manifold.dim)) if affine else None
-        raw = like.new_tensor(self.settings.initial_curvature) if learn_curvature else None
-        self.bias = _parameter(bias)
-        self.scale = _parameter(like.new_ones(shape) if affine else None)
-        self.raw_curvature = _parameter(raw)
-        tracked = track_running_stats
-        like = like.float() if is_half(like) else like
-        e = manifold.origin(like)
-        lead = (*self._copies, *self.settings.channels)
+        learnt, stats = initial(self.settings, like, affine, affine, self._copies)
+        self.bias, self.scale, self.raw_curvature = (
+            None if value is None else nn.Parameter(value) for value in learnt
+        )
         count = torch.zeros(self._copies, dtype=torch.long, device=like.device)
-        self.register_buffer("running_mean", e.expand(*lead, *e.shape).clone() if tracked else None)
-        var = like.new_ones((*self._copies, *shape))
-        self.register_buffer("running_var", var if tracked else None)
+        self.register_buffer("running_mean", stats.mean if tracked else None)
+        self.register_buffer("running_var", stats.var if tracked else None)
         self.register_buffer("num_batches_tracked", count if tracked else None)
 
     _formula: Callable[..., Tensor] = staticmethod(normalize)
@@ -164,27 +125,25 @@ class GyroBN(nn.Module):
 
     @property
     def check_input(self) -> str | bool:
-        """Whether to look for samples off the manifold: ``"first"``, True or False."""
+        """Which batches to check for samples off the manifold: ``"first"``, True or False."""
         return self.settings.check_input
 
     @check_input.setter
     def check_input(self, value: str | bool) -> None:
         self.settings = self.settings.checking(value)
-        self._constant = _Constant(self.settings)
+        self._constant = Constant(self.settings)
 
     # ------------------------------------------------------------------ the call
 
+    @documented
     def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Normalize a batch.
 
         Parameters
         ----------
-        x
-            Points, shape ``(batch, *channels, *point_shape)``.
-        weights
-            Weights of the samples in the statistics of the batch, as in :func:`gyrobn.frechet`.
+        %(call)s
         """
-        with _no_autocast(x):
+        with no_autocast(x):
             rate: Any = self.momentum
             if rate is None and self.track_running_stats:
                 rate = 1.0 / (self.num_batches_tracked + 1).to(self.running_var.dtype)
@@ -198,25 +157,25 @@ class GyroBN(nn.Module):
                 "var": self.running_var,
             }
             given = {name: a for name, a in arrays.items() if a is not None}
-            run = _forward
+            run = run_forward
             if torch.compiler.is_dynamo_compiling():
-                # it follows the operations on tensors, not the Python code: compiling is faster,
-                # and no construct of the language can stop it. Only here is torch._dynamo loaded.
-                run = torch._dynamo.nonstrict_trace(_forward)
+                # Record the operations on tensors instead of reading the Python code: this compiles
+                # faster, and no construct of the language can stop it. It loads torch._dynamo.
+                run = torch._dynamo.nonstrict_trace(run_forward)
             y, *new = run(self._constant, given, 0.0 if rate is None else rate, self.training)
             if new and self.training and not recomputing():
-                # torch.compile (2.13) loses what is written into a float64 buffer of no axes on a
-                # CPU, but not what is written into a view of it
+                # torch.compile (2.13) loses what is written into a float64 buffer without axes on a
+                # CPU, but not what is written into a view of it.
                 self.running_mean.detach().copy_(new[0])
                 self.running_var.detach().copy_(new[1])
                 self.num_batches_tracked += 1
         return y
 
     def _checked(self, x: Tensor) -> Tensor:
-        """Return the input, if it has the dtype of the layer, or less precision than float32."""
+        """Return the input, unless it is float64 and the layer is not, or the reverse."""
         own: Tensor | None = self.running_var if self.scale is None else self.scale
-        # not by common_dtype: the compiler would guard the table that it looks into, which grows
-        # while a graph is made, and compile the same batch once more
+        # Not by common_dtype: it looks into a table that grows while a graph is made. The compiler
+        # would guard the table, and compile the same batch once more.
         if own is not None and (x.dtype == torch.float64) != (own.dtype == torch.float64):
             raise TypeError(
                 f"{type(self).__name__} holds {own.dtype}, got input of {x.dtype}: convert the "
@@ -227,6 +186,7 @@ class GyroBN(nn.Module):
     # ------------------------------------------------------------------ the estimator
 
     @classmethod
+    @documented
     def from_estimator(
         cls, bn: Any, *, device: Any = None, dtype: torch.dtype | None = None, **options: Any
     ) -> Self:
@@ -236,13 +196,10 @@ class GyroBN(nn.Module):
 
         Parameters
         ----------
-        bn
-            The estimator, fitted without domains.
+        %(bn)s
         device, dtype
-            Of the layer; by default those of the statistics where they are tensors, else torch's
+            Of the layer; by default those of the statistics if they are tensors, else torch's
             device and the dtype of the statistics.
-        **options
-            Other arguments of the layer; eps, tol and max_iter are the estimator's by default.
 
         Examples
         --------
@@ -262,45 +219,36 @@ class GyroBN(nn.Module):
 
     @classmethod
     def _of_model(cls, model: "Model", options: dict[str, Any]) -> Self:
-        given: dict[str, Any] = {"eps": model.eps, "tol": model.tol, "max_iter": model.max_iter}
-        layer = cls(model.geometry, channels=model.channels, **given | options)
-        layer._start(model, np.float64 if options["dtype"] == torch.float64 else np.float32)
-        return layer
-
-    @torch.no_grad()
-    def _start(self, model: "Model", dtype: Any) -> None:
-        """Begin with what a model knows."""
+        """Return a layer with the parameters and statistics of a model."""
         from gyrobn.estimator.conversion import values_for
 
-        bias, scale = self.bias is not None, self.scale is not None
-        tracked = self.track_running_stats
-        learnt, stats = values_for(self.settings, model, bias, scale, tracked, dtype)
-        for own, value in zip(
-            (self.bias, self.scale, self.running_mean, self.running_var),
-            (*learnt[:2], *stats),
-            strict=True,
-        ):
-            if own is not None and value is not None:
-                own.copy_(torch.tensor(value, device="cpu"))
-        self.num_batches_tracked.fill_(1)
+        given: dict[str, Any] = {"eps": model.eps, "tol": model.tol, "max_iter": model.max_iter}
+        layer = cls(model.geometry, channels=model.channels, **given | options)
+        dtype = np.float64 if options["dtype"] == torch.float64 else np.float32
+        has = layer.bias is not None, layer.scale is not None, layer.track_running_stats
+        learnt, stats = values_for(layer.settings, model, *has, dtype)
+        kept = layer.bias, layer.scale, layer.running_mean, layer.running_var
+        with torch.no_grad():
+            for own, value in zip(kept, (*learnt[:2], *stats), strict=True):
+                if own is not None and value is not None:
+                    own.copy_(torch.tensor(value, device="cpu"))
+            layer.num_batches_tracked.fill_(1)
+        return layer
 
+    @documented
     def to_estimator(self, *, like: Any = None) -> Any:
         """Return a fitted :class:`gyrobn.GyroBN` that does what this layer does in evaluation.
 
-        The running statistics become its mean and variance, the bias a point, a learnt curvature a
-        number. A layer does not count samples: ``n_samples_seen_`` and ``weight_sum_`` are zero,
-        ``n_iter_`` too, and ``converged_`` is False. The estimator can be saved, with ``save``.
-
-        Parameters
-        ----------
-        like
-            An array whose library, dtype and device the statistics get; NumPy by default.
+        %(to_estimator)s
         """
         from gyrobn.estimator.conversion import layer_to_estimator
 
         stats = Stats(self.running_mean, self.running_var) if self.track_running_stats else None
-        learnt = Learnt(self.bias, self.scale, self.raw_curvature)
-        return layer_to_estimator(self.settings, learnt, stats, like)
+        return layer_to_estimator(self.settings, self._learnt, stats, like)
+
+    @property
+    def _learnt(self) -> Learnt:
+        return Learnt(self.bias, self.scale, self.raw_curvature)
 
     # ------------------------------------------------------------------ torch's habits
 
@@ -315,9 +263,9 @@ class GyroBN(nn.Module):
         return self
 
     def get_extra_state(self) -> Tensor:
-        """Return the geometry, for it belongs to the state: its description in JSON, as bytes.
+        """Return the geometry as part of the state: its JSON description, as bytes in a tensor.
 
-        A tensor can be kept by whatever keeps the tensors of a state.
+        Whatever stores the tensors of a state can store it.
         """
         from gyrobn.estimator.conversion import geometry_text
 
@@ -325,7 +273,7 @@ class GyroBN(nn.Module):
         return torch.tensor(list(text), dtype=torch.uint8, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Do nothing: a geometry cannot be changed, and was compared before anything was loaded."""
+        """Do nothing: the geometry is fixed, and ``_load_from_state_dict`` has compared it."""
 
     def _load_from_state_dict(
         self,
@@ -337,7 +285,7 @@ class GyroBN(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Load a state of the same geometry; an older one does not say which it is."""
+        """Load a state of the same geometry; states of old versions do not name theirs."""
         from gyrobn.estimator.conversion import raw_shift
 
         key, name = f"{prefix}_extra_state", f"{prefix}raw_curvature"
@@ -368,7 +316,7 @@ class GyroBN(nn.Module):
             self.num_batches_tracked.zero_()
 
     def reset_parameters(self) -> None:
-        """Forget what was learnt, too."""
+        """Reset the parameters and the running statistics."""
         self.reset_running_stats()
         with torch.no_grad():
             if self.bias is not None and self.scale is not None:
@@ -392,7 +340,7 @@ class GyroBN(nn.Module):
         return [{"params": others}, {"params": scales, **scale_options}]
 
     def extra_repr(self) -> str:
-        """Return what tells this layer from others."""
+        """Return the options to print; some only if they differ from the default."""
         settings = self.settings
         parts = [repr(settings.geometry), f"channels={settings.channels}", f"eps={settings.eps}"]
         parts += [f"momentum={self.momentum}", f"affine={self.affine}"]
@@ -404,8 +352,11 @@ class GyroBN(nn.Module):
         return ", ".join(parts)
 
 
-# looked up now, for torch.compile cannot trace how: a layer may be compiled before its first call
+# Look up the namespace now: torch.compile cannot trace the lookup, and a layer may be compiled
+# before its first call.
 namespace_of(torch.empty(0), nn.Parameter(torch.empty(0)))
+
+_Constant = Constant  # the name in older pickled layers
 
 _DEFAULTS = {
     "mean_gradient": "implicit",
@@ -417,61 +368,7 @@ _DEFAULTS = {
 
 
 def _place(bn: Any, model: "Model", device: Any, dtype: torch.dtype | None) -> dict[str, Any]:
-    """Return device and dtype for a layer that is to do what an estimator does."""
+    """Return device and dtype for a layer that does what an estimator does."""
     if device is None and isinstance(bn.mean_, Tensor):
         device = bn.mean_.device
     return {"device": device, "dtype": dtype or getattr(torch, model.mean.dtype.name)}
-
-
-def _no_autocast(x: Any, *others: Any) -> Any:
-    """Return a context without autocast on the device of x, if all of these are tensors."""
-    for value in (x, *others):
-        if not isinstance(value, Tensor):
-            namespace_of(value)  # says it first, if no library of ours has such arrays
-            raise TypeError(
-                f"a layer of gyrobn.torch takes torch tensors, got {type(value).__name__}: convert "
-                "it first, for example with torch.as_tensor"
-            )
-    kind = x.device.type
-    on = torch.is_autocast_enabled(kind)  # an exported graph need not hold what does nothing
-    return torch.autocast(kind, enabled=False) if on else nullcontext()
-
-
-def _parameter(value: Tensor | None) -> nn.Parameter | None:
-    return None if value is None else nn.Parameter(value)
-
-
-def recomputing() -> bool:
-    """Tell whether this call repeats one for the backward pass, as ``checkpoint`` does.
-
-    What was learnt from the batch then has been learnt already. (torch's own layers learn twice:
-    https://github.com/pytorch/pytorch/issues/96136.)
-    """
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
-
-
-class _Constant:
-    """Settings as torch.compile takes them: it stumbles over frozen dataclasses (2.13)."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Constant) and self.settings == other.settings
-
-    def __hash__(self) -> int:
-        return hash(self.settings)
-
-
-register_constant(_Constant)
-
-
-def _forward(
-    constant: _Constant, given: dict[str, Tensor], rate: Any, training: bool
-) -> tuple[Tensor, ...]:
-    """Return what :func:`gyrobn.normalization.layers.forward` does, from and as tensors alone."""
-    learnt = Learnt(given.get("bias"), given.get("scale"), given.get("raw_curvature"))
-    running = Stats(given["mean"], given["var"]) if "mean" in given else None
-    x, weights = given["x"], given.get("weights")
-    y, new = forward(constant.settings, learnt, running, x, weights, rate, training)
-    return (y,) if new is None else (y, *new)

@@ -1,0 +1,64 @@
+"""What torch itself asks of a layer: autocast, checkpoints, and the gate of the compiler."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import register_constant
+
+from gyrobn.backends import namespace_of
+from gyrobn.normalization.layers import Learnt, Settings, forward
+from gyrobn.normalization.normalize import Stats
+
+__all__ = ["Constant", "no_autocast", "recomputing", "run_forward"]
+
+
+def no_autocast(x: Any, *others: Any) -> Any:
+    """Return a context without autocast on the device of x; refuse what is not a tensor."""
+    for value in (x, *others):
+        if not isinstance(value, Tensor):
+            namespace_of(value)  # raises if the value is no array of a known library
+            raise TypeError(
+                f"a layer of gyrobn.torch takes torch tensors, got {type(value).__name__}: convert "
+                "it first, for example with torch.as_tensor"
+            )
+    kind = x.device.type
+    on = torch.is_autocast_enabled(kind)  # keep a useless context out of graphs
+    return torch.autocast(kind, enabled=False) if on else nullcontext()
+
+
+def recomputing() -> bool:
+    """Return whether this call repeats one for the backward pass, as ``checkpoint`` does.
+
+    The running statistics have learnt from the batch already. (torch's own layers learn twice:
+    https://github.com/pytorch/pytorch/issues/96136.)
+    """
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+class Constant:
+    """Settings in a form that torch.compile accepts: it fails on frozen dataclasses (2.13)."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and self.settings == other.settings
+
+    def __hash__(self) -> int:
+        return hash(self.settings)
+
+
+register_constant(Constant)
+
+
+def run_forward(
+    constant: Constant, given: dict[str, Tensor], rate: Any, training: bool
+) -> tuple[Tensor, ...]:
+    """Call :func:`gyrobn.normalization.layers.forward` with tensors only, for the compiler."""
+    learnt = Learnt(given.get("bias"), given.get("scale"), given.get("raw_curvature"))
+    running = Stats(given["mean"], given["var"]) if "mean" in given else None
+    x, weights = given["x"], given.get("weights")
+    y, new = forward(constant.settings, learnt, running, x, weights, rate, training)
+    return (y,) if new is None else (y, *new)
