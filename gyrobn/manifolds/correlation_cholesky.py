@@ -7,17 +7,13 @@ divided by their lengths, are those of L.
 
 import math
 from abc import abstractmethod
-from typing import Any
 
-import numpy as np
-
-from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.manifolds.correlation_matrices import CorrelationMatrices
 from gyrobn.manifolds.gyrospace import GyroSpace, space_of
 from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
 from gyrobn.numerics.linalg import (
     cholesky,
-    constant,
     eye,
     from_triangle,
     kept_eye,
@@ -169,22 +165,10 @@ def _theta(C: Array) -> Array:
 
 
 def _below(rows: Array) -> Array:
-    """Return an n × n matrix with the (n−1) × (n−1) matrix ``rows`` in its lower left corner."""
-    xp = namespace_of(rows)
-    n = rows.shape[-1] + 1
-    flat = xp.reshape(rows, (*rows.shape[:-2], (n - 1) ** 2))
-    entries = backend_of(rows).take(flat, constant(_corner_places, rows, n))
-    return xp.reshape(entries, (*rows.shape[:-2], n, n)) * constant(_corner, rows, n)
-
-
-def _corner_places(n: int) -> "np.ndarray[Any, Any]":
-    """Return the place of each entry of the n × n matrix in its flattened lower left corner."""
-    i, j = np.indices((n, n))
-    return (np.maximum(i - 1, 0) * (n - 1) + np.minimum(j, n - 2)).reshape(-1).astype(np.int32)
-
-
-def _corner(n: int) -> "np.ndarray[Any, Any]":
-    return np.tril(np.ones((n, n)), -1)
+    """Return n × n matrices with ``rows``, the lower triangle of an (n−1) × (n−1) matrix, in the
+    lower left corner.
+    """
+    return from_triangle(to_triangle(rows, diagonal=True), rows.shape[-1] + 1, diagonal=False)
 
 
 def _blocks(A: Array, E: Array) -> Array:

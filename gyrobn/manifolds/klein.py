@@ -29,15 +29,15 @@ class Klein(Hyperbolic, Ball):
     Parameters
     ----------
     n
-        Dimension.
+        Dimension of the ball.
     curvature
-        Sectional curvature K, negative.
+        Sectional curvature K < 0; the radius of the ball is :math:`1/\sqrt{-K}`.
 
     Examples
     --------
     >>> import numpy as np
-    >>> M = Klein(2)
-    >>> M.add(np.asarray([0.5, 0.0]), np.asarray([0.5, 0.0]))  # velocities add as in relativity
+    >>> x = np.asarray([0.5, 0.0])
+    >>> Klein(2).add(x, x)  # velocities add as in relativity
     array([0.8, 0. ])
     """
 

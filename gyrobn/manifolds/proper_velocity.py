@@ -22,17 +22,15 @@ class ProperVelocity(Sheet, Vectors):
     Parameters
     ----------
     n
-        Dimension.
+        Dimension, the number of coordinates.
     curvature
-        Sectional curvature K, negative.
+        Sectional curvature K < 0, that of the hyperboloid.
 
     Examples
     --------
     >>> import numpy as np
-    >>> M = ProperVelocity(2)
-    >>> x = M.from_normal(np.asarray([1.0, 0.0]))  # sinh(1)
-    >>> x.round(4), float(M.norm(x))
-    (array([1.1752, 0.    ]), 1.0)
+    >>> ProperVelocity(2).from_normal(np.asarray([1.0, 0.0])).round(4)  # sinh(1)
+    array([1.1752, 0.    ])
     """
 
     def _lift(self, xp: Any, K: Any, x: Array) -> Lifted:
