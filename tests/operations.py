@@ -83,6 +83,7 @@ def values(M: Any, like: Any) -> dict[str, Any]:
         "t": t,
         "factor": t,
         "squares": c * c,
+        "values": c * c,
         "weights": w,
         "mean": z[0, ...],
         "init": z[0, ...],

@@ -285,9 +285,8 @@ def _check_statistics(model: Model) -> None:
     _check_array("mean", mean, "f", (*model.lead, *model.channels, *points))
     if 0 in mean.shape:
         raise ValueError(f"mean must have no axis of length 0, got shape {mean.shape}")
-    blocks = () if len(geometry.blocks) == 1 else (len(geometry.blocks),)
     batch = (*model.lead, *model.channels)
-    _check_array("var", model.var, "f", (*batch, *blocks))
+    _check_array("var", model.var, "f", (*batch, *geometry.block_shape))
     _check_array("weight", model.weight, "f", batch)
     _check_array("n_iter", model.n_iter, "i", batch)
     _check_array("converged", model.converged, "b", batch)

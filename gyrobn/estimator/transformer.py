@@ -556,7 +556,7 @@ def _carried(
     out = manifold.from_inside(view.standardize(factor, there))
 
     def farthest() -> Array:
-        t = factor[..., None] if len(manifold.blocks) == 1 else factor
+        t = manifold.expand_blocks(factor)
         xp = namespace_of(x)
         return xp.max(xp.sum(t * t * view.squares, axis=-1))
 

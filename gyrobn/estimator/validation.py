@@ -180,9 +180,8 @@ def geometry_for(estimator: Any, X: Array) -> GyroSpace:
 def affine_for(manifold: GyroSpace, X: Array, bias: Any, scale: Any) -> tuple[Any, Any]:
     """Return bias and scale, ready to meet X."""
     shape, points = tuple(X.shape[1:]), manifold.point_shape
-    wanted, each = shape[: len(shape) - len(points)], "one a channel"
-    if len(manifold.blocks) > 1:
-        wanted, each = (*wanted, len(manifold.blocks)), "one a channel and block"
+    wanted = (*shape[: len(shape) - len(points)], *manifold.block_shape)
+    each = "one a channel and block" if manifold.block_shape else "one a channel"
     s = host(scale_for(manifold, scale), "scale")
     if isinstance(scale, str) and s.ndim:
         s = np.broadcast_to(s, wanted)
@@ -264,8 +263,7 @@ def found_for(
     xp = namespace_of(found.mean)
     if backend_of(found.mean).hides_values(found.mean):
         return found, view
-    good = xp.isfinite(found.variance)
-    good = good if len(manifold.blocks) == 1 else xp.all(good, axis=-1)
+    good = xp.all(manifold.expand_blocks(xp.isfinite(found.variance)), axis=-1)
     good = xp.logical_and(good, xp.isfinite(found.residual))
     if not bool(xp.all(good)):
         which = "these samples"

@@ -1,6 +1,6 @@
-"""The geometries, one file per family, and the registry that all else goes through.
+"""The geometries, one file per family, and the registry from which all else finds them.
 
-A new geometry is one file and one line here. The order is that of tables and figures.
+A new geometry is one file and one line here. Tables and figures have the order of the imports.
 """
 
 import re
@@ -24,7 +24,7 @@ from gyrobn.manifolds.product import Product as Product
 
 
 def name_of(cls: type[GyroSpace]) -> str:
-    """Return the name of a geometry: that of its class, in small letters.
+    """Return the name of a geometry: that of its class, in lower case.
 
     >>> name_of(PoincareBall), name_of(SPD)
     ('poincare_ball', 'spd')
@@ -37,7 +37,7 @@ REGISTRY: dict[str, type[GyroSpace]] = {
     for cls in list(globals().values())
     if isinstance(cls, type) and issubclass(cls, GyroSpace) and not isabstract(cls)
 }
-"""Every geometry by the name that the estimator and the command line know it by."""
+"""Every geometry by its name in the estimator and on the command line."""
 
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__ = ["REGISTRY", *(cls.__name__ for cls in REGISTRY.values())]

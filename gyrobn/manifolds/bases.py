@@ -1,4 +1,4 @@
-r"""Subspaces by orthonormal bases: the space in which ``Grassmannian`` computes.
+r"""Subspaces as orthonormal bases: the space in which ``Grassmannian`` computes.
 
 The rotation :math:`\operatorname{mexp}(\Omega_U)` that carries the identity
 :math:`I_{p,n} = (I_p, 0)^\top` to U is the *direct rotation* between the two subspaces. Write U
@@ -8,17 +8,18 @@ with a symmetric positive semidefinite top block, :math:`U W^\top = (C, S)^\top`
 .. math:: \operatorname{mexp}(\Omega_U) V = \begin{pmatrix} C V_1 - S^\top V_2 \\
           V_2 + S\bigl(V_1 - (I+C)^{-1} S^\top V_2\bigr) \end{pmatrix}
 
-is exact at a cost of :math:`O(np^2)`; no n × n matrix is formed. The eigenvalues of C are the
-cosines of the principal angles θ, and all else is a function of C.
+is exact and costs :math:`O(np^2)`, without an n × n matrix. The eigenvalues of C are the cosines
+of the principal angles θ, and all else is a function of C.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import ClassVar, Self
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.manifolds.bases_hessian import hessian_of_bases
 from gyrobn.manifolds.centred import Centred, Decomposed
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.principal import direct_rotation, exponential, logarithm
@@ -27,9 +28,6 @@ from gyrobn.numerics.arrays import (
     check_coordinates,
     samples_last,
     scalars_like,
-    sum_samples,
-    weighted_gram,
-    weighted_sum,
 )
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.linalg import (
@@ -41,6 +39,7 @@ from gyrobn.numerics.linalg import (
     svd,
     transpose,
 )
+from gyrobn.numerics.wide import apart, beside
 
 __all__ = ["Bases", "orthonormalized"]
 
@@ -52,7 +51,7 @@ Rotation = tuple[Array, Array, Array]
 
 @dataclass(frozen=True)
 class Bases(GyroSpace):
-    """Subspaces by orthonormal bases, n × p: two bases of one subspace are the same point."""
+    """Subspaces as orthonormal bases, n × p: two bases of one subspace are the same point."""
 
     n: int
     p: int
@@ -69,7 +68,7 @@ class Bases(GyroSpace):
 
     @property
     def reductive(self) -> bool:
-        """False: left reduction holds only as long as no sum passes a principal angle of π/2."""
+        """False: left reduction fails for sums that pass a principal angle of π/2."""
         return False
 
     ambient: ClassVar[bool] = False  # a subspace has many bases
@@ -77,11 +76,11 @@ class Bases(GyroSpace):
     @property
     def convexity_radius(self) -> float:  # type: ignore[override]
         """Half the distance π/2 to the cut locus."""
-        return 0.7853981633974483
+        return math.pi / 4
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the space whose bases end ``shape``."""
+        """Return the space whose bases have the last two axes of ``shape``."""
         return cls(*shape[-2:])
 
     @classmethod
@@ -100,7 +99,7 @@ class Bases(GyroSpace):
         return U[..., : self.p, :], U[..., self.p :, :]
 
     def _stack(self, top: Array, bottom: Array) -> Array:
-        """Put the blocks of a matrix on top of each other, broadcasting their leading axes."""
+        """Stack the two blocks of a matrix, broadcasting their leading axes."""
         xp = namespace_of(top)
         batch = broadcast_shapes(top.shape[:-2], bottom.shape[:-2])
         parts = (xp.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (top, bottom))
@@ -111,15 +110,15 @@ class Bases(GyroSpace):
         return self._stack(*self._rotate_halves(rotation, self._halves(V), sign))
 
     def _rotate_halves(self, rotation: Rotation, V: Halves, sign: float = 1.0) -> Halves:
-        """Rotate matrices that are given, and returned, as their two blocks."""
+        """Rotate matrices given as their two blocks, and return the blocks."""
         C, S, inverse = rotation
         S = S if sign == 1.0 else -S
         count = max(V[0].ndim - C.ndim, 0)
         many = (*V[0].shape[:count], V[0].shape[-1])
-        top, bottom = (_beside(block, count) for block in V)
+        top, bottom = (beside(block, count) for block in V)
         inner = matmul(transpose(S), bottom)
         lower = bottom + matmul(S, top - matmul(inverse, inner))
-        return _apart(matmul(C, top) - inner, many), _apart(lower, many)
+        return apart(matmul(C, top) - inner, many), apart(lower, many)
 
     # ------------------------------------------------------------------ gyro operations
 
@@ -142,7 +141,7 @@ class Bases(GyroSpace):
     def to_normal(self, x: Array) -> Array:
         r"""Entries of the block :math:`S\,\theta/\sin\theta` of :math:`\Omega_x`, row by row.
 
-        At a principal angle of π/2, in the cut locus, there is more than one; one is returned.
+        At a principal angle of π/2, in the cut locus, Ω is not unique; one of them is returned.
         """
         self._namespace(x)
         return self._normal_of_halves(self._halves(x))
@@ -150,18 +149,23 @@ class Bases(GyroSpace):
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\operatorname{mexp}(-\Omega_x)\,y`."""
         self._namespace(x, y)
-        return self._normal_of_halves(self._relative_halves(x, y))
-
-    def _relative_halves(self, x: Array, y: Array) -> Halves:
-        return self._rotate_halves(direct_rotation(x), self._halves(y), -1.0)
+        turned = self._rotate_halves(direct_rotation(x), self._halves(y), -1.0)
+        return self._normal_of_halves(turned)
 
     def _normal_of_halves(self, x: Halves, known: Singular | None = None) -> Array:
-        B = logarithm(*x, known)
+        return self._flat(logarithm(*x, known))
+
+    def _flat(self, B: Array) -> Array:
         return namespace_of(B).reshape(B, (*B.shape[:-2], self.dim))
 
     def _block(self, c: Array) -> Array:
         xp = check_coordinates(self, c)
         return xp.reshape(c, (*c.shape[:-1], self.n - self.p, self.p))
+
+    def _tangent(self, B: Array) -> Array:
+        """Return the tangent vector (0, B) at the identity."""
+        xp = namespace_of(B)
+        return self._stack(xp.zeros((self.p, self.p), dtype=B.dtype, device=device_of(B)), B)
 
     def from_normal(self, c: Array) -> Array:
         r"""Basis :math:`(\cos\sqrt{B^\top B},\ B\,\operatorname{sinc}\sqrt{B^\top B})^\top`."""
@@ -188,36 +192,30 @@ class Bases(GyroSpace):
         return _CentredBases(self, mean, x, seen)
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        """Apply the gyration, an orthogonal map of either half of the space, to a tangent block."""
+        """Apply the gyration, an orthogonal map of each half of the space, to a tangent block."""
         first, second, both = (direct_rotation(z) for z in (x, y, self.add(x, y)))
 
         def gyrate(V: Array) -> Array:
             return self._rotate(both, self._rotate(first, self._rotate(second, V)), -1.0)
 
-        xp = namespace_of(c)
-        B = self._block(c)
-        nothing = xp.zeros((self.p, self.p), dtype=c.dtype, device=device_of(c))
-        _, turned = self._halves(gyrate(self._stack(nothing, B)))
+        _, turned = self._halves(gyrate(self._tangent(self._block(c))))
         upper, _ = self._halves(gyrate(self.origin(c)))
-        B = matmul(turned, transpose(upper))
-        return xp.reshape(B, (*B.shape[:-2], self.dim))
+        return self._flat(matmul(turned, transpose(upper)))
 
     # ------------------------------------------------------------------ tangent vectors
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Horizontal lift, at the basis x, of :math:`\operatorname{mexp}(\Omega_x)(0, B)^\top`."""
-        xp = self._namespace(x)
-        rotation = direct_rotation(x)
-        nothing = xp.zeros((self.p, self.p), dtype=x.dtype, device=device_of(x))
-        pushed = self._rotate(rotation, self._stack(nothing, self._block(c)))
+        self._namespace(x)
+        pushed = self._rotate(direct_rotation(x), self._tangent(self._block(c)))
         return matmul(pushed, polar(x[..., : self.p, :]))
 
     def pull(self, x: Array, v: Array) -> Array:
         """Inverse of :meth:`push`."""
-        xp = self._namespace(x, v)
-        rotation, W = direct_rotation(x), polar(x[..., : self.p, :])
-        _, B = self._halves(self._rotate(rotation, matmul(v, transpose(W)), -1.0))
-        return xp.reshape(B, (*B.shape[:-2], self.dim))
+        self._namespace(x, v)
+        W = polar(x[..., : self.p, :])
+        turned = self._rotate(direct_rotation(x), matmul(v, transpose(W)), -1.0)
+        return self._flat(self._halves(turned)[1])
 
     # ------------------------------------------------------------------ points, good and bad
 
@@ -244,92 +242,24 @@ class Bases(GyroSpace):
     # ------------------------------------------------------------------ the mean
 
     def start(self, x: Array, weights: Array) -> Array:
-        """First guess of the mean: four power iterations with the mean projector, not formed."""
+        """First guess of the mean: four power iterations with the mean projector, never formed."""
         xp = self._namespace(x)
-        Y, U = x[0, ...], _beside(x, 1)
+        Y, U = x[0, ...], beside(x, 1)
         w = xp.repeat(samples_last(weights), self.p, axis=-1)[..., None, :]
-        for _ in range(4):  # rows times U: several times as fast as U times columns
+        for _ in range(4):  # rows times U is several times as fast as U times columns
             Y, _ = xp.linalg.qr(transpose(matmul(w * matmul(transpose(Y), U), transpose(U))))
         return Y
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
-        r"""Mean Hessian: :math:`a \cot a` in the singular bases :math:`B = Q \theta P^\top`.
-
-        On the entries (i, j) and (j, i) of :math:`Q^\top V P`, :math:`a = \theta_i - \theta_j` for
-        their symmetric and :math:`\theta_i + \theta_j` for their antisymmetric combination; off the
-        span of Q, :math:`a = \theta_j` on the column j.
-        """
+        """Mean Hessian: see :func:`hessian_of_bases`."""
         return self._hessian(c, weights, lambda B: eigh(matmul(transpose(B), B), True).vectors)
 
     def _hessian(self, c: Array, weights: Array, directions: Callable[[Array], Array]) -> Hessian:
-        """Return the mean Hessian; ``directions`` finds P, the angles ascending."""
-        xp = namespace_of(c)
-        shape = (self.n - self.p, self.p)
-
-        @cache
-        def spectrum() -> tuple[Array, ...]:
-            B, info = self._block(c), xp.finfo(c.dtype)
-            tiny = float(info.smallest_normal) ** 0.5
-            P = directions(B)
-            T = matmul(B, P)
-            # the lengths of the columns are angles with all their digits, as cosines have not
-            theta = xp.sqrt(xp.sum(T * T, axis=-2))
-            theta = xp.clip(theta, min=tiny, max=0.5 * math.pi * (1.0 - float(info.eps)))
-            Q = T / theta[..., None, :]
-            rows, columns = theta[..., :, None], theta[..., None, :]
-            apart, both = abs(rows - columns) + tiny, rows + columns
-            # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
-            other = xp.clip(both / xp.tan(both), min=-1e3)
-            return P, Q, apart / xp.tan(apart), other, theta / xp.tan(theta)
-
-        @cache
-        def tables() -> tuple[Array, ...]:
-            """Return all Q beside each other; P, and what W and Wᵀ count, with the samples last."""
-            P, Q, alike, other, alone = spectrum()
-            heavy = weights[..., None, None]
-            straight = heavy * (0.5 * (alike + other) - alone[..., None, :])
-            crossed = heavy * (0.5 * (alike - other))
-            last = (samples_last(a, 2)[..., None, :, :] for a in (P, straight, crossed))
-            return _beside(Q, 1), *last, weighted_gram(weights[..., None] * alone, transpose(P))
-
-        def apply(v: Array) -> Array:
-            r"""Take columns (*channels, dim, k) as matrices V, for all samples in two products.
-
-            With :math:`W = Q^\top V P`, and the sum of symmetric and antisymmetric parts as one of
-            W and :math:`W^\top`, :math:`HV = \sum_i w_i (V P a P^\top + Q\,(\dots)\,P^\top)`.
-            """
-            Q, P, straight, crossed, alone = tables()
-            m, p = shape
-            batch, k, count = v.shape[:-2], v.shape[-1], P.shape[-4]
-            V = xp.reshape(v, (*batch, m, p, k))
-            W = matmul(transpose(Q), xp.reshape(V, (*batch, m, p * k)))
-            b = len(batch) + 1  # by permute_dims, not moveaxis, which torch's vmap does not know
-            W = xp.reshape(W, (*batch, count, p, p, k))
-            W = xp.permute_dims(W, (*range(b), b + 2, b, b + 1))
-            W = matmul(W, P)
-            Z = matmul(straight * W + crossed * transpose(W), transpose(P))
-            Z = xp.permute_dims(Z, (*range(b), b + 1, b + 2, b))
-            Z = xp.reshape(Z, (*batch, count * p, p * k))
-            whole = xp.reshape(matmul(Q, Z), V.shape) + matmul(alone[..., None, :, :], V)
-            return xp.reshape(whole, v.shape)
-
-        def lowest() -> Array:
-            """Return that of the largest angles: a·cot a falls."""
-            _, _, _, other, alone = spectrum()
-            least = alone[..., -1] if self.p == 1 else other[..., -1, -2]
-            return weighted_sum(weights, least)
-
-        def quick(g: Array) -> Array:
-            """Divide by nearly the mean eigenvalue: a·cot a ≈ 1 − a²/3, summed without angles."""
-            spread = weighted_sum(weights, xp.sum(c * c, axis=-1))
-            middle = xp.clip(1.0 - (self.n - 2) / (3 * self.dim) * spread, min=0.25)
-            return g / middle[..., None]
-
-        return Hessian(apply, lowest, lambda: sum_samples(weights), quick, smooth=False)
+        return hessian_of_bases(c, weights, (self.n - self.p, self.p), directions)
 
 
 class _CentredBases(Decomposed):
-    """Bases as they are seen from the mean: the upper blocks of all are decomposed once."""
+    """The view of bases from the mean, with one decomposition of every upper block."""
 
     def _recall(self, normal: Array, *known: Array) -> None:
         self.normal, self._known = normal, Singular(*known)
@@ -342,12 +272,12 @@ class _CentredBases(Decomposed):
 
     @property
     def decompositions(self) -> tuple[Array, ...]:
-        """Those of the samples and of the mean."""
+        """The decompositions of the samples and of the mean."""
         return (*self._known, *self._known_mean)
 
     @property
     def seen(self) -> tuple[Array, ...]:
-        """Normal coordinates, and the decompositions of the samples."""
+        """The normal coordinates and the decompositions of the samples."""
         return (self.normal, *self._known)
 
     @cached_property
@@ -370,21 +300,19 @@ class _CentredBases(Decomposed):
 
     @cached_property
     def normal(self) -> Array:
-        """Their normal coordinates."""
+        """The normal coordinates of the samples."""
         normal: Array = self.space._normal_of_halves(self._halves, self._known)
         return normal
 
     def shift(self, c: Array) -> Array:
-        """Return the mean ⊕ Exp(c), its columns orthonormal to rounding: no QR is needed."""
+        """Return the mean ⊕ Exp(c), orthonormal to rounding without a QR decomposition."""
         return orthonormalized(self.space._rotate(self._rotation, self.space.from_normal(c)))
 
     def hessian(self, weights: Array) -> Hessian:
-        """Return the mean Hessian, a constant; the decompositions have the angles."""
-        space, stop = self.space, backend_of(self.x).stop_gradient
-        hessian: Hessian = space._hessian(
-            stop(self.normal), stop(weights), lambda B: self._known.left
-        )
-        return hessian
+        """Return the mean Hessian as a constant, with the directions of the decompositions."""
+        space: Bases = self.space
+        stop = backend_of(self.x).stop_gradient
+        return space._hessian(stop(self.normal), stop(weights), lambda B: self._known.left)
 
     def standardize(self, factor: Array | float, bias: Array | None) -> Array:
         """Return the bases at multiples of the angles, and carry them to the bias."""
@@ -397,28 +325,8 @@ class _CentredBases(Decomposed):
 
 
 def orthonormalized(U: Array) -> Array:
-    r"""Return columns that are orthonormal but for rounding, with that error squared.
+    r"""Return nearly orthonormal columns after one Newton step, which squares their error.
 
-    One Newton step towards the polar factor: :math:`U(3I - U^\top U)/2`.
+    The step goes towards the polar factor: :math:`U(3I - U^\top U)/2`.
     """
     return 1.5 * U - 0.5 * matmul(U, matmul(transpose(U), U))
-
-
-def _beside(A: Array, count: int) -> Array:
-    """Put the matrices along the first ``count`` axes beside each other, as one wide matrix.
-
-    What multiplies all of them from the left then takes one product, several times as fast.
-    """
-    xp = namespace_of(A)
-    axes = tuple(range(A.ndim))
-    A = xp.permute_dims(A, (*axes[count:-1], *axes[:count], axes[-1]))
-    return xp.reshape(A, (*A.shape[: -1 - count], math.prod(A.shape[-1 - count :])))
-
-
-def _apart(A: Array, many: tuple[int, ...]) -> Array:
-    """Undo :func:`_beside`: ``many`` are the sizes of the first axes and of the last."""
-    xp = namespace_of(A)
-    A = xp.reshape(A, (*A.shape[:-1], *many))
-    axes = tuple(range(A.ndim))
-    rows = A.ndim - len(many)
-    return xp.permute_dims(A, (*axes[rows:-1], *axes[:rows], axes[-1]))

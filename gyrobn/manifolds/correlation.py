@@ -1,37 +1,37 @@
 """Correlation matrices, under the five metrics of the paper."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.correlation_cholesky import (
-    Chart,
     EuclideanCholesky,
     LogEuclideanCholesky,
     PolyHyperbolicCholesky,
 )
-from gyrobn.manifolds.correlation_log import LogScaled, OffLog, to_unit_diagonal
-from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.manifolds.pullback import Pullback
+from gyrobn.manifolds.correlation_log import LogScaled, OffLog
+from gyrobn.manifolds.correlation_matrices import CorrelationMatrices, to_unit_diagonal
+from gyrobn.manifolds.gyrospace import GyroSpace, space_of
 from gyrobn.numerics.arrays import check_floating
-from gyrobn.numerics.linalg import eye, finite_or_identity, matmul, symmetric, transpose
+from gyrobn.numerics.checks import check_square
+from gyrobn.numerics.linalg import symmetric
 
 __all__ = ["CHARTS", "Correlation", "covariance_to_correlation"]
 
-CHARTS: dict[str, Chart] = {
-    "poly_hyperbolic_cholesky": PolyHyperbolicCholesky(),
-    "euclidean_cholesky": EuclideanCholesky(),
-    "log_euclidean_cholesky": LogEuclideanCholesky(),
-    "off_log": OffLog(),
-    "log_scaled": LogScaled(),
+CHARTS: dict[str, type[CorrelationMatrices]] = {
+    "poly_hyperbolic_cholesky": PolyHyperbolicCholesky,
+    "euclidean_cholesky": EuclideanCholesky,
+    "log_euclidean_cholesky": LogEuclideanCholesky,
+    "off_log": OffLog,
+    "log_scaled": LogScaled,
 }
-"""For each metric, the map to the space in which it is simple."""
+"""The metrics by name: each is a geometry, which ``Correlation`` selects by its option."""
 
 
 @dataclass(frozen=True)
-class Correlation(Pullback):
+class Correlation(CorrelationMatrices):
     r"""Positive definite n × n matrices with ones on the diagonal.
 
     With the Cholesky factor :math:`C = LL^\top` and :math:`\Theta = \operatorname{diag}(L)^{-1}L`:
@@ -48,7 +48,7 @@ class Correlation(Pullback):
     ==============================  =============================================================
 
     The identity matrix is the identity of each. The last two metrics do not depend on the order of
-    the variables; those by the Cholesky factor do.
+    the variables; the first three do.
 
     Parameters
     ----------
@@ -72,105 +72,40 @@ class Correlation(Pullback):
     array([1. , 0. , 0.3])
     """
 
-    n: int = field(metadata={"least": 2})
     metric: str = field(default="poly_hyperbolic_cholesky", metadata={"choices": tuple(CHARTS)})
-    definite: ClassVar[bool] = True
 
     @property
-    def point_shape(self) -> tuple[int, ...]:
-        """Shape of one point: ``(n, n)``."""
-        return (self.n, self.n)
+    def _chart(self) -> CorrelationMatrices:
+        return space_of(CHARTS[self.metric], self.n)
 
     @property
     def inside(self) -> GyroSpace:
-        """The product of hyperboloids, or the vector space where the metric is flat."""
-        return self._chart.space(self.n)
-
-    @property
-    def _chart(self) -> Chart:
-        return CHARTS[self.metric]
-
-    @classmethod
-    def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the geometry whose points are the last two axes of ``shape``."""
-        if len(shape) < 2 or shape[-1] != shape[-2]:
-            raise ValueError(
-                f"correlation matrices are square, shape (..., n, n), got {tuple(shape)}"
-            )
-        return cls(shape[-1])
+        """The product of hyperboloids, or a vector space if the metric is flat."""
+        return self._chart.inside
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return each metric on 3 × 3 matrices."""
         return tuple(cls(3, metric) for metric in CHARTS)
 
-    def origin(self, like: Array) -> Array:
-        """Return the identity matrix."""
-        return eye(like, self.n)
-
-    # ------------------------------------------------------------------ the map
-
     def to_inside(self, x: Array) -> Array:
-        """Carry matrices to the space in which the metric is simple."""
+        """Carry matrices by the map of the metric."""
         self._namespace(x)
-        return self._chart.to(x)
+        return self._chart.to_inside(x)
 
     def from_inside(self, x: Array) -> Array:
-        """Return the matrices of its points."""
-        return self._chart.back(x, self.n)
+        """Return the matrices of points inside."""
+        return self._chart.from_inside(x)
 
     def tangent_to_inside(self, x: Array, v: Array) -> Array:
-        """Carry a symmetric matrix v with diagonal zero, a tangent vector at x."""
+        """Carry a tangent vector at x, a symmetric matrix with a zero diagonal."""
         self._namespace(x, v)
-        return self._chart.to_tangent(x, v)
+        return self._chart.tangent_to_inside(x, v)
 
     def tangent_from_inside(self, x: Array, v: Array) -> Array:
         """Inverse of :meth:`tangent_to_inside`."""
         self._namespace(x)
-        return self._chart.back_tangent(x, v)
-
-    # ------------------------------------------------------------------ on the manifold or off it
-
-    def project(self, x: Array) -> Array:
-        r"""Symmetrize, divide by the roots of the diagonal, and raise low eigenvalues.
-
-        Eigenvalues of a matrix that is not positive definite are raised to
-        :math:`\sqrt\epsilon` times the largest one; to a derivative that part is constant.
-        """
-        xp = self._namespace(x)
-        eps = float(xp.finfo(x.dtype).eps)
-        A, finite = finite_or_identity(x)
-        large = xp.max(xp.abs(A), axis=(-2, -1), keepdims=True)
-        A = symmetric(A / xp.where(large > 0, large, 1.0))
-        variances = xp.linalg.diagonal(A)
-        roots = xp.sqrt(xp.where(variances > eps**4, variances, 1.0))
-        A = A / (roots[..., :, None] * roots[..., None, :])
-        values, U = xp.linalg.eigh(backend_of(x).stop_gradient(A))
-        low, high = values[..., :1], values[..., -1:]
-        missing = xp.clip(eps**0.5 * high - values, min=0.0)
-        missing = xp.where(low <= 4.0 * self.n * eps * high, missing, 0.0)
-        raised = A + matmul(U * missing[..., None, :], transpose(U))
-        raised = xp.where(high[..., None] > 0, raised, eye(A))
-        bad = xp.logical_and(finite, self.violation(x)[..., None, None] > 0)
-        return xp.where(bad, to_unit_diagonal(xp.where(bad, raised, eye(A))), x)
-
-    def violation(self, x: Array) -> Array:
-        r"""Return the largest of three: the asymmetry, relative to the largest entry; the distance
-        of the diagonal from one; and for a matrix that is singular to rounding,
-        :math:`2\sqrt\epsilon` and the size of its lowest eigenvalue.
-        """
-        xp = self._namespace(x)
-        eps = float(xp.finfo(x.dtype).eps)
-        A, finite = finite_or_identity(x)
-        large = xp.clip(xp.max(xp.abs(A), axis=(-2, -1)), min=1.0)
-        scaled = A / large[..., None, None]
-        asymmetry = xp.max(xp.abs(scaled - transpose(scaled)), axis=(-2, -1))
-        off = xp.max(xp.abs(xp.linalg.diagonal(A) - 1.0), axis=-1)
-        values = xp.linalg.eigvalsh(symmetric(scaled))
-        low, high = values[..., 0], xp.max(xp.abs(values), axis=-1)
-        lack = xp.where(low <= self.n * eps * high, 2.0 * eps**0.5 + xp.abs(low), 0.0)
-        worst = xp.maximum(asymmetry, xp.maximum(off, lack))
-        return xp.where(finite[..., 0, 0], worst, xp.inf)
+        return self._chart.tangent_from_inside(x, v)
 
 
 def covariance_to_correlation(covariance: Array) -> Array:
@@ -179,13 +114,13 @@ def covariance_to_correlation(covariance: Array) -> Array:
     Parameters
     ----------
     covariance
-        Covariance matrices, shape ``(..., n, n)``, in any unit: a trace of 1e-26, as EEG has in
-        volts, is as good as one of 1.
+        Covariance matrices, shape ``(..., n, n)``, in any unit: a trace of 1e-26, as of EEG in
+        volts, loses no digits.
 
     Raises
     ------
     ValueError
-        Where a variance is not positive; NaN instead where values cannot be seen (JAX under jit).
+        If a variance is not positive; NaN instead if values cannot be seen (JAX under jit).
 
     Examples
     --------
@@ -195,9 +130,7 @@ def covariance_to_correlation(covariance: Array) -> Array:
            [0.5, 1. ]])
     """
     xp = namespace_of(covariance)
-    shape = tuple(covariance.shape)
-    if len(shape) < 2 or shape[-1] != shape[-2]:
-        raise ValueError(f"covariance matrices are square, shape (..., n, n), got {shape}")
+    check_square("covariance matrices are square, shape (..., n, n)", covariance.shape)
     check_floating(covariance)
     variances = xp.linalg.diagonal(covariance)
     bad = variances <= 0

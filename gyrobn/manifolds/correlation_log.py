@@ -1,11 +1,12 @@
-r"""Maps of correlation matrices to vector spaces, by the logarithm of a symmetric matrix."""
+r"""Flat metrics of correlation matrices by the logarithm of a symmetric matrix."""
 
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, dot, namespace_of
-from gyrobn.manifolds.correlation_cholesky import Chart
+from gyrobn.manifolds.correlation_matrices import CorrelationMatrices, to_unit_diagonal
 from gyrobn.numerics.linalg import (
     congruence,
+    diagonal_matrix,
     differential,
     eigh,
     eye,
@@ -23,59 +24,62 @@ from gyrobn.numerics.linalg import (
 )
 from gyrobn.numerics.spectral import EXP, LOG, Spectrum
 
-__all__ = ["LogScaled", "OffLog", "to_unit_diagonal"]
+__all__ = ["LogScaled", "OffLog"]
 
 ROOT2 = 2.0**0.5
 
 
-class OffLog(Chart):
+class OffLog(CorrelationMatrices):
     r"""The entries of log C off the diagonal, :math:`\sqrt2` times those below it.
 
-    Which diagonal belongs to them follows from :math:`\operatorname{diag}(C) = 1` (Archakov and
+    They determine the diagonal of log C, since :math:`\operatorname{diag}(C) = 1` (Archakov and
     Hansen, 2021).
     """
 
-    def to(self, C: Array) -> Array:
+    def to_inside(self, x: Array) -> Array:
         """Return the entries of the logarithm."""
-        (S,) = symmetric_functions(C, LOG)
+        (S,) = symmetric_functions(x, LOG)
         return to_triangle(S, diagonal=False, weight=ROOT2)
 
-    def back(self, y: Array, n: int) -> Array:
-        """Return exp(S + D), D the diagonal that makes its diagonal one."""
-        S = from_triangle(y, n, diagonal=False, weight=ROOT2, mirror=1.0)
-        (C,) = symmetric_functions(S + _diagonal(_log_diagonal(S)), EXP)
+    def from_inside(self, x: Array) -> Array:
+        """Return exp(S + D), with the diagonal matrix D for which its diagonal is one."""
+        S = self._symmetric(x)
+        (C,) = symmetric_functions(S + diagonal_matrix(_log_diagonal(S)), EXP)
         return with_diagonal(symmetric(C), 1.0)
 
-    def to_tangent(self, C: Array, dC: Array) -> Array:
+    def tangent_to_inside(self, x: Array, v: Array) -> Array:
         """Return the entries of the change of the logarithm."""
-        return to_triangle(differential(LOG, C, dC), diagonal=False, weight=ROOT2)
+        return to_triangle(differential(LOG, x, v), diagonal=False, weight=ROOT2)
 
-    def back_tangent(self, C: Array, dy: Array) -> Array:
-        r"""Return :math:`dC = d\exp(dS + dD)`, dD such that its diagonal is zero."""
-        xp = namespace_of(C, dy)
-        values, U = eigh(C)
+    def tangent_from_inside(self, x: Array, v: Array) -> Array:
+        r"""Return :math:`dC = d\exp(dS + dD)`, with dD such that its diagonal is zero."""
+        xp = namespace_of(x, v)
+        values, U = eigh(x)
         quotients = 1.0 / LOG.quotient(Spectrum(values).pairs, None)
-        dS = from_triangle(dy, C.shape[-1], diagonal=False, weight=ROOT2, mirror=1.0)
+        dS = self._symmetric(v)
         dC = congruence(U, congruence(transpose(U), dS) * quotients)
         J = _diagonal_jacobian(U, quotients)
         dD = -solve(J, xp.linalg.diagonal(dC))
-        inner = congruence(transpose(U), dS + _diagonal(dD)) * quotients
+        inner = congruence(transpose(U), dS + diagonal_matrix(dD)) * quotients
         return with_diagonal(congruence(U, inner), 0.0)
+
+    def _symmetric(self, y: Array) -> Array:
+        return from_triangle(y, self.n, diagonal=False, weight=ROOT2, mirror=1.0)
 
 
 def _log_diagonal(S: Array) -> Array:
     r"""Return the d for which :math:`\exp(S + \operatorname{diag} d)` has the diagonal one.
 
-    Newton's method for the minimum of the convex :math:`\operatorname{tr}\exp(S + D) -
+    Newton's method minimizes the convex :math:`\operatorname{tr}\exp(S + D) -
     \operatorname{tr} D`. Along a line of speed p the logarithm of its curvature changes no faster
-    than :math:`\|p\|_\infty`, so :math:`\log(1 + \|p\|)/\|p\|` times the Newton step leads down
-    from anywhere. The last step, with the Jacobian held constant, has the derivative of the limit.
+    than :math:`\|p\|_\infty`, so :math:`\log(1 + \|p\|)/\|p\|` times the Newton step goes downhill
+    from anywhere. The last step, with a constant Jacobian, has the derivative of the limit.
     """
     xp, shim = namespace_of(S), backend_of(S)
     fixed = shim.stop_gradient(S)
     (d,) = shim.opaque("log diagonal", _search_log_diagonal, fixed)
     _, J = _diagonal_of_exp(fixed, d)
-    (E,) = symmetric_functions(S + _diagonal(d), EXP)
+    (E,) = symmetric_functions(S + diagonal_matrix(d), EXP)
     return d + solve(J, 1.0 - xp.linalg.diagonal(E))
 
 
@@ -95,7 +99,7 @@ def _search_log_diagonal(S: Array) -> tuple[Array, ...]:
 
     d = xp.zeros_like(S[..., 0])
     for _ in range(2):  # the fixed point iteration of Archakov and Hansen, a contraction
-        values, U = eigh(S + _diagonal(d))
+        values, U = eigh(S + diagonal_matrix(d))
         d = d - xp.log(dot(U * U, xp.exp(values)[..., None, :]))
     state = (d, xp.max(xp.abs(d), axis=-1) < 0)
     d, _ = backend_of(S).while_loop(lambda s: xp.logical_not(xp.all(s[1])), body, state, 50)
@@ -103,14 +107,14 @@ def _search_log_diagonal(S: Array) -> tuple[Array, ...]:
 
 
 def _diagonal_of_exp(S: Array, d: Array) -> tuple[Array, Array]:
-    """Return the diagonal of exp(S + diag d), and its derivative by d."""
-    values, U = eigh(S + _diagonal(d))
+    """Return the diagonal of exp(S + diag d) and its derivative with respect to d."""
+    values, U = eigh(S + diagonal_matrix(d))
     entries = dot(U * U, namespace_of(S).exp(values)[..., None, :])
     return entries, _diagonal_jacobian(U, EXP.quotient(Spectrum(values).pairs, None))
 
 
 def _diagonal_jacobian(U: Array, quotients: Array) -> Array:
-    r"""Return the change of the diagonal of exp A by that of A; W are the quotients.
+    r"""Return the derivative of diag(exp A) with respect to diag(A); W are the quotients.
 
     .. math:: J_{ij} = \sum_{kl} U_{ik}U_{jk}\, W_{kl}\, U_{il}U_{jl}
     """
@@ -121,59 +125,61 @@ def _diagonal_jacobian(U: Array, quotients: Array) -> Array:
     return matmul(weighted, transpose(pairs))
 
 
-class LogScaled(Chart):
-    r"""The logarithm of :math:`\Delta C\Delta`, Δ the positive diagonal for row sums of 1.
+class LogScaled(CorrelationMatrices):
+    r"""The logarithm of :math:`\Delta C\Delta`, whose positive diagonal Δ makes row sums 1.
 
-    The vector of ones is then an eigenvector, of eigenvalue 1, and the logarithm takes place in its
-    orthogonal complement, with an orthonormal basis Q: :math:`\log(Q^\top\Delta C\Delta Q)`.
+    The vector of ones is then an eigenvector of eigenvalue 1. With an orthonormal basis Q of its
+    orthogonal complement, the coordinates are :math:`\log(Q^\top\Delta C\Delta Q)`.
     """
 
-    def to(self, C: Array) -> Array:
+    def to_inside(self, x: Array) -> Array:
         """Return the entries of the logarithm in the complement."""
-        x = _unit_row_sums(C)
-        (S,) = symmetric_functions(_restrict(x[..., :, None] * C * x[..., None, :]), LOG)
+        (S,) = symmetric_functions(_restrict(_scaled(x, _unit_row_sums(x))), LOG)
         return pack(S)
 
-    def back(self, y: Array, n: int) -> Array:
-        """Return the exponential, and divide it by the roots of its diagonal."""
-        (E,) = symmetric_functions(unpack(y, n - 1), EXP)
-        return to_unit_diagonal(symmetric(_extend(E - eye(E)) + eye(E, n)))
+    def from_inside(self, x: Array) -> Array:
+        """Return the exponential, divided by the roots of its diagonal."""
+        (E,) = symmetric_functions(unpack(x, self.n - 1), EXP)
+        return to_unit_diagonal(symmetric(_extend(E - eye(E)) + eye(E, self.n)))
 
-    def to_tangent(self, C: Array, dC: Array) -> Array:
+    def tangent_to_inside(self, x: Array, v: Array) -> Array:
         r"""Return the change of the logarithm, from that of :math:`\Delta C\Delta`."""
-        xp = namespace_of(C, dC)
-        x = _unit_row_sums(C)
-        M, dM = (x[..., :, None] * A * x[..., None, :] for A in (C, symmetric(dC)))
+        xp = namespace_of(x, v)
+        d = _unit_row_sums(x)
+        M, dM = _scaled(x, d), _scaled(symmetric(v), d)
         u = -solve(M + eye(M), xp.sum(dM, axis=-1))  # the relative change of Δ
         dM = dM + u[..., :, None] * M + u[..., None, :] * M
-        return pack(differential(LOG, _restrict(M), congruence(transpose(_helmert(C)), dM)))
+        return pack(differential(LOG, _restrict(M), congruence(transpose(_helmert(x)), dM)))
 
-    def back_tangent(self, C: Array, dy: Array) -> Array:
-        r"""Return the change of the exponential, and of C with it."""
-        xp = namespace_of(C, dy)
-        n = C.shape[-1]
-        x = _unit_row_sums(C)
-        M = _restrict(x[..., :, None] * C * x[..., None, :])
-        dM = _extend(differential(LOG, M, unpack(dy, n - 1), inverse=True))
-        dC = dM / (x[..., :, None] * x[..., None, :])
-        half = 0.5 * xp.linalg.diagonal(dC)
-        return with_diagonal(dC - (half[..., :, None] + half[..., None, :]) * C, 0.0)
+    def tangent_from_inside(self, x: Array, v: Array) -> Array:
+        """Return the change of C, from that of the exponential."""
+        d = _unit_row_sums(x)
+        M = _restrict(_scaled(x, d))
+        dM = _extend(differential(LOG, M, unpack(v, self.n - 1), inverse=True))
+        dC = dM / (d[..., :, None] * d[..., None, :])
+        half = 0.5 * namespace_of(x, v).linalg.diagonal(dC)
+        return with_diagonal(dC - (half[..., :, None] + half[..., None, :]) * x, 0.0)
+
+
+def _scaled(A: Array, d: Array) -> Array:
+    """Return DAD, D = diag(d)."""
+    return d[..., :, None] * A * d[..., None, :]
 
 
 def _unit_row_sums(C: Array) -> Array:
     r"""Return the positive x with :math:`x_i (Cx)_i = 1`: ΔCΔ has row sums one for Δ = diag(x).
 
-    Newton's method for the minimum of :math:`\tfrac12 x^\top Cx - \sum\log x_i`, which is
-    self-concordant: where the decrement λ is large, 1/(1 + λ) of the step leads down and keeps x
-    positive, and a search along the line leads further. The last step, with the Hessian held
-    constant, has the derivative of the limit.
+    Newton's method minimizes :math:`\tfrac12 x^\top Cx - \sum\log x_i`, which is self-concordant:
+    if the decrement λ is large, 1/(1 + λ) of the step goes downhill and keeps x positive, and a
+    line search goes further. The last step, with a constant Hessian, has the derivative of the
+    limit.
     """
     xp, shim = namespace_of(C), backend_of(C)
     known, finite = finite_or_identity(shim.stop_gradient(C))
     (x,) = shim.opaque("unit row sums", _search_unit_row_sums, known)
-    H = x[..., :, None] * known * x[..., None, :] + eye(known)
+    H = _scaled(known, x) + eye(known)
     rest = 1.0 - x * matmul(C, x[..., None])[..., 0]
-    # where C is not positive definite there may be no such x, and the search ends anywhere
+    # if C is not positive definite, there may be no such x, and the search ends anywhere
     found = xp.max(xp.abs(shim.stop_gradient(rest)), axis=-1, keepdims=True) < 0.5
     x = x * (1.0 + solve(H, rest))
     return xp.where(xp.logical_and(finite[..., 0], found), x, xp.nan)
@@ -185,13 +191,13 @@ def _search_unit_row_sums(C: Array) -> tuple[Array, ...]:
 
     def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
         x, done = state
-        M = x[..., :, None] * C * x[..., None, :]
+        M = _scaled(C, x)
         q = solve(M + eye(M), 1.0 - xp.sum(M, axis=-1))  # the step, relative to x
         turn = matmul(M, q[..., None])[..., 0]
         bend, slope = xp.clip(dot(q, turn), min=0.0), xp.sum(turn, axis=-1)
         decrement = xp.sqrt(dot(q, q) + bend)
         t = 1.0 / (1.0 + decrement)
-        for _ in range(6):  # the same method along the line, where it costs next to nothing
+        for _ in range(6):  # the same method along the line, where it costs little
             share = q / (1.0 + t[..., None] * q)
             gradient = slope + bend * t - xp.sum(share, axis=-1)
             root = xp.sqrt(bend + dot(share, share))
@@ -210,7 +216,7 @@ def _search_unit_row_sums(C: Array) -> tuple[Array, ...]:
 
 
 def _helmert(like: Array, n: int | None = None) -> Array:
-    """Return an orthonormal basis of the vectors of sum zero, as the columns of n × (n−1)."""
+    """Return n × (n−1) matrices whose columns are an orthonormal basis of the vectors of sum 0."""
     n = like.shape[-1] if n is None else n
     k = np.arange(1, n)
     Q = np.triu(np.ones((n, n - 1)))
@@ -228,17 +234,3 @@ def _extend(A: Array) -> Array:
     """Return QAQᵀ."""
     Q = _helmert(A, A.shape[-1] + 1)
     return matmul(Q, A, transpose(Q))
-
-
-# ---------------------------------------------------------------------- helpers
-
-
-def to_unit_diagonal(A: Array) -> Array:
-    """Divide by the roots of the diagonal, of any size; the diagonal of the result is exactly 1."""
-    xp = namespace_of(A)
-    roots = xp.sqrt(xp.linalg.diagonal(A))
-    return with_diagonal(A / (roots[..., :, None] * roots[..., None, :]), 1.0)
-
-
-def _diagonal(d: Array) -> Array:
-    return d[..., None] * eye(d)

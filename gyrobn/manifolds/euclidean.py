@@ -15,9 +15,9 @@ __all__ = ["Euclidean"]
 class Euclidean(Vectors):
     r"""The vector space :math:`\mathbb R^n`, with :math:`x \oplus y = x + y`.
 
-    Normalization uses one variance for the whole vector, :math:`v^2 = \frac1N\sum\|x_i-\mu\|^2`;
-    for a variance a coordinate, as in ordinary batch normalization, make the coordinates channels
-    of ``Euclidean(1)``.
+    Normalization uses one variance for the whole vector, :math:`v^2 = \frac1N\sum\|x_i-\mu\|^2`.
+    For one variance per coordinate, as in ordinary batch normalization, make the coordinates
+    channels of ``Euclidean(1)``.
 
     Parameters
     ----------
@@ -30,8 +30,6 @@ class Euclidean(Vectors):
     >>> Euclidean(2).add(np.asarray([1.0, 2.0]), np.asarray([0.5, 0.5]))
     array([1.5, 2.5])
     """
-
-    n: int
 
     @property
     def flat(self) -> bool:
@@ -59,7 +57,7 @@ class Euclidean(Vectors):
         return c
 
     def push(self, x: Array, c: Array) -> Array:
-        """Return c itself: tangent spaces are all the same."""
+        """Return c itself: all tangent spaces are the same."""
         self._namespace(x, c)
         return c + 0.0 * x
 
@@ -72,7 +70,7 @@ class Euclidean(Vectors):
         return c
 
     def start(self, x: Array, weights: Array) -> Array:
-        """Return the mean; that of many samples is corrected by the mean of what is left."""
+        """Return the mean; the mean of many samples is corrected by the mean of the residuals."""
         self._namespace(x)
         mean = weighted_sum(weights, x)
         return mean if x.shape[0] <= BLOCK else mean + weighted_sum(weights, x - mean)

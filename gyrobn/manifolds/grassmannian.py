@@ -19,8 +19,8 @@ __all__ = ["Grassmannian", "of_projectors"]
 class Grassmannian(Pullback):
     r"""The p-dimensional subspaces of :math:`\mathbb R^n`, at the distance :math:`\|\theta\|`.
 
-    A point is an orthonormal basis, n × p, of which only the span counts, or the projector
-    :math:`UU^\top`, n × n. The identity is :math:`I_{p,n}`, the span of the first p coordinates.
+    A point is an n × p orthonormal basis, of which only the span matters, or the n × n projector
+    :math:`UU^\top`. The identity is :math:`I_{p,n}`, the span of the first p coordinates.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Grassmannian(Pullback):
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the space whose bases end ``shape``."""
+        """Return the space whose bases have the last two axes of ``shape``."""
         if len(shape) < 2:
             raise ValueError(f"a basis is a matrix, shape (n, p), got {tuple(shape)}")
         return cls(shape[-2], shape[-1])
@@ -84,7 +84,7 @@ class Grassmannian(Pullback):
     def to_inside(self, x: Array) -> Array:
         r"""Return a basis of the range: the leading eigenvectors of a projector.
 
-        They are held constant, and :math:`U = P Y (Y^\top P Y)^{-1/2}` carries the derivative.
+        The eigenvectors Y are constants; :math:`U = P Y (Y^\top P Y)^{-1/2}` has the derivative.
         """
         if self.representation == "basis":
             return x
@@ -110,15 +110,15 @@ class Grassmannian(Pullback):
         return 2.0 * symmetric(matmul(v, transpose(self.to_inside(x))))
 
     def project(self, x: Array) -> Array:
-        """Orthonormalise a basis (QR), or take the leading eigenvectors of a matrix."""
+        """Orthonormalise a basis, or return the projector to a matrix's leading eigenvectors."""
         self._namespace(x)
         if self.representation == "basis":
             return self.inside.project(x)
         return symmetric_functions(x, _leading(self.p))[0]
 
     def violation(self, x: Array) -> Array:
-        r"""Largest entry of :math:`|U^\top U - I|`; of :math:`|P - P^\top|`, :math:`|P^2 - P|` and
-        the trace's distance from p for projectors.
+        r"""Return the largest entry of :math:`|U^\top U - I|`; for projectors, the largest of
+        :math:`|P - P^\top|`, :math:`|P^2 - P|` and the distance of the trace from p.
         """
         xp = self._namespace(x)
         if self.representation == "basis":
@@ -130,30 +130,29 @@ class Grassmannian(Pullback):
 
 
 def _leading(p: int) -> Spectral:
-    """Return the function that is 1 at the p largest eigenvalues, by place, and 0 elsewhere."""
+    """Return the function that is 1 at the last p eigenvalues, in ascending order, and else 0."""
 
     def value(s: Spectrum, t: Any) -> Array:
-        return 0.0 * s.x + _one_at(s.x, -1)
+        return 0.0 * s.x + one_at(s.x, -1)
 
     def quotient(pairs: Pairs, t: Any) -> Array:
         x, y = pairs.of("x")
         xp = namespace_of(x)
-        across = _one_at(x, -2) - _one_at(y, -1)
+        across = one_at(x, -2) - one_at(y, -1)
         gap = x - y
         return across / xp.where(xp.logical_and(across != 0, gap != 0), gap, 1.0)
 
-    def _one_at(x: Array, axis: int) -> Array:
+    def one_at(x: Array, axis: int) -> Array:
         xp = namespace_of(x)
         n = x.shape[axis]
-        last = xp.arange(n, device=device_of(x)) >= n - p
-        last = xp.astype(last, x.dtype)
+        last = xp.astype(xp.arange(n, device=device_of(x)) >= n - p, x.dtype)
         return last if axis == -1 else last[:, None]
 
     return Spectral(value, quotient)
 
 
 def of_projectors(x: "np.ndarray[Any, Any]") -> Grassmannian:
-    """Return the geometry of projectors, whose rank is the trace of most of them.
+    """Return the geometry of an array of projectors; their rank is the median of their traces.
 
     >>> of_projectors(Grassmannian(4, 2, "projector").random(5))
     Grassmannian(n=4, p=2, representation='projector')

@@ -1,81 +1,41 @@
-r"""GyroSpace: the primitives a geometry supplies, and everything that follows from them, once.
+r"""GyroSpace: the primitives that a geometry supplies, and everything that follows from them.
 
 A geometry is a symmetric space with an identity :math:`e` whose left gyrotranslations are
-isometries. All of it is written in *normal coordinates at e*: the coordinates of
-:math:`\operatorname{Log}_e(x)` in an orthonormal basis of :math:`T_e\mathcal M`, a flat vector of
+isometries. Everything is written in *normal coordinates at e*: the coordinates of
+:math:`\operatorname{Log}_e(x)` in an orthonormal basis of :math:`T_e\mathcal M`, a vector of
 length ``dim``.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import MISSING, Field, dataclass, fields, replace
-from functools import lru_cache
-from numbers import Real
-from typing import Any, ClassVar, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
-import array_api_compat as compat
 import numpy as np
 
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.backends.pytrees import declare
+from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.specification import Specified, space_of
 from gyrobn.numerics.arrays import check_floating, constant, length, scalars_like, weighted_sum
-from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
+from gyrobn.numerics.checks import check_integers, check_number
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.scalar import safe_sqrt
 
 __all__ = ["GyroSpace", "space_of"]
 
-Space = TypeVar("Space", bound="GyroSpace")
-
 
 @dataclass(frozen=True)
-class GyroSpace(ABC):
+class GyroSpace(Specified, ABC):
     """Base of every geometry.
 
-    A subclass states ``point_shape``, ``dim``, :meth:`for_shape` and :meth:`examples`, writes
-    :meth:`origin`, :meth:`add`, :meth:`neg`, :meth:`to_normal`, :meth:`from_normal`, :meth:`push`,
-    :meth:`pull`, :meth:`project`, :meth:`violation` and :meth:`hessian`, and may override anything
-    else where it knows a faster or more accurate form; the law tests hold the override to the
-    derived one.
+    A subclass is a frozen dataclass whose fields are sizes and options. It states ``point_shape``,
+    ``dim``, :meth:`for_shape` and :meth:`examples`, and writes :meth:`origin`, :meth:`add`,
+    :meth:`neg`, :meth:`to_normal`, :meth:`from_normal`, :meth:`push`, :meth:`pull`,
+    :meth:`project`, :meth:`violation` and :meth:`hessian`. It may override any other method with a
+    faster or more accurate form; the law tests compare the two.
 
     Every operation broadcasts over leading axes and keeps library, dtype and device.
-
-    The fields of the dataclass say what a geometry can be told. One without a default is a size, a
-    positive integer (``field(metadata={"least": 2})`` if 1 is too small); one with a default is an
-    option: a number, or a word out of ``field(default=…, metadata={"choices": …})``. The
-    constructor, the command line, files and the tables of the documentation follow from them.
     """
-
-    parameters: ClassVar[tuple[str, ...]] = ()
-    """The fields that may hold a number or a (traced, learnable) array; the others are sizes."""
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            object.__setattr__(self, one.name, self.checked(one, value))
-        declare(type(self))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        declare(type(self))  # in this process there may have been none yet
-
-    @classmethod
-    def checked(cls, one: "Field[Any]", value: Any) -> Any:
-        """Return a value for one of the fields, plain, or say what is wrong with it."""
-        name = f"{one.name} of {cls.__name__}"
-        if one.default is MISSING:
-            return check_integer(name, value, one.metadata.get("least", 1))
-        if one.metadata.get("choices") is not None:
-            return check_choice(name, value, one.metadata["choices"])
-        if isinstance(one.default, float) and isinstance(value, (Real, str)):  # it may be an array
-            return check_number(name, value)
-        return value
-
-    @classmethod
-    def options(cls) -> "dict[str, Field[Any]]":
-        """Return the fields that are no sizes, by name."""
-        return {one.name: one for one in fields(cls) if one.default is not MISSING}
 
     # ------------------------------------------------------------------ sizes
 
@@ -97,16 +57,7 @@ class GyroSpace(ABC):
     @classmethod
     @abstractmethod
     def examples(cls) -> tuple[Self, ...]:
-        """Return small instances that stand for the family in tests, tables and pictures."""
-
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        """Lengths of the parts of the normal coordinates that have a variance and a scale each.
-
-        Mostly one, the whole; a product has those of its factors. Where there is more than one,
-        variances, scales and multipliers have a last axis of that length.
-        """
-        return (self.dim,)
+        """Return small instances, which represent the family in tests, tables and pictures."""
 
     # ------------------------------------------------------------------ which laws hold
 
@@ -134,7 +85,7 @@ class GyroSpace(ABC):
 
     @property
     def inside(self) -> "GyroSpace":
-        """The isometric space in which to compute, where that is another one: see ``Pullback``."""
+        """The isometric space in which to compute: this one, unless it is a ``Pullback``."""
         return self
 
     def to_inside(self, x: Array) -> Array:
@@ -157,8 +108,8 @@ class GyroSpace(ABC):
 
         .. math:: x \oplus y = \operatorname{Exp}_x(PT_{e \to x}(\operatorname{Log}_e y))
 
-        On a group it is the product: then left translation takes the place of parallel transport,
-        here and in :meth:`push` and :meth:`pull`.
+        On a group it is the product, and left translation replaces parallel transport here, in
+        :meth:`push` and in :meth:`pull`.
         """
 
     @abstractmethod
@@ -198,19 +149,19 @@ class GyroSpace(ABC):
         """
 
     definite: ClassVar[bool] = False
-    """Whether points are positive definite matrices, and singular ones a kind of bad data."""
+    """Whether points are positive definite matrices, so that singular ones are bad data."""
 
     drifts: ClassVar[bool] = True
-    """Whether rounding may lead off the manifold, so that a mean that moves often is projected."""
+    """Whether rounding may leave the manifold, so that a mean that moves often is projected."""
 
     ambient: ClassVar[bool] = True
     """Whether the average of some arrays, projected, is a point amid theirs."""
 
     convexity_radius: ClassVar[float] = float("inf")
-    """Data inside a ball of this radius has one mean only."""
+    """Data inside a ball of this radius has only one mean."""
 
     def contains(self, x: Array) -> Array:
-        """Tell, a sample at a time, whether ``x`` is a point to half the digits of its dtype."""
+        """Tell for each sample whether it is a point to half the digits of its dtype."""
         xp = self._namespace(x)
         return self.violation(x) <= xp.finfo(x.dtype).eps ** 0.5
 
@@ -237,7 +188,8 @@ class GyroSpace(ABC):
     def scale(self, t: Array | float, x: Array) -> Array:
         r"""Gyromultiplication :math:`t \odot x = \operatorname{Exp}_e(t\operatorname{Log}_e x)`.
 
-        ``t`` is a number, or an array with one number a point (a block, where there are several).
+        ``t`` is a number, or an array with one number per point, or per point and block if there
+        are several blocks.
         """
         self._namespace(x)
         return self.from_normal(self.by_coordinate(scalars_like(t, x)) * self.to_normal(x))
@@ -277,16 +229,17 @@ class GyroSpace(ABC):
         return z if bias is None else self.add(bias, z)
 
     def known(self, x: Array) -> tuple[Array, ...]:
-        """Return what :meth:`centred` needs of the samples alone, to be computed once: nothing."""
+        """Return what :meth:`centred` can reuse for every mean of these samples: here nothing."""
         self._namespace(x)
         return ()
 
     def centred(
         self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
     ) -> Centred:
-        """Return samples as they are seen from a mean, to be asked for more than one thing.
+        """Return the view of samples from a mean, for all that statistics ask about them.
 
-        ``seen`` is what a view from the same mean has seen, ``known`` what :meth:`known` returns.
+        ``seen`` is that attribute of an earlier view from the same mean, and ``known`` is what
+        :meth:`known` returns.
         """
         return Centred(self, mean, x, seen)
 
@@ -320,7 +273,7 @@ class GyroSpace(ABC):
         return self.push(y, self._gyrate_normal(y, self.neg(x), c))
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        """Apply the linear map that the gyration of x and y is in normal coordinates."""
+        """Apply the gyration of x and y, a linear map in normal coordinates."""
         return self.to_normal(self.gyration(x, y, self.from_normal(c)))
 
     # ------------------------------------------------------------------ points to begin with
@@ -356,21 +309,46 @@ class GyroSpace(ABC):
         like = np.empty(()) if like is None else like
         return self.from_normal(backend_of(like).from_numpy(c, like))
 
-    # ------------------------------------------------------------------ helpers for geometries
+    # ------------------------------------------------------------------ factors of a product
 
     def parts(self, *points: Array) -> list[tuple["GyroSpace", *tuple[Array, ...]]]:
-        """Return the factors of a product, each with its part of the points; else the one space."""
+        """Return each factor of a product with its part of the points; else this space."""
         return [(self, *points)]
 
     def join(self, *parts: Array) -> Array:
-        """Put the points of a product's factors into one array; else return the one there is."""
+        """Put the points of a product's factors into one array; else return the only one."""
         (x,) = parts
         return x
 
     def joined(self, mean: Array, x: Array, views: Sequence[Centred]) -> Centred:
-        """Return the view of a product's points from those of its factors; else the one."""
+        """Return the view of a product's points from those of its factors; else the only one."""
         (view,) = views
         return view
+
+    # ------------------------------------------------------------------ blocks
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Lengths of the parts of the normal coordinates that have a variance and a scale each.
+
+        Most geometries have one block, the whole; a product has those of its factors. With more
+        than one, variances, scales and multipliers have a last axis of that length.
+        """
+        return (self.dim,)
+
+    @property
+    def block_shape(self) -> tuple[int, ...]:
+        """Shape of one variance or scale: ``()`` for one block, ``(blocks,)`` for several."""
+        count = len(self.blocks)
+        return () if count == 1 else (count,)
+
+    def squeeze_blocks(self, values: Array) -> Array:
+        """Drop the last axis of values per block if there is only one block."""
+        return values[..., 0] if len(self.blocks) == 1 else values
+
+    def expand_blocks(self, values: Array) -> Array:
+        """Undo :meth:`squeeze_blocks`: the last axis of the result is that of the blocks."""
+        return values[..., None] if len(self.blocks) == 1 else values
 
     def by_block(self, squares: Array) -> Array:
         """Sum values of the normal coordinates over each block: (..., dim) to (..., blocks)."""
@@ -381,36 +359,15 @@ class GyroSpace(ABC):
         return xp.matmul(squares, constant(_members, squares, *sizes))
 
     def by_coordinate(self, t: Any) -> Any:
-        """Return multipliers, one a point or one a block, as the normal coordinates can meet them.
-
-        Where there are several blocks, they are the last axis of ``t``.
-        """
+        """Return multipliers per point, or per point and block, as multipliers per coordinate."""
         if isinstance(t, float) or t.ndim == 0:
             return t
-        if len(self.blocks) == 1:
+        sizes = self.blocks
+        if len(sizes) == 1:
             return t[..., None]
-        if t.shape[-1] == 1:
-            return t
-        return backend_of(t).take(t, constant(_blocks, t, *self.blocks))
+        return t if t.shape[-1] == 1 else backend_of(t).take(t, constant(_blocks, t, *sizes))
 
-    def learnable(self) -> list[Any]:
-        """Return the values of the parameters."""
-        return [getattr(self, name) for name in self.parameters]
-
-    def with_learnable(self, values: Sequence[Any]) -> Self:
-        """Return the same geometry with these values of the parameters."""
-        if all(new is old for new, old in zip(values, self.learnable(), strict=True)):
-            return self
-        return replace(self, **dict(zip(self.parameters, values, strict=True)))
-
-    def detached(self) -> Self:
-        """Return the same geometry with its parameters constant to differentiation."""
-        return self.with_learnable(
-            [
-                v if isinstance(v, (int, float)) else backend_of(v).stop_gradient(v)
-                for v in self.learnable()
-            ]
-        )
+    # ------------------------------------------------------------------ checks
 
     def _namespace(self, *points: Array) -> Any:
         """Return the namespace of ``points`` after checking library, shape, dtype and device."""
@@ -424,27 +381,6 @@ class GyroSpace(ABC):
                 )
         check_floating(*points)
         return xp
-
-    def _parameter(self, name: str, like: Array) -> Any:
-        """Return a parameter as a Python float, or as an array in the dtype of ``like``."""
-        value = getattr(self, name)
-        if isinstance(value, (int, float)):
-            return float(value)
-        xp = namespace_of(like)
-        if compat.is_array_api_obj(value) and namespace_of(value) is xp:
-            return xp.astype(value, like.dtype, copy=False)
-        return xp.asarray(value, dtype=like.dtype, device=device_of(like))
-
-
-def space_of(cls: type[Space], *arguments: Any) -> Space:
-    """Return a geometry that others compute in, made once: to check its fields takes a while."""
-    space: Space = _made(cls, *arguments)
-    return space
-
-
-@lru_cache(maxsize=1024)
-def _made(cls: type[GyroSpace], *arguments: Any) -> Any:
-    return cls(*arguments)
 
 
 def _blocks(*sizes: int) -> "np.ndarray[Any, Any]":

@@ -12,11 +12,11 @@ __all__ = ["convert"]
 def convert(
     source: ConstantCurvature, target: ConstantCurvature, x: Array, *tangents: Array
 ) -> Any:
-    r"""Carry points from one model to another of the same curvature, with tangent vectors.
+    r"""Carry points, and tangent vectors, from one model to another of the same curvature.
 
-    The map is the isometry of the paper (stereographic to radius and back, Klein to ball and back,
-    and their compositions). It preserves :math:`\oplus` and :math:`\odot`; its differential is
-    ``target.push(φ(x), source.pull(x, v))``.
+    The map φ is the isometry of the paper (stereographic to radius and back, Klein to ball and
+    back, and their compositions). It preserves :math:`\oplus` and :math:`\odot`. Its differential
+    is ``target.push(φ(x), source.pull(x, v))``.
 
     Parameters
     ----------

@@ -1,12 +1,13 @@
-"""The Beltrami–Klein model: hyperbolic space in a ball in which geodesics are straight."""
+"""The Beltrami–Klein model: hyperbolic space as a ball with straight geodesics."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any
 
 from gyrobn.backends import Array, backend_of, dot
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
+from gyrobn.manifolds.hyperbolic import Hyperbolic
 from gyrobn.manifolds.radial import is_constant, root
 from gyrobn.numerics.scalar import times
 
@@ -14,7 +15,7 @@ __all__ = ["Klein"]
 
 
 @dataclass(frozen=True)
-class Klein(Ball):
+class Klein(Hyperbolic, Ball):
     r"""The Beltrami–Klein ball :math:`\{x : \|x\|^2 < -1/K\}`, K < 0, with Einstein addition.
 
     The metric is :math:`\frac{\langle v, w\rangle}{1 + K\|x\|^2}
@@ -22,32 +23,23 @@ class Klein(Ball):
 
     .. math:: t = \gamma_x = \frac1{\sqrt{1 + K\|x\|^2}}, \qquad s = \gamma_x x .
 
-    Distances near the boundary double: a Klein coordinate of float64 resolves points up to
-    distance 18 from the identity, half of what the Poincaré ball does.
+    Rounding of a coordinate limits the distance from the identity to 18 in float64, half of that
+    in the Poincaré ball.
 
     Parameters
     ----------
     n
-        Dimension.
+        Dimension of the ball.
     curvature
-        Sectional curvature K, negative.
+        Sectional curvature K < 0; the radius of the ball is :math:`1/\sqrt{-K}`.
 
     Examples
     --------
     >>> import numpy as np
-    >>> M = Klein(2)
-    >>> M.add(np.asarray([0.5, 0.0]), np.asarray([0.5, 0.0]))  # velocities add as in relativity
+    >>> x = np.asarray([0.5, 0.0])
+    >>> Klein(2).add(x, x)  # velocities add as in relativity
     array([0.8, 0. ])
     """
-
-    n: int
-    curvature: Any = -1.0
-    required_sign: ClassVar[int | None] = -1
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return the disc, and a ball of another curvature."""
-        return cls(2), cls(3, -0.5)
 
     def _lift(self, xp: Any, K: Any, x: Array) -> Lifted:
         w = xp.clip(1.0 - times(-K, dot(x, x)), min=xp.finfo(x.dtype).eps)
@@ -55,8 +47,8 @@ class Klein(Ball):
         return t, t, x
 
     def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
-        # s/t; from s alone, since a last digit of t is e^{2R} of them here, and held inside the
-        # ball where the length would round to the radius
+        # s/t, from s alone: at distance R a last digit of t would cost e^{2R} digits of s/t.
+        # Points whose length would round to the radius are held inside the ball
         vector = s.value()
         room = 4.0 * float(xp.finfo(t.dtype).eps) ** 0.5
         if is_constant(self.sign, K, vector):
@@ -66,7 +58,7 @@ class Klein(Ball):
         return vector / xp.sqrt(square + xp.clip(room * room * square, min=1.0))[..., None]
 
     def _biased(self, xp: Any, K: Any, t: Array, s: Combination, bias: Array | None) -> Array:
-        """Return a point, carried to the bias; its time is not needed."""
+        """Return the point (t, s) translated by the bias; ``_drop`` does not need the new time."""
         if bias is None:
             return self._drop(xp, K, t, s)
         t_b, _, _ = self._lift(xp, K, bias)

@@ -1,4 +1,4 @@
-"""The product of hyperboloids of dimension 1, 2, ..., m, one a row, all computed at once."""
+"""The product of hyperboloids of dimension 1, 2, ..., m: one per row, all computed at once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ class PolyHyperboloid(GyroSpace):
     r"""The product :math:`\mathbb H^1 \times \mathbb H^2 \times \dots \times \mathbb H^m`.
 
     A point is an m × (m + 1) array: row k is a point of the unit hyperboloid, time first, whose
-    spatial part has k coordinates and zeros behind. Zeros change no inner product and stay zero, so
-    all rows are points of one :math:`\mathbb H^m` and need no loop. Each row has its own variance
-    and scale; normal coordinates are those of the rows, one after the other.
+    spatial part has k coordinates, followed by zeros. Zeros change no inner product and stay zero,
+    so all rows are points of one :math:`\mathbb H^m` and need no loop. Each row has its own
+    variance and scale. The normal coordinates are those of the rows, one after the other.
 
     Parameters
     ----------
@@ -53,12 +53,12 @@ class PolyHyperboloid(GyroSpace):
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """One block a row: (1, 2, ..., m)."""
+        """One block per row: (1, 2, ..., m)."""
         return tuple(range(1, self.m + 1))
 
     @property
     def row(self) -> Hyperboloid:
-        """The hyperboloid that every row, with its zeros, is a point of."""
+        """The hyperboloid that contains every row, with its zeros."""
         return space_of(Hyperboloid, self.m)
 
     @classmethod
@@ -79,10 +79,8 @@ class PolyHyperboloid(GyroSpace):
         return from_triangle(c, self.m, diagonal=True)
 
     def _by_row(self, t: Any) -> Any:
-        """Return multipliers as the rows can meet them: for a single row, t has no axis."""
-        if self.m > 1 or not hasattr(t, "ndim") or t.ndim == 0:
-            return t
-        return t[..., None]
+        """Return multipliers with an axis for the rows, or a number for all of them."""
+        return self.expand_blocks(t) if getattr(t, "ndim", 0) else t
 
     # ------------------------------------------------------------------ gyro operations
 
@@ -121,7 +119,7 @@ class PolyHyperboloid(GyroSpace):
         return self.row.from_normal(self._unpack(c))
 
     def scale(self, t: Array | float, x: Array) -> Array:
-        """Gyromultiplication of every row, by a number each or by one for all."""
+        """Gyromultiplication of every row, by one number per row or one for all."""
         self._namespace(x)
         return self.row.scale(self._by_row(t), x)
 
@@ -182,12 +180,12 @@ class PolyHyperboloid(GyroSpace):
     # ------------------------------------------------------------------ the mean
 
     def start(self, x: Array, weights: Array) -> Array:
-        """First guess of the mean: that of every row."""
+        """First guess of the mean, row by row."""
         self._namespace(x)
         return self.row.start(x, self._weights(weights))
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
-        """Return the mean Hessian: it falls into those of the rows, which are solved together."""
+        """Return the mean Hessian, block diagonal in the rows, which are solved together."""
         xp = namespace_of(c)
         rows = self.row.hessian(self._unpack(c), self._weights(weights))
 
@@ -197,7 +195,7 @@ class PolyHyperboloid(GyroSpace):
             return xp.matrix_transpose(self._pack(xp.moveaxis(found, -1, -3)))
 
         def by_part(function: Callable[[Hessian, Array], Array], g: Array) -> Array:
-            """Solve m systems of size m: where a row has zeros, H is a multiple of the identity."""
+            """Solve m systems of size m: on the zeros of a row, H is a multiple of the identity."""
             return self._pack(function(rows, self._unpack(g)))
 
         return Hessian(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, ClassVar, Self
 
 from gyrobn.backends import Array, namespace_of
@@ -12,7 +12,7 @@ from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.radius import Sphere
 from gyrobn.manifolds.stereographic import PoincareBall
-from gyrobn.numerics.arrays import check_coordinates, length, scalars_like
+from gyrobn.numerics.arrays import check_coordinates, length, pieces, scalars_like
 from gyrobn.numerics.hessian import Hessian, joined_hessian
 
 __all__ = ["Product"]
@@ -22,13 +22,13 @@ __all__ = ["Product"]
 class Product(GyroSpace):
     r"""The product of geometries, :math:`d^2 = \sum_k d_k^2`, each factor normalized on its own.
 
-    A point is one vector: the factors' points, flattened and put one behind the other. There is a
-    mean, a variance and a scale a factor (of a factor with several blocks, one a block).
+    A point is one vector: the factors' points, flattened and concatenated. Every factor has its own
+    mean, and every block of a factor its own variance and scale.
 
     Parameters
     ----------
     *factors
-        The geometries, one at least.
+        The geometries, at least one.
 
     Examples
     --------
@@ -49,11 +49,11 @@ class Product(GyroSpace):
 
     @classmethod
     def checked(cls, one: "Field[Any]", value: Any) -> Any:
-        """Return the factors, which were checked."""
+        """Return the factors, which the constructor checks."""
         return value
 
     def __init__(self, *spaces: GyroSpace, factors: Sequence[GyroSpace] = ()) -> None:
-        # by keyword too: so dataclasses.replace and JAX put one together again
+        # dataclasses.replace and JAX pass the factors by keyword
         object.__setattr__(self, "factors", (*spaces, *factors))
         if not self.factors:
             raise ValueError("Product needs one geometry at least, got none")
@@ -69,7 +69,7 @@ class Product(GyroSpace):
 
     @property
     def point_shape(self) -> tuple[int, ...]:
-        """Shape of one point: as many numbers as the factors' points have together."""
+        """Shape of one point: the number of entries of all factors' points."""
         return (sum(math.prod(f.point_shape) for f in self.factors),)
 
     @property
@@ -79,7 +79,7 @@ class Product(GyroSpace):
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """The factors' blocks, one behind the other."""
+        """The factors' blocks, concatenated."""
         return tuple(size for f in self.factors for size in f.blocks)
 
     @property
@@ -104,7 +104,7 @@ class Product(GyroSpace):
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Raise: a shape does not tell the factors."""
+        """Raise an error: the factors do not follow from a shape."""
         raise ValueError(
             "a product cannot be told from the shape of its points: give the geometry itself, "
             "Product(Euclidean(2), Sphere(2)) for example"
@@ -120,13 +120,9 @@ class Product(GyroSpace):
     def split(self, x: Array) -> list[Array]:
         """Return the factors' points, each in its own shape."""
         xp = self._namespace(x)
-        parts, start = [], 0
-        for f in self.factors:
-            size = math.prod(f.point_shape)
-            part = x[..., start : start + size]
-            parts.append(xp.reshape(part, (*x.shape[:-1], *f.point_shape)))
-            start += size
-        return parts
+        shapes = [f.point_shape for f in self.factors]
+        parts = zip(shapes, pieces(x, [math.prod(shape) for shape in shapes]), strict=True)
+        return [xp.reshape(part, (*x.shape[:-1], *shape)) for shape, part in parts]
 
     def join(self, *parts: Array) -> Array:
         """Put the factors' points into one array; leading axes are broadcast."""
@@ -136,37 +132,38 @@ class Product(GyroSpace):
         flat = []
         for f, part in zip(self.factors, parts, strict=True):
             f._namespace(part)
-            k = len(f.point_shape)
-            flat.append(xp.reshape(part, (*part.shape[: part.ndim - k], math.prod(f.point_shape))))
+            shape = f.point_shape
+            flat.append(xp.reshape(part, (*part.shape[: -len(shape)], math.prod(shape))))
         return _concat(flat)
 
     def _split_normal(self, c: Array) -> list[Array]:
         check_coordinates(self, c)
-        parts, start = [], 0
-        for f in self.factors:
-            parts.append(c[..., start : start + f.dim])
-            start += f.dim
-        return parts
+        return pieces(c, [f.dim for f in self.factors])
 
     def _split_factor(self, t: Any) -> list[Any]:
-        """Return a multiplier for each factor, from one for all or one a block."""
-        count = len(self.blocks)
-        if isinstance(t, float) or t.ndim == 0 or count == 1:
-            return [t for _ in self.factors]
-        parts, start = [], 0
-        for f in self.factors:
-            size = len(f.blocks)
-            part = t if t.shape[-1] == 1 else t[..., start : start + size]
-            parts.append(part[..., 0] if size == 1 else part)
-            start += size
-        return parts
+        """Return a multiplier for each factor, from one for all or one per block."""
+        sizes = [len(f.blocks) for f in self.factors]
+        if isinstance(t, float) or t.ndim == 0 or sizes == [1]:
+            return [t for _ in sizes]
+        parts = [t for _ in sizes] if t.shape[-1] == 1 else pieces(t, sizes)
+        return [
+            part[..., 0] if size == 1 else part for size, part in zip(sizes, parts, strict=True)
+        ]
 
-    def _each(self, name: str, *points: Array) -> list[Array]:
+    def _split_bias(self, bias: Array | None) -> list[Any]:
+        return [None for _ in self.factors] if bias is None else self.split(bias)
+
+    def parts(self, *points: Array) -> list[tuple[GyroSpace, *tuple[Array, ...]]]:
+        """Return every factor with its part of the points."""
+        return list(zip(self.factors, *(self.split(x) for x in points), strict=True))
+
+    def _each(self, name: str, *points: Array) -> list[Any]:
         """Call a method of every factor with its part of the points."""
         return [getattr(f, name)(*p) for f, *p in self.parts(*points)]
 
-    def _root_sum(self, lengths: list[Array]) -> Array:
-        return length(namespace_of(*lengths).stack(lengths, axis=-1))
+    def _map(self, name: str, *columns: Sequence[Any]) -> list[Any]:
+        """Call a method of every factor with its entry of each column."""
+        return [getattr(f, name)(*row) for f, *row in zip(self.factors, *columns, strict=True)]
 
     # ------------------------------------------------------------------ gyro operations
 
@@ -193,53 +190,46 @@ class Product(GyroSpace):
         return _concat(self._each("relative_normal", x, y))
 
     def to_normal(self, x: Array) -> Array:
-        """Normal coordinates of the factors, one behind the other."""
+        """Normal coordinates of the factors, concatenated."""
         return _concat(self._each("to_normal", x))
 
     def from_normal(self, c: Array) -> Array:
         """Inverse of :meth:`to_normal`."""
-        parts = zip(self.factors, self._split_normal(c), strict=True)
-        return self.join(*(f.from_normal(part) for f, part in parts))
+        return self.join(*self._map("from_normal", self._split_normal(c)))
 
     def scale(self, t: Array | float, x: Array) -> Array:
-        """Multiply in every factor, by one number or by one a block."""
-        parts = zip(
-            self.factors, self._split_factor(scalars_like(t, x)), self.split(x), strict=True
-        )
-        return self.join(*(f.scale(s, part) for f, s, part in parts))
+        """Multiply in every factor, by one number or by one per block."""
+        return self.join(*self._map("scale", self._split_factor(scalars_like(t, x)), self.split(x)))
 
     def norm(self, x: Array) -> Array:
         """Root of the sum of the factors' squares."""
-        return self._root_sum(self._each("norm", x))
+        return _root_sum(self._each("norm", x))
 
     def dist(self, x: Array, y: Array) -> Array:
         """Root of the sum of the factors' squared distances."""
-        return self._root_sum(self._each("dist", x, y))
+        return _root_sum(self._each("dist", x, y))
 
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         """Gyration in every factor."""
         return self.join(*self._each("gyration", x, y, z))
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        parts = zip(self.factors, self.split(x), self.split(y), self._split_normal(c), strict=True)
-        return _concat([f._gyrate_normal(a, b, part) for f, a, b, part in parts])
+        columns = self.split(x), self.split(y), self._split_normal(c)
+        return _concat(self._map("_gyrate_normal", *columns))
 
     def standardize(
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
     ) -> Array:
         """Centre, scale and bias in every factor."""
         self._namespace(x, mean, *(() if bias is None else (bias,)))
-        scales = self._split_factor(scalars_like(factor, x))
-        biases = [None for _ in self.factors] if bias is None else self.split(bias)
-        parts = zip(self.factors, self.split(x), self.split(mean), scales, biases, strict=True)
-        return self.join(*(f.standardize(a, m, t, b) for f, a, m, t, b in parts))
+        scales, biases = self._split_factor(scalars_like(factor, x)), self._split_bias(bias)
+        return self.join(*self._map("standardize", self.split(x), self.split(mean), scales, biases))
 
     # ------------------------------------------------------------------ tangent vectors
 
     def push(self, x: Array, c: Array) -> Array:
         """Carry coordinates at e to a tangent vector at x, factor by factor."""
-        parts = zip(self.factors, self.split(x), self._split_normal(c), strict=True)
-        return self.join(*(f.push(a, part) for f, a, part in parts))
+        return self.join(*self._map("push", self.split(x), self._split_normal(c)))
 
     def pull(self, x: Array, v: Array) -> Array:
         """Inverse of :meth:`push`."""
@@ -257,19 +247,11 @@ class Product(GyroSpace):
 
     def violation(self, x: Array) -> Array:
         """Return the largest violation of a factor."""
-        xp = self._namespace(x)
-        first, *rest = self._each("violation", x)
-        for other in rest:
-            first = xp.maximum(first, other)
-        return first
+        return reduce(self._namespace(x).maximum, self._each("violation", x))
 
     def contains(self, x: Array) -> Array:
         """Tell whether every factor contains its part."""
-        xp = self._namespace(x)
-        first, *rest = self._each("contains", x)
-        for other in rest:
-            first = xp.logical_and(first, other)
-        return first
+        return reduce(self._namespace(x).logical_and, self._each("contains", x))
 
     def resolution(self, x: Array) -> Array:
         """Return the largest resolution of a factor."""
@@ -280,7 +262,7 @@ class Product(GyroSpace):
         return self._by_every_block(self._each("resolutions", x))
 
     def _by_every_block(self, values: Sequence[Array]) -> Array:
-        """Join what the factors have per block, or once for all of their blocks."""
+        """Concatenate the factors' values, which are one per block or one for all blocks."""
         parts = zip(self.factors, values, strict=True)
         return _concat(
             [namespace_of(v).broadcast_to(v, (*v.shape[:-1], len(f.blocks))) for f, v in parts]
@@ -299,29 +281,22 @@ class Product(GyroSpace):
 
     def from_inside(self, x: Array) -> Array:
         """Carry every factor's point back."""
-        parts = zip(self.factors, self.inside.split(x), strict=True)
-        return self.join(*(f.from_inside(part) for f, part in parts))
+        return self.join(*self._map("from_inside", self.inside.split(x)))
 
     def start(self, x: Array, weights: Array) -> Array:
         """First guess of the mean, factor by factor."""
-        parts = zip(self.factors, self.split(x), strict=True)
-        return self.join(*(f.start(part, weights) for f, part in parts))
+        return self.join(*(f.start(part, weights) for f, part in self.parts(x)))
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
-        """The factors' Hessians, on their parts of the coordinates."""
+        """Return the factors' Hessians, on their parts of the coordinates."""
         parts = zip(self.factors, self._split_normal(c), strict=True)
         return joined_hessian([(f.dim, f.hessian(part, weights)) for f, part in parts])
-
-    def parts(self, *points: Array) -> list[tuple[GyroSpace, *tuple[Array, ...]]]:
-        """Return every factor with its part of the points."""
-        return list(zip(self.factors, *(self.split(x) for x in points), strict=True))
 
     def centred(
         self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
     ) -> Centred:
-        """Return the samples seen from the mean, factor by factor."""
-        views = [f.centred(m, part) for f, m, part in self.parts(mean, x)]
-        return _CentredParts(self, mean, x, seen, views)
+        """Return the view of the samples from the mean, factor by factor."""
+        return _CentredParts(self, mean, x, seen, self._each("centred", mean, x))
 
     def joined(self, mean: Array, x: Array, views: Sequence[Centred]) -> Centred:
         """Return the view of a product's points from those of its factors."""
@@ -332,7 +307,7 @@ class Product(GyroSpace):
         return [value for f in self.factors for value in f.learnable()]
 
     def with_learnable(self, values: Sequence[Any]) -> Self:
-        """Return the product of the factors with these values of their parameters."""
+        """Return the product whose factors have these values of their parameters."""
         left = iter(values)
         factors = tuple(f.with_learnable([next(left) for _ in f.learnable()]) for f in self.factors)
         same = all(f is g for f, g in zip(self.factors, factors, strict=True))
@@ -340,7 +315,7 @@ class Product(GyroSpace):
 
 
 def _concat(parts: list[Array]) -> Array:
-    """Put vectors one behind the other, broadcasting their leading axes."""
+    """Concatenate vectors, broadcasting their leading axes."""
     xp = namespace_of(*parts)
     if any(p.shape[:-1] != parts[0].shape[:-1] for p in parts):
         batch = xp.broadcast_arrays(*(p[..., 0] for p in parts))[0].shape
@@ -348,8 +323,12 @@ def _concat(parts: list[Array]) -> Array:
     return xp.concat(parts, axis=-1)
 
 
+def _root_sum(lengths: list[Array]) -> Array:
+    return length(namespace_of(*lengths).stack(lengths, axis=-1))
+
+
 class _CentredParts(Centred):
-    """Points of a product as they are seen from the mean: a view of each factor."""
+    """The view of a product's points from the mean: a view per factor."""
 
     def __init__(
         self,
@@ -364,7 +343,7 @@ class _CentredParts(Centred):
 
     @cached_property
     def normal(self) -> Array:
-        """Their normal coordinates, factor by factor."""
+        """The normal coordinates, factor by factor."""
         return _concat([view.normal for view in self.views])
 
     def gradient(self, weights: Array) -> Array:
@@ -373,7 +352,7 @@ class _CentredParts(Centred):
 
     @cached_property
     def squares(self) -> Array:
-        """The squares of their distances, block by block."""
+        """The squared distances, block by block."""
         return _concat([view.squares for view in self.views])
 
     def hessian(self, weights: Array) -> Hessian:
@@ -394,6 +373,5 @@ class _CentredParts(Centred):
         """Scale and bias in every factor."""
         space = self.space
         scales = space._split_factor(scalars_like(factor, self.x))
-        biases = [None for _ in self.views] if bias is None else space.split(bias)
-        parts = zip(self.views, scales, biases, strict=True)
+        parts = zip(self.views, scales, space._split_bias(bias), strict=True)
         return space.join(*(view.standardize(t, b) for view, t, b in parts))

@@ -10,11 +10,12 @@ import numpy as np
 from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
+from gyrobn.manifolds.hyperbolic import Sheet, time_on_sheet
 from gyrobn.manifolds.radial import root
 from gyrobn.numerics.arrays import surely, unit, zeros
 from gyrobn.numerics.scalar import safe_sqrt, times
 
-__all__ = ["Hyperboloid", "Radius", "Sheet", "Sphere", "time_on_sheet"]
+__all__ = ["Hyperboloid", "Radius", "Sphere"]
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,6 @@ class Radius(ConstantCurvature):
 
     With :math:`k = \sqrt{|K|}`, a point lifts to :math:`t = k x_t`, :math:`s = x_s`.
     """
-
-    n: int
-    curvature: Any = 1.0
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -36,11 +34,6 @@ class Radius(ConstantCurvature):
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
         """Return the model whose points are the last axis of ``shape``."""
         return cls(shape[-1] - 1)
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return the surface, and a model of another curvature."""
-        return cls(2), cls(3, 0.5 * cls(2).curvature)
 
     def origin(self, like: Array) -> Array:
         r"""Return :math:`(1/\sqrt{|K|}, 0, \dots, 0)`."""
@@ -55,16 +48,16 @@ class Radius(ConstantCurvature):
         .. math:: (x \oplus y)_t = k x_t y_t - \tfrac{K}{k} \langle x_s, y_s\rangle, \qquad
                   (x \oplus y)_s = y_s + \frac{k y_t + k (x \oplus y)_t}{1 + k x_t}\, x_s
 
-        At :math:`x = -e` on the sphere there is a division by zero, and the result is NaN; at an
-        angle :math:`\vartheta` from there it is right to :math:`\epsilon/\vartheta^2`.
-        (:meth:`relative` takes one inner product more and is right to :math:`\epsilon`.)
+        At :math:`x = -e` on the sphere this divides by zero, and the result is NaN; at an angle
+        :math:`\vartheta` from there the error is :math:`\epsilon/\vartheta^2`. (:meth:`relative`
+        takes one more inner product, and its error is :math:`\epsilon`.)
         """
         xp = self._namespace(x, y)
         k = root(xp, self._parameter("curvature", x))
         x_t, y_t = x[..., 0], y[..., 0]
         time = k * self._time_of_sum(x_t, y_t, dot(x, y))
         move = (y_t + time) / (x_t + 1.0 / k)
-        # the combination of whole arrays, time and all, saves a copy; the time is then put right
+        # combining whole arrays, with their times, saves a copy; then the time is replaced
         return xpx.at(Combination(1.0, y).plus(move, x).value())[..., 0].set(time)
 
     @abstractmethod
@@ -99,35 +92,6 @@ class Radius(ConstantCurvature):
 
 
 @dataclass(frozen=True)
-class Sheet(ConstantCurvature):
-    """Common part of the models with K < 0 whose points have the spatial part s itself."""
-
-    def _spatial(self, x: Array) -> Array:
-        return x
-
-    def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
-        # (1+t_x)(1+t_y)‖p_x − p_y‖² with p = s/(1+t), without forming p for the whole batch
-        (t_x, _, s_x), (t_y, _, s_y) = x, y
-        ratio = (1.0 + t_y) / (1.0 + t_x)
-        return 1.0 / ratio, Combination(-ratio, s_x).plus(1.0, s_y).value()
-
-    def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
-        return (1.0 + self._lift(xp, K, y)[0],)
-
-    def _seen(
-        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]
-    ) -> tuple[Array, Any, Array]:
-        r"""With :math:`\delta = s_y - \tfrac{1+t_y}{1+t_x}s_x`: :math:`s = \delta + m s_x`,
-        :math:`m = \tfrac K2\|\delta\|^2/(1+t_y)`, and :math:`t - 1 = -m(1 + t_x)`.
-        """
-        t, _, s = self._lift(xp, K, x)
-        below = -1.0 - t
-        gap = Combination(1.0, self._spatial(y)).plus(known[0] / below, s).value()
-        m = 0.5 * K * dot(gap, gap) / known[0]
-        return m * below, 1.0, Combination(1.0, gap, temporary=True).plus(m, s).value()
-
-
-@dataclass(frozen=True)
 class Hyperboloid(Radius, Sheet):
     r"""The upper sheet :math:`\|x_s\|^2 - x_t^2 = 1/K`, :math:`x_t > 0`, K < 0 (Lorentz model).
 
@@ -141,17 +105,9 @@ class Hyperboloid(Radius, Sheet):
     Examples
     --------
     >>> import numpy as np
-    >>> M = Hyperboloid(2)
-    >>> x = M.from_normal(np.asarray([1.0, 0.0]))
-    >>> x.round(4)
+    >>> Hyperboloid(2).from_normal(np.asarray([1.0, 0.0])).round(4)  # cosh(1), sinh(1)
     array([1.5431, 1.1752, 0.    ])
-    >>> float(M.norm(x))
-    1.0
     """
-
-    n: int
-    curvature: Any = -1.0
-    required_sign: ClassVar[int | None] = -1
 
     def _time_of_sum(self, x_t: Array, y_t: Array, product: Array) -> Array:
         return product
@@ -176,28 +132,22 @@ class Hyperboloid(Radius, Sheet):
         return xp.where(finite, xp.abs(root(xp, K) * x[..., 0] / right - 1.0), xp.inf)
 
     def contains(self, x: Array) -> Array:
-        """Tell whether each point is on the upper sheet: from squares, if no point is far out."""
+        """Tell whether each point is on the upper sheet; squares decide if no point is far out."""
         xp = self._namespace(x)
         K, t, s = self._parameter("curvature", x), x[..., 0], x[..., 1:]
-        with np.errstate(all="ignore"):  # what overflows is looked at again
+        with np.errstate(all="ignore"):  # the exact test looks at what overflows
             off = -K * t * t / (1.0 - K * dot(s, s)) - 1.0
         near = xp.logical_and(xp.abs(off) <= float(xp.finfo(x.dtype).eps) ** 0.5, t > 0)
         return near if surely(near) else super().contains(x)
-
-
-def time_on_sheet(xp: Any, K: Any, s: Array) -> Array:
-    """Return t = sqrt(1 - K‖s‖²)."""
-    large, u = unit(s, least=1.0)
-    return large * xp.sqrt((1.0 / large) ** 2 - K * dot(u, u))
 
 
 @dataclass(frozen=True)
 class Sphere(Radius):
     r"""The sphere :math:`\|x\|^2 = 1/K`, K > 0, with identity :math:`e = (1/\sqrt K, 0, \dots)`.
 
-    Nothing is singular but :math:`-e`: it has no direction from e (``to_normal`` is NaN) and no
+    Only :math:`-e` is singular: it has no direction from e (``to_normal`` is NaN), and no
     translation carries e to it (``add`` with x = -e is NaN). Sums and multiples that *arrive* at
-    -e are right, where the projected hypersphere has infinity.
+    -e are correct; in the projected hypersphere they are infinite.
 
     Parameters
     ----------
@@ -209,15 +159,18 @@ class Sphere(Radius):
     Examples
     --------
     >>> import numpy as np
-    >>> M = Sphere(2)
     >>> x = np.asarray([0.0, 1.0, 0.0])
-    >>> M.scale(2.0, x).round(12) + 0.0  # twice a quarter turn: opposite to the identity
+    >>> Sphere(2).scale(2.0, x).round(12) + 0.0  # twice a quarter turn: opposite to the identity
     array([-1.,  0.,  0.])
     """
 
-    n: int
     curvature: Any = 1.0
     required_sign: ClassVar[int | None] = 1
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return the surface, and a sphere of another curvature."""
+        return cls(2), cls(3, 0.5)
 
     def _time_of_sum(self, x_t: Array, y_t: Array, product: Array) -> Array:
         return 2.0 * x_t * y_t - product
@@ -248,9 +201,9 @@ class Sphere(Radius):
         return xp.where(finite, xp.abs(size - 1.0), xp.inf)
 
     def contains(self, x: Array) -> Array:
-        """Tell whether each point is on the sphere: from its square, if all are."""
+        """Tell whether each point is on the sphere; the squares decide if all are."""
         xp = self._namespace(x)
-        with np.errstate(all="ignore"):  # what overflows is looked at again
+        with np.errstate(all="ignore"):  # the exact test looks at what overflows
             off = self._parameter("curvature", x) * dot(x, x) - 1.0
         near = xp.abs(off) <= float(xp.finfo(x.dtype).eps) ** 0.5
         return near if surely(near) else super().contains(x)

@@ -3,51 +3,43 @@ r"""The rotation group SO(n) with its bi-invariant metric: LieBN's normalization
 import math
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Self
-
-import numpy as np
+from typing import Self
 
 from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.manifolds.bases import orthonormalized
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import (
-    check_coordinates,
-    sum_samples,
-    weighted_gram,
-    weighted_sum,
-)
-from gyrobn.numerics.hessian import Hessian
+from gyrobn.manifolds.rotation_svd import svd_of_sum, svd_without_reflection
+from gyrobn.manifolds.rotations_3d import hessian_of_axes, logarithm_by_quaternion, sinc_of_root
+from gyrobn.numerics.arrays import check_coordinates, weighted_sum
+from gyrobn.numerics.checks import check_square
+from gyrobn.numerics.hessian import Hessian, compact_hessian
 from gyrobn.numerics.linalg import (
-    Singular,
-    constant,
     eigh,
     eye,
     from_triangle,
     matmul,
     polar,
-    svd,
     symmetric,
     symmetric_functions,
     to_triangle,
     transpose,
 )
-from gyrobn.numerics.scalar import arc, cotangent, safe_sqrt, sinc
-from gyrobn.numerics.spectral import (
-    ANGLE,
-    COSINE_OF_ROOT,
-    SINC_OF_ROOT,
-)
+from gyrobn.numerics.scalar import cotangent, safe_sqrt
+from gyrobn.numerics.spectral import ANGLE, COSINE_OF_ROOT, SINC_OF_ROOT
 
 __all__ = ["SpecialOrthogonal"]
+
+ROOT2 = 2.0**0.5
 
 
 @dataclass(frozen=True)
 class SpecialOrthogonal(GyroSpace):
     r"""Rotations of :math:`\mathbb R^n`, at the distance :math:`\|\operatorname{mlog}(R^\top S)\|`.
 
-    A group: :math:`R \oplus S = RS`, :math:`\ominus R = R^\top`, and gyrations do nothing. A turn
-    by the angle θ in one plane has length :math:`\sqrt2\,\theta`.
+    They are a group: :math:`R \oplus S = RS`, :math:`\ominus R = R^\top`, and gyrations do nothing.
+    The distance from the identity to a turn by the angle θ in one plane is
+    :math:`\sqrt2\,\theta`.
 
     Parameters
     ----------
@@ -80,7 +72,7 @@ class SpecialOrthogonal(GyroSpace):
 
     @property
     def gyrocommutative(self) -> bool:
-        """False: rotations do not commute, and no gyration makes up for it (but in the plane)."""
+        """False except in the plane: rotations do not commute, and gyrations do nothing."""
         return self.n == 2
 
     @property
@@ -90,10 +82,8 @@ class SpecialOrthogonal(GyroSpace):
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the group whose matrices end ``shape``."""
-        if len(shape) < 2 or shape[-1] != shape[-2]:
-            raise ValueError(f"a rotation is a square matrix, shape (n, n), got {tuple(shape)}")
-        return cls(shape[-1])
+        """Return the group whose matrices have the last two axes of ``shape``."""
+        return cls(check_square("a rotation is a square matrix, shape (n, n)", shape))
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
@@ -103,6 +93,10 @@ class SpecialOrthogonal(GyroSpace):
     def origin(self, like: Array) -> Array:
         """Return the identity matrix."""
         return eye(like, self.n)
+
+    def _skew_of(self, c: Array) -> Array:
+        """Return the skew matrix with coordinates c."""
+        return from_triangle(c, self.n, diagonal=False, weight=ROOT2, mirror=-1.0)
 
     # ------------------------------------------------------------------ gyro operations
 
@@ -117,7 +111,7 @@ class SpecialOrthogonal(GyroSpace):
         return transpose(x)
 
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
-        """Return z: in a group there is nothing to turn back."""
+        """Return z: the gyrations of a group do nothing."""
         self._namespace(x, y, z)
         return z + 0.0 * matmul(x, y)
 
@@ -134,17 +128,17 @@ class SpecialOrthogonal(GyroSpace):
                   \operatorname{mlog} Q = \tfrac12(Q - Q^\top)\,f\bigl(\tfrac12(Q + Q^\top)\bigr)
 
         with :math:`f(\cos\theta) = \theta/\sin\theta`, smooth for the angles of Q, which end at
-        π/2. The second term is rounding error, and takes back the digits that Q loses close to an
-        angle of π. At π there is more than one logarithm, and one is returned.
+        π/2. The second term is a rounding error: it restores the digits that Q loses close to an
+        angle of π. At π the logarithm is not unique, and one of them is returned.
 
-        In three dimensions the unit quaternion has the axis and half the angle, without any
+        In three dimensions the unit quaternion gives the axis and half the angle, without a
         decomposition.
         """
         self._namespace(x)
         if self.n == 3:
-            return _logarithm_by_quaternion(x)
+            return logarithm_by_quaternion(x)
         one = eye(x)
-        Q = polar(x + one, decompose=_svd_of_sum)
+        Q = polar(x + one, decompose=svd_of_sum)
         (ratio,) = symmetric_functions(Q, ANGLE)
         left = matmul(transpose(Q), x, transpose(Q))
         rest = one - symmetric(left)  # 1 − cos of what is left
@@ -152,21 +146,21 @@ class SpecialOrthogonal(GyroSpace):
         for k in (3.0 / 7.0, 2.0 / 5.0, 1.0 / 3.0):
             series = one + k * matmul(rest, series)
         whole = 2.0 * matmul(_skew(Q), ratio) + matmul(_skew(left), series)
-        return to_triangle(_skew(whole), diagonal=False, weight=2**0.5)
+        return _coordinates_of(whole)
 
     def from_normal(self, c: Array) -> Array:
         r"""Rotation :math:`\cos\sqrt{-X^2} + X \operatorname{sinc}\sqrt{-X^2}`, X skew."""
         check_coordinates(self, c)
-        X = from_triangle(c, self.n, diagonal=False, weight=2**0.5, mirror=-1.0)
+        X = self._skew_of(c)
         if self.n <= 3:  # one plane: −X² is θ² times its projector
             square = 0.5 * dot(c, c)
-            half = _sinc(0.25 * square)
+            half = sinc_of_root(0.25 * square)
             bend = matmul((0.5 * half * half)[..., None, None] * X, X)
-            return eye(X) + (_sinc(square)[..., None, None] * X + bend)
+            return eye(X) + (sinc_of_root(square)[..., None, None] * X + bend)
         S = matmul(transpose(X), X)
         known = eigh(backend_of(S).stop_gradient(S), exact=True)
         cos, ratio = symmetric_functions(S, COSINE_OF_ROOT, SINC_OF_ROOT, known=known)
-        return symmetric(cos) + matmul(X, ratio)  # by rounding, it is not quite
+        return symmetric(cos) + matmul(X, ratio)  # rounding leaves cos not quite symmetric
 
     # ------------------------------------------------------------------ tangent vectors
 
@@ -174,12 +168,12 @@ class SpecialOrthogonal(GyroSpace):
         """Left translation xX of the skew matrix X with coordinates c."""
         self._namespace(x)
         check_coordinates(self, c)
-        return matmul(x, from_triangle(c, self.n, diagonal=False, weight=2**0.5, mirror=-1.0))
+        return matmul(x, self._skew_of(c))
 
     def pull(self, x: Array, v: Array) -> Array:
         """Inverse of :meth:`push`."""
         self._namespace(x, v)
-        return to_triangle(_skew(matmul(transpose(x), v)), diagonal=False, weight=2**0.5)
+        return _coordinates_of(matmul(transpose(x), v))
 
     def transport(self, x: Array, y: Array, v: Array) -> Array:
         r"""Parallel transport :math:`x X \mapsto y\,h^\top X h`, :math:`h = (x^\top y)^{1/2}`."""
@@ -195,12 +189,12 @@ class SpecialOrthogonal(GyroSpace):
     # ------------------------------------------------------------------ points, good and bad
 
     def project(self, x: Array) -> Array:
-        """Return the nearest rotation: the polar factor, its last axis turned if it reflects."""
+        """Return the nearest rotation: the polar factor, with one axis flipped if it reflects."""
         self._namespace(x)
-        return polar(x, decompose=_svd_without_reflection)
+        return polar(x, decompose=svd_without_reflection)
 
     def violation(self, x: Array) -> Array:
-        r"""Return the largest entry of :math:`|x^\top x - I|`, and 2 more for a reflection."""
+        r"""Return the largest entry of :math:`|x^\top x - I|`, plus 2 for a reflection."""
         xp = self._namespace(x)
         finite = xp.all(xp.isfinite(x), axis=(-2, -1))
         safe = xp.where(finite[..., None, None], x, eye(x))
@@ -228,9 +222,9 @@ class SpecialOrthogonal(GyroSpace):
         matrix Y with :math:`J Y J = \pm Y` has the factor of :math:`\theta_i \pm \theta_j`.
         """
         if self.n == 3:
-            return _hessian_of_axes(c, weights)
+            return hessian_of_axes(c, weights)
         xp = namespace_of(c)
-        X = from_triangle(c, self.n, diagonal=False, weight=2**0.5, mirror=-1.0)
+        X = self._skew_of(c)
 
         @cache
         def spectrum() -> tuple[Array, ...]:
@@ -245,202 +239,37 @@ class SpecialOrthogonal(GyroSpace):
             return V, J, alike, other, theta
 
         def apply(v: Array) -> Array:
-            """Take columns (*channels, dim, k) as matrices, a sample and a column at a time."""
-            Y = from_triangle(transpose(v), self.n, diagonal=False, weight=2**0.5, mirror=-1.0)
+            """Apply H to columns (*channels, dim, k), as one matrix per sample and column."""
+            Y = self._skew_of(transpose(v))
             V, J, alike, other = (a[..., None, :, :] for a in spectrum()[:4])
             Y = matmul(transpose(V), Y, V)
             Y = 0.5 * ((other + alike) * Y + (other - alike) * matmul(J, Y, J))
             Y = matmul(V, Y, transpose(V))
             mean = weighted_sum(weights, Y)
-            return transpose(to_triangle(mean, diagonal=False, weight=2**0.5))
+            return transpose(to_triangle(mean, diagonal=False, weight=ROOT2))
 
         def lowest() -> Array:
-            # the angles come in pairs, one pair a plane: the largest sum is that of two planes
+            # the angles come in pairs, one pair per plane: the largest sum is that of two planes
             theta = spectrum()[4]
             largest = theta[..., -1] + (theta[..., -3] if self.n > 2 else -theta[..., -1])
             least = xp.clip(cotangent((0.5 * largest) ** 2, 1), min=-1e3)
             return weighted_sum(weights, least)
 
-        def quick(g: Array) -> Array:
-            """Divide by nearly the mean eigenvalue: a·cot a ≈ 1 − a²/3, summed without angles."""
-            spread = weighted_sum(weights, xp.sum(c * c, axis=-1))
-            middle = xp.clip(1.0 - (self.n - 2) / (12 * self.dim) * spread, min=0.25)
-            return g / middle[..., None]
-
-        return Hessian(apply, lowest, lambda: sum_samples(weights), quick, smooth=False)
+        return compact_hessian(c, weights, (self.n - 2) / 4, apply, lowest)
 
 
 class _CentredRotations(Centred):
-    """Rotations as they are seen from the mean."""
+    """The view of rotations from the mean."""
 
     def shift(self, c: Array) -> Array:
-        """Return the mean ⊕ Exp(c), a rotation to rounding: no projection is needed."""
+        """Return the mean ⊕ Exp(c), a rotation to rounding without a projection."""
         return orthonormalized(matmul(self.mean, self.space.from_normal(c)))
-
-
-# ---------------------------------------------------------------------- of space
-
-
-def _logarithm_by_quaternion(x: Array) -> Array:
-    r"""Return the normal coordinates of 3 × 3 rotations, with all digits at any angle.
-
-    The entries of x are linear in those of :math:`4qq^\top`, q the unit quaternion. Each row of it
-    is a multiple of q, and that with the largest diagonal entry has no cancellation.
-    """
-    xp = namespace_of(x)
-    flat = xp.reshape(x, (*x.shape[:-2], 9))
-    squares = xp.matmul(flat, constant(_quaternion_map, x)) + constant(_quaternion_one, x)
-    squares = xp.reshape(squares, (*x.shape[:-2], 4, 4))
-    best = xp.argmax(xp.linalg.diagonal(squares), axis=-1, keepdims=True)
-    pick = xp.astype(best == constant(_four, x), x.dtype)
-    row = xp.sum(pick[..., None] * squares, axis=-2)
-    q = row / xp.sqrt(dot(row, row))[..., None]
-    q = q * (1.0 - 2.0 * xp.astype(q[..., :1] < 0, x.dtype))  # an angle of at most π
-    v, cos = q[..., 1:], q[..., 0]
-    square = dot(v, v)
-    if backend_of(x).differentiable(x):
-        ratio = arc(square, cos, 1)
-    else:
-        sine = xp.sqrt(xp.clip(square, min=float(xp.finfo(x.dtype).smallest_normal)))
-        ratio = xp.atan2(sine, cos) / sine
-    return (8.0**0.5 * ratio)[..., None] * v
-
-
-def _quaternion_map() -> "np.ndarray[Any, Any]":
-    """Return the matrix that leads from the entries of R to those of 4qqᵀ − I.
-
-    q is (w, z, −y, x): its last three are ordered, and signed, as normal coordinates.
-    """
-    entries = np.zeros((3, 3, 4, 4))
-    order, sign = (0, 3, 2, 1), (1.0, 1.0, -1.0, 1.0)  # place and sign of w, x, y, z
-    for i in range(4):
-        for k in range(3):
-            entries[k, k, order[i], order[i]] = 1.0 if i in (0, k + 1) else -1.0
-
-    def put(a: int, b: int, i: int, j: int, factor: float) -> None:
-        for p, r in ((a, b), (b, a)):
-            entries[i, j, order[p], order[r]] = factor * sign[a] * sign[b]
-
-    for axis, (i, j) in enumerate(((2, 1), (0, 2), (1, 0)), start=1):
-        put(0, axis, i, j, 1.0)
-        put(0, axis, j, i, -1.0)
-    for a, b in ((1, 2), (1, 3), (2, 3)):
-        put(a, b, a - 1, b - 1, 1.0)
-        put(a, b, b - 1, a - 1, 1.0)
-    return entries.reshape(9, 16)
-
-
-def _quaternion_one() -> "np.ndarray[Any, Any]":
-    return np.eye(4).reshape(-1)
-
-
-def _four() -> "np.ndarray[Any, Any]":
-    return np.arange(4)
-
-
-def _sinc(square: Array) -> Array:
-    """Return sin θ/θ from θ²; the series is for derivatives only."""
-    if backend_of(square).differentiable(square):
-        return sinc(square, 1)
-    xp = namespace_of(square)
-    theta = xp.sqrt(xp.clip(square, min=float(xp.finfo(square.dtype).smallest_normal)))
-    return xp.sin(theta) / theta
-
-
-def _hessian_of_axes(c: Array, weights: Array) -> Hessian:
-    """Return the mean Hessian in space: 1 along the axis, a·cot a across, a half the angle."""
-    xp = namespace_of(c)
-    square = dot(c, c)
-    across = cotangent(0.125 * square, 1)
-
-    @cache
-    def matrix() -> Array:
-        least = float(xp.finfo(c.dtype).smallest_normal)
-        along = weights * (1.0 - across) / xp.clip(square, min=least)
-        mean = weighted_sum(weights, across)[..., None, None] * eye(c)
-        return mean + weighted_gram(along[..., None], c[..., None, :])
-
-    return Hessian(
-        lambda v: matmul(matrix(), v),
-        lambda: weighted_sum(weights, across),
-        lambda: sum_samples(weights),
-        matrix=matrix,
-    )
-
-
-# ---------------------------------------------------------------------- in more dimensions
 
 
 def _skew(A: Array) -> Array:
     return 0.5 * (A - transpose(A))
 
 
-def _svd_without_reflection(A: Array) -> Singular:
-    """Decompose A = P c Tᵀ so that P Tᵀ is a rotation; the last of c is negative if A reflects.
-
-    The sign is that of the determinant of P Tᵀ, which is 1 or −1 also where A is singular.
-    """
-    xp = namespace_of(A)
-    P, c, Th = svd(A)
-    last = eye(A)[-1, :]
-    turn = 1.0 - 2.0 * last * xp.astype(xp.linalg.det(matmul(P, Th)) < 0, A.dtype)[..., None]
-    return Singular(P * turn[..., None, :], c * turn, Th)
-
-
-def _svd_of_sum(A: Array) -> Singular:
-    r"""Decompose :math:`A = I + R = P c T^\top` so that :math:`P T^\top` is a root of R.
-
-    The singular values 2 cos(θ/2) come in pairs, one pair per plane, the smallest last. In the
-    plane of a half turn A is rounding error, and P is arbitrary there. But T spans the plane in
-    every orientation, so the quarter turn of its two vectors takes the place of A.
-    """
-    xp = namespace_of(A)
-    n, eps = A.shape[-1], float(xp.finfo(A.dtype).eps)
-    P, c, Th = svd(A)
-    if n < 4:  # there is one plane only, and its quarter turn is right at any angle
-        turned, size = _quarter_turns(P, c, Th)
-        near = size < 8.0 * eps**0.5
-        return Singular(xp.where(near[..., None, :], turned, P), xp.clip(c, min=128.0 * eps), Th)
-    R = A - eye(A)
-    off = xp.max(xp.abs(matmul(transpose(R), R) - eye(A)), axis=(-2, -1))
-    least = 64.0 * xp.clip(off, min=2.0 * eps)[..., None]
-
-    # Planes of equal angles share their vectors, and a threshold may separate these: so the quarter
-    # turns are added to A, and fade out. Where a sum happens to vanish, one is added again.
-    def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        A, *known = state
-        turned, size = _quarter_turns(*known)
-        push = least / (1.0 + (4.0 * size / least) ** 2)
-        A = A + matmul(turned * push[..., None, :], known[2])
-        return A, *svd(A)
-
-    def condition(state: tuple[Array, ...]) -> Array:
-        return xp.any(state[2] < 32.0 * least)
-
-    _, P, c, Th = backend_of(A).while_loop(condition, body, (A, P, c, Th), 2)
-    return Singular(P, c, Th)
-
-
-def _quarter_turns(P: Array, c: Array, Th: Array) -> tuple[Array, Array]:
-    r"""Return T J, J the quarter turn of each pair with the sign it has in A, and the pair's c."""
-    xp = namespace_of(c)
-    n = c.shape[-1]
-    J, mean = constant(_quarter_turn, c, n), constant(_pair_mean, c, n)
-    turned = matmul(transpose(Th), J)
-    along = xp.matmul(c * xp.sum(P * turned, axis=-2), mean)
-    return xp.where(along[..., None, :] < 0, -turned, turned), xp.matmul(c, mean)
-
-
-def _quarter_turn(n: int) -> "np.ndarray[Any, Any]":
-    """Return the quarter turn of every two coordinates from the last."""
-    J = np.zeros((n, n))
-    i = np.arange(n % 2, n, 2)
-    J[i + 1, i], J[i, i + 1] = 1.0, -1.0
-    return J
-
-
-def _pair_mean(n: int) -> "np.ndarray[Any, Any]":
-    """Return the mean over every two coordinates from the last."""
-    mean: np.ndarray[Any, Any] = 0.5 * (np.abs(_quarter_turn(n)) + np.eye(n))
-    mean[: n % 2, : n % 2] = 1.0
-    return mean
+def _coordinates_of(A: Array) -> Array:
+    """Return the normal coordinates of the skew part."""
+    return to_triangle(_skew(A), diagonal=False, weight=ROOT2)

@@ -1,4 +1,4 @@
-"""Geometries whose points are vectors: what they share, whatever the metric is."""
+"""What the geometries whose points are vectors share, whatever their metric is."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -12,7 +12,7 @@ __all__ = ["Vectors"]
 
 @dataclass(frozen=True)
 class Vectors(GyroSpace):
-    """Vectors of n numbers with identity 0 and inverse -x; all of them, unless a model ends."""
+    """Vectors of n numbers with identity 0 and inverse -x; every vector is a point by default."""
 
     n: int
     drifts: ClassVar[bool] = False
@@ -29,7 +29,7 @@ class Vectors(GyroSpace):
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the space whose points are the last axis of ``shape``."""
+        """Return the space whose points have the length of the last axis of ``shape``."""
         return cls(shape[-1])
 
     def origin(self, like: Array) -> Array:

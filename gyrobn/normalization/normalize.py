@@ -124,12 +124,10 @@ def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | 
     """
     check_floating(*first, *second)
     _check_rate(rate)
-    several = len(manifold.blocks) > 1
-    if several and not isinstance(rate, (Real, float)):
+    if manifold.block_shape and not isinstance(rate, (Real, float)):
         rate = rate[..., None]
     c = manifold.relative_normal(first.mean, second.mean)
-    apart = manifold.by_block(c * c)
-    apart = apart if several else apart[..., 0]
+    apart = manifold.squeeze_blocks(manifold.by_block(c * c))
     mean = _between(manifold, first.mean, second.mean, rate)
     between = rate * (1.0 - rate) * apart
     return Stats(mean, first.var + rate * (second.var - first.var) + between)

@@ -82,8 +82,7 @@ class Settings:
     @property
     def statistics_shape(self) -> tuple[int, ...]:
         """Shape of variance and scale."""
-        blocks = len(self.geometry.blocks)
-        return self.channels if blocks == 1 else (*self.channels, blocks)
+        return (*self.channels, *self.geometry.block_shape)
 
     def checking(self, check_input: Any) -> "Settings":
         """Return the same settings with another ``check_input``, before their first batch."""

@@ -1,7 +1,7 @@
 """What every geometry does with arrays: checks, and sums over samples."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat as compat
@@ -19,6 +19,7 @@ __all__ = [
     "check_floating",
     "constant",
     "length",
+    "pieces",
     "samples_last",
     "scalars_like",
     "sum_samples",
@@ -256,6 +257,15 @@ def samples_last(x: Array, trailing: int = 0, first: int = 0) -> Array:
 
 
 _constants: dict[Any, Array] = {}
+
+
+def pieces(x: Array, sizes: Sequence[int], axis: int = -1) -> list[Array]:
+    """Return consecutive pieces of these sizes along the last axis, or the last but one."""
+    cuts, stop = [], 0
+    for size in sizes:
+        start, stop = stop, stop + size
+        cuts.append(x[..., start:stop] if axis == -1 else x[..., start:stop, :])
+    return cuts
 
 
 def constant(make: Callable[..., "np.ndarray[Any, Any]"], like: Array, *key: Any) -> Array:

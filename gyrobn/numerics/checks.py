@@ -12,7 +12,14 @@ from math import inf
 from numbers import Real
 from typing import Any
 
-__all__ = ["check_choice", "check_integer", "check_integers", "check_number", "did_you_mean"]
+__all__ = [
+    "check_choice",
+    "check_integer",
+    "check_integers",
+    "check_number",
+    "check_square",
+    "did_you_mean",
+]
 
 
 def check_integer(name: str, value: Any, least: int | None = None) -> int:
@@ -48,6 +55,17 @@ def check_integers(name: str, value: Any, least: int | None = None) -> tuple[int
     if isinstance(value, str) or not several:
         return (check_integer(name, value, least),)
     return tuple(check_integer(name, v, least) for v in value)
+
+
+def check_square(rule: str, shape: Any) -> int:
+    """Return n of matrices whose shape ends in (n, n); ``rule`` is the message for another shape.
+
+    >>> check_square("covariances are square", (10, 3, 3))
+    3
+    """
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise ValueError(f"{rule}, got {tuple(shape)}")
+    return int(shape[-1])
 
 
 def check_number(

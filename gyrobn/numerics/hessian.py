@@ -5,9 +5,16 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 
 from gyrobn.backends import Array, namespace_of
-from gyrobn.numerics.arrays import sum_samples
+from gyrobn.numerics.arrays import pieces, sum_samples, weighted_sum
 
-__all__ = ["DENSE", "Hessian", "flat_hessian", "joined_hessian", "matrix_hessian"]
+__all__ = [
+    "DENSE",
+    "Hessian",
+    "compact_hessian",
+    "flat_hessian",
+    "joined_hessian",
+    "matrix_hessian",
+]
 
 DENSE = 128
 """Up to this dimension a Hessian is formed and solved; beyond, Chebyshev steps apply it."""
@@ -68,12 +75,34 @@ def matrix_hessian(matrix: Array, lowest: Array, at_least_one: bool) -> Hessian:
     )
 
 
+def compact_hessian(
+    c: Array,
+    weights: Array,
+    ricci: float,
+    apply: Callable[[Array], Array],
+    lowest: Callable[[], Array],
+) -> Hessian:
+    r"""Return a Hessian whose eigenvalues are :math:`a \cot a \le 1`, as on compact spaces.
+
+    ``quick`` divides by nearly their mean, :math:`a \cot a \approx 1 - a^2/3`: in an Einstein space
+    the :math:`a^2` of one sample add up to its Ricci curvature, ``ricci`` times :math:`\|c\|^2`.
+    """
+    xp = namespace_of(c)
+
+    def quick(g: Array) -> Array:
+        spread = weighted_sum(weights, xp.sum(c * c, axis=-1))
+        middle = xp.clip(1.0 - ricci / (3 * c.shape[-1]) * spread, min=0.25)
+        return g / middle[..., None]
+
+    return Hessian(apply, lowest, lambda: sum_samples(weights), quick, smooth=False)
+
+
 def joined_hessian(parts: Sequence[tuple[int, Hessian]]) -> Hessian:
     """Return the Hessian of a product, from the dimensions and Hessians of its factors."""
     sizes = [dim for dim, _ in parts]
 
     def apply(v: Array) -> Array:
-        split = zip(parts, _split(v, sizes, -2), strict=True)
+        split = zip(parts, pieces(v, sizes, -2), strict=True)
         return namespace_of(v).concat([h.apply(piece) for (_, h), piece in split], axis=-2)
 
     def lowest() -> Array:
@@ -85,17 +114,8 @@ def joined_hessian(parts: Sequence[tuple[int, Hessian]]) -> Hessian:
         return reduce(namespace_of(first).maximum, rest, first)
 
     def by_part(function: Callable[[Hessian, Array], Array], g: Array) -> Array:
-        split = zip(parts, _split(g, sizes, -1), strict=True)
+        split = zip(parts, pieces(g, sizes), strict=True)
         return namespace_of(g).concat([function(h, piece) for (_, h), piece in split], axis=-1)
 
     smooth = any(h.smooth for _, h in parts)
     return Hessian(apply, lowest, highest, by_part=by_part, smooth=smooth)
-
-
-def _split(v: Array, sizes: Sequence[int], axis: int) -> list[Array]:
-    pieces, start = [], 0
-    for size in sizes:
-        piece = v[..., start : start + size] if axis == -1 else v[..., start : start + size, :]
-        pieces.append(piece)
-        start += size
-    return pieces

@@ -63,7 +63,7 @@ def plot_convergence(
     results = _history(manifold, x, tol, max_iter)
     last = results[-1]
     channels = list(np.ndindex(last.residual.shape))
-    deviation = np.sqrt(np.sum(_by_block(manifold, last), axis=-1))
+    deviation = np.sqrt(np.sum(manifold.expand_blocks(last.variance), axis=-1))
     # of samples that are all the same the residual is a rounding error, and stays what it is
     unit = np.where(deviation > 0, deviation, 1.0)
     tolerance = _tolerance(manifold, last, tol) / unit
@@ -118,18 +118,12 @@ def _label(channel: tuple[int, ...]) -> str:
     return f"channel {', '.join(map(str, channel))}" if channel else "residual"
 
 
-def _by_block(manifold: GyroSpace, result: FrechetResult) -> Any:
-    """Return the variances with an axis for the blocks, even where there is only one."""
-    one = len(manifold.blocks) == 1
-    return result.variance[..., None] if one else result.variance
-
-
 def _tolerance(manifold: GyroSpace, result: FrechetResult, tol: float | None) -> Any:
     """Return the largest residual that :func:`frechet` takes for zero, one a channel."""
     mean = manifold.to_inside(result.mean)
     relative = 8.0 * float(np.finfo(mean.dtype).eps) if tol is None else tol
     limit = 8.0 * manifold.inside.resolutions(mean)
-    by_block = np.maximum(relative * np.sqrt(_by_block(manifold, result)), limit)
+    by_block = np.maximum(relative * np.sqrt(manifold.expand_blocks(result.variance)), limit)
     return np.sqrt(np.sum(by_block**2, axis=-1))
 
 

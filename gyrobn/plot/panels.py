@@ -127,7 +127,7 @@ def plot_normalization(
     groups = None if labels is None else groups_of(labels, len(x))
     mean_x, mean_y = frechet_mean(manifold, x), frechet_mean(manifold, y)
     time = np.linspace(0.0, 1.0, 101)
-    path = manifold.geodesic(mean_x, mean_y, time if len(manifold.blocks) == 1 else time[:, None])
+    path = manifold.geodesic(mean_x, mean_y, time[:, None] if manifold.block_shape else time)
     eye = scene.background(ax, manifold, np.concatenate([x, y]), path)
 
     from matplotlib.colors import to_rgba_array

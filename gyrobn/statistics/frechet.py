@@ -309,8 +309,7 @@ def _larger(a: Any, b: Any) -> Any:
 
 def _outside(manifold: GyroSpace, found: Found) -> Found:
     """Carry the mean out of the space in which it was found; one block needs no axis."""
-    variance: Any = found.variance
-    variance = variance if len(manifold.blocks) > 1 else variance[..., 0]
+    variance = manifold.squeeze_blocks(found.variance)
     return found._replace(mean=manifold.from_inside(found.mean), variance=variance)
 
 
@@ -340,7 +339,7 @@ def frechet_variance(
     if mean is None:
         return frechet(manifold, x, weights, axis).variance
     samples, w = arrange(manifold, x, weights, axis)
-    if len(manifold.blocks) == 1:
+    if not manifold.block_shape:
         distance = manifold.dist(mean, samples)
         return weighted_sum(w, distance * distance)
     return manifold.centred(mean, samples).variance(w)
