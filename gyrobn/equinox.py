@@ -40,8 +40,11 @@ class GyroBN(eqx.nn.StatefulLayer):
         Whether bias and scale are learnt.
     axis_name
         Name or names of the axes (of ``vmap``, ``pmap``, ``shard_map``) over which the batch is
-        distributed: its parts are gathered for the statistics. The input is then a part of the
+        distributed. The statistics are those of the whole batch: sums are reduced, and
+        no samples are sent. The input is then a part of the
         batch, or one example ``(*channels, *point_shape)``.
+    axis_index_groups
+        Groups of indices of that axis; the devices of each group share one batch.
     %(options)s
         The call can overrule it.
     inference
@@ -96,6 +99,7 @@ class GyroBN(eqx.nn.StatefulLayer):
         use_scale: bool = True,
         axis: int | Sequence[int] = 0,
         axis_name: Any = None,
+        axis_index_groups: Any = None,
         mean_gradient: str = "implicit",
         steps: int | None = None,
         clamp: float | None = None,
@@ -110,7 +114,9 @@ class GyroBN(eqx.nn.StatefulLayer):
         options = {"eps": eps, "clamp": clamp, "learn_curvature": learn_curvature} | search
         options |= {"remedy": "the running statistics, with inference=True"}
         self.settings = settings_of(
-            momentum, axis_name, manifold, channels, axis, check_input=check_input, **options
+            *(momentum, axis_name, axis_index_groups, manifold, channels, axis),
+            check_input=check_input,
+            **options,
         )
         self.momentum, self.inference = float(momentum), inference
         like = jnp.zeros((), jnp.result_type(float) if dtype is None else dtype)

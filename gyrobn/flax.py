@@ -41,8 +41,11 @@ class GyroBN(nnx.Module):
         Whether bias and scale are learnt.
     axis_name
         Name or names of the axes (of ``pmap``, ``vmap``, ``shard_map``) over which the batch is
-        distributed: its parts are gathered for the statistics. Under plain ``jit`` a sharded batch
+        distributed. The statistics are those of the whole batch: sums are reduced, and
+        no samples are sent. Under plain ``jit`` a sharded batch
         is one batch, and needs no name.
+    axis_index_groups
+        Groups of indices of that axis; the devices of each group share one batch.
     %(options)s
         It can be set later.
     param_dtype
@@ -89,6 +92,7 @@ class GyroBN(nnx.Module):
         use_scale: bool = True,
         axis: int | Sequence[int] = 0,
         axis_name: Any = None,
+        axis_index_groups: Any = None,
         mean_gradient: str = "implicit",
         steps: int | None = None,
         clamp: float | None = None,
@@ -103,7 +107,9 @@ class GyroBN(nnx.Module):
         options = {"eps": epsilon, "clamp": clamp, "learn_curvature": learn_curvature} | search
         options |= {"remedy": "the running statistics, with layer.eval()"}
         self.settings = settings_of(
-            momentum, axis_name, manifold, channels, axis, check_input=check_input, **options
+            *(momentum, axis_name, axis_index_groups, manifold, channels, axis),
+            check_input=check_input,
+            **options,
         )
         self.momentum, self.use_running_average = float(momentum), use_running_average
         learnt, stats = initial(self.settings, jnp.zeros((), param_dtype), use_bias, use_scale)

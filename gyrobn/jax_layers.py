@@ -1,19 +1,18 @@
 """What the layers of Flax and Equinox share besides :mod:`gyrobn.normalization.layers`."""
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.lax import all_gather
 
 from gyrobn.normalization.layers import Learnt, Settings
 from gyrobn.normalization.layers import forward as any_forward
 from gyrobn.normalization.normalize import Stats
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_number
+from gyrobn.statistics.spread import Group
 
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model
@@ -21,11 +20,19 @@ if TYPE_CHECKING:
 __all__ = ["arguments", "forward", "settings_of", "start"]
 
 
-def settings_of(momentum: float, axis_name: Any, *args: Any, **options: Any) -> Settings:
+def settings_of(
+    momentum: float, axis_name: Any, axis_index_groups: Any, *args: Any, **options: Any
+) -> Settings:
     """Check the arguments of a layer, and return them as settings."""
     check_number("momentum, the fraction of the running statistics to keep,", momentum, 0.0, 1.0)
     names = tuple(axis_name) if isinstance(axis_name, list) else axis_name
-    return Settings.of(*args, axis_name=names, **options)
+    if axis_index_groups is not None:
+        axis_index_groups = tuple(tuple(group) for group in axis_index_groups)
+        if names is None:
+            raise ValueError(
+                "axis_index_groups are groups of the indices of an axis: give axis_name"
+            )
+    return Settings.of(*args, axis_name=names, axis_index_groups=axis_index_groups, **options)
 
 
 def arguments(bn: Any, dtype: Any) -> tuple["Model", dict[str, Any], Any]:
@@ -57,32 +64,10 @@ def forward(
     momentum: float,
     training: bool,
 ) -> tuple[Array, Stats]:
-    """Do what ``layers.forward`` does, and gather the parts of a distributed batch."""
+    """Do what ``layers.forward`` does, with statistics of the batch on all devices of an axis."""
     check_floating(x, half=True)
-    gather = None if settings.axis_name is None else partial(_gather, settings.axis_name)
-    y, new = any_forward(settings, learnt, stats, x, weights, 1.0 - momentum, training, gather)
+    name = settings.axis_name
+    group = None if name is None else Group((name, settings.axis_index_groups))
+    y, new = any_forward(settings, learnt, stats, x, weights, 1.0 - momentum, training, group)
     assert new is not None
     return y, new
-
-
-def _gather(axis_name: Any, x: Array) -> Array:
-    """Join the parts of a batch.
-
-    If ``shard_map`` checks which values vary between devices (``check_vma``), the result is
-    declared not to vary. Without that check the derivative of the declaration would be wrong.
-    """
-    names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
-    kind = getattr(x, "aval", None)
-    kind = getattr(kind, "mat", kind)  # JAX 0.10 has "mat.varying", others "vma" or nothing
-    varies = getattr(kind, "varying", getattr(kind, "vma", ()))
-    told = {"to": "invarying"} if any(name in varies for name in names) else {}
-    try:
-        y: Array = all_gather(x, axis_name, axis=0, tiled=True, **told)
-        return y
-    except TypeError as error:
-        if not told:
-            raise
-        raise NotImplementedError(
-            f"JAX {jax.__version__} cannot gather a batch under shard_map and check which values "
-            "vary: give shard_map check_vma=False, or upgrade JAX"
-        ) from error

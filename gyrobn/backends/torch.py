@@ -12,9 +12,10 @@ from torch._subclasses.fake_tensor import is_fake
 from gyrobn.backends import with_functions
 from gyrobn.backends.contract import Array, State
 from gyrobn.backends.numpy import while_loop as _eager_while_loop
+from gyrobn.backends.torch_ranks import all_sum as all_sum
 from gyrobn.backends.torch_root import implicit as implicit
-from gyrobn.backends.torch_rules import Function, no_transform
 from gyrobn.backends.torch_rules import differentiable as differentiable
+from gyrobn.backends.torch_rules import no_transform
 from gyrobn.backends.torch_rules import shortcut as shortcut
 from gyrobn.backends.torch_rules import smooth as smooth
 from gyrobn.backends.torch_rules import with_derivative as with_derivative
@@ -147,38 +148,6 @@ def vecdot(x: Array, y: Array) -> Array:
     if small:
         return (x * y).sum(-1)
     return torch.matmul(x[..., None, :], y[..., None])[..., 0, 0]
-
-
-def all_sum(x: Array, group: Any) -> Array:
-    """Return the sum over a process group; None is the group of all processes."""
-    if differentiable(x):
-        return _Total.apply(x, group)
-    x = x.clone(memory_format=torch.contiguous_format)
-    torch.distributed.all_reduce(x, group=group)
-    return x
-
-
-class _Total(Function):
-    """A sum over a process group. The slopes of the ranks, which all depend on it, are summed too.
-
-    (An all-reduce in place would leave the derivative that of a copy.)
-    """
-
-    @staticmethod
-    def forward(x: Array, group: Any) -> Array:
-        return all_sum(x, group)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Array) -> None:
-        _, ctx.group = inputs
-
-    @staticmethod
-    def backward(ctx: Any, slope: Array) -> tuple[Any, ...]:
-        return all_sum(slope, ctx.group), None
-
-    @staticmethod
-    def jvp(ctx: Any, change: Array, _: None) -> Array:
-        return all_sum(change, ctx.group)
 
 
 def take(x: Array, indices: Array) -> Array:

@@ -5,7 +5,8 @@ A layer holds parameters and running statistics in the way of its framework and 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ from gyrobn.normalization.normalize import Stats, normalize, normalize_to, updat
 from gyrobn.normalization.settings import Settings
 from gyrobn.statistics.frechet import locate
 from gyrobn.statistics.points import on_manifold
-from gyrobn.statistics.samples import arrange, only_weighted, set_aside
+from gyrobn.statistics.samples import only_weighted, set_aside
+from gyrobn.statistics.spread import Group, NoSamples, arrange_spread, withdraw
 from gyrobn.statistics.uniqueness import warn
 
 __all__ = [
@@ -91,7 +93,7 @@ def forward(
     weights: Array | None,
     rate: Any,
     training: bool,
-    gather: Callable[[Array], Array] | None = None,
+    group: Group | None = None,
 ) -> tuple[Array, Stats | None]:
     """Normalize a batch, with its own statistics in training and with the running ones otherwise.
 
@@ -110,32 +112,30 @@ def forward(
         Fraction of the batch in the new running statistics.
     training
         Whether to use, and to learn, the statistics of the batch.
-    gather
-        Joins the parts of a distributed batch. It gathers all samples instead of averaging the
-        means of the parts, because the Fréchet mean is no average of averages.
+    group
+        The ranks over which a training batch is spread; the statistics are those of all of it.
 
     Returns
     -------
     y, running
         The normalized batch, and the running statistics after it.
     """
-    batch = prepare(settings, learnt, running, x, weights)
+    batch = prepare(settings, learnt, running, x, weights, group)
     manifold, learnt, old, x, weights, checked, finish = batch
     if not training and old is not None:
         return finish(apply(settings, batch, x, settings.running(manifold, old))), running
-    if gather is None and settings.formula is normalize:
-        _check_count(settings, x, training)
+    if settings.formula is normalize:
+        _check_count(settings, x, training and group is None)
         target, scale = _affine(manifold.inside, learnt)
-        axes, more = len(settings.axis), _search(settings)
-        y, stats = normalize_to(
-            manifold, x, weights, target, scale, settings.eps, settings.clamp, axes, **more
-        )
+        more = _search(settings) | {"axes": len(settings.axis), "group": group}
+        with _together(group):
+            y, stats = normalize_to(
+                manifold, x, weights, target, scale, settings.eps, settings.clamp, **more
+            )
     else:
-        together = x if gather is None else gather(x)
-        shared = weights if weights is None or gather is None else gather(weights)
-        stats = batch_stats(settings, manifold, together, shared, training)
+        stats = batch_stats(settings, manifold, x, weights, training, group)
         y = apply(settings, batch, x, stats)
-    check_variance(settings, manifold, checked, stats)
+    check_variance(settings, manifold, checked, stats, group=group)
     if old is not None and running is not None:
         mean, var = update(settings, manifold, old, stats, rate)
         running = Stats(_cast(mean, running.mean.dtype), _cast(var, running.var.dtype))
@@ -143,9 +143,32 @@ def forward(
 
 
 def prepare(
+    settings: Settings,
+    learnt: Learnt,
+    running: Stats | None,
+    x: Array,
+    weights: Array | None,
+    group: Group | None = None,
+) -> Batch:
+    """Check the input of a layer, and bring all arrays to one dtype and order of axes.
+
+    An error of one rank is told to the others of its group, which would wait for it.
+    """
+    if group is None:
+        return _prepare(settings, learnt, running, x, weights)
+    try:
+        return _prepare(settings, learnt, running, x, weights)
+    except (TypeError, ValueError) as error:
+        dtype = common_dtype(x, *learnt, *(running or ()))
+        like = namespace_of(x).zeros((), dtype=dtype, device=device_of(x))
+        withdraw(settings.geometry, settings.channels, like, group)
+        group.agree(error)
+        raise
+
+
+def _prepare(
     settings: Settings, learnt: Learnt, running: Stats | None, x: Array, weights: Array | None
 ) -> Batch:
-    """Check the input of a layer, and bring all arrays to one dtype and order of axes."""
     given = x
     x, weights, undo = _batch_first(settings, x, weights)
     dtype = common_dtype(x, *learnt, *(running or ()))
@@ -229,13 +252,31 @@ def _check_points(settings: Settings, manifold: GyroSpace, x: Array, first: Any 
 
 
 def batch_stats(
-    settings: Settings, manifold: GyroSpace, x: Array, weights: Array | None, several: bool
+    settings: Settings,
+    manifold: GyroSpace,
+    x: Array,
+    weights: Array | None,
+    several: bool,
+    group: Group | None = None,
 ) -> Stats:
     """Return the statistics of a batch; ``several`` refuses a single sample."""
-    _check_count(settings, x, several)
-    samples, w = arrange(manifold, x, weights, tuple(range(len(settings.axis))))
-    found, _ = locate(manifold, samples, w, **_search(settings))
+    _check_count(settings, x, several and group is None)
+    axes = tuple(range(len(settings.axis)))
+    with _together(group):
+        samples, w, spread = arrange_spread(manifold, x, weights, axes, group)
+        found, _ = locate(manifold, samples, w, spread=spread, **_search(settings))
     return Stats(found.mean, found.variance)
+
+
+@contextmanager
+def _together(group: Group | None) -> Iterator[None]:
+    """If another rank has withdrawn from a reduction, say which one."""
+    try:
+        yield
+    except NoSamples:
+        assert group is not None
+        group.agree(None)
+        raise
 
 
 def _search(settings: Settings) -> dict[str, Any]:
@@ -267,9 +308,14 @@ def _check_count(settings: Settings, x: Array, several: bool) -> None:
 
 
 def check_variance(
-    settings: Settings, manifold: GyroSpace, x: Array, stats: Stats, first: Any = 0
+    settings: Settings,
+    manifold: GyroSpace,
+    x: Array,
+    stats: Stats,
+    first: Any = 0,
+    group: Group | None = None,
 ) -> None:
-    """If a batch has no finite variance, name the sample that is the reason."""
+    """If a batch has no finite variance, name the sample, and the rank, that is the reason."""
     shim = backend_of(x)
     if shim.hides_values(stats.var):
         return
@@ -277,7 +323,14 @@ def check_variance(
     total = var if math.prod(var.shape) == 1 else namespace_of(var).sum(var)
     if math.isfinite(float(total)):
         return
-    _check_points(settings, manifold, x, first)
+    try:
+        _check_points(settings, manifold, x, first)
+    except ValueError as error:
+        if group is not None:
+            group.agree(error)
+        raise
+    if group is not None:
+        group.agree(None)
     raise ValueError(
         f"GyroBN on {settings.geometry!r} finds no variance of this batch: all samples are on the "
         "manifold, but too far out or too far apart; check the layer before it, and its "

@@ -15,7 +15,8 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import check_floating, scalars_like
 from gyrobn.numerics.checks import check_number
 from gyrobn.statistics.frechet import frechet, locate
-from gyrobn.statistics.samples import arrange, set_aside
+from gyrobn.statistics.samples import set_aside
+from gyrobn.statistics.spread import Group, arrange_spread
 
 __all__ = [
     "Stats",
@@ -230,14 +231,20 @@ def normalize_to(
     eps: float,
     clamp: float | None,
     axes: int,
+    group: Group | None = None,
     **options: Any,
 ) -> tuple[Array, Stats]:
-    """Do what :func:`normalize_batch` does, with a bias inside the manifold and valid samples."""
-    samples, w = arrange(manifold, x, weights, tuple(range(axes)))
-    found, centred = locate(manifold, samples, w, **options)
+    """Do what :func:`normalize_batch` does, with a bias inside the manifold and valid samples.
+
+    The samples may be a part of a batch that is spread over a group of ranks.
+    """
+    samples, w, spread = arrange_spread(manifold, x, weights, tuple(range(axes)), group)
+    found, centred = locate(manifold, samples, w, spread=spread, **options)
     stats = Stats(found.mean, found.variance)
     factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
     y = manifold.from_inside(centred.standardize(factor, target))
+    if 0 in x.shape:  # a rank without samples has a placeholder
+        y = y[:0, ...]
     return namespace_of(x).reshape(y, x.shape), stats
 
 

@@ -33,6 +33,8 @@ class Settings:
     """What to do with the statistics; :mod:`gyrobn.normalization.baselines` has others."""
     axis_name: Any = None
     """JAX only: the named axes over which a batch is distributed."""
+    axis_index_groups: Any = None
+    """JAX only: groups of the indices of that axis, each a batch of its own."""
     remedy: str = "layer.eval()"
     """What to advise if a training batch has a single sample."""
     check_input: str | bool = "first"

@@ -177,8 +177,8 @@ def locate(
     """Return what was found, and the samples ``inside`` the manifold as seen from the mean.
 
     Samples (N, *channels, *point_shape) and weights (N, *channels) come from :func:`arrange`, or,
-    if the batch lies on several ranks, from :func:`~gyrobn.statistics.spread.spread_out`. ``tell``
-    is what warns of a mean that was not found, or is not the only one.
+    if the batch lies on several ranks, from :func:`~gyrobn.statistics.spread.arrange_spread`.
+    ``tell`` is what warns of a mean that was not found, or is not the only one.
     """
     tol, max_iter, steps = check_search(tol, max_iter, steps)
     check_choice("mean_gradient", mean_gradient, ("implicit", "detach"))

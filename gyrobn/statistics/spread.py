@@ -9,6 +9,7 @@ packed into one reduction, so nothing is sent that grows with the number of samp
 the same sums, decides the same, and holds the same mean.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -23,26 +24,57 @@ from gyrobn.numerics.solvers import newton_step
 from gyrobn.statistics.held import Held, Look, choose
 from gyrobn.statistics.samples import arrange
 
-__all__ = ["Seen", "Shared", "Spread", "share_of", "spread_out"]
+__all__ = [
+    "Group",
+    "NoSamples",
+    "Seen",
+    "Shared",
+    "Spread",
+    "arrange_spread",
+    "share_of",
+    "withdraw",
+]
 
 LARGEST = 64
 """Up to this dimension the Hessian is sent along as a matrix. Beyond, it is applied to vectors, and
 each application is a reduction."""
 
 
+class NoSamples(ValueError):
+    """All ranks together have no sample, or one of them has reported that its batch is no good."""
+
+
+class Group(NamedTuple):
+    """The ranks over which a batch is spread."""
+
+    ranks: Any
+    """As the shim of the library knows them."""
+    agree: Callable[[Exception | None], None] = lambda error: None
+    """Called on every rank with its error, if it has one: raises on all of them if any has."""
+
+
 class Spread(NamedTuple):
     """What is known of a batch on several ranks besides the samples here."""
 
-    group: Any
-    """The ranks, as the shim of the library knows them."""
+    group: Group
     weight: Array
     """The sum of the weights of the samples here, shape (*channels,); zero without samples."""
 
 
-def spread_out(
-    manifold: GyroSpace, x: Array, weights: Array | None, axis: tuple[int, ...], group: Any
-) -> tuple[Array, Array, Spread]:
-    """Arrange the samples here, which may be none; their weights sum to one on this rank."""
+def arrange_spread(
+    manifold: GyroSpace,
+    x: Array,
+    weights: Array | None,
+    axis: tuple[int, ...],
+    group: Group | None,
+) -> tuple[Array, Array, Spread | None]:
+    """Arrange samples as :func:`~gyrobn.statistics.samples.arrange` does; of a group, those here.
+
+    A rank of a group may have none. The weights sum to one on each rank.
+    """
+    if group is None:
+        samples, w = arrange(manifold, x, weights, axis)
+        return samples, w, None
     xp = namespace_of(x)
     batch = x.shape[: x.ndim - len(manifold.point_shape)]
     channels = tuple(n for a, n in enumerate(batch) if a not in axis)
@@ -54,7 +86,7 @@ def spread_out(
         return e + xp.sum(x), ones, Spread(group, weight)
     if weights is None:
         samples, w = arrange(manifold, x, None, axis)
-        count = float(np.prod([batch[a] for a in axis]))
+        count = float(math.prod(batch[a] for a in axis))
         return samples, w, Spread(group, xp.full_like(w[0, ...], count))
     samples, w, total = arrange(manifold, x, weights, axis, partial=True)
     return samples, w, Spread(group, total)
@@ -88,17 +120,17 @@ class Shared:
         xp = namespace_of(held.x)
         points = len(manifold.point_shape)
         own = manifold.start(held.x, held.w)
-        closed = manifold.convexity_radius < float("inf") and manifold.ambient
+        closed = _closed(manifold)
         flat = (*own.shape[: own.ndim - points], -1)
         guess = xp.reshape(own, flat) if closed else manifold.to_normal(own)
         weight = spread.weight[..., None]
         guess = xp.where(xp.logical_and(weight > 0, xp.isfinite(guess)), weight * guess, 0.0)
-        total = partial(backend_of(held.x).all_sum, group=spread.group)
+        total = partial(backend_of(held.x).all_sum, group=spread.group.ranks)
         sums = total(xp.concat([weight, guess], axis=-1))
         whole = sums[..., :1]
         shim = backend_of(whole)
         if not shim.hides_values(whole) and not bool(xp.all(whole > 0)):
-            raise ValueError(
+            raise NoSamples(
                 "the batch is empty on every rank, or its weights have no positive sum: give at "
                 "least one rank a sample"
             )
@@ -208,7 +240,22 @@ class Shared:
 
 def share_of(spread: Spread) -> Array:
     """Return the share of this rank in all weights, with its derivative by them."""
-    return spread.weight / backend_of(spread.weight).all_sum(spread.weight, spread.group)
+    total = backend_of(spread.weight).all_sum(spread.weight, spread.group.ranks)
+    return spread.weight / total
+
+
+def withdraw(manifold: GyroSpace, channels: tuple[int, ...], like: Array, group: Group) -> None:
+    """Take part in the first reduction of the others with NaN, which tells them of an error."""
+    space = manifold.inside.parts()[0][0]
+    count = math.prod(space.point_shape) if _closed(space) else space.dim
+    xp = namespace_of(like)
+    nothing = xp.full((*channels, 1 + count), xp.nan, dtype=like.dtype, device=device_of(like))
+    backend_of(like).all_sum(nothing, group.ranks)
+
+
+def _closed(manifold: GyroSpace) -> bool:
+    """Return whether a start is averaged as points: normal coordinates jump on a closed space."""
+    return manifold.convexity_radius < float("inf") and manifold.ambient
 
 
 def _packed(hessian: Hessian, like: Array) -> list[Array]:

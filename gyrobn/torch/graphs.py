@@ -10,6 +10,7 @@ from torch.utils._pytree import register_constant
 from gyrobn.backends import namespace_of
 from gyrobn.normalization.layers import Learnt, Settings, forward
 from gyrobn.normalization.normalize import Stats
+from gyrobn.statistics.spread import Group
 
 __all__ = ["Constant", "no_autocast", "recomputing", "run_forward"]
 
@@ -54,11 +55,15 @@ register_constant(Constant)
 
 
 def run_forward(
-    constant: Constant, given: dict[str, Tensor], rate: Any, training: bool
+    constant: Constant,
+    given: dict[str, Tensor],
+    rate: Any,
+    training: bool,
+    group: Group | None = None,
 ) -> tuple[Tensor, ...]:
     """Call :func:`gyrobn.normalization.layers.forward` with tensors only, for the compiler."""
     learnt = Learnt(given.get("bias"), given.get("scale"), given.get("raw_curvature"))
     running = Stats(given["mean"], given["var"]) if "mean" in given else None
     x, weights = given["x"], given.get("weights")
-    y, new = forward(constant.settings, learnt, running, x, weights, rate, training)
+    y, new = forward(constant.settings, learnt, running, x, weights, rate, training, group)
     return (y,) if new is None else (y, *new)

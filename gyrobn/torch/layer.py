@@ -1,6 +1,7 @@
 """The layer: GyroBN with the habits of ``torch.nn.BatchNorm1d``."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ from gyrobn.normalization.normalize import Stats, normalize
 from gyrobn.normalization.settings import Settings, documented
 from gyrobn.numerics.checks import check_number
 from gyrobn.torch.graphs import Constant, no_autocast, recomputing, run_forward
+from gyrobn.torch.ranks import WORLD, group_of
 
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model
@@ -40,6 +42,11 @@ class GyroBN(nn.Module):
         Whether to keep running statistics. Without them, evaluation uses those of the batch.
     %(options)s
         It can be set later.
+    process_group
+        Processes of ``torch.distributed`` over which a training batch is spread: the statistics are
+        those of the whole batch, on every backend, gloo on a CPU included. ``"world"`` stands for
+        all processes. None, the default, uses the samples of each process alone.
+        :meth:`convert_sync` sets it in a whole network.
     device, dtype
         Of the parameters and running statistics. The statistics are in float32 at least, also after
         ``layer.half()``. Input in half precision is computed in float32 and rounded back.
@@ -90,6 +97,7 @@ class GyroBN(nn.Module):
         tol: float | None = None,
         max_iter: int = 64,
         check_input: str | bool = "first",
+        process_group: Any = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -100,6 +108,7 @@ class GyroBN(nn.Module):
             manifold, channels, axis, check_input=check_input, formula=self._formula, **options
         )
         self._constant = Constant(self.settings)
+        self.process_group = process_group
         if momentum is not None:
             check_number("momentum, the fraction of a new batch,", momentum, 0.0, 1.0)
         self.momentum, self.affine = momentum, affine
@@ -157,8 +166,13 @@ class GyroBN(nn.Module):
                 "var": self.running_var,
             }
             given = {name: a for name, a in arrays.items() if a is not None}
-            run = run_forward
-            if torch.compiler.is_dynamo_compiling():
+            run: Any = run_forward
+            group = group_of(self.process_group, x) if self.training else None
+            if group is not None:
+                run = partial(run_forward, group=group)
+                if torch.compiler.is_dynamo_compiling():  # it runs between graphs
+                    run = torch.compiler.disable(run)  # type: ignore[no-untyped-call]
+            elif torch.compiler.is_dynamo_compiling():
                 # Record the operations on tensors instead of reading the Python code: this compiles
                 # faster, and no construct of the language can stop it. It loads torch._dynamo.
                 run = torch._dynamo.nonstrict_trace(run_forward)
@@ -170,6 +184,34 @@ class GyroBN(nn.Module):
                 self.running_var.detach().copy_(new[1])
                 self.num_batches_tracked += 1
         return y
+
+    @classmethod
+    def convert_sync(cls, module: nn.Module, process_group: Any = None) -> nn.Module:
+        """Let all GyroBN layers of a network use the statistics of the batch on all processes.
+
+        As ``nn.SyncBatchNorm.convert_sync_batchnorm`` does for torch's own layers: it recurses, and
+        keeps parameters, buffers and mode. The layers are changed in place and synchronise in
+        training only.
+
+        Parameters
+        ----------
+        module
+            A network, or a layer.
+        process_group
+            The processes; all of them by default.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from gyrobn import PoincareBall
+        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 4), GyroBN(PoincareBall(4)))
+        >>> GyroBN.convert_sync(net)[1].process_group
+        'world'
+        """
+        for layer in module.modules():
+            if isinstance(layer, GyroBN):
+                layer.process_group = WORLD if process_group is None else process_group
+        return module
 
     def _checked(self, x: Tensor) -> Tensor:
         """Return the input, unless it is float64 and the layer is not, or the reverse."""
