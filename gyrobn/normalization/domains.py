@@ -99,8 +99,7 @@ def domain_stats(
         each = [
             frechet(manifold, *_part(x, weights, place), axis=axis, **options) for place in places
         ]
-        xp = namespace_of(each[0].mean)
-        return FrechetResult(*(xp.stack(field) for field in zip(*each, strict=True)))
+        return FrechetResult(*map(namespace_of(each[0].mean).stack, zip(*each, strict=True)))
     samples, w = arrange(manifold, x, weights, 0)
     groups = _groups(places, math.prod(x.shape[1:]))
     found = [
