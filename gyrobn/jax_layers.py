@@ -21,7 +21,7 @@ __all__ = ["arguments", "forward", "settings_of", "start"]
 
 
 def settings_of(
-    momentum: float, axis_name: Any, axis_index_groups: Any, *args: Any, **options: Any
+    momentum: Any, axis_name: Any, axis_index_groups: Any, *args: Any, **options: Any
 ) -> Settings:
     """Check the arguments of a layer, and return them as settings."""
     check_number("momentum, the fraction of the running statistics to keep,", momentum, 0.0, 1.0)
@@ -29,9 +29,7 @@ def settings_of(
     if axis_index_groups is not None:
         axis_index_groups = tuple(tuple(group) for group in axis_index_groups)
         if names is None:
-            raise ValueError(
-                "axis_index_groups are groups of the indices of an axis: give axis_name"
-            )
+            raise ValueError("axis_index_groups are indices of an axis: give axis_name too")
     return Settings.of(*args, axis_name=names, axis_index_groups=axis_index_groups, **options)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 
 from gyrobn.backends.contract import Array
 from gyrobn.backends.torch_rules import Function, differentiable
@@ -53,7 +54,7 @@ def _missing(ranks: Any, seconds: float = 5.0) -> str:
     """Return words for the ranks that do not answer, from the store that connected them all."""
     own, world = dist.get_rank(ranks), dist.get_world_size(ranks)
     try:
-        store = dist.PrefixStore("gyrobn", dist.distributed_c10d._get_default_store())
+        store = PrefixStore("gyrobn", dist.distributed_c10d._get_default_store())
         store.set(f"alive {dist.get_rank()}", "yes")
         gone = []
         for k in range(world):

@@ -166,6 +166,7 @@ class GyroBN(nn.Module):
                 "var": self.running_var,
             }
             given = {name: a for name, a in arrays.items() if a is not None}
+            y: Tensor
             run: Any = run_forward
             group = group_of(self.process_group, x) if self.training else None
             if group is not None:
