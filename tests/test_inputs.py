@@ -110,7 +110,7 @@ def test_nor_does_the_estimator(library):
 
 # ---------------------------------------------------------------------- half precision
 
-KEPT = {"by_block", "by_coordinate", "join", "origin", "parts"}
+KEPT = {"by_block", "by_coordinate", "expand_blocks", "join", "origin", "parts", "squeeze_blocks"}
 """Operations that only move or make numbers, of any dtype."""
 INSIDE = {"from_inside", "to_inside", "tangent_from_inside", "tangent_to_inside"}
 """Maps that may return what they are given."""
