@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from gyrobn import __version__
 from gyrobn.manifolds import REGISTRY
-from gyrobn.numerics.checks import check_integer, check_number
+from gyrobn.numerics.checks import check_number
 
 __all__ = ["parse"]
 
@@ -66,9 +66,15 @@ def _scale(text: str) -> float | str:
         raise argparse.ArgumentTypeError(message) from error
 
 
+def _integer(*bounds: int) -> Callable[[str], int]:
+    def check(name: str, value: int, *bounds: int) -> int:
+        check_number(name, value, *bounds)  # as a float it may lose digits
+        return value
+
+    return _checked(int, check, *bounds)
+
+
 NUMBER, POSITIVE = _checked(float, check_number), _checked(float, check_number, 0.0)
-INDEX, COUNT = _checked(int, check_integer, 0), _checked(int, check_integer, 1)
-SAMPLES = _checked(int, lambda *a: int(check_number(*a)), 1, 100_000)
 
 
 # ---------------------------------------------------------------------- tables
@@ -123,18 +129,18 @@ COMMANDS = {
     ),
     "inspect": _Command(
         "inspection",
-        "tell what is in a file",
-        "Tell how many samples of a file are points of a geometry, how they are spread and whether "
-        "their mean is unique; without --manifold, of which geometries they could be points. Of a "
-        "model, tell what it holds.",
+        "describe a file",
+        "Count the samples of a file that are points of a geometry, and tell how they are spread and "
+        "whether their mean is unique; without --manifold, list the geometries they could belong "
+        "to. Describe a model.",
         "input --key --manifold",
         {"input": {"metavar": "FILE", "help": "samples, or a model"}},
     ),
     "plot": _Command(
         "picture",
         "draw samples before and after",
-        "Draw samples before and after normalization: on their surface where that is of dimension "
-        "2, otherwise in the tangent space at the mean. Of many samples, some are drawn.",
+        "Draw samples before and after normalization: on their surface if that has dimension "
+        "2, otherwise in the tangent space at the mean. At most 2000 samples are drawn.",
         f"{INPUT} figure --manifold --model {AFFINE} --after --channel",
         EITHER,
     ),
@@ -142,14 +148,14 @@ COMMANDS = {
         "demonstration",
         "normalize points on every geometry, print a table, write a figure",
         "Normalize generated points on every geometry, and data that come with scikit-learn, print "
-        "what became of their mean and variance, and write one figure.",
+        "their mean and variance before and after, and write one figure.",
         "--output --samples --seed",
     ),
     "backends": _Command(
         "backends",
-        "tell what is installed, and what each geometry takes",
-        "Tell which array libraries and helpers are installed, with their devices and default "
-        "dtypes, and which options each geometry has.",
+        "list what is installed, and the options of each geometry",
+        "List the installed array libraries, with their devices and default dtypes, the helpers, and "
+        "the options of each geometry.",
         "--check",
     ),
 }
@@ -166,9 +172,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "output": _path("OUT", "the normalized samples; it appears when it is complete"),
     "save_model": _path("MODEL", "the file to write"),
     "figure": _path("FIGURE", "the picture, .png, .svg or .pdf"),
-    "--key": {"metavar": "NAME", "help": "the array, where the file holds several"},
+    "--key": {"metavar": "NAME", "help": "the array, if the file holds several"},
     "--domains": _path(
-        "FILE", "a label for each sample (subject, session): an array, or text with a label a line"
+        "FILE",
+        "a label for each sample (subject, session): an array, or text with one label per line",
     ),
     "--manifold": {"metavar": "NAME", "help": "the geometry of the points"},
     "--model": _path(
@@ -180,7 +187,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--bias": _path("FILE", "where the mean goes (the identity)"),
     "--eps": _value(POSITIVE, "E", "added to the variance (1e-5)"),
     "--tol": _value(POSITIVE, "T", "of the mean, in standard deviations (8 ulp)"),
-    "--max-iter": _value(COUNT, "N", "most iterations for the mean (64)"),
+    "--max-iter": _value(_integer(1), "N", "most iterations for the mean (64)"),
     "--on-invalid": {
         "choices": ("raise", "project"),
         "help": "what to do with samples off the manifold: fail (default), or move them onto it",
@@ -191,13 +198,13 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "and variance of its own samples, or move the average of the known domains towards them",
     },
     "--save-model": _path("FILE", "write the model there"),
-    "--after": _path(
-        "FILE", "the normalized samples, if they are there: nothing is computed but the picture"
-    ),
-    "--channel": _value(INDEX, "N", "which one, where X has several", default=0),
+    "--after": _path("FILE", "the normalized samples, if they exist: only the picture is computed"),
+    "--channel": _value(_integer(0), "N", "which one, if X has several", default=0),
     "--output": _path("FIGURE", "the picture (%(default)s)", default=Path("gyrobn-demo.png")),
-    "--samples": _value(SAMPLES, "N", "points on a geometry (%(default)s)", default=200),
-    "--seed": _value(INDEX, "N", "of the points (%(default)s)", default=0),
+    "--samples": _value(
+        _integer(1, 100_000), "N", "points on a geometry (%(default)s)", default=200
+    ),
+    "--seed": _value(_integer(0), "N", "of the points (%(default)s)", default=0),
     "--check": {"action": "store_true", "help": "run GyroBN on every geometry and library, too"},
 }
 

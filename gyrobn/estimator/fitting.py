@@ -7,10 +7,11 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data.chunks import Chunks
-from gyrobn.estimator.labels import as_labels, check_given, check_kind, check_policy, labels_for
+from gyrobn.estimator.labels import as_labels, check_given, check_kind, labels_for
 from gyrobn.estimator.validation import (
     affine_for,
     as_array,
+    check_parameters,
     chunked,
     geometry_for,
     like,
@@ -22,9 +23,8 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import domain_stats, places_of
 from gyrobn.normalization.normalize import Stats, merge_stats
 from gyrobn.numerics.arrays import blocks_of
-from gyrobn.numerics.checks import check_choice, check_number, host
+from gyrobn.numerics.checks import host
 from gyrobn.statistics.frechet import FrechetResult, frechet, locate, result_of
-from gyrobn.statistics.newton import check_search
 from gyrobn.statistics.points import Moved, describe, on_manifold
 from gyrobn.statistics.samples import arrange
 
@@ -95,10 +95,7 @@ class Finding(NamedTuple):
 
 def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
     """Check samples and find their statistics."""
-    check_choice("on_invalid", estimator.on_invalid, ("raise", "project"))
-    check_number("eps", estimator.eps, 0.0)
-    check_search(estimator.tol, estimator.max_iter, None)
-    check_policy(estimator.unseen, estimator.adapt_rate)
+    check_parameters(estimator)
     more = method == "partial_fit" and hasattr(estimator, "mean_")
     if more:
         check_given(estimator.domains_, domains, method)

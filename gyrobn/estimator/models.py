@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.estimator.labels import check_policy
-from gyrobn.estimator.validation import GEOMETRY, affine_for
+from gyrobn.estimator.validation import GEOMETRY, affine_for, check_parameters
 from gyrobn.manifolds import REGISTRY
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.checks import check_choice, check_integer, check_number, host
-from gyrobn.statistics.newton import check_search
+from gyrobn.numerics.checks import check_integer, check_number, host
 from gyrobn.statistics.points import on_manifold, plain_geometry
 
 __all__ = [
@@ -216,12 +214,9 @@ def _check_geometry(model: Model) -> None:
 
 
 def _check_parameters(model: Model) -> None:
-    check_number("eps", model.eps, 0.0)
-    check_search(model.tol, model.max_iter, None)
+    check_parameters(model)
     check_integer("n_samples_seen", model.n_samples_seen, 0)
     check_integer("n_projected", model.n_projected, 0)
-    check_choice("on_invalid", model.on_invalid, ("raise", "project"))
-    check_policy(model.unseen, model.adapt_rate)
     for name, kind in GEOMETRY.items():
         value = getattr(model, name)
         if value is not None and kind is float:

@@ -106,12 +106,12 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     See Also
     --------
-    normalize : The same as a function, for statistics at hand.
+    normalize : The same as a function, for given statistics.
 
     Notes
     -----
     Gradients flow through ``transform`` to X; the statistics are constants. In a traced function
-    (``jax.jit``, ``vmap``) values cannot be looked at, so only shapes and dtypes are checked.
+    (``jax.jit``, ``vmap``) values are not known, so only shapes and dtypes are checked.
 
     A pipeline passes the domains on by metadata routing: with
     ``sklearn.set_config(enable_metadata_routing=True)``, request them with

@@ -15,17 +15,20 @@ from sklearn.utils.validation import validate_data
 
 from gyrobn.backends import Array, backend_of, cast_to, device_of, namespace_of
 from gyrobn.data.chunks import Chunks, is_chunk_list, is_streamed
+from gyrobn.estimator.labels import check_policy
 from gyrobn.manifolds import REGISTRY
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import scale_for
-from gyrobn.numerics.checks import did_you_mean, host, unmasked
+from gyrobn.numerics.checks import check_choice, check_number, did_you_mean, host, unmasked
+from gyrobn.statistics.newton import check_search
 from gyrobn.statistics.points import on_manifold
 
 __all__ = [
     "GEOMETRY",
     "affine_for",
     "as_array",
+    "check_parameters",
     "chunked",
     "geometry_for",
     "like",
@@ -37,18 +40,25 @@ __all__ = [
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 
 
+def check_parameters(given: Any) -> None:
+    """Check the parameters that are plain values, of an estimator or a model."""
+    check_choice("on_invalid", given.on_invalid, ("raise", "project"))
+    check_number("eps", given.eps, 0.0)
+    check_search(given.tol, given.max_iter, None)
+    check_policy(given.unseen, given.adapt_rate)
+
+
 def as_array(estimator: Any, X: Any, method: str) -> Array:
     """Return X as an array, after checking all that does not depend on values."""
     given, fitted = X, method != "fit" and hasattr(estimator, "mean_")
     plain = type(X) is np.ndarray and X.dtype in _FLOATS and X.ndim > 1 and X.size > 0
     if not plain:
         X = _any_array(estimator, X, method)
-    known = False
     if fitted:
         _check_as_fitted(estimator, X, method)
-        # whose number of columns is right, and which had no names in fit either
-        known = plain and X.ndim > 2 and not hasattr(estimator, "feature_names_in_")
-    if method != "inverse_transform" and not known:  # whose input need not have column names
+    # scikit-learn checks names and number of columns; the output of transform has no names
+    checked = fitted and plain and X.ndim > 2 and not hasattr(estimator, "feature_names_in_")
+    if method != "inverse_transform" and not checked:
         validate_data(estimator, given, reset=not fitted, skip_check_array=True)
     return X
 
@@ -91,7 +101,7 @@ def _check_as_fitted(estimator: Any, X: Array, method: str) -> None:
             )
     seen = tuple(mean.shape)[0 if estimator.domains_ is None else 1 :]
     table = method != "inverse_transform" and len(shape) == 2 and len(seen) == 1
-    if shape[1:] != seen and not table:  # about the columns of a table, scikit-learn says it
+    if shape[1:] != seen and not table:  # scikit-learn checks the columns of a table
         raise ValueError(
             f"GyroBN.{method}() expects samples of shape {seen}, as fit() saw them, "
             f"got X of shape {shape}"
@@ -103,7 +113,7 @@ def _library(x: Array) -> str:
 
 
 def _axes(estimator: Any, method: str) -> int:
-    """Return the number of axes of a sample; before fit, of a point: channels are not known."""
+    """Return the number of axes of a sample; before fit, of a point, since channels are unknown."""
     if hasattr(estimator, "mean_") and method != "fit":
         return int(estimator.mean_.ndim) - (estimator.domains_ is not None)
     cls, manifold = _class_of(estimator.manifold), estimator.manifold

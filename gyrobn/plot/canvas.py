@@ -18,8 +18,11 @@ __all__ = [
     "GRID",
     "INK",
     "MARKERS",
+    "MEAN_AFTER",
+    "MEAN_BEFORE",
     "NEEDS_MATPLOTLIB",
     "ORANGE",
+    "TARGET",
     "VERMILION",
     "add_legend",
     "check_format",
@@ -38,6 +41,12 @@ COLOURS = (BLUE, ORANGE, GREEN, VERMILION, "#CC79A7", "#56B4E9", "#000000")
 MARKERS = ("o", "^", "s", "D", "v", "P", "X", "<", ">")
 FACE, GRID, INK = "#EEF1F4", "#CBD2D9", "#222222"
 
+_WHITE_EDGE: dict[str, Any] = {"edgecolors": "white", "linewidths": 1.0}
+MEAN_BEFORE = _WHITE_EDGE | {"label": "input mean", "marker": "D", "s": 75}
+MEAN_AFTER = _WHITE_EDGE | {"label": "output mean", "marker": "*", "s": 150}
+TARGET: dict[str, Any] = {"label": "target β", "marker": "o", "s": 230}
+TARGET |= {"facecolors": "none", "edgecolors": INK, "linewidths": 1.3}
+"""How the means and the target are drawn."""
 
 NEEDS_MATPLOTLIB = "pictures need matplotlib: install it with pip install 'gyrobn[plot]'"
 

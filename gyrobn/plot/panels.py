@@ -13,7 +13,10 @@ from gyrobn.plot.canvas import (
     BLUE,
     GREEN,
     INK,
+    MEAN_AFTER,
+    MEAN_BEFORE,
     ORANGE,
+    TARGET,
     VERMILION,
     add_legend,
     groups_of,
@@ -122,7 +125,7 @@ def plot_normalization(
     x, y = (host(points, dtype=np.float64) for points in (x, y))
     if labels is not None and len(x) != len(y):
         raise ValueError(
-            f"labels are of points before and after, of which there are {len(x)} and {len(y)}: "
+            f"labels need as many points before as after, got {len(x)} and {len(y)}: "
             "give as many of both"
         )
     groups = None if labels is None else groups_of(labels, len(x))
@@ -135,8 +138,7 @@ def plot_normalization(
     # with labels, all colours are theirs
     drawing.means(*means, path, (GREEN, BLUE, VERMILION) if groups is None else (INK, INK, INK))
     if bias is not None:
-        ring: dict[str, Any] = {"facecolors": "none", "edgecolors": INK, "linewidths": 1.3}
-        drawing.scatter(host(bias, dtype=np.float64), "target β", 8, s=230, marker="o", **ring)
+        drawing.scatter(host(bias, dtype=np.float64), 8, **TARGET)
     ax.set_title(_title(manifold) if title is None else title, fontsize=13, color=INK)
     if caption is not None:  # an annotation, because axes in space have no label below them
         style = {"ha": "center", "va": "top", "fontsize": 11, "color": INK}
@@ -156,7 +158,7 @@ class _Drawing(NamedTuple):
     """Direction of the eye, if a surface hides what is behind it; else None."""
 
     def scatter(
-        self, points: Any, label: str | None, order: int, filled: bool = True, **style: Any
+        self, points: Any, order: int, label: str | None, filled: bool = True, **style: Any
     ) -> None:
         """Draw points; those of a cloud, which has an ``alpha``, are faint behind the horizon."""
         places = np.atleast_2d(self.scene.coordinates(self.manifold, points))
@@ -174,14 +176,14 @@ class _Drawing(NamedTuple):
     def clouds(self, x: Any, y: Any, groups: Any) -> None:
         """Draw the points before and after, in one style each or in one style per group."""
         if groups is None:
-            self.scatter(x, "input", 3, alpha=0.75, s=9, color=BLUE, linewidths=0)
-            self.scatter(y, "output", 4, alpha=0.85, s=11, color=ORANGE, linewidths=0, marker="^")
+            self.scatter(x, 3, "input", alpha=0.75, s=9, color=BLUE, linewidths=0)
+            self.scatter(y, 4, "output", alpha=0.85, s=11, color=ORANGE, linewidths=0, marker="^")
             return
         for name, at, look in groups:
-            self.scatter(x[at], None, 3, filled=False, alpha=0.75, s=14, **look)
-            self.scatter(y[at], name, 4, alpha=0.75, s=14, linewidths=0, **look)
+            self.scatter(x[at], 3, None, filled=False, alpha=0.75, s=14, **look)
+            self.scatter(y[at], 4, name, alpha=0.75, s=14, linewidths=0, **look)
         for side in ("input", "output"):  # only for the legend
-            self.scatter(x[:0], side, 3, filled=side == "output", s=14, color=INK)
+            self.scatter(x[:0], 3, side, filled=side == "output", s=14, color=INK)
 
     def means(self, before: Any, after: Any, path: Any, colours: tuple[str, str, str]) -> None:
         """Draw the two means and the geodesic between them."""
@@ -190,9 +192,8 @@ class _Drawing(NamedTuple):
         line = np.insert(line, np.flatnonzero(over) + 1, np.nan, axis=0)
         style = {"color": colours[0], "linewidth": 2, "zorder": 5}
         self.ax.plot(*line.T, label="geodesic between the means", **style)
-        edge: dict[str, Any] = {"edgecolors": "white", "linewidths": 1.0}
-        self.scatter(before, "input mean", 6, s=75, color=colours[1], marker="D", **edge)
-        self.scatter(after, "output mean", 7, s=150, color=colours[2], marker="*", **edge)
+        self.scatter(before, 6, color=colours[1], **MEAN_BEFORE)
+        self.scatter(after, 7, color=colours[2], **MEAN_AFTER)
 
 
 def plot_overview(panels: Sequence[Panel], columns: int = 4, title: str | None = None) -> Any:

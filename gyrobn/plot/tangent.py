@@ -11,7 +11,10 @@ from gyrobn.numerics.checks import host
 from gyrobn.plot.canvas import (
     BLUE,
     INK,
+    MEAN_AFTER,
+    MEAN_BEFORE,
     ORANGE,
+    TARGET,
     groups_of,
     legend_below,
     name_of,
@@ -112,8 +115,7 @@ def plot_tangent(
     left, right = axes
     left.set_ylabel(f"principal axis 2 ({share[1]:.0%})")
     if bias is not None:
-        ring = {"facecolors": "none", "edgecolors": INK, "linewidths": 1.3}
-        right.scatter(0.0, 0.0, s=230, zorder=7, label="target β", **ring)
+        right.scatter(0.0, 0.0, zorder=7, **TARGET)
     if own:
         legend_below([left, right], columns=4)
     return left, right
@@ -124,9 +126,7 @@ def _draw_side(
 ) -> None:
     """Draw the input or the output: the cloud, its mean, and a circle for its deviation."""
     _cloud(ax, points, side, groups)
-    marker = {"marker": "D", "s": 75} if side == "input" else {"marker": "*", "s": 150}
-    marker |= {"color": INK, "edgecolors": "white", "linewidths": 1.0}
-    ax.scatter(*mean, zorder=6, label=f"{side} mean", **marker)
+    ax.scatter(*mean, zorder=6, color=INK, **MEAN_BEFORE if side == "input" else MEAN_AFTER)
     circle = {"color": INK, "linewidth": 1.0, "label": "standard deviation v"}
     ax.plot(*(deviation * unit_circle()).T, "--", zorder=5, **circle)
     limits = -1.06 * size, 1.06 * size

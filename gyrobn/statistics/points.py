@@ -16,7 +16,7 @@ from gyrobn.numerics.arrays import blockwise
 from gyrobn.numerics.checks import host, parameter_error
 from gyrobn.statistics.uniqueness import FrechetWarning
 
-__all__ = ["Moved", "describe", "flaw", "on_manifold", "plain_geometry"]
+__all__ = ["Moved", "at_index", "describe", "flaw", "on_manifold", "plain_geometry"]
 
 
 def on_manifold(
@@ -118,9 +118,17 @@ def describe(good: Array, first: Any = 0) -> tuple[str, tuple[int, ...]]:
     i = tuple(int(k) for k in np.unravel_index(int(xp.argmax(bad)), tuple(good.shape)))
     if not i:
         return "its one point", i
-    what = f"{int(xp.sum(bad))} of {bad.shape[0]} samples, the first at index "
-    shown = (first + i[0] if isinstance(first, int) else int(first[i[0]]), *i[1:])
-    return what + str(shown[0] if len(i) == 1 else shown), i
+    return f"{int(xp.sum(bad))} of {bad.shape[0]} samples, the first {at_index(i, first)}", i
+
+
+def at_index(i: tuple[int, ...], first: Any = 0) -> str:
+    """Say where a point is: the number of its sample, and the channel if there are several.
+
+    >>> at_index((3,)), at_index((3, 1), first=10)
+    ('at index 3', 'at index (13, 1)')
+    """
+    number = first + i[0] if isinstance(first, int) else int(first[i[0]])
+    return f"at index {number if len(i) == 1 else (number, *i[1:])}"
 
 
 def plain_geometry(geometry: GyroSpace) -> GyroSpace:
@@ -160,8 +168,7 @@ class Moved:
             what = flaw(manifold, x[(*i, ...)])
             self.singular += bool(what)
             if what and not self.which:
-                i = (first + i[0] if isinstance(first, int) else int(first[i[0]]), *i[1:])
-                self.which = f"the first, at index {i[0] if len(i) == 1 else i}, is {what}"
+                self.which = f"the first, {at_index(i, first)}, is {what}"
 
     def warn(self, manifold: GyroSpace, x: Array, method: str, level: int) -> None:
         """Warn if singular matrices got a floor under their eigenvalues."""
