@@ -130,9 +130,8 @@ COMMANDS = {
     "inspect": _Command(
         "inspection",
         "describe a file",
-        "Count the samples of a file that are points of a geometry, and tell how they are spread and "
-        "whether their mean is unique; without --manifold, list the geometries they could belong "
-        "to. Describe a model.",
+        "Describe a model, or samples: how many are points of a geometry, how they are spread and "
+        "whether their mean is unique; without --manifold, which geometries fit them.",
         "input --key --manifold",
         {"input": {"metavar": "FILE", "help": "samples, or a model"}},
     ),
@@ -154,8 +153,8 @@ COMMANDS = {
     "backends": _Command(
         "backends",
         "list what is installed, and the options of each geometry",
-        "List the installed array libraries, with their devices and default dtypes, the helpers, and "
-        "the options of each geometry.",
+        "List the installed array libraries with their devices and default dtypes, the other "
+        "packages, and the options of each geometry.",
         "--check",
     ),
 }
@@ -174,8 +173,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "figure": _path("FIGURE", "the picture, .png, .svg or .pdf"),
     "--key": {"metavar": "NAME", "help": "the array, if the file holds several"},
     "--domains": _path(
-        "FILE",
-        "a label for each sample (subject, session): an array, or text with one label per line",
+        "FILE", "a label for each sample (subject, session): an array, or one label per line"
     ),
     "--manifold": {"metavar": "NAME", "help": "the geometry of the points"},
     "--model": _path(
