@@ -1,4 +1,4 @@
-"""The command ``gyrobn``. This file imports nothing: ``interrupts`` is to be there first."""
+"""The command ``gyrobn``. This file imports nothing, because ``interrupts`` must come first."""
 
 from collections.abc import Sequence
 

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 import gyrobn
-from gyrobn.backends import Array, backend_of
+from gyrobn.backends import Array
 from gyrobn.cli.console import Console
 from gyrobn.manifolds import REGISTRY
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import batch_stats, normalize
+from gyrobn.numerics.checks import host
 from gyrobn.statistics.frechet import frechet
 
 __all__ = ["backends", "mean_error"]
@@ -34,7 +35,7 @@ HELPERS = ("scikit-learn", "flax", "equinox", "matplotlib", "zarr")
 
 
 def backends(options: Namespace, console: Console) -> None:
-    """Tell what is installed, with devices and default dtypes, and the options of geometries."""
+    """Print what is installed, with devices and default dtypes, and the options of geometries."""
     libraries = {name: _library(name) for name in LIBRARIES}
     helpers = {name: _version(name) for name in HELPERS}
     geometries = {name: _geometry(cls) for name, cls in REGISTRY.items()}
@@ -71,14 +72,14 @@ def _library(name: str) -> dict[str, Any]:
     """Return version, devices and default dtypes of an array library."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of devices that it is asked to list
+            warnings.simplefilter("ignore")  # torch warns when it lists devices
             xp = import_module(LIBRARIES[name])
             info = xp.__array_namespace_info__()
             dtypes = info.default_dtypes().items()
             devices = [_word(device) for device in info.devices() if device is not None]
     except ModuleNotFoundError:
         return {"version": None}
-    except Exception as error:  # a library that is there but broken can raise anything
+    except Exception as error:  # a broken library can raise anything
         text = " ".join(f"{type(error).__name__}: {error}".split())
         return {"version": _version(name), "error": f"cannot be used: {text}"}
     found = _version(name) or getattr(xp, "__version__", None)
@@ -90,7 +91,7 @@ def _library(name: str) -> dict[str, Any]:
 
 
 def _word(value: Any) -> str:
-    """Return the name of a dtype or device, without the module and class that some add."""
+    """Return the name of a dtype or device, without its module and class."""
     text = str(value)
     quoted = re.search("'(.+)'", text)
     return quoted[1] if quoted else text.rpartition(".")[2]
@@ -106,7 +107,7 @@ def _geometry(cls: type[GyroSpace]) -> dict[str, Any]:
 
 
 def _shape_of(cls: type[GyroSpace]) -> str:
-    """Return the shape of a point in letters, told from those of examples."""
+    """Return the shape of a point in letters, which fit all examples."""
     if cls is gyrobn.Product:
         return "(sum of the factors,); not on the command line, but in a model"
     sizes = [one.name for one in fields(cls) if one.name not in cls.options()]
@@ -149,21 +150,21 @@ def _cell(error: float | str) -> str:
 
 
 def _error(manifold: GyroSpace, library: str) -> float | str:
-    """Return how far the mean of normalized points is from the bias, or what went wrong."""
+    """Return the distance from the mean of normalized points to the bias, or an error text."""
     like = import_module(LIBRARIES[library]).zeros(())
     try:
         return mean_error(manifold, like)
-    except Exception as error:  # of whatever kind, it is what the table is to tell
+    except Exception as error:  # the table shows it
         return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def mean_error(manifold: GyroSpace, like: Array) -> float:
-    """Normalize points like an array and return how far their mean is from the bias."""
+    """Normalize points, and return the distance from their mean to the bias."""
     spread = min(1.0, 0.3 * manifold.convexity_radius)
     x = manifold.random(50, rng=0, like=like, spread=spread)
     bias = manifold.random(rng=1, like=like, spread=0.5)
     found = frechet(manifold, normalize(manifold, x, batch_stats(manifold, x), bias, scale=0.5))
     if not bool(found.converged):
         raise ValueError("the mean does not converge")
-    mean, bias = (backend_of(p).to_numpy(p).astype(np.float64) for p in (found.mean, bias))
+    mean, bias = (host(point, dtype=np.float64) for point in (found.mean, bias))
     return float(manifold.dist(mean, bias))

@@ -23,10 +23,10 @@ from gyrobn.cli.interrupts import end_at_once
 __all__ = ["main"]
 
 FAILURES = (OSError, ValueError, TypeError, ImportError, MemoryError, OverflowError)
-"""What bad input can raise; anything else is a fault of this program, and shows its traceback."""
+"""What bad input can raise. Anything else is a bug, and shows its traceback."""
 
 BROKEN_PIPE = getattr(signal, "SIGPIPE", 13)
-"""What ends a program that writes to a closed pipe; Python makes it an exception instead."""
+"""The signal of a write to a closed pipe, which Python turns into an exception."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with suppress(OSError):
             print("gyrobn: interrupted", file=sys.stderr)
         return 128 + (stop.number if isinstance(stop, _Ended) else signal.SIGINT)
-    except BrokenPipeError:  # who read the output has seen enough
+    except BrokenPipeError:  # the reader of the output has stopped
         return 128 + BROKEN_PIPE
     finally:
         _forget_what_cannot_be_written()
@@ -56,7 +56,7 @@ def _run(argv: Sequence[str] | None) -> int:
         with _ended_by_signals():
             options = _parsed(argv)
             console = Console(options)
-            # what overflows is off its manifold, and is reported as such
+            # what overflows is off the manifold, and is reported as such
             with console.showing_warnings(), np.errstate(all="ignore"):
                 options.run(options, console)
             sys.stdout.flush()
@@ -71,13 +71,13 @@ def _run(argv: Sequence[str] | None) -> int:
 def _parsed(argv: Sequence[str] | None) -> Namespace:
     try:
         return parse(argv)
-    except SystemExit:  # with the help in stdout
+    except SystemExit:  # the help is in stdout
         sys.stdout.flush()
         raise
 
 
 def _open_streams() -> None:
-    """Let stdout and stderr take anything: closed ones nothing, others what they cannot encode."""
+    """Let stdout and stderr take any text, also if they are closed or cannot encode it."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -87,7 +87,7 @@ def _open_streams() -> None:
 
 
 class _Ended(KeyboardInterrupt):
-    """A signal that asks to end: like Ctrl-C, it leaves time to clean up."""
+    """A signal to end: like Ctrl-C, it leaves time to clean up."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -110,14 +110,14 @@ def _ended_by_signals() -> Iterator[None]:
     numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
     before = {number: signal.getsignal(number) for number in numbers if number is not None}
     if threading.current_thread() is not threading.main_thread():
-        before = {}  # only the main thread may say what a signal does
+        before = {}  # only the main thread may set handlers
     ours = {n: handler for n, handler in before.items() if handler in (signal.SIG_DFL, end_at_once)}
     for number in ours:
         signal.signal(number, end)
     try:
         yield
     except Exception:
-        if received:  # matplotlib, interrupted in its import, says that it cannot be imported
+        if received:  # matplotlib turns an interrupt during its import into an ImportError
             raise _Ended(received[0]) from None
         raise
     finally:
@@ -126,7 +126,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _forget_what_cannot_be_written() -> None:
-    """Drop what stdout and stderr still hold, or Python would complain of it at exit."""
+    """Drop what stdout and stderr cannot write, or Python would complain at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

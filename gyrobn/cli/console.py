@@ -1,4 +1,4 @@
-"""What the command line says: a report on stdout, warnings, errors and progress on stderr."""
+"""The output of a command: a report on stdout; warnings, errors and progress on stderr."""
 
 import json
 import math
@@ -12,47 +12,31 @@ from typing import Any
 import numpy as np
 
 from gyrobn.cli.progress import Progress
+from gyrobn.numerics.checks import Parameter
 from gyrobn.statistics.uniqueness import FrechetWarning
 
 __all__ = ["Console", "span"]
 
 
-OPTIONS = {
-    "on_invalid='project'": "--on-invalid project",
-    "unseen='refit' or 'adapt'": "--unseen refit or --unseen adapt",
-    "transform(X, domains=...), too; in a pipeline, by metadata routing and "
-    "set_transform_request(domains=True)": "--domains, too",
-    "inverse_transform(X, domains=...), too; in a pipeline, by metadata routing and "
-    "set_inverse_transform_request(domains=True)": "--domains, too",
-}
-"""What the library says of its parameters, and what they are here."""
-
-
 class Console:
-    """Stdout and stderr of one command.
-
-    Parameters
-    ----------
-    options
-        The command's: ``command``, and ``json`` and ``quiet`` where it has them.
-    """
+    """Stdout and stderr of one command with its options."""
 
     def __init__(self, options: Namespace) -> None:
-        self._command = options.command
+        self._options = options
         self._json = getattr(options, "json", False)
         self._quiet = getattr(options, "quiet", False)
         self._bar: Progress | None = None
         self._warnings: list[str] = []
 
     def progress(self, label: str, total: int) -> Progress:
-        """Return a bar for a run over the data."""
+        """Return a progress bar for a pass over the data."""
         self._bar = Progress(label, total, self._quiet)
         return self._bar
 
     def report(self, values: dict[str, Any], lines: list[str]) -> None:
-        """Print the result: the values as JSON if that is asked for, otherwise the lines."""
+        """Print the values as JSON with ``--json``, otherwise the lines."""
         if self._json:
-            values = {"command": self._command, **values, "warnings": self._warnings}
+            values = {"command": self._options.command, **values, "warnings": self._warnings}
             print(json.dumps(_plain(values), allow_nan=False))
         else:
             print("\n".join(map(_printable, lines)))
@@ -64,8 +48,11 @@ class Console:
             text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         if isinstance(error, MemoryError):
             text = f"not enough memory: {text}" if text else "not enough memory"
-        for parameter, option in OPTIONS.items():
-            text = text.replace(parameter, option)
+        parameter = getattr(error, "parameter", None)
+        if isinstance(parameter, Parameter) and hasattr(self._options, parameter.name):
+            option = f"--{parameter.name.replace('_', '-')}"
+            spelling = " or ".join(f"{option} {value}" for value in parameter.values) or option
+            text = f"{parameter.before}{spelling}{parameter.after}"
         self._say("error", text or type(error).__name__)
 
     @contextmanager
@@ -90,7 +77,7 @@ class Console:
 
 
 def _printable(line: str) -> str:
-    """Return a line without what a file may have put into it, escape sequences of a terminal."""
+    """Return a line without control characters, which may come from a file."""
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
@@ -106,7 +93,7 @@ def span(values: Any, form: str = ".4g") -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON can hold it; what is not finite becomes null."""
+    """Return a value for JSON; NaN and infinity become null."""
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,12 +1,12 @@
-r"""``gyrobn demo``: normalise points on every geometry, on NumPy, and show that the theorem holds.
+r"""``gyrobn demo``: normalize points on every geometry, and show that the theorem holds.
 
 After GyroBN with bias :math:`\beta` and scale s, the mean of the output must be :math:`\beta` and
 its variance :math:`s^2 v^2/(v^2+\epsilon)`.
 
-First on generated points: each geometry of the registry gets a cloud around a centre,
-:math:`x_i = \gamma \oplus \operatorname{Exp}_e(c_i)`, with the same normal coordinates up to size,
-so that the models of one space show one and the same cloud. Then on data that come with
-scikit-learn, where the target is the identity.
+Each geometry of the registry gets a cloud of random points around a centre,
+:math:`x_i = \gamma \oplus \operatorname{Exp}_e(c_i)`, with the same normal coordinates up to size:
+models of one space show the same cloud. Then come data of scikit-learn, with the identity as the
+target.
 """
 
 import time
@@ -54,13 +54,13 @@ FIGURE = (
 
 
 class Row(NamedTuple):
-    """What happened on one geometry: one line of the table, and the points for the figure."""
+    """The result on one geometry: one line of the table, and the points for the figure."""
 
     name: str
     """Name in the registry, or of the data."""
     manifold: GyroSpace
     scale: float
-    """Standard deviation s that was asked for."""
+    """Standard deviation s of the output, as given."""
     distance_before: float
     """Distance of the input's mean from the target."""
     distance_after: float
@@ -79,28 +79,17 @@ class Row(NamedTuple):
 
 
 def demonstrate(name: str, samples: int = 200, seed: int = 0) -> Row:
-    """Normalise random points on one geometry of the registry.
+    """Normalize random points on a geometry, by its name in the registry.
 
-    Parameters
-    ----------
-    name
-        Name of the geometry in the registry.
-    samples
-        Number of points.
-    seed
-        Seed of the points.
-
-    Examples
-    --------
     >>> row = demonstrate("sphere")
     >>> row.distance_before > 0.5, row.distance_after < 1e-12
     (True, True)
     """
     examples = REGISTRY[name].examples()
-    if name == "grassmannian":  # lines, which can be drawn
+    if name == "grassmannian":  # lines can be drawn
         examples = Grassmannian(3, 1), *examples
     manifold = next((m for m in examples if m.dim == 2), examples[0])
-    # small enough to keep data of positive curvature in a ball where its mean is unique
+    # small enough for the points to have one mean if the curvature is positive
     size = min(1.2, 0.5 * manifold.convexity_radius)
     distance = min(1.2, manifold.convexity_radius)
     cloud = manifold.random(samples, rng=seed, spread=0.3 * size)
@@ -110,17 +99,8 @@ def demonstrate(name: str, samples: int = 200, seed: int = 0) -> Row:
 
 
 def demonstrate_real(name: str, seed: int = 0) -> Row:
-    """Normalise data that come with scikit-learn.
+    """Normalize data of scikit-learn, by their name in :data:`REAL`.
 
-    Parameters
-    ----------
-    name
-        One of the keys of :data:`REAL`.
-    seed
-        Seed of the choice of rows that are put together.
-
-    Examples
-    --------
     >>> row = demonstrate_real("iris")
     >>> row.manifold.point_shape, len(row.x)
     ((4, 4), 150)
@@ -132,7 +112,7 @@ def demonstrate_real(name: str, seed: int = 0) -> Row:
 
 
 def table(rows: list[Row], heading: str = "geometry") -> list[str]:
-    """Return the rows as lines of aligned text, less than 100 columns wide, under a heading."""
+    """Return the rows as a table under a heading, less than 100 columns wide."""
     head = (
         f"{'':30}{'mean to target':^16}  {'variance':^28}",
         f"{heading:21}  {'scale':>5}  {'before':>6}  {'after':>8}  "
@@ -151,11 +131,11 @@ class Demo(NamedTuple):
     """What :func:`run` found."""
 
     rows: list[Row]
-    """One a geometry of the registry, on generated points."""
+    """One per geometry of the registry, on random points."""
     real: list[Row]
-    """One a set of data in :data:`REAL`."""
+    """One per data set in :data:`REAL`."""
     figure: Path | None
-    """Where the figure was written; None where there is no matplotlib."""
+    """Where the figure was written; None without matplotlib."""
 
     def lines(self) -> list[str]:
         """Return the tables and what they mean, as lines of text."""
@@ -183,16 +163,9 @@ class Demo(NamedTuple):
 
 
 def run(output: Path, samples: int = 200, seed: int = 0, bar: Progress | None = None) -> Demo:
-    """Normalise points on every geometry and real data, and write the figure.
+    """Normalize points on every geometry and real data, and write the figure to ``output``.
 
-    Parameters
-    ----------
-    output
-        File of the figure; the suffix, ``.png`` or any other that matplotlib knows, is the format.
-    samples, seed
-        As in :func:`demonstrate`.
-    bar
-        Is told of the progress, in ``STEPS`` steps.
+    ``bar`` shows the progress, in ``STEPS`` steps.
     """
     bar = Progress("demo", STEPS, quiet=True) if bar is None else bar
     rows: list[Row] = []
@@ -212,7 +185,7 @@ def run(output: Path, samples: int = 200, seed: int = 0, bar: Progress | None = 
 
 
 def _normalised(name: str, manifold: GyroSpace, x: Any, target: Any, scale: float) -> Row:
-    """Normalise points and measure what came of it."""
+    """Normalize points and measure mean and variance before and after."""
     begin = time.perf_counter()
     before = frechet(manifold, x)
     stats = Stats(before.mean, before.variance)
@@ -220,7 +193,7 @@ def _normalised(name: str, manifold: GyroSpace, x: Any, target: Any, scale: floa
     seconds = time.perf_counter() - begin
 
     after = frechet(manifold, y)
-    v2 = np.asarray(before.variance)  # one a block; the table has room for their average
+    v2 = np.asarray(before.variance)  # one per block; the table shows their average
     return Row(
         name,
         manifold,
@@ -276,8 +249,8 @@ def _digits(rng: np.random.Generator) -> tuple[GyroSpace, Any, float]:
     from sklearn.datasets import load_digits
 
     images, digit = load_digits(return_X_y=True)
-    # In the principal directions of all images the identity is the plane that holds most of them;
-    # in pixels it would be that of two corners, which are always white.
+    # In principal directions the identity is the plane that fits all images best; in pixels it
+    # would be the plane of two corners, which are always white.
     _, _, directions = np.linalg.svd(images, full_matrices=False)
     sevens = (images @ directions[:16].T)[digit == 7]
     sets = _draws(sevens, 100, 40, rng)
@@ -302,7 +275,7 @@ def _iris(rng: np.random.Generator) -> tuple[GyroSpace, Any, float]:
 
 
 def _draws(rows: Any, sets: int, size: int, rng: np.random.Generator) -> Any:
-    """Return so many sets of rows, each drawn without replacement."""
+    """Return sets of rows, each drawn without replacement."""
     return np.stack([rng.permutation(rows)[:size] for _ in range(sets)])
 
 
@@ -317,7 +290,7 @@ REAL: dict[str, _Data] = {
     "wine": _Data("correlations of 13 measurements, 3 x 50 sets of 40 wines of a cultivar", _wine),
     "iris": _Data("covariances of 4 lengths, 3 x 50 sets of 25 flowers of a species", _iris),
 }
-"""Data that come with scikit-learn, by name."""
+"""Data of scikit-learn, by name."""
 
 STEPS = len(REGISTRY) + len(REAL) + 1
-"""The steps of :func:`run`: a row each, and the figure."""
+"""The steps of :func:`run`: one per row, and the figure."""

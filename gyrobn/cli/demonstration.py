@@ -1,4 +1,4 @@
-"""The command demo: every geometry, real data and a figure, out of nothing."""
+"""The command demo: every geometry, real data and a figure, without any input."""
 
 from argparse import Namespace
 from contextlib import suppress
@@ -15,9 +15,9 @@ POINTS = ("name", "x", "y", "target")  # of a row, not part of the report
 
 
 def demo(options: Namespace, console: Console) -> None:
-    """Normalize points and real data, print what became of mean and variance, write a figure."""
+    """Normalize points and real data, print mean and variance, write a figure."""
     check_place(options.output)
-    with suppress(ImportError):  # without matplotlib there are tables
+    with suppress(ImportError):  # without matplotlib there are only tables
         check_format(options.output)
     with console.progress("demo", STEPS) as bar:
         found = run(options.output, options.samples, options.seed, bar)

@@ -1,4 +1,4 @@
-"""Read what the options name: samples, their geometry, labels, a bias."""
+"""Read the files that the options name: samples, labels, a bias."""
 
 import errno
 import os

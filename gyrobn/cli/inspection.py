@@ -18,6 +18,7 @@ from gyrobn.data.chunks import Chunks
 from gyrobn.manifolds import REGISTRY, Hyperboloid, Sphere
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.statistics.frechet import frechet
+from gyrobn.statistics.points import at_index
 from gyrobn.statistics.uniqueness import FrechetWarning
 
 __all__ = ["inspect"]
@@ -110,10 +111,6 @@ def _place(rows: Any, k: Any, shape: tuple[int, ...]) -> list[int]:
     return [int(rows[first]), *map(int, rest)]
 
 
-def _at(index: list[int]) -> str:
-    return f"at index {index[0] if len(index) == 1 else tuple(index)}"
-
-
 def _samples(
     manifold: GyroSpace, source: StoredArray, console: Console
 ) -> tuple[dict[str, Any], list[str]]:
@@ -132,10 +129,10 @@ def _samples(
         f"  geometry            {manifold!r}" + (f", channels {channels}" if channels else ""),
         f"  on the manifold     {count.good} of {count.points} points",
         f"  NaN, inf            {odd['nan']} and {odd['inf']} values"
-        + (f", the first {_at(count.odd)}" if count.odd is not None else ""),
+        + (f", the first {at_index(tuple(count.odd))}" if count.odd is not None else ""),
     ]
     if count.index is not None:
-        where = f", {_at(count.index)}" if count.worst > 0 else ""
+        where = f", {at_index(tuple(count.index))}" if count.worst > 0 else ""
         lines.append(f"  worst violation     {count.worst:.3g}{where}")
     if count.rows:
         more, text = _statistics(count, source, console)

@@ -1,7 +1,7 @@
 """Ctrl-C while the command ``gyrobn`` starts: one line and an exit code, no traceback.
 
-Importing NumPy takes a while, and to import anything of a package is to run the package's
-``__init__`` first. So this is the first thing that it imports, and imports next to nothing itself.
+Importing NumPy takes a while, so the ``__init__`` of the package imports this module first, which
+imports almost nothing itself.
 """
 
 import os
@@ -18,15 +18,15 @@ def watch() -> None:
 
 
 def end_at_once(number: int, frame: object) -> None:
-    """End the process. An exception could be lost, or shown, by what is being imported."""
+    """End the process; a module that is being imported could catch or show an exception."""
     try:
         os.write(2, b"gyrobn: interrupted\n")
-    finally:  # even where stderr is closed
+    finally:  # even if stderr is closed
         os._exit(128 + number)
 
 
 def _is_command() -> bool:
-    """Tell whether Python was told to run ``gyrobn``, the script or ``-m gyrobn``."""
+    """Tell whether this process runs the script ``gyrobn`` or ``-m gyrobn``."""
     words = sys.orig_argv[-len(getattr(sys, "argv", ())) :]  # the program, then its arguments
     name = os.path.basename(words[0]) if words else ""
     return name.removeprefix("-m").removesuffix(".exe") == "gyrobn"

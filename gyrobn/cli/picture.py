@@ -12,10 +12,10 @@ from gyrobn.cli.statistics import fitted, load
 from gyrobn.data import StoredArray
 from gyrobn.data.chunks import Chunks
 from gyrobn.estimator.labels import labels_for
-from gyrobn.estimator.validation import on_manifold
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.plot import can_plot, plot_normalization, plot_tangent
 from gyrobn.plot.canvas import check_format, save_figure
+from gyrobn.statistics.points import Moved, on_manifold
 
 __all__ = ["plot"]
 
@@ -24,7 +24,7 @@ MOST = 2000
 
 
 def plot(options: Namespace, console: Console) -> None:
-    """Draw samples before and after normalization, which is computed or read from a file."""
+    """Draw samples before and after normalization, computed or read from a file."""
     begin = time.perf_counter()
     check_place(options.figure)
     check_format(options.figure)
@@ -51,10 +51,8 @@ def plot(options: Namespace, console: Console) -> None:
                 manifold = geometry_of(options, source)
             else:
                 manifold = load(options.model).manifold_
-    moved = sum(int(np.sum(~manifold.contains(points))) for _, points in samples)
-    x, *rest = (
-        on_manifold(manifold, points, str(path), project, first=rows) for path, points in samples
-    )
+    moved = Moved()
+    x, *rest = (on_manifold(manifold, a, str(path), project, rows, moved) for path, a in samples)
     y = rest[0] if rest else bn.transform(x, domains=own)
     x, y, bias = _channel(manifold, options.channel, x, y, bias)
     if can_plot(manifold):
@@ -67,8 +65,8 @@ def plot(options: Namespace, console: Console) -> None:
     values["seconds"] = round(time.perf_counter() - begin, 3)
     lines = [f"drew {len(rows)} of {len(source)} samples of {options.input} on {manifold!r}"]
     if project:
-        values["projected"] = moved
-        lines.append(f"  projected           {moved} of the drawn samples onto the manifold")
+        values["projected"] = moved.count
+        lines.append(f"  projected           {moved.count} of the drawn samples onto the manifold")
     console.report(values, [*lines, f"  written             {options.figure}"])
 
 

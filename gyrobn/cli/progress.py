@@ -15,21 +15,10 @@ class Progress(AbstractContextManager["Progress"]):
     """A bar on stderr: the task, the number of the pass, the part of it that is done, time left.
 
     ``fit: pass 3  [#####     ]  52%  0:12 left``. The time left is that of the pass, because the
-    number of passes is not known in advance. Nothing is written if stderr is not a terminal.
+    number of passes is unknown. Nothing is written if stderr is not a terminal.
 
-    Parameters
-    ----------
-    label
-        The task.
-    total
-        Number of samples per pass.
-    quiet
-        Write nothing.
-    stream
-        Where to write, stderr by default.
+    ``label`` is the task, ``total`` the number of samples per pass.
 
-    Examples
-    --------
     >>> with Progress("fit", total=100) as bar:  # not a terminal: writes nothing
     ...     bar.update(50)
     """
@@ -45,7 +34,7 @@ class Progress(AbstractContextManager["Progress"]):
         self._width = 0
 
     def update(self, done: int) -> None:
-        """Set how many samples of the pass are done; zero, or fewer than before: a new pass."""
+        """Set how many samples of the pass are done; zero, or fewer than before, is a new pass."""
         now = time.monotonic()
         if done == 0 or done < self._done:
             self._pass, self._begin, self._drawn = self._pass + 1, now, 0.0
@@ -55,7 +44,7 @@ class Progress(AbstractContextManager["Progress"]):
             self._draw(now - self._begin)
 
     def watch(self, chunk: Any, rows: Any) -> Any:
-        """Return a chunk, the samples before which are done: for :meth:`gyrobn.Chunks.map`."""
+        """Return a chunk, and note that the samples before it are done; for ``Chunks.map``."""
         self.update(int(rows[0]))
         return chunk
 

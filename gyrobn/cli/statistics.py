@@ -14,6 +14,7 @@ from gyrobn.data import ArrayWriter, StoredArray, create_array
 from gyrobn.data.chunks import Chunks
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import scale_for
+from gyrobn.statistics.points import Moved
 
 if TYPE_CHECKING:
     from gyrobn.estimator.transformer import GyroBN
@@ -134,17 +135,12 @@ def _write(
     console: Console,
     inverse: bool,
 ) -> int:
-    """Write the samples, and return how many points were off the manifold and moved onto it."""
-    moved: dict[int, int] = {}  # per chunk, since a chunk may be read twice
+    """Write the normalized samples; return how many points were moved onto the manifold."""
+    from gyrobn.estimator.applying import apply_chunks
 
-    def counted(x: Any, rows: Any) -> Any:
-        if bn.on_invalid == "project" and int(rows[0]) not in moved:
-            with np.errstate(all="ignore"):
-                moved[int(rows[0])] = int(np.sum(~bn.manifold_.contains(x)))
-        return x
-
+    moved, method = Moved(), "inverse_transform" if inverse else "transform"
     with console.progress("inverse" if inverse else "transform", len(source)) as bar:
-        chunks = Chunks(source).map(bar.watch).map(counted)
-        for chunk in bn.transform_chunks(chunks, domains=domains, inverse=inverse):
+        chunks = Chunks(source).map(bar.watch)
+        for chunk in apply_chunks(bn, chunks, domains, method, moved):
             out.write(chunk)
-    return sum(moved.values())
+    return moved.count

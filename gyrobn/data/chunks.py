@@ -1,4 +1,4 @@
-"""Samples that are read in chunks, as often as needed, because memory cannot hold them all."""
+"""Samples that are read in chunks, as often as needed, because memory may not hold them all."""
 
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set

@@ -20,23 +20,17 @@ __all__ = ["HEAD", "Header", "NpyArray", "open_npz"]
 HEAD = 1 << 14
 """Bytes in which a header ends: NumPy allows it 10,000."""
 
-AXES, MOST = 64, sys.maxsize  # of an array of NumPy, and their length
-BLOCK = 1 << 20  # bytes that are unpacked at a time, on the way to a later slice
-GROWTH = 1032  # by this factor, at most, does a deflated file grow when it is unpacked
+AXES, MOST = 64, sys.maxsize  # the most axes of a NumPy array, and the longest axis
+BLOCK = 1 << 20  # bytes to unpack at a time, on the way to a later slice
+GROWTH = 1032  # a deflated file grows at most by this factor when it is unpacked
 READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 class Header:
     """What the first bytes of a ``.npy`` file say, after checks.
 
-    Parameters
-    ----------
-    path
-        The file, for messages.
-    head
-        Its first bytes, up to ``HEAD`` of them: a header that says it is longer costs nothing.
-    size
-        Number of bytes in the file.
+    ``head`` holds up to ``HEAD`` bytes, ``size`` is the number of bytes in the file, and ``path``
+    is for messages.
     """
 
     def __init__(self, path: Path | str, head: bytes, size: int) -> None:
@@ -100,7 +94,7 @@ class NpyArray(StoredArray):
 
 
 class NpzArray(NpyArray):
-    """An array in an archive: a stream that is read on from where it is, or begun again."""
+    """An array in an archive: a stream, which is opened again to go back."""
 
     def __init__(self, path: Path, key: str, archive: zipfile.ZipFile, name: str) -> None:
         self._archive, self._info = archive, (info := archive.getinfo(name))
@@ -111,7 +105,7 @@ class NpzArray(NpyArray):
         super().__init__(path, key, archive.open(info), size)
 
     def _seek(self, position: int) -> None:
-        # not the stream's own seek, which gives up the check sum from Python 3.13 on
+        # the stream's own seek drops the check sum from Python 3.13 on
         if position < self._file.tell():
             self._file.close()
             self._file = self._archive.open(self._info)
@@ -119,7 +113,7 @@ class NpzArray(NpyArray):
             pass
 
     def unpacked(self) -> StoredArray:
-        """Return the array in a temporary file, if every slice is scattered over all of it."""
+        """Return an array in Fortran order, whose slices are scattered, in a temporary file."""
         if not self._header.fortran:
             return self
         with self:

@@ -98,14 +98,8 @@ def _create_file(
 def replacing(path: str | os.PathLike[str], store: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside ``path``, and rename it to ``path`` if the block succeeds.
 
-    Otherwise remove what is at the temporary path. What was at ``path`` stays until the end.
-
-    Parameters
-    ----------
-    path
-        The file to write, or a link to it, which stays a link.
-    store
-        Whether it is a zarr store, which is a directory.
+    Otherwise remove what is at the temporary path. What was at ``path`` stays until the end; a link
+    stays a link. A ``store`` is a directory of zarr.
     """
     target = Path(os.path.realpath(os.fsdecode(path)))
     if target.exists() and not (is_zarr(target) if store else target.is_file()):

@@ -18,7 +18,7 @@ CODECS = frozenset(
     {"blosc", "bytes", "bz2", "crc32c", "delta", "fletcher32", "gzip", "lz4", "lzma", "shuffle"}
     | {"sharding_indexed", "transpose", "zlib", "zstd"}
 )
-"""Codecs that only move bits; ``pickle``, for example, would run code from the file."""
+"""Codecs that are safe; ``pickle``, for example, would run code from the file."""
 
 
 class ZarrArray(StoredArray):

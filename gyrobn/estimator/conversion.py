@@ -1,10 +1,10 @@
-"""From a layer, of whatever framework, to the estimator and back.
+"""From a layer of any framework to the estimator and back.
 
 In evaluation a layer and an estimator are the same function of the running statistics, bias and
-scale. What only training knows has no place in an estimator: momentum, ``steps``,
-``mean_gradient`` and how the batch is distributed.
+scale. An estimator does not hold what only training needs: momentum, ``steps``, ``mean_gradient``
+and how the batch is distributed.
 
-Layers import this module only when they are converted, and with it scikit-learn.
+Layers import this module, and with it scikit-learn, only when they are converted.
 """
 
 import json
@@ -13,19 +13,20 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends import Array, namespace_of
 from gyrobn.estimator.files import geometry_from_json, geometry_to_json
 from gyrobn.estimator.models import (
     Model,
     in_dtype,
     of_estimator,
-    plain_geometry,
     settle,
     to_estimator,
 )
 from gyrobn.estimator.transformer import GyroBN
 from gyrobn.normalization.layers import Learnt, Settings, common_dtype
 from gyrobn.normalization.normalize import Stats, normalize, scale_for
+from gyrobn.numerics.checks import host
+from gyrobn.statistics.points import plain_geometry
 
 __all__ = ["fitted", "geometry_text", "layer_to_estimator", "raw_shift", "values_for"]
 
@@ -38,26 +39,20 @@ def geometry_text(settings: Settings) -> str:
 def raw_shift(settings: Settings, text: str, raw: float | None) -> float:
     """Return what to add to a learnt curvature of a checkpoint, or refuse another geometry.
 
-    Parameters
-    ----------
-    settings
-        Of the layer to load into.
-    text
-        The :func:`geometry_text` of the layer that was saved.
-    raw
-        As in :meth:`Settings.raw_shift <gyrobn.normalization.layers.Settings.raw_shift>`.
+    ``settings`` are those of the layer to load into, ``text`` is the :func:`geometry_text` of the
+    saved layer, ``raw`` as in :meth:`gyrobn.normalization.layers.Settings.raw_shift`.
     """
     if text == geometry_text(settings):
         return settings.raw_shift(settings.geometry, raw)
     try:
         saved = geometry_from_json(json.loads(text))
-    except ValueError:  # a geometry of somebody's own, or of a newer gyrobn
+    except ValueError:  # a geometry of the user, or of a newer gyrobn
         raise settings.foreign(text) from None
     return settings.raw_shift(saved, raw)
 
 
 def fitted(bn: Any, domains: bool = False) -> Model:
-    """Return what an estimator knows, if it is fitted, with domains or without."""
+    """Return what a fitted estimator knows; refuse one with domains where none are expected."""
     check_is_fitted(bn)
     model = of_estimator(bn)
     if domains and model.domains is None:
@@ -73,18 +68,10 @@ def fitted(bn: Any, domains: bool = False) -> Model:
 def values_for(
     settings: Settings, model: Model, bias: bool, scale: bool, tracked: bool, dtype: Any
 ) -> tuple[Learnt, Stats]:
-    """Return, in NumPy, what a layer holds that is to do what a model does.
+    """Return, in NumPy, the arrays of a layer that does what a model does.
 
-    Parameters
-    ----------
-    settings
-        Of the layer.
-    model
-        What it is to know.
-    bias, scale, tracked
-        Whether the layer has a bias, a scale, and running statistics.
-    dtype
-        Of the layer, float32 or float64 of NumPy.
+    ``bias``, ``scale`` and ``tracked`` tell whether the layer has a bias, a scale and running
+    statistics; ``dtype`` is that of the layer, float32 or float64 of NumPy.
     """
     _check_formula(settings)
     if not tracked:
@@ -114,16 +101,10 @@ def values_for(
                 f"the bias is a point of {M!r} without coordinates at the identity, opposite to "
                 "it or too far away: a layer cannot learn it; give a bias nearer to the identity"
             )
-    return (
-        Learnt(
-            np.broadcast_to(b, (*settings.channels, M.dim)).astype(dtype) if bias else None,
-            np.broadcast_to(model_scale, settings.statistics_shape).astype(dtype)
-            if scale
-            else None,
-            None,
-        ),
-        Stats(model.mean, model.var),
-    )
+    b = np.broadcast_to(b, (*settings.channels, M.dim)).astype(dtype)
+    s = np.broadcast_to(model_scale, settings.statistics_shape).astype(dtype)
+    learnt = Learnt(b if bias else None, s if scale else None, None)
+    return learnt, Stats(model.mean, model.var)
 
 
 def layer_to_estimator(
@@ -131,16 +112,8 @@ def layer_to_estimator(
 ) -> Any:
     """Return the estimator that does what a layer does in evaluation.
 
-    Parameters
-    ----------
-    settings, learnt
-        Of the layer.
-    stats
-        Its running statistics; None if it has none.
-    like
-        As in :meth:`gyrobn.GyroBN.load`.
-    **more
-        Other fields of the :class:`~gyrobn.estimator.models.Model`.
+    ``stats`` are the running statistics, None if the layer has none; ``like`` is as in
+    :meth:`gyrobn.GyroBN.load`; ``more`` are other fields of the model.
     """
     _check_formula(settings)
     if stats is None:
@@ -158,9 +131,9 @@ def layer_to_estimator(
     dtype = common_dtype(*learnt, *stats)
     learnt = Learnt(*(None if a is None else namespace_of(a).astype(a, dtype) for a in learnt))
     geometry = plain_geometry(settings.manifold(learnt.raw_curvature))
-    mean, var = settings.running(geometry, Stats(*(_array_of_layer(a) for a in stats)))
+    mean, variance = settings.running(geometry, Stats(*(_array_of_layer(a) for a in stats)))
     if mean.dtype == np.float64 and np.all(geometry.contains(mean.astype(np.float32))):
-        mean = settle(geometry, mean)  # of a layer that was trained in float32 and converted
+        mean = settle(geometry, mean)  # the layer was trained in float32 and then converted
     bias = scale = None
     if learnt.bias is not None:
         bias = geometry.from_normal(_array_of_layer(learnt.bias).astype(np.float64))
@@ -171,7 +144,7 @@ def layer_to_estimator(
         geometry=geometry,
         manifold=geometry,
         mean=mean,
-        var=var,
+        var=variance,
         weight=np.zeros(batch, mean.dtype),
         n_iter=np.zeros(batch, np.int32),
         converged=np.zeros(batch, np.bool_),
@@ -191,11 +164,11 @@ def _check_formula(settings: Settings) -> None:
 
 
 def _array_of_layer(x: Array) -> Any:
-    """Return what a layer holds as a NumPy array, if an estimator can compute in its dtype."""
+    """Return an array of a layer as a NumPy array, if an estimator can compute in its dtype."""
     xp = namespace_of(x)
     if x.dtype not in (xp.float32, xp.float64):
         raise ValueError(
             f"an estimator computes in float32 or float64, and this layer holds {x.dtype}: "
             "convert the layer first"
         )
-    return np.array(backend_of(x).to_numpy(x))
+    return np.array(host(x))

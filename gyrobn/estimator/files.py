@@ -1,9 +1,8 @@
 """Models in files: a ``.npz`` without pickle, that is, arrays and a header in JSON.
 
-A file is a zip archive of members that are stored, not compressed: ``header.json`` with the format,
-its version, the geometry and the parameters, and an ``.npy`` for each array. Reading runs no code
-of the file, takes memory in proportion to its length, and checks all of it before anything is made
-of it.
+A file is a zip archive without compression: ``header.json`` has the format, its version, the
+geometry and the parameters, and each array is an ``.npy``. Reading runs no code of the file, needs
+memory in proportion to its length, and checks everything before a model is made.
 """
 
 import json
@@ -35,29 +34,21 @@ HEADER, HEADER_LIMIT = "header.json", 2**20
 NEEDED = {"mean", "var", "weight", "n_iter", "converged"}
 OPTIONAL = {"bias", "scale", "domains", "feature_names"}
 EXTRA: dict[str, Any] = {"n_projected": 0, **dict.fromkeys(GEOMETRY)}
-"""What is in the header only if it is not this."""
+"""What the header holds only if it differs from this."""
 NESTED = 16
-"""How many products may stand in one another."""
+"""How deep products may be nested."""
 
 Path = str | os.PathLike[str]
 
 
 def write(model: Model, path: Path) -> None:
-    """Write a model to a file, whole or not at all.
-
-    Parameters
-    ----------
-    model
-        What :func:`gyrobn.estimator.models.of_estimator` returns.
-    path
-        Name of the file, used as it is. What was there is replaced.
-    """
+    """Write a model to a file, completely or not at all; a file that was there is replaced."""
     arrays = {name: getattr(model, name) for name in sorted(NEEDED | OPTIONAL)}
     arrays = {name: a for name, a in arrays.items() if isinstance(a, np.ndarray)}
     header = {
         "format": FORMAT,
         "version": VERSION,
-        "gyrobn": sys.modules["gyrobn"].__version__,  # to import it would go round in a circle
+        "gyrobn": sys.modules["gyrobn"].__version__,  # an import would be circular
         "geometry": geometry_to_json(model.geometry),
         "manifold": model.manifold
         if isinstance(model.manifold, str)
@@ -79,13 +70,7 @@ def write(model: Model, path: Path) -> None:
 
 
 def read(path: Path) -> Model:
-    """Read a model, or say what is wrong with the file.
-
-    Parameters
-    ----------
-    path
-        Name of a file that :func:`write` wrote.
-    """
+    """Read a model that :func:`write` wrote, or say what is wrong with the file."""
     name = repr(os.fspath(path))
     if not stat.S_ISREG(os.stat(path).st_mode):
         kind = IsADirectoryError if os.path.isdir(path) else ValueError
@@ -104,7 +89,7 @@ def read(path: Path) -> Model:
 
 
 class _Refused(ValueError):
-    """A file that is whole, as far as one can see, but not for us; the message says why."""
+    """A file that seems complete but is not a model for this version; the message says why."""
 
 
 def _foreign() -> _Refused:
@@ -115,10 +100,9 @@ def _foreign() -> _Refused:
 
 @contextmanager
 def _damage(name: str) -> Iterator[None]:
-    """Put whatever goes wrong with the bytes of a file in one line.
+    """Turn every error about the bytes of a file into one line.
 
-    That is any exception: zipfile, json and NumPy raise many kinds of them on bytes that were
-    tampered with.
+    zipfile, json and NumPy raise many kinds of exceptions on a damaged file.
     """
     try:
         yield
@@ -144,14 +128,14 @@ def _members(archive: ZipFile) -> dict[str, ZipInfo]:
 
 
 def _content(archive: ZipFile, info: ZipInfo, limit: int) -> bytes:
-    # what is stored as it is cannot be longer than the file, and so cannot fill the memory
+    # without compression a member cannot be longer than the file, and so cannot fill the memory
     if info.compress_type != ZIP_STORED or info.file_size > limit:
         raise ValueError(f"member {_shown(info.filename)} is compressed, cut off or too long")
-    return archive.read(info)  # compares the checksum, too
+    return archive.read(info)  # also compares the checksum
 
 
 def _header(text: bytes) -> dict[str, Any]:
-    """Return what the header says, if it is one of this format and version."""
+    """Return the entries of the header, if it has this format and version."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = dict(pairs)
@@ -182,7 +166,7 @@ def _arrays(archive: ZipFile, members: dict[str, ZipInfo], size: int) -> dict[st
 
 
 def _array(content: bytes, name: str) -> Any:
-    """Return the array of an ``.npy``, after comparing what it declares with what there is."""
+    """Return the array of an ``.npy``, if its header and its length agree."""
     header = Header(f"{name}.npy", content[:HEAD], len(content))
     shape, dtype = header.shape, header.dtype
     sizes = {"f": (4, 8), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "b": (1,)}
@@ -199,7 +183,7 @@ def _array(content: bytes, name: str) -> Any:
     return array.astype(dtype.newbyteorder("="), order="C")
 
 
-# ---------------------------------------------------------------------- what they say
+# ---------------------------------------------------------------------- the header
 
 
 def _model(header: dict[str, Any], arrays: dict[str, Any]) -> Model:
@@ -218,10 +202,10 @@ def _model(header: dict[str, Any], arrays: dict[str, Any]) -> Model:
 def geometry_to_json(
     geometry: GyroSpace, depth: int = 0, registered: bool = True
 ) -> dict[str, Any]:
-    """Return a geometry as JSON can hold it.
+    """Return a geometry in a form for JSON.
 
-    A geometry that is not in ``gyrobn.REGISTRY`` is refused. With ``registered=False`` it is
-    described by the name of its class: to be compared, not to be built again.
+    A geometry that is not in ``gyrobn.REGISTRY`` is refused. With ``registered=False`` the name of
+    its class stands for it: such a description can be compared, but not read again.
 
     >>> from gyrobn import Euclidean, PoincareBall, Product
     >>> geometry_to_json(PoincareBall(2, curvature=-0.5))
@@ -275,7 +259,7 @@ def geometry_from_json(value: Any, depth: int = 0) -> GyroSpace:
 
 
 def _check_field(one: "Field[Any]", value: Any) -> None:
-    """Refuse what is no size, number or word, as the field of a geometry is."""
+    """Refuse a value that is not of the kind of the field: a size, a number or a word."""
     if one.default is MISSING:
         good = type(value) is int and 0 < value < 2**31
     elif isinstance(one.default, float):
@@ -287,5 +271,5 @@ def _check_field(one: "Field[Any]", value: Any) -> None:
 
 
 def _shown(value: Any) -> str:
-    """Return a value of a file for a message: short, on one line."""
+    """Return a value for a message: short, on one line."""
     return reprlib.repr(value)

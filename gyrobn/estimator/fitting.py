@@ -1,4 +1,4 @@
-"""How the estimator learns: what it finds in samples, by domain, and how more add to it."""
+"""How the estimator learns: the statistics of samples, per domain, and how to add more samples."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,34 +7,35 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data.chunks import Chunks
-from gyrobn.estimator.labels import as_labels, check_given, check_kind, check_policy, labels_for
+from gyrobn.estimator.labels import as_labels, check_given, check_kind, labels_for
 from gyrobn.estimator.validation import (
-    Moved,
     affine_for,
     as_array,
+    check_parameters,
     chunked,
-    found_for,
     geometry_for,
-    on_manifold,
-    weight_sums,
+    like,
+    reason,
     weights_for,
 )
-from gyrobn.manifolds.centred import Decomposed
+from gyrobn.manifolds.centred import Centred, Decomposed
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.domains import places_of
+from gyrobn.normalization.domains import domain_stats, places_of
 from gyrobn.normalization.normalize import Stats, merge_stats
 from gyrobn.numerics.arrays import blocks_of
-from gyrobn.numerics.checks import check_choice, check_number
-from gyrobn.statistics.newton import check_search
+from gyrobn.numerics.checks import host
+from gyrobn.statistics.frechet import FrechetResult, frechet, locate, result_of
+from gyrobn.statistics.points import Moved, describe, on_manifold
+from gyrobn.statistics.samples import arrange
 
-__all__ = ["Finding", "Fitted", "by_label", "find", "merge", "stacked"]
+__all__ = ["Finding", "Fitted", "by_label", "find", "find_stats", "merge", "stacked"]
 
 
 class Fitted(NamedTuple):
-    """What is known of some samples; of those of several domains with a leading axis."""
+    """What is known of some samples; with several domains, with a leading axis."""
 
     mean: Array
-    var: Array
+    variance: Array
     weight: Array
     """Sum of the weights, shape (*channels,)."""
     iterations: Array
@@ -42,7 +43,7 @@ class Fitted(NamedTuple):
 
 
 def by_label(labels: Any, fitted: Fitted) -> dict[Any, Fitted]:
-    """Return what is known of each domain; of all samples, by the label None, without domains."""
+    """Return what is known of each domain; without domains, of all samples by the label None."""
     if labels is None:
         return {None: fitted}
     return {d: Fitted(*(a[k, ...] for a in fitted)) for k, d in enumerate(labels.tolist())}
@@ -59,9 +60,9 @@ def stacked(known: dict[Any, Fitted]) -> tuple[Any, Fitted]:
 
 
 def merge(manifold: GyroSpace, old: Fitted, new: Fitted) -> Fitted:
-    """Put samples together, each counted by its weight, in the dtype of the old ones.
+    """Put two sets of samples together by their weights, in the dtype of the old set.
 
-    The search of the mean that is told of is that of the new samples.
+    Iterations and convergence are those of the new samples.
     """
     xp = namespace_of(old.mean)
     if not bool(xp.all(old.weight > 0)):
@@ -70,9 +71,9 @@ def merge(manifold: GyroSpace, old: Fitted, new: Fitted) -> Fitted:
             "a layer do not tell how many those were: set bn.weight_sum_ to what they should count "
             "as, or fit() anew"
         )
-    mean, var, weight = (xp.astype(a, old.mean.dtype, copy=False) for a in new[:3])
+    *batch, weight = (xp.astype(a, old.mean.dtype, copy=False) for a in new[:3])
     total = old.weight + weight
-    stats = merge_stats(manifold, Stats(old.mean, old.var), Stats(mean, var), weight / total)
+    stats = merge_stats(manifold, Stats(*old[:2]), Stats(*batch), weight / total)
     return Fitted(*stats, total, new.iterations, new.converged)
 
 
@@ -81,23 +82,20 @@ class Finding(NamedTuple):
 
     manifold: GyroSpace
     known: dict[Any, Fitted]
-    """What is to be known of each domain."""
+    """The statistics of each domain."""
     total: int
-    """How many samples there are."""
+    """Number of samples."""
     moved: int
-    """How many of their points were moved onto the manifold."""
+    """Number of points that were moved onto the manifold."""
     samples: Array | Chunks
     """The samples, checked."""
     view: Decomposed | None
-    """The samples seen from the mean, if they are matrices that need not be decomposed again."""
+    """The samples as they are seen from the mean, if they are matrices and decomposed already."""
 
 
 def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
-    """Check samples, and find what there is to be known of them."""
-    check_choice("on_invalid", estimator.on_invalid, ("raise", "project"))
-    check_number("eps", estimator.eps, 0.0)
-    check_search(estimator.tol, estimator.max_iter, None)
-    check_policy(estimator.unseen, estimator.adapt_rate)
+    """Check samples and find their statistics."""
+    check_parameters(estimator)
     more = method == "partial_fit" and hasattr(estimator, "mean_")
     if more:
         check_given(estimator.domains_, domains, method)
@@ -115,7 +113,8 @@ def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) 
     moved = Moved()
     checked: Array | Chunks
     if raw is None:
-        checked, count = _ready(estimator, X, manifold, moved), int(X.shape[0])
+        project, count = estimator.on_invalid == "project", int(X.shape[0])
+        checked = on_manifold(manifold, X, project=project, moved=moved)
         samples = backend_of(X).stop_gradient(checked)
     else:
         checked, count = raw.map(_ready_once(estimator, manifold, method, moved)), raw.count
@@ -130,35 +129,83 @@ def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) 
             check_kind(estimator.domains_, labels)
         labels = np.asarray(list(places), dtype=labels.dtype)
     options = {"tol": estimator.tol, "max_iter": estimator.max_iter}
-    found, view = found_for(manifold, samples, places, weights, method, **options)
+    found, view = find_stats(manifold, samples, places, weights, method, **options)
     moved.warn(manifold, X, method, 4)
-    total = weight_sums(batch, found.mean, places, weights)
+    total = _weight_sums(batch, found.mean, places, weights)
     fitted = Fitted(found.mean, found.variance, total, found.iterations, found.converged)
     if len(blocks_of(X)) > 1 or backend_of(X).differentiable(X) or not isinstance(view, Decomposed):
-        view = None  # it was not kept, is a constant, or saves nothing
+        view = None  # it was computed in blocks, is a constant, or saves nothing
     return Finding(manifold, by_label(labels, fitted), count, moved.count, checked, view)
 
 
-def _ready(
-    estimator: Any, X: Array, manifold: GyroSpace, moved: Moved | None, first: int = 0
+def find_stats(
+    manifold: GyroSpace,
+    X: Array | Chunks,
+    places: dict[Any, Any] | None,
+    weights: Array | None,
+    method: str,
+    **options: Any,
+) -> tuple[FrechetResult, Centred | None]:
+    """Return mean and variance of the samples, or of each domain, or say why there is none.
+
+    Also return the samples as they are seen from the mean, if they are in memory and have one mean.
+    """
+    for label, at in (places or {}).items():
+        some = at if weights is None else at[host(weights)[at].reshape(len(at), -1).any(1)]
+        if len(some) < 2 and method != "partial_fit":  # to which more may come
+            raise ValueError(
+                f"GyroBN.{method}() needs at least 2 samples of a domain (with a weight other "
+                f"than 0) to find its variance, got {len(some)} of domain {label!r}: give more, "
+                "leave it out, or join it to another"
+            )
+    view = None
+    with np.errstate(all="ignore"):  # the check below names what fails
+        if places is not None:
+            found = domain_stats(manifold, X, places, weights, **options)
+        elif isinstance(X, Chunks):
+            found = frechet(manifold, X, weights, **options)
+        else:
+            at, view = locate(manifold, *arrange(manifold, X, weights, 0), **options)
+            found = result_of(at)
+    xp = namespace_of(found.mean)
+    if backend_of(found.mean).hides_values(found.mean):
+        return found, view
+    good = xp.all(xp.isfinite(manifold.expand_blocks(found.variance)), axis=-1)
+    good = xp.logical_and(good, xp.isfinite(found.residual))
+    if not bool(xp.all(good)):
+        which = "these samples"
+        if places is not None:
+            which = f"domain {list(places)[describe(good)[1][0]]!r}"
+        raise ValueError(
+            f"GyroBN.{method}() finds no mean of {which}. {reason(manifold, found.mean)}"
+        )
+    return found, view
+
+
+def _weight_sums(
+    batch: tuple[int, ...], mean: Array, places: dict[Any, Any] | None, weights: Array | None
 ) -> Array:
-    """Return samples, numbered from ``first`` on, that are points."""
-    project = estimator.on_invalid == "project"
-    return on_manifold(manifold, X, project=project, first=first, moved=moved)
+    """Return the sum of the weights of each channel, of all samples or of each domain."""
+    w = np.ones(batch[0]) if weights is None else host(weights)
+    w = np.broadcast_to(w.reshape(*w.shape, *(1,) * (len(batch) - w.ndim)), batch)
+    if places is None:
+        return like(w.sum(axis=0, dtype=np.float64), mean)
+    return like(np.stack([w[at].sum(axis=0, dtype=np.float64) for at in places.values()]), mean)
 
 
 def _ready_once(
     estimator: Any, manifold: GyroSpace, method: str, moved: Moved
 ) -> Callable[[Array, Any], Array]:
-    """Return the same for chunks, of which those that were good are not looked at again."""
+    """Return a function that checks a chunk of samples, at its first reading only."""
     good: set[int] = set()
+    project = estimator.on_invalid == "project"
 
     def ready(x: Array, rows: Any) -> Array:
         x, first = as_array(estimator, x, method), int(rows[0])
         x = backend_of(x).stop_gradient(x)
-        if first in good and estimator.on_invalid == "raise":
-            return x
-        x = _ready(estimator, x, manifold, None if first in good else moved, first)
+        if first not in good or project:
+            count = None if first in good else moved
+            x = on_manifold(manifold, x, project=project, first=first, moved=count)
         good.add(first)
         return x
 

@@ -1,4 +1,4 @@
-"""Labels of domains: what the estimator takes for one, and what it says of those it does not."""
+"""Labels of domains, and the errors about them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,33 +8,36 @@ import numpy as np
 
 from gyrobn.backends import backend_of
 from gyrobn.normalization.domains import UNSEEN
-from gyrobn.numerics.checks import check_choice, check_number
+from gyrobn.numerics.checks import check_choice, check_number, parameter_error
 
 __all__ = ["as_labels", "check_given", "check_kind", "check_policy", "check_unseen", "labels_for"]
 
 
 def check_policy(unseen: str, adapt_rate: float) -> None:
-    """Refuse a policy for unseen domains that is none."""
+    """Check the parameters for domains that ``fit`` did not see."""
     check_choice("unseen", unseen, UNSEEN)
     check_number("adapt_rate", adapt_rate, 0.0, 1.0)
 
 
 def check_given(known: Any, domains: Any, method: str) -> None:
-    """Refuse domains where fit had none, and their absence where it had some."""
+    """Refuse domains if fit had none, and their absence if fit had some."""
     if known is None and domains is not None:
         raise ValueError(
             f"GyroBN was fitted without domains: leave them out of {method}(), or give them to "
             "fit(X, domains=...), too"
         )
     if known is not None and domains is None:
-        raise ValueError(
-            f"GyroBN was fitted with domains ({_listed(known)}): give {method}(X, domains=...), "
-            f"too; in a pipeline, by metadata routing and set_{method}_request(domains=True)"
+        raise parameter_error(
+            f"GyroBN was fitted with domains ({_listed(known)}): give ",
+            "domains",
+            ", too",
+            spelling=f"{method}(X, domains=...)",
+            note=f"; in a pipeline, by metadata routing and set_{method}_request(domains=True)",
         )
 
 
 def check_kind(known: Any, labels: Any) -> None:
-    """Refuse strings where the labels of domains were integers, and the other way round."""
+    """Refuse strings if fit had integers as labels, and integers if it had strings."""
     if (labels.dtype.kind == "U") != (known.dtype.kind == "U"):
         raise ValueError(
             f"fit() saw domains {_listed(known)}, and now come {_listed(np.unique(labels))}: give "
@@ -43,18 +46,22 @@ def check_kind(known: Any, labels: Any) -> None:
 
 
 def check_unseen(known: Any, labels: Any, new: list[Any], unseen: str, method: str) -> None:
-    """Say so where nothing can be done with domains that fit did not see."""
+    """Refuse domains that fit did not see, unless the policy allows them."""
     saw = f"fit() did not see domain {_listed(new)} (it saw {_listed(known)})"
     check_kind(known, labels)
     if method == "inverse_transform":
-        raise ValueError(
+        raise parameter_error(
             f"{saw}, so GyroBN.inverse_transform() cannot know from where its samples came (what "
-            "transform() finds by unseen='refit' or 'adapt' is not kept): fit to it, too"
+            "transform() finds by ",
+            "unseen",
+            " is not kept): fit to it, too",
+            ("refit", "adapt"),
         )
     if unseen == "error":
-        raise ValueError(
-            f"{saw}: fit to it, too, or choose what GyroBN.transform() does with such a domain by "
-            "unseen='refit' or 'adapt'"
+        raise parameter_error(
+            f"{saw}: fit to it, too, or choose what GyroBN.transform() does with such a domain by ",
+            "unseen",
+            values=("refit", "adapt"),
         )
 
 
@@ -112,6 +119,6 @@ def as_labels(values: list[Any]) -> Any:
 
 
 def _listed(labels: Any) -> str:
-    """Return labels for a message, the first ten where there are many."""
+    """Return labels for a message, at most ten of them."""
     first = ", ".join(repr(label) for label in np.asarray(labels)[:10].tolist())
     return first if len(labels) <= 10 else f"{first} and {len(labels) - 10} more"

@@ -1,7 +1,7 @@
-"""What a fitted GyroBN knows, in NumPy alone: what files hold and frameworks exchange.
+"""What a fitted GyroBN knows, in NumPy: files hold it, and frameworks exchange it.
 
-A :class:`Model` that exists is sound: all that an estimator checks in its parameters and data holds
-for it, whether it comes from an estimator, a layer or a file.
+The constructor of :class:`Model` checks everything, so a model is as sound as a fitted estimator,
+whether it comes from an estimator, a layer or a file.
 """
 
 from dataclasses import dataclass, replace
@@ -11,25 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.estimator.labels import check_policy
-from gyrobn.estimator.validation import GEOMETRY, affine_for, on_manifold
+from gyrobn.estimator.validation import GEOMETRY, affine_for, check_parameters
 from gyrobn.manifolds import REGISTRY
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.checks import check_choice, check_integer, check_number
-from gyrobn.statistics.newton import check_search
+from gyrobn.numerics.checks import check_integer, check_number, host
+from gyrobn.statistics.points import on_manifold, plain_geometry
 
 __all__ = [
     "PARAMETERS",
     "Model",
     "in_dtype",
     "of_estimator",
-    "plain_geometry",
     "settle",
     "to_estimator",
 ]
 
 PARAMETERS = ("eps", "tol", "max_iter", "on_invalid", "unseen", "adapt_rate")
-"""Those of the estimator that are plain values."""
+"""The parameters of the estimator that are plain values."""
 
 Estimator = TypeVar("Estimator")
 Values = NDArray[Any]
@@ -39,8 +37,8 @@ Values = NDArray[Any]
 class Model:
     """The parameters and attributes of a fitted estimator, checked.
 
-    Parameters and attributes of :class:`gyrobn.GyroBN` have its names, without the last underscore.
-    Where there are domains, the statistics have a leading axis of them.
+    The fields have the names of the parameters and attributes of :class:`gyrobn.GyroBN`, without
+    the last underscore. The statistics of several domains have a leading axis.
     """
 
     geometry: GyroSpace
@@ -52,18 +50,18 @@ class Model:
     var: Values
     """Shape (*channels,), or (*channels, blocks), in the dtype of the mean."""
     weight: Values
-    """Sum of the weights of the samples, of the shape (*channels,) and the dtype of the mean; zero
-    where it is not known."""
+    """Sum of the weights of the samples, shape (*channels,), in the dtype of the mean; zero if it
+    is not known."""
     n_iter: Values
     """Iterations that the mean took, shape (*channels,), int32."""
     converged: Values
     """Whether the mean met the tolerance, shape (*channels,), bool."""
     n_samples_seen: int = 0
-    """Number of samples seen; zero where it is not known."""
+    """Number of samples seen; zero if it is not known."""
     n_projected: int = 0
     """Number of points that were moved onto the manifold."""
     bias: Values | None = None
-    """A point, or one a channel, float64."""
+    """A point, or one per channel, float64."""
     scale: float | str | Values = 1.0
     eps: float = 1e-5
     tol: float | None = None
@@ -106,7 +104,7 @@ def of_estimator(bn: Any) -> Model:
     (PoincareBall(n=2, curvature=-1.0), 'poincare_ball', (3,))
     """
     geometry = plain_geometry(bn.manifold_)
-    mean = _numpy(bn.mean_)
+    mean = host(bn.mean_)
     lead = mean.shape[: mean.ndim - len(geometry.point_shape)]
     named = bn.manifold if isinstance(bn.manifold, str) else plain_geometry(bn.manifold)
     names = getattr(bn, "feature_names_in_", None)
@@ -114,13 +112,13 @@ def of_estimator(bn: Any) -> Model:
         geometry=geometry,
         manifold=named,
         mean=mean,
-        var=_numpy(bn.var_),
-        weight=_numpy(bn.weight_sum_),
+        var=host(bn.var_),
+        weight=host(bn.weight_sum_),
         n_iter=_on(lead, bn.n_iter_, np.int32),
         converged=_on(lead, bn.converged_, np.bool_),
         n_samples_seen=bn.n_samples_seen_,
         n_projected=bn.n_projected_,
-        bias=None if bn.bias is None else _numpy(bn.bias).astype(np.float64),
+        bias=None if bn.bias is None else host(bn.bias).astype(np.float64),
         scale=_number_or_array(bn.scale),
         domains=bn.domains_,
         feature_names=None if names is None else np.asarray(names, dtype=np.str_),
@@ -129,17 +127,10 @@ def of_estimator(bn: Any) -> Model:
 
 
 def to_estimator(cls: type[Estimator], model: Model, like: Array | None = None) -> Estimator:
-    """Return the estimator of a model.
+    """Return the estimator of a model, of class :class:`gyrobn.GyroBN` or one derived from it.
 
-    Parameters
-    ----------
-    cls
-        The class of the estimator, :class:`gyrobn.GyroBN` or one derived from it.
-    model
-        What it is to know.
-    like
-        An array whose library, dtype and device the statistics get; by default they are NumPy
-        arrays in the dtype of the model.
+    The statistics get the library, dtype and device of ``like``; by default they are NumPy arrays
+    in the dtype of the model.
     """
     like = np.empty((), model.mean.dtype) if like is None else like
     xp, shim = namespace_of(like), backend_of(like)
@@ -148,7 +139,7 @@ def to_estimator(cls: type[Estimator], model: Model, like: Array | None = None) 
     model = in_dtype(model, np.float32 if like.dtype == xp.float32 else np.float64)
 
     def put(values: Any, dtype: Any) -> Array:
-        # by way of the dtype of like: so every library puts it on the device of like
+        # first in the dtype of like: so every library puts it on the device of like
         return xp.astype(shim.from_numpy(values.copy(), like), dtype)
 
     given = ("manifold", "bias", "scale", *PARAMETERS, *GEOMETRY)
@@ -169,7 +160,7 @@ def to_estimator(cls: type[Estimator], model: Model, like: Array | None = None) 
 def in_dtype(model: Model, dtype: Any) -> Model:
     """Return a model with its statistics in another precision.
 
-    What is a point to the digits of float32 need not be one to those of float64: it is projected.
+    A point to the digits of float32 may be off the manifold to those of float64: it is projected.
 
     >>> import numpy as np
     >>> from gyrobn import GyroBN, Sphere
@@ -190,52 +181,23 @@ def in_dtype(model: Model, dtype: Any) -> Model:
 
 
 def settle(geometry: GyroSpace, points: Array) -> Array:
-    """Return points as they are where they are points to half their digits, else projected."""
+    """Return the points, those projected that are off the manifold."""
     good = geometry.contains(points)[(..., *(None,) * len(geometry.point_shape))]
     return namespace_of(points).where(good, points, geometry.project(points))
-
-
-def plain_geometry(geometry: GyroSpace) -> GyroSpace:
-    """Return a geometry with its parameters as plain numbers, where they are arrays (learnt).
-
-    >>> import numpy as np
-    >>> from gyrobn import PoincareBall
-    >>> plain_geometry(PoincareBall(2, curvature=np.asarray(-0.5)))
-    PoincareBall(n=2, curvature=-0.5)
-    """
-    values = []
-    for value in geometry.learnable():
-        if not isinstance(value, (int, float)):
-            array = _numpy(value)
-            if array.ndim > 0:
-                raise ValueError(
-                    f"only a geometry whose parameters are numbers can be kept, got an array of "
-                    f"shape {array.shape} in {type(geometry).__name__}: use one geometry for each"
-                )
-            value = float(array)
-        values.append(value)
-    return geometry.with_learnable(values)
 
 
 # ---------------------------------------------------------------------- reading an estimator
 
 
-def _numpy(value: Any) -> Any:
-    """Return numbers of any library, or a list of them, as a NumPy array."""
-    if isinstance(value, (list, tuple, int, float, np.generic)):
-        return np.asarray(value)
-    return backend_of(value).to_numpy(value)
-
-
 def _on(shape: tuple[int, ...], value: Any, dtype: Any) -> Any:
-    return np.broadcast_to(_numpy(value), shape).astype(dtype)
+    return np.broadcast_to(host(value), shape).astype(dtype)
 
 
 def _number_or_array(value: Any) -> Any:
-    """Return a plain value where there is one, an array of float64 otherwise."""
+    """Return None and words as they are, a number as a plain value, else an array of float64."""
     if value is None or isinstance(value, str):
         return value
-    array = _numpy(value)
+    array = host(value)
     return array.item() if array.ndim == 0 else array.astype(np.float64)
 
 
@@ -252,12 +214,9 @@ def _check_geometry(model: Model) -> None:
 
 
 def _check_parameters(model: Model) -> None:
-    check_number("eps", model.eps, 0.0)
-    check_search(model.tol, model.max_iter, None)
+    check_parameters(model)
     check_integer("n_samples_seen", model.n_samples_seen, 0)
     check_integer("n_projected", model.n_projected, 0)
-    check_choice("on_invalid", model.on_invalid, ("raise", "project"))
-    check_policy(model.unseen, model.adapt_rate)
     for name, kind in GEOMETRY.items():
         value = getattr(model, name)
         if value is not None and kind is float:
@@ -281,7 +240,7 @@ def _check_labels(model: Model) -> None:
 def _check_statistics(model: Model) -> None:
     geometry, mean, k = model.geometry, model.mean, len(model.lead)
     points = geometry.point_shape
-    # first the shape of the mean: the blocks of a geometry that it contradicts may be too many
+    # the shape of the mean first: a geometry that contradicts it may have far too many blocks
     _check_array("mean", mean, "f", (*model.lead, *model.channels, *points))
     if 0 in mean.shape:
         raise ValueError(f"mean must have no axis of length 0, got shape {mean.shape}")

@@ -1,11 +1,10 @@
-"""What the estimator checks, and what it says: points, parameters, statistics.
+"""What the estimator checks before it computes: samples, geometry, bias, scale and weights.
 
-Every function raises an error that says what came and what to do, or returns what it was given in
-the form that is wanted.
+Every function returns what it was given in the form that the computation needs, or raises an error
+that says what came and what to do.
 """
 
-import warnings
-from collections.abc import Sequence
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,38 +13,26 @@ import numpy as np
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
-from gyrobn.backends import Array, backend_of, cast_to, check_kind, device_of, namespace_of
-from gyrobn.data.chunks import Chunks, is_chunk_list, is_streamed, take
+from gyrobn.backends import Array, backend_of, cast_to, device_of, namespace_of
+from gyrobn.data.chunks import Chunks, is_chunk_list, is_streamed
+from gyrobn.estimator.labels import check_policy
 from gyrobn.manifolds import REGISTRY
-from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.domains import domain_stats
-from gyrobn.normalization.normalize import Stats, multiplier, scale_for
-from gyrobn.numerics.arrays import blockwise
-from gyrobn.numerics.checks import did_you_mean
-from gyrobn.statistics.frechet import FrechetResult, frechet, locate, result_of
-from gyrobn.statistics.points import Moved, describe, on_manifold
-from gyrobn.statistics.samples import arrange
-from gyrobn.statistics.uniqueness import FrechetWarning
+from gyrobn.normalization.normalize import scale_for
+from gyrobn.numerics.checks import check_choice, check_number, did_you_mean, host, unmasked
+from gyrobn.statistics.newton import check_search
+from gyrobn.statistics.points import on_manifold
 
 __all__ = [
     "GEOMETRY",
-    "Moved",
     "affine_for",
     "as_array",
-    "check_around",
-    "check_output",
+    "check_parameters",
     "chunked",
-    "describe",
-    "found_for",
     "geometry_for",
-    "host",
-    "library",
     "like",
-    "on_manifold",
     "reason",
-    "weight_sums",
     "weights_for",
 ]
 
@@ -53,56 +40,101 @@ __all__ = [
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 
 
+def check_parameters(given: Any) -> None:
+    """Check the parameters that are plain values, of an estimator or a model."""
+    check_choice("on_invalid", given.on_invalid, ("raise", "project"))
+    check_number("eps", given.eps, 0.0)
+    check_search(given.tol, given.max_iter, None)
+    check_policy(given.unseen, given.adapt_rate)
+
+
 def as_array(estimator: Any, X: Any, method: str) -> Array:
     """Return X as an array, after checking all that does not depend on values."""
+    given, fitted = X, method != "fit" and hasattr(estimator, "mean_")
+    plain = type(X) is np.ndarray and X.dtype in _FLOATS and X.ndim > 1 and X.size > 0
+    if not plain:
+        X = _any_array(estimator, X, method)
+    if fitted:
+        _check_as_fitted(estimator, X, method)
+    # scikit-learn checks names and number of columns; the output of transform has no names
+    checked = fitted and plain and X.ndim > 2 and not hasattr(estimator, "feature_names_in_")
+    if method != "inverse_transform" and not checked:
+        validate_data(estimator, given, reset=not fitted, skip_check_array=True)
+    return X
+
+
+def _any_array(estimator: Any, X: Any, method: str) -> Array:
+    """Return X, a list, a data frame or an array of any library, as an array of floats."""
     X = unmasked(X, "X")
-    given, fitted = X, hasattr(estimator, "mean_") and method != "fit"
     if (is_streamed(X) and not hasattr(X, "shape")) or is_chunk_list(X, _axes(estimator, method)):
         raise TypeError(
             f"GyroBN.{method}() returns one array, and takes one: of chunks, "
             "GyroBN.transform_chunks() returns chunks"
         )
-    plain = type(X) is np.ndarray and X.dtype in _FLOATS and X.ndim > 1 and X.size > 0
-    if not plain and (not compat.is_array_api_obj(X) or compat.is_numpy_array(X)):
+    if not compat.is_array_api_obj(X) or compat.is_numpy_array(X):
         options = {"dtype": [np.float64, np.float32], "allow_nd": True, "input_name": "X"}
-        # NaN and infinity are looked for later, to say where they are
+        # NaN and infinity are found later, by a check that says where they are
         X = check_array(X, ensure_all_finite=False, estimator=estimator, **options)
-    xp = namespace_of(X)
+    xp, shape = namespace_of(X), tuple(X.shape)
     if X.dtype not in (xp.float32, xp.float64):
         raise TypeError(
-            f"GyroBN takes float32 and float64 arrays of {library(X)}, got {X.dtype}: "
+            f"GyroBN takes float32 and float64 arrays of {_library(X)}, got {X.dtype}: "
             f"convert X first, for example with {cast_to(X, 'float32')}"
         )
-    shape = tuple(X.shape)
     if len(shape) < 2 or 0 in shape:
         raise ValueError(
             f"expected X of shape (N, *channels, *point_shape), no length 0, got {shape}"
         )
-    if fitted:
-        got, wanted = ((library(a), device_of(a)) for a in (X, estimator.mean_))
+    return X
+
+
+def _check_as_fitted(estimator: Any, X: Array, method: str) -> None:
+    """Refuse samples of another library, device or shape than those that ``fit`` saw."""
+    mean, shape = estimator.mean_, tuple(X.shape)
+    if not (type(X) is type(mean) is np.ndarray):
+        got, wanted = ((_library(a), device_of(a)) for a in (X, mean))
         if got != wanted:
             raise ValueError(
                 f"Inputs passed to GyroBN.{method}() must use the same namespace and the same "
                 f"device as those passed to fit(): got {got[0]} (device {got[1]}), fitted to "
                 f"{wanted[0]} (device {wanted[1]}); convert X, or fit to arrays like X"
             )
-        seen = tuple(estimator.mean_.shape)[0 if estimator.domains_ is None else 1 :]
-        table = method != "inverse_transform" and len(shape) == 2 and len(seen) == 1
-        if shape[1:] != seen and not table:  # of a table, scikit-learn says it below
-            raise ValueError(
-                f"GyroBN.{method}() expects samples of shape {seen}, as fit() saw them, "
-                f"got X of shape {shape}"
-            )
-    if method != "inverse_transform":  # whose input need not carry the names of the columns
-        validate_data(estimator, given, reset=not fitted, skip_check_array=True)
+    seen = tuple(mean.shape)[0 if estimator.domains_ is None else 1 :]
+    table = method != "inverse_transform" and len(shape) == 2 and len(seen) == 1
+    if shape[1:] != seen and not table:  # scikit-learn checks the columns of a table
+        raise ValueError(
+            f"GyroBN.{method}() expects samples of shape {seen}, as fit() saw them, "
+            f"got X of shape {shape}"
+        )
+
+
+def _library(x: Array) -> str:
+    return str(namespace_of(x).__name__).removeprefix("array_api_compat.").split(".")[0]
+
+
+def _axes(estimator: Any, method: str) -> int:
+    """Return the number of axes of a sample; before fit, of a point, since channels are unknown."""
+    if hasattr(estimator, "mean_") and method != "fit":
+        return int(estimator.mean_.ndim) - (estimator.domains_ is not None)
+    cls, manifold = _class_of(estimator.manifold), estimator.manifold
+    return len((cls.examples()[0] if isinstance(manifold, str) else manifold).point_shape)
+
+
+def chunked(estimator: Any, X: Any, method: str) -> Any:
+    """Return ``Chunks`` if X comes in chunks, else X."""
+    if isinstance(X, Chunks):
+        return X
+    X = unmasked(X, "X")
+    if is_streamed(X) or is_chunk_list(X, _axes(estimator, method)):
+        return Chunks(X)
     return X
 
 
 GEOMETRY = {"metric": str, "curvature": float, "theta": float, "representation": str}
-"""Options of the geometries that are parameters of the estimator; None for what it has."""
+"""Options of the geometries that are parameters of the estimator; None takes the default."""
 
 
-def named(manifold: Any) -> type[GyroSpace]:
+def _class_of(manifold: Any) -> type[GyroSpace]:
     """Return the class of a geometry, or of the name of one."""
     known = f"a geometry such as gyrobn.PoincareBall(2), or a name out of {sorted(REGISTRY)}"
     if isinstance(manifold, str):
@@ -116,39 +148,11 @@ def named(manifold: Any) -> type[GyroSpace]:
     return type(manifold)
 
 
-def unmasked(X: Any, name: str) -> Any:
-    """Return X, of a masked array the data if nothing is masked, or refuse it in words."""
-    if isinstance(X, np.ma.MaskedArray) and not np.ma.is_masked(X):
-        return X.data
-    for x in X if isinstance(X, (list, tuple)) else (X,):
-        check_kind(x, name)
-    return X
-
-
-def _axes(estimator: Any, method: str) -> int:
-    """Return the number of axes of a sample; before fit, of a point, as channels are not known."""
-    if hasattr(estimator, "mean_") and method != "fit":
-        return int(estimator.mean_.ndim) - (estimator.domains_ is not None)
-    manifold = estimator.manifold
-    one = named(manifold).examples()[0] if isinstance(manifold, str) else manifold
-    return len(one.point_shape) if named(manifold) else 0
-
-
-def chunked(estimator: Any, X: Any, method: str) -> Any:
-    """Return Chunks where X comes a chunk at a time, else X."""
-    if isinstance(X, Chunks):
-        return X
-    X = unmasked(X, "X")
-    if is_streamed(X) or is_chunk_list(X, _axes(estimator, method)):
-        return Chunks(X)
-    return X
-
-
 def geometry_for(estimator: Any, X: Array) -> GyroSpace:
-    """Return the geometry, with sizes from X where only its name is given, and its parameters."""
+    """Return the geometry, with the sizes of X if only its name is given, and its parameters."""
     manifold: Any = estimator.manifold
     shape = tuple(X.shape)
-    cls = named(manifold)
+    cls = _class_of(manifold)
     given = {k: v for k in GEOMETRY if (v := getattr(estimator, k)) is not None}
     has = list(cls.options())
     for name in given:
@@ -161,7 +165,7 @@ def geometry_for(estimator: Any, X: Array) -> GyroSpace:
     if isinstance(manifold, str):
         try:
             if given.get("representation") == "projector":
-                manifold = of_projectors(backend_of(X).to_numpy(X[:100, ...]))
+                manifold = of_projectors(host(X[:100, ...]))
             else:
                 manifold = cls.for_shape(shape[1:])
         except ValueError as error:
@@ -178,11 +182,27 @@ def geometry_for(estimator: Any, X: Array) -> GyroSpace:
 
 
 def affine_for(manifold: GyroSpace, X: Array, bias: Any, scale: Any) -> tuple[Any, Any]:
-    """Return bias and scale, ready to meet X."""
+    """Return bias and scale in the library and dtype of X, their shapes checked."""
     shape, points = tuple(X.shape[1:]), manifold.point_shape
-    wanted = (*shape[: len(shape) - len(points)], *manifold.block_shape)
+    factor = scale
+    if type(scale) is not float or not math.isfinite(scale):
+        factor = _scale_for(manifold, X, scale)
+    if bias is None:
+        return None, factor
+    bias = like(bias, X, "bias")
+    if tuple(bias.shape) not in (points, shape):
+        raise ValueError(
+            f"bias must be a point of {manifold!r}, shape {points}, or one per channel, "
+            f"shape {shape}; got shape {tuple(bias.shape)}"
+        )
+    return on_manifold(manifold, bias, "bias"), factor
+
+
+def _scale_for(manifold: GyroSpace, X: Array, scale: Any) -> Any:
+    """Return the scale as a number, or as an array with one entry per channel (and block)."""
+    wanted = (*X.shape[1 : X.ndim - len(manifold.point_shape)], *manifold.block_shape)
     each = "one a channel and block" if manifold.block_shape else "one a channel"
-    s = host(scale_for(manifold, scale), "scale")
+    s = host(scale_for(manifold, scale), "scale", np.float64)
     if isinstance(scale, str) and s.ndim:
         s = np.broadcast_to(s, wanted)
     if s.shape not in ((), wanted) or not np.all(np.isfinite(s)):
@@ -190,22 +210,13 @@ def affine_for(manifold: GyroSpace, X: Array, bias: Any, scale: Any) -> tuple[An
             f"scale must be a finite number, or an array of them, {each}, of shape "
             f"{wanted}, or 'sqrt_dim'; got {scale!r}"
         )
-    factor = float(s) if s.ndim == 0 else like(s, X)
-    if bias is None:
-        return None, factor
-    bias = like(bias, X, "bias")
-    if tuple(bias.shape) not in (points, shape):
-        raise ValueError(
-            f"bias must be a point of {manifold!r}, shape {points}, or one a channel, "
-            f"shape {shape}; got shape {tuple(bias.shape)}"
-        )
-    return on_manifold(manifold, bias, "bias"), factor
+    return float(s) if s.ndim == 0 else like(s, X)
 
 
 def weights_for(batch: tuple[int, ...], X: Array, weights: Any) -> Array | None:
-    """Return the weights of the samples, not all zero; their signs are looked at with the mean.
+    """Return the weights of the samples, not all zero; the search of the mean checks their signs.
 
-    ``batch`` is the shape of all samples, (N, *channels), and ``X`` some of them.
+    ``batch`` is the shape of all samples, (N, *channels), and ``X`` holds some of them.
     """
     if weights is None:
         return None
@@ -220,151 +231,13 @@ def weights_for(batch: tuple[int, ...], X: Array, weights: Any) -> Array | None:
     return w
 
 
-def weight_sums(
-    batch: tuple[int, ...], mean: Array, places: dict[Any, Any] | None, weights: Array | None
-) -> Array:
-    """Return how much all samples weigh, or those of each domain, a channel at a time."""
-    w = np.ones(batch[0]) if weights is None else host(weights)
-    w = np.broadcast_to(w.reshape(*w.shape, *(1,) * (len(batch) - w.ndim)), batch)
-    if places is None:
-        return like(w.sum(axis=0, dtype=np.float64), mean)
-    return like(np.stack([w[at].sum(axis=0, dtype=np.float64) for at in places.values()]), mean)
-
-
-def found_for(
-    manifold: GyroSpace,
-    X: Array | Chunks,
-    places: dict[Any, Any] | None,
-    weights: Array | None,
-    method: str,
-    **options: Any,
-) -> tuple[FrechetResult, Centred | None]:
-    """Return mean and variance of the samples, or of each domain, or say why there is none.
-
-    Also return the samples seen from the mean, if they are in memory and have one.
-    """
-    for label, at in (places or {}).items():
-        some = at if weights is None else at[host(weights)[at].reshape(len(at), -1).any(1)]
-        if len(some) < 2 and method != "partial_fit":  # to which more may come
-            raise ValueError(
-                f"GyroBN.{method}() needs at least 2 samples of a domain (with a weight other "
-                f"than 0) to find its variance, got {len(some)} of domain {label!r}: give more, "
-                "leave it out, or join it to another"
-            )
-    view = None
-    with np.errstate(all="ignore"):  # what goes wrong is said below
-        if places is not None:
-            found = domain_stats(manifold, X, places, weights, **options)
-        elif isinstance(X, Chunks):
-            found = frechet(manifold, X, weights, **options)
-        else:
-            at, view = locate(manifold, *arrange(manifold, X, weights, 0), **options)
-            found = result_of(at)
-    xp = namespace_of(found.mean)
-    if backend_of(found.mean).hides_values(found.mean):
-        return found, view
-    good = xp.all(manifold.expand_blocks(xp.isfinite(found.variance)), axis=-1)
-    good = xp.logical_and(good, xp.isfinite(found.residual))
-    if not bool(xp.all(good)):
-        which = "these samples"
-        if places is not None:
-            which = f"domain {list(places)[describe(good)[1][0]]!r}"
-        raise ValueError(
-            f"GyroBN.{method}() finds no mean of {which}. {reason(manifold, found.mean)}"
-        )
-    return found, view
-
-
-def check_output(
-    manifold: GyroSpace,
-    X: Array,
-    out: Array,
-    stats: Sequence[Stats],
-    places: Sequence[Any] | None,
-    bias: Array | None,
-    method: str,
-    first: int,
-) -> None:
-    """Refuse an output that is not on the manifold, and say for which sample."""
-    xp = namespace_of(X)
-    good = blockwise(manifold.contains, out)
-    if bool(xp.all(good)):
-        return
-    what, i = describe(good, first)
-    k = 0 if places is None else next(k for k, at in enumerate(places) if i[0] in at)
-    target = xp.broadcast_to(manifold.origin(X) if bias is None else bias, X.shape[1:])
-    x, m, b = X[(*i, ...)], *(a[(*i[1:], ...)] for a in (stats[k].mean, target))
-    c, name = (b, "bias") if method == "inverse_transform" else (m, "mean")
-    raise ValueError(
-        f"GyroBN.{method}() finds no point of {manifold!r} for {what}, at distance "
-        f"{float(manifold.dist(c, x)):.4g} from the {name}; from the identity, the mean "
-        f"is at {float(manifold.norm(m)):.4g}, the bias at {float(manifold.norm(b)):.4g}. "
-        + reason(manifold, X)
-    )
-
-
-def check_around(
-    manifold: GyroSpace,
-    X: Array,
-    out: Array,
-    stats: Sequence[Stats],
-    places: Sequence[Any] | None,
-    bias: Array | None,
-    scale: Any,
-    eps: float,
-    method: str,
-    first: int,
-) -> None:
-    """Warn of samples that were scaled so far that they came back from the other side.
-
-    On a closed space (sphere, Grassmannian, rotations) the coordinates of the output are then not
-    those of the input, scaled.
-    """
-    good = np.ones(X.shape[: X.ndim - len(manifold.point_shape)], dtype=np.bool_)
-    target = manifold.origin(X) if bias is None else bias
-    for own, at in zip(stats, [slice(None)] if places is None else places, strict=True):
-        x, y = (X, out) if places is None else (take(a, at) for a in (X, out))
-        factor = multiplier(x, own, scale, eps, None)
-        ends = own.mean, target
-        if method == "inverse_transform":
-            factor, ends = 1.0 / factor, ends[::-1]
-        c = manifold.by_coordinate(factor) * manifold.relative_normal(ends[0], x)
-        off = host(manifold.relative_normal(ends[1], y) - c)
-        good[at] = np.linalg.norm(off, axis=-1) <= 0.01 * (1.0 + np.linalg.norm(host(c), axis=-1))
-    if not np.all(good):
-        warnings.warn(
-            f"GyroBN.{method}() scales {describe(good, first)[0]}, beyond the opposite point, from "
-            f"where they come back on the other side: on {manifold!r} the output then has not the "
-            "variance that was asked for, and cannot be undone; give a smaller scale",
-            FrechetWarning,
-            stacklevel=5,
-        )
-
-
-def host(value: Any, name: str = "this") -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """Return numbers, from whatever library, as a NumPy array."""
-    given = unmasked(value, name)
-    value = given
-    if compat.is_array_api_obj(value):
-        value = backend_of(value).to_numpy(value)
-    array = np.asarray(value)
-    if array.dtype.kind not in "biuf":  # NumPy would make numbers of words
-        raise ValueError(f"{name} must be numbers, got {given!r}")
-    return np.array(array, dtype=np.float64)
-
-
 def like(value: Any, x: Array, name: str = "this") -> Array:
     """Return numbers, from whatever library, in the library, dtype and device of ``x``."""
-    return backend_of(x).from_numpy(host(value, name), x)
-
-
-def library(x: Array) -> str:
-    """Return the name of the library of ``x``."""
-    return str(namespace_of(x).__name__).removeprefix("array_api_compat.").split(".")[0]
+    return backend_of(x).from_numpy(np.array(host(value, name), dtype=np.float64), x)
 
 
 def reason(manifold: GyroSpace, x: Array) -> str:
-    """Say what makes the arithmetic fail on points of the manifold."""
+    """Say why the arithmetic fails on points of the manifold."""
     if manifold.convexity_radius < float("inf"):
         return (
             f"Points {2 * manifold.convexity_radius:.4g} apart are opposite, and no one direction "

@@ -1,7 +1,7 @@
-"""One way to check a number or a name that a user gives, and one way to say what is wrong with it.
+"""Checks of what a user gives: a number, a word, an array; and errors that name their parameter.
 
-Every function returns the value as a plain Python object, or raises a ``ValueError`` that says what
-came and what was expected.
+Every check returns the value as a plain Python object or NumPy array, or raises an error that says
+what came and what was expected.
 """
 
 import operator
@@ -10,20 +10,94 @@ from contextlib import suppress
 from difflib import get_close_matches
 from math import inf
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
+
+import array_api_compat as compat
+import numpy as np
+from numpy.typing import NDArray
+
+from gyrobn.backends import backend_of, check_kind
 
 __all__ = [
+    "Parameter",
     "check_choice",
     "check_integer",
     "check_integers",
     "check_number",
     "check_square",
     "did_you_mean",
+    "host",
+    "parameter_error",
+    "unmasked",
 ]
 
 
+class Parameter(NamedTuple):
+    """The parameter that the message of an error names, its attribute ``parameter``."""
+
+    name: str
+    values: tuple[str, ...]
+    """The values that the message recommends, if any."""
+    before: str
+    after: str
+    """The message around the parameter, for those who spell it in another way."""
+
+
+def parameter_error(
+    before: str,
+    name: str,
+    after: str = "",
+    values: tuple[str, ...] = (),
+    spelling: str = "",
+    note: str = "",
+) -> ValueError:
+    """Return an error that names a parameter, as ``name='value'`` if no spelling is given.
+
+    The command line shows its option in place of the parameter, and leaves out the note.
+
+    >>> error = parameter_error("they are off: ", "on_invalid", " moves them", ("project",))
+    >>> str(error), error.parameter.name
+    ("they are off: on_invalid='project' moves them", 'on_invalid')
+    """
+    if not spelling:
+        spelling = f"{name}={' or '.join(map(repr, values))}" if values else name
+    error = ValueError(f"{before}{spelling}{after}{note}")
+    vars(error)["parameter"] = Parameter(name, values, before, after)
+    return error
+
+
+def unmasked(value: Any, name: str) -> Any:
+    """Return the value, or the data of an array whose mask hides nothing; refuse a real mask."""
+    if isinstance(value, np.ma.MaskedArray) and not np.ma.is_masked(value):
+        return value.data
+    for part in value if isinstance(value, (list, tuple)) else (value,):
+        check_kind(part, name)
+    return value
+
+
+def host(value: Any, name: str = "this", dtype: Any = None) -> NDArray[Any]:
+    """Return numbers, from whatever library, as a NumPy array, perhaps without a copy.
+
+    >>> host([1, 2]), host(0.5, dtype=np.float32)
+    (array([1, 2]), array(0.5, dtype=float32))
+    >>> host("1", "scale")
+    Traceback (most recent call last):
+        ...
+    ValueError: scale must be numbers, got '1'
+    """
+    given = unmasked(value, name)
+    if compat.is_array_api_obj(given):
+        shim = backend_of(given)
+        array = shim.to_numpy(shim.stop_gradient(given))
+    else:
+        array = np.asarray(given)
+    if array.dtype.kind not in "biuf":  # NumPy would make numbers of words
+        raise ValueError(f"{name} must be numbers, got {given!r}")
+    return np.asarray(array, dtype=dtype)
+
+
 def check_integer(name: str, value: Any, least: int | None = None) -> int:
-    """Return an integer, of whatever library, as an ``int``; True and False are none.
+    """Return an integer, from whatever library, as an ``int``; refuse True and False.
 
     >>> import numpy as np
     >>> check_integer("n", np.int64(3), 1)
@@ -41,7 +115,7 @@ def check_integer(name: str, value: Any, least: int | None = None) -> int:
     if number is None or not low <= number < 2**63:  # what arrays and files can hold
         kind = "a positive integer" if least == 1 else "an integer"
         bound = "" if least in (None, 1) else f" of at least {least}"
-        raise ValueError(f"{name} must be {kind}{bound}, got {value!r}")
+        raise parameter_error("", name, f" must be {kind}{bound}, got {value!r}")
     return number
 
 
@@ -94,7 +168,7 @@ def check_number(
         bound = f" of at least {low:g}" if low > -inf else ""
         bound = f" from {low:g} to {high:g}" if high < inf else bound
         bound = bound if above is None else f" above {above:g}"
-        raise ValueError(f"{name} must be a finite number{bound}, got {value!r}")
+        raise parameter_error("", name, f" must be a finite number{bound}, got {value!r}")
     return number
 
 
@@ -110,12 +184,13 @@ def check_choice(name: str, value: Any, known: Iterable[str]) -> str:
     if not isinstance(value, str) or value not in known:
         *most, last = map(repr, known)
         listed = f"{', '.join(most)} or {last}" if most else last
-        raise ValueError(f"{name} must be {listed}, got {value!r}{did_you_mean(value, known)}")
+        near = did_you_mean(value, known)
+        raise parameter_error("", name, f" must be {listed}, got {value!r}{near}")
     return value
 
 
 def did_you_mean(value: Any, known: Iterable[str]) -> str:
-    """Return a question for the end of a message, where a known name is near; else nothing.
+    """Return a question for the end of a message, if a known name is close; else nothing.
 
     >>> did_you_mean("PoincareBall", ["sphere", "poincare_ball"])
     ": did you mean 'poincare_ball'?"

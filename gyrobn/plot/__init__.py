@@ -1,9 +1,8 @@
-"""Pictures: a normalization on geometries that fit on paper, or in the tangent space of any; and
-how the mean converges.
+"""Pictures: points before and after a normalization, and how the mean converges.
 
-matplotlib is imported when a picture is asked for, never before, and pyplot not at all: nothing
-here depends on a display or touches the figures of the caller. A function that is given axes draws
-in them and leaves the legend to the caller; otherwise it makes a figure and puts the legend below.
+matplotlib is imported when a picture is drawn, and pyplot never: nothing here depends on a display
+or touches the figures of the caller. A function draws in the given axes and leaves the legend to
+the caller; without axes it makes a figure with a legend below.
 """
 
 from gyrobn.plot.convergence import plot_convergence

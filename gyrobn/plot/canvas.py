@@ -1,4 +1,4 @@
-"""What all pictures share: colours, figures outside pyplot, and plain numbers to draw."""
+"""What all pictures share: colours, figures outside pyplot, legends."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.backends import Array, backend_of
 from gyrobn.data import replacing
 from gyrobn.manifolds.gyrospace import GyroSpace
 
@@ -19,8 +18,11 @@ __all__ = [
     "GRID",
     "INK",
     "MARKERS",
+    "MEAN_AFTER",
+    "MEAN_BEFORE",
     "NEEDS_MATPLOTLIB",
     "ORANGE",
+    "TARGET",
     "VERMILION",
     "add_legend",
     "check_format",
@@ -29,24 +31,28 @@ __all__ = [
     "legend_entries",
     "name_of",
     "new_figure",
-    "plain",
     "save_figure",
-    "to_numpy",
 ]
 
-# Okabe and Ito's palette: told apart with any kind of colour vision. Whatever differs in colour
-# differs in marker too, so the picture survives a black-and-white printer.
+# Okabe and Ito's palette, for any kind of colour vision. Whatever differs in colour also differs in
+# marker, for black-and-white printers.
 BLUE, ORANGE, VERMILION, GREEN = "#0072B2", "#E69F00", "#D55E00", "#009E73"
 COLOURS = (BLUE, ORANGE, GREEN, VERMILION, "#CC79A7", "#56B4E9", "#000000")
 MARKERS = ("o", "^", "s", "D", "v", "P", "X", "<", ">")
 FACE, GRID, INK = "#EEF1F4", "#CBD2D9", "#222222"
 
+_WHITE_EDGE: dict[str, Any] = {"edgecolors": "white", "linewidths": 1.0}
+MEAN_BEFORE = _WHITE_EDGE | {"label": "input mean", "marker": "D", "s": 75}
+MEAN_AFTER = _WHITE_EDGE | {"label": "output mean", "marker": "*", "s": 150}
+TARGET: dict[str, Any] = {"label": "target β", "marker": "o", "s": 230}
+TARGET |= {"facecolors": "none", "edgecolors": INK, "linewidths": 1.3}
+"""How the means and the target are drawn."""
 
 NEEDS_MATPLOTLIB = "pictures need matplotlib: install it with pip install 'gyrobn[plot]'"
 
 
 def new_figure(**options: Any) -> Any:
-    """Return a new figure that pyplot does not know of."""
+    """Return a new figure that pyplot does not know."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -55,7 +61,7 @@ def new_figure(**options: Any) -> Any:
 
 
 def groups_of(labels: Any, count: int) -> list[tuple[str, Any, dict[str, Any]]]:
-    """Return the name of each label, which of so many points have it, and colour and marker."""
+    """Return for each label its name, which of the points have it, and colour and marker."""
     names = np.asarray(labels)
     if names.shape != (count,):
         raise ValueError(
@@ -63,14 +69,14 @@ def groups_of(labels: Any, count: int) -> list[tuple[str, Any, dict[str, Any]]]:
         )
     groups = []
     for k, name in enumerate(np.unique(names)):
-        # 7 colours and 9 markers: 63 names before a pair comes back
+        # 7 colours and 9 markers give 63 different pairs
         style = {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)]}
         groups.append((str(name), names == name, style))
     return groups
 
 
 def check_format(path: Path) -> None:
-    """Refuse a suffix that is no format of pictures."""
+    """Refuse a suffix that is not a format of matplotlib."""
     known = new_figure().canvas.get_supported_filetypes()
     if path.suffix[1:].lower() not in {"", *known}:
         raise ValueError(
@@ -80,9 +86,9 @@ def check_format(path: Path) -> None:
 
 
 def save_figure(figure: Any, path: Path, dpi: int) -> None:
-    """Write a figure in the format of the suffix, PNG without one, whole or not at all."""
+    """Write a figure, completely or not at all, in the format of the suffix; PNG without one."""
     with replacing(path) as draft:
-        # the format is named, because that of the draft does not tell it
+        # the suffix of the draft does not give the format
         figure.savefig(draft, dpi=dpi, format=path.suffix[1:].lower() or "png")
 
 
@@ -95,9 +101,9 @@ def add_legend(place: Any, entries: dict[str, Any], **options: Any) -> None:
 
 
 def legend_below(axes: Sequence[Any], columns: int, order: Sequence[str] = ()) -> None:
-    """Put one legend under all axes of their figure, where there is no data.
+    """Put one legend below all axes of their figure.
 
-    The figure grows with a long one, so that the axes keep their size.
+    The figure grows with a long legend, so that the axes keep their size.
     """
     entries, figure = legend_entries(axes, order), axes[0].figure
     columns = min(columns, len(entries))
@@ -107,7 +113,7 @@ def legend_below(axes: Sequence[Any], columns: int, order: Sequence[str] = ()) -
 
 
 def legend_entries(axes: Sequence[Any], order: Sequence[str] = ()) -> dict[str, Any]:
-    """Return an artist for each label in the axes; first those that ``order`` names."""
+    """Return an artist for each label in the axes, the labels in ``order`` first."""
     found: dict[str, Any] = {}
     for ax in axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
@@ -119,14 +125,3 @@ def name_of(manifold: GyroSpace) -> str:
     """Return the name of a geometry with its sizes, such as ``Grassmannian(5, 2)``."""
     sizes = [str(value) for value in vars(manifold).values() if isinstance(value, int)]
     return f"{type(manifold).__name__}({', '.join(sizes)})" if sizes else type(manifold).__name__
-
-
-def plain(manifold: GyroSpace) -> GyroSpace:
-    """Return the geometry with numbers for parameters that may be tensors."""
-    constant = manifold.detached()
-    return constant.with_learnable([float(value) for value in constant.learnable()])
-
-
-def to_numpy(x: Array) -> Any:
-    """Return an array of any library as NumPy float64."""
-    return np.asarray(backend_of(x).to_numpy(x), dtype=np.float64)

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.backends import Array, backend_of
+from gyrobn.backends import Array
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.plot.canvas import BLUE, COLOURS, INK, MARKERS, legend_below, name_of, new_figure, plain
+from gyrobn.numerics.checks import host
+from gyrobn.plot.canvas import BLUE, COLOURS, INK, MARKERS, legend_below, name_of, new_figure
 from gyrobn.statistics.frechet import FrechetResult, FrechetWarning, frechet
+from gyrobn.statistics.points import plain_geometry
 
 __all__ = ["plot_convergence"]
 
@@ -26,20 +28,19 @@ def plot_convergence(
     r"""Draw the residual of the Fréchet mean against the number of evaluations.
 
     The residual is the length of the gradient over the standard deviation,
-    :math:`\|\sum_i w_i \operatorname{Log}_\mu x_i\|/v`, of the best mean after so many evaluations,
-    on a logarithmic axis; one that is exactly zero is drawn at the lower end. A dashed line is the
-    tolerance of :func:`~gyrobn.frechet`; the residual may also end a little above it, where
-    rounding errors are all that is left.
+    :math:`\|\sum_i w_i \operatorname{Log}_\mu x_i\|/v`, at the best mean so far, on a logarithmic
+    axis; zero is drawn at the lower end. The dashed line is the tolerance of
+    :func:`~gyrobn.frechet`. Rounding errors can keep the residual a little above it.
 
     Parameters
     ----------
     manifold
         Any geometry.
     x
-        Samples, shape ``(N, *channels, *point_shape)``, of any library. Each channel is a line.
+        Samples, shape ``(N, *channels, *point_shape)``, of any library; one line per channel.
     ax
         Axes to draw in; the lines have labels for a legend. By default the axes of a new figure
-        with a legend, ``ax.figure``, that pyplot does not know of.
+        with a legend, ``ax.figure``, that pyplot does not know.
     tol, max_iter
         As in :func:`~gyrobn.frechet`.
     title
@@ -59,32 +60,13 @@ def plot_convergence(
     >>> ax.get_yscale()
     'log'
     """
-    manifold, x = plain(manifold), np.asarray(backend_of(x).to_numpy(x))
+    manifold, x = plain_geometry(manifold), host(x)
     results = _history(manifold, x, tol, max_iter)
-    last = results[-1]
-    channels = list(np.ndindex(last.residual.shape))
-    deviation = np.sqrt(np.sum(manifold.expand_blocks(last.variance), axis=-1))
-    # of samples that are all the same the residual is a rounding error, and stays what it is
-    unit = np.where(deviation > 0, deviation, 1.0)
-    tolerance = _tolerance(manifold, last, tol) / unit
-    relative = np.stack([r.residual / unit for r in results])
-    relative = np.maximum(relative, min(0.1 * tolerance.min(), _least(relative)))
     counts = np.stack([r.iterations for r in results])
-
     own = ax is None
     if own:
         ax = new_figure(figsize=(6.0, 4.0)).add_subplot()
-    for k, channel in enumerate(channels):
-        # a channel that is done is not evaluated again
-        evaluations, first = np.unique(counts[:, *channel], return_index=True)
-        few = len(channels) <= len(COLOURS)
-        color, alpha = (COLOURS[k], 1.0) if few else (BLUE, 0.4)
-        style = {"marker": MARKERS[k], "label": _label(channel)} if few else {}
-        if k == 0 and not few:  # more lines than colours: one entry for all
-            style = {"label": f"{len(channels)} channels"}
-        ax.plot(evaluations, relative[first, *channel], color=color, alpha=alpha, **style)
-        ax.axhline(tolerance[channel], color=color, alpha=alpha, linestyle="--", linewidth=1.0)
-    ax.plot([], [], "--", color=INK, linewidth=1.0, label="tolerance")
+    _draw_lines(ax, counts, *_relative(manifold, results, tol))
     ax.set(
         yscale="log",
         xlim=(0.5, counts.max() + 0.5),
@@ -99,14 +81,44 @@ def plot_convergence(
     return ax
 
 
-def _history(manifold: GyroSpace, x: Any, tol: float | None, max_iter: int) -> list[FrechetResult]:
-    """Return what the iteration has after 1, 2, ... evaluations, until all channels converge.
+def _relative(
+    manifold: GyroSpace, results: list[FrechetResult], tol: float | None
+) -> tuple[Any, Any]:
+    """Return the residuals and the tolerance of each channel, over the standard deviation."""
+    last = results[-1]
+    deviation = np.sqrt(np.sum(manifold.expand_blocks(last.variance), axis=-1))
+    # if all samples are equal, the residual is a rounding error and has no unit
+    unit = np.where(deviation > 0, deviation, 1.0)
+    tolerance = _tolerance(manifold, last, tol) / unit
+    relative = np.stack([r.residual / unit for r in results])
+    least = float(np.min(relative, initial=math.inf, where=relative > 0))
+    return np.maximum(relative, min(0.1 * tolerance.min(), least)), tolerance
 
-    It starts anew each time, for it shows no steps in between, and takes the same ones.
+
+def _draw_lines(ax: Any, counts: Any, relative: Any, tolerance: Any) -> None:
+    """Draw one line per channel, and its tolerance."""
+    channels = list(np.ndindex(tolerance.shape))
+    few = len(channels) <= len(COLOURS)
+    for k, channel in enumerate(channels):
+        # a channel that has converged is not evaluated again
+        evaluations, first = np.unique(counts[:, *channel], return_index=True)
+        color, alpha = (COLOURS[k], 1.0) if few else (BLUE, 0.4)
+        style = {"marker": MARKERS[k], "label": _label(channel)} if few else {}
+        if k == 0 and not few:  # more lines than colours: one entry for all
+            style = {"label": f"{len(channels)} channels"}
+        ax.plot(evaluations, relative[first, *channel], color=color, alpha=alpha, **style)
+        ax.axhline(tolerance[channel], color=color, alpha=alpha, linestyle="--", linewidth=1.0)
+    ax.plot([], [], "--", color=INK, linewidth=1.0, label="tolerance")
+
+
+def _history(manifold: GyroSpace, x: Any, tol: float | None, max_iter: int) -> list[FrechetResult]:
+    """Return the results after 1, 2, ... evaluations, until all channels converge.
+
+    ``frechet`` shows no steps in between, so it starts again each time and takes the same steps.
     """
     results = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FrechetWarning)  # the picture tells
+        warnings.simplefilter("ignore", FrechetWarning)  # the picture shows it
         for limit in range(1, max_iter + 1):
             results.append(frechet(manifold, x, tol=tol, max_iter=limit))
             if np.all(results[-1].converged):
@@ -119,14 +131,9 @@ def _label(channel: tuple[int, ...]) -> str:
 
 
 def _tolerance(manifold: GyroSpace, result: FrechetResult, tol: float | None) -> Any:
-    """Return the largest residual that :func:`frechet` takes for zero, one a channel."""
+    """Return the largest residual, per channel, that :func:`frechet` takes for zero."""
     mean = manifold.to_inside(result.mean)
     relative = 8.0 * float(np.finfo(mean.dtype).eps) if tol is None else tol
     limit = 8.0 * manifold.inside.resolutions(mean)
     by_block = np.maximum(relative * np.sqrt(manifold.expand_blocks(result.variance)), limit)
     return np.sqrt(np.sum(by_block**2, axis=-1))
-
-
-def _least(values: Any) -> float:
-    """Return the least positive value, infinity where there is none."""
-    return float(np.min(values, initial=math.inf, where=values > 0))

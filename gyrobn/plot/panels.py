@@ -1,4 +1,4 @@
-"""Points before and after a normalization, in the place where they are."""
+"""Points before and after a normalization, drawn on their own space."""
 
 import math
 from collections.abc import Sequence
@@ -8,11 +8,15 @@ import numpy as np
 
 from gyrobn.backends import Array
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.checks import host
 from gyrobn.plot.canvas import (
     BLUE,
     GREEN,
     INK,
+    MEAN_AFTER,
+    MEAN_BEFORE,
     ORANGE,
+    TARGET,
     VERMILION,
     add_legend,
     groups_of,
@@ -20,11 +24,10 @@ from gyrobn.plot.canvas import (
     legend_entries,
     name_of,
     new_figure,
-    plain,
-    to_numpy,
 )
 from gyrobn.plot.scenes import Scene, scene_of
 from gyrobn.statistics.frechet import frechet_mean
+from gyrobn.statistics.points import plain_geometry
 
 __all__ = ["Panel", "can_plot", "plot_normalization", "plot_overview"]
 
@@ -63,16 +66,16 @@ def plot_normalization(
 ) -> Any:
     r"""Draw points before and after normalization, on a geometry that fits on paper.
 
-    That is one of dimension 2 with points of shape (2,), drawn in the plane, or (3,), drawn on
-    their surface; ``Grassmannian(3, 1)``, lines through the origin drawn on a hemisphere, opposite
-    points of whose edge are the same line; and ``Correlation(3)``, the three correlations as
-    coordinates inside the elliptope. :func:`plot_tangent` draws any geometry.
+    These are: geometries of dimension 2 with points of shape (2,), drawn in the plane, or (3,),
+    drawn on their surface; ``Grassmannian(3, 1)``, whose lines through the origin are drawn on a
+    hemisphere (opposite points of its edge are the same line); and ``Correlation(3)``, whose three
+    correlations are coordinates inside the elliptope. :func:`plot_tangent` draws any geometry.
 
     The line between the two means is the geodesic
     :math:`t \mapsto \mu_x \oplus (t \odot (\ominus\mu_x \oplus \mu_y))`. A solid line is the
-    boundary of the space, a dotted one the equator; both have the radius :math:`1/\sqrt{|K|}` where
+    boundary of the space, a dotted one the equator; both have the radius :math:`1/\sqrt{|K|}` if
     the space has a curvature K. Grey rings are half a unit of distance apart. What lies behind the
-    horizon of a sphere is drawn faintly.
+    horizon of a sphere is faint.
 
     Parameters
     ----------
@@ -85,7 +88,7 @@ def plot_normalization(
     ax
         Axes to draw in, three-dimensional (``projection="3d"``) for anything but the plane; the
         artists have labels for a legend. By default the axes of a new figure with a legend,
-        ``ax.figure``, that pyplot does not know of.
+        ``ax.figure``, that pyplot does not know.
     labels
         N values: one colour and marker for the points of each, such as classes or subjects, open
         before and filled after.
@@ -118,55 +121,24 @@ def plot_normalization(
             f"points of {manifold!r} are drawn on {scene.projection!r} axes, got {ax.name!r}: "
             f"make them with figure.add_subplot(projection={scene.projection!r})"
         )
-    manifold, x, y = plain(manifold), to_numpy(x), to_numpy(y)
+    manifold = plain_geometry(manifold)
+    x, y = (host(points, dtype=np.float64) for points in (x, y))
     if labels is not None and len(x) != len(y):
         raise ValueError(
-            f"labels are of points before and after, of which there are {len(x)} and {len(y)}: "
+            f"labels need as many points before as after, got {len(x)} and {len(y)}: "
             "give as many of both"
         )
     groups = None if labels is None else groups_of(labels, len(x))
-    mean_x, mean_y = frechet_mean(manifold, x), frechet_mean(manifold, y)
+    means = frechet_mean(manifold, x), frechet_mean(manifold, y)
     time = np.linspace(0.0, 1.0, 101)
-    path = manifold.geodesic(mean_x, mean_y, time[:, None] if manifold.block_shape else time)
+    path = manifold.geodesic(*means, time if not manifold.block_shape else time[:, None])
     eye = scene.background(ax, manifold, np.concatenate([x, y]), path)
-
-    from matplotlib.colors import to_rgba_array
-
-    def scatter(
-        points: Any, label: str | None, order: int, filled: bool = True, **style: Any
-    ) -> None:
-        places = np.atleast_2d(scene.coordinates(manifold, points))
-        if ax.name == "3d":
-            style["depthshade"] = False
-        if eye is not None and "alpha" in style:  # a cloud, part of which may be out of sight
-            alpha = style.pop("alpha") * np.where(places @ eye < 0, 0.3, 1.0)
-            style["color"] = to_rgba_array([style["color"]] * len(places), alpha)
-        if not filled:
-            style |= {"facecolors": "none", "edgecolors": style.pop("color"), "linewidths": 0.8}
-        ax.scatter(*places.T, label=label, zorder=order, **style)
-
-    if groups is None:
-        scatter(x, "input", 3, alpha=0.75, s=9, color=BLUE, linewidths=0)
-        scatter(y, "output", 4, alpha=0.85, s=11, color=ORANGE, linewidths=0, marker="^")
-    else:
-        for name, at, look in groups:
-            scatter(x[at], None, 3, filled=False, alpha=0.75, s=14, **look)
-            scatter(y[at], name, 4, alpha=0.75, s=14, linewidths=0, **look)
-        for side in ("input", "output"):  # for the legend alone
-            scatter(x[:0], side, 3, filled=side == "output", s=14, color=INK)
-    line = scene.coordinates(manifold, path)
-    over = np.linalg.norm(np.diff(line, axis=0), axis=-1) > scene.longest
-    line = np.insert(line, np.flatnonzero(over) + 1, np.nan, axis=0)
+    drawing = _Drawing(ax, scene, manifold, eye)
+    drawing.clouds(x, y, groups)
     # with labels, all colours are theirs
-    colours = (GREEN, BLUE, VERMILION) if groups is None else (INK, INK, INK)
-    ax.plot(*line.T, color=colours[0], linewidth=2, zorder=5, label="geodesic between the means")
-    edge: dict[str, Any] = {"edgecolors": "white", "linewidths": 1.0}
-    scatter(mean_x, "input mean", 6, s=75, color=colours[1], marker="D", **edge)
-    scatter(mean_y, "output mean", 7, s=150, color=colours[2], marker="*", **edge)
+    drawing.means(*means, path, (GREEN, BLUE, VERMILION) if groups is None else (INK, INK, INK))
     if bias is not None:
-        ring: dict[str, Any] = {"facecolors": "none", "edgecolors": INK, "linewidths": 1.3}
-        scatter(to_numpy(bias), "target β", 8, s=230, marker="o", **ring)
-
+        drawing.scatter(host(bias, dtype=np.float64), 8, **TARGET)
     ax.set_title(_title(manifold) if title is None else title, fontsize=13, color=INK)
     if caption is not None:  # an annotation, because axes in space have no label below them
         style = {"ha": "center", "va": "top", "fontsize": 11, "color": INK}
@@ -174,6 +146,54 @@ def plot_normalization(
     if own:
         legend_below([ax], 2, _LEGEND)
     return ax
+
+
+class _Drawing(NamedTuple):
+    """Axes to draw points of a geometry in."""
+
+    ax: Any
+    scene: Scene
+    manifold: GyroSpace
+    eye: Any
+    """Direction of the eye, if a surface hides what is behind it; else None."""
+
+    def scatter(
+        self, points: Any, order: int, label: str | None, filled: bool = True, **style: Any
+    ) -> None:
+        """Draw points; those of a cloud, which has an ``alpha``, are faint behind the horizon."""
+        places = np.atleast_2d(self.scene.coordinates(self.manifold, points))
+        if self.ax.name == "3d":
+            style["depthshade"] = False
+        if self.eye is not None and "alpha" in style:
+            from matplotlib.colors import to_rgba_array
+
+            alpha = style.pop("alpha") * np.where(places @ self.eye < 0, 0.3, 1.0)
+            style["color"] = to_rgba_array([style["color"]] * len(places), alpha)
+        if not filled:
+            style |= {"facecolors": "none", "edgecolors": style.pop("color"), "linewidths": 0.8}
+        self.ax.scatter(*places.T, label=label, zorder=order, **style)
+
+    def clouds(self, x: Any, y: Any, groups: Any) -> None:
+        """Draw the points before and after, in one style each or in one style per group."""
+        if groups is None:
+            self.scatter(x, 3, "input", alpha=0.75, s=9, color=BLUE, linewidths=0)
+            self.scatter(y, 4, "output", alpha=0.85, s=11, color=ORANGE, linewidths=0, marker="^")
+            return
+        for name, at, look in groups:
+            self.scatter(x[at], 3, None, filled=False, alpha=0.75, s=14, **look)
+            self.scatter(y[at], 4, name, alpha=0.75, s=14, linewidths=0, **look)
+        for side in ("input", "output"):  # only for the legend
+            self.scatter(x[:0], 3, side, filled=side == "output", s=14, color=INK)
+
+    def means(self, before: Any, after: Any, path: Any, colours: tuple[str, str, str]) -> None:
+        """Draw the two means and the geodesic between them."""
+        line = self.scene.coordinates(self.manifold, path)
+        over = np.linalg.norm(np.diff(line, axis=0), axis=-1) > self.scene.longest
+        line = np.insert(line, np.flatnonzero(over) + 1, np.nan, axis=0)
+        style = {"color": colours[0], "linewidth": 2, "zorder": 5}
+        self.ax.plot(*line.T, label="geodesic between the means", **style)
+        self.scatter(before, 6, color=colours[1], **MEAN_BEFORE)
+        self.scatter(after, 7, color=colours[2], **MEAN_AFTER)
 
 
 def plot_overview(panels: Sequence[Panel], columns: int = 4, title: str | None = None) -> Any:
@@ -244,7 +264,7 @@ def _scene(manifold: GyroSpace) -> Scene:
 
 
 def _title(manifold: GyroSpace) -> str:
-    """Return the name of the geometry, with its curvature, or its size where that says nothing."""
+    """Return the name of the geometry with its curvature; for matrices, with its sizes."""
     if len(manifold.point_shape) > 1:
         return name_of(manifold)
     value = f"{getattr(manifold, 'curvature', 0.0):g}".replace("-", "−")

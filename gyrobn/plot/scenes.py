@@ -29,7 +29,7 @@ class Scene(NamedTuple):
     projection: str
     """Kind of axes."""
     coordinates: Callable[[GyroSpace, Any], Any]
-    """Where points are drawn: two numbers a point, or three, the last upwards."""
+    """Where points are drawn: two numbers per point, or three, the last upwards."""
     background: Callable[[Any, GyroSpace, Any, Any], Any]
     """Prepare axes for points and a curve; return the direction of the eye if a surface hides
     what is on its far side, else None."""
@@ -38,9 +38,9 @@ class Scene(NamedTuple):
 
 
 def scene_of(manifold: GyroSpace) -> Scene | None:
-    """Return how to draw this geometry, or None: a new kind of picture is added here."""
+    """Return how to draw this geometry, or None. Add a new kind of picture here."""
     match manifold:
-        case Product():  # a cylinder, a torus: no one looked at those
+        case Product():  # a cylinder, a torus: nobody has tried those
             return None
         case Grassmannian(n=3, p=1):
             return Scene("3d", _lines, _dome, longest=1.0)
@@ -126,7 +126,7 @@ def _dome(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> Any:
     elevation, azimuth = _angles(line[len(line) // 2])
     view = min(elevation, 0.7), azimuth  # from not too far above, or it would look like a disc
     eye = _direction(view)
-    if min(line[[0, -1]] @ eye) < 0.2:  # a mean at the horizon: only from the top all is in sight
+    if min(line[[0, -1]] @ eye) < 0.2:  # a mean at the horizon: only the top view shows all
         view = 0.5 * math.pi, azimuth
         eye = _direction(view)
     # not quite to the edge, where a line has two places
@@ -150,13 +150,13 @@ def _globe(
     _shaded(ax, manifold, place, reach, view)
     eye = _direction(view)
     horizon = size * unit_circle() @ np.linalg.svd(eye[None])[2][1:]
-    horizon[horizon[:, 2] < size * math.cos(reach / size) - 1e-5] = np.nan  # that of a cap has ends
+    horizon[horizon[:, 2] < size * math.cos(reach / size) - 1e-5] = np.nan  # below the cap
     for line in (*(place(manifold, _ring(manifold, r)) for r in _radii(reach)), horizon):
         ax.plot(*_near(line, eye).T, **_GREY)
 
 
 def _near(line: Any, eye: Any) -> Any:
-    """Return a line around the origin without what is on the far side of it."""
+    """Return a line without its part on the far side of the origin."""
     return np.where((line @ eye < -1e-9)[:, None], np.nan, line)
 
 
@@ -203,7 +203,7 @@ def _shaded(
     """Draw the surface up to a distance from the identity, lit from the eye; return its corners."""
     from matplotlib.colors import LightSource
 
-    disc = np.linspace(reach, 0.0, 41)  # inwards, so that the side that is lit is the one seen
+    disc = np.linspace(reach, 0.0, 41)  # inwards, so that the visible side is lit
     mesh = place(manifold, np.stack([_ring(manifold, r) for r in disc]))
     elevation, azimuth = np.degrees(view)
     light = LightSource(azdeg=90.0 - azimuth, altdeg=elevation)
@@ -243,11 +243,11 @@ def _radii(reach: float) -> Any:
 
 
 def _ring(manifold: GyroSpace, radius: float) -> Any:
-    """Return points at one distance from the identity, all the way around."""
+    """Return points at one distance from the identity, in all directions."""
     return manifold.from_normal(radius * unit_circle())
 
 
 def unit_circle() -> Any:
-    """Return the unit circle, one point a row."""
+    """Return the unit circle, one point per row."""
     angle = np.linspace(0.0, 2.0 * math.pi, 121)
     return np.stack([np.cos(angle), np.sin(angle)], axis=-1)

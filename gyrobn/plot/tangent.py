@@ -7,19 +7,22 @@ import numpy as np
 
 from gyrobn.backends import Array
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.checks import host
 from gyrobn.plot.canvas import (
     BLUE,
     INK,
+    MEAN_AFTER,
+    MEAN_BEFORE,
     ORANGE,
+    TARGET,
     groups_of,
     legend_below,
     name_of,
     new_figure,
-    plain,
-    to_numpy,
 )
 from gyrobn.plot.scenes import unit_circle
 from gyrobn.statistics.frechet import frechet
+from gyrobn.statistics.points import plain_geometry
 
 __all__ = ["plot_tangent"]
 
@@ -39,10 +42,9 @@ def plot_tangent(
 
     The input is drawn by its normal coordinates :math:`\operatorname{Log}_e(\ominus\mu_x \oplus
     x_i)`, the output by :math:`\operatorname{Log}_e(\ominus\beta \oplus y_i)`, both on the first
-    two principal axes of the input. The length of a coordinate vector is a
-    distance, so the circles, of the standard deviation as radius, hold their cloud as well as two
-    axes of many can show it. After GyroBN the second picture is the first one, scaled to the circle
-    that was asked for, with the output mean on the target.
+    two principal axes of the input. The radius of a circle is the standard deviation. After GyroBN
+    the second picture is the first one, scaled to the given standard deviation, with the output
+    mean on the target.
 
     Parameters
     ----------
@@ -55,12 +57,12 @@ def plot_tangent(
         by default.
     axes
         Two axes to draw in; the artists have labels for a legend. By default those of a new figure
-        with a legend, ``axes[0].figure``, that pyplot does not know of.
+        with a legend, ``axes[0].figure``, that pyplot does not know.
     labels
         N values: one colour and marker for the points of each, such as classes or subjects.
     same_scale
-        Whether both axes have one scale, which shows how the spread changes. Where it changes by
-        much, only a scale of its own lets each cloud be seen.
+        Whether both axes have the same scale, which shows how the spread changes. If it changes by
+        much, give each cloud a scale of its own.
     title
         Text above a new figure; the geometry by default.
 
@@ -79,7 +81,8 @@ def plot_tangent(
     >>> before.get_title(), after.get_title()
     ('input, v = 1.98', 'output, v = 1')
     """
-    manifold, x, y = plain(manifold), to_numpy(x), to_numpy(y)
+    manifold = plain_geometry(manifold)
+    x, y = (host(points, dtype=np.float64) for points in (x, y))
     if x.shape[1:] != manifold.point_shape or y.shape != x.shape:
         raise ValueError(
             f"expected points before and after of one shape (N, "
@@ -91,7 +94,7 @@ def plot_tangent(
         raise ValueError(f"expected two axes, for input and output, got {len(axes)}")
 
     before, after = frechet(manifold, x), frechet(manifold, y)
-    target = after.mean if bias is None else to_numpy(bias)
+    target = after.mean if bias is None else host(bias, dtype=np.float64)
     c = manifold.relative_normal(before.mean, x)
     plane, share = _principal(c)
     clouds = c @ plane, manifold.relative_normal(target, y) @ plane
@@ -106,36 +109,40 @@ def plot_tangent(
         figure = new_figure(figsize=(8.0, 5.0))
         figure.suptitle(name_of(manifold) if title is None else title, color=INK)
         axes = figure.subplots(1, 2)
-    for k, (ax, name) in enumerate(zip(axes, ("input", "output"), strict=True)):
-        _cloud(ax, clouds[k], name, groups)
-        marker = {"marker": "D", "s": 75} if name == "input" else {"marker": "*", "s": 150}
-        marker |= {"color": INK, "edgecolors": "white", "linewidths": 1.0}
-        ax.scatter(*means[k], zorder=6, label=f"{name} mean", **marker)
-        v, limits = deviations[k], (-1.06 * sizes[k], 1.06 * sizes[k])
-        circle = {"color": INK, "linewidth": 1.0, "label": "standard deviation v"}
-        ax.plot(*(v * unit_circle()).T, "--", zorder=5, **circle)
-        ax.set(aspect="equal", xlim=limits, ylim=limits, title=f"{name}, v = {v:.3g}")
-        ax.set_xlabel(f"principal axis 1 ({share[0]:.0%})")
-        ax.spines[["top", "right"]].set_visible(False)
+    for k, side in enumerate(("input", "output")):
+        _draw_side(axes[k], side, clouds[k], means[k], deviations[k], sizes[k], groups)
+        axes[k].set_xlabel(f"principal axis 1 ({share[0]:.0%})")
     left, right = axes
     left.set_ylabel(f"principal axis 2 ({share[1]:.0%})")
     if bias is not None:
-        ring = {"facecolors": "none", "edgecolors": INK, "linewidths": 1.3}
-        right.scatter(0.0, 0.0, s=230, zorder=7, label="target β", **ring)
+        right.scatter(0.0, 0.0, zorder=7, **TARGET)
     if own:
         legend_below([left, right], columns=4)
     return left, right
 
 
+def _draw_side(
+    ax: Any, side: str, points: Any, mean: Any, deviation: float, size: float, groups: Any
+) -> None:
+    """Draw the input or the output: the cloud, its mean, and a circle for its deviation."""
+    _cloud(ax, points, side, groups)
+    ax.scatter(*mean, zorder=6, color=INK, **MEAN_BEFORE if side == "input" else MEAN_AFTER)
+    circle = {"color": INK, "linewidth": 1.0, "label": "standard deviation v"}
+    ax.plot(*(deviation * unit_circle()).T, "--", zorder=5, **circle)
+    limits = -1.06 * size, 1.06 * size
+    ax.set(aspect="equal", xlim=limits, ylim=limits, title=f"{side}, v = {deviation:.3g}")
+    ax.spines[["top", "right"]].set_visible(False)
+
+
 def _principal(c: Any) -> tuple[Any, Any]:
     """Return two principal axes of centred coordinates as columns, and their parts of the variance.
 
-    Where there is only one axis, the other is zero.
+    If there is only one axis, the other one is zero.
     """
     _, values, axes = np.linalg.svd(c, full_matrices=False)
     axes, values = axes[:2], values**2
     across = np.zeros((2, c.shape[-1]))
-    # an axis has no sign: the largest coordinate is made positive, so that it is always the same
+    # an axis has no sign: make its largest coordinate positive
     largest = np.take_along_axis(axes, abs(axes).argmax(axis=-1)[:, None], axis=-1)
     across[: len(axes)] = axes * np.where(largest < 0, -1.0, 1.0)
     share = np.zeros(2)

@@ -1,6 +1,6 @@
-"""Whether arrays are points of a manifold, and what to say of the first that is not.
+"""Whether arrays are points of a manifold, and an error that names the first one that is not.
 
-The estimator and the layers of all frameworks ask here, so they use the same words.
+The estimator and the layers of all frameworks check here, so they use the same words.
 """
 
 import math
@@ -13,9 +13,10 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds import Correlation
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import blockwise
+from gyrobn.numerics.checks import host, parameter_error
 from gyrobn.statistics.uniqueness import FrechetWarning
 
-__all__ = ["Moved", "describe", "flaw", "on_manifold"]
+__all__ = ["Moved", "at_index", "describe", "flaw", "on_manifold", "plain_geometry"]
 
 
 def on_manifold(
@@ -27,7 +28,7 @@ def on_manifold(
     moved: "Moved | None" = None,
     *,
     eps: float | None = None,
-    advice: str = "on_invalid='project' moves such samples onto it",
+    advice: str | None = None,
     advice_nan: str = "drop or impute NaN and inf first",
 ) -> Array:
     """Return ``x`` with all its points on the manifold, or say which one is not.
@@ -35,23 +36,22 @@ def on_manifold(
     Parameters
     ----------
     manifold, x
-        The geometry, and arrays that should be points of it.
+        The geometry, and an array of what should be its points.
     name
-        What to call them.
+        What to call the array in messages.
     project
-        Whether to move those that are off, if they are finite.
+        Whether to move points that are off, if they are finite.
     first
-        The number of the first sample, where x is a chunk of many, or those of all.
+        The number of the first sample, if x is a chunk of many; or the numbers of all samples.
     moved
-        Is told of the points that are projected.
+        Counts the points that are projected.
     eps
         Precision of the dtype that x had before it was converted to a wider one, if it was.
     advice, advice_nan
-        What to do about points that are off, and about NaN and infinity.
+        What to do about points that are off, and about NaN and infinity. By default the advice is
+        the parameter ``on_invalid`` of the estimator.
     """
     xp = namespace_of(x)
-    if name in ("mean", "bias"):
-        advice = "manifold.project gives a point near by"
 
     def points(x: Array) -> Array:
         if eps is None:
@@ -66,49 +66,91 @@ def on_manifold(
             moved.total += math.prod(good.shape)
         if bool(xp.all(good)):
             return x
-        finite = xp.all(xp.isfinite(x), axis=tuple(range(-len(manifold.point_shape), 0)))
-        if not bool(xp.all(finite)):
-            what, i = describe(finite, first)
-            kind = "NaN" if bool(xp.any(xp.isnan(x[(*i, ...)]))) else "inf"
-            raise ValueError(f"{name} has {kind} in {what}: {advice_nan}")
+        _check_finite(manifold, x, name, first, advice_nan)
         if project:
-            rest = (None,) * len(manifold.point_shape)
             if moved is not None:
-                moved.note(manifold, x, _host(good), first)
+                moved.note(manifold, x, host(good), first)
+            rest = (None,) * len(manifold.point_shape)
             x = xp.where(good[(..., *rest)], x, manifold.project(x))
             good = points(x)
             if bool(xp.all(good)):
                 return x
             advice = "it could not be projected either"
-        what, i = describe(good, first)
-        off = float(manifold.violation(x)[i])
-        lack = flaw(manifold, x[(*i, ...)])
-    if lack and name not in ("mean", "bias"):
-        advice = (
+        raise _off(manifold, x, good, name, first, advice)
+
+
+def _check_finite(manifold: GyroSpace, x: Array, name: str, first: Any, advice: str) -> None:
+    """Refuse NaN and infinity, which no projection repairs."""
+    xp = namespace_of(x)
+    finite = xp.all(xp.isfinite(x), axis=tuple(range(-len(manifold.point_shape), 0)))
+    if not bool(xp.all(finite)):
+        what, i = describe(finite, first)
+        kind = "NaN" if bool(xp.any(xp.isnan(x[(*i, ...)]))) else "inf"
+        raise ValueError(f"{name} has {kind} in {what}: {advice}")
+
+
+def _off(
+    manifold: GyroSpace, x: Array, good: Array, name: str, first: Any, advice: str | None
+) -> ValueError:
+    """Return the error for points that are off the manifold."""
+    what, i = describe(good, first)
+    text = f"{name} is off {manifold!r} by {float(manifold.violation(x)[i]):.3g} in {what}: "
+    if name in ("mean", "bias"):
+        return ValueError(f"{text}manifold.project gives a point near by")
+    lack = flaw(manifold, x[(*i, ...)])
+    if lack:
+        text += (
             f"that matrix is {lack}. {SHRINK}, for the variance of projected matrices is made of "
-            f"the floor under their eigenvalues; {advice}"
+            "the floor under their eigenvalues; "
         )
-    raise ValueError(f"{name} is off {manifold!r} by {off:.3g} in {what}: {advice}")
-
-
-def _host(x: Array) -> "np.ndarray[Any, Any]":
-    shim = backend_of(x)
-    return shim.to_numpy(shim.stop_gradient(x))
+    if advice is not None:
+        return ValueError(text + advice)
+    return parameter_error(text, "on_invalid", " moves such samples onto it", ("project",))
 
 
 def describe(good: Array, first: Any = 0) -> tuple[str, tuple[int, ...]]:
     """Say how many entries are not good and which is the first; also return its index.
 
-    In the text the samples are numbered from ``first`` on, or have the numbers in it.
+    In the text, ``first`` is the number of the first sample, or holds the numbers of all.
     """
     xp = namespace_of(good)
     bad = xp.astype(xp.reshape(xp.logical_not(good), (-1,)), xp.int32)
     i = tuple(int(k) for k in np.unravel_index(int(xp.argmax(bad)), tuple(good.shape)))
     if not i:
         return "its one point", i
-    what = f"{int(xp.sum(bad))} of {bad.shape[0]} samples, the first at index "
-    shown = (first + i[0] if isinstance(first, int) else int(first[i[0]]), *i[1:])
-    return what + str(shown[0] if len(i) == 1 else shown), i
+    return f"{int(xp.sum(bad))} of {bad.shape[0]} samples, the first {at_index(i, first)}", i
+
+
+def at_index(i: tuple[int, ...], first: Any = 0) -> str:
+    """Say where a point is: the number of its sample, and the channel if there are several.
+
+    >>> at_index((3,)), at_index((3, 1), first=10)
+    ('at index 3', 'at index (13, 1)')
+    """
+    number = first + i[0] if isinstance(first, int) else int(first[i[0]])
+    return f"at index {number if len(i) == 1 else (number, *i[1:])}"
+
+
+def plain_geometry(geometry: GyroSpace) -> GyroSpace:
+    """Return the geometry with plain numbers for parameters that are arrays (learnt).
+
+    >>> import numpy as np
+    >>> from gyrobn import PoincareBall
+    >>> plain_geometry(PoincareBall(2, curvature=np.asarray(-0.5)))
+    PoincareBall(n=2, curvature=-0.5)
+    """
+    values = []
+    for value in geometry.learnable():
+        if not isinstance(value, (int, float)):
+            array = host(value)
+            if array.ndim > 0:
+                raise ValueError(
+                    f"only a geometry whose parameters are numbers can be kept, got an array of "
+                    f"shape {array.shape} in {type(geometry).__name__}: use one geometry for each"
+                )
+            value = float(array)
+        values.append(value)
+    return geometry.with_learnable(values)
 
 
 class Moved:
@@ -118,19 +160,18 @@ class Moved:
         self.count = self.total = self.singular = 0
         self.which = ""
 
-    def note(self, manifold: GyroSpace, x: Array, good: Any, first: int) -> None:
-        """Add those of some samples, numbered from ``first`` on, before they are moved."""
+    def note(self, manifold: GyroSpace, x: Array, good: Any, first: Any) -> None:
+        """Count the bad points of a chunk, before they are moved."""
         self.count += int(np.sum(~good))
         for index in np.argwhere(~good):
             i = tuple(map(int, index))
             what = flaw(manifold, x[(*i, ...)])
             self.singular += bool(what)
             if what and not self.which:
-                i = (i[0] + first, *i[1:])
-                self.which = f"the first, at index {i[0] if len(i) == 1 else i}, is {what}"
+                self.which = f"the first, {at_index(i, first)}, is {what}"
 
     def warn(self, manifold: GyroSpace, x: Array, method: str, level: int) -> None:
-        """Say so where singular matrices got a floor under their eigenvalues."""
+        """Warn if singular matrices got a floor under their eigenvalues."""
         if self.singular:
             floor = float(namespace_of(x).finfo(x.dtype).eps) ** 0.5
             warnings.warn(
@@ -147,15 +188,15 @@ SHRINK = "Shrink covariances first (sklearn.covariance.ledoit_wolf, pyRiemann's 
 
 
 def flaw(manifold: GyroSpace, point: Array) -> str:
-    """Say what a point lacks to be positive definite, if it should be and is not."""
+    """Return why a matrix that should be positive definite is not; else an empty text."""
     for space, part in manifold.parts(point):
         if space is not manifold:
             found = flaw(space, part)
             if found:
                 return f"of {space!r} {found}"
         elif space.definite:
-            A = _host(part)
-            if isinstance(space, Correlation):  # whose scale does not count
+            A = host(part)
+            if isinstance(space, Correlation):  # the scale of its rows does not matter
                 roots = np.sqrt(np.clip(np.diagonal(A), 0.0, None))
                 A = A / np.where(roots > 0, roots, 1.0) / np.where(roots > 0, roots, 1.0)[:, None]
             n, values = len(A), np.linalg.eigvalsh((A + A.T) / 2)

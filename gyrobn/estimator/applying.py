@@ -1,0 +1,264 @@
+"""How the estimator applies Algorithm 1 to samples, or undoes it, and what it checks on the way."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn import get_config
+from sklearn.utils.validation import check_is_fitted
+
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.data.chunks import Chunks, take
+from gyrobn.estimator.fitting import by_label, find_stats
+from gyrobn.estimator.labels import check_given, check_policy, check_unseen, labels_for
+from gyrobn.estimator.models import settle
+from gyrobn.estimator.validation import affine_for, as_array, reason
+from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.domains import adapt_stats, by_domain, places_of
+from gyrobn.normalization.normalize import Stats, multiplier, route
+from gyrobn.numerics.arrays import blocks_of, blockwise
+from gyrobn.numerics.checks import host
+from gyrobn.statistics.points import Moved, describe, on_manifold
+from gyrobn.statistics.uniqueness import FrechetWarning
+
+__all__ = ["apply", "apply_chunk", "apply_chunks", "check_table", "stats_for"]
+
+
+def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
+    """Check samples and normalize them, or undo it."""
+    if not hasattr(bn, "mean_"):  # scikit-learn's check looks at every attribute
+        check_is_fitted(bn)
+    X = as_array(bn, X, method)
+    check_table(bn, X, method)
+    project = bn.on_invalid == "project"
+    if type(X) is np.ndarray and bn.domains_ is None and domains is None and not project:
+        out = _apply_small(bn, X, method)
+        if out is not None:
+            return out
+    moved = Moved()
+    X = on_manifold(bn.manifold_, X, project=project, moved=moved)
+    moved.warn(bn.manifold_, X, method, 5)
+    labels, stats = stats_for(bn, X, domains, method)
+    return apply_chunk(bn, X, labels, stats, method)
+
+
+def _apply_small(bn: Any, X: Array, method: str) -> Array | None:
+    """Normalize a small array, and check input and output together, in half the time.
+
+    Return None if anything is wrong. The caller then checks the input first, and the error names
+    the sample.
+    """
+    if len(blocks_of(X)) > 1:
+        return None
+    action = _Action(bn, X, method)
+    try:
+        with np.errstate(all="ignore"):
+            out, reach = action.on(X, _in_dtype(bn.manifold_, Stats(bn.mean_, bn.var_), X))
+            good = bn.manifold_.contains(np.stack([X, out]))
+            return out if good.all() and action.stays(reach) else None
+    except Exception:  # a sample off the manifold can make any step fail
+        return None
+
+
+def apply_chunks(
+    bn: Any, X: Any, domains: Any, method: str, moved: Moved | None = None
+) -> Iterator[Array]:
+    """Check chunks of samples and normalize them, or undo it; ``moved`` counts the projected."""
+    check_is_fitted(bn)
+    if isinstance(X, Iterator) and domains is None:  # one reading is enough
+        X = Chunks(X.__iter__)
+    raw = X if isinstance(X, Chunks) else Chunks(X)
+    project = bn.on_invalid == "project"
+
+    def checked(moved: Moved | None) -> Chunks:
+        def check(x: Array, rows: Any) -> Array:
+            x, first = as_array(bn, x, method), int(rows[0])
+            return on_manifold(bn.manifold_, x, project=project, first=first, moved=moved)
+
+        return raw.map(check)
+
+    labels, stats = stats_for(bn, checked(None), domains, method)
+
+    def results(moved: Moved) -> Iterator[Array]:
+        for rows, x in checked(moved).numbered():
+            own = None if labels is None else labels[rows]
+            yield apply_chunk(bn, x, own, stats, method, int(rows[0]))
+        moved.warn(bn.manifold_, bn.mean_, method, 3)
+
+    return results(Moved() if moved is None else moved)
+
+
+def apply_chunk(
+    bn: Any,
+    X: Array,
+    labels: Any,
+    stats: dict[Any, Stats],
+    method: str,
+    first: int = 0,
+    view: Centred | None = None,
+) -> Array:
+    """Normalize points, or undo it, and check the output.
+
+    ``labels`` and ``stats`` come from :func:`stats_for`. ``first`` is the number of the first
+    sample, for messages. ``view`` holds the samples as they are seen from their mean, if known.
+    """
+    manifold, action = bn.manifold_, _Action(bn, X, method, first)
+    reached = []
+
+    def carry(x: Array, own: Stats) -> Array:
+        out, reach = action.on(x, own, view)
+        reached.append(reach)
+        return out
+
+    places = {None: None} if labels is None else places_of(labels)
+    own = [_in_dtype(manifold, stats[d], X) for d in places]
+    at = None if labels is None else list(places.values())
+    with np.errstate(all="ignore"):  # the checks name what fails
+        if at is None:
+            out = blockwise(lambda x: carry(x, own[0]), X)
+        else:
+            out = by_domain(carry, X, at, own)
+        if not backend_of(X).hides_values(out):
+            action.check_output(X, out, own, at)
+            if not all(map(action.stays, reached)):
+                action.check_around(X, out, own, at)
+    return out
+
+
+def stats_for(
+    bn: Any, X: Array | Chunks, domains: Any, method: str
+) -> tuple[Any, dict[Any, Stats]]:
+    """Return the labels of the samples, and the statistics for each label that occurs."""
+    check_given(bn.domains_, domains, method)
+    known = {d: Stats(*f[:2]) for d, f in by_label(bn.domains_, bn._fitted).items()}
+    if bn.domains_ is None:
+        return None, known
+    labels = labels_for(domains, X.count if isinstance(X, Chunks) else X.shape[0])
+    new = {d: at for d, at in places_of(labels).items() if d not in known}
+    if new:
+        check_policy(bn.unseen, bn.adapt_rate)
+        check_unseen(bn.domains_, labels, list(new), bn.unseen, method)
+        options: dict[str, Any] = {"tol": bn.tol, "max_iter": bn.max_iter}
+        X = X if isinstance(X, Chunks) else backend_of(X).stop_gradient(X)
+        found, _ = find_stats(bn.manifold_, X, new, None, method, **options)
+        batch = Stats(found.mean, found.variance)
+        if bn.unseen == "adapt":
+            seen = _in_dtype(bn.manifold_, Stats(bn.mean_, bn.var_), found.mean)
+            batch = adapt_stats(bn.manifold_, seen, batch, bn.adapt_rate, **options)
+        known |= {d: Stats(*(a[k, ...] for a in batch)) for k, d in enumerate(new)}
+    return labels, known
+
+
+def check_table(bn: Any, X: Array, method: str) -> None:
+    """Refuse to make a table of samples that are not vectors, as scikit-learn would afterwards."""
+    if method != "transform" or X.ndim == 2:
+        return
+    own = getattr(bn, "_sklearn_output_config", {}).get("transform")
+    wanted = own or get_config()["transform_output"]
+    if wanted != "default":
+        raise ValueError(
+            f"set_output(transform={wanted!r}) makes a table with one column per feature, and "
+            f"samples of shape {tuple(X.shape[1:])} fill none: leave it at "
+            "set_output(transform='default'), and set it on a step that returns vectors"
+        )
+
+
+class _Action:
+    """What one call does: normalize, or undo it, with a bias and a scale that fit the samples."""
+
+    def __init__(self, bn: Any, X: Array, method: str, first: int = 0) -> None:
+        self.manifold, self.eps = bn.manifold_, bn.eps
+        self.method, self.first = method, first
+        self.inverse = method == "inverse_transform"
+        self.closed = self.manifold.convexity_radius < float("inf")
+        self.bias, self.scale = affine_for(self.manifold, X, bn.bias, bn.scale)
+        if self.inverse and not np.all(host(self.scale)):
+            raise ValueError(
+                f"scale={bn.scale!r} takes all samples to one point, which cannot be undone: "
+                "inverse_transform needs a scale other than 0"
+            )
+
+    def on(self, x: Array, stats: Stats, view: Centred | None = None) -> tuple[Array, Array | None]:
+        """Return the output; on a closed space, also the square of its largest distance.
+
+        That is the distance from where the mean goes, if no point comes back from the other side.
+        """
+        manifold = self.manifold
+        centre, factor, target = route(
+            manifold, x, stats, self.bias, self.scale, self.eps, None, self.inverse
+        )
+        if view is None:
+            if not self.closed:
+                return manifold.standardize(x, centre, factor, target), None
+            view = manifold.inside.centred(manifold.to_inside(centre), manifold.to_inside(x))
+        out = view.standardize(factor, None if target is None else manifold.to_inside(target))
+        out = manifold.from_inside(out)
+        if not self.closed:
+            return out, None
+        xp, t = namespace_of(x), manifold.expand_blocks(factor)
+        return out, xp.max(xp.sum(t * t * view.squares, axis=-1))
+
+    def stays(self, reach: Array | None) -> bool:
+        """Tell whether no point can come back from the other side of a closed space."""
+        return reach is None or float(reach) <= (2.0 * self.manifold.convexity_radius) ** 2
+
+    def check_output(
+        self, X: Array, out: Array, stats: Sequence[Stats], places: Sequence[Any] | None
+    ) -> None:
+        """Refuse an output that is not on the manifold, and name the sample."""
+        xp, manifold = namespace_of(X), self.manifold
+        good = blockwise(manifold.contains, out)
+        if bool(xp.all(good)):
+            return
+        what, i = describe(good, self.first)
+        k = 0 if places is None else next(k for k, at in enumerate(places) if i[0] in at)
+        target = manifold.origin(X) if self.bias is None else self.bias
+        target = xp.broadcast_to(target, X.shape[1:])
+        x, m, b = X[(*i, ...)], *(a[(*i[1:], ...)] for a in (stats[k].mean, target))
+        c, name = (b, "bias") if self.inverse else (m, "mean")
+        raise ValueError(
+            f"GyroBN.{self.method}() finds no point of {manifold!r} for {what}, at distance "
+            f"{float(manifold.dist(c, x)):.4g} from the {name}; from the identity, the mean "
+            f"is at {float(manifold.norm(m)):.4g}, the bias at {float(manifold.norm(b)):.4g}. "
+            + reason(manifold, X)
+        )
+
+    def check_around(
+        self, X: Array, out: Array, stats: Sequence[Stats], places: Sequence[Any] | None
+    ) -> None:
+        """Warn of samples that were scaled so far that they came back from the other side.
+
+        On a closed space (sphere, Grassmannian, rotations) the coordinates of the output are then
+        not the scaled coordinates of the input.
+        """
+        manifold = self.manifold
+        good = np.ones(X.shape[: X.ndim - len(manifold.point_shape)], dtype=np.bool_)
+        target = manifold.origin(X) if self.bias is None else self.bias
+        for own, at in zip(stats, [slice(None)] if places is None else places, strict=True):
+            x, y = (X, out) if places is None else (take(a, at) for a in (X, out))
+            factor = multiplier(x, own, self.scale, self.eps, None)
+            ends = own.mean, target
+            if self.inverse:
+                factor, ends = 1.0 / factor, ends[::-1]
+            c = manifold.by_coordinate(factor) * manifold.relative_normal(ends[0], x)
+            off = np.linalg.norm(host(manifold.relative_normal(ends[1], y) - c), axis=-1)
+            good[at] = off <= 0.01 * (1.0 + np.linalg.norm(host(c), axis=-1))
+        if not np.all(good):
+            warnings.warn(
+                f"GyroBN.{self.method}() scales {describe(good, self.first)[0]}, beyond the "
+                "opposite point, from where they come back on the other side: on "
+                f"{manifold!r} the output then has not the variance that was asked for, and "
+                "cannot be undone; give a smaller scale",
+                FrechetWarning,
+                stacklevel=5,
+            )
+
+
+def _in_dtype(manifold: GyroSpace, stats: Stats, x: Array) -> Stats:
+    """Return statistics in the dtype of the samples."""
+    if stats.mean.dtype == x.dtype:
+        return stats
+    mean, variance = (namespace_of(x).astype(a, x.dtype) for a in stats)
+    return Stats(settle(manifold, mean), variance)
