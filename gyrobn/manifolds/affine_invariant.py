@@ -399,9 +399,14 @@ class _CentredMatrices(Decomposed):
 
     def _know(self, *arrays: Array) -> None:
         self._known, self._known_mean = Eigen(*arrays[:2]), Eigen(*arrays[2:])
+        self._at_mean = True
 
     def _share(self, other: Self) -> None:
         self._known, self._known_mean = other._known, other._known_mean
+        self._at_mean = True
+
+    _at_mean = False
+    """Whether the view was moved to the mean that was found, where the gradient is zero."""
 
     @cached_property
     def _known_mean(self) -> Eigen:
@@ -493,7 +498,20 @@ class _CentredMatrices(Decomposed):
 
     def gradient(self, weights: Array) -> Array:
         """Return the mean logarithm."""
-        return self._coordinates(eigenbasis.mean_logarithm(self._change, weights, self._known))
+        mean = eigenbasis.mean_logarithm(self._change, weights, self._known, self._at_mean)
+        return self._coordinates(mean)
+
+    def slope_by_step(self, slope: Array) -> Array:
+        r"""Return the slope by a step δ of the mean, in normal coordinates, from that by the image.
+
+        In the frame of U the step is :math:`\delta' = \theta K^\top\delta K`, and it changes B by
+        :math:`(dB\,B^{-1})_{ij} = -\delta'_{ij}\sqrt{\lambda_j}/(\sqrt{\lambda_i} +
+        \sqrt{\lambda_j})`.
+        """
+        by_frame = eigenbasis.slope_by_frame(slope, self._known, self.mean.shape)
+        root = spectrum_of(self._known_mean).root[..., None, :]
+        by_step = symmetric(by_frame * root / (root + transpose(root)))
+        return -self.space.theta * pack(matmul(self.turn, by_step, transpose(self.turn)))
 
     @cached_property
     def squares(self) -> Array:

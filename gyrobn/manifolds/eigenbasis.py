@@ -29,6 +29,7 @@ __all__ = [
     "function",
     "log_squares",
     "mean_logarithm",
+    "slope_by_frame",
 ]
 
 Arrays = tuple[Array, ...]
@@ -70,12 +71,18 @@ def change_by_frame(B: Array, back: Array, known: Eigen) -> Array:
         return (E + transpose(E),)
 
     def cotangent(kept: Arrays, slope: Array) -> Arrays:
-        values, W, back = kept
-        by_E = matmul(W, (2.0 * values)[..., None, :] * slope)
-        return (matmul(_sum_of_products(by_E, W, B.shape), transpose(back)),)
+        *known, back = kept
+        return (matmul(slope_by_frame(slope, Eigen(*known), B.shape), transpose(back)),)
 
     (change,) = backend_of(B).with_derivative(primal, tangent, cotangent, B)
     return change
+
+
+def slope_by_frame(slope: Array, known: Eigen, shape: tuple[int, ...]) -> Array:
+    r"""Return the slope by :math:`dB\,B^{-1}` from that by the change, for B of a shape."""
+    values, W = known
+    by_E = matmul(W, (2.0 * values)[..., None, :] * slope)
+    return _sum_of_products(by_E, W, shape)
 
 
 def function(change: Array, known: Eigen, f: Spectral, t: Any = None) -> Array:
@@ -157,14 +164,17 @@ def log_squares(change: Array, known: Eigen) -> Array:
     return squares
 
 
-def mean_logarithm(change: Array, weights: Array, known: Eigen) -> Array:
+def mean_logarithm(change: Array, weights: Array, known: Eigen, at_mean: bool = False) -> Array:
     """Return the sum of weights times log C over the first axis, without forming the logarithms.
 
-    Shapes are (N, *channels, n, n) and (N, *channels).
+    Shapes are (N, *channels, n, n) and (N, *channels). ``at_mean`` says that the sum is zero, so
+    that only its derivative counts.
     """
     xp = namespace_of(change)
 
     def primal(change: Array, w: Array) -> tuple[Arrays, Arrays]:
+        if at_mean:
+            return (0.0 * known.vectors[0, ...],), (*known, w)
         heavy = w[..., None] * spectrum_of(known).log
         return (weighted_gram(heavy, transpose(known.vectors)),), (*known, w)
 

@@ -10,9 +10,10 @@ quotients :math:`L` are computed without cancellation. Second derivatives are re
 """
 
 import math
+import operator
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -282,7 +283,7 @@ def pair_sums(c: Array) -> Array:
 
 def compose(U: Array, values: Array, V: Array) -> Array:
     """Return U diag(values) Vᵀ."""
-    return namespace_of(U).matmul(U * values[..., None, :], transpose(V))
+    return matmul(U * values[..., None, :], transpose(V))
 
 
 def diagonal_matrix(values: Array) -> Array:
@@ -479,10 +480,7 @@ def congruence(R: Array, A: Array) -> Array:
 
 def matmul(*factors: Array) -> Array:
     """Return the product of matrices, from left to right."""
-    product, *rest = factors
-    for factor in rest:
-        product = namespace_of(product).matmul(product, factor)
-    return product
+    return reduce(operator.matmul, factors)  # matmul of array_api_compat looks at dtypes first
 
 
 def eye(like: Array, n: int | None = None) -> Array:
