@@ -311,8 +311,8 @@ class AffineInvariant(GyroSpace):
             return transpose(pack(symmetric(total)))
 
         def rough(v: Array) -> Array:
-            size = xp.max(xp.abs(v), axis=-2, keepdims=True)  # float32 has a smaller range
-            size = xp.where(size > 0, size, 1.0)
+            tiny = float(xp.finfo(v.dtype).smallest_normal)
+            size = xp.max(xp.abs(v), axis=-2, keepdims=True) + tiny  # float32 has a smaller range
             return size * apply(v / size, xp.float32)
 
         def highest() -> Array:
@@ -321,7 +321,7 @@ class AffineInvariant(GyroSpace):
             logs, U = decomposition()
             off = logs - xp.mean(logs, axis=-1, keepdims=True)
             mean = weighted_gram(weights[..., None] * off * off, transpose(U))
-            values, _ = eigh(mean, exact=True)
+            values = xp.linalg.eigvalsh(finite_or_identity(mean)[0])
             return cotangent(-values[..., -1], -1)
 
         def matrix() -> Array:
@@ -442,12 +442,13 @@ class _CentredMatrices(Decomposed):
     @cached_property
     def _change(self) -> Array:
         """The change of C in its eigenbasis, by those of P and M."""
-        shim = backend_of(self.x)
+        shim, change = backend_of(self.x), self._known.vectors
         back, root = (shim.stop_gradient(a) for a in (self.back, self.root))
-        by_point = eigenbasis.change_by_matrix(self.x, back, self._known)
-        if not shim.differentiable(self.mean):
-            return by_point
-        return by_point + eigenbasis.change_by_frame(self.back, root, self._known)
+        if shim.differentiable(self.mean):
+            change = eigenbasis.change_by_frame(self.back, root, self._known)
+        if shim.differentiable(self.x):
+            change = eigenbasis.change_by_matrix(self.x, back, self._known, change)
+        return change
 
     @cached_property
     def _known(self) -> Eigen:

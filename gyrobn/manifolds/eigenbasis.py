@@ -35,24 +35,24 @@ __all__ = [
 Arrays = tuple[Array, ...]
 
 
-def change_by_matrix(X: Array, B: Array, known: Eigen) -> Array:
-    r"""Return the change by that of X: :math:`V^\top dX\,V`, :math:`V = B^\top W`."""
+def change_by_matrix(X: Array, B: Array, known: Eigen, change: Array) -> Array:
+    r"""Return another change plus that by X: :math:`V^\top dX\,V`, :math:`V = B^\top W`."""
 
-    def primal(X: Array) -> tuple[Arrays, Arrays]:
+    def primal(X: Array, change: Array) -> tuple[Arrays, Arrays]:
         return _carrier(known), (known.vectors, B)
 
-    def tangent(kept: Arrays, dX: Array) -> Arrays:
+    def tangent(kept: Arrays, dX: Array, change: Array) -> Arrays:
         W, B = kept
         V = matmul(transpose(B), W)
-        return (matmul(transpose(V), dX, V),)
+        return (change + matmul(transpose(V), dX, V),)
 
     def cotangent(kept: Arrays, slope: Array) -> Arrays:
         W, B = kept
         V = matmul(transpose(B), W)
-        return (matmul(V, slope, transpose(V)),)
+        return matmul(V, slope, transpose(V)), slope
 
     X = namespace_of(X).broadcast_to(X, known.vectors.shape)
-    (change,) = backend_of(X).with_derivative(primal, tangent, cotangent, X)
+    (change,) = backend_of(X).with_derivative(primal, tangent, cotangent, X, change)
     return change
 
 

@@ -295,14 +295,12 @@ def diagonal_matrix(values: Array) -> Array:
 
 
 def finite_or_identity(A: Array) -> tuple[Array, Array]:
-    """Return A, the identity in place of matrices that are not finite, and which are finite.
+    """Return A with the identity in place of matrices that are not finite, and which are finite.
 
-    The latter as an array that meets A. No value is looked at: on a GPU that would wait for all
-    that was computed before.
+    No value is looked at: on a GPU that would wait for all that was computed before.
     """
-    xp = namespace_of(A)
     finite = _finite(A)
-    return xp.where(finite, A, kept_eye(A)), finite
+    return namespace_of(A).where(finite, A, kept_eye(A)), finite
 
 
 def _finite(A: Array) -> Array:
@@ -311,15 +309,16 @@ def _finite(A: Array) -> Array:
 
 
 def eigh(A: Array, exact: bool = False) -> Eigen:
-    """Return eigenvalues and eigenvectors, NaN for a matrix that has one.
+    """Return eigenvalues and eigenvectors, the eigenvalues NaN for a matrix that is not finite.
 
     LAPACK would raise for the whole batch, or not return. ``exact`` says that A is symmetric but
     for rounding; of others the symmetric part is taken.
     """
     xp = namespace_of(A)
-    A, finite = finite_or_identity(A if exact else symmetric(A))
-    values, U = xp.linalg.eigh(A)
-    return Eigen(_or_nan(finite[..., 0], values), U)
+    A = A if exact else symmetric(A)
+    finite = _finite(A)
+    values, U = xp.linalg.eigh(xp.where(finite, A, 0.0))
+    return Eigen(xp.where(finite[..., 0], values, xp.nan), U)
 
 
 def svd(A: Array) -> Singular:
@@ -331,7 +330,7 @@ def svd(A: Array) -> Singular:
 
 
 def _or_nan(good: Array, x: Array) -> Array:
-    return namespace_of(x).where(good, x, constant(_nan, x))
+    return namespace_of(x).where(good, x, np.nan)
 
 
 def differential(f: Spectral, A: Array, dA: Array, inverse: bool = False) -> Array:
@@ -488,10 +487,6 @@ def eye(like: Array, n: int | None = None) -> Array:
     size = like.shape[-1] if n is None else n
     # not eye of array_api_compat, which on torch writes into zeros: a graph for ONNX cannot
     return namespace_of(like).astype(constant(_on_diagonal, like, size), like.dtype)
-
-
-def _nan() -> "np.ndarray[Any, Any]":
-    return np.asarray(np.nan)
 
 
 def _eye(n: int) -> "np.ndarray[Any, Any]":
