@@ -19,27 +19,27 @@ from gyrobn.numerics.arrays import (
     weighted_gram,
     weighted_sum,
 )
-from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.linalg import (
+from gyrobn.numerics.decompositions import (
     Eigen,
     cholesky,
-    congruence,
     eigh,
-    eye,
     finite_or_identity,
-    framed_functions,
+    spectrum_of,
+    surely_definite,
+    warn_of_lost_digits,
+)
+from gyrobn.numerics.hessian import Hessian
+from gyrobn.numerics.linalg import framed_functions, logarithm, symmetric_functions
+from gyrobn.numerics.matrices import (
+    congruence,
+    eye,
     kept_eye,
-    logarithm,
     matmul,
     mean_of_turned,
     pack,
-    spectrum_of,
-    surely_definite,
     symmetric,
-    symmetric_functions,
     transpose,
     unpack,
-    warn_of_lost_digits,
 )
 from gyrobn.numerics.scalar import cotangent, safe_sqrt
 from gyrobn.numerics.spectral import (

@@ -31,16 +31,10 @@ from gyrobn.numerics.arrays import (
     weighted_gram,
     weighted_sum,
 )
+from gyrobn.numerics.decompositions import Singular, eigh, svd
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.linalg import (
-    Singular,
-    eigh,
-    eye,
-    matmul,
-    polar,
-    svd,
-    transpose,
-)
+from gyrobn.numerics.linalg import polar
+from gyrobn.numerics.matrices import eye, matmul, transpose
 
 __all__ = ["Bases", "orthonormalized"]
 

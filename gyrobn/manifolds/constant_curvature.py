@@ -38,7 +38,7 @@ from gyrobn.numerics.arrays import (
     weighted_sum,
 )
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.linalg import kept_eye
+from gyrobn.numerics.matrices import kept_eye
 from gyrobn.numerics.scalar import arc, cotangent, safe_sqrt, times
 
 __all__ = ["ConstantCurvature"]

@@ -16,7 +16,8 @@ from gyrobn.manifolds.correlation_log import LogScaled, OffLog, to_unit_diagonal
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.pullback import Pullback
 from gyrobn.numerics.arrays import check_floating
-from gyrobn.numerics.linalg import eye, finite_or_identity, matmul, symmetric, transpose
+from gyrobn.numerics.decompositions import finite_or_identity
+from gyrobn.numerics.matrices import eye, matmul, symmetric, transpose
 
 __all__ = ["CHARTS", "Correlation", "covariance_to_correlation"]
 

@@ -15,9 +15,9 @@ from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace, space_of
 from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
-from gyrobn.numerics.linalg import (
-    cholesky,
-    constant,
+from gyrobn.numerics.arrays import constant
+from gyrobn.numerics.decompositions import cholesky
+from gyrobn.numerics.matrices import (
     eye,
     from_triangle,
     kept_eye,

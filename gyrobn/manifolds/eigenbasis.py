@@ -10,16 +10,8 @@ from typing import Any
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.arrays import weighted_gram
-from gyrobn.numerics.linalg import (
-    Eigen,
-    again,
-    compose,
-    diagonal_matrix,
-    matmul,
-    spectrum_of,
-    symmetric,
-    transpose,
-)
+from gyrobn.numerics.decompositions import Eigen, again, spectrum_of
+from gyrobn.numerics.matrices import compose, diagonal_matrix, matmul, symmetric, transpose
 from gyrobn.numerics.spectral import LOG, Spectral
 
 __all__ = [

@@ -13,25 +13,15 @@ from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import (
     check_coordinates,
+    constant,
     sum_samples,
     weighted_gram,
     weighted_sum,
 )
+from gyrobn.numerics.decompositions import Singular, eigh, svd
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.linalg import (
-    Singular,
-    constant,
-    eigh,
-    eye,
-    from_triangle,
-    matmul,
-    polar,
-    svd,
-    symmetric,
-    symmetric_functions,
-    to_triangle,
-    transpose,
-)
+from gyrobn.numerics.linalg import polar, symmetric_functions
+from gyrobn.numerics.matrices import eye, from_triangle, matmul, symmetric, to_triangle, transpose
 from gyrobn.numerics.scalar import arc, cotangent, safe_sqrt, sinc
 from gyrobn.numerics.spectral import (
     ANGLE,

@@ -9,17 +9,15 @@ from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace, space_of
 from gyrobn.manifolds.pullback import Pullback
 from gyrobn.numerics.arrays import check_floating
-from gyrobn.numerics.linalg import (
-    cholesky,
+from gyrobn.numerics.decompositions import cholesky
+from gyrobn.numerics.linalg import differential, logarithm, symmetric_functions
+from gyrobn.numerics.matrices import (
     congruence,
-    differential,
     eye,
     from_triangle,
-    logarithm,
     matmul,
     pack,
     symmetric,
-    symmetric_functions,
     to_triangle,
     transpose,
     unpack,
