@@ -39,6 +39,7 @@ __all__ = [
     "logarithm",
     "pair_sums",
     "polar",
+    "symmetric_function",
     "symmetric_functions",
 ]
 
@@ -90,6 +91,12 @@ def symmetric_functions(
 
     rules = primal, tangent, cotangent
     return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t)))
+
+
+def symmetric_function(A: Array, f: Spectral) -> Array:
+    """Return f(A) of matrices that are symmetric but for rounding."""
+    known = eigh(backend_of(A).stop_gradient(A), exact=True)
+    return symmetric_functions(A, f, known=known)[0]
 
 
 def framed_functions(
