@@ -25,7 +25,7 @@ from gyrobn.normalization.normalize import (
     normalize_batch,
     update_stats,
 )
-from gyrobn.numerics.linalg import PrecisionWarning
+from gyrobn.numerics.decompositions import PrecisionWarning
 from gyrobn.statistics.frechet import (
     FrechetResult,
     FrechetWarning,

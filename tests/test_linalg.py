@@ -11,14 +11,8 @@ import scipy.linalg
 import torch
 from conftest import assert_close, host
 
-from gyrobn.numerics.linalg import (
-    from_triangle,
-    matmul,
-    polar,
-    symmetric_functions,
-    to_triangle,
-    transpose,
-)
+from gyrobn.numerics.linalg import polar, symmetric_functions
+from gyrobn.numerics.matrices import from_triangle, matmul, to_triangle, transpose
 from gyrobn.numerics.spectral import (
     ANGLE,
     COSINE_OF_ROOT,

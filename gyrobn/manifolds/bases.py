@@ -29,16 +29,10 @@ from gyrobn.numerics.arrays import (
     samples_last,
     scalars_like,
 )
+from gyrobn.numerics.decompositions import Singular, eigh, svd
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.linalg import (
-    Singular,
-    eigh,
-    eye,
-    matmul,
-    polar,
-    svd,
-    transpose,
-)
+from gyrobn.numerics.linalg import polar
+from gyrobn.numerics.matrices import eye, matmul, transpose
 from gyrobn.numerics.wide import apart, beside
 
 __all__ = ["Bases", "orthonormalized"]

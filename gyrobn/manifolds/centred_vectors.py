@@ -9,7 +9,7 @@ from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.combination import Combination
 from gyrobn.numerics.arrays import samples_last, scalars_like, weighted_sum
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.linalg import kept_eye
+from gyrobn.numerics.matrices import kept_eye
 from gyrobn.numerics.scalar import cotangent, times
 
 __all__ = ["CentredVectors", "centroid", "curving", "mean_hessian"]

@@ -16,7 +16,7 @@ from gyrobn.manifolds.correlation_matrices import CorrelationMatrices, to_unit_d
 from gyrobn.manifolds.gyrospace import GyroSpace, space_of
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_square
-from gyrobn.numerics.linalg import symmetric
+from gyrobn.numerics.matrices import symmetric
 
 __all__ = ["CHARTS", "Correlation", "covariance_to_correlation"]
 

@@ -12,8 +12,8 @@ from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.manifolds.correlation_matrices import CorrelationMatrices
 from gyrobn.manifolds.gyrospace import GyroSpace, space_of
 from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
-from gyrobn.numerics.linalg import (
-    cholesky,
+from gyrobn.numerics.decompositions import cholesky
+from gyrobn.numerics.matrices import (
     eye,
     from_triangle,
     kept_eye,

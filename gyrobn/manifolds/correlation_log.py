@@ -4,19 +4,16 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.manifolds.correlation_matrices import CorrelationMatrices, to_unit_diagonal
-from gyrobn.numerics.linalg import (
+from gyrobn.numerics.decompositions import eigh, finite_or_identity, solve
+from gyrobn.numerics.linalg import differential, symmetric_functions
+from gyrobn.numerics.matrices import (
     congruence,
     diagonal_matrix,
-    differential,
-    eigh,
     eye,
-    finite_or_identity,
     from_triangle,
     matmul,
     pack,
-    solve,
     symmetric,
-    symmetric_functions,
     to_triangle,
     transpose,
     unpack,

@@ -8,14 +8,8 @@ from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace, space_of
 from gyrobn.manifolds.pullback import Pullback
 from gyrobn.numerics.checks import check_square
-from gyrobn.numerics.linalg import (
-    eye,
-    finite_or_identity,
-    matmul,
-    symmetric,
-    transpose,
-    with_diagonal,
-)
+from gyrobn.numerics.decompositions import finite_or_identity
+from gyrobn.numerics.matrices import eye, matmul, symmetric, transpose, with_diagonal
 
 __all__ = ["CorrelationMatrices", "to_unit_diagonal"]
 

@@ -10,16 +10,8 @@ from typing import Any
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.arrays import weighted_gram
-from gyrobn.numerics.linalg import (
-    Eigen,
-    again,
-    compose,
-    diagonal_matrix,
-    matmul,
-    spectrum_of,
-    symmetric,
-    transpose,
-)
+from gyrobn.numerics.decompositions import Eigen, again, spectrum_of
+from gyrobn.numerics.matrices import compose, diagonal_matrix, matmul, symmetric, transpose
 from gyrobn.numerics.spectral import LOG, Spectral
 
 __all__ = [
@@ -29,29 +21,30 @@ __all__ = [
     "function",
     "log_squares",
     "mean_logarithm",
+    "slope_by_frame",
 ]
 
 Arrays = tuple[Array, ...]
 
 
-def change_by_matrix(X: Array, B: Array, known: Eigen) -> Array:
-    r"""Return the change by that of X: :math:`V^\top dX\,V`, :math:`V = B^\top W`."""
+def change_by_matrix(X: Array, B: Array, known: Eigen, change: Array) -> Array:
+    r"""Return another change plus that by X: :math:`V^\top dX\,V`, :math:`V = B^\top W`."""
 
-    def primal(X: Array) -> tuple[Arrays, Arrays]:
+    def primal(X: Array, change: Array) -> tuple[Arrays, Arrays]:
         return _carrier(known), (known.vectors, B)
 
-    def tangent(kept: Arrays, dX: Array) -> Arrays:
+    def tangent(kept: Arrays, dX: Array, change: Array) -> Arrays:
         W, B = kept
         V = matmul(transpose(B), W)
-        return (matmul(transpose(V), dX, V),)
+        return (change + matmul(transpose(V), dX, V),)
 
     def cotangent(kept: Arrays, slope: Array) -> Arrays:
         W, B = kept
         V = matmul(transpose(B), W)
-        return (matmul(V, slope, transpose(V)),)
+        return matmul(V, slope, transpose(V)), slope
 
     X = namespace_of(X).broadcast_to(X, known.vectors.shape)
-    (change,) = backend_of(X).with_derivative(primal, tangent, cotangent, X)
+    (change,) = backend_of(X).with_derivative(primal, tangent, cotangent, X, change)
     return change
 
 
@@ -70,12 +63,18 @@ def change_by_frame(B: Array, back: Array, known: Eigen) -> Array:
         return (E + transpose(E),)
 
     def cotangent(kept: Arrays, slope: Array) -> Arrays:
-        values, W, back = kept
-        by_E = matmul(W, (2.0 * values)[..., None, :] * slope)
-        return (matmul(_sum_of_products(by_E, W, B.shape), transpose(back)),)
+        *known, back = kept
+        return (matmul(slope_by_frame(slope, Eigen(*known), B.shape), transpose(back)),)
 
     (change,) = backend_of(B).with_derivative(primal, tangent, cotangent, B)
     return change
+
+
+def slope_by_frame(slope: Array, known: Eigen, shape: tuple[int, ...]) -> Array:
+    r"""Return the slope by :math:`dB\,B^{-1}` from that by the change, for B of a shape."""
+    values, W = known
+    by_E = matmul(W, (2.0 * values)[..., None, :] * slope)
+    return _sum_of_products(by_E, W, shape)
 
 
 def function(change: Array, known: Eigen, f: Spectral, t: Any = None) -> Array:
@@ -157,14 +156,17 @@ def log_squares(change: Array, known: Eigen) -> Array:
     return squares
 
 
-def mean_logarithm(change: Array, weights: Array, known: Eigen) -> Array:
+def mean_logarithm(change: Array, weights: Array, known: Eigen, at_mean: bool = False) -> Array:
     """Return the sum of weights times log C over the first axis, without forming the logarithms.
 
-    Shapes are (N, *channels, n, n) and (N, *channels).
+    Shapes are (N, *channels, n, n) and (N, *channels). ``at_mean`` says that the sum is zero, so
+    that only its derivative counts.
     """
     xp = namespace_of(change)
 
     def primal(change: Array, w: Array) -> tuple[Arrays, Arrays]:
+        if at_mean:
+            return (0.0 * known.vectors[0, ...],), (*known, w)
         heavy = w[..., None] * spectrum_of(known).log
         return (weighted_gram(heavy, transpose(known.vectors)),), (*known, w)
 

@@ -9,7 +9,9 @@ from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.bases import Bases
 from gyrobn.manifolds.gyrospace import space_of
 from gyrobn.manifolds.pullback import Pullback
-from gyrobn.numerics.linalg import eigh, matmul, symmetric, symmetric_functions, transpose
+from gyrobn.numerics.decompositions import eigh
+from gyrobn.numerics.linalg import symmetric_functions
+from gyrobn.numerics.matrices import matmul, symmetric, transpose
 from gyrobn.numerics.spectral import INVERSE_ROOT, Pairs, Spectral, Spectrum
 
 __all__ = ["Grassmannian", "of_projectors"]

@@ -9,7 +9,7 @@ from gyrobn.manifolds.gyrospace import GyroSpace, space_of
 from gyrobn.manifolds.radius import Hyperboloid
 from gyrobn.numerics.arrays import check_coordinates, length
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.linalg import from_triangle, to_triangle
+from gyrobn.numerics.matrices import from_triangle, to_triangle
 
 __all__ = ["PolyHyperboloid"]
 

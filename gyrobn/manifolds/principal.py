@@ -7,15 +7,9 @@ rule takes few products.
 """
 
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.numerics.linalg import (
-    Singular,
-    eigh,
-    matmul,
-    pair_sums,
-    spectrum_of,
-    svd,
-    transpose,
-)
+from gyrobn.numerics.decompositions import Singular, eigh, spectrum_of, svd
+from gyrobn.numerics.linalg import pair_sums
+from gyrobn.numerics.matrices import matmul, transpose
 from gyrobn.numerics.spectral import Spectrum
 
 __all__ = ["direct_rotation", "exponential", "logarithm", "tall_product"]

@@ -6,7 +6,8 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.arrays import constant
-from gyrobn.numerics.linalg import Singular, eye, matmul, svd, transpose
+from gyrobn.numerics.decompositions import Singular, svd
+from gyrobn.numerics.matrices import eye, matmul, transpose
 
 __all__ = ["svd_of_sum", "svd_without_reflection"]
 

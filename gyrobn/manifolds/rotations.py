@@ -13,18 +13,10 @@ from gyrobn.manifolds.rotation_svd import svd_of_sum, svd_without_reflection
 from gyrobn.manifolds.rotations_3d import hessian_of_axes, logarithm_by_quaternion, sinc_of_root
 from gyrobn.numerics.arrays import check_coordinates, weighted_sum
 from gyrobn.numerics.checks import check_square
+from gyrobn.numerics.decompositions import eigh
 from gyrobn.numerics.hessian import Hessian, compact_hessian
-from gyrobn.numerics.linalg import (
-    eigh,
-    eye,
-    from_triangle,
-    matmul,
-    polar,
-    symmetric,
-    symmetric_functions,
-    to_triangle,
-    transpose,
-)
+from gyrobn.numerics.linalg import polar, symmetric_functions
+from gyrobn.numerics.matrices import eye, from_triangle, matmul, symmetric, to_triangle, transpose
 from gyrobn.numerics.scalar import cotangent, safe_sqrt
 from gyrobn.numerics.spectral import ANGLE, COSINE_OF_ROOT, SINC_OF_ROOT
 

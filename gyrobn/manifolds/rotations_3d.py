@@ -8,7 +8,7 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.numerics.arrays import constant, sum_samples, weighted_gram, weighted_sum
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.linalg import eye, matmul
+from gyrobn.numerics.matrices import eye, matmul
 from gyrobn.numerics.scalar import arc, cotangent, sinc
 
 __all__ = ["hessian_of_axes", "logarithm_by_quaternion", "sinc_of_root"]

@@ -3,32 +3,19 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from gyrobn.backends import Array, namespace_of
-from gyrobn.manifolds.affine_invariant import AffineInvariant, contains, nearest, violation
-from gyrobn.manifolds.euclidean import Euclidean
-from gyrobn.manifolds.gyrospace import GyroSpace, space_of
+from gyrobn.backends import Array
+from gyrobn.manifolds.definite import contains, nearest, violation
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.pullback import Pullback
+from gyrobn.manifolds.spd_charts import CHARTS, Chart
 from gyrobn.numerics.arrays import check_floating
-from gyrobn.numerics.linalg import (
-    cholesky,
-    congruence,
-    differential,
-    eye,
-    from_triangle,
-    logarithm,
-    matmul,
-    pack,
-    symmetric,
-    symmetric_functions,
-    to_triangle,
-    transpose,
-    unpack,
-)
-from gyrobn.numerics.spectral import EXP, LOG, power
+from gyrobn.numerics.linalg import differential, symmetric_functions
+from gyrobn.numerics.matrices import eye
+from gyrobn.numerics.spectral import power
 
 __all__ = ["SPD"]
 
-METRICS = ("affine_invariant", "log_euclidean", "log_cholesky", "cholesky_affine_invariant")
+METRICS = tuple(CHARTS)
 
 
 @dataclass(frozen=True)
@@ -131,70 +118,45 @@ class SPD(Pullback):
     # ------------------------------------------------------------------ the map inside
 
     @property
+    def _chart(self) -> Chart:
+        return CHARTS[self.metric]
+
+    @property
+    def _exponent(self) -> float:
+        """The power that is taken before the chart: θ, unless the metric does not depend on it."""
+        return self.theta if self._chart.deformed else 1.0
+
+    @property
     def inside(self) -> GyroSpace:
         """The affine-invariant space, or a vector space for the flat metrics."""
-        if self.metric.startswith("log"):
-            return space_of(Euclidean, self.n * (self.n + 1) // 2)
-        cholesky = self.metric.startswith("cholesky")
-        return space_of(AffineInvariant, self.n, cholesky, float(self.theta))
-
-    def _power(self, x: Array, exponent: float) -> Array:
-        return x if self.theta == 1.0 else symmetric_functions(x, power(exponent))[0]
+        return self._chart.inside(self.n, float(self.theta))
 
     def to_inside(self, x: Array) -> Array:
         r"""Carry points by :math:`P^\theta`, :math:`\log P` or :math:`\psi(P^\theta)/\theta`."""
         self._namespace(x)
-        if self.metric == "log_euclidean":
-            return pack(logarithm(x))
-        y = self._power(x, self.theta)
-        if self.metric != "log_cholesky":
-            return symmetric(y)  # once, and not at each decomposition
-        L = cholesky(y)
-        xp, diagonal = namespace_of(x), eye(x) > 0
-        logs = xp.log(xp.where(diagonal, L, 1.0))
-        return to_triangle(xp.where(diagonal, logs, L), diagonal=True) / self.theta
+        return self._chart.to(_power(x, self._exponent), self.theta)
 
     def from_inside(self, x: Array) -> Array:
         """Carry points back."""
         check_floating(x)
-        if self.metric == "log_euclidean":
-            return symmetric_functions(unpack(x, self.n), EXP)[0]
-        if self.metric == "log_cholesky":
-            C = self.theta * from_triangle(x, self.n, diagonal=True)
-            xp, diagonal = namespace_of(x), eye(C) > 0
-            L = xp.where(diagonal, xp.exp(xp.where(diagonal, C, 0.0)), C)
-            x = matmul(L, transpose(L))
-        return self._power(x, 1.0 / self.theta)
+        return _power(self._chart.back(x, self.n, self.theta), 1.0 / self._exponent)
 
     def tangent_to_inside(self, x: Array, v: Array) -> Array:
-        r"""Carry a tangent vector at P by the differential of the map.
-
-        That of the Cholesky factor is :math:`dL = L\,\Phi(L^{-1}\,dP\,L^{-\top})`, with Φ the lower
-        triangle, its diagonal halved.
-        """
+        """Carry a tangent vector at P by the differential of the map."""
         self._namespace(x, v)
-        if self.metric == "log_euclidean":
-            return pack(differential(LOG, x, v))
-        w = v if self.theta == 1.0 else differential(power(self.theta), x, v)
-        if self.metric != "log_cholesky":
-            return w
-        xp = namespace_of(x)
-        L = cholesky(self._power(x, self.theta))
-        phi = xp.tril(congruence(xp.linalg.inv(L), w)) * (1.0 - 0.5 * eye(x))
-        change = xp.where(eye(x) > 0, phi, matmul(L, phi))
-        return to_triangle(change, diagonal=True) / self.theta
+        t = self._exponent
+        w = v if t == 1.0 else differential(power(t), x, v)
+        return self._chart.tangent_to(_power(x, t), w, self.theta)
 
     def tangent_from_inside(self, x: Array, v: Array) -> Array:
         """Carry a tangent vector at φ(P) by the inverse of the differential."""
-        if self.metric == "log_euclidean":
-            return differential(LOG, x, unpack(v, self.n), inverse=True)
-        if self.metric == "log_cholesky":
-            xp = namespace_of(x)
-            L = cholesky(self._power(x, self.theta))
-            change = self.theta * from_triangle(v, self.n, diagonal=True)
-            dL = xp.where(eye(x) > 0, L * change, change)
-            v = 2.0 * symmetric(matmul(dL, transpose(L)))
-        return v if self.theta == 1.0 else differential(power(self.theta), x, v, inverse=True)
+        t = self._exponent
+        w = self._chart.tangent_back(_power(x, t), v, self.theta)
+        return w if t == 1.0 else differential(power(t), x, w, inverse=True)
+
+
+def _power(x: Array, exponent: float) -> Array:
+    return x if exponent == 1.0 else symmetric_functions(x, power(exponent))[0]
 
 
 def _side(shape: tuple[int, ...]) -> int:

@@ -3,10 +3,16 @@
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.numerics.hessian import Hessian
 
 __all__ = ["inverse", "newton_step"]
+
+Operator = Callable[[Array], Array]
+Bounds = tuple[Array, ...]
+"""The least and the largest eigenvalue of each channel; on the host if they can be seen."""
 
 FEW, MANY = 4, 24
 """Up to a few rounds, Chebyshev steps are as good as conjugate gradients; more are not made."""
@@ -54,69 +60,78 @@ def _solve(h: Hessian, g: Array, floor: float, tol: float) -> Array:
         low, high, shifted = low + shift, high + shift, apply
         apply = lambda v: shifted(v) + shift[..., None] * v  # noqa: E731
     shim = backend_of(g)
+    bounds = low, high
+    if not (shim.hides_values(high) or shim.differentiable(low, high)):
+        bounds = tuple(shim.to_numpy(xp.stack(bounds)))
     if h.smooth or shim.hides_values(g) or shim.differentiable(g):
-        return chebyshev(apply, g, low, high, tol)
+        return chebyshev(apply, g, bounds, tol)
     if h.rough is None:
-        return _adaptive(apply, g, low, high, tol)
+        return _adaptive(apply, g, bounds, tol)
     rough = _to_vectors(h.rough)
     if tol > FIVE_DIGITS:
-        return _adaptive(rough, g, low, high, tol)
+        return _adaptive(rough, g, bounds, tol)
     some = (0.1 * tol) ** 0.5
-    v = _adaptive(rough, g, low, high, some)
-    return v + _adaptive(rough, g - apply(v), low, high, some)
+    v = _adaptive(rough, g, bounds, some)
+    return v + _adaptive(rough, g - apply(v), bounds, some)
 
 
-def _to_vectors(apply: Callable[[Array], Array]) -> Callable[[Array], Array]:
+def _to_vectors(apply: Operator) -> Operator:
     return lambda v: apply(v[..., None])[..., 0]
 
 
-def _adaptive(
-    apply: Callable[[Array], Array], g: Array, low: Array, high: Array, tol: float
-) -> Array:
+def _adaptive(apply: Operator, g: Array, bounds: Bounds, tol: float) -> Array:
     """Return nearly H⁻¹g, which need not be linear in g, for a constant H that can be seen.
 
-    Where the bounds ask for many Chebyshev steps, conjugate gradients may take fewer.
+    If the bounds ask for many Chebyshev steps, conjugate gradients may take fewer.
     """
-    most = float(namespace_of(g).max(_rounds(low, high, tol)))
-    if most > FEW:
+    if float(_rounds(bounds, tol).max()) > FEW:
         return conjugate_gradients(apply, g, tol)
-    return chebyshev(apply, g, low, high, tol)
+    return chebyshev(apply, g, bounds, tol)
 
 
-def chebyshev(
-    apply: Callable[[Array], Array], g: Array, low: Array, high: Array, tol: float
-) -> Array:
-    """Return nearly H⁻¹g, linear in g, for H with eigenvalues between ``low`` and ``high``.
+def chebyshev(apply: Operator, g: Array, bounds: Bounds, tol: float) -> Array:
+    """Return nearly H⁻¹g, linear in g, for H with eigenvalues between the bounds.
 
     Each channel takes as many steps as leave an error of ``tol``, up to 24 (12 for a rough one).
     """
-    xp = namespace_of(g)
-    wanted = _rounds(low, high, tol)
+    xp, shim, (low, high) = namespace_of(g), backend_of(g), bounds
+
+    def like_g(numbers: Array) -> Array:
+        """Return one number per channel, to be multiplied by vectors."""
+        if namespace_of(numbers) is not xp:
+            if not numbers.shape:
+                return float(numbers)
+            numbers = shim.from_numpy(numbers, g)
+        return xp.astype(numbers, g.dtype, copy=False)[..., None]
+
+    wanted = _rounds(bounds, tol)
     rounds = MANY if tol < 1e-6 else MANY // 2
     if not backend_of(wanted).hides_values(wanted):
-        most = float(xp.max(wanted))
+        most = float(namespace_of(wanted).max(wanted))
         rounds = int(most) if math.isfinite(most) else 0
-    centre, half = 0.5 * (high + low)[..., None], 0.5 * (high - low)[..., None]
-    v = g / centre
-    step, factor = v, 2.0 + 0.0 * centre
+    centre, rate, factor = 0.5 * (high + low), (high - low) / (high + low), 2.0
+    v = step = g / like_g(centre)
     for k in range(rounds):
-        factor = 1.0 / (1.0 - 0.25 * (half / centre) ** 2 * factor)
-        step = (factor - 1.0) * step + factor * (g - apply(v)) / centre
-        v = xp.where(wanted[..., None] > k, v + step, v)
+        factor = 1.0 / (1.0 - 0.25 * rate * rate * factor)
+        rest = like_g(factor / centre) * (g - apply(v))
+        step = like_g(factor - 1.0) * step + rest
+        v = v + like_g(wanted > k) * step
     return v
 
 
-def _rounds(low: Array, high: Array, tol: float) -> Array:
+def _rounds(bounds: Bounds, tol: float) -> Array:
     """Return how many Chebyshev steps leave an error of ``tol``: k of them 2 rate^(k + 1)."""
+    low, high = bounds
     xp = namespace_of(high)
-    root = xp.sqrt(high / low)
+    with np.errstate(all="ignore"):
+        root = xp.sqrt(high / low)
+        rate = (root - 1.0) / (root + 1.0)
     tiny = float(xp.finfo(high.dtype).smallest_normal)
-    rate = xp.clip((root - 1.0) / (root + 1.0), min=tiny, max=0.99)
-    wanted = xp.round(math.log(0.5 * tol) / xp.log(rate)) - 1.0
+    wanted = xp.round(math.log(0.5 * tol) / xp.log(xp.clip(rate, min=tiny, max=0.99))) - 1.0
     return xp.clip(wanted, min=0.0, max=float(MANY if tol < 1e-6 else MANY // 2))
 
 
-def conjugate_gradients(apply: Callable[[Array], Array], g: Array, tol: float) -> Array:
+def conjugate_gradients(apply: Operator, g: Array, tol: float) -> Array:
     """Return nearly H⁻¹g, for H with no eigenvalue far below 1; each channel stops when it may."""
     xp = namespace_of(g)
     size = xp.max(xp.abs(g), axis=-1, keepdims=True)  # squares of very small slopes would be zero

@@ -1,0 +1,96 @@
+"""Whether matrices are symmetric and positive definite, and the nearest that are."""
+
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.numerics.arrays import surely
+from gyrobn.numerics.decompositions import eigh, finite_or_identity, surely_definite
+from gyrobn.numerics.linalg import symmetric_functions
+from gyrobn.numerics.matrices import kept_eye, symmetric, transpose
+from gyrobn.numerics.spectral import Pairs, Spectral
+
+__all__ = ["contains", "nearest", "violation"]
+
+
+def _definiteness(x: Array) -> tuple[Array, Array, Array]:
+    """Return of each matrix the smallest eigenvalue, the largest, and whether that is too small.
+
+    The largest is that of the absolute values if none is positive; a matrix that is not finite
+    counts as the identity.
+    """
+    A, _ = finite_or_identity(symmetric(backend_of(x).stop_gradient(x)))
+    return _extremes(namespace_of(x).linalg.eigvalsh(A))
+
+
+def _extremes(values: Array) -> tuple[Array, Array, Array]:
+    """Return what :func:`_definiteness` does, from the eigenvalues."""
+    xp = namespace_of(values)
+    low, high = values[..., 0], values[..., -1]
+    bad = low <= values.shape[-1] * float(xp.finfo(values.dtype).eps) * high
+    return low, xp.where(high > 0, high, -low), bad
+
+
+def contains(x: Array) -> Array:
+    """Tell which matrices have no :func:`violation` beyond half the digits.
+
+    Where all of them have a Cholesky factor, no eigenvalue is computed.
+    """
+    xp, shim = namespace_of(x), backend_of(x)
+    some = float(xp.finfo(x.dtype).eps) ** 0.5
+    if shim.hides_values(x):
+        return violation(x) <= some
+    x = shim.stop_gradient(x)
+    same = bool(xp.all(x == transpose(x)))
+    if not surely_definite(x if same else symmetric(x)):
+        return violation(x) <= some
+    small = xp.isfinite(2.0 * xp.linalg.trace(x))  # no entry is larger than the trace
+    if same and surely(small):
+        return small
+    off, size = _asymmetry(x)
+    return xp.logical_and(off <= some, xp.isfinite(2.0 * size))
+
+
+def _asymmetry(x: Array) -> tuple[Array, Array]:
+    """Return the asymmetry of each matrix, relative to its size, and that."""
+    xp = namespace_of(x)
+    size = xp.max(xp.abs(x), axis=(-2, -1))
+    some = xp.where(size > 0, size, 1.0)
+    return xp.max(xp.abs(x - transpose(x)), axis=(-2, -1)) / some, size
+
+
+def violation(x: Array) -> Array:
+    """Return the relative asymmetry or, if larger, what is missing to be positive definite."""
+    xp = namespace_of(x)
+    low, _, bad = _definiteness(x)
+    asymmetry, size = _asymmetry(x)
+    some = xp.where(size > 0, size, 1.0)
+    missing = 2.0 * xp.finfo(x.dtype).eps ** 0.5 + xp.abs(low) / some
+    found = xp.maximum(asymmetry, xp.where(bad, missing, 0.0))
+    return xp.where(xp.isfinite(2.0 * size), found, xp.inf)  # x + xᵀ must not overflow
+
+
+def _floor_quotient(pairs: Pairs, t: Array) -> Array:
+    """Return (max(x, t) − max(y, t))/(x − y)."""
+    x, y = pairs.of("x")
+    xp = namespace_of(x)
+    high, low = xp.maximum(x, y), xp.minimum(x, y)
+    across = xp.logical_and(high > t, low < t)
+    part = (high - t) / xp.where(across, high - low, 1.0)
+    return xp.where(across, part, xp.where(low >= t, 1.0, 0.0))
+
+
+FLOOR = Spectral(
+    lambda s, t: namespace_of(s.x).maximum(s.x, t),
+    _floor_quotient,
+    lambda s, t: namespace_of(s.x).where(s.x < t, 1.0 + 0.0 * s.x, 0.0),
+)
+
+
+def nearest(x: Array) -> Array:
+    """Return the symmetric part, eigenvalues raised to √eps of the largest if one is too small."""
+    xp = namespace_of(x)
+    nothing = xp.max(xp.abs(x), axis=(-2, -1), keepdims=True) == 0
+    A = xp.where(nothing, kept_eye(x), symmetric(x))
+    known = eigh(backend_of(x).stop_gradient(A), exact=True)
+    _, high, bad = _extremes(known.values)
+    least = float(xp.finfo(x.dtype).eps) ** 0.5 * high
+    (raised,) = symmetric_functions(A, FLOOR, t=least, known=known)
+    return xp.where(bad[..., None, None], raised, A)

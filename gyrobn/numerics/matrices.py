@@ -1,0 +1,174 @@
+"""Products, symmetric parts, identities and triangles of matrices."""
+
+import operator
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.numerics.arrays import constant, weighted_gram
+
+__all__ = [
+    "compose",
+    "congruence",
+    "diagonal_matrix",
+    "eye",
+    "from_triangle",
+    "kept_eye",
+    "matmul",
+    "mean_of_turned",
+    "pack",
+    "symmetric",
+    "to_triangle",
+    "transpose",
+    "unpack",
+    "with_diagonal",
+]
+
+
+def transpose(A: Array) -> Array:
+    """Return the transposed matrices."""
+    return namespace_of(A).matrix_transpose(A)
+
+
+def symmetric(A: Array) -> Array:
+    """Return the symmetric part of A."""
+    return 0.5 * (A + transpose(A))
+
+
+def congruence(R: Array, A: Array) -> Array:
+    """Return the symmetric matrix R A Rᵀ."""
+    return symmetric(matmul(R, A, transpose(R)))
+
+
+def matmul(*factors: Array) -> Array:
+    """Return the product of matrices, from left to right."""
+    return reduce(operator.matmul, factors)  # matmul of array_api_compat looks at dtypes first
+
+
+def compose(U: Array, values: Array, V: Array) -> Array:
+    """Return U diag(values) Vᵀ."""
+    return matmul(U * values[..., None, :], transpose(V))
+
+
+def diagonal_matrix(values: Array) -> Array:
+    """Return the matrices with these values on the diagonal."""
+    return values[..., None] * kept_eye(values)
+
+
+def eye(like: Array, n: int | None = None) -> Array:
+    """Return the n × n identity, in the library, dtype and device of ``like``."""
+    size = like.shape[-1] if n is None else n
+    # not eye of array_api_compat, which on torch writes into zeros: a graph for ONNX cannot
+    return namespace_of(like).astype(constant(_on_diagonal, like, size), like.dtype)
+
+
+def kept_eye(like: Array, n: int | None = None) -> Array:
+    """Return the identity as :func:`eye` does, as a constant that must not reach a user."""
+    return constant(_eye, like, like.shape[-1] if n is None else n)
+
+
+def _eye(n: int) -> "np.ndarray[Any, Any]":
+    return np.eye(n)
+
+
+def _on_diagonal(n: int) -> "np.ndarray[Any, Any]":
+    return np.eye(n) > 0
+
+
+def with_diagonal(A: Array, value: float) -> Array:
+    """Return A with ``value`` on the diagonal."""
+    one = kept_eye(A)
+    diagonal = constant(_on_diagonal, A, A.shape[-1])
+    return namespace_of(A).where(diagonal, one if value == 1.0 else value * one, A)
+
+
+def to_triangle(A: Array, diagonal: bool, weight: float = 1.0) -> Array:
+    """Return the lower triangle of A as vectors, row by row, times ``weight`` off the diagonal.
+
+    With weight √2 and the diagonal, the vectors of symmetric matrices have their Frobenius norm.
+    """
+    xp = namespace_of(A)
+    n = A.shape[-1]
+    flat = xp.reshape(A, (*A.shape[:-2], n * n))
+    entries = backend_of(A).take(flat, constant(_triangle, A, n, diagonal))
+    if diagonal and weight != 1.0:
+        return entries * constant(_triangle_weights, A, n, weight)
+    return entries if weight == 1.0 else weight * entries
+
+
+def _triangle(n: int, diagonal: bool) -> "np.ndarray[Any, Any]":
+    """Return where the entries of a lower triangle are, in a flat matrix."""
+    rows, columns = np.tril_indices(n, 0 if diagonal else -1)
+    return (rows * n + columns).astype(np.int32)
+
+
+def _triangle_weights(n: int, weight: float) -> "np.ndarray[Any, Any]":
+    rows, columns = np.tril_indices(n)
+    return np.where(rows == columns, 1.0, weight)
+
+
+def from_triangle(
+    c: Array, n: int, diagonal: bool, weight: float = 1.0, mirror: float = 0.0
+) -> Array:
+    """Undo :func:`to_triangle`; the upper triangle is ``mirror`` times the lower one."""
+    xp = namespace_of(c)
+    entries = backend_of(c).take(c, constant(_places, c, n, diagonal))
+    factors = constant(_factors, c, n, diagonal, weight, mirror)
+    return xp.reshape(entries * factors, (*c.shape[:-1], n, n))
+
+
+def _places(n: int, diagonal: bool) -> "np.ndarray[Any, Any]":
+    """Return where the entries of a flat matrix are in its lower triangle."""
+    rows, columns = np.tril_indices(n, 0 if diagonal else -1)
+    place = np.zeros((n, n), dtype=np.int32)
+    place[columns, rows] = place[rows, columns] = np.arange(len(rows))
+    return place.reshape(-1)
+
+
+def _factors(n: int, diagonal: bool, weight: float, mirror: float) -> "np.ndarray[Any, Any]":
+    rows, columns = np.tril_indices(n, 0 if diagonal else -1)
+    factor = np.zeros((n, n))
+    factor[columns, rows] = mirror / weight
+    factor[rows, columns] = 1.0 / weight
+    if diagonal:
+        np.fill_diagonal(factor, 1.0)
+    return factor.reshape(-1)
+
+
+def pack(A: Array) -> Array:
+    """Return symmetric matrices as vectors of the same norm."""
+    return to_triangle(A, diagonal=True, weight=2.0**0.5)
+
+
+def unpack(c: Array, n: int) -> Array:
+    """Undo :func:`pack`."""
+    return from_triangle(c, n, diagonal=True, weight=2.0**0.5, mirror=1.0)
+
+
+def mean_of_turned(K: Array, U: Array, weights: Array) -> Array:
+    r"""Return the weighted sum of :math:`V \mapsto U(K \circ (U^\top V U))U^\top` as a matrix.
+
+    It acts on packed V. Shapes are (N, *channels, n, n), K symmetric, and (N, *channels). It is
+    :math:`\sum_i w_i T_i^\top \operatorname{diag}(K_i)\,T_i` with T the inner products of the
+    :math:`E_{kl}` and the :math:`U^\top E_{ij} U`, for the basis E that packing stands for.
+    """
+    shim, n = backend_of(U), U.shape[-1]
+    d = n * (n + 1) // 2
+    sides = constant(_sides, U, n)
+    some = shim.take(transpose(shim.take(U, sides)), sides)
+    # E has 1/√2 twice off the diagonal: T is half of this, times √2 for each of ij and kl there
+    T = some[..., :d, :d] * some[..., d:, d:] + some[..., :d, d:] * some[..., d:, :d]
+    heavy = weights[..., None] * to_triangle(K, diagonal=True, weight=2.0)
+    return weighted_gram(heavy, T) * constant(_quarters, U, n)
+
+
+def _sides(n: int) -> "np.ndarray[Any, Any]":
+    """Return the rows of the entries of a lower triangle, and then their columns."""
+    return np.concatenate(np.tril_indices(n)).astype(np.int32)
+
+
+def _quarters(n: int) -> "np.ndarray[Any, Any]":
+    factors = _triangle_weights(n, 2.0**0.5)
+    return np.asarray(0.25 * factors[:, None] * factors)
