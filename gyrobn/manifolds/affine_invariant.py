@@ -6,14 +6,14 @@ from typing import Self
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.centred_matrices import CentredMatrices
-from gyrobn.manifolds.definite import contains, nearest, violation
+from gyrobn.manifolds.definite import Definite
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.turned import turned_hessian
 from gyrobn.numerics.arrays import check_coordinates, scalars_like, sum_samples, weighted_sum
 from gyrobn.numerics.decompositions import cholesky, eigh, finite_or_identity, warn_of_lost_digits
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.linalg import logarithm, symmetric_function, symmetric_functions
-from gyrobn.numerics.matrices import congruence, eye, matmul, pack, symmetric, transpose, unpack
+from gyrobn.numerics.matrices import congruence, matmul, pack, symmetric, transpose, unpack
 from gyrobn.numerics.scalar import safe_sqrt
 from gyrobn.numerics.spectral import EXP, INVERSE, INVERSE_ROOT, POWER, ROOT, mean_curvature
 
@@ -21,7 +21,7 @@ __all__ = ["AffineInvariant"]
 
 
 @dataclass(frozen=True)
-class AffineInvariant(GyroSpace):
+class AffineInvariant(Definite, GyroSpace):
     r"""SPD matrices with the affine-invariant metric over θ², for :class:`SPD` to compute in.
 
     .. math:: \langle u, v \rangle_P = \tfrac1{\theta^2}\operatorname{tr}(P^{-1} u P^{-1} v),
@@ -34,11 +34,6 @@ class AffineInvariant(GyroSpace):
     n: int
     cholesky: bool = False
     theta: float = 1.0
-
-    @property
-    def point_shape(self) -> tuple[int, ...]:
-        """Shape of one point: ``(n, n)``."""
-        return self.n, self.n
 
     @property
     def dim(self) -> int:
@@ -64,10 +59,6 @@ class AffineInvariant(GyroSpace):
     def gyrovector(self) -> bool:
         """Whether the translation is by the square root: powers of P are no subgroup otherwise."""
         return not self.cholesky
-
-    def origin(self, like: Array) -> Array:
-        """Return the identity matrix."""
-        return eye(like, self.n)
 
     # ------------------------------------------------------------------ gyro operations
 
@@ -238,18 +229,3 @@ class AffineInvariant(GyroSpace):
         condition = high / xp.maximum(values[..., 0], eps * high)
         ulps = 0.5 * self.n + self.n**2 / 256  # measured, as is the rest
         return (eps / abs(self.theta)) * (ulps + 0.125 * condition)
-
-    def project(self, x: Array) -> Array:
-        """Return the symmetric part, its eigenvalues raised if it is not positive definite."""
-        self._namespace(x)
-        return nearest(x)
-
-    def violation(self, x: Array) -> Array:
-        """Return the largest of asymmetry and lack of definiteness, relative to the size."""
-        self._namespace(x)
-        return violation(x)
-
-    def contains(self, x: Array) -> Array:
-        """Tell whether matrices are symmetric and positive definite."""
-        self._namespace(x)
-        return contains(x)

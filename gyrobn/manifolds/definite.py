@@ -1,13 +1,50 @@
 """Whether matrices are symmetric and positive definite, and the nearest that are."""
 
+from collections.abc import Callable
+from typing import Any
+
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.arrays import surely
 from gyrobn.numerics.decompositions import eigh, finite_or_identity, surely_definite
 from gyrobn.numerics.linalg import symmetric_functions
-from gyrobn.numerics.matrices import kept_eye, symmetric, transpose
+from gyrobn.numerics.matrices import eye, kept_eye, symmetric, transpose
 from gyrobn.numerics.spectral import Pairs, Spectral
 
-__all__ = ["contains", "nearest", "violation"]
+__all__ = ["Definite"]
+
+
+class Definite:
+    """What every geometry of symmetric positive definite n × n matrices has."""
+
+    n: int
+    _namespace: Callable[..., Any]
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one point: ``(n, n)``."""
+        return self.n, self.n
+
+    def origin(self, like: Array) -> Array:
+        """Return the identity matrix."""
+        return eye(like, self.n)
+
+    def project(self, x: Array) -> Array:
+        """Return the symmetric part, its eigenvalues raised if it is not positive definite.
+
+        They are raised to half the digits below the largest: to 1e-8 of it in float64.
+        """
+        self._namespace(x)
+        return nearest(x)
+
+    def violation(self, x: Array) -> Array:
+        """Return the largest of asymmetry and lack of definiteness, relative to the size."""
+        self._namespace(x)
+        return violation(x)
+
+    def contains(self, x: Array) -> Array:
+        """Tell whether matrices are symmetric and positive definite."""
+        self._namespace(x)
+        return contains(x)
 
 
 def _definiteness(x: Array) -> tuple[Array, Array, Array]:

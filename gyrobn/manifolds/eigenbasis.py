@@ -127,7 +127,7 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
         by_Y = matmul(slope + transpose(slope), Y)
         inner = matmul(transpose(Y), by_Y)
         by_t = 0.5 * xp.sum(spectrum.log * xp.linalg.diagonal(inner), axis=-1)
-        inner = spectrum.pairs.even_power(t[..., None, None]) * inner
+        inner *= spectrum.pairs.even_power(t[..., None, None])
         return inner, _sum_of_products(by_Y, T, shape), by_t
 
     t = xp.broadcast_to(t, change.shape[:-2])
@@ -182,7 +182,9 @@ def mean_logarithm(change: Array, weights: Array, known: Eigen, at_mean: bool = 
         spectrum = again(known, values)
         inner = matmul(transpose(W), symmetric(slope), W)
         by_w = xp.sum(spectrum.log * xp.linalg.diagonal(inner), axis=-1)
-        return w[..., None, None] * (LOG.quotient(spectrum.pairs, None) * inner), by_w
+        inner *= LOG.quotient(spectrum.pairs, None)
+        inner *= w[..., None, None]
+        return inner, by_w
 
     (total,) = backend_of(change).with_derivative(primal, tangent, cotangent, change, weights)
     return total

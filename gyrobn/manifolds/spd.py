@@ -4,13 +4,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from gyrobn.backends import Array
-from gyrobn.manifolds.definite import contains, nearest, violation
+from gyrobn.manifolds.definite import Definite
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.pullback import Pullback
 from gyrobn.manifolds.spd_charts import CHARTS, Chart
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.linalg import differential, symmetric_functions
-from gyrobn.numerics.matrices import eye
 from gyrobn.numerics.spectral import power
 
 __all__ = ["SPD"]
@@ -19,7 +18,7 @@ METRICS = tuple(CHARTS)
 
 
 @dataclass(frozen=True)
-class SPD(Pullback):
+class SPD(Definite, Pullback):
     r"""Symmetric positive definite n × n matrices.
 
     ============================= ============================================= ==================
@@ -71,11 +70,6 @@ class SPD(Pullback):
         if self.theta == 0.0:
             raise ValueError("theta of SPD must be a finite number other than 0, got 0")
 
-    @property
-    def point_shape(self) -> tuple[int, ...]:
-        """Shape of one point: ``(n, n)``."""
-        return self.n, self.n
-
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
         """Return the space of matrices of the last two axes of ``shape``."""
@@ -92,28 +86,6 @@ class SPD(Pullback):
             cls(3, theta=0.5),
             cls(2, "log_cholesky", theta=0.5),
         )
-
-    def origin(self, like: Array) -> Array:
-        """Return the identity matrix."""
-        return eye(like, self.n)
-
-    def project(self, x: Array) -> Array:
-        """Return the symmetric part, its eigenvalues raised if it is not positive definite.
-
-        They are raised to half the digits below the largest: to 1e-8 of it in float64.
-        """
-        self._namespace(x)
-        return nearest(x)
-
-    def violation(self, x: Array) -> Array:
-        """Return the largest of asymmetry and lack of definiteness, relative to the size."""
-        self._namespace(x)
-        return violation(x)
-
-    def contains(self, x: Array) -> Array:
-        """Tell whether matrices are symmetric and positive definite."""
-        self._namespace(x)
-        return contains(x)
 
     # ------------------------------------------------------------------ the map inside
 

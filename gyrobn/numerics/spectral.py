@@ -203,12 +203,16 @@ class Pairs:
     @cached_property
     def curvature(self) -> Array:
         """The quotient a coth a, a = d/2."""
-        return self.ratio + 0.5 * self.drop
+        found = 0.5 * self.drop
+        found += self.ratio
+        return found
 
     def even_power(self, t: Any) -> Array:
         """Return half the quotient of a power, over √(xy)ᵗ: sinh(td/2)/|x − y|."""
-        sinh = namespace_of(self.drop).sinh((0.5 * t) * self.drop)
-        return sinh / self.loss / self.largest
+        found = namespace_of(self.drop).sinh((0.5 * t) * self.drop)
+        found /= self.loss  # in place: fresh memory costs more than the division
+        found /= self.largest
+        return found
 
     # With the mean m and half the difference h of two angles, a² − b² = 4mh, and
     #
