@@ -20,6 +20,13 @@ from gyrobn.backends.torch_rules import shortcut as shortcut
 from gyrobn.backends.torch_rules import smooth as smooth
 from gyrobn.backends.torch_rules import with_derivative as with_derivative
 
+def _where(condition: Array, x: Any, y: Any, /) -> Array:
+    """Return x where the condition holds, else y; a number in place of x takes one operation."""
+    if isinstance(x, float) and isinstance(y, torch.Tensor):
+        return y.masked_fill(condition, x)
+    return array_api_compat.torch.where(condition, x, y)
+
+
 namespace = with_functions(
     array_api_compat.torch,
     clip=lambda x, /, min=None, max=None: torch.clamp(x, min, max),
@@ -27,6 +34,7 @@ namespace = with_functions(
     matmul=torch.matmul,
     maximum=torch.maximum,
     minimum=torch.minimum,
+    where=_where,
 )
 """PyTorch as the standard has it, for arrays of one dtype."""
 

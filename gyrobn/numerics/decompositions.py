@@ -109,9 +109,9 @@ def eigh(A: Array, exact: bool = False) -> Eigen:
     """
     xp = namespace_of(A)
     A = A if exact else symmetric(A)
-    finite = _finite(A)
-    values, U = xp.linalg.eigh(xp.where(finite, A, 0.0))
-    return Eigen(xp.where(finite[..., 0], values, xp.nan), U)
+    bad = xp.logical_not(_finite(A))
+    values, U = xp.linalg.eigh(xp.where(bad, 0.0, A))
+    return Eigen(xp.where(bad[..., 0], xp.nan, values), U)
 
 
 def svd(A: Array) -> Singular:
