@@ -20,6 +20,7 @@ from gyrobn.backends.torch_rules import shortcut as shortcut
 from gyrobn.backends.torch_rules import smooth as smooth
 from gyrobn.backends.torch_rules import with_derivative as with_derivative
 
+
 def _where(condition: Array, x: Any, y: Any, /) -> Array:
     """Return x where the condition holds, else y; a number in place of x takes one operation."""
     if isinstance(x, float) and isinstance(y, torch.Tensor):
