@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gyrobn.backends.torch import all_sum
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import UNSEEN, adapt_stats, by_domain, places_of
 from gyrobn.normalization.layers import (
@@ -21,8 +22,10 @@ from gyrobn.normalization.layers import (
 )
 from gyrobn.normalization.normalize import Stats, update_stats
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
+from gyrobn.statistics.spread import Group
 from gyrobn.torch.graphs import no_autocast, recomputing
 from gyrobn.torch.layer import GyroBN, _place
+from gyrobn.torch.ranks import group_of
 
 __all__ = ["DomainGyroBN"]
 
@@ -96,27 +99,88 @@ class DomainGyroBN(GyroBN):
 
     def _forward(self, x: Tensor, domains: Tensor, weights: Tensor | None) -> Tensor:
         with no_autocast(x, domains):
-            if tuple(domains.shape) != tuple(x.shape[:1]):
-                raise ValueError(
-                    f"domains must have the shape of the batch, {tuple(x.shape[:1])}, "
-                    f"got {tuple(domains.shape)}"
-                )
-            if x.shape[0] == 0:
-                raise ValueError(f"an empty batch has no domains: x has shape {tuple(x.shape)}")
-            places = places_of(domains.cpu().numpy())
-            low, high = min(places), max(places)
-            if not 0 <= low <= high < self.domains:
-                raise ValueError(
-                    f"domains must be from 0 to {self.domains - 1}, got {low} to {high}"
-                )
+            group = group_of(self.process_group, x) if self.training else None
             running = Stats(self.running_mean, self.running_var)
-            batch = prepare(self.settings, self._learnt, running, self._checked(x), weights)
-            choose = self._training_stats if self.training else self._evaluation_stats
-            stats = [choose(batch, k, place) for k, place in places.items()]
-            normalized = partial(apply, self.settings, batch)
-            y = by_domain(normalized, batch.x, list(places.values()), stats)
+            try:
+                places = self._places(x, domains, may_be_empty=group is not None)
+                batch = prepare(self.settings, self._learnt, running, self._checked(x), weights)
+            except (TypeError, ValueError) as error:
+                if group is not None:  # the others wait for the number of samples per domain
+                    all_sum(torch.full((self.domains,), torch.nan, device=x.device), group.ranks)
+                    group.agree(error)
+                raise
+            if group is not None:
+                stats = self._spread_stats(batch, places, group)
+            else:
+                choose = self._training_stats if self.training else self._evaluation_stats
+                stats = {k: choose(batch, k, place) for k, place in places.items()}
+            normalized, own = partial(apply, self.settings, batch), list(places.values())
+            y = batch.x
+            if own:
+                y = by_domain(normalized, y, own, [stats[k] for k in places])
+            if group is not None:  # every rank takes part in the backward pass of every domain
+                some = next(iter(stats.values()))
+                y = y + 0.0 * (some.mean.sum() + some.var.sum())
             out: Tensor = batch.finish(y)
             return out
+
+    def _places(self, x: Tensor, domains: Tensor, may_be_empty: bool) -> dict[int, Any]:
+        """Return which samples each domain has."""
+        if tuple(domains.shape) != tuple(x.shape[:1]):
+            raise ValueError(
+                f"domains must have the shape of the batch, {tuple(x.shape[:1])}, "
+                f"got {tuple(domains.shape)}"
+            )
+        if x.shape[0] == 0:
+            if may_be_empty:
+                return {}
+            raise ValueError(f"an empty batch has no domains: x has shape {tuple(x.shape)}")
+        places = places_of(domains.cpu().numpy())
+        low, high = min(places), max(places)
+        if not 0 <= low <= high < self.domains:
+            raise ValueError(f"domains must be from 0 to {self.domains - 1}, got {low} to {high}")
+        return places
+
+    def _spread_stats(self, batch: Batch, places: dict[int, Any], group: Group) -> dict[int, Stats]:
+        """Return the statistics of the domains that some rank has, solved as channels of one batch.
+
+        They learn from all samples, on every rank alike.
+        """
+        counts = torch.zeros(self.domains, device=batch.x.device)
+        for k, place in places.items():
+            counts[k] = len(place)
+        counts = all_sum(counts, group.ranks)
+        if bool(counts.isnan().any()):
+            group.agree(None)
+        present = torch.nonzero(counts).flatten().tolist()
+        x, weights = self._columns(batch, places, present)
+        found = batch_stats(self.settings, batch.manifold, x, weights, several=True, group=group)
+        check_variance(self.settings, batch.manifold, batch.checked, found, group=group)
+        each = {k: Stats(found.mean[j], found.var[j]) for j, k in enumerate(present)}
+        return {k: self._learnt_from(batch.manifold, k, own) for k, own in each.items()}
+
+    def _columns(
+        self, batch: Batch, places: dict[int, Any], present: list[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Return samples (most, domains, ...), padded with the identity, and their weights."""
+        manifold, x, weights = batch.manifold, batch.x, batch.weights
+        none = np.empty(0, dtype=np.int64)
+        most = max([1, *map(len, places.values())])
+        rows = np.full((most, len(present)), -1)
+        for j, k in enumerate(present):
+            place = places.get(k, none)
+            rows[: len(place), j] = place
+        padding = torch.as_tensor(rows < 0, device=x.device)
+        e = manifold.origin(x).expand(1, *x.shape[1:])
+        numbers = torch.as_tensor(np.where(rows < 0, x.shape[0], rows), device=x.device)
+        columns = torch.cat([x, e])[numbers]
+        if weights is None:
+            weights = x.new_ones(x.shape[: x.ndim - len(manifold.point_shape)])
+        weights = torch.cat([weights, weights.new_zeros((1, *weights.shape[1:]))])[numbers]
+        weights = weights.masked_fill(padding[(..., *(None,) * (weights.ndim - 2))], 0.0)
+        channels = len(self.settings.channels)
+        wide = weights[(..., *(None,) * (channels + 2 - weights.ndim))]
+        return columns, wide.expand(columns.shape[: channels + 2]).to(x.dtype)
 
     def _batch_stats(self, batch: Batch, place: Any) -> Stats:
         x, weights = batch.x[place], None if batch.weights is None else batch.weights[place]
@@ -126,7 +190,10 @@ class DomainGyroBN(GyroBN):
 
     def _training_stats(self, whole: Batch, k: int, place: Any) -> Stats:
         """Return the statistics to normalize samples of one domain with, and learn from them."""
-        batch, manifold = self._batch_stats(whole, place), whole.manifold
+        return self._learnt_from(whole.manifold, k, self._batch_stats(whole, place))
+
+    def _learnt_from(self, manifold: GyroSpace, k: int, batch: Stats) -> Stats:
+        """Learn from the statistics of a batch, and return those to normalize it with."""
         if recomputing():
             if self.train_momentum is None:
                 return batch
