@@ -61,7 +61,7 @@ def _missing(ranks: Any, seconds: float = 5.0) -> str:
             name = dist.get_global_rank(ranks, k)
             try:
                 store.wait([f"alive {name}"], timedelta(seconds=seconds))
-            except dist.DistStoreError:
+            except RuntimeError:
                 gone.append(str(k))
                 seconds = 0.1
         found = f"rank {', '.join(gone)} does not answer" if gone else "all ranks still answer"

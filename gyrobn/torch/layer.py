@@ -1,7 +1,6 @@
 """The layer: GyroBN with the habits of ``torch.nn.BatchNorm1d``."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -16,6 +15,7 @@ from gyrobn.normalization.settings import Settings, documented
 from gyrobn.numerics.checks import check_number
 from gyrobn.torch.graphs import Constant, no_autocast, recomputing, run_forward
 from gyrobn.torch.ranks import WORLD, group_of
+from gyrobn.torch.states import GeometryState
 
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model
@@ -24,7 +24,7 @@ __all__ = ["GyroBN"]
 
 
 @documented
-class GyroBN(nn.Module):
+class GyroBN(GeometryState):
     """Riemannian batch normalization.
 
     %(algorithm)s
@@ -152,6 +152,14 @@ class GyroBN(nn.Module):
         ----------
         %(call)s
         """
+        run: Any = self._forward
+        sync = self.process_group is not None and self.training
+        if sync and torch.compiler.is_dynamo_compiling():  # it runs between two graphs
+            run = torch.compiler.disable(run)  # type: ignore[no-untyped-call]
+        y: Tensor = run(x, weights)
+        return y
+
+    def _forward(self, x: Tensor, weights: Tensor | None) -> Tensor:
         with no_autocast(x):
             rate: Any = self.momentum
             if rate is None and self.track_running_stats:
@@ -166,25 +174,24 @@ class GyroBN(nn.Module):
                 "var": self.running_var,
             }
             given = {name: a for name, a in arrays.items() if a is not None}
-            y: Tensor
+            sync = self.training and self.process_group is not None
+            group = group_of(self.process_group, x) if sync else None
             run: Any = run_forward
-            group = group_of(self.process_group, x) if self.training else None
-            if group is not None:
-                run = partial(run_forward, group=group)
-                if torch.compiler.is_dynamo_compiling():  # it runs between graphs
-                    run = torch.compiler.disable(run)  # type: ignore[no-untyped-call]
-            elif torch.compiler.is_dynamo_compiling():
+            if torch.compiler.is_dynamo_compiling():
                 # Record the operations on tensors instead of reading the Python code: this compiles
                 # faster, and no construct of the language can stop it. It loads torch._dynamo.
                 run = torch._dynamo.nonstrict_trace(run_forward)
-            y, *new = run(self._constant, given, 0.0 if rate is None else rate, self.training)
+            rest = () if group is None else (group,)  # the compiler takes plain values only
+            rate = 0.0 if rate is None else rate
+            y, *new = run(self._constant, given, rate, self.training, *rest)
             if new and self.training and not recomputing():
                 # torch.compile (2.13) loses what is written into a float64 buffer without axes on a
                 # CPU, but not what is written into a view of it.
                 self.running_mean.detach().copy_(new[0])
                 self.running_var.detach().copy_(new[1])
                 self.num_batches_tracked += 1
-        return y
+        out: Tensor = y
+        return out
 
     @classmethod
     def convert_sync(cls, module: nn.Module, process_group: Any = None) -> nn.Module:
@@ -304,52 +311,6 @@ class GyroBN(nn.Module):
             if old is not None and new is not None and new.is_floating_point() and is_half(new):
                 self._buffers[name] = old.to(new.device, common_dtype(new))
         return self
-
-    def get_extra_state(self) -> Tensor:
-        """Return the geometry as part of the state: its JSON description, as bytes in a tensor.
-
-        Whatever stores the tensors of a state can store it.
-        """
-        from gyrobn.estimator.conversion import geometry_text
-
-        text = geometry_text(self.settings).encode()
-        return torch.tensor(list(text), dtype=torch.uint8, device="cpu")
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Do nothing: the geometry is fixed, and ``_load_from_state_dict`` has compared it."""
-
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        """Load a state of the same geometry; states of old versions do not name theirs."""
-        from gyrobn.estimator.conversion import raw_shift
-
-        key, name = f"{prefix}_extra_state", f"{prefix}raw_curvature"
-        if key in state_dict:
-            letters = state_dict[key].to(torch.uint8)  # a whole state may have been cast
-            text, raw = bytes(letters.tolist()).decode(), state_dict.get(name)
-            try:
-                shift = raw_shift(self.settings, text, None if raw is None else float(raw.detach()))
-            except ValueError as error:
-                error_msgs.append(
-                    f"{prefix.rstrip('.') or type(self).__name__}: {error}; to load the numbers "
-                    f"all the same, delete {key!r} from the state"
-                )
-                return
-            if raw is not None and shift:
-                state_dict[name] = raw + shift
-        else:
-            state_dict[key] = self.get_extra_state()
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
 
     def reset_running_stats(self) -> None:
         """Forget the running statistics: the mean is the identity, the variance one."""
