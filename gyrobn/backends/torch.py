@@ -1,7 +1,6 @@
 """PyTorch."""
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import array_api_compat.torch
@@ -31,7 +30,7 @@ def _where(condition: Array, x: Any, y: Any, /) -> Array:
 namespace = with_functions(
     array_api_compat.torch,
     clip=lambda x, /, min=None, max=None: torch.clamp(x, min, max),
-    finfo=lru_cache(array_api_compat.torch.finfo),
+    finfo=torch.finfo,
     matmul=torch.matmul,
     maximum=torch.maximum,
     minimum=torch.minimum,

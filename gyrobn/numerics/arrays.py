@@ -71,11 +71,11 @@ def scalars_like(values: Any, x: Array) -> Any:
     return namespace_of(x, values).astype(values, x.dtype, copy=False)
 
 
-_floating: dict[tuple[Any, Any, bool], bool] = {}
+_floating: dict[tuple[str, Any, bool], bool] = {}
 
 
 def _is_floating(xp: Any, dtype: Any, half: bool) -> bool:
-    key = xp, dtype, half
+    key = xp.__name__, dtype, half
     if key not in _floating:  # asking takes longer than most operations
         kinds = "real floating" if half else (xp.float32, xp.float64)
         _floating[key] = bool(xp.isdtype(dtype, kinds))
