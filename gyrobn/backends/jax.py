@@ -123,6 +123,8 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
         outputs = root(*arrays)
         at = outputs[0], *arrays[1:count]
         inputs, changes = arrays[shown:], changes[shown:]
+        if rules.sums is not None:
+            at = *at[:-2], *_recalled(rules.sums, at, inputs)
         zero = jax.custom_derivatives.SymbolicZero
         moving = [k for k, change in enumerate(changes) if not isinstance(change, zero)]
         values, slopes = (tuple(a[k] for k in moving) for a in (inputs, changes))
@@ -142,8 +144,10 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
             among(lambda mean, *x: rules.image((mean, *at[1:]), *x)), at[0], *values
         )
         still = jax.numpy.zeros_like(at[0])
-        seen = outputs[1:] if rules.total is None else outputs[1:-1]
-        step, _ = rules.inverse(seen, (), at, push(still, *slopes)[-1], None, *inputs)
+        seen, also, dg = outputs[1:], None, push(still, *slopes)
+        if rules.total is not None:
+            seen, also = outputs[1:-1], dg[-2]
+        step, also = rules.inverse(seen, (), at, dg[-1], also, *inputs)
         _, moved = jax.jvp(
             among(lambda step, *x: rules.move(at, step, *x)),
             (jax.numpy.zeros_like(step), *values),
@@ -151,11 +155,25 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
         )
         changed = list(push(moved, *slopes)[:-1])
         if rules.total is not None:
-            changed[-1] = rules.total(changed[-1])
+            changed[-1] = also + rules.fall(at, step)
         return outputs, (moved, *changed)
 
     root.defjvp(derivative, symbolic_zeros=True)
     return root(*constants, *image, *inputs)
+
+
+def _recalled(sums: Callable[..., State], constants: State, inputs: State) -> State:
+    """Return the last two constants, which ``sums`` need not compute but for their derivatives."""
+
+    @jax.custom_jvp
+    def recalled(constants: State, *inputs: Array) -> State:
+        return constants[-2:]
+
+    @recalled.defjvp
+    def derivative(arrays: tuple[Any, ...], changes: tuple[Any, ...]) -> tuple[State, State]:
+        return recalled(*arrays), jax.jvp(sums, arrays, changes)[1]
+
+    return recalled(constants, *inputs)
 
 
 def all_sum(x: Array, group: Any) -> Array:

@@ -11,11 +11,13 @@ from gyrobn.manifolds import eigenbasis
 from gyrobn.manifolds.centred import Decomposed
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import (
+    Totals,
     check_coordinates,
     samples_last,
     scalars_like,
     sum_samples,
     surely,
+    together,
     weighted_gram,
     weighted_sum,
 )
@@ -249,14 +251,14 @@ class AffineInvariant(GyroSpace):
 
     # ------------------------------------------------------------------ the mean
 
-    def start(self, x: Array, weights: Array) -> Array:
+    def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
         """First guess of the mean: the arithmetic mean, over what its determinant is too large.
 
         The mean's determinant is the geometric mean of the samples'; no step changes it any more.
         """
         xp = self._namespace(x)
         mean = sum_samples(weights[..., None, None] * x)
-        wanted = weighted_sum(weights, xp.linalg.slogdet(x)[1])
+        mean, wanted = total(mean, weighted_sum(weights, xp.linalg.slogdet(x)[1]))
         excess = wanted - xp.linalg.slogdet(mean)[1]
         excess = xp.where(excess > -xp.inf, excess, 0.0)  # a sample may be singular
         return xp.exp((1.0 / self.n) * excess)[..., None, None] * mean

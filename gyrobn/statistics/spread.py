@@ -11,6 +11,7 @@ the same sums, decides the same, and holds the same mean.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -31,7 +32,6 @@ __all__ = [
     "Shared",
     "Spread",
     "arrange_spread",
-    "share_of",
     "withdraw",
 ]
 
@@ -97,53 +97,60 @@ class Seen(NamedTuple):
 
     view: Any
     """The samples here, as :class:`~gyrobn.statistics.held.Held` keeps them."""
+    g: Array
+    """The mean of the normal coordinates of all samples."""
     matrix: Array | None
     """The Hessian of all samples, where it is small."""
     lowest: Array | None
     """A lower bound of its eigenvalues."""
 
+    @property
+    def sums(self) -> tuple[Array, ...]:
+        """What a derivative needs to know of all samples."""
+        return (self.g,) if self.matrix is None else (self.g, self.matrix, self.lowest)
+
 
 class Shared:
     """Samples of which each rank holds some."""
 
-    def __init__(self, held: Held, share: Array, start: Array, total: Any) -> None:
-        self.held, self.share, self.total = held, share, total
+    def __init__(self, held: Held, exact: Array, start: Array, total: Any) -> None:
+        self.held, self.total = held, total
+        self.exact, self.share = exact, backend_of(exact).stop_gradient(exact)
         self._start = start
 
     @classmethod
     def of(cls, manifold: GyroSpace, held: Held, spread: Spread) -> Self:
         """Find the share of this rank and a common start, in one reduction.
 
-        The start is an average of the first guesses of all ranks: of their normal coordinates, or
-        of the points themselves on a closed space, where the coordinates may jump.
+        The share has its derivative by the weights. The samples are constants.
+        The start is that of the whole batch: a geometry computes it from sums over the samples.
         """
-        xp = namespace_of(held.x)
-        points = len(manifold.point_shape)
-        own = manifold.start(held.x, held.w)
-        closed = _closed(manifold)
-        flat = (*own.shape[: own.ndim - points], -1)
-        guess = xp.reshape(own, flat) if closed else manifold.to_normal(own)
-        weight = spread.weight[..., None]
-        guess = xp.where(xp.logical_and(weight > 0, xp.isfinite(guess)), weight * guess, 0.0)
-        total = partial(backend_of(held.x).all_sum, group=spread.group.ranks)
-        sums = total(xp.concat([weight, guess], axis=-1))
-        whole = sums[..., :1]
-        shim = backend_of(whole)
-        if not shim.hides_values(whole) and not bool(xp.all(whole > 0)):
-            raise NoSamples(
-                "the batch is empty on every rank, or its weights have no positive sum: give at "
-                "least one rank a sample"
-            )
-        mean = sums[..., 1:] / whole
-        if closed:
-            start = manifold.project(xp.reshape(mean, own.shape))
-        else:
-            start = manifold.from_normal(mean)
-        return cls(held, (weight / whole)[..., 0], start, total)
+        xp, shim = namespace_of(held.x), backend_of(held.x)
+        total = partial(shim.all_sum, group=spread.group.ranks)
+        weight, exact = spread.weight[..., None], []
+
+        def totals(*own: Array) -> tuple[Array, ...]:
+            heavy = shim.stop_gradient(weight)
+            parts = [xp.reshape(part, (*weight.shape[:-1], -1)) for part in own]
+            each = xp.concat(parts, axis=-1)
+            each = xp.where(xp.logical_and(heavy > 0, xp.isfinite(each)), heavy * each, 0.0)
+            sums = total(xp.concat([weight, each], axis=-1))
+            whole = sums[..., :1]
+            if not shim.hides_values(whole) and not bool(xp.all(whole > 0)):
+                raise NoSamples(
+                    "the batch is empty on every rank, or its weights have no positive sum: give "
+                    "at least one rank a sample"
+                )
+            exact.append((weight / whole)[..., 0])
+            found = _cut(shim.stop_gradient(sums[..., 1:] / whole), parts)
+            return tuple(xp.reshape(a, b.shape) for a, b in zip(found, own, strict=True))
+
+        start = manifold.start(held.x, held.w, totals)
+        return cls(held, exact[0], start, total)
 
     def prepared(self, manifold: GyroSpace) -> Self:
         """Return the samples with what is needed of them alone computed, once for all means."""
-        return type(self)(self.held.prepared(manifold), self.share, self._start, self.total)
+        return type(self)(self.held.prepared(manifold), self.exact, self._start, self.total)
 
     def start(self, manifold: GyroSpace) -> Array:
         """Return a first guess of the mean, the same on every rank."""
@@ -155,11 +162,11 @@ class Shared:
         parts = [own.g, own.variance, own.resolution]
         if manifold.dim > LARGEST:
             g, variance, resolution = self.sums(parts)
-            return Look(Seen(own.view, None, None), g, variance, own.far, resolution)
+            return Look(Seen(own.view, g, None, None), g, variance, own.far, resolution)
         hessian = self.held.view(manifold, mean, own.view).hessian(self.held.w)
         g, variance, resolution, *hessian_parts = self.sums([*parts, *_packed(hessian, own.g)])
         matrix, lowest = _unpacked(hessian_parts, manifold.dim)
-        return Look(Seen(own.view, matrix, lowest), g, variance, own.far, resolution)
+        return Look(Seen(own.view, g, matrix, lowest), g, variance, own.far, resolution)
 
     def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
         """Return nearly H⁻¹g."""
@@ -179,8 +186,7 @@ class Shared:
         after, before = Seen(*new.view), Seen(*old.view)
         views = (look._replace(view=look.view[0]) for look in (new, old))
         view = self.held.merged(manifold, mean, take, *views)
-        matrix, lowest = (choose(take, a, b) for a, b in zip(after[1:], before[1:], strict=True))
-        return Seen(view, matrix, lowest)
+        return Seen(view, *(choose(take, a, b) for a, b in zip(after[1:], before[1:], strict=True)))
 
     # ------------------------------------------------------------------ sums over the ranks
 
@@ -217,45 +223,37 @@ class Shared:
             smooth=own.smooth,
         )
 
+    def matrix(self, own: Hessian, like: Array) -> tuple[Array, ...]:
+        """Return the Hessian of all samples as a matrix, and the bound, with their derivatives."""
+        xp, parts = namespace_of(like), _packed(own, like)
+        packed = xp.where(self.share[..., None] > 0, xp.concat(parts, axis=-1), 0.0)
+        return _unpacked(_cut(self.total(packed), parts), like.shape[-1])
+
     def inverse(
-        self, solve: Callable[..., Array], own: Hessian, v: Array, also: Array | None
+        self,
+        solve: Callable[..., Array],
+        own: Hessian,
+        known: tuple[Array, ...],
+        v: Array,
+        also: Array | None,
     ) -> tuple[Array, Array | None]:
         """Return H⁻¹ of the sum of v over the ranks, and the sum of ``also``, in one reduction.
 
-        ``own`` is the Hessian of the samples here with weights that sum to one here.
+        ``known`` has H and the bound, where H is small; else ``own`` is that of the samples here.
         """
-        xp = namespace_of(v)
-        small = v.shape[-1] <= LARGEST
-        share = self.share[..., None]
-        parts = [part for part in (v, also) if part is not None]
-        weighted = _packed(own, v) if small else []
-        packed = [*parts, *(xp.where(share > 0, share * part, 0.0) for part in weighted)]
-        found = _cut(self.total(xp.concat(packed, axis=-1)), packed)
-        total = None if also is None else found[1]
-        if not small:
-            return solve(self.applied(own), found[0]), total
-        matrix, lowest = _unpacked(found[len(parts) :], v.shape[-1])
-        return solve(matrix_hessian(matrix, lowest, own.at_least_one), found[0]), total
-
-
-def share_of(spread: Spread) -> Array:
-    """Return the share of this rank in all weights, with its derivative by them."""
-    total = backend_of(spread.weight).all_sum(spread.weight, spread.group.ranks)
-    return spread.weight / total
+        parts = [v] if also is None else [v, also]
+        found = _cut(self.total(namespace_of(v).concat(parts, axis=-1)), parts)
+        hessian = matrix_hessian(*known, own.at_least_one) if known else self.applied(own)
+        return solve(hessian, found[0]), None if also is None else found[1]
 
 
 def withdraw(manifold: GyroSpace, channels: tuple[int, ...], like: Array, group: Group) -> None:
     """Take part in the first reduction of the others with NaN, which tells them of an error."""
-    space = manifold.inside.parts()[0][0]
-    count = math.prod(space.point_shape) if _closed(space) else space.dim
-    xp = namespace_of(like)
-    nothing = xp.full((*channels, 1 + count), xp.nan, dtype=like.dtype, device=device_of(like))
-    backend_of(like).all_sum(nothing, group.ranks)
-
-
-def _closed(manifold: GyroSpace) -> bool:
-    """Return whether a start is averaged as points: normal coordinates jump on a closed space."""
-    return manifold.convexity_radius < float("inf") and manifold.ambient
+    space, xp = manifold.inside.parts()[0][0], namespace_of(like)
+    e = xp.broadcast_to(space.origin(like), (1, *channels, *space.point_shape))
+    ones = xp.ones((1, *channels), dtype=like.dtype, device=device_of(like))
+    with suppress(NoSamples):
+        Shared.of(space, Held(e, ones), Spread(group, xp.nan * ones[0, ...]))
 
 
 def _packed(hessian: Hessian, like: Array) -> list[Array]:
