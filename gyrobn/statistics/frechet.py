@@ -20,7 +20,7 @@ from gyrobn.numerics.checks import check_choice
 from gyrobn.statistics.held import Held
 from gyrobn.statistics.newton import ROUGH_SLOPE, Found, check_search, solve, status
 from gyrobn.statistics.samples import arrange
-from gyrobn.statistics.spread import Seen, Shared, Spread
+from gyrobn.statistics.spread import LARGEST, Seen, Shared, Spread, Traced
 from gyrobn.statistics.streaming import in_memory, search
 from gyrobn.statistics.uniqueness import FrechetWarning, warn
 
@@ -356,7 +356,12 @@ def _opaque_solve(
     def run(x: Array, w: Array, *rest: Array) -> tuple[Array, ...]:
         start, arrays = (None, iter(rest)) if init is None else (rest[0], iter(rest[1:]))
         values = [next(arrays) if n is None else n for n in numbers]
-        found = solve(manifold.with_learnable(values), Held(x, w), start, *search)
+        own, samples = manifold.with_learnable(values), Held(x, w)
+        if steps is None and manifold.dim <= LARGEST and backend_of(x).hides_values(x):
+            found = solve(own, Traced(samples), start, *search)
+            found = found._replace(view=Seen(*found.view).view)
+        else:
+            found = solve(own, samples, start, *search)
         if steps is not None:
             return found.mean, *found.view.seen
         view = found.view.seen if isinstance(found.view, Centred) else found.view

@@ -26,11 +26,13 @@ from gyrobn.statistics.held import Held, Look, choose
 from gyrobn.statistics.samples import arrange
 
 __all__ = [
+    "LARGEST",
     "Group",
     "NoSamples",
     "Seen",
     "Shared",
     "Spread",
+    "Traced",
     "arrange_spread",
     "withdraw",
 ]
@@ -97,15 +99,15 @@ class Seen(NamedTuple):
 
     view: Any
     """The samples here, as :class:`~gyrobn.statistics.held.Held` keeps them."""
-    g: Array
-    """The mean of the normal coordinates of all samples."""
+    g: Array | None
+    """The mean of the normal coordinates of all samples; None if they are all here."""
     matrix: Array | None
     """The Hessian of all samples, where it is small."""
     lowest: Array | None
     """A lower bound of its eigenvalues."""
 
     @property
-    def sums(self) -> tuple[Array, ...]:
+    def sums(self) -> tuple[Any, ...]:
         """What a derivative needs to know of all samples."""
         return (self.g,) if self.matrix is None else (self.g, self.matrix, self.lowest)
 
@@ -247,6 +249,32 @@ class Shared:
         return solve(hessian, found[0]), None if also is None else found[1]
 
 
+class Traced(Shared):
+    """Samples that are traced, so that a compiler may find them on several devices.
+
+    All sums of an evaluation, those of the Hessian too, depend on the mean alone and not on each
+    other. So the compiler can pack them into one reduction.
+    """
+
+    def __init__(self, held: Held) -> None:
+        self.held = held
+
+    def prepared(self, manifold: GyroSpace) -> Self:
+        """Return the samples with what is needed of them alone computed, once for all means."""
+        return type(self)(self.held.prepared(manifold))
+
+    def start(self, manifold: GyroSpace) -> Array:
+        """Return a first guess of the mean."""
+        return self.held.start(manifold)
+
+    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+        """Return what is seen from a mean, with the Hessian there."""
+        own = self.held.look(manifold, mean)
+        hessian = self.held.view(manifold, mean, own.view).hessian(self.held.w)
+        lowest = None if hessian.at_least_one else hessian.lowest()
+        return own._replace(view=Seen(own.view, None, _formed(hessian, own.g), lowest))
+
+
 def withdraw(manifold: GyroSpace, channels: tuple[int, ...], like: Array, group: Group) -> None:
     """Take part in the first reduction of the others with NaN, which tells them of an error."""
     space, xp = manifold.inside.parts()[0][0], namespace_of(like)
@@ -258,14 +286,19 @@ def withdraw(manifold: GyroSpace, channels: tuple[int, ...], like: Array, group:
 
 def _packed(hessian: Hessian, like: Array) -> list[Array]:
     """Return one triangle of the matrix and the bound, each of shape (*channels, k)."""
-    xp, n = namespace_of(like), like.shape[-1]
-    full = hessian.formed
-    if full is None:
-        eye = xp.eye(n, dtype=like.dtype, device=device_of(like))
-        full = hessian.apply(xp.broadcast_to(eye, (*like.shape, n)))
+    xp, n, full = namespace_of(like), like.shape[-1], _formed(hessian, like)
     entries = xp.reshape(full, (*full.shape[:-2], n * n))
     upper = backend_of(entries).take(entries, constant(_upper, entries, n))
     return [upper, hessian.lowest()[..., None]]
+
+
+def _formed(hessian: Hessian, like: Array) -> Array:
+    """Return the matrix, for vectors like g."""
+    if hessian.formed is not None:
+        return hessian.formed
+    xp, n = namespace_of(like), like.shape[-1]
+    eye = xp.eye(n, dtype=like.dtype, device=device_of(like))
+    return hessian.apply(xp.broadcast_to(eye, (*like.shape, n)))
 
 
 def _unpacked(parts: Sequence[Array], n: int) -> tuple[Array, Array]:
