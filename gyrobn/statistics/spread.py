@@ -192,28 +192,31 @@ class Shared:
 
     # ------------------------------------------------------------------ sums over the ranks
 
-    def sums(self, parts: Sequence[Array]) -> list[Array]:
-        """Return the sums of parts (*channels, k), each times the share of its rank, in one go."""
-        xp = namespace_of(parts[0])
-        share = self.share[..., None]
-        packed = xp.concat(list(parts), axis=-1)
-        # a rank without samples may see NaN from a mean opposite to its placeholder
-        return _cut(self.total(xp.where(share > 0, share * packed, 0.0)), parts)
+    def weighed(self, part: Array, whole: bool = False) -> Array:
+        """Return a part (*channels, ...) times the share of this rank, unless it is weighed.
 
-    def applied(self, own: Hessian) -> Hessian:
+        A rank without samples may see NaN from a mean opposite to its placeholder.
+        """
+        share = self.share[(..., *(None,) * (part.ndim - self.share.ndim))]
+        return namespace_of(part).where(share > 0, part if whole else share * part, 0.0)
+
+    def sums(self, parts: Sequence[Array], whole: bool = False) -> list[Array]:
+        """Return the sums of parts (*channels, k), each times the share of its rank, in one go."""
+        packed = namespace_of(parts[0]).concat(list(parts), axis=-1)
+        return _cut(self.total(self.weighed(packed, whole)), parts)
+
+    def applied(self, own: Hessian, whole: bool = False) -> Hessian:
         """Return the Hessian of all samples as an operator: each application is a reduction."""
-        xp = namespace_of(self.share)
         bounds: list[Array] = []
 
         def bound(k: int) -> Array:
             if not bounds:
-                both = xp.stack([own.lowest(), own.highest()], axis=-1)
-                bounds.extend(self.sums([both]))
+                both = namespace_of(self.share).stack([own.lowest(), own.highest()], axis=-1)
+                bounds.extend(self.sums([both], whole))
             return bounds[0][..., k]
 
         def apply(function: Callable[[Array], Array], v: Array) -> Array:
-            share = self.share[..., None, None]
-            return self.total(xp.where(share > 0, share * function(v), 0.0))
+            return self.total(self.weighed(function(v), whole))
 
         return Hessian(
             partial(apply, own.apply),
@@ -227,9 +230,7 @@ class Shared:
 
     def matrix(self, own: Hessian, like: Array) -> tuple[Array, ...]:
         """Return the Hessian of all samples as a matrix, and the bound, with their derivatives."""
-        xp, parts = namespace_of(like), _packed(own, like)
-        packed = xp.where(self.share[..., None] > 0, xp.concat(parts, axis=-1), 0.0)
-        return _unpacked(_cut(self.total(packed), parts), like.shape[-1])
+        return _unpacked(self.sums(_packed(own, like), whole=True), like.shape[-1])
 
     def inverse(
         self,
@@ -241,11 +242,12 @@ class Shared:
     ) -> tuple[Array, Array | None]:
         """Return H⁻¹ of the sum of v over the ranks, and the sum of ``also``, in one reduction.
 
-        ``known`` has H and the bound, where H is small; else ``own`` is that of the samples here.
+        ``known`` has H and the bound, where H is small. Else ``own`` is the part of the samples
+        here, with weights that sum to the share of this rank.
         """
         parts = [v] if also is None else [v, also]
         found = _cut(self.total(namespace_of(v).concat(parts, axis=-1)), parts)
-        hessian = matrix_hessian(*known, own.at_least_one) if known else self.applied(own)
+        hessian = matrix_hessian(*known, own.at_least_one) if known else self.applied(own, True)
         return solve(hessian, found[0]), None if also is None else found[1]
 
 
