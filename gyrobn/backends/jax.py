@@ -177,9 +177,28 @@ def _recalled(sums: Callable[..., State], constants: State, inputs: State) -> St
 
 
 def all_sum(x: Array, group: Any) -> Array:
-    """Return the sum over a named axis: ``group`` is its name, or a pair with groups of indices."""
+    """Return the sum over a named axis: ``group`` is a pair of its name and groups of indices.
+
+    The sum counts as one that differs between devices. Otherwise ``shard_map`` would sum slopes
+    where the sum meets the samples, as arrays with a row per sample, and not here.
+    """
     name, groups = group
-    return jax.lax.psum(x, name, axis_index_groups=groups)  # type: ignore[no-untyped-call]
+    total = jax.lax.psum(x, name, axis_index_groups=groups)  # type: ignore[no-untyped-call]
+    return varying(total, name) if varies(x) else total
+
+
+def varying(x: Array, name: Any) -> Array:
+    """Return ``x`` as an array that may differ between the devices of an axis of ``shard_map``."""
+    names = (name,) if isinstance(name, str) else tuple(name)
+    missing = tuple(n for n in names if n not in varies(x))
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+
+def varies(x: Array) -> Any:
+    """Return the axes of ``shard_map`` along which ``x`` varies; none without ``check_vma``."""
+    kind = jax.typeof(x)
+    kind = getattr(kind, "mat", kind)  # JAX 0.10 has "mat.varying", others "vma" or nothing
+    return getattr(kind, "varying", getattr(kind, "vma", ()))
 
 
 def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:

@@ -20,7 +20,7 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import constant
-from gyrobn.numerics.hessian import Hessian, matrix_hessian
+from gyrobn.numerics.hessian import DENSE, Hessian, matrix_hessian
 from gyrobn.numerics.solvers import newton_step
 from gyrobn.statistics.held import Held, Look, choose
 from gyrobn.statistics.samples import arrange
@@ -37,9 +37,10 @@ __all__ = [
     "withdraw",
 ]
 
-LARGEST = 64
+LARGEST = DENSE
 """Up to this dimension the Hessian is sent along as a matrix. Beyond, it is applied to vectors, and
-each application is a reduction."""
+each application is a reduction. With another bound than that of a single process, the derivative
+would be as inexact as Chebyshev steps are."""
 
 
 class NoSamples(ValueError):
@@ -247,7 +248,11 @@ class Shared:
         """
         parts = [v] if also is None else [v, also]
         found = _cut(self.total(namespace_of(v).concat(parts, axis=-1)), parts)
-        hessian = matrix_hessian(*known, own.at_least_one) if known else self.applied(own, True)
+        if known:
+            matrix, lowest = known
+            hessian = matrix_hessian(matrix, lowest, own.at_least_one)
+        else:
+            hessian = self.applied(own, True)
         return solve(hessian, found[0]), None if also is None else found[1]
 
 
