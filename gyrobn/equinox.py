@@ -40,11 +40,12 @@ class GyroBN(eqx.nn.StatefulLayer):
         Whether bias and scale are learnt.
     axis_name
         Name or names of the axes (of ``vmap``, ``pmap``, ``shard_map``) over which the batch is
-        distributed. The statistics are those of the whole batch: sums are reduced, and
-        no samples are sent. The input is then a part of the
-        batch, or one example ``(*channels, *point_shape)``.
+        distributed. The statistics are those of the whole batch. Each evaluation of the mean is
+        one ``psum`` of a few numbers per channel, and no samples are sent. The input is then a
+        part of the batch, or one example ``(*channels, *point_shape)``.
     axis_index_groups
-        Groups of indices of that axis; the devices of each group share one batch.
+        Groups of indices of that axis: the devices of each group share one batch. Only ``pmap``
+        supports them.
     %(options)s
         The call can overrule it.
     inference

@@ -41,11 +41,12 @@ class GyroBN(nnx.Module):
         Whether bias and scale are learnt.
     axis_name
         Name or names of the axes (of ``pmap``, ``vmap``, ``shard_map``) over which the batch is
-        distributed. The statistics are those of the whole batch: sums are reduced, and
-        no samples are sent. Under plain ``jit`` a sharded batch
-        is one batch, and needs no name.
+        distributed. The statistics are those of the whole batch. Each evaluation of the mean is
+        one ``psum`` of a few numbers per channel, and no samples are sent. Under plain ``jit`` a
+        sharded batch is one batch, and needs no name.
     axis_index_groups
-        Groups of indices of that axis; the devices of each group share one batch.
+        Groups of indices of that axis, as in ``nnx.BatchNorm``: the devices of each group share
+        one batch. Only ``pmap`` supports them.
     %(options)s
         It can be set later.
     param_dtype

@@ -1,5 +1,6 @@
 """What the layers of Flax and Equinox share besides :mod:`gyrobn.normalization.layers`."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from gyrobn.backends.jax import varies, varying
 from gyrobn.normalization.layers import Learnt, Settings
 from gyrobn.normalization.layers import forward as any_forward
 from gyrobn.normalization.normalize import Stats
@@ -64,8 +66,13 @@ def forward(
 ) -> tuple[Array, Stats]:
     """Do what ``layers.forward`` does, with statistics of the batch on all devices of an axis."""
     check_floating(x, half=True)
-    name = settings.axis_name
-    group = None if name is None else Group((name, settings.axis_index_groups))
+    name, groups = settings.axis_name, settings.axis_index_groups
+    group = None if name is None else Group((name, groups))
+    typed = group is not None and training and bool(varies(x))
+    if typed:
+        learnt = jax.tree.map(lambda a: varying(a, name), learnt)
     y, new = any_forward(settings, learnt, stats, x, weights, 1.0 - momentum, training, group)
     assert new is not None
+    if typed and groups is None:  # they are equal on all devices, and JAX shall know that
+        new = jax.tree.map(partial(jax.lax.pmax, axis_name=name), new)
     return y, new

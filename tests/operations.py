@@ -41,6 +41,7 @@ OPTIONS = {
     "mean_gradient",
     "eps",
     "clamp",
+    "total",
 }
 """Parameters that stay at their default."""
 

@@ -51,6 +51,11 @@ class RootRules(NamedTuple):
     total: Callable[[Array], Array] | None = None
     """In a batch on several ranks: the sum over them. The gradient is that of the samples here,
     and so is the last array of the image, whose value is the sum over all ranks."""
+    fall: Callable[[State, Array], Array] | None = None
+    """``fall(constants, step)`` returns how a small step changes that sum."""
+    sums: Callable[..., State] | None = None
+    """``sums(constants, *inputs)`` returns the last two of the constants, which are sums over all
+    ranks, with their derivatives. Only a second derivative needs it."""
 
 
 class Backend(Protocol):

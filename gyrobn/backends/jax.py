@@ -123,6 +123,8 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
         outputs = root(*arrays)
         at = outputs[0], *arrays[1:count]
         inputs, changes = arrays[shown:], changes[shown:]
+        if rules.sums is not None:
+            at = *at[:-2], *_recalled(rules.sums, at, inputs)
         zero = jax.custom_derivatives.SymbolicZero
         moving = [k for k, change in enumerate(changes) if not isinstance(change, zero)]
         values, slopes = (tuple(a[k] for k in moving) for a in (inputs, changes))
@@ -142,8 +144,10 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
             among(lambda mean, *x: rules.image((mean, *at[1:]), *x)), at[0], *values
         )
         still = jax.numpy.zeros_like(at[0])
-        seen = outputs[1:] if rules.total is None else outputs[1:-1]
-        step, _ = rules.inverse(seen, (), at, push(still, *slopes)[-1], None, *inputs)
+        seen, also, dg = outputs[1:], None, push(still, *slopes)
+        if rules.total is not None:
+            seen, also = outputs[1:-1], dg[-2]
+        step, also = rules.inverse(seen, (), at, dg[-1], also, *inputs)
         _, moved = jax.jvp(
             among(lambda step, *x: rules.move(at, step, *x)),
             (jax.numpy.zeros_like(step), *values),
@@ -151,17 +155,50 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
         )
         changed = list(push(moved, *slopes)[:-1])
         if rules.total is not None:
-            changed[-1] = rules.total(changed[-1])
+            changed[-1] = also + rules.fall(at, step)
         return outputs, (moved, *changed)
 
     root.defjvp(derivative, symbolic_zeros=True)
     return root(*constants, *image, *inputs)
 
 
+def _recalled(sums: Callable[..., State], constants: State, inputs: State) -> State:
+    """Return the last two constants, which ``sums`` need not compute but for their derivatives."""
+
+    @jax.custom_jvp
+    def recalled(constants: State, *inputs: Array) -> State:
+        return constants[-2:]
+
+    @recalled.defjvp
+    def derivative(arrays: tuple[Any, ...], changes: tuple[Any, ...]) -> tuple[State, State]:
+        return recalled(*arrays), jax.jvp(sums, arrays, changes)[1]
+
+    return recalled(constants, *inputs)
+
+
 def all_sum(x: Array, group: Any) -> Array:
-    """Return the sum over a named axis: ``group`` is its name, or a pair with groups of indices."""
+    """Return the sum over a named axis: ``group`` is a pair of its name and groups of indices.
+
+    The sum counts as one that differs between devices. Otherwise ``shard_map`` would sum slopes
+    where the sum meets the samples, as arrays with a row per sample, and not here.
+    """
     name, groups = group
-    return jax.lax.psum(x, name, axis_index_groups=groups)  # type: ignore[no-untyped-call]
+    total = jax.lax.psum(x, name, axis_index_groups=groups)  # type: ignore[no-untyped-call]
+    return varying(total, name) if varies(x) else total
+
+
+def varying(x: Array, name: Any) -> Array:
+    """Return ``x`` as an array that may differ between the devices of an axis of ``shard_map``."""
+    names = (name,) if isinstance(name, str) else tuple(name)
+    missing = tuple(n for n in names if n not in varies(x))
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+
+def varies(x: Array) -> Any:
+    """Return the axes of ``shard_map`` along which ``x`` varies; none without ``check_vma``."""
+    kind = jax.typeof(x)
+    kind = getattr(kind, "mat", kind)  # JAX 0.10 has "mat.varying", others "vma" or nothing
+    return getattr(kind, "varying", getattr(kind, "vma", ()))
 
 
 def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:

@@ -41,6 +41,8 @@ class _Root(Function):
         constants, inputs = arrays[:first], arrays[first + shown :]
         if differentiable(*inputs):
             constants = _Root.apply(ctx.rules, ctx.counts, *arrays)[0], *constants[1:]
+            if ctx.rules.sums is not None:
+                constants = *constants[:-2], *ctx.rules.sums(constants, *inputs)
         return ctx.rules, constants, inputs
 
     @staticmethod

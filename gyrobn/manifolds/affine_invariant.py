@@ -9,7 +9,14 @@ from gyrobn.manifolds.centred_matrices import CentredMatrices
 from gyrobn.manifolds.definite import Definite
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.turned import turned_hessian
-from gyrobn.numerics.arrays import check_coordinates, scalars_like, sum_samples, weighted_sum
+from gyrobn.numerics.arrays import (
+    Totals,
+    check_coordinates,
+    scalars_like,
+    sum_samples,
+    together,
+    weighted_sum,
+)
 from gyrobn.numerics.decompositions import cholesky, eigh, finite_or_identity, warn_of_lost_digits
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.linalg import logarithm, symmetric_function, symmetric_functions
@@ -195,14 +202,14 @@ class AffineInvariant(Definite, GyroSpace):
 
     # ------------------------------------------------------------------ the mean
 
-    def start(self, x: Array, weights: Array) -> Array:
+    def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
         """First guess of the mean: the arithmetic mean, over what its determinant is too large.
 
         The mean's determinant is the geometric mean of the samples'; no step changes it any more.
         """
         xp = self._namespace(x)
         mean = sum_samples(weights[..., None, None] * x)
-        wanted = weighted_sum(weights, xp.linalg.slogdet(x)[1])
+        mean, wanted = total(mean, weighted_sum(weights, xp.linalg.slogdet(x)[1]))
         excess = wanted - xp.linalg.slogdet(mean)[1]
         excess = xp.where(excess > -xp.inf, excess, 0.0)  # a sample may be singular
         return xp.exp((1.0 / self.n) * excess)[..., None, None] * mean

@@ -24,10 +24,12 @@ from gyrobn.manifolds.centred import Centred, Decomposed
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.principal import direct_rotation, exponential, logarithm
 from gyrobn.numerics.arrays import (
+    Totals,
     broadcast_shapes,
     check_coordinates,
     samples_last,
     scalars_like,
+    together,
 )
 from gyrobn.numerics.decompositions import Singular, eigh, svd
 from gyrobn.numerics.hessian import Hessian
@@ -235,14 +237,20 @@ class Bases(GyroSpace):
 
     # ------------------------------------------------------------------ the mean
 
-    def start(self, x: Array, weights: Array) -> Array:
-        """First guess of the mean: four power iterations with the mean projector, never formed."""
+    def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
+        """First guess of the mean: four power iterations with the mean projector, never formed.
+
+        Over several ranks it is the mean of their guesses in coordinates at e.
+        """
         xp = self._namespace(x)
         Y, U = x[0, ...], beside(x, 1)
         w = xp.repeat(samples_last(weights), self.p, axis=-1)[..., None, :]
         for _ in range(4):  # rows times U is several times as fast as U times columns
             Y, _ = xp.linalg.qr(transpose(matmul(w * matmul(transpose(Y), U), transpose(U))))
-        return Y
+        if total is together:
+            return Y
+        (mean,) = total(self.to_normal(Y))
+        return self.from_normal(mean)
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         """Mean Hessian: see :func:`hessian_of_bases`."""

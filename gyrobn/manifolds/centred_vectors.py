@@ -7,7 +7,7 @@ from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.manifolds import radial
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.combination import Combination
-from gyrobn.numerics.arrays import samples_last, scalars_like, weighted_sum
+from gyrobn.numerics.arrays import Totals, samples_last, scalars_like, weighted_sum
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import kept_eye
 from gyrobn.numerics.scalar import cotangent, times
@@ -32,25 +32,24 @@ def curving(space: Any, c: Array) -> tuple[Array, Array]:
     return h, (1.0 - h) / (square + float(xp.finfo(c.dtype).smallest_normal))
 
 
-def centroid(space: Any, xp: Any, x: Array, weights: Array) -> Array:
+def centroid(space: Any, xp: Any, x: Array, weights: Array, total: Totals) -> Array:
     """Return the centroid in the ambient space, put back on the quadric."""
     K = space._parameter("curvature", x)
     t, a, v = space._lift(xp, K, x)
-    t = weighted_sum(weights, t)
-    s = weighted_sum(weights * a, v)
+    t, s = total(weighted_sum(weights, t), weighted_sum(weights * a, v))
     eps = float(xp.finfo(x.dtype).eps)
     square = t * t + radial.square_of(space.sign, K, s)
     good = square > 0  # not so if rounding hides it, far out, or if samples are no points
     size = xp.sqrt(xp.where(good, square, 1.0))
     t = xp.where(good, t / size, 1.0)
     if space.sign == -1:
-        total = Combination(xp.astype(good, x.dtype) / size, s)
+        scaled = Combination(xp.astype(good, x.dtype) / size, s)
     else:
         s = xp.where(good[..., None], s / size[..., None], 0.0)
         # no translation leads to the point opposite to e: start beside it
         nudge = eps**0.5 * xp.astype(1.0 + t < 4.0 * eps, x.dtype)
-        total = Combination(1.0, s + nudge[..., None] / space.n**0.5)
-    point: Array = space._drop(xp, K, t, total)
+        scaled = Combination(1.0, s + nudge[..., None] / space.n**0.5)
+    point: Array = space._drop(xp, K, t, scaled)
     return point
 
 

@@ -29,11 +29,7 @@ from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.centred_vectors import CentredVectors, centroid, curving, mean_hessian
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import (
-    check_coordinates,
-    length,
-    scalars_like,
-)
+from gyrobn.numerics.arrays import Totals, check_coordinates, length, scalars_like, together
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.scalar import arc, safe_sqrt, times
 
@@ -370,9 +366,9 @@ class ConstantCurvature(GyroSpace):
         """
         return mean_hessian(self, c, weights, *curving(self, c))
 
-    def start(self, x: Array, weights: Array) -> Array:
+    def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
         """First guess of the mean: the centroid in the ambient space, put back on the quadric."""
-        return centroid(self, self._namespace(x), x, weights)
+        return centroid(self, self._namespace(x), x, weights, total)
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x."""

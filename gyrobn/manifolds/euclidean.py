@@ -5,7 +5,7 @@ from typing import Self
 
 from gyrobn.backends import Array
 from gyrobn.manifolds.vectors import Vectors
-from gyrobn.numerics.arrays import BLOCK, weighted_sum
+from gyrobn.numerics.arrays import BLOCK, Totals, together, weighted_sum
 from gyrobn.numerics.hessian import Hessian, flat_hessian
 
 __all__ = ["Euclidean"]
@@ -69,11 +69,14 @@ class Euclidean(Vectors):
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
         return c
 
-    def start(self, x: Array, weights: Array) -> Array:
+    def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
         """Return the mean; the mean of many samples is corrected by the mean of the residuals."""
         self._namespace(x)
         mean = weighted_sum(weights, x)
-        return mean if x.shape[0] <= BLOCK else mean + weighted_sum(weights, x - mean)
+        if x.shape[0] > BLOCK:
+            mean = mean + weighted_sum(weights, x - mean)
+        (mean,) = total(mean)
+        return mean
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         """Return the identity."""

@@ -16,7 +16,15 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.specification import Specified, space_of
-from gyrobn.numerics.arrays import check_floating, constant, length, scalars_like, weighted_sum
+from gyrobn.numerics.arrays import (
+    Totals,
+    check_floating,
+    constant,
+    length,
+    scalars_like,
+    together,
+    weighted_sum,
+)
 from gyrobn.numerics.checks import check_integers, check_number
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.scalar import safe_sqrt
@@ -278,9 +286,14 @@ class GyroSpace(Specified, ABC):
 
     # ------------------------------------------------------------------ points to begin with
 
-    def start(self, x: Array, weights: Array) -> Array:
-        """First guess of the mean of samples along axis 0: the mean of their coordinates at e."""
-        return self.from_normal(weighted_sum(weights, self.to_normal(x)))
+    def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
+        """First guess of the mean of samples along axis 0: the mean of their coordinates at e.
+
+        ``total`` takes weighted sums over the samples, each of shape (*channels, ...), and returns
+        those over all ranks, if the batch lies on several.
+        """
+        (mean,) = total(weighted_sum(weights, self.to_normal(x)))
+        return self.from_normal(mean)
 
     def random(
         self,

@@ -7,7 +7,7 @@ from typing import Any, Self
 from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace, space_of
 from gyrobn.manifolds.radius import Hyperboloid
-from gyrobn.numerics.arrays import check_coordinates, length
+from gyrobn.numerics.arrays import Totals, check_coordinates, length, together
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import from_triangle, to_triangle
 
@@ -179,10 +179,10 @@ class PolyHyperboloid(GyroSpace):
 
     # ------------------------------------------------------------------ the mean
 
-    def start(self, x: Array, weights: Array) -> Array:
+    def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
         """First guess of the mean, row by row."""
         self._namespace(x)
-        return self.row.start(x, self._weights(weights))
+        return self.row.start(x, self._weights(weights), total)
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         """Return the mean Hessian, block diagonal in the rows, which are solved together."""

@@ -12,7 +12,7 @@ from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.radius import Sphere
 from gyrobn.manifolds.stereographic import PoincareBall
-from gyrobn.numerics.arrays import check_coordinates, length, pieces, scalars_like
+from gyrobn.numerics.arrays import Totals, check_coordinates, length, pieces, scalars_like, together
 from gyrobn.numerics.hessian import Hessian, joined_hessian
 
 __all__ = ["Product"]
@@ -283,9 +283,9 @@ class Product(GyroSpace):
         """Carry every factor's point back."""
         return self.join(*self._map("from_inside", self.inside.split(x)))
 
-    def start(self, x: Array, weights: Array) -> Array:
+    def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
         """First guess of the mean, factor by factor."""
-        return self.join(*(f.start(part, weights) for f, part in self.parts(x)))
+        return self.join(*(f.start(part, weights, total) for f, part in self.parts(x)))
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         """Return the factors' Hessians, on their parts of the coordinates."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from gyrobn.backends import Array
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import Totals, together
 from gyrobn.numerics.hessian import Hessian
 
 __all__ = ["Pullback"]
@@ -156,10 +157,10 @@ class Pullback(GyroSpace):
         """Hessian of the space inside."""
         return self.inside.hessian(c, weights)
 
-    def start(self, x: Array, weights: Array) -> Array:
+    def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
         """First guess of the mean: that of the space inside."""
         (y,) = self._to(x)
-        return self.from_inside(self.inside.start(y, weights))
+        return self.from_inside(self.inside.start(y, weights, total))
 
     def resolution(self, x: Array) -> Array:
         """Resolution of the space inside."""

@@ -11,7 +11,7 @@ from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.rotation_svd import svd_of_sum, svd_without_reflection
 from gyrobn.manifolds.rotations_3d import hessian_of_axes, logarithm_by_quaternion, sinc_of_root
-from gyrobn.numerics.arrays import check_coordinates, weighted_sum
+from gyrobn.numerics.arrays import Totals, check_coordinates, together, weighted_sum
 from gyrobn.numerics.checks import check_square
 from gyrobn.numerics.decompositions import eigh
 from gyrobn.numerics.hessian import Hessian, compact_hessian
@@ -202,10 +202,11 @@ class SpecialOrthogonal(GyroSpace):
 
     # ------------------------------------------------------------------ the mean
 
-    def start(self, x: Array, weights: Array) -> Array:
+    def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
         """First guess of the mean: the rotation nearest to the mean matrix."""
         self._namespace(x)
-        return self.project(weighted_sum(weights, x))
+        (mean,) = total(weighted_sum(weights, x))
+        return self.project(mean)
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         r"""Mean Hessian: :math:`a \cot a`, :math:`a = (\theta_i \pm \theta_j)/2`.

@@ -110,6 +110,15 @@ def zeros(n: int, like: Array) -> Array:
     return namespace_of(like).zeros((n,), dtype=like.dtype, device=device_of(like))
 
 
+Totals = Callable[..., tuple[Array, ...]]
+"""A function of several sums over samples that returns those over all ranks."""
+
+
+def together(*sums: Array) -> tuple[Array, ...]:
+    """Return the sums: all samples are here."""
+    return sums
+
+
 BLOCK = 256
 """How many float32 numbers are added one after the other at most, before partial sums are."""
 

@@ -20,7 +20,7 @@ from gyrobn.numerics.checks import check_choice
 from gyrobn.statistics.held import Held
 from gyrobn.statistics.newton import ROUGH_SLOPE, Found, check_search, solve, status
 from gyrobn.statistics.samples import arrange
-from gyrobn.statistics.spread import Seen, Shared, Spread, share_of
+from gyrobn.statistics.spread import LARGEST, Seen, Shared, Spread, Traced
 from gyrobn.statistics.streaming import in_memory, search
 from gyrobn.statistics.uniqueness import FrechetWarning, warn
 
@@ -256,22 +256,22 @@ def _find_spread(
     """Find the mean of a batch on several ranks, with its derivatives."""
     shim = backend_of(x)
     stop, constant = shim.stop_gradient, space.detached()
-    weightless = spread._replace(weight=stop(spread.weight))
-    samples = Shared.of(constant, Held(stop(x), stop(w)), weightless)
+    samples = Shared.of(constant, Held(stop(x), stop(w)), spread)
     found = solve(constant, samples, init, *search)
-    kept = Seen(*found.view).view
+    seen = Seen(*found.view)
+    kept = seen.view
     if isinstance(kept, Centred) and kept.mean is not found.mean:  # which is NaN
         kept = kept.seen
     view = samples.held.view(constant, found.mean, kept)
     if not shim.differentiable(x, w, spread.weight, *space.learnable()):
         return found, view
-    share = share_of(spread) if shim.differentiable(spread.weight) else samples.share
+    w = w * samples.exact
     if implicit:
         tol = 0.0 if search[2] is None else ROUGH_SLOPE
-        view, variance = _implicit(space, view, x, w * share, tol, samples, found.variance)
+        view, variance = _implicit(space, view, x, w, tol, samples, seen.sums, found.variance)
     else:
         view = view.moved(space, _onto(space, constant, found.mean), x)
-        variance = samples.total(view.variance(w * share))
+        variance = samples.total(view.variance(w))
     return found._replace(mean=view.mean, variance=variance), view
 
 
@@ -356,7 +356,12 @@ def _opaque_solve(
     def run(x: Array, w: Array, *rest: Array) -> tuple[Array, ...]:
         start, arrays = (None, iter(rest)) if init is None else (rest[0], iter(rest[1:]))
         values = [next(arrays) if n is None else n for n in numbers]
-        found = solve(manifold.with_learnable(values), Held(x, w), start, *search)
+        own, samples = manifold.with_learnable(values), Held(x, w)
+        if steps is None and manifold.dim <= LARGEST and backend_of(x).hides_values(x):
+            found = solve(own, Traced(samples), start, *search)
+            found = found._replace(view=Seen(*found.view).view)
+        else:
+            found = solve(own, samples, start, *search)
         if steps is not None:
             return found.mean, *found.view.seen
         view = found.view.seen if isinstance(found.view, Centred) else found.view
@@ -393,6 +398,7 @@ def _implicit(
     w: Array,
     tol: float,
     shared: Shared | None = None,
+    known: tuple[Array, ...] = (),
     variance: Array | None = None,
 ) -> tuple[Centred, Any]:
     r"""Return a constant view from a mean with its derivatives, to any order.
@@ -416,9 +422,8 @@ def _implicit(
         own = space.with_learnable(
             [v if isinstance(v, (int, float)) else next(left) for v in values]
         )
-        mean, *rest = constants
-        mean = own.project(mean) if learnt else mean
-        return view.moved(own, mean, x, tuple(rest))
+        mean = own.project(constants[0]) if learnt else constants[0]
+        return view.moved(own, mean, x, constants[1 : 1 + len(view.decompositions)])
 
     def image(constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
         at = seen(constants, x, learnt)
@@ -443,7 +448,16 @@ def _implicit(
             return solvers.inverse(at.hessian(w), v, tol), None
         if v is None:
             v = namespace_of(x).zeros(rules.shape, dtype=x.dtype, device=device_of(x))
-        return shared.inverse(partial(solvers.inverse, tol=tol), at.hessian(shared.held.w), v, also)
+        whole = constants[len(constants) - len(known) + 1 :]
+        return shared.inverse(partial(solvers.inverse, tol=tol), at.hessian(w), whole, v, also)
+
+    def sums(constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
+        assert shared is not None
+        return shared.matrix(seen(constants, x, learnt).hessian(w), known[0])
+
+    def fall(constants: Constants, step: Array) -> Array:
+        g = constants[len(constants) - len(known)]
+        return -2.0 * space.by_block(g * step)
 
     def move(constants: Constants, step: Array, x: Array, w: Array, *learnt: Array) -> Array:
         at = seen(constants, x, learnt)
@@ -451,11 +465,13 @@ def _implicit(
 
     quick = view.slope_by_step is not None
     channels = tuple(view.mean.shape[: view.mean.ndim - len(space.point_shape)])
-    total = None if shared is None else shared.total
-    rules = RootRules(image, inverse, move, quick, (*channels, space.dim), total)
-    constants = view.mean, *view.decompositions
-    known = view.image if shared is None else (*view.image, variance)
-    mean, *found = backend_of(x).implicit(rules, constants, known, x, w, *learnt)
+    rules = RootRules(image, inverse, move, quick, (*channels, space.dim))
+    shown = view.image
+    if shared is not None:
+        rules = rules._replace(total=shared.total, sums=sums if len(known) > 1 else None, fall=fall)
+        shown = *shown, variance
+    constants = view.mean, *view.decompositions, *known
+    mean, *found = backend_of(x).implicit(rules, constants, shown, x, w, *learnt)
     if shared is not None:
         *found, variance = found
     return view.moved(space, mean, x).showing(*found), variance

@@ -20,7 +20,8 @@ class Look(NamedTuple):
     variance: Array
     """One per block."""
     far: Array | None
-    """Squared distance of the farthest sample, on spaces where a mean need not be unique."""
+    """Squared distance of the farthest sample, on spaces where a mean need not be unique, if values
+    can be seen."""
     resolution: Array
     """Distance of the mean to its neighbours in floating point; one per block, or one."""
 
@@ -68,12 +69,12 @@ class Held(NamedTuple):
     def look(self, manifold: GyroSpace, mean: Array) -> Look:
         """Return what is seen from a mean."""
         view = self.view(manifold, mean)
+        hidden = backend_of(mean).hides_values(mean)
         far = None
-        if manifold.convexity_radius < float("inf"):
+        if not hidden and manifold.convexity_radius < float("inf"):
             xp, squares = namespace_of(mean), view.squares
             total = squares[..., 0] if squares.shape[-1] == 1 else xp.sum(squares, axis=-1)
             far = xp.max(total, axis=0)
-        hidden = backend_of(mean).hides_values(mean)
         kept = view.seen if hidden else view
         w = self.w
         return Look(kept, view.gradient(w), view.variance(w), far, view.resolutions(w))

@@ -11,6 +11,7 @@ the same sums, decides the same, and holds the same mean.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -19,25 +20,27 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import constant
-from gyrobn.numerics.hessian import Hessian, matrix_hessian
+from gyrobn.numerics.hessian import DENSE, Hessian, matrix_hessian
 from gyrobn.numerics.solvers import newton_step
 from gyrobn.statistics.held import Held, Look, choose
 from gyrobn.statistics.samples import arrange
 
 __all__ = [
+    "LARGEST",
     "Group",
     "NoSamples",
     "Seen",
     "Shared",
     "Spread",
+    "Traced",
     "arrange_spread",
-    "share_of",
     "withdraw",
 ]
 
-LARGEST = 64
+LARGEST = DENSE
 """Up to this dimension the Hessian is sent along as a matrix. Beyond, it is applied to vectors, and
-each application is a reduction."""
+each application is a reduction. With another bound than that of a single process, the derivative
+would be as inexact as Chebyshev steps are."""
 
 
 class NoSamples(ValueError):
@@ -97,53 +100,60 @@ class Seen(NamedTuple):
 
     view: Any
     """The samples here, as :class:`~gyrobn.statistics.held.Held` keeps them."""
+    g: Array | None
+    """The mean of the normal coordinates of all samples; None if they are all here."""
     matrix: Array | None
     """The Hessian of all samples, where it is small."""
     lowest: Array | None
     """A lower bound of its eigenvalues."""
 
+    @property
+    def sums(self) -> tuple[Any, ...]:
+        """What a derivative needs to know of all samples."""
+        return (self.g,) if self.matrix is None else (self.g, self.matrix, self.lowest)
+
 
 class Shared:
     """Samples of which each rank holds some."""
 
-    def __init__(self, held: Held, share: Array, start: Array, total: Any) -> None:
-        self.held, self.share, self.total = held, share, total
+    def __init__(self, held: Held, exact: Array, start: Array, total: Any) -> None:
+        self.held, self.total = held, total
+        self.exact, self.share = exact, backend_of(exact).stop_gradient(exact)
         self._start = start
 
     @classmethod
     def of(cls, manifold: GyroSpace, held: Held, spread: Spread) -> Self:
         """Find the share of this rank and a common start, in one reduction.
 
-        The start is an average of the first guesses of all ranks: of their normal coordinates, or
-        of the points themselves on a closed space, where the coordinates may jump.
+        The share has its derivative by the weights. The samples are constants.
+        The start is that of the whole batch: a geometry computes it from sums over the samples.
         """
-        xp = namespace_of(held.x)
-        points = len(manifold.point_shape)
-        own = manifold.start(held.x, held.w)
-        closed = _closed(manifold)
-        flat = (*own.shape[: own.ndim - points], -1)
-        guess = xp.reshape(own, flat) if closed else manifold.to_normal(own)
-        weight = spread.weight[..., None]
-        guess = xp.where(xp.logical_and(weight > 0, xp.isfinite(guess)), weight * guess, 0.0)
-        total = partial(backend_of(held.x).all_sum, group=spread.group.ranks)
-        sums = total(xp.concat([weight, guess], axis=-1))
-        whole = sums[..., :1]
-        shim = backend_of(whole)
-        if not shim.hides_values(whole) and not bool(xp.all(whole > 0)):
-            raise NoSamples(
-                "the batch is empty on every rank, or its weights have no positive sum: give at "
-                "least one rank a sample"
-            )
-        mean = sums[..., 1:] / whole
-        if closed:
-            start = manifold.project(xp.reshape(mean, own.shape))
-        else:
-            start = manifold.from_normal(mean)
-        return cls(held, (weight / whole)[..., 0], start, total)
+        xp, shim = namespace_of(held.x), backend_of(held.x)
+        total = partial(shim.all_sum, group=spread.group.ranks)
+        weight, exact = spread.weight[..., None], []
+
+        def totals(*own: Array) -> tuple[Array, ...]:
+            heavy = shim.stop_gradient(weight)
+            parts = [xp.reshape(part, (*weight.shape[:-1], -1)) for part in own]
+            each = xp.concat(parts, axis=-1)
+            each = xp.where(xp.logical_and(heavy > 0, xp.isfinite(each)), heavy * each, 0.0)
+            sums = total(xp.concat([weight, each], axis=-1))
+            whole = sums[..., :1]
+            if not shim.hides_values(whole) and not bool(xp.all(whole > 0)):
+                raise NoSamples(
+                    "the batch is empty on every rank, or its weights have no positive sum: give "
+                    "at least one rank a sample"
+                )
+            exact.append((weight / whole)[..., 0])
+            found = _cut(shim.stop_gradient(sums[..., 1:] / whole), parts)
+            return tuple(xp.reshape(a, b.shape) for a, b in zip(found, own, strict=True))
+
+        start = manifold.start(held.x, held.w, totals)
+        return cls(held, exact[0], start, total)
 
     def prepared(self, manifold: GyroSpace) -> Self:
         """Return the samples with what is needed of them alone computed, once for all means."""
-        return type(self)(self.held.prepared(manifold), self.share, self._start, self.total)
+        return type(self)(self.held.prepared(manifold), self.exact, self._start, self.total)
 
     def start(self, manifold: GyroSpace) -> Array:
         """Return a first guess of the mean, the same on every rank."""
@@ -155,11 +165,11 @@ class Shared:
         parts = [own.g, own.variance, own.resolution]
         if manifold.dim > LARGEST:
             g, variance, resolution = self.sums(parts)
-            return Look(Seen(own.view, None, None), g, variance, own.far, resolution)
+            return Look(Seen(own.view, g, None, None), g, variance, own.far, resolution)
         hessian = self.held.view(manifold, mean, own.view).hessian(self.held.w)
         g, variance, resolution, *hessian_parts = self.sums([*parts, *_packed(hessian, own.g)])
         matrix, lowest = _unpacked(hessian_parts, manifold.dim)
-        return Look(Seen(own.view, matrix, lowest), g, variance, own.far, resolution)
+        return Look(Seen(own.view, g, matrix, lowest), g, variance, own.far, resolution)
 
     def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
         """Return nearly H⁻¹g."""
@@ -179,33 +189,35 @@ class Shared:
         after, before = Seen(*new.view), Seen(*old.view)
         views = (look._replace(view=look.view[0]) for look in (new, old))
         view = self.held.merged(manifold, mean, take, *views)
-        matrix, lowest = (choose(take, a, b) for a, b in zip(after[1:], before[1:], strict=True))
-        return Seen(view, matrix, lowest)
+        return Seen(view, *(choose(take, a, b) for a, b in zip(after[1:], before[1:], strict=True)))
 
     # ------------------------------------------------------------------ sums over the ranks
 
-    def sums(self, parts: Sequence[Array]) -> list[Array]:
-        """Return the sums of parts (*channels, k), each times the share of its rank, in one go."""
-        xp = namespace_of(parts[0])
-        share = self.share[..., None]
-        packed = xp.concat(list(parts), axis=-1)
-        # a rank without samples may see NaN from a mean opposite to its placeholder
-        return _cut(self.total(xp.where(share > 0, share * packed, 0.0)), parts)
+    def weighed(self, part: Array, whole: bool = False) -> Array:
+        """Return a part (*channels, ...) times the share of this rank, unless it is weighed.
 
-    def applied(self, own: Hessian) -> Hessian:
+        A rank without samples may see NaN from a mean opposite to its placeholder.
+        """
+        share = self.share[(..., *(None,) * (part.ndim - self.share.ndim))]
+        return namespace_of(part).where(share > 0, part if whole else share * part, 0.0)
+
+    def sums(self, parts: Sequence[Array], whole: bool = False) -> list[Array]:
+        """Return the sums of parts (*channels, k), each times the share of its rank, in one go."""
+        packed = namespace_of(parts[0]).concat(list(parts), axis=-1)
+        return _cut(self.total(self.weighed(packed, whole)), parts)
+
+    def applied(self, own: Hessian, whole: bool = False) -> Hessian:
         """Return the Hessian of all samples as an operator: each application is a reduction."""
-        xp = namespace_of(self.share)
         bounds: list[Array] = []
 
         def bound(k: int) -> Array:
             if not bounds:
-                both = xp.stack([own.lowest(), own.highest()], axis=-1)
-                bounds.extend(self.sums([both]))
+                both = namespace_of(self.share).stack([own.lowest(), own.highest()], axis=-1)
+                bounds.extend(self.sums([both], whole))
             return bounds[0][..., k]
 
         def apply(function: Callable[[Array], Array], v: Array) -> Array:
-            share = self.share[..., None, None]
-            return self.total(xp.where(share > 0, share * function(v), 0.0))
+            return self.total(self.weighed(function(v), whole))
 
         return Hessian(
             partial(apply, own.apply),
@@ -217,57 +229,83 @@ class Shared:
             smooth=own.smooth,
         )
 
+    def matrix(self, own: Hessian, like: Array) -> tuple[Array, ...]:
+        """Return the Hessian of all samples as a matrix, and the bound, with their derivatives."""
+        return _unpacked(self.sums(_packed(own, like), whole=True), like.shape[-1])
+
     def inverse(
-        self, solve: Callable[..., Array], own: Hessian, v: Array, also: Array | None
+        self,
+        solve: Callable[..., Array],
+        own: Hessian,
+        known: tuple[Array, ...],
+        v: Array,
+        also: Array | None,
     ) -> tuple[Array, Array | None]:
         """Return H⁻¹ of the sum of v over the ranks, and the sum of ``also``, in one reduction.
 
-        ``own`` is the Hessian of the samples here with weights that sum to one here.
+        ``known`` has H and the bound, where H is small. Else ``own`` is the part of the samples
+        here, with weights that sum to the share of this rank.
         """
-        xp = namespace_of(v)
-        small = v.shape[-1] <= LARGEST
-        share = self.share[..., None]
-        parts = [part for part in (v, also) if part is not None]
-        weighted = _packed(own, v) if small else []
-        packed = [*parts, *(xp.where(share > 0, share * part, 0.0) for part in weighted)]
-        found = _cut(self.total(xp.concat(packed, axis=-1)), packed)
-        total = None if also is None else found[1]
-        if not small:
-            return solve(self.applied(own), found[0]), total
-        matrix, lowest = _unpacked(found[len(parts) :], v.shape[-1])
-        return solve(matrix_hessian(matrix, lowest, own.at_least_one), found[0]), total
+        parts = [v] if also is None else [v, also]
+        found = _cut(self.total(namespace_of(v).concat(parts, axis=-1)), parts)
+        if known:
+            matrix, lowest = known
+            hessian = matrix_hessian(matrix, lowest, own.at_least_one)
+        else:
+            hessian = self.applied(own, True)
+        return solve(hessian, found[0]), None if also is None else found[1]
 
 
-def share_of(spread: Spread) -> Array:
-    """Return the share of this rank in all weights, with its derivative by them."""
-    total = backend_of(spread.weight).all_sum(spread.weight, spread.group.ranks)
-    return spread.weight / total
+class Traced(Shared):
+    """Samples that are traced, so that a compiler may find them on several devices.
+
+    All sums of an evaluation, those of the Hessian too, depend on the mean alone and not on each
+    other. So the compiler can pack them into one reduction.
+    """
+
+    def __init__(self, held: Held) -> None:
+        self.held = held
+
+    def prepared(self, manifold: GyroSpace) -> Self:
+        """Return the samples with what is needed of them alone computed, once for all means."""
+        return type(self)(self.held.prepared(manifold))
+
+    def start(self, manifold: GyroSpace) -> Array:
+        """Return a first guess of the mean."""
+        return self.held.start(manifold)
+
+    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+        """Return what is seen from a mean, with the Hessian there."""
+        own = self.held.look(manifold, mean)
+        hessian = self.held.view(manifold, mean, own.view).hessian(self.held.w)
+        lowest = None if hessian.at_least_one else hessian.lowest()
+        return own._replace(view=Seen(own.view, None, _formed(hessian, own.g), lowest))
 
 
 def withdraw(manifold: GyroSpace, channels: tuple[int, ...], like: Array, group: Group) -> None:
     """Take part in the first reduction of the others with NaN, which tells them of an error."""
-    space = manifold.inside.parts()[0][0]
-    count = math.prod(space.point_shape) if _closed(space) else space.dim
-    xp = namespace_of(like)
-    nothing = xp.full((*channels, 1 + count), xp.nan, dtype=like.dtype, device=device_of(like))
-    backend_of(like).all_sum(nothing, group.ranks)
-
-
-def _closed(manifold: GyroSpace) -> bool:
-    """Return whether a start is averaged as points: normal coordinates jump on a closed space."""
-    return manifold.convexity_radius < float("inf") and manifold.ambient
+    space, xp = manifold.inside.parts()[0][0], namespace_of(like)
+    e = xp.broadcast_to(space.origin(like), (1, *channels, *space.point_shape))
+    ones = xp.ones((1, *channels), dtype=like.dtype, device=device_of(like))
+    with suppress(NoSamples):
+        Shared.of(space, Held(e, ones), Spread(group, xp.nan * ones[0, ...]))
 
 
 def _packed(hessian: Hessian, like: Array) -> list[Array]:
     """Return one triangle of the matrix and the bound, each of shape (*channels, k)."""
-    xp, n = namespace_of(like), like.shape[-1]
-    full = hessian.formed
-    if full is None:
-        eye = xp.eye(n, dtype=like.dtype, device=device_of(like))
-        full = hessian.apply(xp.broadcast_to(eye, (*like.shape, n)))
+    xp, n, full = namespace_of(like), like.shape[-1], _formed(hessian, like)
     entries = xp.reshape(full, (*full.shape[:-2], n * n))
     upper = backend_of(entries).take(entries, constant(_upper, entries, n))
     return [upper, hessian.lowest()[..., None]]
+
+
+def _formed(hessian: Hessian, like: Array) -> Array:
+    """Return the matrix, for vectors like g."""
+    if hessian.formed is not None:
+        return hessian.formed
+    xp, n = namespace_of(like), like.shape[-1]
+    eye = xp.eye(n, dtype=like.dtype, device=device_of(like))
+    return hessian.apply(xp.broadcast_to(eye, (*like.shape, n)))
 
 
 def _unpacked(parts: Sequence[Array], n: int) -> tuple[Array, Array]:
