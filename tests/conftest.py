@@ -6,6 +6,15 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
+# JAX reads this when it starts. Most of the time of these tests is XLA's: for functions that run
+# once, it compiles five times as fast without its new code generator and without optimizations.
+# test_backends.py compiles with the defaults, too.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+    " --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1",
+)
+
 import array_api_strict
 import jax
 import numpy as np
