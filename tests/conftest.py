@@ -1,5 +1,6 @@
 """The libraries that every law is tested on. One that is missing fails: it does not skip."""
 
+import gc
 import importlib
 import os
 import tempfile
@@ -150,6 +151,12 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = kept
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported out of garbage collections, which then take less than half as long."""
+    gc.collect()
+    gc.freeze()
 
 
 def is_name(value: Any) -> bool:
