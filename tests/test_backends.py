@@ -380,7 +380,7 @@ def test_jax_on_a_mesh():
     """Sharded samples, replicated mean: in a process of its own, with eight devices."""
     code = """
 import os
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=8"
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
 import gyrobn
