@@ -149,7 +149,8 @@ class TestWeightsAndAxes:
         np.testing.assert_allclose(weighted.variance, repeated.variance, rtol=1e-13)
 
     def test_axes_and_channels(self, lib):
-        for M in (PoincareBall(3), Sphere(2), Euclidean(2)):
+        # JAX would compile every operation for every shape
+        for M in (PoincareBall(3), Sphere(2), Euclidean(2))[: 1 if lib.name == "jax" else 3]:
             x = M.random(5, 3, 4, rng=0, like=lib.like, spread=0.6)
             result = frechet(M, x, axis=(0, 2))
             assert result.mean.shape == (3, *M.point_shape)
@@ -360,9 +361,10 @@ def test_second_derivative(M):
         result = frechet(M, M.exp(jax.numpy.asarray(x.numpy()), t * jax.numpy.asarray(tangent)))
         return (result.mean**2).sum() + result.mean[0] * result.mean[1] + 0.7 * result.variance
 
-    assert abs(float(jax.grad(jax.grad(value))(0.1)) - expected) < 1e-6 * (1 + abs(expected))
-    if PoincareBall(2, -0.7) == M:  # one is enough: the third takes a minute to compile
-        assert abs(float(jax.grad(jax.grad(jax.grad(value)))(0.1)) - rate) < 1e-5 * (1 + abs(rate))
+    second = jax.grad(jax.grad(value))
+    assert abs(float(jax.jit(second)(0.1)) - expected) < 1e-6 * (1 + abs(expected))
+    if PoincareBall(2, -0.7) == M:  # one is enough: the third takes long to compile
+        assert abs(float(jax.jit(jax.grad(second))(0.1)) - rate) < 1e-5 * (1 + abs(rate))
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func.jvp itself
