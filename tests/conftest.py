@@ -163,6 +163,14 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
         items[:] = kept
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
+    """Give each process one part of the suite, so that it finds again what it has compiled."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
+
+
 def pytest_collection_finish() -> None:
     """Keep what was imported out of garbage collections, which then take less than half as long."""
     gc.collect()

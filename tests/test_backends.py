@@ -377,6 +377,7 @@ def test_random_is_the_same_everywhere(lib):
         found = M.random(3, 2, rng=5, like=lib.like)
         np.testing.assert_allclose(host(found), expected, atol=100 * lib.eps)
         assert found.shape == (3, 2, *M.point_shape)
+        assert found.dtype == lib.like.dtype
     generator = np.random.default_rng(0)
     M = FIRST[0]
     assert not np.allclose(M.random(2, rng=generator), M.random(2, rng=generator))
