@@ -1,11 +1,18 @@
-"""How the tests of the command line start it: as a process, as a user does."""
+"""How the tests of the command line start it: as a process, as a user does, or in this one.
 
+A process imports scikit-learn first, for longer than most commands take. So those tests start one
+for which a process makes a difference.
+"""
+
+import io
 import json
 import os
 import pty
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
+
+from gyrobn.cli import main
 
 PYTHON = [sys.executable, "-W", "error"]
 COMMAND = [*PYTHON, "-m", "gyrobn"]
@@ -75,9 +82,20 @@ def run(*arguments, cwd=None, start=("-m", "gyrobn"), **options):
     return subprocess.run(command, cwd=cwd, env=environment(), **options)
 
 
-def report(*arguments, cwd=None):
-    """Run the command, which must succeed, and return its report."""
-    process = run(*arguments, "--json", cwd=cwd)
+def run_here(*arguments, cwd="."):
+    """Run the command in this process, and return what :func:`run` would."""
+    out, err = io.StringIO(), io.StringIO()
+    with chdir(cwd), redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = main([*map(str, arguments)])
+        except SystemExit as end:
+            code = end.code
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def report(*arguments, cwd="."):
+    """Run the command in this process; it must succeed. Return its report."""
+    process = run_here(*arguments, "--json", cwd=cwd)
     assert process.returncode == 0, process.stderr
     assert process.stdout.count("\n") == 1
     values = json.loads(process.stdout)

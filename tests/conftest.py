@@ -1,10 +1,21 @@
 """The libraries that every law is tested on. One that is missing fails: it does not skip."""
 
+import gc
 import importlib
 import os
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+# JAX reads this when it starts. Most of the time of these tests is XLA's: for functions that run
+# once, it compiles five times as fast without its new code generator and without optimizations.
+# test_backends.py compiles with the defaults, too.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+    " --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1",
+)
 
 import array_api_strict
 import jax
@@ -17,8 +28,8 @@ from gyrobn.backends import backend_of
 
 jax.config.update("jax_enable_x64", True)
 # Outside of jit, JAX compiles every operation for every shape: share that between the processes.
-cache = os.path.join(tempfile.gettempdir(), f"gyrobn-tests-jax-{os.getuid()}")
-jax.config.update("jax_compilation_cache_dir", cache)
+folder = os.path.join(tempfile.gettempdir(), f"gyrobn-tests-jax-{os.getuid()}")
+jax.config.update("jax_compilation_cache_dir", folder)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
@@ -90,17 +101,26 @@ GEOMETRIES = [M for cls in REGISTRY.values() for M in cls.examples()]
 
 
 FIRST = [cls.examples()[0] for cls in REGISTRY.values()]
-"""One instance a family."""
+"""One instance per family."""
 
 
+@cache
 def geometries_on(lib: Library) -> list[Any]:
-    """Return the instances to test on a library: all of them, on JAX only vectors.
+    """Return the instances to test on a library and dtype: on NumPy and torch all of them.
 
-    Outside of jit JAX compiles each operation for each shape, and matrices have many. They meet JAX
-    under jit: test_backends.py holds every operation on every instance to NumPy's result, and
-    test_gradients.py the derivatives to differences.
+    array-api-strict is slow. It refuses an array of float64 among those of float32, so float32
+    finds more there: float64 takes one instance per family.
+
+    Outside of jit JAX compiles each operation for each shape and dtype. So it takes vectors only,
+    the first instance of a family in float64, the others in float32. Matrices meet JAX under jit:
+    test_backends.py holds every operation on every instance to NumPy's result, and test_layers.py
+    the derivatives to torch's.
     """
-    return [M for M in GEOMETRIES if len(M.point_shape) == 1] if lib.name == "jax" else GEOMETRIES
+    if lib.name == "array_api_strict":
+        return FIRST if lib.double else GEOMETRIES
+    if lib.name == "jax":
+        return [M for M in GEOMETRIES if len(M.point_shape) == 1 and (M in FIRST) == lib.double]
+    return GEOMETRIES
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -130,7 +150,7 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     asked, kept, left = config.getoption("library"), [], []
     for item in items:
         values = getattr(getattr(item, "callspec", None), "params", {})
-        lib, M = values.get("lib"), values.get("M")
+        lib, M = values.get("lib") or values.get("eager"), values.get("M")
         known = isinstance(lib, Library) and M in GEOMETRIES
         names = {v.name if isinstance(v, Library) else v for v in values.values() if is_name(v)}
         wanted = asked in names if asked else names.isdisjoint(ON_REQUEST)
@@ -141,6 +161,20 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = kept
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
+    """Give each process one part of the suite, so that it finds again what it has compiled."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported out of garbage collections, which then take less than half as long."""
+    gc.collect()
+    gc.freeze()
 
 
 def is_name(value: Any) -> bool:

@@ -6,9 +6,6 @@ import numpy as np
 
 from gyrobn import PoincareBall
 
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-"""For the compiler: these programs run once, and compiling them takes most of the time."""
-
 CHEAP = {"manifold": PoincareBall(2), "steps": 1}
 """A curved geometry that compiles fast, to test what does not depend on the geometry."""
 

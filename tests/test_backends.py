@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from inspect import isfunction, signature
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +21,9 @@ from conftest import FIRST, GEOMETRIES, geometries_on, host
 
 import gyrobn
 from gyrobn import (
+    SPD,
+    Correlation,
+    Grassmannian,
     Hyperboloid,
     Klein,
     PoincareBall,
@@ -206,14 +210,37 @@ def everything(M, x, y, z):
     )
 
 
+def three(M):
+    """Return three arrays of points."""
+    spread = min(0.5, 0.3 * M.convexity_radius)
+    return tuple(M.random(20, rng=i, spread=spread) for i in (1, 2, 3))
+
+
+OPTIMIZED = {
+    "xla_cpu_use_fusion_emitters": True,
+    "xla_backend_optimization_level": 3,
+    "xla_llvm_disable_expensive_passes": False,
+}
+"""The defaults of the compiler, with which users run; the other tests compile without."""
+
+
+@pytest.mark.parametrize("M", [Klein(2), SPD(2), Grassmannian(4, 2), Correlation(3)], ids=repr)
+def test_normalize_under_jit(M):
+    """With all optimizations; test_layers.py has every geometry without."""
+    x, _, _ = three(M)
+
+    @partial(jax.jit, compiler_options=OPTIMIZED)
+    def f(x):
+        return normalize(M, x, batch_stats(M, x), scale=0.5)
+
+    expected = normalize(M, x, batch_stats(M, x), scale=0.5)
+    np.testing.assert_allclose(f(jax.numpy.asarray(x)), expected, atol=1e-12)
+
+
 @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
 class TestTracing:
-    def points(self, M):
-        spread = min(0.5, 0.3 * M.convexity_radius)
-        return tuple(M.random(20, rng=i, spread=spread) for i in (1, 2, 3))
-
     def test_jit_and_vmap(self, M):
-        points = self.points(M)
+        points = three(M)
         expected = everything(M, *points)
         arrays = [jax.numpy.asarray(p) for p in points]
         # the geometry is a pytree: its curvature is an argument of the compiled function
@@ -222,26 +249,16 @@ class TestTracing:
             np.testing.assert_allclose(a, b, atol=1e-13)
 
     def test_torch_vmap(self, M):
-        points = self.points(M)
+        points = three(M)
         expected = everything(M, *points)
         tensors = [torch.as_tensor(p) for p in points]
         found = torch.func.vmap(lambda *p: everything(M, *p))(*tensors)
         for a, b in zip(found, expected, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-13)
 
-    def test_normalize_under_jit(self, M):
-        x, _, _ = self.points(M)
-
-        @jax.jit
-        def f(x):
-            return normalize(M, x, batch_stats(M, x), scale=0.5)
-
-        expected = normalize(M, x, batch_stats(M, x), scale=0.5)
-        np.testing.assert_allclose(f(jax.numpy.asarray(x)), expected, atol=1e-12)
-
     def test_normalize_under_torch_vmap(self, M):
         """Over stacked batches, where no value can be looked at; only one argument is batched."""
-        x = np.stack(self.points(M))
+        x = np.stack(three(M))
         found = torch.func.vmap(lambda b: normalize(M, b, batch_stats(M, b, max_iter=12)))(
             torch.as_tensor(x)
         )
@@ -361,6 +378,7 @@ def test_random_is_the_same_everywhere(lib):
         found = M.random(3, 2, rng=5, like=lib.like)
         np.testing.assert_allclose(host(found), expected, atol=100 * lib.eps)
         assert found.shape == (3, 2, *M.point_shape)
+        assert found.dtype == lib.like.dtype
     generator = np.random.default_rng(0)
     M = FIRST[0]
     assert not np.allclose(M.random(2, rng=generator), M.random(2, rng=generator))
@@ -381,7 +399,7 @@ def test_jax_on_a_mesh():
     """Sharded samples, replicated mean: in a process of its own, with eight devices."""
     code = """
 import os
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=8"
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
 import gyrobn

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from cli_runner import report, run
+from cli_runner import report, run_here
 
 from gyrobn import (
     SPD,
@@ -133,7 +133,7 @@ def test_what_is_printed(tmp_path):
     x = X.copy()
     x[12] = [0.8, 0.8]
     np.save(tmp_path / "x.npy", x)
-    process = run("inspect", "x.npy", "--manifold", "poincare_ball", cwd=tmp_path)
+    process = run_here("inspect", "x.npy", "--manifold", "poincare_ball", cwd=tmp_path)
     assert process.returncode == 0
     assert process.stderr == ""
     lines = process.stdout.splitlines()

@@ -1,13 +1,13 @@
 """The layer for Flax NNX: the habits of nnx. Values and gradients are in test_layers.py."""
 
-from functools import cache, partial
+from functools import cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from layer_cases import CHEAP, QUICK, batches
+from layer_cases import CHEAP, batches
 
 from gyrobn import SPD, Euclidean, PoincareBall, Product, Stereographic, batch_stats
 from gyrobn.flax import GyroBN
@@ -88,13 +88,11 @@ def test_a_distributed_batch():
         layer.mean, layer.var = parted.mean, parted.var
         return parted
 
-    quick = partial(jax.jit, compiler_options=QUICK)
-
-    @quick
+    @jax.jit
     def whole(x):
         return jax.grad(loss, argnums=(0, 1), has_aux=True)(state, x, weight)
 
-    @quick
+    @jax.jit
     def parts(x):
         def part(x, weight):
             (by_state, by_x), aux = jax.grad(loss, argnums=(0, 1), has_aux=True)(

@@ -1,5 +1,7 @@
 """The gyrogroup and gyrovector laws, on every geometry of the registry and every library."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from conftest import GEOMETRIES, Library, assert_close, assert_same, host, per_block
@@ -14,6 +16,12 @@ def M(request):
 
 @pytest.fixture
 def xyz(M, lib):
+    return points(M, lib)
+
+
+@cache
+def points(M, lib):
+    """Three arrays of points, drawn once: test_inputs.py holds that no operation writes to them."""
     return tuple(M.random(20, rng=seed, like=lib.like, spread=0.6) for seed in (1, 2, 3))
 
 

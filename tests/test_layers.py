@@ -4,7 +4,6 @@ What one layer does beyond that, as the habits of its library, is in the file of
 """
 
 from dataclasses import replace
-from functools import partial
 
 import equinox as eqx
 import jax
@@ -12,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from conftest import GEOMETRIES
-from layer_cases import QUICK, batches
-from test_gradients import CASES, samples
+from conftest import FIRST, GEOMETRIES
+from test_gradients import CASES, kinds, samples
 
 import gyrobn.equinox
 import gyrobn.flax
@@ -28,21 +26,28 @@ KEEP = 0.9
 
 
 class Case:
-    """A weighted batch with two channels, bias, scale and running statistics, all of them odd."""
+    """A weighted batch, bias, scale and running statistics, all of them odd.
+
+    Each channel holds data of another kind, so that one program computes on all of them.
+    """
 
     def __init__(self, M, options):
         rng = np.random.default_rng(3)
         blocks = () if len(M.blocks) == 1 else (len(M.blocks),)
-        self.M, self.options, x = M, options, batches(M, 4, 2)
+        x = np.stack([samples(M, data) for data in kinds(M)], axis=1)
+        self.M, self.options, self.channels = M, options, x.shape[1]
         self.learnt = {
-            "bias": 0.3 * rng.standard_normal((2, M.dim)),
-            "scale": rng.uniform(0.3, 0.7, (2, *blocks)),
+            "bias": 0.3 * rng.standard_normal((self.channels, M.dim)),
+            "scale": rng.uniform(0.3, 0.7, (self.channels, *blocks)),
             "x": x,
-            "weights": rng.uniform(0.5, 1.5, (4, 2)),
+            "weights": rng.uniform(0.5, 1.5, x.shape[:2]),
         }
         if options.get("learn_curvature"):
             self.learnt["raw_curvature"] = np.asarray(0.0 if M.required_sign else M.curvature)
-        self.running = Stats(M.random(2, rng=8, spread=0.3), rng.uniform(0.2, 0.9, (2, *blocks)))
+        self.running = Stats(
+            M.random(self.channels, rng=8, spread=0.3),
+            rng.uniform(0.2, 0.9, (self.channels, *blocks)),
+        )
         self.cotangent = rng.standard_normal(x.shape)
 
     def by_numpy(self, training):
@@ -56,7 +61,7 @@ class Case:
     def by_torch(self, training):
         own = {k: torch.asarray(v).requires_grad_(True) for k, v in self.learnt.items()}
         layer = gyrobn.torch.GyroBN(
-            self.M, 2, momentum=1 - KEEP, dtype=torch.float64, **self.options
+            self.M, self.channels, momentum=1 - KEEP, dtype=torch.float64, **self.options
         ).train(training)
         kept = dict(zip(("running_mean", "running_var"), self.running, strict=True))
         kept = {k: torch.asarray(v.copy()) for k, v in kept.items()}
@@ -71,7 +76,7 @@ class Case:
 
         def program(learnt, running, cotangent):
             def loss(learnt, training):
-                y, new = call(self.M, self.options, learnt, running, training)
+                y, new = call(self, learnt, running, training)
                 return (y * cotangent).sum(), {"y": y, "mean": new.mean, "var": new.var}
 
             both = []
@@ -81,11 +86,13 @@ class Case:
             return both
 
         arguments = jax.tree.map(jnp.asarray, (self.learnt, self.running, self.cotangent))
-        return jax.jit(program, compiler_options=QUICK)(*arguments)
+        return jax.jit(program)(*arguments)
 
 
-def by_flax(M, options, learnt, running, training):
-    layer = gyrobn.flax.GyroBN(M, 2, momentum=KEEP, param_dtype=jnp.float64, **options)
+def by_flax(case, learnt, running, training):
+    layer = gyrobn.flax.GyroBN(
+        case.M, case.channels, momentum=KEEP, param_dtype=jnp.float64, **case.options
+    )
     for name in ("bias", "scale", "raw_curvature"):
         if name in learnt:
             getattr(layer, name)[...] = learnt[name]
@@ -94,8 +101,10 @@ def by_flax(M, options, learnt, running, training):
     return y, Stats(layer.mean[...], layer.var[...])
 
 
-def by_equinox(M, options, learnt, running, training):
-    layer, state = eqx.nn.make_with_state(gyrobn.equinox.GyroBN)(M, 2, momentum=KEEP, **options)
+def by_equinox(case, learnt, running, training):
+    layer, state = eqx.nn.make_with_state(gyrobn.equinox.GyroBN)(
+        case.M, case.channels, momentum=KEEP, **case.options
+    )
     names = [name for name in ("bias", "scale", "raw_curvature") if name in learnt]
     values = [learnt[name] for name in names]
     layer = eqx.tree_at(lambda m: [getattr(m, name) for name in names], layer, values)
@@ -107,6 +116,7 @@ def by_equinox(M, options, learnt, running, training):
 OPTIONS = {"steps": 1, "clamp": 1.2, "mean_gradient": "detach", "learn_curvature": True}
 
 
+@pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")  # samples about a far identity
 @pytest.mark.parametrize(
     ("M", "options"),
     [
@@ -119,10 +129,12 @@ def test_the_same_in_every_library(M, options):
     """Output, running statistics, gradients: NumPy, torch, Flax and Equinox, to 1e-10.
 
     Compiling takes most of the time. As both of JAX's layers trace to the same program, the second
-    finds it in the cache.
+    finds it in the cache; as both call the same functions, Equinox takes one instance per family.
     """
     case = Case(M, options)
-    layers = {"flax": case.by_jax(by_flax), "equinox": case.by_jax(by_equinox)}
+    layers = {"flax": case.by_jax(by_flax)}
+    if options or M in FIRST:
+        layers["equinox"] = case.by_jax(by_equinox)
     for i, training in enumerate((True, False)):
         expected = case.by_torch(training)
         assert expected.keys() == {*case.learnt, "y", "mean", "var"}
@@ -263,7 +275,7 @@ def test_running_means_do_not_drift(M):
     def step(running, batch):
         return update_stats(M, running, Stats(batch, running.var), 0.1), None
 
-    @partial(jax.jit, compiler_options=QUICK)
+    @jax.jit
     def run(means):
         start = Stats(M.origin(means), jnp.float32(1.0))
         return jax.lax.scan(step, start, jnp.tile(means, (375, *(1 for _ in M.point_shape))))[0]

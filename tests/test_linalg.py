@@ -471,11 +471,6 @@ class TestDerivatives:
         np.testing.assert_allclose(along, (together[0] * move).sum((-2, -1)), rtol=1e-10)
 
 
-def compiled(function):
-    """Compile as fast as possible, not to be fast."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
-
-
 def some_symmetric(A, t):
     return symmetric_functions(A, LOG, POWER, t=t)
 
@@ -501,10 +496,10 @@ class TestDerivativesOfJax:
         def everything(arrays, moves):
             return slope(*arrays), jax.vmap(slope)(*arrays), jax.jvp(function, arrays, moves)[1]
 
-        by_all, by_vmap, forward = compiled(everything)(arrays, moves)
+        by_all, by_vmap, forward = jax.jit(everything)(arrays, moves)
         for a, e in zip((*by_all, *forward), (*expected, *along), strict=True):
             assert_slope(a, e)
-        one = compiled(slope)
+        one = jax.jit(slope)
         alone = [one(*(x[i] for x in arrays)) for i in range(len(POINTS))]
         for k in which:
             np.testing.assert_allclose(
@@ -514,7 +509,7 @@ class TestDerivativesOfJax:
     def test_values(self, function, inputs, by_numpy):
         arrays = tuple(map(jnp.asarray, inputs))
         expected = by_numpy(*inputs)
-        for found in (compiled(function)(*arrays), compiled(jax.vmap(function))(*arrays)):
+        for found in (jax.jit(function)(*arrays), jax.jit(jax.vmap(function))(*arrays)):
             for a, e in zip(found, expected, strict=True):
                 np.testing.assert_allclose(a, e, atol=1e-13)
 
@@ -636,7 +631,7 @@ class TestPolar:
             assert x.grad.isfinite().all()
         if lib.name == "jax":
             slope = jax.grad(lambda x: (polar(x) * lib.array(WEIGHT)).sum())
-            assert np.isfinite(compiled(slope)(lib.array(A))).all()
+            assert np.isfinite(jax.jit(slope)(lib.array(A))).all()
 
 
 # ---------------------------------------------------------------------- second derivatives
