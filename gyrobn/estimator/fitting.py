@@ -24,7 +24,8 @@ from gyrobn.normalization.domains import domain_stats, places_of
 from gyrobn.normalization.normalize import Stats, merge_stats
 from gyrobn.numerics.arrays import blocks_of
 from gyrobn.numerics.checks import host
-from gyrobn.statistics.frechet import FrechetResult, frechet, locate, result_of
+from gyrobn.statistics.frechet import FrechetResult, frechet, result_of
+from gyrobn.statistics.locate import locate
 from gyrobn.statistics.points import Moved, describe, on_manifold
 from gyrobn.statistics.samples import arrange
 

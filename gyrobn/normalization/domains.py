@@ -16,7 +16,8 @@ from gyrobn.data.chunks import Chunks, take
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import Stats, batch_stats, update_stats
 from gyrobn.numerics.arrays import sum_samples
-from gyrobn.statistics.frechet import FrechetResult, frechet, locate, result_of
+from gyrobn.statistics.frechet import FrechetResult, frechet, result_of
+from gyrobn.statistics.locate import locate
 from gyrobn.statistics.samples import arrange, check_weights
 from gyrobn.statistics.uniqueness import Domains, warn
 

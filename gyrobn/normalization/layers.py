@@ -14,7 +14,7 @@ from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import Stats, normalize, normalize_to, update_stats
 from gyrobn.normalization.settings import Settings
-from gyrobn.statistics.frechet import locate
+from gyrobn.statistics.locate import locate
 from gyrobn.statistics.points import on_manifold
 from gyrobn.statistics.samples import only_weighted, set_aside
 from gyrobn.statistics.spread import Group, NoSamples, arrange_spread, withdraw
@@ -280,7 +280,7 @@ def _together(group: Group | None) -> Iterator[None]:
 
 
 def _search(settings: Settings) -> dict[str, Any]:
-    """Return the options of :func:`gyrobn.statistics.frechet.locate`."""
+    """Return the options of :func:`gyrobn.statistics.locate.locate`."""
     return {
         "steps": settings.steps,
         "tol": settings.tol,

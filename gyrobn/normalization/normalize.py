@@ -14,7 +14,8 @@ from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import check_floating, scalars_like
 from gyrobn.numerics.checks import check_number
-from gyrobn.statistics.frechet import frechet, locate
+from gyrobn.statistics.frechet import frechet
+from gyrobn.statistics.locate import locate
 from gyrobn.statistics.samples import set_aside
 from gyrobn.statistics.spread import Group, arrange_spread
 

@@ -1,27 +1,15 @@
-r"""Fréchet mean and variance, with exact derivatives.
+"""Fréchet mean and variance, with exact derivatives: the functions that a user calls."""
 
-:mod:`gyrobn.statistics.newton` finds the mean with gradients stopped; here it gets its derivatives,
-which do not depend on how it was found.
-"""
-
-import operator
-from collections.abc import Callable, Sequence
-from functools import partial, reduce
 from typing import Any, NamedTuple
 
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.backends.contract import RootRules
+from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.data.chunks import Chunks
-from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics import solvers
-from gyrobn.numerics.arrays import check_floating, weighted_sum
-from gyrobn.numerics.checks import check_choice
-from gyrobn.statistics.held import Held
-from gyrobn.statistics.newton import ROUGH_SLOPE, Found, check_search, solve, status
+from gyrobn.numerics.arrays import weighted_sum
+from gyrobn.statistics.locate import like, locate, outside
+from gyrobn.statistics.newton import Found, check_search
 from gyrobn.statistics.samples import arrange
-from gyrobn.statistics.spread import LARGEST, Seen, Shared, Spread, Traced
-from gyrobn.statistics.streaming import in_memory, search
+from gyrobn.statistics.streaming import search
 from gyrobn.statistics.uniqueness import FrechetWarning, warn
 
 __all__ = [
@@ -30,12 +18,8 @@ __all__ = [
     "frechet",
     "frechet_mean",
     "frechet_variance",
-    "locate",
     "result_of",
 ]
-
-Search = tuple[float | None, int, int | None]
-"""Tolerance, most evaluations, and the number of steps to take instead."""
 
 
 class FrechetResult(NamedTuple):
@@ -135,15 +119,8 @@ def result_of(found: Found) -> FrechetResult:
     xp, device = namespace_of(mean), device_of(mean)
     if isinstance(count, int):
         count = xp.full(residual.shape, count, dtype=xp.int32, device=device)
-    numbers = (_like(values, mean) for values in (count, residual, converged))
+    numbers = (like(values, mean) for values in (count, residual, converged))
     return FrechetResult(mean, variance, *numbers)
-
-
-def _like(values: Array, mean: Array) -> Array:
-    """Return values from the host in the library and on the device of the mean."""
-    xp = namespace_of(mean)
-    same = namespace_of(values) is xp
-    return values if same else xp.asarray(values, device=device_of(mean))
 
 
 def _streamed(
@@ -159,158 +136,7 @@ def _streamed(
     constant = manifold.detached()
     found = search(constant, chunks, weights, tol, max_iter, init)
     warn(manifold, constant.inside, chunks, None, found, max_iter)
-    return result_of(_outside(manifold, found))
-
-
-def locate(
-    manifold: GyroSpace,
-    x: Array,
-    w: Array,
-    tol: float | None = None,
-    max_iter: int = 64,
-    init: Array | None = None,
-    steps: int | None = None,
-    mean_gradient: str = "implicit",
-    tell: Callable[..., None] = warn,
-    spread: Spread | None = None,
-) -> tuple[Found, Centred]:
-    """Return what was found, and the samples ``inside`` the manifold as seen from the mean.
-
-    Samples (N, *channels, *point_shape) and weights (N, *channels) come from :func:`arrange`, or,
-    if the batch lies on several ranks, from :func:`~gyrobn.statistics.spread.arrange_spread`.
-    ``tell`` is what warns of a mean that was not found, or is not the only one.
-    """
-    tol, max_iter, steps = check_search(tol, max_iter, steps)
-    check_choice("mean_gradient", mean_gradient, ("implicit", "detach"))
-    if init is not None:
-        check_floating(x, init)
-        if tuple(init.shape) != tuple(x.shape[1:]):
-            raise ValueError(f"init must have shape {tuple(x.shape[1:])}, got {tuple(init.shape)}")
-    stop = backend_of(x).stop_gradient
-    space, y = manifold.inside, manifold.to_inside(x)
-    start = None if init is None else stop(manifold.to_inside(init))
-    search = tol, max_iter, steps
-    found, view = _find(space, y, w, start, search, mean_gradient == "implicit", spread)
-    if steps is None and not backend_of(x).hides_values(found.mean):
-        # of samples on other ranks, only the distance of those here is known
-        given = (stop(x),), (stop(y), stop(w)) if spread is None else None
-        tell(manifold, space.detached(), *given, found, max_iter)
-    return _outside(manifold, found), view
-
-
-def _find(
-    space: GyroSpace,
-    x: Array,
-    w: Array,
-    init: Array | None,
-    search: Search,
-    implicit: bool,
-    spread: Spread | None,
-) -> tuple[Found, Centred]:
-    """Find the mean, with its derivatives; of each factor of a product by itself."""
-    parts = space.parts(x)
-    if parts[0][0] is not space:
-        starts = [None] * len(parts) if init is None else [p for _, p in space.parts(init)]
-        each = [
-            _find(factor, own, w, start, search, implicit, spread)
-            for (factor, own), start in zip(parts, starts, strict=True)
-        ]
-        found = _join(space, [f for f, _ in each])
-        return found, space.joined(found.mean, x, [view for _, view in each])
-    if spread is not None:
-        return _find_spread(space, x, w, init, search, implicit, spread)
-    shim = backend_of(x)
-    constant, frozen = space.detached(), (shim.stop_gradient(x), shim.stop_gradient(w))
-    if shim.hides_values(x) and not (space.flat and search[2] is None):
-        found = _opaque_solve(constant, *frozen, init, search)
-    else:
-        samples = Held(*frozen) if search[2] is not None else in_memory(constant, *frozen)
-        found = solve(constant, samples, init, *search)
-        found = found if isinstance(samples, Held) else found._replace(view=())
-    view = found.view
-    if not isinstance(view, Centred):
-        view = constant.centred(found.mean, frozen[0], view)
-    found = found._replace(status=partial(status, constant, view, frozen[1], search[0]))
-    if shim.differentiable(x, w, *space.learnable()):
-        if not implicit:
-            view = view.moved(space, _onto(space, constant, found.mean), x)
-        elif space.flat:
-            view = view.moved(space, space.start(x, w), x)
-        else:
-            view, _ = _implicit(space, view, x, w, 0.0 if search[2] is None else ROUGH_SLOPE)
-        found = found._replace(mean=view.mean, variance=None)
-    if found.variance is None:
-        found = found._replace(variance=view.variance(w))
-    return found, view
-
-
-def _find_spread(
-    space: GyroSpace,
-    x: Array,
-    w: Array,
-    init: Array | None,
-    search: Search,
-    implicit: bool,
-    spread: Spread,
-) -> tuple[Found, Centred]:
-    """Find the mean of a batch on several ranks, with its derivatives."""
-    shim = backend_of(x)
-    stop, constant = shim.stop_gradient, space.detached()
-    samples = Shared.of(constant, Held(stop(x), stop(w)), spread)
-    found = solve(constant, samples, init, *search)
-    seen = Seen(*found.view)
-    kept = seen.view
-    if isinstance(kept, Centred) and kept.mean is not found.mean:  # which is NaN
-        kept = kept.seen
-    view = samples.held.view(constant, found.mean, kept)
-    if not shim.differentiable(x, w, spread.weight, *space.learnable()):
-        return found, view
-    w = w * samples.exact
-    if implicit:
-        tol = 0.0 if search[2] is None else ROUGH_SLOPE
-        view, variance = _implicit(space, view, x, w, tol, samples, seen.sums, found.variance)
-    else:
-        view = view.moved(space, _onto(space, constant, found.mean), x)
-        variance = samples.total(view.variance(w))
-    return found._replace(mean=view.mean, variance=variance), view
-
-
-def _join(space: GyroSpace, found: Sequence[Found]) -> Found:
-    """Put what was found for the factors of a product together."""
-    xp = namespace_of(found[0].mean)
-    mean = space.join(*(f.mean for f in found))
-    variance = xp.concat([f.variance for f in found], axis=-1)
-
-    def status() -> tuple[Array, Array]:
-        each = [[_like(values, mean) for values in f.told] for f in found]
-        squares = (residual * residual for residual, _ in each)
-        return xp.sqrt(reduce(xp.add, squares)), reduce(xp.logical_and, (c for _, c in each))
-
-    whether = [f.converged for f in found]
-    reached = [f.far for f in found if f.far is not None]
-    return Found(
-        mean,
-        variance,
-        None,
-        reduce(_larger, (f.evaluations for f in found)),
-        converged=None if any(c is None for c in whether) else reduce(operator.and_, whether),
-        far=reduce(_larger, reached) if reached else None,
-        status=status,
-    )
-
-
-def _larger(a: Any, b: Any) -> Any:
-    """Return the larger of two numbers, or of two arrays."""
-    if isinstance(a, int):
-        return max(a, b) if isinstance(b, int) else namespace_of(b).clip(b, min=a)
-    xp = namespace_of(a)
-    return xp.clip(a, min=b) if isinstance(b, int) else xp.maximum(a, b)
-
-
-def _outside(manifold: GyroSpace, found: Found) -> Found:
-    """Carry the mean out of the space in which it was found; one block needs no axis."""
-    variance = manifold.squeeze_blocks(found.variance)
-    return found._replace(mean=manifold.from_inside(found.mean), variance=variance)
+    return result_of(outside(manifold, found))
 
 
 def frechet_mean(
@@ -343,135 +169,3 @@ def frechet_variance(
         distance = manifold.dist(mean, samples)
         return weighted_sum(w, distance * distance)
     return manifold.centred(mean, samples).variance(w)
-
-
-def _opaque_solve(
-    manifold: GyroSpace, x: Array, w: Array, init: Array | None, search: Search
-) -> Found:
-    """Run the loop on samples that are traced: as one operation, if a graph is compiled."""
-    steps = search[2]
-    numbers = [v if isinstance(v, (int, float)) else None for v in manifold.learnable()]
-    given = [v for v, n in zip(manifold.learnable(), numbers, strict=True) if n is None]
-
-    def run(x: Array, w: Array, *rest: Array) -> tuple[Array, ...]:
-        start, arrays = (None, iter(rest)) if init is None else (rest[0], iter(rest[1:]))
-        values = [next(arrays) if n is None else n for n in numbers]
-        own, samples = manifold.with_learnable(values), Held(x, w)
-        if steps is None and manifold.dim <= LARGEST and backend_of(x).hides_values(x):
-            found = solve(own, Traced(samples), start, *search)
-            found = found._replace(view=Seen(*found.view).view)
-        else:
-            found = solve(own, samples, start, *search)
-        if steps is not None:
-            return found.mean, *found.view.seen
-        view = found.view.seen if isinstance(found.view, Centred) else found.view
-        told = (_like(a, found.mean) for a in (found.evaluations, found.residual, found.converged))
-        return found.mean, found.variance, *told, *view
-
-    key = (manifold, numbers, init is None, search)
-    starts = () if init is None else (init,)
-    mean, *rest = backend_of(x).opaque(key, run, x, w, *starts, *given)
-    if steps is not None:
-        return Found(mean, None, tuple(rest), steps + 1)
-    variance, count, residual, converged, *seen = rest
-    return Found(mean, variance, tuple(seen), count, residual, converged)
-
-
-# ---------------------------------------------------------------------- derivatives
-
-Constants = tuple[Array, ...]
-"""The mean, and what is known of the samples as they are seen from it."""
-
-
-def _onto(manifold: GyroSpace, constant: GyroSpace, mean: Array) -> Array:
-    """Return the mean, which is a constant, as the point it is at the learnable curvature.
-
-    The points of some models move when the curvature changes.
-    """
-    return mean if manifold is constant else manifold.project(mean)
-
-
-def _implicit(
-    space: GyroSpace,
-    view: Centred,
-    x: Array,
-    w: Array,
-    tol: float,
-    shared: Shared | None = None,
-    known: tuple[Array, ...] = (),
-    variance: Array | None = None,
-) -> tuple[Centred, Any]:
-    r"""Return a constant view from a mean with its derivatives, to any order.
-
-    The mean is where :math:`g(x, w, \theta; \mu) = \sum_i w_i \operatorname{Log}_e(\ominus\mu
-    \oplus x_i)` is zero, θ the parameters of the geometry. So a change of the others moves it by
-    :math:`\delta = H^{-1}\,dg` in normal coordinates at μ, μ held; and where the points of a model
-    move with θ, by that. The rule is built of differentiable operations, with the mean itself in
-    it, so that it can be differentiated again. The image of the samples, as they are seen from the
-    mean, comes with it: what follows from it needs the same derivatives as g. H⁻¹ may have an error
-    of ``tol`` where H is too large to be formed.
-
-    In a batch on several ranks, g and H are sums over all of them. The variance, which is known,
-    then comes out of the same rule, so that one reduction serves its slope and that of the mean.
-    """
-    values = space.learnable()
-    learnt = [v for v in values if not isinstance(v, (int, float))]
-
-    def seen(constants: Constants, x: Array, learnt: tuple[Array, ...]) -> Centred:
-        left = iter(learnt)
-        own = space.with_learnable(
-            [v if isinstance(v, (int, float)) else next(left) for v in values]
-        )
-        mean = own.project(constants[0]) if learnt else constants[0]
-        return view.moved(own, mean, x, constants[1 : 1 + len(view.decompositions)])
-
-    def image(constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
-        at = seen(constants, x, learnt)
-        summed = () if shared is None else (at.variance(w),)
-        return *at.image, *summed, at.gradient(w)
-
-    def inverse(
-        image: tuple[Array, ...],
-        slopes: tuple[Array, ...],
-        constants: Constants,
-        v: Array | None,
-        also: Array | None,
-        x: Array,
-        w: Array,
-        *learnt: Array,
-    ) -> tuple[Array, Array | None]:
-        at = seen(constants, x, learnt).showing(*image)
-        if slopes:
-            more = at.slope_by_step(*slopes)
-            v = more if v is None else v + more
-        if shared is None:
-            return solvers.inverse(at.hessian(w), v, tol), None
-        if v is None:
-            v = namespace_of(x).zeros(rules.shape, dtype=x.dtype, device=device_of(x))
-        whole = constants[len(constants) - len(known) + 1 :]
-        return shared.inverse(partial(solvers.inverse, tol=tol), at.hessian(w), whole, v, also)
-
-    def sums(constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
-        assert shared is not None
-        return shared.matrix(seen(constants, x, learnt).hessian(w), known[0])
-
-    def fall(constants: Constants, step: Array) -> Array:
-        g = constants[len(constants) - len(known)]
-        return -2.0 * space.by_block(g * step)
-
-    def move(constants: Constants, step: Array, x: Array, w: Array, *learnt: Array) -> Array:
-        at = seen(constants, x, learnt)
-        return at.mean + at.push(step)
-
-    quick = view.slope_by_step is not None
-    channels = tuple(view.mean.shape[: view.mean.ndim - len(space.point_shape)])
-    rules = RootRules(image, inverse, move, quick, (*channels, space.dim))
-    shown = view.image
-    if shared is not None:
-        rules = rules._replace(total=shared.total, sums=sums if len(known) > 1 else None, fall=fall)
-        shown = *shown, variance
-    constants = view.mean, *view.decompositions, *known
-    mean, *found = backend_of(x).implicit(rules, constants, shown, x, w, *learnt)
-    if shared is not None:
-        *found, variance = found
-    return view.moved(space, mean, x).showing(*found), variance

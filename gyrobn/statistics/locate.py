@@ -1,0 +1,213 @@
+"""From samples in memory, or on several ranks, to their mean with its derivatives."""
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from typing import Any
+
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import check_floating
+from gyrobn.numerics.checks import check_choice
+from gyrobn.statistics.held import Held
+from gyrobn.statistics.implicit import implicit, onto
+from gyrobn.statistics.newton import ROUGH_SLOPE, Found, check_search, solve, status
+from gyrobn.statistics.spread import LARGEST, Seen, Shared, Spread, Traced
+from gyrobn.statistics.streaming import in_memory
+from gyrobn.statistics.uniqueness import warn
+
+__all__ = ["like", "locate", "outside"]
+
+Search = tuple[float | None, int, int | None]
+"""Tolerance, most evaluations, and the number of steps to take instead."""
+
+
+def locate(
+    manifold: GyroSpace,
+    x: Array,
+    w: Array,
+    tol: float | None = None,
+    max_iter: int = 64,
+    init: Array | None = None,
+    steps: int | None = None,
+    mean_gradient: str = "implicit",
+    tell: Callable[..., None] = warn,
+    spread: Spread | None = None,
+) -> tuple[Found, Centred]:
+    """Return what was found, and the samples ``inside`` the manifold as seen from the mean.
+
+    Samples (N, *channels, *point_shape) and weights (N, *channels) come from :func:`arrange`, or,
+    if the batch lies on several ranks, from :func:`~gyrobn.statistics.spread.arrange_spread`.
+    ``tell`` is what warns of a mean that was not found, or is not the only one.
+    """
+    tol, max_iter, steps = check_search(tol, max_iter, steps)
+    check_choice("mean_gradient", mean_gradient, ("implicit", "detach"))
+    if init is not None:
+        check_floating(x, init)
+        if tuple(init.shape) != tuple(x.shape[1:]):
+            raise ValueError(f"init must have shape {tuple(x.shape[1:])}, got {tuple(init.shape)}")
+    stop = backend_of(x).stop_gradient
+    space, y = manifold.inside, manifold.to_inside(x)
+    start = None if init is None else stop(manifold.to_inside(init))
+    search = tol, max_iter, steps
+    found, view = _find(space, y, w, start, search, mean_gradient == "implicit", spread)
+    if steps is None and not backend_of(x).hides_values(found.mean):
+        # of samples on other ranks, only the distance of those here is known
+        given = (stop(x),), (stop(y), stop(w)) if spread is None else None
+        tell(manifold, space.detached(), *given, found, max_iter)
+    return outside(manifold, found), view
+
+
+def _find(
+    space: GyroSpace,
+    x: Array,
+    w: Array,
+    init: Array | None,
+    search: Search,
+    exact: bool,
+    spread: Spread | None,
+) -> tuple[Found, Centred]:
+    """Find the mean, with its derivatives; of each factor of a product by itself."""
+    parts = space.parts(x)
+    if parts[0][0] is not space:
+        starts = [None] * len(parts) if init is None else [p for _, p in space.parts(init)]
+        each = [
+            _find(factor, own, w, start, search, exact, spread)
+            for (factor, own), start in zip(parts, starts, strict=True)
+        ]
+        found = _join(space, [f for f, _ in each])
+        return found, space.joined(found.mean, x, [view for _, view in each])
+    if spread is not None:
+        return _find_spread(space, x, w, init, search, exact, spread)
+    shim = backend_of(x)
+    constant, frozen = space.detached(), (shim.stop_gradient(x), shim.stop_gradient(w))
+    if shim.hides_values(x) and not (space.flat and search[2] is None):
+        found = _opaque_solve(constant, *frozen, init, search)
+    else:
+        samples = Held(*frozen) if search[2] is not None else in_memory(constant, *frozen)
+        found = solve(constant, samples, init, *search)
+        found = found if isinstance(samples, Held) else found._replace(view=())
+    view = found.view
+    if not isinstance(view, Centred):
+        view = constant.centred(found.mean, frozen[0], view)
+    found = found._replace(status=partial(status, constant, view, frozen[1], search[0]))
+    if shim.differentiable(x, w, *space.learnable()):
+        if not exact:
+            view = view.moved(space, onto(space, constant, found.mean), x)
+        elif space.flat:
+            view = view.moved(space, space.start(x, w), x)
+        else:
+            view, _ = implicit(space, view, x, w, 0.0 if search[2] is None else ROUGH_SLOPE)
+        found = found._replace(mean=view.mean, variance=None)
+    if found.variance is None:
+        found = found._replace(variance=view.variance(w))
+    return found, view
+
+
+def _find_spread(
+    space: GyroSpace,
+    x: Array,
+    w: Array,
+    init: Array | None,
+    search: Search,
+    exact: bool,
+    spread: Spread,
+) -> tuple[Found, Centred]:
+    """Find the mean of a batch on several ranks, with its derivatives."""
+    shim = backend_of(x)
+    stop, constant = shim.stop_gradient, space.detached()
+    samples = Shared.of(constant, Held(stop(x), stop(w)), spread)
+    found = solve(constant, samples, init, *search)
+    seen = Seen(*found.view)
+    kept = seen.view
+    if isinstance(kept, Centred) and kept.mean is not found.mean:  # which is NaN
+        kept = kept.seen
+    view = samples.held.view(constant, found.mean, kept)
+    if not shim.differentiable(x, w, spread.weight, *space.learnable()):
+        return found, view
+    w = w * samples.exact
+    if exact:
+        tol = 0.0 if search[2] is None else ROUGH_SLOPE
+        view, variance = implicit(space, view, x, w, tol, samples, seen.sums, found.variance)
+    else:
+        view = view.moved(space, onto(space, constant, found.mean), x)
+        variance = samples.total(view.variance(w))
+    return found._replace(mean=view.mean, variance=variance), view
+
+
+def _join(space: GyroSpace, found: Sequence[Found]) -> Found:
+    """Put what was found for the factors of a product together."""
+    xp = namespace_of(found[0].mean)
+    mean = space.join(*(f.mean for f in found))
+    variance = xp.concat([f.variance for f in found], axis=-1)
+
+    def status() -> tuple[Array, Array]:
+        each = [[like(values, mean) for values in f.told] for f in found]
+        squares = (residual * residual for residual, _ in each)
+        return xp.sqrt(reduce(xp.add, squares)), reduce(xp.logical_and, (c for _, c in each))
+
+    whether = [f.converged for f in found]
+    reached = [f.far for f in found if f.far is not None]
+    return Found(
+        mean,
+        variance,
+        None,
+        reduce(_larger, (f.evaluations for f in found)),
+        converged=None if any(c is None for c in whether) else reduce(operator.and_, whether),
+        far=reduce(_larger, reached) if reached else None,
+        status=status,
+    )
+
+
+def _larger(a: Any, b: Any) -> Any:
+    """Return the larger of two numbers, or of two arrays."""
+    if isinstance(a, int):
+        return max(a, b) if isinstance(b, int) else namespace_of(b).clip(b, min=a)
+    xp = namespace_of(a)
+    return xp.clip(a, min=b) if isinstance(b, int) else xp.maximum(a, b)
+
+
+def outside(manifold: GyroSpace, found: Found) -> Found:
+    """Carry the mean out of the space in which it was found; one block needs no axis."""
+    variance = manifold.squeeze_blocks(found.variance)
+    return found._replace(mean=manifold.from_inside(found.mean), variance=variance)
+
+
+def like(values: Array, mean: Array) -> Array:
+    """Return values from the host in the library and on the device of the mean."""
+    xp = namespace_of(mean)
+    same = namespace_of(values) is xp
+    return values if same else xp.asarray(values, device=device_of(mean))
+
+
+def _opaque_solve(
+    manifold: GyroSpace, x: Array, w: Array, init: Array | None, search: Search
+) -> Found:
+    """Run the loop on samples that are traced: as one operation, if a graph is compiled."""
+    steps = search[2]
+    numbers = [v if isinstance(v, (int, float)) else None for v in manifold.learnable()]
+    given = [v for v, n in zip(manifold.learnable(), numbers, strict=True) if n is None]
+
+    def run(x: Array, w: Array, *rest: Array) -> tuple[Array, ...]:
+        start, arrays = (None, iter(rest)) if init is None else (rest[0], iter(rest[1:]))
+        values = [next(arrays) if n is None else n for n in numbers]
+        own, samples = manifold.with_learnable(values), Held(x, w)
+        if steps is None and manifold.dim <= LARGEST and backend_of(x).hides_values(x):
+            found = solve(own, Traced(samples), start, *search)
+            found = found._replace(view=Seen(*found.view).view)
+        else:
+            found = solve(own, samples, start, *search)
+        if steps is not None:
+            return found.mean, *found.view.seen
+        view = found.view.seen if isinstance(found.view, Centred) else found.view
+        told = (like(a, found.mean) for a in (found.evaluations, found.residual, found.converged))
+        return found.mean, found.variance, *told, *view
+
+    key = (manifold, numbers, init is None, search)
+    starts = () if init is None else (init,)
+    mean, *rest = backend_of(x).opaque(key, run, x, w, *starts, *given)
+    if steps is not None:
+        return Found(mean, None, tuple(rest), steps + 1)
+    variance, count, residual, converged, *seen = rest
+    return Found(mean, variance, tuple(seen), count, residual, converged)
