@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Self
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.bases_hessian import hessian_of_bases
@@ -66,8 +66,6 @@ class Bases(GyroSpace):
     def reductive(self) -> bool:
         """False: left reduction fails for sums that pass a principal angle of π/2."""
         return False
-
-    ambient: ClassVar[bool] = False  # a subspace has many bases
 
     @property
     def convexity_radius(self) -> float:  # type: ignore[override]

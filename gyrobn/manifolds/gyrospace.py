@@ -162,9 +162,6 @@ class GyroSpace(Specified, ABC):
     drifts: ClassVar[bool] = True
     """Whether rounding may leave the manifold, so that a mean that moves often is projected."""
 
-    ambient: ClassVar[bool] = True
-    """Whether the average of some arrays, projected, is a point amid theirs."""
-
     convexity_radius: ClassVar[float] = float("inf")
     """Data inside a ball of this radius has only one mean."""
 

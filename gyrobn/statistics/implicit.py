@@ -38,32 +38,80 @@ def implicit(
 
     The mean is where :math:`g(x, w, \theta; \mu) = \sum_i w_i \operatorname{Log}_e(\ominus\mu
     \oplus x_i)` is zero, θ the parameters of the geometry. So a change of the others moves it by
-    :math:`\delta = H^{-1}\,dg` in normal coordinates at μ, μ held; and where the points of a model
-    move with θ, by that. The rule is built of differentiable operations, with the mean itself in
-    it, so that it can be differentiated again. The image of the samples, as they are seen from the
-    mean, comes with it: what follows from it needs the same derivatives as g. H⁻¹ may have an error
-    of ``tol`` where H is too large to be formed.
+    :math:`\delta = H^{-1}\,dg` in normal coordinates at μ, μ held. If the points of a model move
+    with θ, the mean moves with them. The rule consists of differentiable operations, with the mean
+    itself in it, so that it can be differentiated again. It also returns the image of the samples
+    as seen from the mean, which needs the same derivatives as g. H⁻¹ may have an error of ``tol``
+    if H is too large to be formed.
 
-    In a batch on several ranks, g and H are sums over all of them. The variance, which is known,
-    then comes out of the same rule, so that one reduction serves its slope and that of the mean.
+    In a batch on several ranks, g and H are sums over all of them, and ``known`` has them. The
+    variance, which is known too, then comes out of the same rule, so that one reduction serves its
+    slope and that of the mean.
     """
-    values = space.learnable()
-    learnt = [v for v in values if not isinstance(v, (int, float))]
+    equation = _Equation(space, view, tol, shared, known)
+    shown = view.image
+    if shared is not None:
+        shown = *shown, variance
+    constants = view.mean, *view.decompositions, *known
+    learnt = [v for v in space.learnable() if not isinstance(v, (int, float))]
+    mean, *found = backend_of(x).implicit(equation.rules, constants, shown, x, w, *learnt)
+    if shared is not None:
+        *found, variance = found
+    return view.moved(space, mean, x).showing(*found), variance
 
-    def seen(constants: Constants, x: Array, learnt: tuple[Array, ...]) -> Centred:
-        left = iter(learnt)
-        own = space.with_learnable(
-            [v if isinstance(v, (int, float)) else next(left) for v in values]
-        )
-        mean = own.project(constants[0]) if learnt else constants[0]
-        return view.moved(own, mean, x, constants[1 : 1 + len(view.decompositions)])
 
-    def image(constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
-        at = seen(constants, x, learnt)
-        summed = () if shared is None else (at.variance(w),)
+class _Equation:
+    """The equation g = 0, as the shims need it: see :class:`~gyrobn.backends.contract.RootRules`.
+
+    Its inputs are samples, weights, and the parameters of the geometry that are arrays.
+    """
+
+    def __init__(
+        self,
+        space: GyroSpace,
+        view: Centred,
+        tol: float,
+        shared: Shared | None,
+        known: tuple[Array, ...],
+    ) -> None:
+        self.space, self.view, self.tol = space, view, tol
+        self.shared, self.known = shared, known
+
+    @property
+    def rules(self) -> RootRules:
+        """The rules for the derivative."""
+        quick = self.view.slope_by_step is not None
+        rules = RootRules(self.image, self.inverse, self.move, quick, self.shape)
+        if self.shared is None:
+            return rules
+        sums = self.sums if len(self.known) > 1 else None
+        return rules._replace(total=self.shared.total, sums=sums, fall=self.fall)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a step."""
+        mean = self.view.mean
+        return (*mean.shape[: mean.ndim - len(self.space.point_shape)], self.space.dim)
+
+    def seen(self, constants: Constants, x: Array, learnt: tuple[Array, ...]) -> Centred:
+        """Return the samples as they are seen from the mean."""
+        space, left = self.space, iter(learnt)
+        if learnt:
+            values = space.learnable()
+            space = space.with_learnable(
+                [v if isinstance(v, (int, float)) else next(left) for v in values]
+            )
+        mean = space.project(constants[0]) if learnt else constants[0]
+        return self.view.moved(space, mean, x, constants[1 : 1 + len(self.view.decompositions)])
+
+    def image(self, constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
+        """Return the image, in a batch on several ranks the variance here, and g."""
+        at = self.seen(constants, x, learnt)
+        summed = () if self.shared is None else (at.variance(w),)
         return *at.image, *summed, at.gradient(w)
 
     def inverse(
+        self,
         image: tuple[Array, ...],
         slopes: tuple[Array, ...],
         constants: Constants,
@@ -73,38 +121,30 @@ def implicit(
         w: Array,
         *learnt: Array,
     ) -> tuple[Array, Array | None]:
-        at = seen(constants, x, learnt).showing(*image)
+        """Return H⁻¹v, and the sum of ``also`` over all ranks."""
+        at = self.seen(constants, x, learnt).showing(*image)
         if slopes:
             more = at.slope_by_step(*slopes)
             v = more if v is None else v + more
-        if shared is None:
-            return solvers.inverse(at.hessian(w), v, tol), None
+        if self.shared is None:
+            return solvers.inverse(at.hessian(w), v, self.tol), None
         if v is None:
-            v = namespace_of(x).zeros(rules.shape, dtype=x.dtype, device=device_of(x))
-        whole = constants[len(constants) - len(known) + 1 :]
-        return shared.inverse(partial(solvers.inverse, tol=tol), at.hessian(w), whole, v, also)
+            v = namespace_of(x).zeros(self.shape, dtype=x.dtype, device=device_of(x))
+        whole = constants[len(constants) - len(self.known) + 1 :]
+        solve = partial(solvers.inverse, tol=self.tol)
+        return self.shared.inverse(solve, at.hessian(w), whole, v, also)
 
-    def sums(constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
-        assert shared is not None
-        return shared.matrix(seen(constants, x, learnt).hessian(w), known[0])
+    def sums(self, constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
+        """Return H and a bound of its eigenvalues, sums over all ranks, with their derivatives."""
+        assert self.shared is not None
+        return self.shared.matrix(self.seen(constants, x, learnt).hessian(w), self.known[0])
 
-    def fall(constants: Constants, step: Array) -> Array:
-        g = constants[len(constants) - len(known)]
-        return -2.0 * space.by_block(g * step)
+    def fall(self, constants: Constants, step: Array) -> Array:
+        """Return how a small step changes the variance."""
+        g = constants[len(constants) - len(self.known)]
+        return -2.0 * self.space.by_block(g * step)
 
-    def move(constants: Constants, step: Array, x: Array, w: Array, *learnt: Array) -> Array:
-        at = seen(constants, x, learnt)
+    def move(self, constants: Constants, step: Array, x: Array, w: Array, *learnt: Array) -> Array:
+        """Return the mean after a small step."""
+        at = self.seen(constants, x, learnt)
         return at.mean + at.push(step)
-
-    quick = view.slope_by_step is not None
-    channels = tuple(view.mean.shape[: view.mean.ndim - len(space.point_shape)])
-    rules = RootRules(image, inverse, move, quick, (*channels, space.dim))
-    shown = view.image
-    if shared is not None:
-        rules = rules._replace(total=shared.total, sums=sums if len(known) > 1 else None, fall=fall)
-        shown = *shown, variance
-    constants = view.mean, *view.decompositions, *known
-    mean, *found = backend_of(x).implicit(rules, constants, shown, x, w, *learnt)
-    if shared is not None:
-        *found, variance = found
-    return view.moved(space, mean, x).showing(*found), variance

@@ -157,8 +157,7 @@ def solve(
     look = samples.look(manifold, mean)
     numbers = _numbers(manifold, look, look.g, look.g)
     always = ~(numbers.gain < 0)
-    # a sample that is not on the manifold is NaN from wherever it is seen: no step would help
-    sound = _finite(numbers)
+    sound = _finite(numbers)  # a sample off the manifold is NaN from everywhere: no step helps
     state = _State(
         mean=mean,
         look=look,

@@ -26,25 +26,9 @@ def arrange(
     too.
     """
     xp = manifold._namespace(x)
+    axes = _axes(manifold, x, axis)
     batch = x.shape[: x.ndim - len(manifold.point_shape)]
-    if not batch:
-        raise ValueError(
-            f"expected a batch of points, shape (N, ..., {manifold.point_shape}), "
-            f"got one point of shape {tuple(x.shape)}: add a batch axis, x[None]"
-        )
-    axes = check_integers("axis", axis)
-    for a in axes:
-        if not -len(batch) <= a < len(batch):
-            raise ValueError(
-                f"axis {a} is not one of the {len(batch)} batch axes of an array of shape "
-                f"{tuple(x.shape)} with points of shape {manifold.point_shape}"
-            )
-    axes = tuple(a % len(batch) for a in axes)
-    if len(set(axes)) != len(axes) or not axes:
-        raise ValueError(f"axis must name distinct batch axes, got {axis}")
     reduced = tuple(batch[a] for a in axes)
-    if 0 in batch:
-        raise ValueError(f"an empty batch has no mean: x has shape {tuple(x.shape)}")
     kept = tuple(a for a in range(len(batch)) if a not in axes)
     order = (*axes, *kept)
     channels = tuple(batch[a] for a in kept)
@@ -57,7 +41,7 @@ def arrange(
         w = xp.full((count, *channels), 1.0 / count, dtype=x.dtype, device=device_of(x))
         return samples, w
     weights = scalars_like(weights, x)
-    shape = tuple(getattr(weights, "shape", ()))  # a lone number weighs nothing in particular
+    shape = tuple(getattr(weights, "shape", ()))  # a scalar has no shape of samples
     if shape == reduced:
         w = xp.reshape(weights, (count, *(1 for _ in channels)))
         w = xp.broadcast_to(w, (count, *channels))
@@ -75,6 +59,29 @@ def arrange(
         return samples, w / total
     some = total > 0
     return samples, xp.where(some, w / xp.where(some, total, 1.0), 1.0 / count), total
+
+
+def _axes(manifold: GyroSpace, x: Array, axis: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Return the batch axes to average over, none of them negative."""
+    batch = x.shape[: x.ndim - len(manifold.point_shape)]
+    if not batch:
+        raise ValueError(
+            f"expected a batch of points, shape (N, ..., {manifold.point_shape}), "
+            f"got one point of shape {tuple(x.shape)}: add a batch axis, x[None]"
+        )
+    axes = check_integers("axis", axis)
+    for a in axes:
+        if not -len(batch) <= a < len(batch):
+            raise ValueError(
+                f"axis {a} is not one of the {len(batch)} batch axes of an array of shape "
+                f"{tuple(x.shape)} with points of shape {manifold.point_shape}"
+            )
+    axes = tuple(a % len(batch) for a in axes)
+    if len(set(axes)) != len(axes) or not axes:
+        raise ValueError(f"axis must name distinct batch axes, got {axis}")
+    if 0 in batch:
+        raise ValueError(f"an empty batch has no mean: x has shape {tuple(x.shape)}")
+    return axes
 
 
 def set_aside(

@@ -55,11 +55,10 @@ def warn(
 ) -> None:
     """Warn if there is no mean, if it did not converge, or if there may be more than one.
 
-    ``manifold`` is the geometry that the user knows and ``given`` are the user's samples, in one
-    piece or several. ``space`` is the one in which the mean was searched, ``weighted`` the samples
-    and their weights there; without those, the largest distance from the mean decides. ``found`` is
-    the result of the search, its numbers on the host; ``unique`` says whether to look for a second
-    mean at all.
+    ``manifold`` is the geometry that the user knows, ``given`` the user's samples, in one piece or
+    several. ``space`` is the one that was searched, ``weighted`` the samples and weights there;
+    without those, the largest distance from the mean decides. ``found`` is the result, its numbers
+    on the host; ``unique`` says whether to look for a second mean at all.
     """
 
     def of(which: Array) -> str:
