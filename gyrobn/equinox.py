@@ -44,8 +44,8 @@ class GyroBN(eqx.nn.StatefulLayer):
         one ``psum`` of a few numbers per channel, and no samples are sent. The input is then a
         part of the batch, or one example ``(*channels, *point_shape)``.
     axis_index_groups
-        Groups of indices of that axis: the devices of each group share one batch. Only ``pmap``
-        supports them.
+        Groups of indices of that axis: the devices of each group share one batch. JAX
+        supports them in ``pmap``, and in ``shard_map`` with ``check_vma=False``.
     %(options)s
         The call can overrule it.
     inference

@@ -46,7 +46,7 @@ class GyroBN(nnx.Module):
         sharded batch is one batch, and needs no name.
     axis_index_groups
         Groups of indices of that axis, as in ``nnx.BatchNorm``: the devices of each group share
-        one batch. Only ``pmap`` supports them.
+        one batch. JAX supports them in ``pmap``, and in ``shard_map`` with ``check_vma=False``.
     %(options)s
         It can be set later.
     param_dtype

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from gyrobn.backends.jax import varies, varying
+from gyrobn.backends.jax_axes import varies, varying
 from gyrobn.normalization.layers import Learnt, Settings
 from gyrobn.normalization.layers import forward as any_forward
 from gyrobn.normalization.normalize import Stats

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from gyrobn.backends.contract import SECOND_ORDER, Array, Partials, Rule, State
+from gyrobn.backends.jax_axes import varies, varying
 from gyrobn.backends.numpy import opaque as opaque
 from gyrobn.backends.numpy import stored as stored
 from gyrobn.backends.numpy import while_loop as _eager_while_loop
@@ -185,20 +186,6 @@ def all_sum(x: Array, group: Any) -> Array:
     name, groups = group
     total = jax.lax.psum(x, name, axis_index_groups=groups)  # type: ignore[no-untyped-call]
     return varying(total, name) if varies(x) else total
-
-
-def varying(x: Array, name: Any) -> Array:
-    """Return ``x`` as an array that may differ between the devices of an axis of ``shard_map``."""
-    names = (name,) if isinstance(name, str) else tuple(name)
-    missing = tuple(n for n in names if n not in varies(x))
-    return jax.lax.pcast(x, missing, to="varying") if missing else x
-
-
-def varies(x: Array) -> Any:
-    """Return the axes of ``shard_map`` along which ``x`` varies; none without ``check_vma``."""
-    kind = jax.typeof(x)
-    kind = getattr(kind, "mat", kind)  # JAX 0.10 has "mat.varying", others "vma" or nothing
-    return getattr(kind, "varying", getattr(kind, "vma", ()))
 
 
 def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:
