@@ -5,9 +5,11 @@ which do not depend on how it was found.
 """
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
 from typing import Any, NamedTuple
+
+import array_api_compat as compat
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.backends.contract import RootRules
@@ -17,6 +19,7 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics import solvers
 from gyrobn.numerics.arrays import check_floating, weighted_sum
 from gyrobn.numerics.checks import check_choice
+from gyrobn.statistics import lazy
 from gyrobn.statistics.held import Held
 from gyrobn.statistics.newton import ROUGH_SLOPE, Found, check_search, solve, status
 from gyrobn.statistics.samples import arrange
@@ -32,6 +35,7 @@ __all__ = [
     "frechet_variance",
     "locate",
     "result_of",
+    "told",
 ]
 
 Search = tuple[float | None, int, int | None]
@@ -78,8 +82,8 @@ def frechet(
         The geometry of the points.
     x
         Samples, shape ``(*batch, *point_shape)``. Batch axes that are not reduced are channels.
-        Or :class:`~gyrobn.Chunks` of them, which may be more than memory holds: then the mean is a
-        constant, and each iteration a pass over the chunks.
+        Or :class:`~gyrobn.Chunks` of them, or a Dask array, which may be more than memory holds:
+        then the mean is a constant, and each iteration a pass over the chunks or one ``compute``.
     weights
         Non-negative weights, of the shape of the reduced axes or of the whole batch; they are
         divided by their sum. Equal by default. A sample whose weight is 0 is left out, whatever
@@ -119,7 +123,7 @@ def frechet(
     >>> round(float(result.variance), 12)
     1.206948960813
     """
-    if isinstance(x, Chunks):
+    if isinstance(x, Chunks) or compat.is_dask_array(x):
         if axis not in (0, (0,)) or steps is not None:
             raise ValueError("samples in chunks are averaged over their first axis, to convergence")
         return _streamed(manifold, x, weights, tol, max_iter, init)
@@ -148,7 +152,7 @@ def _like(values: Array, mean: Array) -> Array:
 
 def _streamed(
     manifold: GyroSpace,
-    chunks: Chunks,
+    x: Any,
     weights: Array | None,
     tol: float | None,
     max_iter: int,
@@ -157,8 +161,18 @@ def _streamed(
     """Find the mean of samples that are read a chunk at a time; it is a constant."""
     tol, max_iter, _ = check_search(tol, max_iter, None)
     constant = manifold.detached()
-    found = search(constant, chunks, weights, tol, max_iter, init)
-    warn(manifold, constant.inside, chunks, None, found, max_iter)
+    if isinstance(x, Chunks):
+        found, given = search(constant, x, weights, tol, max_iter, init), iter(x)
+    else:
+        found, given = lazy.search(constant, x, weights, tol, max_iter, init)
+    return told(manifold, found, given, max_iter)
+
+
+def told(
+    manifold: GyroSpace, found: Found, given: Iterable[Array], max_iter: int, **options: Any
+) -> FrechetResult:
+    """Return what was found of samples not in memory, with the warnings about it."""
+    warn(manifold, manifold.detached().inside, given, None, found, max_iter, **options)
     return result_of(_outside(manifold, found))
 
 
