@@ -48,6 +48,8 @@ X.rechunk({1: -1})
             f"the blocks of {name} are arrays of {type(X._meta).__module__}: GyroBN computes with "
             "Dask arrays of NumPy blocks, see X.map_blocks"
         )
+    if X.ndim < 2:
+        raise ValueError(f"expected {name} of shape (N, *channels, *point_shape), got {X.shape}")
     if X.dtype.kind not in "biuf":
         raise TypeError(f"{name} must be numbers, got a Dask array of dtype {X.dtype}")
     cut = [axis for axis, chunks in enumerate(X.chunks) if axis and len(chunks) > 1]
@@ -145,7 +147,9 @@ class DaskBlocks:
         while level == 0 or len(parts) > 1:
             level += 1
             parts = [
-                join(merge, *parts[i : i + TOGETHER], dask_key_name=f"{name}-sum-{token}-{level}-{i}")
+                join(
+                    merge, *parts[i : i + TOGETHER], dask_key_name=f"{name}-sum-{token}-{level}-{i}"
+                )
                 for i in range(0, len(parts), TOGETHER)
             ]
         (result,) = compute(parts[0])
@@ -161,7 +165,7 @@ class DaskBlocks:
 
 def cut_like(values: Any, counts: Sequence[Any], name: str) -> Any:
     """Return a Dask array of values, one per sample, cut as the samples are, lazily."""
-    values = values.rechunk({axis: -1 for axis in range(1, values.ndim)})
+    values = values.rechunk(dict.fromkeys(range(1, values.ndim), -1))
     if _known(values) and not np.isnan(sum(counts)):
         if values.shape[0] != sum(counts):
             raise ValueError(

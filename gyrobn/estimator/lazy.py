@@ -21,7 +21,7 @@ from gyrobn.estimator.fitting import (
     check_enough,
     check_found,
 )
-from gyrobn.estimator.labels import as_labels, check_given, check_kind, check_unseen, labels_for
+from gyrobn.estimator.labels import as_labels, check_given, check_kind, labels_for
 from gyrobn.estimator.validation import (
     affine_for,
     as_array,
@@ -71,7 +71,7 @@ def find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, method
         if more:
             check_kind(estimator.domains_, labels)
         for label, drawn in seen.domains.items():
-            check_enough(label, drawn.count, method)
+            check_enough(label, drawn.some, method)
     tol, max_iter, _ = check_search(estimator.tol, estimator.max_iter, None)
     at = lazy.locate(blocks, reading, seen, tol, max_iter)
     named, given = None, np.zeros((0, *at.mean.shape), at.mean.dtype)  # all were checked
@@ -83,7 +83,7 @@ def find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, method
     totals = np.stack([drawn.total for drawn in seen.domains.values()])
     weight = like(totals if labels is not None else totals[0], found.mean)
     fitted = Fitted(found.mean, found.variance, weight, found.iterations, found.converged)
-    return Finding(manifold, by_label(labels, fitted), seen.count, seen.moved.count, X, None)
+    return Finding(manifold, by_label(labels, fitted), seen.samples, seen.moved.count, X, None)
 
 
 def _split(labels: Any, count: int) -> dict[Any, Any]:
@@ -135,10 +135,11 @@ def _check_known(bn: Any, labels: Any, method: str) -> None:
     known = set(bn.domains_.tolist())
     new = [label for label in np.unique(labels).tolist() if label not in known]
     if new:
-        check_unseen(bn.domains_, labels, new, bn.unseen, method)
+        check_kind(bn.domains_, labels)
         raise ValueError(
-            f"fit() did not see domain {new[0]!r}, and GyroBN.{method}() of a Dask array is lazy: "
-            "it finds no statistics of new domains. Add them with partial_fit(X, domains=...) first"
+            f"fit() did not see domain {new[0]!r}, and GyroBN.{method}() of a Dask array is lazy, "
+            "so it finds no statistics of new domains: fit to it, too, or add it with "
+            "partial_fit(X, domains=...)"
         )
 
 

@@ -161,6 +161,7 @@ def _streamed(
     """Find the mean of samples that are read a chunk at a time; it is a constant."""
     tol, max_iter, _ = check_search(tol, max_iter, None)
     constant = manifold.detached()
+    given: Iterable[Array]
     if isinstance(x, Chunks):
         found, given = search(constant, x, weights, tol, max_iter, init), iter(x)
     else:

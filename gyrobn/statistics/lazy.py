@@ -50,9 +50,7 @@ class Reading(NamedTuple):
         """Return samples and weights; with ``moved``, check the samples first."""
         x = block.x
         if self.project or (self.check and moved is not None):
-            x = on_manifold(
-                self.manifold, x, project=self.project, first=block.first, moved=moved
-            )
+            x = on_manifold(self.manifold, x, project=self.project, first=block.first, moved=moved)
         w = weights_of(self.manifold, x, np.arange(len(x)), block.weights)
         if block.weights is not None:
             x, _ = set_aside(self.manifold, x, w)
@@ -70,7 +68,7 @@ class Drawn(NamedTuple):
 
     total: Array
     """Sum of the weights, shape (*channels,)."""
-    count: int
+    some: int
     """Number of samples with a weight other than 0."""
     lot: Array
     """The number that each of the samples below drew; those with the lowest stay."""
@@ -83,7 +81,8 @@ class Survey(NamedTuple):
 
     error: Exception | None
     """What is wrong with the first of the blocks in which something is wrong."""
-    count: int
+    samples: int
+    """Number of samples."""
     moved: Moved
     domains: dict[Any, Drawn]
     most: int = 0
@@ -128,12 +127,7 @@ def _survey(block: Block, reading: Reading) -> Survey:
 def _surveyed(parts: list[Survey]) -> Survey:
     """Merge what is known of several blocks."""
     error = next((part.error for part in parts if part.error is not None), None)
-    moved = Moved()
-    for part in parts:
-        moved.count += part.moved.count
-        moved.total += part.moved.total
-        moved.singular += part.moved.singular
-        moved.which = moved.which or part.moved.which
+    moved = Moved.merged(part.moved for part in parts)
     labels = {label for part in parts for label in part.domains}
     most, domains = max(part.most for part in parts), {}
     for label in [] if error is not None else labels:
@@ -141,7 +135,7 @@ def _surveyed(parts: list[Survey]) -> Survey:
         total, count = (sum(d[i] for d in found) for i in range(2))
         lot, x, w = (np.concatenate([d[i] for d in found]) for i in range(2, 5))
         domains[label] = _lucky(Drawn(total, count, lot, x, w), most // len(labels))
-    return Survey(error, sum(part.count for part in parts), moved, domains, most)
+    return Survey(error, sum(part.samples for part in parts), moved, domains, most)
 
 
 def _lucky(drawn: Drawn, most: int) -> Drawn:
@@ -180,14 +174,13 @@ class Scattered(Streamed):
     def look(self, manifold: GyroSpace, mean: Array) -> Look:
         """Return the sums over all blocks: one compute."""
         there = _From(self.reading, mean, self.total, self.number)
-        sums: dict[int, Sums] = self.blocks.reduce(
-            "gyrobn-look-at-mean", _look_at, _add_up, there
-        )
+        sums: dict[int, Sums] = self.blocks.reduce("gyrobn-look-at-mean", _look_at, _add_up, there)
         if self.number is None:
             return sums[0].look
         each = [sums[k] for k in range(len(sums))]
         *arrays, ones = zip(*each, strict=True)
-        return Sums(*(None if a[0] is None else np.stack(a) for a in arrays), ones[0]).look
+        stacked = (None if a[0] is None else np.stack(a) for a in arrays)
+        return Sums._make((*stacked, ones[0])).look
 
 
 def _side_by_side(drawn: list[Drawn]) -> tuple[Array, Array]:
@@ -227,7 +220,7 @@ def _add_up(parts: list[dict[int, Sums]]) -> dict[int, Sums]:
     return found
 
 
-def _added(a: Sums, b: Sums) -> Sums:
+def _added(a: Any, b: Any) -> Sums:
     return Sums(
         a.g + b.g,
         a.variance + b.variance,
@@ -266,7 +259,9 @@ def search(
     X = lazy_samples(X, "x")
     points = manifold.point_shape
     if X.shape[X.ndim - len(points) :] != points or X.ndim == len(points):
-        raise ValueError(f"{manifold!r} expects x of shape (N, *channels, *{points}), got {X.shape}")
+        raise ValueError(
+            f"{manifold!r} expects x of shape (N, *channels, *{points}), got {X.shape}"
+        )
     blocks = DaskBlocks(X).with_parts(weights)
     reading = Reading(manifold)
     return locate(blocks, reading, survey(blocks, reading), tol, max_iter, init), blocks.each()

@@ -100,8 +100,8 @@ def look_at_part(manifold: GyroSpace, mean: Array, x: Array, w: Array) -> Sums:
     view, *sums = Held(x, w).look(manifold, mean)
     hessian = small_hessian(manifold, view, w)
     if hessian is None or hessian.matrix is None:
-        return Sums(*sums, None, None, False)
-    return Sums(*sums, hessian.matrix(), hessian.lowest(), hessian.at_least_one)
+        return Sums._make((*sums, None, None, False))
+    return Sums._make((*sums, hessian.matrix(), hessian.lowest(), hessian.at_least_one))
 
 
 class Streamed:
@@ -251,7 +251,8 @@ def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[H
 def most_kept(manifold: GyroSpace, x: Array) -> int:
     """Return how many samples like x are kept in memory."""
     columns = manifold.dim if manifold.dim <= DENSE else 8  # that the Hessian meets at a time
-    return min(MOST, max(64, 16 * BYTES // (8 * math.prod(x.shape[1:]) * columns)))
+    size: int = 8 * math.prod(x.shape[1:]) * columns
+    return min(MOST, max(64, 16 * BYTES // size))
 
 
 def shares(w: Array) -> Array:
