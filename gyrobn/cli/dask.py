@@ -70,7 +70,7 @@ class OnDask(InOrder):
                 n_workers=self.workers,
                 threads_per_worker=1,
                 processes=True,
-                dashboard_address=":0" if self.console.live else None,
+                dashboard_address=":0",
                 silence_logs=logging.CRITICAL,
             )
             stack.enter_context(place)

@@ -28,6 +28,8 @@ class Block(NamedTuple):
     number: int
     first: int
     """The number of the first sample."""
+    total: int
+    """The number of samples in all blocks."""
     x: Any
     weights: Any = None
     labels: Any = None
@@ -80,16 +82,16 @@ class DaskBlocks:
         self.counts: tuple[int, ...] = x.chunks[0]
         self.head: Any = None
         if head or not _known(x):
-            self._first: Any = [0] * len(self._x)
+            self._first, self._total = [0] * len(self._x), 0
             found = self.reduce("gyrobn-count-samples", _count, _counted)
             counts, self.head = ({}, None) if found is None else found
             self.counts = tuple(counts.get(number, 0) for number in range(len(self._x)))
-        self._first = np.cumsum([0, *self.counts])[:-1].tolist()
+        *self._first, self._total = np.cumsum([0, *self.counts]).tolist()
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of all samples together."""
-        return sum(self.counts), *self.x.shape[1:]
+        return self._total, *self.x.shape[1:]
 
     @property
     def stand_in(self) -> Any:
@@ -137,12 +139,12 @@ class DaskBlocks:
             for i, value in enumerate(common)
         ]
         call, join = (delayed(task, pure=False, traverse=False) for task in (_call, _merge))
-        parts = [
-            call(function, number, *rest, *shared, dask_key_name=f"{name}-{token}-{number}")
-            for number, rest in enumerate(
-                zip(self._first, self._x, self._weights, self._labels, strict=True)
-            )
-        ]
+        total, parts = self._total, []
+        for number, (first, *rest) in enumerate(
+            zip(self._first, self._x, self._weights, self._labels, strict=True)
+        ):
+            key = f"{name}-{token}-{number}"
+            parts.append(call(function, number, first, total, *rest, *shared, dask_key_name=key))
         level = 0
         while level == 0 or len(parts) > 1:
             level += 1
@@ -190,6 +192,7 @@ def _call(
     function: Callable[..., Any],
     number: int,
     first: int,
+    total: int,
     x: Any,
     weights: Any,
     labels: Any,
@@ -205,7 +208,7 @@ def _call(
                 f"samples: cut {name} as X is cut"
             )
     with np.errstate(all="ignore"):  # what overflows is reported by the checks
-        return function(Block(number, first, x, weights, labels), *common)
+        return function(Block(number, first, total, x, weights, labels), *common)
 
 
 def _merge(merge: Callable[[list[Any]], Any], *parts: Any) -> Any:

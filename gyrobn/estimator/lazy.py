@@ -163,7 +163,7 @@ def _apply_block(
     number = block_info[0]["chunk-location"][0]
     first = block_info[0]["array-location"][0][0]
     own = None if labels is None else labels.reshape(-1)
-    block = Block(number, 0 if np.isnan(first) else int(first), x, labels=own)
+    block = Block(number, 0 if np.isnan(first) else int(first), len(x), x, labels=own)
     moved = Moved()
     try:
         out = apply_block(block, bn, method, moved)

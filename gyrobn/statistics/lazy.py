@@ -120,7 +120,8 @@ def _survey(block: Block, reading: Reading) -> Survey:
         some = int(np.sum(own.reshape(len(own), -1).any(axis=1)))
         total = own.sum(axis=0, dtype=np.float64)
         drawn = Drawn(total, some, lot[at], x[at], own)
-        domains[label] = _lucky(drawn, most // len(places))
+        # twice the share of the block, so that those with the lowest numbers of all are there
+        domains[label] = _lucky(drawn, min(most, 2 * most * len(own) // block.total))
     return Survey(None, len(x), moved, domains, most)
 
 
