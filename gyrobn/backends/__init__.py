@@ -4,7 +4,7 @@
 
 A shim is imported the first time an array of its library is seen, so ``import gyrobn`` imports
 no framework. Arrays of any other library that follows the standard are served by the NumPy shim,
-except those of Dask, which are refused: they hold tasks, and the loop for the mean needs values.
+except those of Dask, which have no shim: they hold tasks, and the mathematics runs on their blocks.
 """
 
 from importlib import import_module
@@ -29,12 +29,12 @@ __all__ = [
 ]
 
 DASK = (
-    "gyrobn does not compute with Dask arrays. Give X.compute(), an array; or, if memory does not "
-    "hold X, stream its blocks: give Chunks(lambda: (block.compute() for block in "
-    "X.blocks.ravel())) to GyroBN.fit and GyroBN.transform_chunks, or each block.compute() to "
-    "GyroBN.partial_fit. A block must hold whole samples: see X.rechunk"
+    "this function does not compute with Dask arrays: give x.compute(), an array, or call it on "
+    "each block with x.map_blocks. The estimator gyrobn.GyroBN, gyrobn.frechet and "
+    "gyrobn.batch_stats take a Dask array of samples as it is, and with it Dask arrays of weights "
+    "and domains"
 )
-"""What a Dask array gets, wherever it is given."""
+"""What a Dask array gets, except where it is welcome."""
 
 _SHIMS = {"torch": compat.is_torch_array, "jax": compat.is_jax_array, "cupy": compat.is_cupy_array}
 _known: dict[type, tuple[Any, Backend]] = {}

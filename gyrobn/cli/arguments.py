@@ -105,7 +105,7 @@ COMMANDS = {
         "bring samples to a mean and a variance",
         "Find the mean and variance of the samples, or take those of a model, and write the "
         "samples with the mean moved to the bias and the standard deviation to the scale.",
-        f"{INPUT} output --manifold --model {AFFINE} --save-model",
+        f"{INPUT} output --manifold --model {AFFINE} --save-model --engine --workers --scheduler",
         EITHER,
     ),
     "fit": _Command(
@@ -196,6 +196,15 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "and variance of its own samples, or move the average of the known domains towards them",
     },
     "--save-model": _path("FILE", "write the model there"),
+    "--engine": {
+        "choices": ("dask",),
+        "help": "compute with Dask, block by block and in parallel: .npy and .zarr files",
+    },
+    "--workers": _value(_integer(1), "N", "processes that Dask starts here (threads by default)"),
+    "--scheduler": {
+        "metavar": "ADDRESS",
+        "help": "a Dask cluster that runs, such as tcp://host:8786; it must see the same files",
+    },
     "--after": _path("FILE", "the normalized samples, if they exist: only the picture is computed"),
     "--channel": _value(_integer(0), "N", "which one, if X has several", default=0),
     "--output": _path("FIGURE", "the picture (%(default)s)", default=Path("gyrobn-demo.png")),
@@ -230,6 +239,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         for name in ("scale", "eps", "tol", "max_iter", "unseen"):
             if getattr(options, name) is not None:
                 usage.error(f"--{name.replace('_', '-')} and --after exclude each other")
+    _check_engine(usage, options)
     _check_paths(usage, options)
     return options
 
@@ -326,6 +336,15 @@ def _check_geometry(parser: argparse.ArgumentParser, options: argparse.Namespace
         replace(geometry, **given)
     except (ValueError, TypeError) as error:
         parser.error(str(error))
+
+
+def _check_engine(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse options of Dask without Dask, and two places to compute."""
+    given = [name for name in ("workers", "scheduler") if getattr(options, name, None) is not None]
+    if given and options.engine is None:
+        parser.error(f"--{given[0]} needs --engine dask")
+    if len(given) == 2:
+        parser.error("--workers and --scheduler exclude each other")
 
 
 def _check_paths(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

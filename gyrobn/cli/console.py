@@ -33,6 +33,11 @@ class Console:
         self._bar = Progress(label, total, self._quiet)
         return self._bar
 
+    @property
+    def live(self) -> bool:
+        """Whether somebody watches, and wants to see progress."""
+        return not self._quiet and sys.stderr.isatty()
+
     def report(self, values: dict[str, Any], lines: list[str]) -> None:
         """Print the values as JSON with ``--json``, otherwise the lines."""
         if self._json:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gyrobn.cli.console import Console
+from gyrobn.cli.engine import InOrder
 from gyrobn.cli.inputs import check_place, geometry_of, open_samples, read_bias, read_labels
 from gyrobn.cli.statistics import fitted, load
 from gyrobn.data import StoredArray
@@ -36,7 +37,7 @@ def plot(options: Namespace, console: Console) -> None:
         own = None if domains is None else domains[rows]
         samples = [(options.input, _take(source, rows))]
         if options.after is None:
-            bn = fitted(options, source, domains, console)
+            bn = fitted(options, source, domains, InOrder(source, console))
             manifold, bias, project = bn.manifold_, bn.bias, bn.on_invalid == "project"
         else:
             with open_samples(options.after, None) as after:

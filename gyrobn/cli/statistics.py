@@ -2,19 +2,17 @@
 
 import time
 from argparse import Namespace
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gyrobn.cli.console import Console, span
+from gyrobn.cli.engine import InOrder
 from gyrobn.cli.inputs import check_place, geometry_of, open_samples, read_bias, read_labels
-from gyrobn.data import ArrayWriter, StoredArray, create_array
-from gyrobn.data.chunks import Chunks
+from gyrobn.data import StoredArray
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import scale_for
-from gyrobn.statistics.points import Moved
 
 if TYPE_CHECKING:
     from gyrobn.estimator.transformer import GyroBN
@@ -39,17 +37,20 @@ def run(options: Namespace, console: Console) -> None:
     model, output = getattr(options, "save_model", None), getattr(options, "output", None)
     check_place(model, model=True)
     domains = read_labels(options.domains)
-    with open_samples(options.input, options.key) as source:
-        # created before the work, so that a path that cannot be written fails early
-        about = source.shape, source.stored, source.key
-        with nullcontext() if output is None else create_array(output, *about) as out:
-            bn = fitted(options, source, domains, console)
-            if out is None:
-                moved = bn.n_projected_
-            else:
-                moved = _write(bn, source, out, domains, console, options.command == "inverse")
-            if model is not None:
-                bn.save(model)
+    # the output is created before the work, so that a path that cannot be written fails early
+    with (
+        open_samples(options.input, options.key) as source,
+        _engine(options, source, console) as engine,
+        engine.create(output) as out,
+    ):
+        bn = fitted(options, source, domains, engine)
+        if out is None:
+            moved = bn.n_projected_
+        else:
+            method = "inverse_transform" if options.command == "inverse" else "transform"
+            moved = engine.write(bn, out, domains, method)
+        if model is not None:
+            bn.save(model)
     shape, dtype, manifold = source.shape, str(source.stored), repr(bn.manifold_)
     values = {"input": options.input, "shape": shape, "dtype": dtype, "samples": shape[0]}
     lines = [
@@ -84,7 +85,7 @@ def load(path: Path) -> "GyroBN":
     return model
 
 
-def fitted(options: Namespace, source: StoredArray, domains: Any, console: Console) -> "GyroBN":
+def fitted(options: Namespace, source: StoredArray, domains: Any, engine: InOrder) -> "GyroBN":
     """Return the model of the options, fitted to the samples unless it comes from a file."""
     given: dict[str, Any] = {name: getattr(options, name, None) for name in GIVEN}
     given["bias"] = read_bias(getattr(options, "bias", None))
@@ -96,9 +97,8 @@ def fitted(options: Namespace, source: StoredArray, domains: Any, console: Conso
     manifold = geometry_of(options, source)
     from gyrobn.estimator.transformer import GyroBN
 
-    with console.progress("fit", len(source)) as bar:
-        chunks = Chunks(source).map(bar.watch)
-        return GyroBN(manifold, **given).fit(chunks, domains=domains)
+    model: GyroBN = engine.fit(GyroBN(manifold, **given), domains)
+    return model
 
 
 def describe(bn: "GyroBN") -> tuple[dict[str, Any], list[str]]:
@@ -127,20 +127,10 @@ def about_mean(
     ]
 
 
-def _write(
-    bn: "GyroBN",
-    source: StoredArray,
-    out: ArrayWriter,
-    domains: Any,
-    console: Console,
-    inverse: bool,
-) -> int:
-    """Write the normalized samples; return how many points were moved onto the manifold."""
-    from gyrobn.estimator.applying import apply_chunks
+def _engine(options: Namespace, source: StoredArray, console: Console) -> InOrder:
+    """Return what reads, computes and writes."""
+    if getattr(options, "engine", None) is None:
+        return InOrder(source, console)
+    from gyrobn.cli.dask import OnDask
 
-    moved, method = Moved(), "inverse_transform" if inverse else "transform"
-    with console.progress("inverse" if inverse else "transform", len(source)) as bar:
-        chunks = Chunks(source).map(bar.watch)
-        for chunk in apply_chunks(bn, chunks, domains, method, moved):
-            out.write(chunk)
-    return moved.count
+    return OnDask(source, console, options.workers, options.scheduler)

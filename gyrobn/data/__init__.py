@@ -13,10 +13,18 @@ from pathlib import Path
 
 from gyrobn.data.npy import NpyArray, open_npz
 from gyrobn.data.stored import StoredArray, format_of, reading
-from gyrobn.data.writing import ArrayWriter, create_array, replacing
+from gyrobn.data.writing import ArrayWriter, RegionWriter, create_array, create_regions, replacing
 from gyrobn.data.zarr import open_zarr
 
-__all__ = ["ArrayWriter", "StoredArray", "create_array", "open_array", "replacing"]
+__all__ = [
+    "ArrayWriter",
+    "RegionWriter",
+    "StoredArray",
+    "create_array",
+    "create_regions",
+    "open_array",
+    "replacing",
+]
 
 
 def open_array(path: str | os.PathLike[str], key: str | None = None) -> StoredArray:

@@ -10,7 +10,7 @@ import numpy as np
 from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.numerics.checks import check_integer
 
-__all__ = ["Chunks", "is_chunk_list", "is_streamed", "take"]
+__all__ = ["Chunks", "is_chunk_list", "is_streamed", "rows_per_chunk", "take"]
 
 BYTES = 2**23
 """Default size of a chunk. Computing with a chunk takes about ten times as much memory."""
@@ -164,6 +164,17 @@ def take(x: Array, rows: Rows) -> Array:
     return xp.take(x, xp.asarray(rows, device=device_of(x)), axis=0)
 
 
+def rows_per_chunk(array: Any) -> int:
+    """Return how many samples of an array on disk are read at a time, if nobody chooses."""
+    each = np.dtype("f8").itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+    size = max(1, BYTES // each)
+    stored = getattr(array, "chunks", None)
+    # zarr and HDF5 unpack whole chunks: align with them, if they fit, to unpack each once
+    if stored and stored[0] * each <= 8 * BYTES:
+        size = max(stored[0], size // stored[0] * stored[0])
+    return size
+
+
 Selection = Callable[[int, int], Sequence[int]]
 """Returns the numbers of the samples in a range that are wanted."""
 
@@ -179,14 +190,7 @@ class _Sliced:
             )
         size = None if size is None else check_integer("size", size, 1)
         self.array, self.count = array, int(array.shape[0])
-        if size is None:
-            each = np.dtype("f8").itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
-            size = max(1, BYTES // each)
-            stored = getattr(array, "chunks", None)
-            # zarr and HDF5 unpack whole chunks: align with them, if they fit, to unpack each once
-            if stored and stored[0] * each <= 8 * BYTES:
-                size = max(stored[0], size // stored[0] * stored[0])
-        self.size = size
+        self.size = rows_per_chunk(array) if size is None else size
         # Pages read through a memory map count as memory of the process until they are released.
         # A copy-on-write map would lose what was written into it, so its pages stay.
         held = getattr(array, "_mmap", None)

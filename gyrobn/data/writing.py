@@ -1,5 +1,6 @@
 """Arrays written in chunks, and files that appear only when they are complete."""
 
+import math
 import os
 import secrets
 import shutil
@@ -8,15 +9,15 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
 
 from gyrobn.data.stored import format_of
-from gyrobn.data.zarr import create_zarr, is_zarr
+from gyrobn.data.zarr import create_zarr, is_zarr, write_zarr
 
-__all__ = ["ArrayWriter", "create_array", "replacing"]
+__all__ = ["ArrayWriter", "RegionWriter", "create_array", "create_regions", "replacing"]
 
 
 class ArrayWriter:
@@ -77,6 +78,63 @@ def create_array(
             yield writer
             if writer.count != shape[0]:
                 raise ValueError(f"{writer.count} of {shape[0]} samples of {path} were written")
+
+
+class RegionWriter(NamedTuple):
+    """Writes samples anywhere into a new array, from any process, which opens it by its path.
+
+    See :func:`create_regions`.
+    """
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: Any
+    offset: int | None
+    """Where the numbers begin in a ``.npy`` file; None in a zarr store."""
+
+    def write(self, start: int, chunk: Any) -> None:
+        """Write samples from an index on."""
+        chunk = np.ascontiguousarray(chunk.astype(self.dtype, casting="same_kind", copy=False))
+        if self.offset is None:
+            write_zarr(self.path, start, chunk)
+            return
+        with self.path.open("r+b") as file:
+            file.seek(self.offset + start * math.prod(self.shape[1:]) * chunk.itemsize)
+            file.write(chunk.reshape(-1).view(np.uint8).data)
+
+
+@contextmanager
+def create_regions(
+    path: str | os.PathLike[str], shape: Sequence[int], dtype: Any, rows: int
+) -> Iterator[RegionWriter]:
+    """Write an array to disk from several processes; it appears when the block ends well.
+
+    Parameters
+    ----------
+    path
+        The file to write, ``.npy`` or ``.zarr``, on a disk that all processes see.
+    shape, dtype
+        Of the whole array; the dtype with its byte order.
+    rows
+        Samples per region. Each process writes regions that begin at a multiple of it.
+    """
+    path, shape, dtype = Path(path), tuple(shape), np.dtype(dtype)
+    kind = format_of(path)
+    if kind == ".npz":
+        raise ValueError(
+            f"{path} is an archive, into which only one process can write: name a "
+            ".npy or .zarr file"
+        )
+    with replacing(path, store=kind == ".zarr") as temporary:
+        offset = None
+        if kind == ".zarr":
+            create_zarr(temporary, shape, dtype, rows)
+        else:
+            with _create_file(temporary, shape, dtype, None):
+                pass
+            offset = temporary.stat().st_size
+            os.truncate(temporary, offset + math.prod(shape) * dtype.itemsize)
+        yield RegionWriter(temporary, shape, dtype, offset)
 
 
 @contextmanager

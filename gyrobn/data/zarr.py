@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import numpy as np
 
 from gyrobn.data.stored import StoredArray, check_dtype, choose, reading
 
-__all__ = ["create_zarr", "is_zarr", "open_zarr"]
+__all__ = ["create_zarr", "is_zarr", "open_zarr", "write_zarr"]
 
 CHUNK = 1 << 23  # bytes, about
+
+ZEROS_TOO = {"write_empty_chunks": True}
+"""Write chunks of zeros, too: a missing chunk means damage."""
 
 CODECS = frozenset(
     {"blosc", "bytes", "bz2", "crc32c", "delta", "fletcher32", "gzip", "lz4", "lzma", "shuffle"}
@@ -61,20 +65,28 @@ def open_zarr(path: Path, key: str | None) -> StoredArray:
 
 
 def create_zarr(
-    path: Path, shape: tuple[int, ...], dtype: "np.dtype[Any]"
+    path: Path, shape: tuple[int, ...], dtype: "np.dtype[Any]", rows: int | None = None
 ) -> Callable[[int, Any], Any]:
-    """Make a store with one array; return a function that puts samples at an index."""
+    """Make a store with one array; return a function that puts samples at an index.
+
+    ``rows`` is the number of samples per chunk, about 8 MB of them by default.
+    """
     row = max(1, math.prod(shape[1:]) * dtype.itemsize)
-    chunks = (min(max(1, CHUNK // row), max(1, shape[0])), *shape[1:])
-    options = {"write_empty_chunks": True}  # zeros too: a missing chunk means damage
+    rows = max(1, CHUNK // row) if rows is None else rows
+    chunks = (min(rows, max(1, shape[0])), *shape[1:])
     array = _library(path).create_array(
-        str(path), shape=shape, dtype=dtype, chunks=chunks, config=options
+        str(path), shape=shape, dtype=dtype, chunks=chunks, config=ZEROS_TOO
     )
+    return partial(_put, array)
 
-    def put(start: int, chunk: Any) -> None:
-        array[start : start + len(chunk)] = chunk
 
-    return put
+def write_zarr(path: Path, start: int, chunk: Any) -> None:
+    """Put samples into a store at an index, from any process; they must fill whole chunks."""
+    _put(_library(path).open_array(str(path), mode="r+", config=ZEROS_TOO), start, chunk)
+
+
+def _put(array: Any, start: int, chunk: Any) -> None:
+    array[start : start + len(chunk)] = chunk
 
 
 def is_zarr(path: Path) -> bool:

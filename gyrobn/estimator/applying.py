@@ -23,7 +23,7 @@ from gyrobn.numerics.checks import host
 from gyrobn.statistics.points import Moved, describe, on_manifold
 from gyrobn.statistics.uniqueness import FrechetWarning
 
-__all__ = ["apply", "apply_chunk", "apply_chunks", "check_table", "stats_for"]
+__all__ = ["apply", "apply_chunk", "apply_chunks", "check_action", "check_table", "stats_for"]
 
 
 def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
@@ -163,6 +163,11 @@ def check_table(bn: Any, X: Array, method: str) -> None:
             f"samples of shape {tuple(X.shape[1:])} fill none: leave it at "
             "set_output(transform='default'), and set it on a step that returns vectors"
         )
+
+
+def check_action(bn: Any, X: Array, method: str) -> None:
+    """Refuse a bias or a scale that does not fit samples of the shape of X."""
+    _Action(bn, X, method)
 
 
 class _Action:

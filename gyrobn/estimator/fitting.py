@@ -29,7 +29,17 @@ from gyrobn.statistics.locate import locate
 from gyrobn.statistics.points import Moved, describe, on_manifold
 from gyrobn.statistics.samples import arrange
 
-__all__ = ["Finding", "Fitted", "by_label", "find", "find_stats", "merge", "stacked"]
+__all__ = [
+    "Finding",
+    "Fitted",
+    "by_label",
+    "check_enough",
+    "check_found",
+    "find",
+    "find_stats",
+    "merge",
+    "stacked",
+]
 
 
 class Fitted(NamedTuple):
@@ -153,12 +163,7 @@ def find_stats(
     """
     for label, at in (places or {}).items():
         some = at if weights is None else at[host(weights)[at].reshape(len(at), -1).any(1)]
-        if len(some) < 2 and method != "partial_fit":  # to which more may come
-            raise ValueError(
-                f"GyroBN.{method}() needs at least 2 samples of a domain (with a weight other "
-                f"than 0) to find its variance, got {len(some)} of domain {label!r}: give more, "
-                "leave it out, or join it to another"
-            )
+        check_enough(label, len(some), method)
     view = None
     with np.errstate(all="ignore"):  # the check below names what fails
         if places is not None:
@@ -168,19 +173,35 @@ def find_stats(
         else:
             at, view = locate(manifold, *arrange(manifold, X, weights, 0), **options)
             found = result_of(at)
+    if not backend_of(found.mean).hides_values(found.mean):
+        check_found(manifold, found, None if places is None else list(places), method)
+    return found, view
+
+
+def check_enough(label: Any, count: int, method: str) -> None:
+    """Refuse a domain with fewer than two samples."""
+    if count < 2 and method != "partial_fit":  # to which more may come
+        raise ValueError(
+            f"GyroBN.{method}() needs at least 2 samples of a domain (with a weight other "
+            f"than 0) to find its variance, got {count} of domain {label!r}: give more, "
+            "leave it out, or join it to another"
+        )
+
+
+def check_found(
+    manifold: GyroSpace, found: FrechetResult, labels: list[Any] | None, method: str
+) -> None:
+    """Say of which samples, or of which domain, there is no mean."""
     xp = namespace_of(found.mean)
-    if backend_of(found.mean).hides_values(found.mean):
-        return found, view
     good = xp.all(xp.isfinite(manifold.expand_blocks(found.variance)), axis=-1)
     good = xp.logical_and(good, xp.isfinite(found.residual))
     if not bool(xp.all(good)):
         which = "these samples"
-        if places is not None:
-            which = f"domain {list(places)[describe(good)[1][0]]!r}"
+        if labels is not None:
+            which = f"domain {labels[describe(good)[1][0]]!r}"
         raise ValueError(
             f"GyroBN.{method}() finds no mean of {which}. {reason(manifold, found.mean)}"
         )
-    return found, view
 
 
 def _weight_sums(

@@ -1,11 +1,15 @@
 """Fréchet mean and variance, with exact derivatives: the functions that a user calls."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
+
+import array_api_compat as compat
 
 from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.data.chunks import Chunks
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import weighted_sum
+from gyrobn.statistics import lazy
 from gyrobn.statistics.locate import like, locate, outside
 from gyrobn.statistics.newton import Found, check_search
 from gyrobn.statistics.samples import arrange
@@ -19,6 +23,7 @@ __all__ = [
     "frechet_mean",
     "frechet_variance",
     "result_of",
+    "told",
 ]
 
 
@@ -62,8 +67,8 @@ def frechet(
         The geometry of the points.
     x
         Samples, shape ``(*batch, *point_shape)``. Batch axes that are not reduced are channels.
-        Or :class:`~gyrobn.Chunks` of them, which may be more than memory holds: then the mean is a
-        constant, and each iteration a pass over the chunks.
+        Or :class:`~gyrobn.Chunks` of them, or a Dask array, which may be more than memory holds:
+        then the mean is a constant, and each iteration a pass over the chunks or one ``compute``.
     weights
         Non-negative weights, of the shape of the reduced axes or of the whole batch; they are
         divided by their sum. Equal by default. A sample whose weight is 0 is left out, whatever
@@ -103,7 +108,7 @@ def frechet(
     >>> round(float(result.variance), 12)
     1.206948960813
     """
-    if isinstance(x, Chunks):
+    if isinstance(x, Chunks) or compat.is_dask_array(x):
         if axis not in (0, (0,)) or steps is not None:
             raise ValueError("samples in chunks are averaged over their first axis, to convergence")
         return _streamed(manifold, x, weights, tol, max_iter, init)
@@ -125,7 +130,7 @@ def result_of(found: Found) -> FrechetResult:
 
 def _streamed(
     manifold: GyroSpace,
-    chunks: Chunks,
+    x: Any,
     weights: Array | None,
     tol: float | None,
     max_iter: int,
@@ -134,8 +139,19 @@ def _streamed(
     """Find the mean of samples that are read a chunk at a time; it is a constant."""
     tol, max_iter, _ = check_search(tol, max_iter, None)
     constant = manifold.detached()
-    found = search(constant, chunks, weights, tol, max_iter, init)
-    warn(manifold, constant.inside, chunks, None, found, max_iter)
+    given: Iterable[Array]
+    if isinstance(x, Chunks):
+        found, given = search(constant, x, weights, tol, max_iter, init), iter(x)
+    else:
+        found, given = lazy.search(constant, x, weights, tol, max_iter, init)
+    return told(manifold, found, given, max_iter)
+
+
+def told(
+    manifold: GyroSpace, found: Found, given: Iterable[Array], max_iter: int, **options: Any
+) -> FrechetResult:
+    """Return what was found of samples not in memory, with the warnings about it."""
+    warn(manifold, manifold.detached().inside, given, None, found, max_iter, **options)
     return result_of(outside(manifold, found))
 
 

@@ -5,6 +5,7 @@ The estimator and the layers of all frameworks check here, so they use the same 
 
 import math
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,17 @@ class Moved:
     def __init__(self) -> None:
         self.count = self.total = self.singular = 0
         self.which = ""
+
+    @classmethod
+    def merged(cls, parts: Iterable["Moved"]) -> "Moved":
+        """Return what is known of several parts of the samples together, given in order."""
+        both = cls()
+        for part in parts:
+            both.count += part.count
+            both.total += part.total
+            both.singular += part.singular
+            both.which = both.which or part.which
+        return both
 
     def note(self, manifold: GyroSpace, x: Array, good: Any, first: Any) -> None:
         """Count the bad points of a chunk, before they are moved."""

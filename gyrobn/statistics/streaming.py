@@ -13,7 +13,7 @@ looked at in the same way, in blocks that fit the cache.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -28,7 +28,16 @@ from gyrobn.statistics.held import Held, Look, Samples, choose
 from gyrobn.statistics.newton import Found, solve
 from gyrobn.statistics.samples import check_weights, set_aside
 
-__all__ = ["in_memory", "search"]
+__all__ = [
+    "Streamed",
+    "Sums",
+    "in_memory",
+    "look_at_part",
+    "most_kept",
+    "search",
+    "shares",
+    "weights_of",
+]
 
 MOST = 8192
 """How many samples are kept in memory at most."""
@@ -51,7 +60,7 @@ def search(
 
     def read() -> Iterator[tuple[Array, Array]]:
         for rows, x in chunks.numbered():
-            w = _weights(manifold, x, rows, weights)
+            w = weights_of(manifold, x, rows, weights)
             if weights is not None:
                 x, _ = set_aside(manifold, x, w)
             yield manifold.to_inside(x), w / total
@@ -60,6 +69,39 @@ def search(
     start = None if init is None else manifold.to_inside(init)
     samples = Streamed(read, resident)
     return solve(manifold.inside, samples, start, tol, max_iter)
+
+
+class Sums(NamedTuple):
+    """What is seen of some samples from a mean: few numbers, which can be added up."""
+
+    g: Array
+    variance: Array
+    far: Array | None
+    """This and the next are not added: the largest counts."""
+    resolution: Array
+    matrix: Array | None
+    """The Hessian, if it is small."""
+    lowest: Array | None
+    """A lower bound of its eigenvalues."""
+    one: bool
+    """Whether none is below 1."""
+
+    @property
+    def look(self) -> Look:
+        """The sums over all samples as the loop wants them."""
+        hessian = None
+        if self.matrix is not None:
+            hessian = matrix_hessian(self.matrix, self.lowest, self.one)
+        return Look(hessian, *self[:4])
+
+
+def look_at_part(manifold: GyroSpace, mean: Array, x: Array, w: Array) -> Sums:
+    """Return what is seen of some samples from a mean."""
+    view, *sums = Held(x, w).look(manifold, mean)
+    hessian = small_hessian(manifold, view, w)
+    if hessian is None or hessian.matrix is None:
+        return Sums._make((*sums, None, None, False))
+    return Sums._make((*sums, hessian.matrix(), hessian.lowest(), hessian.at_least_one))
 
 
 class Streamed:
@@ -78,21 +120,18 @@ class Streamed:
         g, variance, matrix, lowest = _Sum(), _Sum(), _Sum(), _Sum()
         far = resolution = None
         for x, w in self.read():
-            view, own, square, reach, fine = Held(x, w).look(manifold, mean)
-            g.add(own)
-            variance.add(square)
-            far = reach if far is None else xp.maximum(far, reach)
+            own = look_at_part(manifold, mean, x, w)
+            del x  # before the next part comes
+            g.add(own.g)
+            variance.add(own.variance)
+            far = own.far if far is None else xp.maximum(far, own.far)
+            fine = own.resolution
             resolution = fine if resolution is None else xp.maximum(resolution, fine)
-            hessian = small_hessian(manifold, view, w)
-            if hessian is not None and hessian.matrix is not None:
-                matrix.add(hessian.matrix())
-                lowest.add(hessian.lowest())
-            one = hessian is not None and hessian.at_least_one
-            del x, view, hessian  # before the next part comes
-        total = None
-        if matrix.total is not None:
-            total = matrix_hessian(matrix.total, lowest.total, one)
-        return Look(total, g.total, variance.total, far, resolution)
+            if own.matrix is not None:
+                matrix.add(own.matrix)
+                lowest.add(own.lowest)
+        sums = Sums(g.total, variance.total, far, resolution, matrix.total, lowest.total, own.one)
+        return sums.look
 
     def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
         """Return the Newton step, with the Hessian of samples that are held if there is no other.
@@ -185,16 +224,15 @@ def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[H
     """
     rng = np.random.default_rng(0)
     total = _Sum()
-    columns = manifold.dim if manifold.dim <= DENSE else 8  # that the Hessian meets at a time
     kept: tuple[Any, Array, Array] | None = None
     for rows, x in chunks.numbered():
         xp = manifold._namespace(x)
-        w = _weights(manifold, x, rows, weights)
+        w = weights_of(manifold, x, rows, weights)
         if weights is not None:
             x, _ = set_aside(manifold, x, w)
         check_weights(w, sum_samples(w) + 1.0)  # a chunk may weigh nothing
         total.add(sum_samples(w))
-        most = min(MOST, max(64, 16 * BYTES // (8 * math.prod(x.shape[1:]) * columns)))
+        most = most_kept(manifold, x)
         drawn = rng.random(len(rows))
         if kept is not None:
             lucky = np.flatnonzero(drawn < kept[0].max() if len(kept[0]) == most else drawn < 1.0)
@@ -207,13 +245,23 @@ def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[H
         raise ValueError("an empty batch has no mean: there are no samples")
     _, x, w = kept
     check_weights(w, total.total)
-    share = sum_samples(w)
-    # where none of them has a weight, one is as good as another
-    w = xp.where(share > 0, w / xp.where(share > 0, share, 1.0), 1.0 / w.shape[0])
-    return Held(x, w), total.total
+    return Held(x, shares(w)), total.total
 
 
-def _weights(manifold: GyroSpace, x: Array, rows: Rows, weights: Array | None) -> Array:
+def most_kept(manifold: GyroSpace, x: Array) -> int:
+    """Return how many samples like x are kept in memory."""
+    columns = manifold.dim if manifold.dim <= DENSE else 8  # that the Hessian meets at a time
+    size: int = 8 * math.prod(x.shape[1:]) * columns
+    return min(MOST, max(64, 16 * BYTES // size))
+
+
+def shares(w: Array) -> Array:
+    """Return weights divided by their sum; where none is positive, one is as good as another."""
+    xp, total = namespace_of(w), sum_samples(w)
+    return xp.where(total > 0, w / xp.where(total > 0, total, 1.0), 1.0 / w.shape[0])
+
+
+def weights_of(manifold: GyroSpace, x: Array, rows: Rows, weights: Array | None) -> Array:
     """Return the weights of a chunk, shape (n, *channels)."""
     xp = namespace_of(x)
     batch = tuple(x.shape[: x.ndim - len(manifold.point_shape)])

@@ -1,0 +1,129 @@
+"""The engine Dask: tasks read, compute and write the samples, block by block and in parallel.
+
+A task gets the paths of the files, and opens them where it runs.
+"""
+
+import logging
+import sys
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from gyrobn.cli.console import Console
+from gyrobn.cli.engine import InOrder
+from gyrobn.data import RegionWriter, StoredArray, create_regions
+from gyrobn.data.chunks import rows_per_chunk
+from gyrobn.data.dask import Block, DaskBlocks, from_stored
+from gyrobn.estimator.applying import check_action
+from gyrobn.estimator.labels import check_given, labels_for
+from gyrobn.estimator.lazy import apply_block
+from gyrobn.estimator.validation import as_array
+from gyrobn.statistics.points import Moved
+
+__all__ = ["OnDask"]
+
+
+class OnDask(InOrder):
+    """On the threads of this process, on worker processes here, or on a cluster that runs."""
+
+    def __init__(
+        self, source: StoredArray, console: Console, workers: int | None, scheduler: str | None
+    ) -> None:
+        super().__init__(source, console)
+        self.workers, self.scheduler = workers, scheduler
+        self.rows = min(rows_per_chunk(source), len(source))
+        if source.path.suffix.lower() == ".npz":
+            raise ValueError(
+                f"{source.path} is an archive, which can only be read from its start: --engine "
+                "dask takes .npy and .zarr files"
+            )
+        try:
+            import dask.array
+            import dask.diagnostics
+        except ImportError as error:
+            raise _missing("dask") from error
+        self.bar = dask.diagnostics.ProgressBar(out=sys.stderr)
+        self.blocks = from_stored(source, self.rows)
+
+    def __enter__(self) -> Self:
+        self._stack = ExitStack()
+        with ExitStack() as stack:
+            if self.workers is not None or self.scheduler is not None:
+                self._connect(stack)
+            elif self.console.live:
+                stack.enter_context(self.bar)
+            self._stack = stack.pop_all()
+        return self
+
+    def _connect(self, stack: ExitStack) -> None:
+        """Start worker processes, or find the cluster."""
+        try:
+            import distributed
+        except ImportError as error:
+            raise _missing("distributed") from error
+        place: Any = self.scheduler
+        if place is None:
+            # an error of a task is reported once, by the command
+            place = distributed.LocalCluster(
+                n_workers=self.workers,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address=":0",
+                silence_logs=logging.CRITICAL,
+            )
+            stack.enter_context(place)
+        client = stack.enter_context(distributed.Client(place))
+        if self.console.live and "dashboard" in client.scheduler_info()["services"]:
+            print(f"gyrobn: progress at {client.dashboard_link}", file=sys.stderr)
+
+    def create(self, output: Path | None) -> AbstractContextManager[Any]:
+        """Return what makes the output and yields its writer, or None without an output."""
+        if output is None:
+            return nullcontext()
+        return create_regions(output, self.source.shape, self.source.stored, self.rows)
+
+    def fit(self, bn: Any, domains: Any) -> Any:
+        """Return the model, fitted to the samples."""
+        return bn.fit(self.blocks, domains=domains)
+
+    def write(self, bn: Any, out: Any, domains: Any, method: str) -> int:
+        """Write the mapped samples; return how many points were moved onto the manifold."""
+        check_given(bn.domains_, domains, method)
+        labels = None if domains is None else labels_for(domains, len(self.source))
+        blocks = DaskBlocks(self.blocks).with_parts(labels=labels)
+        check_action(bn, as_array(bn, blocks.stand_in, method), method)
+        found = blocks.reduce("gyrobn-transform-and-write", _write, _written, bn, out, method)
+        if isinstance(found, Exception):
+            raise found
+        found.warn(bn.manifold_, np.zeros((), self.source.dtype), method, 3)
+        return int(found.count)
+
+    def __exit__(self, *given: Any) -> None:
+        """Close what was started."""
+        self._stack.__exit__(*given)
+        if type(given[1]).__name__ == "KilledWorker":
+            raise OSError(
+                "the workers died several times, perhaps for want of memory: give fewer --workers"
+            ) from given[1]
+
+
+def _write(block: Block, bn: Any, out: RegionWriter, method: str) -> Moved | Exception:
+    """Normalize a block and write it, in a task; an error is a result, so that one is reported."""
+    moved = Moved()
+    try:
+        out.write(block.first, apply_block(block, bn, method, moved))
+    except (ValueError, TypeError, OSError) as error:
+        return error
+    return moved
+
+
+def _written(parts: list[Any]) -> Moved | Exception:
+    """Return the first error, or how many points were moved."""
+    error = next((part for part in parts if isinstance(part, Exception)), None)
+    return Moved.merged(parts) if error is None else error
+
+
+def _missing(name: str) -> ImportError:
+    return ImportError(f"--engine dask needs {name}: install it with pip install 'gyrobn[dask]'")

@@ -1,0 +1,45 @@
+"""What reads samples, fits a model to them, and writes what the model makes of them."""
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from gyrobn.cli.console import Console
+from gyrobn.data import StoredArray, create_array
+from gyrobn.data.chunks import Chunks
+from gyrobn.statistics.points import Moved
+
+__all__ = ["InOrder"]
+
+
+class InOrder(AbstractContextManager["InOrder"]):
+    """In this process, one chunk after the other."""
+
+    def __init__(self, source: StoredArray, console: Console) -> None:
+        self.source, self.console = source, console
+
+    def create(self, output: Path | None) -> AbstractContextManager[Any]:
+        """Return what makes the output and yields its writer, or None without an output."""
+        if output is None:
+            return nullcontext()
+        return create_array(output, self.source.shape, self.source.stored, self.source.key)
+
+    def fit(self, bn: Any, domains: Any) -> Any:
+        """Return the model, fitted to the samples."""
+        with self.console.progress("fit", len(self.source)) as bar:
+            return bn.fit(Chunks(self.source).map(bar.watch), domains=domains)
+
+    def write(self, bn: Any, out: Any, domains: Any, method: str) -> int:
+        """Write the mapped samples; return how many points were moved onto the manifold."""
+        from gyrobn.estimator.applying import apply_chunks
+
+        moved = Moved()
+        label = "inverse" if method == "inverse_transform" else "transform"
+        with self.console.progress(label, len(self.source)) as bar:
+            chunks = Chunks(self.source).map(bar.watch)
+            for chunk in apply_chunks(bn, chunks, domains, method, moved):
+                out.write(chunk)
+        return moved.count
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""

@@ -1,0 +1,256 @@
+"""Samples in a Dask array: blocks along the first axis, and sums of them up a tree.
+
+Dask is imported on first use, by a function that was given a Dask array or asked for one.
+"""
+
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import array_api_compat as compat
+import numpy as np
+
+from gyrobn.data.stored import StoredArray
+
+__all__ = ["Block", "DaskBlocks", "cut_like", "from_stored", "lazy_samples"]
+
+TOGETHER = 8
+"""How many results a task of the tree merges."""
+
+HEAD = 100
+"""How many samples the client sees of an array whose geometry follows from values."""
+
+
+class Block(NamedTuple):
+    """Some neighbouring samples, in memory."""
+
+    number: int
+    first: int
+    """The number of the first sample."""
+    total: int
+    """The number of samples in all blocks."""
+    x: Any
+    weights: Any = None
+    labels: Any = None
+
+
+def lazy_samples(X: Any, name: str = "X") -> Any:
+    """Return a Dask array of samples as floats, or say why its blocks hold none.
+
+    >>> import dask.array as da
+    >>> lazy_samples(da.ones((6, 2), chunks=(3, 1)))
+    Traceback (most recent call last):
+        ...
+    ValueError: a block of X must hold whole samples, got chunks ((3, 3), (1, 1)): use \
+X.rechunk({1: -1})
+    """
+    if type(X._meta) is not np.ndarray:
+        raise TypeError(
+            f"the blocks of {name} are arrays of {type(X._meta).__module__}: GyroBN computes with "
+            "Dask arrays of NumPy blocks, see X.map_blocks"
+        )
+    if X.ndim < 2:
+        raise ValueError(f"expected {name} of shape (N, *channels, *point_shape), got {X.shape}")
+    if X.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must be numbers, got a Dask array of dtype {X.dtype}")
+    cut = [axis for axis, chunks in enumerate(X.chunks) if axis and len(chunks) > 1]
+    if cut:
+        call = ", ".join(f"{axis}: -1" for axis in cut)
+        raise ValueError(
+            f"a block of {name} must hold whole samples, got chunks {X.chunks}: use "
+            f"{name}.rechunk({{{call}}})"
+        )
+    return X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)
+
+
+class DaskBlocks:
+    """The blocks of a Dask array of samples, with their weights and labels.
+
+    ``x`` comes from :func:`lazy_samples`. If its chunk sizes are not known, or ``head`` asks for
+    the first samples, the blocks are counted first, by one ``compute``.
+    """
+
+    def __init__(self, x: Any, head: bool = False) -> None:
+        import dask
+
+        self.x = x
+        (known,) = dask.optimize(x)
+        self._x = list(known.to_delayed(optimize_graph=False).ravel())
+        self._weights: Sequence[Any] = [None] * len(self._x)
+        self._labels: Sequence[Any] = self._weights
+        self.counts: tuple[int, ...] = x.chunks[0]
+        self.head: Any = None
+        if head or not _known(x):
+            self._first, self._total = [0] * len(self._x), 0
+            found = self.reduce("gyrobn-count-samples", _count, _counted)
+            counts, self.head = ({}, None) if found is None else found
+            self.counts = tuple(counts.get(number, 0) for number in range(len(self._x)))
+        *self._first, self._total = np.cumsum([0, *self.counts]).tolist()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of all samples together."""
+        return self._total, *self.x.shape[1:]
+
+    @property
+    def stand_in(self) -> Any:
+        """A NumPy array of the same shape and dtype that takes no memory, for checks of those."""
+        return np.broadcast_to(np.zeros((), self.x.dtype), self.shape)
+
+    def with_parts(self, weights: Any = None, labels: Any = None) -> "DaskBlocks":
+        """Return the blocks with the weights and labels of their samples."""
+        other = object.__new__(DaskBlocks)
+        other.__dict__.update(self.__dict__)
+        if weights is not None:
+            other._weights = self._cut(weights, "sample_weight")
+        if labels is not None:
+            other._labels = self._cut(labels, "domains")
+        return other
+
+    def _cut(self, values: Any, name: str) -> list[Any]:
+        """Return the part of each block."""
+        if compat.is_dask_array(values):
+            cut = cut_like(values, self.counts, name)
+            return list(cut.to_delayed().ravel())
+        return [
+            values[first : first + count]
+            for first, count in zip(self._first, self.counts, strict=True)
+        ]
+
+    def reduce(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        merge: Callable[[list[Any]], Any],
+        *common: Any,
+    ) -> Any:
+        """Return ``merge`` of ``function(block, *common)`` over all blocks, by one ``compute``.
+
+        Blocks without samples are left out. ``merge`` takes a list of results in the order of the
+        blocks and returns one of the same kind. ``name`` is that of the tasks, for progress bars
+        and dashboards. What is ``common`` is sent to each worker once.
+        """
+        from dask import compute, delayed
+
+        token = uuid.uuid4().hex
+        shared = [
+            delayed(value, name=f"{name}-from-{token}-{i}", traverse=False)
+            for i, value in enumerate(common)
+        ]
+        call, join = (delayed(task, pure=False, traverse=False) for task in (_call, _merge))
+        total, parts = self._total, []
+        for number, (first, *rest) in enumerate(
+            zip(self._first, self._x, self._weights, self._labels, strict=True)
+        ):
+            key = f"{name}-{token}-{number}"
+            parts.append(call(function, number, first, total, *rest, *shared, dask_key_name=key))
+        level = 0
+        while level == 0 or len(parts) > 1:
+            level += 1
+            parts = [
+                join(
+                    merge, *parts[i : i + TOGETHER], dask_key_name=f"{name}-sum-{token}-{level}-{i}"
+                )
+                for i in range(0, len(parts), TOGETHER)
+            ]
+        (result,) = compute(parts[0])
+        return result
+
+    def each(self) -> Any:
+        """Yield the samples of each block, computed one block at a time."""
+        for block in self._x:
+            x = block.compute()
+            if len(x):
+                yield x
+
+
+def cut_like(values: Any, counts: Sequence[Any], name: str) -> Any:
+    """Return a Dask array of values, one per sample, cut as the samples are, lazily."""
+    values = values.rechunk(dict.fromkeys(range(1, values.ndim), -1))
+    if _known(values) and not np.isnan(sum(counts)):
+        if values.shape[0] != sum(counts):
+            raise ValueError(
+                f"{name} has {values.shape[0]} entries, and X has {sum(counts)} samples"
+            )
+        return values.rechunk({0: tuple(counts)})
+    if values.numblocks[0] != len(counts) or (_known(values) and np.isnan(sum(counts))):
+        raise ValueError(
+            f"{name} and X have chunks of unknown sizes, {values.chunks[0]} and {tuple(counts)}, "
+            f"and cannot be brought together: call compute_chunk_sizes() on both, or cut {name} as "
+            "X is cut"
+        )
+    return values
+
+
+def _known(x: Any) -> bool:
+    """Tell whether the sizes of the chunks are known."""
+    return not np.isnan(sum(x.chunks[0]))
+
+
+def _call(
+    function: Callable[..., Any],
+    number: int,
+    first: int,
+    total: int,
+    x: Any,
+    weights: Any,
+    labels: Any,
+    *common: Any,
+) -> Any:
+    """Call a function of a block in a task; a block without samples has no result."""
+    if not len(x):
+        return None
+    for name, values in (("sample_weight", weights), ("domains", labels)):
+        if values is not None and len(values) != len(x):
+            raise ValueError(
+                f"block {number} of {name} has {len(values)} entries, and that of X {len(x)} "
+                f"samples: cut {name} as X is cut"
+            )
+    with np.errstate(all="ignore"):  # what overflows is reported by the checks
+        return function(Block(number, first, total, x, weights, labels), *common)
+
+
+def _merge(merge: Callable[[list[Any]], Any], *parts: Any) -> Any:
+    found = [part for part in parts if part is not None]
+    return merge(found) if found else None
+
+
+def _count(block: Block) -> Any:
+    return {block.number: len(block.x)}, np.array(block.x[:HEAD])
+
+
+def _counted(parts: list[Any]) -> Any:
+    counts: dict[int, int] = {}
+    for own, _ in parts:
+        counts |= own
+    return counts, parts[0][1]
+
+
+# ---------------------------------------------------------------------- arrays on disk
+
+
+class _ByPath:
+    """An array on disk that a task opens by its path, so that only the path is sent."""
+
+    def __init__(self, path: Path, key: str | None, shape: tuple[int, ...], dtype: Any) -> None:
+        self.path, self.key, self.shape, self.dtype = path, key, shape, dtype
+        self.ndim = len(shape)
+
+    def __getitem__(self, rows: tuple[slice, ...]) -> Any:
+        from gyrobn.data import open_array
+
+        with open_array(self.path, self.key) as array:
+            return array[rows[0]]
+
+
+def from_stored(source: StoredArray, rows: int) -> Any:
+    """Return an array on disk as a Dask array with blocks of so many samples."""
+    import dask.array as da
+
+    path = Path(source.path).absolute()
+    array = _ByPath(path, source.key, source.shape, source.dtype)
+    name = f"gyrobn-read-{uuid.uuid4().hex}"
+    meta = np.empty((0,) * source.ndim, source.dtype)
+    chunks = (rows, *source.shape[1:])
+    return da.from_array(array, chunks, name=name, asarray=False, inline_array=True, meta=meta)

@@ -1,0 +1,188 @@
+"""The estimator on Dask arrays: ``fit`` computes, ``transform`` only describes what to compute.
+
+A task holds one block of samples, as a NumPy array. Nothing else is ever in one place.
+"""
+
+import copy
+from typing import Any
+
+import array_api_compat as compat
+import numpy as np
+from sklearn import get_config
+from sklearn.utils.validation import check_is_fitted
+
+from gyrobn.backends import Array
+from gyrobn.data.dask import Block, DaskBlocks, cut_like, lazy_samples
+from gyrobn.estimator.applying import apply_chunk, check_action, check_table
+from gyrobn.estimator.fitting import (
+    Finding,
+    Fitted,
+    by_label,
+    check_enough,
+    check_found,
+)
+from gyrobn.estimator.labels import as_labels, check_given, check_kind, labels_for
+from gyrobn.estimator.validation import (
+    affine_for,
+    as_array,
+    check_parameters,
+    geometry_for,
+    like,
+    weights_for,
+)
+from gyrobn.normalization.domains import places_of
+from gyrobn.normalization.normalize import Stats
+from gyrobn.statistics import lazy
+from gyrobn.statistics.frechet import told
+from gyrobn.statistics.newton import check_search
+from gyrobn.statistics.points import Moved, on_manifold
+from gyrobn.statistics.uniqueness import Domains
+
+__all__ = ["apply_block", "apply_lazily", "find_lazily"]
+
+
+def find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
+    """Check the samples of a Dask array and find their statistics."""
+    check_parameters(estimator)
+    more = method == "partial_fit" and hasattr(estimator, "mean_")
+    if more:
+        check_given(estimator.domains_, domains, method)
+    X = lazy_samples(X)
+    by_values = estimator.representation == "projector" and isinstance(estimator.manifold, str)
+    blocks = DaskBlocks(X, head=by_values)
+    shape = as_array(estimator, blocks.stand_in, method)
+    if more:
+        manifold = estimator.manifold_
+    else:
+        manifold = geometry_for(estimator, shape if blocks.head is None else blocks.head)
+    affine_for(manifold, shape, estimator.bias, estimator.scale)
+    if sample_weight is not None and not compat.is_dask_array(sample_weight):
+        batch = shape.shape[: shape.ndim - len(manifold.point_shape)]
+        sample_weight = weights_for(batch, shape, sample_weight)
+    if domains is not None and not compat.is_dask_array(domains):
+        domains = labels_for(domains, len(shape))
+    blocks = blocks.with_parts(sample_weight, domains)
+    project = estimator.on_invalid == "project"
+    reading = lazy.Reading(manifold.detached(), _split, check=True, project=project)
+    seen = lazy.survey(blocks, reading)
+    labels = None
+    if domains is not None:
+        labels = as_labels(list(seen.domains))
+        if more:
+            check_kind(estimator.domains_, labels)
+        for label, drawn in seen.domains.items():
+            check_enough(label, drawn.some, method)
+    tol, max_iter, _ = check_search(estimator.tol, estimator.max_iter, None)
+    at = lazy.locate(blocks, reading, seen, tol, max_iter)
+    named, given = None, np.zeros((0, *at.mean.shape), at.mean.dtype)  # all were checked
+    if labels is not None:
+        named = Domains(list(seen.domains), np.zeros((0, len(labels)), dtype=int))
+    found = told(manifold, at, [manifold.from_inside(given)], max_iter, domains=named)
+    check_found(manifold, found, None if labels is None else list(seen.domains), method)
+    seen.moved.warn(manifold, shape, method, 4)
+    totals = np.stack([drawn.total for drawn in seen.domains.values()])
+    weight = like(totals if labels is not None else totals[0], found.mean)
+    fitted = Fitted(found.mean, found.variance, weight, found.iterations, found.converged)
+    return Finding(manifold, by_label(labels, fitted), seen.samples, seen.moved.count, X, None)
+
+
+def _split(labels: Any, count: int) -> dict[Any, Any]:
+    """Return the indices of the samples of each domain in a block."""
+    return places_of(labels_for(labels, count))
+
+
+def apply_lazily(bn: Any, X: Any, domains: Any, method: str) -> Any:
+    """Return the Dask array of normalized samples, or of what undoes it; nothing is computed."""
+    from dask import delayed
+
+    check_is_fitted(bn)
+    X = lazy_samples(X)
+    rows = 1 if np.isnan(X.shape[0]) else max(1, X.shape[0])
+    shape = np.broadcast_to(np.zeros((), X.dtype), (rows, *X.shape[1:]))
+    shape = as_array(bn, shape, method)
+    check_table(bn, shape, method)
+    _check_no_table(bn, method)
+    check_action(bn, shape, method)
+    check_given(bn.domains_, domains, method)
+    options = {"dtype": X.dtype, "meta": X._meta, "token": f"gyrobn-{method.replace('_', '-')}"}
+    # a copy, since a later fit() must not change what was described before
+    options["bn"] = delayed(copy.copy(bn), pure=True, traverse=False)
+    if domains is None:
+        return X.map_blocks(_apply_block, method=method, **options)
+    labels = _labels(bn, X, domains, method)[:, *(None,) * (X.ndim - 1)]
+    return X.map_blocks(_apply_block, labels, method=method, **options)
+
+
+def _labels(bn: Any, X: Any, domains: Any, method: str) -> Any:
+    """Return the labels as a Dask array, cut as X is."""
+    import dask.array as da
+
+    if compat.is_dask_array(domains):
+        return cut_like(domains, X.chunks[0], "domains")
+    if np.isnan(X.shape[0]):
+        raise ValueError(
+            "the chunk sizes of X are not known, and so it is not known which sample each of the "
+            "domains belongs to: give the domains as a Dask array that is cut as X is, or call "
+            "X.compute_chunk_sizes() first"
+        )
+    labels = labels_for(domains, X.shape[0])
+    _check_known(bn, labels, method)
+    return da.from_array(labels, chunks=(X.chunks[0],))
+
+
+def _check_known(bn: Any, labels: Any, method: str) -> None:
+    """Refuse labels that ``fit`` did not see."""
+    known = set(bn.domains_.tolist())
+    new = [label for label in np.unique(labels).tolist() if label not in known]
+    if new:
+        check_kind(bn.domains_, labels)
+        raise ValueError(
+            f"fit() did not see domain {new[0]!r}, and GyroBN.{method}() of a Dask array is lazy, "
+            "so it finds no statistics of new domains: fit to it, too, or add it with "
+            "partial_fit(X, domains=...)"
+        )
+
+
+def _check_no_table(bn: Any, method: str) -> None:
+    """Refuse to make a data frame of a Dask array: that would compute all of it at once."""
+    own = getattr(bn, "_sklearn_output_config", {}).get("transform")
+    wanted = own or get_config()["transform_output"]
+    if method == "transform" and wanted != "default":
+        raise ValueError(
+            f"set_output(transform={wanted!r}) would compute all of a Dask array at once: leave it "
+            "at set_output(transform='default')"
+        )
+
+
+def _apply_block(
+    x: Any, labels: Any = None, *, bn: Any, method: str, block_info: Any = None
+) -> Any:
+    """Normalize a block, in a task of ``map_blocks``."""
+    if not len(x):
+        return x
+    number = block_info[0]["chunk-location"][0]
+    first = block_info[0]["array-location"][0][0]
+    own = None if labels is None else labels.reshape(-1)
+    block = Block(number, 0 if np.isnan(first) else int(first), len(x), x, labels=own)
+    moved = Moved()
+    try:
+        out = apply_block(block, bn, method, moved)
+    except ValueError as error:
+        if np.isnan(first):
+            error.add_note(f"The index counts from the start of block {number} of X.")
+        raise
+    moved.warn(bn.manifold_, x, method, 2)
+    return out
+
+
+def apply_block(block: Block, bn: Any, method: str, moved: Moved) -> Array:
+    """Check a block of samples and normalize it, or undo it; ``moved`` counts the projected."""
+    labels = None
+    if block.labels is not None:
+        labels = labels_for(block.labels, len(block.x))
+        _check_known(bn, labels, method)
+    stats = {d: Stats(*f[:2]) for d, f in by_label(bn.domains_, bn._fitted).items()}
+    with np.errstate(all="ignore"):
+        project = bn.on_invalid == "project"
+        x = on_manifold(bn.manifold_, block.x, project=project, first=block.first, moved=moved)
+        return apply_chunk(bn, x, labels, stats, method, block.first)

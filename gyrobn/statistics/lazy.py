@@ -1,0 +1,268 @@
+r"""The mean of samples in a Dask array, exactly, by the same loop.
+
+Each evaluation is one ``compute``: a task per block sums what it sees from the mean, as
+:mod:`gyrobn.statistics.streaming` does with a chunk, and further tasks add the sums up a tree. The
+statistics of several domains are found together, as channels: a task looks at the samples of each
+domain from the mean of that domain. Before the first evaluation another ``compute`` checks the
+samples, adds up the weights, and draws some samples by lot.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gyrobn.backends import Array, namespace_of
+from gyrobn.data.dask import Block, DaskBlocks, lazy_samples
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import sum_samples
+from gyrobn.statistics.held import Held, Look
+from gyrobn.statistics.newton import Found, solve
+from gyrobn.statistics.points import Moved, on_manifold
+from gyrobn.statistics.samples import check_weights, set_aside
+from gyrobn.statistics.streaming import (
+    Streamed,
+    Sums,
+    look_at_part,
+    most_kept,
+    shares,
+    weights_of,
+)
+
+__all__ = ["Reading", "Survey", "locate", "search", "survey"]
+
+LEAST = 64
+"""How many samples of a domain are kept at least, if it has them."""
+
+
+class Reading(NamedTuple):
+    """How a task reads a block; it is sent to the workers."""
+
+    manifold: GyroSpace
+    split: Callable[[Any, int], dict[Any, Any]] | None = None
+    """Returns the indices of each domain, for the labels and the number of samples."""
+    check: bool = False
+    """Whether samples must be on the manifold."""
+    project: bool = False
+    """Whether those that are not are moved onto it."""
+
+    def samples(self, block: Block, moved: Moved | None = None) -> tuple[Array, Array]:
+        """Return samples and weights; with ``moved``, check the samples first."""
+        x = block.x
+        if self.project or (self.check and moved is not None):
+            x = on_manifold(self.manifold, x, project=self.project, first=block.first, moved=moved)
+        w = weights_of(self.manifold, x, np.arange(len(x)), block.weights)
+        if block.weights is not None:
+            x, _ = set_aside(self.manifold, x, w)
+        return x, w
+
+    def places(self, block: Block) -> dict[Any, Any]:
+        """Return the indices of the samples of each domain; all of them by None."""
+        if block.labels is None or self.split is None:
+            return {None: slice(None)}
+        return self.split(block.labels, len(block.x))
+
+
+class Drawn(NamedTuple):
+    """What is known of a domain before the search of its mean."""
+
+    total: Array
+    """Sum of the weights, shape (*channels,)."""
+    some: int
+    """Number of samples with a weight other than 0."""
+    lot: Array
+    """The number that each of the samples below drew; those with the lowest stay."""
+    x: Array
+    w: Array
+
+
+class Survey(NamedTuple):
+    """What the first compute finds."""
+
+    error: Exception | None
+    """What is wrong with the first of the blocks in which something is wrong."""
+    samples: int
+    """Number of samples."""
+    moved: Moved
+    domains: dict[Any, Drawn]
+    most: int = 0
+    """How many samples are kept, of all domains together."""
+
+
+def survey(blocks: DaskBlocks, reading: Reading) -> Survey:
+    """Check all samples, add up their weights, and draw some: one compute."""
+    found: Survey | None = blocks.reduce("gyrobn-check-and-draw", _survey, _surveyed, reading)
+    if found is None:
+        raise ValueError("an empty batch has no mean: there are no samples")
+    if found.error is not None:
+        raise found.error
+    labels = sorted(found.domains) if None not in found.domains else [None]
+    totals = np.stack([found.domains[d].total for d in labels])
+    if not totals.any():
+        raise ValueError("sample_weight is zero for every sample: there is no mean")
+    check_weights(totals, totals)
+    return found._replace(domains={d: found.domains[d] for d in labels})
+
+
+def _survey(block: Block, reading: Reading) -> Survey:
+    """Look at a block for the first time, in a task."""
+    moved = Moved()
+    try:
+        x, w = reading.samples(block, moved)
+        check_weights(w, sum_samples(w) + 1.0)  # a block may weigh nothing
+        places = reading.places(block)
+    except (ValueError, TypeError) as error:
+        return Survey(error, len(block.x), moved, {})
+    lot = np.random.default_rng([0, block.number]).random(len(x))
+    most, domains = most_kept(reading.manifold, x), {}
+    for label, at in places.items():
+        own = w[at]
+        some = int(np.sum(own.reshape(len(own), -1).any(axis=1)))
+        total = own.sum(axis=0, dtype=np.float64)
+        drawn = Drawn(total, some, lot[at], x[at], own)
+        # twice the share of the block, so that those with the lowest numbers of all are there
+        domains[label] = _lucky(drawn, min(most, 2 * most * len(own) // block.total))
+    return Survey(None, len(x), moved, domains, most)
+
+
+def _surveyed(parts: list[Survey]) -> Survey:
+    """Merge what is known of several blocks."""
+    error = next((part.error for part in parts if part.error is not None), None)
+    moved = Moved.merged(part.moved for part in parts)
+    labels = {label for part in parts for label in part.domains}
+    most, domains = max(part.most for part in parts), {}
+    for label in [] if error is not None else labels:
+        found = [part.domains[label] for part in parts if label in part.domains]
+        total, count = (sum(d[i] for d in found) for i in range(2))
+        lot, x, w = (np.concatenate([d[i] for d in found]) for i in range(2, 5))
+        domains[label] = _lucky(Drawn(total, count, lot, x, w), most // len(labels))
+    return Survey(error, sum(part.samples for part in parts), moved, domains, most)
+
+
+def _lucky(drawn: Drawn, most: int) -> Drawn:
+    """Keep the samples with the lowest numbers."""
+    stay = np.argsort(drawn.lot, kind="stable")[: max(LEAST, most)]
+    kept = (np.array(values[stay]) for values in drawn[2:])
+    return Drawn(*drawn[:2], *kept)
+
+
+class _From(NamedTuple):
+    """From where the blocks are looked at; it is sent to the workers."""
+
+    reading: Reading
+    mean: Array
+    total: Array
+    """The sums of all weights; both have a leading axis of the domains, if there are domains."""
+    number: dict[Any, int] | None
+    """The place of each domain in these."""
+
+
+class Scattered(Streamed):
+    """Samples in a Dask array, of one domain or of several, which are channels."""
+
+    def __init__(self, blocks: DaskBlocks, reading: Reading, found: Survey) -> None:
+        self.blocks, self.reading = blocks, reading
+        drawn = list(found.domains.values())
+        if None in found.domains:
+            self.number = None
+            self.total, x, w = drawn[0].total, drawn[0].x, drawn[0].w
+        else:
+            self.number = {label: k for k, label in enumerate(found.domains)}
+            self.total = np.stack([d.total for d in drawn])
+            x, w = _side_by_side(drawn)
+        self.held = Held(reading.manifold.to_inside(x), shares(w))
+
+    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+        """Return the sums over all blocks: one compute."""
+        there = _From(self.reading, mean, self.total, self.number)
+        sums: dict[int, Sums] = self.blocks.reduce("gyrobn-look-at-mean", _look_at, _add_up, there)
+        if self.number is None:
+            return sums[0].look
+        each = [sums[k] for k in range(len(sums))]
+        *arrays, ones = zip(*each, strict=True)
+        stacked = (None if a[0] is None else np.stack(a) for a in arrays)
+        return Sums._make((*stacked, ones[0])).look
+
+
+def _side_by_side(drawn: list[Drawn]) -> tuple[Array, Array]:
+    """Return the samples of several domains as channels, (most, domains, ...).
+
+    Padding has the weight 0 and is the first sample of the same domain, so it is never the
+    farthest from the mean.
+    """
+    most = max(len(d.lot) for d in drawn)
+    rows = [np.where(np.arange(most) < len(d.lot), np.arange(most), 0) for d in drawn]
+    x = np.stack([d.x[at] for d, at in zip(drawn, rows, strict=True)], axis=1)
+    w = np.zeros((most, len(drawn), *drawn[0].w.shape[1:]), dtype=x.dtype)
+    for k, d in enumerate(drawn):
+        w[: len(d.lot), k] = d.w
+    return x, w
+
+
+def _look_at(block: Block, there: _From) -> dict[int, Sums]:
+    """Return what is seen of a block, by the number of the domain, in a task."""
+    manifold = there.reading.manifold
+    x, w = there.reading.samples(block)
+    y, space, found = manifold.to_inside(x), manifold.inside, {}
+    for label, at in there.reading.places(block).items():
+        k = 0 if there.number is None else there.number[label]
+        mean, total = (a if there.number is None else a[k] for a in (there.mean, there.total))
+        share = w[at] / namespace_of(w).astype(total, w.dtype)
+        found[k] = look_at_part(space, mean, y[at], share)
+    return found
+
+
+def _add_up(parts: list[dict[int, Sums]]) -> dict[int, Sums]:
+    """Add up what is seen of several blocks."""
+    found: dict[int, Sums] = {}
+    for part in parts:
+        for k, new in part.items():
+            found[k] = new if k not in found else _added(found[k], new)
+    return found
+
+
+def _added(a: Any, b: Any) -> Sums:
+    return Sums(
+        a.g + b.g,
+        a.variance + b.variance,
+        None if a.far is None else np.maximum(a.far, b.far),
+        np.maximum(a.resolution, b.resolution),
+        None if a.matrix is None else a.matrix + b.matrix,
+        None if a.lowest is None else a.lowest + b.lowest,
+        a.one,
+    )
+
+
+def locate(
+    blocks: DaskBlocks,
+    reading: Reading,
+    found: Survey,
+    tol: float | None,
+    max_iter: int,
+    init: Array | None = None,
+) -> Found:
+    """Run the loop in the space inside a manifold: one compute per evaluation."""
+    manifold = reading.manifold
+    start = None if init is None else manifold.to_inside(init)
+    samples = Scattered(blocks, reading, found)
+    return solve(manifold.inside, samples, start, tol, max_iter)
+
+
+def search(
+    manifold: GyroSpace,
+    X: Any,
+    weights: Any,
+    tol: float | None,
+    max_iter: int,
+    init: Array | None,
+) -> tuple[Found, Iterable[Array]]:
+    """Find the mean of a Dask array; also return what yields its blocks."""
+    X = lazy_samples(X, "x")
+    points = manifold.point_shape
+    if X.shape[X.ndim - len(points) :] != points or X.ndim == len(points):
+        raise ValueError(
+            f"{manifold!r} expects x of shape (N, *channels, *{points}), got {X.shape}"
+        )
+    blocks = DaskBlocks(X).with_parts(weights)
+    reading = Reading(manifold)
+    return locate(blocks, reading, survey(blocks, reading), tol, max_iter, init), blocks.each()

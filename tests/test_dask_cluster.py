@@ -1,0 +1,94 @@
+"""Dask arrays on worker processes: the same numbers, also if a worker dies in the middle."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from gyrobn import SPD, GyroBN, frechet
+from gyrobn.cli import main
+
+M = SPD(3)
+X = M.add(M.random(rng=1), M.random(300, rng=0, spread=0.5))
+LABELS = np.arange(300) % 3
+WHOLE = GyroBN(M, scale=0.5).fit(X)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def close(a, b):
+    np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+
+
+def check(X):
+    """Fit, transform and undo, with and without domains, and compare with memory."""
+    bn = GyroBN(M, scale=0.5).fit(X)
+    close(bn.mean_, WHOLE.mean_)
+    Y = bn.transform(X)
+    close(Y.compute(), WHOLE.transform(np.asarray(X)))
+    close(bn.inverse_transform(Y).compute(), np.asarray(X))
+
+
+def test_processes():
+    with dask.config.set(scheduler="processes", num_workers=1):
+        close(frechet(M, da.from_array(X, chunks=(100, 3, 3))).mean, WHOLE.mean_)
+
+
+def test_cluster(client):
+    lazy = da.from_array(X, chunks=(40, 3, 3))
+    check(lazy)
+    check(lazy.persist())
+    own = GyroBN(M).fit(X, domains=LABELS)
+    bn = GyroBN(M).fit(lazy, domains=da.from_array(LABELS, chunks=50))
+    close(bn.mean_, own.mean_)
+    close(bn.transform(lazy, domains=LABELS).compute(), own.transform(X, domains=LABELS))
+    bad = X.copy()
+    bad[250] *= -1
+    with pytest.raises(ValueError, match="the first at index 250: that matrix is indefinite"):
+        GyroBN(M).fit(da.from_array(bad, chunks=(40, 3, 3)))
+
+
+def _deadly(x, folder, block_id=None):
+    """Return a block; the third time that block 2 is asked for, kill its worker, once."""
+    if block_id[0] == 2:
+        seen = len(list(Path(folder).glob("seen*")))
+        (Path(folder) / f"seen{seen}").touch()
+        if seen == 2:
+            os._exit(1)
+    return x
+
+
+def test_a_worker_dies_in_the_middle_of_a_fit(client, tmp_path):
+    lazy = da.from_array(X, chunks=(40, 3, 3))
+    lazy = lazy.map_blocks(_deadly, str(tmp_path), dtype=X.dtype, meta=lazy._meta)
+    with ThreadPoolExecutor(1) as pool:
+        bn = pool.submit(GyroBN(M, scale=0.5).fit, lazy).result(timeout=120)
+    close(bn.mean_, WHOLE.mean_)
+    close(bn.var_, WHOLE.var_)
+    assert len(list(tmp_path.iterdir())) > 3  # it died, and was asked again
+
+
+@pytest.mark.parametrize("place", ["--scheduler", "--workers"])
+def test_command(client, tmp_path, place, capfd):
+    np.save(tmp_path / "x.npy", X)
+    names = [str(tmp_path / name) for name in ("x.npy", "y.npy", "z.npy")]
+    words = ["--manifold", "spd"]
+    assert main(["normalize", names[0], names[1], *words]) == 0
+    where = client.scheduler.address if place == "--scheduler" else "1"
+    assert main(["normalize", names[0], names[2], *words, "--engine", "dask", place, where]) == 0
+    close(np.load(names[2]), np.load(names[1]))
+    assert capfd.readouterr().err == ""
