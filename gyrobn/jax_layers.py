@@ -67,8 +67,10 @@ def forward(
     """Do what ``layers.forward`` does, with statistics of the batch on all devices of an axis."""
     check_floating(x, half=True)
     name, groups = settings.axis_name, settings.axis_index_groups
-    group = None if name is None else Group((name, groups))
-    typed = group is not None and training and bool(varies(x))
+    typed = name is not None and training and bool(varies(x))
+    group = None
+    if name is not None and training and _size(name, groups) != 1:
+        group = Group((name, groups))
     if typed:
         learnt = jax.tree.map(lambda a: varying(a, name), learnt)
     y, new = any_forward(settings, learnt, stats, x, weights, 1.0 - momentum, training, group)
@@ -76,3 +78,13 @@ def forward(
     if typed and groups is None:  # they are equal on all devices, and JAX shall know that
         new = jax.tree.map(partial(jax.lax.pmax, axis_name=name), new)
     return y, new
+
+
+def _size(name: Any, groups: Any) -> int:
+    """Return how many devices share a batch, or 0 if there is no such axis."""
+    if groups is not None:
+        return len(groups[0])
+    try:
+        return int(jax.lax.psum(1, name))  # type: ignore[no-untyped-call]
+    except NameError:  # the first sum raises it again, if the input is right
+        return 0

@@ -47,12 +47,16 @@ class NoSamples(ValueError):
     """All ranks together have no sample, or one of them has reported that its batch is no good."""
 
 
+def _nobody(error: Exception | None) -> None:
+    """Tell nobody: all devices of a traced program meet the same error."""
+
+
 class Group(NamedTuple):
     """The ranks over which a batch is spread."""
 
     ranks: Any
     """As the shim of the library knows them."""
-    agree: Callable[[Exception | None], None] = lambda error: None
+    agree: Callable[[Exception | None], None] = _nobody
     """Called on every rank with its error, if it has one: raises on all of them if any has."""
 
 
@@ -284,6 +288,8 @@ class Traced(Shared):
 
 def withdraw(manifold: GyroSpace, channels: tuple[int, ...], like: Array, group: Group) -> None:
     """Take part in the first reduction of the others with NaN, which tells them of an error."""
+    if group.agree is _nobody:
+        return
     space, xp = manifold.inside.parts()[0][0], namespace_of(like)
     e = xp.broadcast_to(space.origin(like), (1, *channels, *space.point_shape))
     ones = xp.ones((1, *channels), dtype=like.dtype, device=device_of(like))
