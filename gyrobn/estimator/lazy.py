@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array
 from gyrobn.data.dask import Block, DaskBlocks, cut_like, lazy_samples
+from gyrobn.estimator import applying, fitting
 from gyrobn.estimator.applying import apply_chunk, check_action, check_table
 from gyrobn.estimator.fitting import (
     Finding,
@@ -38,10 +39,22 @@ from gyrobn.statistics.newton import check_search
 from gyrobn.statistics.points import Moved, on_manifold
 from gyrobn.statistics.uniqueness import Domains
 
-__all__ = ["apply_block", "apply_lazily", "find_lazily"]
+__all__ = ["apply", "apply_block", "find"]
 
 
-def find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
+def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
+    """Check samples and find their statistics, whatever holds them."""
+    function = _find_lazily if compat.is_dask_array(X) else fitting.find
+    return function(estimator, X, sample_weight, domains, method)
+
+
+def apply(bn: Any, X: Any, domains: Any, method: str) -> Any:
+    """Normalize samples, or undo it, whatever holds them."""
+    function = _apply_lazily if compat.is_dask_array(X) else applying.apply
+    return function(bn, X, domains, method)
+
+
+def _find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
     """Check the samples of a Dask array and find their statistics."""
     check_parameters(estimator)
     more = method == "partial_fit" and hasattr(estimator, "mean_")
@@ -83,7 +96,7 @@ def find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, method
     totals = np.stack([drawn.total for drawn in seen.domains.values()])
     weight = like(totals if labels is not None else totals[0], found.mean)
     fitted = Fitted(found.mean, found.variance, weight, found.iterations, found.converged)
-    return Finding(manifold, by_label(labels, fitted), seen.samples, seen.moved.count, X, None)
+    return Finding(manifold, by_label(labels, fitted), seen.samples, seen.moved.count, None, None)
 
 
 def _split(labels: Any, count: int) -> dict[Any, Any]:
@@ -91,7 +104,7 @@ def _split(labels: Any, count: int) -> dict[Any, Any]:
     return places_of(labels_for(labels, count))
 
 
-def apply_lazily(bn: Any, X: Any, domains: Any, method: str) -> Any:
+def _apply_lazily(bn: Any, X: Any, domains: Any, method: str) -> Any:
     """Return the Dask array of normalized samples, or of what undoes it; nothing is computed."""
     from dask import delayed
 
