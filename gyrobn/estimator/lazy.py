@@ -4,6 +4,7 @@ A task holds one block of samples, as a NumPy array. Nothing else is ever in one
 """
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import array_api_compat as compat
@@ -13,14 +14,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array
 from gyrobn.data.dask import Block, DaskBlocks, cut_like, lazy_samples
-from gyrobn.estimator import applying, fitting
-from gyrobn.estimator.applying import apply_chunk, check_action, check_table
+from gyrobn.estimator.applying import apply, apply_chunk, check_action, check_table
 from gyrobn.estimator.fitting import (
     Finding,
     Fitted,
     by_label,
     check_enough,
     check_found,
+    find,
 )
 from gyrobn.estimator.labels import as_labels, check_given, check_kind, labels_for
 from gyrobn.estimator.validation import (
@@ -39,19 +40,17 @@ from gyrobn.statistics.newton import check_search
 from gyrobn.statistics.points import Moved, on_manifold
 from gyrobn.statistics.uniqueness import Domains
 
-__all__ = ["apply", "apply_block", "find"]
+__all__ = ["applier", "apply_block", "finder"]
 
 
-def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
-    """Check samples and find their statistics, whatever holds them."""
-    function = _find_lazily if compat.is_dask_array(X) else fitting.find
-    return function(estimator, X, sample_weight, domains, method)
+def finder(X: Any) -> Callable[..., Finding]:
+    """Return what checks samples like X and finds their statistics."""
+    return _find_lazily if compat.is_dask_array(X) else find
 
 
-def apply(bn: Any, X: Any, domains: Any, method: str) -> Any:
-    """Normalize samples, or undo it, whatever holds them."""
-    function = _apply_lazily if compat.is_dask_array(X) else applying.apply
-    return function(bn, X, domains, method)
+def applier(X: Any) -> Callable[..., Any]:
+    """Return what normalizes samples like X, or undoes it."""
+    return _apply_lazily if compat.is_dask_array(X) else apply
 
 
 def _find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:

@@ -16,7 +16,7 @@ from gyrobn.data.chunks import Chunks
 from gyrobn.estimator.applying import apply_chunk, apply_chunks, check_table, stats_for
 from gyrobn.estimator.files import read, write
 from gyrobn.estimator.fitting import Fitted, by_label, merge, stacked
-from gyrobn.estimator.lazy import apply, find
+from gyrobn.estimator.lazy import applier, finder
 from gyrobn.estimator.models import of_estimator, to_estimator
 from gyrobn.manifolds.gyrospace import GyroSpace
 
@@ -206,7 +206,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        self._keep(*find(self, X, sample_weight, domains, "fit")[:4])
+        self._keep(*finder(X)(self, X, sample_weight, domains, "fit")[:4])
         return self
 
     def partial_fit(
@@ -231,7 +231,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        manifold, new, count, moved, *_ = find(self, X, sample_weight, domains, "partial_fit")
+        manifold, new, count, moved, *_ = finder(X)(self, X, sample_weight, domains, "partial_fit")
         if hasattr(self, "mean_"):
             moved += self.n_projected_
             old = by_label(self.domains_, self._fitted)
@@ -254,7 +254,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape and dtype of X
         """
-        found = find(self, X, sample_weight, domains, "fit")
+        found = finder(X)(self, X, sample_weight, domains, "fit")
         samples = found.samples
         self._keep(*found[:4])
         if samples is None or isinstance(samples, Chunks):
@@ -278,7 +278,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape and dtype of X
         """
-        return apply(self, X, domains, "transform")
+        return applier(X)(self, X, domains, "transform")
 
     def inverse_transform(self, X: Any, domains: Any = None) -> Array:
         r"""Undo: :math:`\mu \oplus (\sqrt{v^2+\epsilon}/s \odot (\ominus\beta \oplus x))`.
@@ -294,7 +294,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape and dtype of X
         """
-        return apply(self, X, domains, "inverse_transform")
+        return applier(X)(self, X, domains, "inverse_transform")
 
     def transform_chunks(
         self, X: Any, domains: Any = None, inverse: bool = False
