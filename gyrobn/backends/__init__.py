@@ -30,9 +30,9 @@ __all__ = [
 
 DASK = (
     "this function does not compute with Dask arrays: give x.compute(), an array, or call it on "
-    "each block with x.map_blocks. The estimator gyrobn.GyroBN, gyrobn.frechet and "
-    "gyrobn.batch_stats take a Dask array of samples as it is, and with it Dask arrays of weights "
-    "and domains"
+    "each block with x.map_blocks(function, dtype=x.dtype). The estimator gyrobn.GyroBN, "
+    "gyrobn.frechet and gyrobn.batch_stats take a Dask array of samples as it is, and with it Dask "
+    "arrays of weights and domains"
 )
 """What a Dask array gets, except where it is welcome."""
 

@@ -31,7 +31,7 @@ LIBRARIES = {
 }
 """Array libraries, each with its namespace of the Array API standard."""
 
-HELPERS = ("scikit-learn", "flax", "equinox", "matplotlib", "zarr")
+HELPERS = ("scikit-learn", "flax", "equinox", "matplotlib", "zarr", "dask", "distributed")
 
 
 def backends(options: Namespace, console: Console) -> None:

@@ -132,6 +132,8 @@ class DaskBlocks:
         and dashboards. What is ``common`` is sent to each worker once.
         """
         from dask import compute, delayed
+        from dask.delayed import Delayed
+        from dask.utils import ensure_dict
 
         token = uuid.uuid4().hex
         shared = [
@@ -154,7 +156,9 @@ class DaskBlocks:
                 )
                 for i in range(0, len(parts), TOGETHER)
             ]
-        (result,) = compute(parts[0])
+        # in one layer: to look through many layers takes Dask longer than the tasks
+        root = Delayed(parts[0].key, ensure_dict(parts[0].dask))
+        (result,) = compute(root)
         return result
 
     def each(self) -> Any:

@@ -98,8 +98,8 @@ class Finding(NamedTuple):
     """Number of samples."""
     moved: int
     """Number of points that were moved onto the manifold."""
-    samples: Array | Chunks
-    """The samples, checked."""
+    samples: Array | Chunks | None
+    """The samples, checked; None if they are in a Dask array."""
     view: Decomposed | None
     """The samples as they are seen from the mean, if they are matrices and decomposed already."""
 

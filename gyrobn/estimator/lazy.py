@@ -4,6 +4,7 @@ A task holds one block of samples, as a NumPy array. Nothing else is ever in one
 """
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import array_api_compat as compat
@@ -13,13 +14,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array
 from gyrobn.data.dask import Block, DaskBlocks, cut_like, lazy_samples
-from gyrobn.estimator.applying import apply_chunk, check_action, check_table
+from gyrobn.estimator.applying import apply, apply_chunk, check_action, check_table
 from gyrobn.estimator.fitting import (
     Finding,
     Fitted,
     by_label,
     check_enough,
     check_found,
+    find,
 )
 from gyrobn.estimator.labels import as_labels, check_given, check_kind, labels_for
 from gyrobn.estimator.validation import (
@@ -38,10 +40,20 @@ from gyrobn.statistics.newton import check_search
 from gyrobn.statistics.points import Moved, on_manifold
 from gyrobn.statistics.uniqueness import Domains
 
-__all__ = ["apply_block", "apply_lazily", "find_lazily"]
+__all__ = ["applier", "apply_block", "finder"]
 
 
-def find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
+def finder(X: Any) -> Callable[..., Finding]:
+    """Return what checks samples like X and finds their statistics."""
+    return _find_lazily if compat.is_dask_array(X) else find
+
+
+def applier(X: Any) -> Callable[..., Any]:
+    """Return what normalizes samples like X, or undoes it."""
+    return _apply_lazily if compat.is_dask_array(X) else apply
+
+
+def _find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
     """Check the samples of a Dask array and find their statistics."""
     check_parameters(estimator)
     more = method == "partial_fit" and hasattr(estimator, "mean_")
@@ -83,7 +95,7 @@ def find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, method
     totals = np.stack([drawn.total for drawn in seen.domains.values()])
     weight = like(totals if labels is not None else totals[0], found.mean)
     fitted = Fitted(found.mean, found.variance, weight, found.iterations, found.converged)
-    return Finding(manifold, by_label(labels, fitted), seen.samples, seen.moved.count, X, None)
+    return Finding(manifold, by_label(labels, fitted), seen.samples, seen.moved.count, None, None)
 
 
 def _split(labels: Any, count: int) -> dict[Any, Any]:
@@ -91,7 +103,7 @@ def _split(labels: Any, count: int) -> dict[Any, Any]:
     return places_of(labels_for(labels, count))
 
 
-def apply_lazily(bn: Any, X: Any, domains: Any, method: str) -> Any:
+def _apply_lazily(bn: Any, X: Any, domains: Any, method: str) -> Any:
     """Return the Dask array of normalized samples, or of what undoes it; nothing is computed."""
     from dask import delayed
 

@@ -8,16 +8,15 @@ import os
 from collections.abc import Iterator
 from typing import Any, Self
 
-import array_api_compat as compat
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array
 from gyrobn.data.chunks import Chunks
-from gyrobn.estimator.applying import apply, apply_chunk, apply_chunks, check_table, stats_for
+from gyrobn.estimator.applying import apply_chunk, apply_chunks, check_table, stats_for
 from gyrobn.estimator.files import read, write
-from gyrobn.estimator.fitting import Finding, Fitted, by_label, find, merge, stacked
-from gyrobn.estimator.lazy import apply_lazily, find_lazily
+from gyrobn.estimator.fitting import Fitted, by_label, merge, stacked
+from gyrobn.estimator.lazy import applier, finder
 from gyrobn.estimator.models import of_estimator, to_estimator
 from gyrobn.manifolds.gyrospace import GyroSpace
 
@@ -36,7 +35,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     X has shape ``(N, *channels, *point_shape)``; each channel is normalized on its own. Lists,
     data frames and NumPy arrays give NumPy arrays; arrays of torch, JAX, CuPy, or another library
     that follows the Array API standard, give arrays of that library, on the same device. float32
-    stays float32.
+    stays float32. Of a Dask array, ``fit`` computes NumPy statistics, and ``transform`` is lazy.
 
     With ``domains`` (subjects, sessions, sites) each domain has a mean and variance of its own, and
     all are brought to the same bias and scale, whatever moved them.
@@ -192,7 +191,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (N, *channels, *point_shape), or Chunks
+        X : array-like of shape (N, *channels, *point_shape), or Chunks, or a Dask array
             The samples. A memory map, a zarr array, an iterable of arrays, a function that returns
             one, or :class:`~gyrobn.Chunks`, is read in chunks, in several passes: the result is the
             same, and memory need not hold all samples.
@@ -207,7 +206,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        self._keep(*self._find(X, sample_weight, domains, "fit")[:4])
+        self._keep(*finder(X)(self, X, sample_weight, domains, "fit")[:4])
         return self
 
     def partial_fit(
@@ -232,7 +231,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        manifold, new, count, moved, *_ = self._find(X, sample_weight, domains, "partial_fit")
+        manifold, new, count, moved, *_ = finder(X)(self, X, sample_weight, domains, "partial_fit")
         if hasattr(self, "mean_"):
             moved += self.n_projected_
             old = by_label(self.domains_, self._fitted)
@@ -255,12 +254,11 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape and dtype of X
         """
-        found = self._find(X, sample_weight, domains, "fit")
+        found = finder(X)(self, X, sample_weight, domains, "fit")
         samples = found.samples
         self._keep(*found[:4])
-        if isinstance(samples, Chunks) or compat.is_dask_array(samples):
-            # of chunks, this raises an error that says what takes them
-            return self.transform(X, domains)
+        if samples is None or isinstance(samples, Chunks):
+            return self.transform(X, domains)  # of chunks, it says what takes them
         check_table(self, samples, "transform")
         labels, stats = stats_for(self, samples, domains, "transform")
         return apply_chunk(self, samples, labels, stats, "transform", view=found.view)
@@ -280,7 +278,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape and dtype of X
         """
-        return (apply_lazily if compat.is_dask_array(X) else apply)(self, X, domains, "transform")
+        return applier(X)(self, X, domains, "transform")
 
     def inverse_transform(self, X: Any, domains: Any = None) -> Array:
         r"""Undo: :math:`\mu \oplus (\sqrt{v^2+\epsilon}/s \odot (\ominus\beta \oplus x))`.
@@ -296,8 +294,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape and dtype of X
         """
-        function = apply_lazily if compat.is_dask_array(X) else apply
-        return function(self, X, domains, "inverse_transform")
+        return applier(X)(self, X, domains, "inverse_transform")
 
     def transform_chunks(
         self, X: Any, domains: Any = None, inverse: bool = False
@@ -385,10 +382,6 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.array_api_support = True
         return tags
-
-    def _find(self, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
-        function = find_lazily if compat.is_dask_array(X) else find
-        return function(self, X, sample_weight, domains, method)
 
     @property
     def _fitted(self) -> Fitted:
