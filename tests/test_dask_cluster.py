@@ -1,5 +1,6 @@
 """Dask arrays on worker processes: the same numbers, also if a worker dies in the middle."""
 
+import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +24,11 @@ WHOLE = GyroBN(M, scale=0.5).fit(X)
 def client():
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=":0",
+            silence_logs=logging.CRITICAL,
         ) as cluster,
         Client(cluster) as client,
     ):

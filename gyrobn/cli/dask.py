@@ -63,6 +63,8 @@ class OnDask(InOrder):
             import distributed
         except ImportError as error:
             raise _missing("distributed") from error
+        # an interrupt leaves tasks behind, which Python would report one by one
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         place: Any = self.scheduler
         if place is None:
             # an error of a task is reported once, by the command

@@ -23,7 +23,15 @@ from gyrobn.numerics.checks import host
 from gyrobn.statistics.points import Moved, describe, on_manifold
 from gyrobn.statistics.uniqueness import FrechetWarning
 
-__all__ = ["apply", "apply_chunk", "apply_chunks", "check_action", "check_table", "stats_for"]
+__all__ = [
+    "apply",
+    "apply_chunk",
+    "apply_chunks",
+    "check_action",
+    "check_table",
+    "output_of",
+    "stats_for",
+]
 
 
 def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
@@ -153,16 +161,21 @@ def stats_for(
 
 def check_table(bn: Any, X: Array, method: str) -> None:
     """Refuse to make a table of samples that are not vectors, as scikit-learn would afterwards."""
-    if method != "transform" or X.ndim == 2:
-        return
-    own = getattr(bn, "_sklearn_output_config", {}).get("transform")
-    wanted = own or get_config()["transform_output"]
-    if wanted != "default":
+    wanted = output_of(bn, method)
+    if wanted != "default" and X.ndim != 2:
         raise ValueError(
             f"set_output(transform={wanted!r}) makes a table with one column per feature, and "
             f"samples of shape {tuple(X.shape[1:])} fill none: leave it at "
             "set_output(transform='default'), and set it on a step that returns vectors"
         )
+
+
+def output_of(bn: Any, method: str) -> str:
+    """Return what scikit-learn makes of the output, as ``set_output`` says."""
+    if method != "transform":
+        return "default"
+    own = getattr(bn, "_sklearn_output_config", {}).get("transform")
+    return str(own or get_config()["transform_output"])
 
 
 def check_action(bn: Any, X: Array, method: str) -> None:

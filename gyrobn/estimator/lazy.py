@@ -9,12 +9,11 @@ from typing import Any
 
 import array_api_compat as compat
 import numpy as np
-from sklearn import get_config
 from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array
 from gyrobn.data.dask import Block, DaskBlocks, cut_like, lazy_samples
-from gyrobn.estimator.applying import apply, apply_chunk, check_action, check_table
+from gyrobn.estimator.applying import apply, apply_chunk, check_action, check_table, output_of
 from gyrobn.estimator.fitting import (
     Finding,
     Fitted,
@@ -157,9 +156,8 @@ def _check_known(bn: Any, labels: Any, method: str) -> None:
 
 def _check_no_table(bn: Any, method: str) -> None:
     """Refuse to make a data frame of a Dask array: that would compute all of it at once."""
-    own = getattr(bn, "_sklearn_output_config", {}).get("transform")
-    wanted = own or get_config()["transform_output"]
-    if method == "transform" and wanted != "default":
+    wanted = output_of(bn, method)
+    if wanted != "default":
         raise ValueError(
             f"set_output(transform={wanted!r}) would compute all of a Dask array at once: leave it "
             "at set_output(transform='default')"
