@@ -1,9 +1,8 @@
 r"""GyroSpace: the primitives that a geometry supplies, and everything that follows from them.
 
 A geometry is a symmetric space with an identity :math:`e` whose left gyrotranslations are
-isometries. Everything is written in *normal coordinates at e*: the coordinates of
-:math:`\operatorname{Log}_e(x)` in an orthonormal basis of :math:`T_e\mathcal M`, a vector of
-length ``dim``.
+isometries. Everything is written in *normal coordinates at e*: the ``dim`` coordinates of
+:math:`\operatorname{Log}_e(x)` in an orthonormal basis.
 """
 
 from abc import ABC, abstractmethod
@@ -281,13 +280,10 @@ class GyroSpace(Specified, ABC):
         """Apply the gyration of x and y, a linear map in normal coordinates."""
         return self.to_normal(self.gyration(x, y, self.from_normal(c)))
 
-    # ------------------------------------------------------------------ points to begin with
-
     def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
         """First guess of the mean of samples along axis 0: the mean of their coordinates at e.
 
-        ``total`` takes weighted sums over the samples, each of shape (*channels, ...), and returns
-        those over all ranks, if the batch lies on several.
+        If the batch lies on several ranks, ``total`` adds sums (*channels, ...) over all of them.
         """
         (mean,) = total(weighted_sum(weights, self.to_normal(x)))
         return self.from_normal(mean)
