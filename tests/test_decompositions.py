@@ -171,8 +171,8 @@ def test_the_estimator_decomposes_each_evaluation_once(linear_algebra):
     bn.fit_transform(x)
     assert +linear_algebra == {"cholesky": 2, "eigh": bn.n_iter_}
     linear_algebra.clear()
-    bn.transform(x)
-    assert +linear_algebra == {"cholesky": 2, "eigh": 1}
+    bn.transform(x)  # of a small array, input and output are checked in one call
+    assert +linear_algebra == {"cholesky": 1, "eigh": 1}
 
 
 def test_a_product_decomposes_what_its_factors_do(linear_algebra):

@@ -96,6 +96,7 @@ NOT_RUN = {
     ("README.md", "sh"): ".ci/run runs the two that install; tests/test_cli_docs.py the third",
     ("CONTRIBUTING.md", "sh"): "they install, run the whole suite, or take minutes: benchmarks",
     ("docs/design.md", "text"): "a drawing of the modules",
+    ("docs/many_machines.md", "text"): "they need two processes: test_distributed, test_sharding",
 }
 """The blocks that no test runs, and why. (tests/test_cli_docs.py runs docs/command_line.md.)"""
 

@@ -191,8 +191,10 @@ class PolyHyperboloid(GyroSpace):
 
         def apply(v: Array) -> Array:
             columns = self._unpack(xp.matrix_transpose(v))  # (*channels, k, m, m)
-            found = rows.apply(xp.moveaxis(columns, -3, -1))
-            return xp.matrix_transpose(self._pack(xp.moveaxis(found, -1, -3)))
+            # with permute_dims, since torch's vmap does not know moveaxis
+            *lead, k, i, j = range(columns.ndim)
+            found = rows.apply(xp.permute_dims(columns, (*lead, i, j, k)))
+            return xp.matrix_transpose(self._pack(xp.permute_dims(found, (*lead, j, k, i))))
 
         def by_part(function: Callable[[Hessian, Array], Array], g: Array) -> Array:
             """Solve m systems of size m: on the zeros of a row, H is a multiple of the identity."""

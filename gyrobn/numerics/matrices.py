@@ -1,6 +1,5 @@
 """Products, symmetric parts, identities and triangles of matrices."""
 
-import operator
 from functools import reduce
 from typing import Any
 
@@ -44,7 +43,7 @@ def congruence(R: Array, A: Array) -> Array:
 
 def matmul(*factors: Array) -> Array:
     """Return the product of matrices, from left to right."""
-    return reduce(operator.matmul, factors)  # matmul of array_api_compat looks at dtypes first
+    return reduce(namespace_of(factors[0]).matmul, factors)
 
 
 def compose(U: Array, values: Array, V: Array) -> Array:
