@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import GEOMETRIES, cloud
 
+import gyrobn
 from gyrobn import (
     Grassmannian,
     Product,
@@ -181,3 +182,21 @@ def test_only_parameters_are_learnt(M):
     near, far = loss(h) - loss(-h), loss(2 * h) - loss(-2 * h)
     expected = float(8 * near - far) / (12 * h)
     assert abs(float(t.grad) - expected) < 1e-6 * (1e-3 + abs(expected))
+
+
+@pytest.mark.parametrize("name", ["Hyperboloid", "Sphere", "PoincareBall", "Klein"])
+def test_a_mean_moves_with_the_points_of_its_model(name):
+    """Points of some models move with the curvature, and so does the mean of the same vectors."""
+    c = torch.as_tensor(np.random.default_rng(0).normal(0.2, 0.3, (9, 3)))
+    cls, first = getattr(gyrobn, name), 0.8 if name == "Sphere" else -0.7
+
+    def loss(K):
+        M = cls(3, curvature=K)
+        mean = gyrobn.frechet_mean(M, M.from_normal(c))
+        return (mean * torch.arange(1.0, mean.shape[-1] + 1.0, dtype=mean.dtype)).sum()
+
+    K = torch.tensor(first, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(loss(K), K)
+    with torch.no_grad():
+        up, down = (loss(K + h) for h in (1e-5, -1e-5))
+    assert abs(slope - (up - down) / 2e-5) < 1e-8

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from conftest import GEOMETRIES, Library, assert_same, cloud, host, per_block
 
+import gyrobn
 from gyrobn import (
     Euclidean,
     Hyperboloid,
@@ -156,3 +157,12 @@ def test_bad_parameters():
         normalize(M, x, stats, eps=-1.0)
     with pytest.raises(TypeError, match="mixed dtypes float64 and float32"):
         normalize(M, x, Stats(stats.mean.astype("float32"), stats.var))
+
+
+def test_numbers_of_another_dtype_take_that_of_the_samples():
+    """Scale and weights in float64 do not change the dtype of float32 samples."""
+    M = gyrobn.PoincareBall(3)
+    x = M.random(20, rng=0, spread=0.5).astype(np.float32)
+    stats = gyrobn.batch_stats(M, x, weights=np.linspace(0.5, 1.0, 20))
+    y = gyrobn.normalize(M, x, stats, scale=np.full((), 0.5))
+    assert [a.dtype for a in (*stats, y)] == [np.float32] * 3
