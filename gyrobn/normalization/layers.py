@@ -5,8 +5,7 @@ A layer holds parameters and running statistics in the way of its framework and 
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from gyrobn.normalization.settings import Settings
 from gyrobn.statistics.locate import locate
 from gyrobn.statistics.points import on_manifold
 from gyrobn.statistics.samples import only_weighted, set_aside
-from gyrobn.statistics.spread import Group, NoSamples, arrange_spread, withdraw
+from gyrobn.statistics.spread import Group, arrange_spread, withdraw
 from gyrobn.statistics.uniqueness import warn
 
 __all__ = [
@@ -128,10 +127,9 @@ def forward(
         _check_count(settings, x, training and group is None)
         target, scale = _affine(manifold.inside, learnt)
         more = _search(settings) | {"axes": len(settings.axis), "group": group}
-        with _together(group):
-            y, stats = normalize_to(
-                manifold, x, weights, target, scale, settings.eps, settings.clamp, **more
-            )
+        y, stats = normalize_to(
+            manifold, x, weights, target, scale, settings.eps, settings.clamp, **more
+        )
     else:
         stats = batch_stats(settings, manifold, x, weights, training, group)
         y = apply(settings, batch, x, stats)
@@ -161,8 +159,7 @@ def prepare(
     except (TypeError, ValueError) as error:
         dtype = common_dtype(x, *learnt, *(running or ()))
         like = namespace_of(x).zeros((), dtype=dtype, device=device_of(x))
-        withdraw(settings.geometry, settings.channels, like, group)
-        group.agree(error)
+        withdraw(settings.geometry, settings.channels, like, group, error)
         raise
 
 
@@ -262,21 +259,9 @@ def batch_stats(
     """Return the statistics of a batch; ``several`` refuses a single sample."""
     _check_count(settings, x, several and group is None)
     axes = tuple(range(len(settings.axis)))
-    with _together(group):
-        samples, w, spread = arrange_spread(manifold, x, weights, axes, group)
-        found, _ = locate(manifold, samples, w, spread=spread, **_search(settings))
+    samples, w, spread = arrange_spread(manifold, x, weights, axes, group)
+    found, _ = locate(manifold, samples, w, spread=spread, **_search(settings))
     return Stats(found.mean, found.variance)
-
-
-@contextmanager
-def _together(group: Group | None) -> Iterator[None]:
-    """If another rank has withdrawn from a reduction, say which one."""
-    try:
-        yield
-    except NoSamples:
-        assert group is not None
-        group.agree(None)
-        raise
 
 
 def _search(settings: Settings) -> dict[str, Any]:

@@ -11,7 +11,6 @@ the same sums, decides the same, and holds the same mean.
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -19,7 +18,7 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import constant
+from gyrobn.numerics.arrays import constant, pieces
 from gyrobn.numerics.hessian import DENSE, Hessian, matrix_hessian
 from gyrobn.numerics.solvers import newton_step
 from gyrobn.statistics.held import Held, Look, choose
@@ -28,7 +27,6 @@ from gyrobn.statistics.samples import arrange
 __all__ = [
     "LARGEST",
     "Group",
-    "NoSamples",
     "Seen",
     "Shared",
     "Spread",
@@ -41,10 +39,6 @@ LARGEST = DENSE
 """Up to this dimension the Hessian is sent along as a matrix. Beyond, it is applied to vectors, and
 each application is a reduction. With another bound than that of a single process, the derivative
 would be as inexact as Chebyshev steps are."""
-
-
-class NoSamples(ValueError):
-    """All ranks together have no sample, or one of them has reported that its batch is no good."""
 
 
 def _nobody(error: Exception | None) -> None:
@@ -144,12 +138,13 @@ class Shared:
             sums = total(xp.concat([weight, each], axis=-1))
             whole = sums[..., :1]
             if not shim.hides_values(whole) and not bool(xp.all(whole > 0)):
-                raise NoSamples(
+                spread.group.agree(None)  # one of the ranks may have withdrawn
+                raise ValueError(
                     "the batch is empty on every rank, or its weights have no positive sum: give "
                     "at least one rank a sample"
                 )
             exact.append((weight / whole)[..., 0])
-            found = _cut(shim.stop_gradient(sums[..., 1:] / whole), parts)
+            found = pieces(shim.stop_gradient(sums[..., 1:] / whole), _sizes(parts))
             return tuple(xp.reshape(a, b.shape) for a, b in zip(found, own, strict=True))
 
         start = manifold.start(held.x, held.w, totals)
@@ -208,7 +203,7 @@ class Shared:
     def sums(self, parts: Sequence[Array], whole: bool = False) -> list[Array]:
         """Return the sums of parts (*channels, k), each times the share of its rank, in one go."""
         packed = namespace_of(parts[0]).concat(list(parts), axis=-1)
-        return _cut(self.total(self.weighed(packed, whole)), parts)
+        return pieces(self.total(self.weighed(packed, whole)), _sizes(parts))
 
     def applied(self, own: Hessian, whole: bool = False) -> Hessian:
         """Return the Hessian of all samples as an operator: each application is a reduction."""
@@ -251,7 +246,7 @@ class Shared:
         here, with weights that sum to the share of this rank.
         """
         parts = [v] if also is None else [v, also]
-        found = _cut(self.total(namespace_of(v).concat(parts, axis=-1)), parts)
+        found = pieces(self.total(namespace_of(v).concat(parts, axis=-1)), _sizes(parts))
         if known:
             matrix, lowest = known
             hessian = matrix_hessian(matrix, lowest, own.at_least_one)
@@ -286,15 +281,17 @@ class Traced(Shared):
         return own._replace(view=Seen(own.view, None, _formed(hessian, own.g), lowest))
 
 
-def withdraw(manifold: GyroSpace, channels: tuple[int, ...], like: Array, group: Group) -> None:
-    """Take part in the first reduction of the others with NaN, which tells them of an error."""
+def withdraw(
+    manifold: GyroSpace, channels: tuple[int, ...], like: Array, group: Group, error: Exception
+) -> None:
+    """Take part in the first reduction of the others with NaN, and agree on the error with them."""
     if group.agree is _nobody:
         return
     space, xp = manifold.inside.parts()[0][0], namespace_of(like)
     e = xp.broadcast_to(space.origin(like), (1, *channels, *space.point_shape))
     ones = xp.ones((1, *channels), dtype=like.dtype, device=device_of(like))
-    with suppress(NoSamples):
-        Shared.of(space, Held(e, ones), Spread(group, xp.nan * ones[0, ...]))
+    own = group._replace(agree=lambda _: group.agree(error))
+    Shared.of(space, Held(e, ones), Spread(own, xp.nan * ones[0, ...]))
 
 
 def _packed(hessian: Hessian, like: Array) -> list[Array]:
@@ -334,10 +331,5 @@ def _places(n: int) -> "np.ndarray[Any, Any]":
     return (np.triu(places) + np.triu(places, 1).T).reshape(-1)
 
 
-def _cut(packed: Array, parts: Sequence[Array]) -> list[Array]:
-    """Cut the last axis into pieces as long as those of the parts."""
-    found, start = [], 0
-    for part in parts:
-        found.append(packed[..., start : start + part.shape[-1]])
-        start += part.shape[-1]
-    return found
+def _sizes(parts: Sequence[Array]) -> list[int]:
+    return [part.shape[-1] for part in parts]

@@ -174,8 +174,7 @@ class GyroBN(GeometryState):
                 "var": self.running_var,
             }
             given = {name: a for name, a in arrays.items() if a is not None}
-            sync = self.training and self.process_group is not None
-            group = group_of(self.process_group, x) if sync else None
+            group = group_of(self.process_group, x) if self.training else None
             run: Any = run_forward
             if torch.compiler.is_dynamo_compiling():
                 # Record the operations on tensors instead of reading the Python code: this compiles
