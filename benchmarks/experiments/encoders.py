@@ -1,0 +1,138 @@
+r"""The networks of the link prediction tables, and the normalizations they are run with.
+
+HNN, KNN, SNN, PHNN and LNN are one encoder, on five geometries: two blocks of a transformation, a
+normalization and an activation.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gyrobn import (
+    Euclidean,
+    Hyperboloid,
+    Klein,
+    PoincareBall,
+    ProjectedHypersphere,
+    Sphere,
+    batch_stats,
+)
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.torch import GyroBN
+from gyrobn.torch.baselines import LRBN
+from gyrobn.torch.nn import GyroActivation, GyroLinear, LorentzActivation, LorentzLinear
+
+DTYPE = torch.float64
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A row of the tables: its geometry, and how features become points of it."""
+
+    space: type[GyroSpace]
+    unit: float = 1.0
+    r"""Length of the paper's :math:`\operatorname{Log}_0` coordinates in normal coordinates: 2 on
+    the ball and the projected hypersphere, whose metric is four times Euclid's at the origin."""
+    clip: float = float("inf")
+    """Largest length of the features, in the paper's coordinates. HGCN keeps points of the ball
+    below norm 1 − 1e-5, which is a clip of the features at artanh(1 − 1e-5)."""
+
+    def features(self, f: Tensor) -> Tensor:
+        """Return the coordinates of the first points: Log_e(Exp_e(f)), computed once."""
+        space = self.space(f.shape[-1])
+        size = f.norm(dim=-1, keepdim=True)
+        f = f * torch.clamp(self.clip / size, max=1.0)
+        points = space.from_normal(self.unit * f)
+        return points if self.space is Hyperboloid else space.to_normal(points)
+
+
+EDGE = 6.1  # artanh(1 − 1e-5)
+BACKBONES = {
+    "HNN": Backbone(PoincareBall, 2.0, EDGE),
+    "KNN": Backbone(Klein, 1.0, EDGE),
+    "LNN": Backbone(Hyperboloid, 1.0, 15.0),
+    "SNN": Backbone(Sphere),
+    "PHNN": Backbone(ProjectedHypersphere, 2.0),
+}
+
+
+class PublishedLRBN(LRBN):
+    r"""LRBN as its published code computes it: another function in training and evaluation.
+
+    Training scales by :math:`\sqrt{s/(v^2+\epsilon)}`. Evaluation takes the mean and variance of
+    the evaluation batch, carries its logarithms to the running mean m (not to the bias), scales by
+    :math:`\sqrt{m_{v}/(\tfrac{n}{n-1}v^2+\epsilon)}` without s, and adds the vector, which belongs
+    to m, at the bias. The running variance is the average of all batches.
+    """
+
+    @staticmethod
+    def _formula(manifold: Any, x: Any, stats: Any, bias: Any, scale: Any, *rest: Any) -> Any:
+        return LRBN._formula(manifold, x, stats, bias, scale.clamp(min=0.0) ** 0.5, *rest)
+
+    def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Normalize a batch."""
+        if self.training:
+            old, count = self.running_var.clone(), int(self.num_batches_tracked)
+            y = super().forward(x, weights)
+            momentum = 0.1 if self.momentum is None else self.momentum
+            batch = (self.running_var - (1.0 - momentum) * old) / momentum
+            self.running_var.copy_(old + (batch - old) / (count + 1))
+            return y
+        M, n = self.manifold, len(x)
+        stats = batch_stats(M, x)
+        moved = M.transport(stats.mean, self.running_mean, M.log(stats.mean, x))
+        factor = (self.running_var / (n / (n - 1) * stats.var + self.settings.eps)) ** 0.5
+        out: Tensor = M.exp(M.from_normal(self.bias), factor * moved)
+        return out
+
+
+NORMS: dict[str, Callable[..., nn.Module] | None] = {
+    "none": None,
+    "lrbn_published": PublishedLRBN,
+    "lrbn": LRBN,
+    "gyro": GyroBN,
+}
+
+
+def encoder(
+    backbone: str,
+    features: int,
+    norm: str = "none",
+    dim: int = 128,
+    activation: bool = True,
+    dropout: float = 0.2,
+    steps: int | None = None,
+) -> nn.Sequential:
+    """Return two blocks: features → dim → dim."""
+    space = BACKBONES[backbone].space
+    layers: list[nn.Module] = []
+    for size in (features, dim):
+        target = space(dim)
+        if space is Hyperboloid:
+            layers.append(LorentzLinear(Hyperboloid(size), target, dtype=DTYPE))
+        else:
+            source = space(size) if layers else Euclidean(size)  # the first takes coordinates
+            layers.append(GyroLinear(source, target, dropconnect=dropout, dtype=DTYPE))
+        make = NORMS[norm]
+        if make is not None:
+            layers.append(make(target, eps=1e-6, steps=steps, dtype=DTYPE))
+        if activation:
+            act = LorentzActivation if space is Hyperboloid else GyroActivation
+            layers.append(act(target))
+    return nn.Sequential(*layers)
+
+
+def parameter_groups(net: nn.Module, unit: float, lr: float, decay: float) -> list[dict[str, Any]]:
+    r"""Return groups in which Adam treats biases as if they were the paper's coordinates.
+
+    With b = u b′ a step lr of b′ is one of u·lr of b, and a decay of b′ is one of decay/u² of b.
+    """
+    biases = [p for name, p in net.named_parameters() if name.endswith("bias")]
+    others = [p for name, p in net.named_parameters() if not name.endswith("bias")]
+    return [
+        {"params": others, "lr": lr, "weight_decay": decay},
+        {"params": biases, "lr": lr * unit, "weight_decay": decay / unit**2},
+    ]

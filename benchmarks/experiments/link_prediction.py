@@ -1,0 +1,154 @@
+"""Link prediction: which pairs of nodes are edges, from embeddings in a curved space.
+
+``python -m benchmarks.experiments.link_prediction --data ../shared/data --backbone HNN`` runs the
+cells that are not done yet. Settings are the paper's, as far as they are known.
+"""
+
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.metrics import average_precision_score, roc_auc_score
+from torch import Tensor, nn
+
+from benchmarks.experiments import records
+from benchmarks.experiments.encoders import BACKBONES, NORMS, encoder, parameter_groups
+from benchmarks.experiments.graphs import GRAPHS, Graph, load
+from gyrobn.torch.nn import FermiDiracDecoder
+
+PATIENCE, EPOCHS = 100, 5000
+NAME = "link_prediction"
+
+
+def cells(seeds: int) -> list[records.Cell]:
+    """Return all cells of the main table, the cheap data sets and the first seeds first."""
+    return [
+        {"data": data, "backbone": backbone, "norm": norm, "seed": seed}
+        for seed in range(seeds)
+        for data in GRAPHS
+        for backbone in BACKBONES
+        for norm in NORMS
+        if data != "pubmed" or backbone == "HNN"
+    ]
+
+
+def steps_cells(seeds: int) -> list[records.Cell]:
+    """Return the cells of the ablation over steps of the mean; the table above has the limit."""
+    return [
+        {"data": data, "backbone": backbone, "norm": "gyro", "steps": steps, "seed": seed}
+        for seed in range(seeds)
+        for data in ("disease", "cora")
+        for backbone in ("HNN", "LNN", "SNN")
+        for steps in (1, 2, 5, 10)
+    ]
+
+
+TABLES = {"main": cells, "steps": steps_cells}
+
+
+def main() -> None:
+    """Run the cells that the command line asks for."""
+    parser = records.arguments(__doc__ or "", data_set=GRAPHS, backbone=BACKBONES, norm=NORMS)
+    parser.add_argument("--table", choices=list(TABLES), default="main", help="which cells")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    folder, args.data = args.data, args.data_set
+    wanted = records.chosen(TABLES[args.table](args.seeds), args)
+    part = records.part_of(args.part)
+    records.run(NAME, wanted, lambda cell, tick: work(cell, tick, folder), part, args.results)
+
+
+@cache
+def graph(name: str, folder: Path) -> Graph:
+    """Return a graph, which all cells share."""
+    return load(name, folder)
+
+
+def work(cell: records.Cell, tick: records.Tick, folder: Path) -> dict[str, Any]:
+    """Train one network, and return its results."""
+    data, cora = graph(cell["data"], folder), cell["data"] == "cora"
+    torch.manual_seed(1234 + cell["seed"])
+    backbone = BACKBONES[cell["backbone"]]
+    net = encoder(
+        cell["backbone"],
+        data.features.shape[-1],
+        cell["norm"],
+        activation=not cora,
+        steps=cell.get("steps"),
+    )
+    decay = cell.get("weight_decay", 0.0 if cora else 1e-3)
+    optimizer = torch.optim.Adam(parameter_groups(net, backbone.unit, 1e-2, decay))
+    features = backbone.features(data.features)
+    return train(net, features, data, optimizer, tick)
+
+
+def train(
+    net: nn.Module,
+    features: Tensor,
+    data: Graph,
+    optimizer: torch.optim.Optimizer,
+    tick: records.Tick,
+    epochs: int | None = None,
+) -> dict[str, Any]:
+    """Train with early stopping on the validation edges; return the test scores at the best."""
+    *_, last = net.children()
+    decoder = FermiDiracDecoder(last)  # type: ignore[arg-type]
+    rng = np.random.default_rng(1234)  # the same negatives in every run, as in the published code
+    best, result, curve, spent = -1.0, {"epochs": 0}, [], 0.0
+    for epoch in range(1, (epochs or EPOCHS) + 1):
+        begin = time.process_time()
+        net.train()
+        optimizer.zero_grad()
+        loss = losses(decoder, net(features), data.train, data.negatives(rng))
+        loss.backward()
+        optimizer.step()
+        spent += time.process_time() - begin
+        net.eval()
+        with torch.no_grad():
+            z = net(features)
+            val = scores(decoder, z, *data.val)
+            curve.append(round(100 * val[0], 2))
+            if sum(val) / 2 > best:
+                best = sum(val) / 2
+                test = scores(decoder, z, *data.test)
+                result = {"test_roc": 100 * test[0], "test_ap": 100 * test[1], "best": epoch}
+                result |= {"val_roc": 100 * val[0]}
+        tick(epoch / (result["best"] + PATIENCE))
+        if epoch - result["best"] >= PATIENCE and epoch > PATIENCE:
+            break
+    thin = max(1, len(curve) // 60)
+    return {
+        **{name: round(value, 3) for name, value in result.items()},
+        "epochs": epoch,
+        "seconds_per_epoch": round(spent / epoch, 4),
+        "parameters": sum(p.numel() for p in net.parameters()),
+        "loss": round(float(loss.detach()), 4),
+        "curve": curve[::thin],
+        "curve_step": thin,
+    }
+
+
+def losses(decoder: nn.Module, z: Tensor, edges: Tensor, others: Tensor) -> Tensor:
+    """Return the mean cross entropy of edges plus that of other pairs, on probabilities.
+
+    Logarithms are clamped at −100 by torch. A loss on logits is not the same: with it far pairs
+    keep their slopes, and plain HNN on Disease stays at chance.
+    """
+    p, q = (decoder(z[pairs[:, 0]], z[pairs[:, 1]]) for pairs in (edges, others))
+    bce = nn.functional.binary_cross_entropy
+    return bce(p, torch.ones_like(p)) + bce(q, torch.zeros_like(q))
+
+
+def scores(decoder: nn.Module, z: Tensor, edges: Tensor, others: Tensor) -> tuple[float, float]:
+    """Return the area under the ROC curve, and the average precision."""
+    pairs = torch.cat([edges, others])
+    p = decoder(z[pairs[:, 0]], z[pairs[:, 1]]).numpy()
+    truth = np.repeat([1, 0], [len(edges), len(others)])
+    return float(roc_auc_score(truth, p)), float(average_precision_score(truth, p))
+
+
+if __name__ == "__main__":
+    main()
