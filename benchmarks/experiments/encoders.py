@@ -4,8 +4,10 @@ HNN, KNN, SNN, PHNN and LNN are one encoder, on five geometries: two blocks of a
 normalization and an activation.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,22 +39,28 @@ class Backbone:
     r"""Length of the paper's :math:`\operatorname{Log}_0` coordinates in normal coordinates: 2 on
     the ball and the projected hypersphere, whose metric is four times Euclid's at the origin."""
     clip: float = float("inf")
-    """Largest length of the features, in the paper's coordinates. HGCN keeps points of the ball
-    below norm 1 − 1e-5, which is a clip of the features at artanh(1 − 1e-5)."""
+    """Largest length of features, in the paper's coordinates."""
+    edge: float = float("inf")
+    """Largest length after a transformation, in the paper's coordinates. HGCN keeps points of the
+    ball below norm 1 − 1e-5, that is artanh(1 − 1e-5). Without it, the first embeddings of Disease
+    lie so far apart that no pair has a slope, and plain HNN never leaves chance."""
 
     def features(self, f: Tensor) -> Tensor:
         """Return the coordinates of the first points: Log_e(Exp_e(f)), computed once."""
         space = self.space(f.shape[-1])
-        size = f.norm(dim=-1, keepdim=True)
-        f = f * torch.clamp(self.clip / size, max=1.0)
-        points = space.from_normal(self.unit * f)
+        points = space.from_normal(self.unit * clip(f, self.clip))
         return points if self.space is Hyperboloid else space.to_normal(points)
 
 
-EDGE = 6.1  # artanh(1 − 1e-5)
+def clip(c: Tensor, size: float) -> Tensor:
+    """Shorten vectors that are longer than ``size``."""
+    return c * torch.clamp(size / c.norm(dim=-1, keepdim=True), max=1.0)
+
+
+EDGE = math.atanh(1.0 - 1e-5)
 BACKBONES = {
-    "HNN": Backbone(PoincareBall, 2.0, EDGE),
-    "KNN": Backbone(Klein, 1.0, EDGE),
+    "HNN": Backbone(PoincareBall, 2.0, EDGE, EDGE),
+    "KNN": Backbone(Klein, 1.0, EDGE, EDGE),
     "LNN": Backbone(Hyperboloid, 1.0, 15.0),
     "SNN": Backbone(Sphere),
     "PHNN": Backbone(ProjectedHypersphere, 2.0),
@@ -107,7 +115,8 @@ def encoder(
     steps: int | None = None,
 ) -> nn.Sequential:
     """Return two blocks: features → dim → dim."""
-    space = BACKBONES[backbone].space
+    row = BACKBONES[backbone]
+    space = row.space
     layers: list[nn.Module] = []
     for size in (features, dim):
         target = space(dim)
@@ -116,6 +125,8 @@ def encoder(
         else:
             source = space(size) if layers else Euclidean(size)  # the first takes coordinates
             layers.append(GyroLinear(source, target, dropconnect=dropout, dtype=DTYPE))
+        if math.isfinite(row.edge):
+            layers.append(GyroActivation(target, partial(clip, size=row.unit * row.edge)))
         make = NORMS[norm]
         if make is not None:
             layers.append(make(target, eps=1e-6, steps=steps, dtype=DTYPE))

@@ -112,7 +112,9 @@ def arguments(description: str, **choices: Iterable[str]) -> argparse.ArgumentPa
         "--part", default="1/1", help="k/n: run every n-th cell, for n processes side by side"
     )
     for name, values in choices.items():
-        parser.add_argument(f"--{name}", nargs="+", choices=list(values), help=f"only this {name}")
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", nargs="+", choices=list(values), help=f"only this {name}"
+        )
     return parser
 
 
