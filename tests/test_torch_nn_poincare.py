@@ -72,6 +72,9 @@ def test_values_to_the_last_digits(curvature):
             [[float(e) for e in reference(layer, one)] for one in x], dtype=x.dtype
         )
         torch.testing.assert_close(layer(x).detach(), exact, rtol=2e-13, atol=1e-14)
+        learns = cls(M, 3, learn_curvature=True, dtype=torch.float64)
+        learns.load_state_dict({"raw_curvature": DOUBLE, **layer.state_dict()})
+        torch.testing.assert_close(learns(x).detach(), exact, rtol=2e-13, atol=1e-14)
         single = cls(M, 3)
         single.load_state_dict(layer.state_dict())
         found = single(x.float().reshape(2, 2, 5))
@@ -120,8 +123,8 @@ def test_far_out_nothing_breaks(dtype):
     M = PoincareBall(3)
     x = torch.eye(3, dtype=dtype)
     x = torch.cat([x, -x, 0.0 * x[:1], x * (1 - torch.finfo(dtype).eps)]).requires_grad_()
-    for cls in (PoincareMLR, PoincareLinear):
-        layer = cls(M, 6, learn_curvature=True, dtype=dtype)
+    for cls, learn in itertools.product((PoincareMLR, PoincareLinear), (False, True)):
+        layer = cls(M, 6, learn_curvature=learn, dtype=dtype)
         with torch.no_grad():
             layer.weight_g.copy_(torch.tensor([0.0, 1.0, 100.0, 1.0, 1.0, 1.0]))
             layer.bias.copy_(torch.tensor([0.0, 10.0, 30.0, -300.0, 1e4, 0.0]))

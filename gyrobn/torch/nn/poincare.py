@@ -8,15 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gyrobn.backends import namespace_of
-from gyrobn.manifolds.hyperbolic import time_on_sheet
-from gyrobn.manifolds.isometry import convert
-from gyrobn.manifolds.proper_velocity import ProperVelocity
+from gyrobn.backends import dot, namespace_of
+from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.radial import root
 from gyrobn.manifolds.stereographic import PoincareBall
 from gyrobn.numerics.arrays import broadcast_shapes, check_floating, length, pieces
 from gyrobn.numerics.checks import check_integer, check_integers
-from gyrobn.numerics.scalar import arc, largest_angle, times, turn
+from gyrobn.numerics.scalar import arc, largest_angle, sinc, times, turn
 from gyrobn.torch.graphs import no_autocast
 from gyrobn.torch.nn.geometric import GeometryLayer
 
@@ -37,8 +35,8 @@ class _Hyperplanes(GeometryLayer):
     r"""Hyperplanes of a Poincaré ball, each with a gain, and the scores of points against them.
 
     Hyperplane k is orthogonal to the unit vector :math:`\hat z_k` and meets the diameter along it
-    at the distance :math:`2r_k` from the identity. With the lift :math:`(t, s)` of x to the
-    hyperboloid, :math:`t = \sqrt{1 - K\|s\|^2}`, :math:`s = \lambda_x x`, its distance from x is
+    at the distance :math:`2r_k` from the identity. With the lift of x to the hyperboloid,
+    :math:`s = \lambda_x x` and :math:`t = \lambda_x - 1`, its distance from x is
 
     .. math:: d_k = \frac{\operatorname{asinh}(\sqrt{-K}\,m_k)}{\sqrt{-K}}, \qquad
               m_k = \langle s, \hat z_k\rangle \cosh(2\sqrt{-K}\,r_k)
@@ -82,16 +80,40 @@ class _Hyperplanes(GeometryLayer):
         M._namespace(x)  # checks the shape
         check_floating(x, self.weight_v)
         xp, K, r = namespace_of(x), M._parameter("curvature", x), self.bias
-        s = convert(M, ProperVelocity(M.n, M.curvature), x)
+        t, conformal, _ = M._lift(xp, K, x)
         size = length(self.weight_v)
         direction = self.weight_v / torch.where(size > 0, size, 1.0)[:, None]
-        cosh, sinh = turn(2.0, times(K, r, r), -1)  # sinh(2√-K r)/(√-K r): large angles are held
-        m = torch.matmul(s, (cosh[:, None] * direction).mT)
-        m = m - time_on_sheet(xp, K, s)[..., None] * (r * sinh)
-        top = math.exp(largest_angle(x)) / root(xp, K)  # so that no square overflows
-        m = torch.clamp(m, -top, top)
-        scores: Tensor = 2.0 * self.weight_g * m * arc(times(K, m, m), m, -1)
+        cosh, sinh = turn(2.0, times(K, r, r), -1)  # sinh(2√-K r)/(√-K r); large angles are held
+        m = torch.matmul(x, (cosh[:, None] * direction).mT)
+        m = conformal[..., None] * m - t[..., None] * (r * sinh)
+        m = _held(xp, K, m, math.exp(largest_angle(x)))  # so that no square overflows
+        scores: Tensor = 2.0 * self.weight_g * _asinh(xp, K, m)
         return scores
+
+
+def _held(xp: Any, K: Any, m: Tensor, most: float) -> Tensor:
+    """Return m, held where its size times √-K is ``most``."""
+    top = most / root(xp, K)
+    return torch.clamp(m, -top, top)
+
+
+# If the curvature is learnt, the derivatives by it need the series of these two functions near 0.
+
+
+def _asinh(xp: Any, K: Any, m: Tensor) -> Any:
+    """Return asinh(√-K m)/√-K."""
+    if not isinstance(K, float):
+        return m * arc(times(K, m, m), m, -1)
+    k = root(xp, K)
+    return times(1.0 / k, torch.asinh(times(k, m)))
+
+
+def _sinh(xp: Any, K: Any, v: Tensor) -> Any:
+    """Return sinh(√-K v)/√-K."""
+    if not isinstance(K, float):
+        return v * sinc(times(K, v, v), -1)
+    k = root(xp, K)
+    return times(1.0 / k, torch.sinh(times(k, v)))
 
 
 class PoincareLinear(_Hyperplanes):
@@ -161,10 +183,11 @@ class PoincareLinear(_Hyperplanes):
         """Return points of the output's ball, shape (..., out_features), for points (..., n)."""
         with no_autocast(x):
             M, out = self.manifold, self.out_manifold
-            v = self._scores(M, x)
-            K = M._parameter("curvature", x)
-            w = v * turn(1.0, times(K, v, v), -1)[1]
-            y: Tensor = convert(ProperVelocity(out.n, out.curvature), out, w)
+            xp, K = namespace_of(x), M._parameter("curvature", x)
+            most = largest_angle(x) - 0.5 * math.log(out.n)  # so that the sum does not overflow
+            w = _sinh(xp, K, _held(xp, K, self._scores(M, x), most))
+            t = torch.sqrt(1.0 - K * dot(w, w))
+            y: Tensor = out._drop(xp, K, t, Combination(1.0, w))
         return y
 
     def extra_repr(self) -> str:
