@@ -49,6 +49,16 @@ NAMES = [
 LAYERS = {
     "gyrobn.torch": ["GyroBN", "DomainGyroBN"],
     "gyrobn.torch.baselines": ["LRBN", "ManifoldNorm"],
+    "gyrobn.torch.nn": [
+        "BetaConcat",
+        "GrassmannPool",
+        "GrassmannTranslation",
+        "HorosphereBlock",
+        "Horospheres",
+        "PoincareLinear",
+        "PoincareMLR",
+        "ProjMap",
+    ],
     "gyrobn.flax": ["GyroBN"],
     "gyrobn.equinox": ["GyroBN"],
     "gyrobn.plot": ["plot_normalization", "plot_tangent", "plot_convergence"],

@@ -40,10 +40,10 @@ class Horospheres(GeometryLayer):
 
     Attributes
     ----------
-    weight : Parameter of shape (count, n)
-        The w; only their direction matters.
-    bias : Parameter of shape (count,)
-        The b.
+    weight : Parameter
+        The w, one vector of n numbers per horosphere; only their direction matters.
+    bias : Parameter
+        The b, one number per horosphere.
 
     Examples
     --------
