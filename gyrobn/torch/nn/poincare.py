@@ -126,7 +126,8 @@ class PoincareLinear(_Hyperplanes):
               w_k = \frac{\sinh(\sqrt{-K}\,v_k(x))}{\sqrt{-K}} .
 
     The weights start at normal numbers of variance :math:`1/(2nm)` for n inputs and m outputs,
-    the gains at their lengths, and the offsets at 0.
+    the gains at their lengths, and the offsets at 0. For dropout on the directions, register
+    ``torch.nn.Dropout`` as a parametrization of ``weight_v`` (``torch.nn.utils.parametrize``).
 
     Parameters
     ----------
