@@ -22,7 +22,7 @@ class GyroLinear(Between):
 
     Parameters
     ----------
-    source, target
+    manifold, out_manifold
         Geometries of input and output, of any kind and size. A layer such as
         :class:`gyrobn.torch.GyroBN` stands for its geometry with the curvature that it learns.
     bias
@@ -35,9 +35,9 @@ class GyroLinear(Between):
 
     Attributes
     ----------
-    weight : Parameter of shape (target.dim, source.dim)
+    weight : Parameter of shape (out_manifold.dim, manifold.dim)
         Starts as Xavier's uniform with the gain of a ReLU.
-    bias : Parameter of shape (target.dim,)
+    bias : Parameter of shape (out_manifold.dim,)
         Starts at zero.
 
     Examples
@@ -54,16 +54,16 @@ class GyroLinear(Between):
 
     def __init__(
         self,
-        source: Place,
-        target: Place,
+        manifold: Place,
+        out_manifold: Place,
         bias: bool = True,
         dropconnect: float = 0.0,
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(source, target)
+        super().__init__(manifold, out_manifold)
         self.dropconnect = dropconnect
-        shape = self.manifold.dim, self.source.dim
+        shape = self.out_manifold.dim, self.manifold.dim
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         free = torch.empty(shape[0], device=device, dtype=dtype) if bias else None
         self.bias = None if free is None else nn.Parameter(free)
@@ -76,11 +76,11 @@ class GyroLinear(Between):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map points ``(..., *source.point_shape)`` to ``(..., *target.point_shape)``."""
-        target = self.manifold
+        """Map points ``(..., *manifold.point_shape)`` to ``(..., *out_manifold.point_shape)``."""
+        out = self.out_manifold
         weight = dropout(self.weight, self.dropconnect, self.training)
-        y: Tensor = target.from_normal(linear(self.source.to_normal(x), weight))
-        return y if self.bias is None else target.shift(y, self.bias)
+        y: Tensor = out.from_normal(linear(self.manifold.to_normal(x), weight))
+        return y if self.bias is None else out.shift(y, self.bias)
 
     def extra_repr(self) -> str:
         """Return the geometries and the options."""

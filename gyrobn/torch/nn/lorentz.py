@@ -26,7 +26,7 @@ class LorentzLinear(Between):
 
     Parameters
     ----------
-    source, target
+    manifold, out_manifold
         Hyperboloids of input and output, or layers such as :class:`gyrobn.torch.GyroBN` on them.
     reach
         Initial :math:`\lambda`, the largest length of the spatial part.
@@ -39,9 +39,9 @@ class LorentzLinear(Between):
 
     Attributes
     ----------
-    weight : Parameter of shape (target.n + 1, source.n + 1)
+    weight : Parameter of shape (out_manifold.n + 1, manifold.n + 1)
         Starts uniform in ±0.02. Its first row is the gate.
-    bias : Parameter of shape (target.n + 1,)
+    bias : Parameter of shape (out_manifold.n + 1,)
         Starts at zero.
 
     Examples
@@ -56,18 +56,18 @@ class LorentzLinear(Between):
 
     def __init__(
         self,
-        source: Place,
-        target: Place,
+        manifold: Place,
+        out_manifold: Place,
         reach: float = 10.0,
         learn_reach: bool = False,
         drop: float = 0.0,
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(source, target)
+        super().__init__(manifold, out_manifold)
         self.drop = drop
         own = {"device": device, "dtype": dtype}
-        rows, columns = (_hyperboloid(M).n + 1 for M in (self.manifold, self.source))
+        rows, columns = (_hyperboloid(M).n + 1 for M in (self.out_manifold, self.manifold))
         self.weight = nn.Parameter(torch.empty(rows, columns, **own))
         self.bias = nn.Parameter(torch.empty(rows, **own))
         self._reach, log = math.log(reach), torch.empty((), **own)
@@ -82,15 +82,17 @@ class LorentzLinear(Between):
             nn.init.constant_(self.log_reach, self._reach)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map points ``(..., source.n + 1)`` to ``(..., target.n + 1)``."""
-        self.source._namespace(x)
+        """Map points ``(..., manifold.n + 1)`` to ``(..., out_manifold.n + 1)``."""
+        self.manifold._namespace(x)
         y = linear(dropout(x, self.drop, self.training), self.weight, self.bias)
         gate, u = y[..., :1], y[..., 1:]
         if self.log_reach is None:
             reach: Any = math.exp(self._reach)
         else:
             reach = torch.exp(self.log_reach)
-        return lift(self.manifold, reach * torch.sigmoid(gate) * nn.functional.normalize(u, dim=-1))
+        return lift(
+            self.out_manifold, reach * torch.sigmoid(gate) * nn.functional.normalize(u, dim=-1)
+        )
 
 
 class LorentzActivation(On):

@@ -23,20 +23,20 @@ Place = GyroSpace | HasManifold
 
 
 class On(nn.Module):
-    """A layer whose output lies on a geometry.
+    """A layer on a geometry.
 
     Another layer given for it does not become a part of this one: it stays with whoever made it.
     """
 
     def __init__(self, manifold: Place) -> None:
         super().__init__()
-        self._places = (manifold,)  # a tuple: torch registers bare layers
+        self._place = (manifold,)  # in a tuple, because torch registers bare layers
         _ = self.manifold
 
     @property
     def manifold(self) -> GyroSpace:
-        """The geometry of the output, with the curvature learnt so far."""
-        return _geometry(self._places[0])
+        """The geometry of the input, with the curvature learnt so far."""
+        return _geometry(self._place[0])
 
     def extra_repr(self) -> str:
         """Return the geometry."""
@@ -46,24 +46,26 @@ class On(nn.Module):
 class Between(On):
     """A layer from one geometry to another."""
 
-    def __init__(self, source: Place, target: Place) -> None:
-        super().__init__(target)
-        self._sources = (source,)
-        _ = self.source
+    def __init__(self, manifold: Place, out_manifold: Place) -> None:
+        super().__init__(manifold)
+        self._out_place = (out_manifold,)
+        _ = self.out_manifold
 
     @property
-    def source(self) -> GyroSpace:
-        """The geometry of the input, with the curvature learnt so far."""
-        return _geometry(self._sources[0])
+    def out_manifold(self) -> GyroSpace:
+        """The geometry of the output, with the curvature learnt so far."""
+        return _geometry(self._out_place[0])
 
     def extra_repr(self) -> str:
         """Return both geometries."""
-        return f"{self.source!r}, {self.manifold!r}"
+        return f"{self.manifold!r}, {self.out_manifold!r}"
 
 
 def _geometry(place: Place) -> GyroSpace:
+    """Return the geometry: that of the output if a layer has two."""
     if isinstance(place, GyroSpace):
         return place
     if not isinstance(place, HasManifold):
         raise TypeError(f"expected a geometry, or a layer that has one (GyroBN), got {place!r}")
-    return place.manifold
+    manifold: GyroSpace = getattr(place, "out_manifold", place.manifold)
+    return manifold
