@@ -1,7 +1,8 @@
 r"""The networks of the link prediction tables, and the normalizations they are run with.
 
 HNN, KNN, SNN, PHNN and LNN are one encoder, on five geometries: two blocks of a transformation, a
-normalization and an activation.
+normalization and an activation. HNN++ is the same encoder with other transformations. RResNet moves
+points along a learnt field, and has one normalization at its end.
 """
 
 import math
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import register_parametrization
 
 from gyrobn import (
     Euclidean,
@@ -25,7 +27,15 @@ from gyrobn import (
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.torch import GyroBN
 from gyrobn.torch.baselines import LRBN
-from gyrobn.torch.nn import GyroActivation, GyroLinear, LorentzActivation, LorentzLinear
+from gyrobn.torch.nn import (
+    GyroActivation,
+    GyroLinear,
+    HorosphereBlock,
+    Horospheres,
+    LorentzActivation,
+    LorentzLinear,
+    PoincareLinear,
+)
 
 DTYPE = torch.float64
 
@@ -44,12 +54,15 @@ class Backbone:
     """Largest length after a transformation, in the paper's coordinates. HGCN keeps points of the
     ball below norm 1 − 1e-5, that is artanh(1 − 1e-5). Without it, the first embeddings of Disease
     lie so far apart that no pair has a slope, and plain HNN never leaves chance."""
+    transform: type[nn.Module] = GyroLinear
 
     def features(self, f: Tensor) -> Tensor:
-        """Return the coordinates of the first points: Log_e(Exp_e(f)), computed once."""
+        """Return the first points, or for GyroLinear their coordinates, computed once."""
+        if self.transform is HorosphereBlock:
+            return f  # an ordinary linear map comes first
         space = self.space(f.shape[-1])
         points = space.from_normal(self.unit * clip(f, self.clip))
-        return points if self.space is Hyperboloid else space.to_normal(points)
+        return space.to_normal(points) if self.transform is GyroLinear else points
 
 
 def clip(c: Tensor, size: float) -> Tensor:
@@ -61,9 +74,11 @@ EDGE = math.atanh(1.0 - 1e-5)
 BACKBONES = {
     "HNN": Backbone(PoincareBall, 2.0, EDGE, EDGE),
     "KNN": Backbone(Klein, 1.0, EDGE, EDGE),
-    "LNN": Backbone(Hyperboloid, 1.0, 15.0),
+    "LNN": Backbone(Hyperboloid, 1.0, 15.0, transform=LorentzLinear),
     "SNN": Backbone(Sphere),
     "PHNN": Backbone(ProjectedHypersphere, 2.0),
+    "HNN++": Backbone(PoincareBall, 2.0, EDGE, EDGE, PoincareLinear),
+    "RResNet": Backbone(PoincareBall, 2.0, transform=HorosphereBlock),
 }
 
 
@@ -114,26 +129,43 @@ def encoder(
     dropout: float = 0.2,
     steps: int | None = None,
 ) -> nn.Sequential:
-    """Return two blocks: features → dim → dim."""
+    """Return a network from features to points of ``dim`` dimensions."""
     row = BACKBONES[backbone]
-    space = row.space
+    target = row.space(dim)
+    make = NORMS[norm]
+    options = {"eps": 1e-6, "steps": steps, "dtype": DTYPE}
+    norms = [nn.Identity() if make is None else make(target, **options) for _ in range(2)]
+    if row.transform is HorosphereBlock:
+        return nn.Sequential(*_residual(features, target), norms[0], GyroActivation(target))
     layers: list[nn.Module] = []
-    for size in (features, dim):
-        target = space(dim)
-        if space is Hyperboloid:
-            layers.append(LorentzLinear(Hyperboloid(size), target, dtype=DTYPE))
-        else:
-            source = space(size) if layers else Euclidean(size)  # the first takes coordinates
-            layers.append(GyroLinear(source, target, dropconnect=dropout, dtype=DTYPE))
+    for transform, normalize in zip(_transforms(row, features, dim, dropout), norms, strict=True):
+        layers.append(transform)
         if math.isfinite(row.edge):
             layers.append(GyroActivation(target, partial(clip, size=row.unit * row.edge)))
-        make = NORMS[norm]
-        if make is not None:
-            layers.append(make(target, eps=1e-6, steps=steps, dtype=DTYPE))
+        layers.append(normalize)
         if activation:
-            act = LorentzActivation if space is Hyperboloid else GyroActivation
+            act = LorentzActivation if row.transform is LorentzLinear else GyroActivation
             layers.append(act(target))
     return nn.Sequential(*layers)
+
+
+def _transforms(row: Backbone, features: int, dim: int, dropout: float) -> list[nn.Module]:
+    """Return the layers features → dim → dim, with dropout on their weights."""
+    first, target = row.space(features), row.space(dim)
+    if row.transform is LorentzLinear:  # the paper names no dropout for it
+        return [LorentzLinear(source, target, dtype=DTYPE) for source in (first, target)]
+    if row.transform is PoincareLinear:
+        layers = [PoincareLinear(source, dim, dtype=DTYPE) for source in (first, target)]
+        return [register_parametrization(x, "weight_v", nn.Dropout(dropout)) for x in layers]
+    sources = Euclidean(features), target  # the first layer is given coordinates
+    return [GyroLinear(x, target, dropconnect=dropout, dtype=DTYPE) for x in sources]
+
+
+def _residual(features: int, target: GyroSpace) -> list[nn.Module]:
+    """Return RResNet. Its published code gives all blocks the horospheres of the last; so do we."""
+    horospheres = Horospheres(target, dtype=DTYPE)
+    blocks = [HorosphereBlock(horospheres) for _ in range(2)]
+    return [nn.Linear(features, target.dim, dtype=DTYPE), *blocks]
 
 
 def parameter_groups(net: nn.Module, unit: float, lr: float, decay: float) -> list[dict[str, Any]]:
