@@ -1,0 +1,127 @@
+"""The page of the experiments, made from their results.
+
+``python -m benchmarks.experiments.report`` writes docs/experiments.md and its pictures. A test
+makes them again and compares, so nothing on the page is written by hand but its sentences.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.experiments import records
+
+DOCS = Path(__file__).parents[2] / "docs"
+NORMS = {
+    "none": "none",
+    "lrbn_published": "LRBN, as published",
+    "lrbn": "LRBN, running statistics",
+    "gyro": "GyroBN",
+}
+Row = dict[str, Any]
+
+
+def main() -> None:
+    """Write the page and its pictures."""
+    from benchmarks.experiments import pictures
+
+    (DOCS / "experiments.md").write_text(page())
+    for path in pictures.draw(DOCS / "_static"):
+        print(path)
+
+
+def page() -> str:
+    """Return the page, by sections."""
+    from benchmarks.experiments import report_links, report_series
+
+    rows = {path.stem: records.read(path.stem) for path in records.RESULTS.glob("*.jsonl")}
+    parts = [*report_links.sections(rows), *report_series.sections(rows)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+# ---------------------------------------------------------------------- numbers
+
+
+def scores(rows: Iterable[Row], name: str = "test_roc", **settings: Any) -> dict[int, float]:
+    """Return a result of all seeds of a cell; settings that are not given must not be there."""
+    found = {}
+    for row in rows:
+        given = dict(row["settings"])
+        seed = given.pop("seed")
+        if given == settings:
+            found[seed] = row["result"][name]
+    return found
+
+
+def spread(values: Iterable[float]) -> str:
+    """Return mean ± standard deviation, and the number of runs; a dash if there are none."""
+    values = list(values)
+    if not values:
+        return "not run"
+    if len(values) == 1:
+        return f"{values[0]:.1f} (1)"
+    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f} ({len(values)})"
+
+
+def published(value: tuple[float, float] | None) -> str:
+    """Return a number of the paper."""
+    return "–" if value is None else f"{value[0]:.1f} ± {value[1]:.1f}"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Return a Markdown table."""
+    head = list(head)
+    lines = [head, ["---"] * len(head), *([str(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def compare(pairs: Iterable[tuple[Mapping[int, float], Mapping[int, float]]]) -> tuple[int, int]:
+    """Count the cells in which the mean of the first is larger, over those that both have run."""
+    means = [
+        (statistics.mean(a.values()), statistics.mean(b.values())) for a, b in pairs if a and b
+    ]
+    return sum(a > b for a, b in means), len(means)
+
+
+def wilson(wins: int, count: int, z: float = 1.96) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a probability.
+
+    >>> [round(x, 2) for x in wilson(8, 10)]
+    [0.49, 0.94]
+    """
+    if not count:
+        return 0.0, 1.0
+    p, w = wins / count, z * z / count
+    middle, half = p + w / 2, z * math.sqrt(p * (1 - p) / count + w / (4 * count))
+    return max(0.0, (middle - half) / (1 + w)), min(1.0, (middle + half) / (1 + w))
+
+
+def difference(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[float, float] | None:
+    """Return the mean difference of two cells, and its standard error from the seeds."""
+    if len(a) < 2 or len(b) < 2:
+        return None
+    errors = (statistics.variance(x.values()) / len(x) for x in (a, b))
+    return statistics.mean(a.values()) - statistics.mean(b.values()), math.sqrt(sum(errors))
+
+
+def verdict(pairs: Mapping[Any, tuple[Mapping[int, float], Mapping[int, float]]]) -> str:
+    """Return a sentence: wins with their interval, and how many differences are clear."""
+    wins, count = compare(pairs.values())
+    low, high = wilson(wins, count)
+    known = [d for a, b in pairs.values() if (d := difference(a, b)) is not None]
+    up, down = (sum(sign * d > 2 * e for d, e in known) for sign in (1, -1))
+    text = f"{wins} of {count} cells (a share of {low:.2f} to {high:.2f} with 95 % confidence)"
+    if known:
+        mean = statistics.mean(d for d, _ in known)
+        text += (
+            f"; by more than two standard errors better in {up}, worse in {down} of the "
+            f"{len(known)} cells with several seeds; {mean:+.1f} points on average"
+        )
+    return text
+
+
+Section = Callable[[Mapping[str, list[Row]]], str]
+
+if __name__ == "__main__":
+    main()
