@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.experiments import link_prediction
+from benchmarks.experiments import link_prediction, pictures, report
 from benchmarks.experiments.encoders import BACKBONES, PublishedLRBN, encoder, parameter_groups
 from benchmarks.experiments.graphs import Graph, load
 from gyrobn import Klein, PoincareBall, Sphere, batch_stats, convert
@@ -155,3 +155,12 @@ def test_graphs_are_read_as_the_paper_reads_them():
         assert bool((drawn[:, 0] <= drawn[:, 1]).all())
     sums = load("cora", DATA).features.sum(-1)
     assert bool(((sums - 1).abs() < 1e-12).logical_or(sums == 0).all())
+
+
+def test_the_page_is_made_from_the_results(tmp_path):
+    page = report.DOCS / "experiments.md"
+    assert page.read_text() == report.page(), "run python -m benchmarks.experiments.report"
+    for drawn in pictures.draw(tmp_path):
+        kept = report.DOCS / "_static" / drawn.name
+        assert drawn.name in page.read_text()
+        assert kept.read_bytes() == drawn.read_bytes(), f"{kept} is not what the results show"
