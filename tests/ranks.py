@@ -1,4 +1,4 @@
-"""What test_distributed.py runs in each process: ``python ranks.py FOLDER WORLD RANK CHECK``.
+"""What test_distributed.py runs on several ranks: ``python ranks.py FOLDER WORLD CHECK``.
 
 Every check compares a synchronised layer, which sees a part of a batch, with a plain layer that
 sees all of it. The results of a rank go to a JSON file in the folder.
@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+import traceback
 import warnings
 from datetime import timedelta
 
@@ -293,8 +294,7 @@ def check_death(rank, world):
     return {"error": error_of(lambda: layer(x)), "seconds": time.monotonic() - begin}
 
 
-def main():
-    folder, world, rank, check = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+def rank_alone(folder, world, rank, check):
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     dist.init_process_group(
@@ -310,8 +310,23 @@ def main():
     if check != "death":
         dist.barrier()
         dist.destroy_process_group()
-    else:
-        os._exit(0)
+
+
+def main():
+    """Fork the ranks, so that torch is imported once, and print their exit codes."""
+    folder, world, check = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    ranks = []
+    for rank in range(world):
+        ranks.append(os.fork())
+        if ranks[-1] == 0:
+            code = 1
+            try:
+                rank_alone(folder, world, rank, check)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            os._exit(code)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]))
 
 
 if __name__ == "__main__":

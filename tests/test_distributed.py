@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,18 +20,16 @@ SCRIPT = Path(__file__).with_name("ranks.py")
 def run(folder, world, check, expected=0):
     """Start the processes, wait at most three minutes, and return what each of them found."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[1])}
-    command = [sys.executable, str(SCRIPT), str(folder), str(world)]
-    processes = [
-        subprocess.Popen([*command, str(rank), check], env=environment, stderr=subprocess.PIPE)
-        for rank in range(world)
-    ]
-    try:
-        errors = [p.communicate(timeout=180)[1].decode() for p in processes]
-    finally:
-        for p in processes:
-            p.kill()
-    failed = [p.returncode for p in processes if p.returncode]
-    assert failed == ([expected] if expected else []), "\n".join(errors)
+    command = [sys.executable, str(SCRIPT), str(folder), str(world), check]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as process:
+        try:
+            output, errors = process.communicate(timeout=180)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    failed = [code for code in json.loads(output) if code]
+    assert failed == ([expected] if expected else []), errors
     files = (folder / f"{rank}.json" for rank in range(world))
     return [json.loads(f.read_text()) if f.exists() else None for f in files]
 

@@ -1,8 +1,8 @@
-"""SPD matrices with the affine-invariant metric: the space in which ``SPD`` computes."""
+"""The affine-invariant metric on SPD matrices; ``SPD`` computes in this space."""
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Self
+from typing import ClassVar, Self
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.centred_matrices import CentredMatrices
@@ -29,18 +29,20 @@ __all__ = ["AffineInvariant"]
 
 @dataclass(frozen=True)
 class AffineInvariant(Definite, GyroSpace):
-    r"""SPD matrices with the affine-invariant metric over θ², for :class:`SPD` to compute in.
+    r"""SPD matrices with the affine-invariant metric over θ², in which :class:`SPD` computes.
 
     .. math:: \langle u, v \rangle_P = \tfrac1{\theta^2}\operatorname{tr}(P^{-1} u P^{-1} v),
               \qquad P \oplus Q = R\,Q\,R^\top
 
-    where :math:`R = P^{1/2}` or, with ``cholesky``, the Cholesky factor of P: then ⊕ is a group.
-    Points are symmetric; of others, the lower triangle would count.
+    where :math:`R = P^{1/2}` or, with ``cholesky``, the Cholesky factor of P; then ⊕ is a group.
+    Points must be symmetric: only the lower triangle of a matrix is read.
     """
 
     n: int
     cholesky: bool = False
     theta: float = 1.0
+
+    drifts: ClassVar[bool] = False  # a mean is the product of a matrix and its transpose
 
     @property
     def dim(self) -> int:
@@ -59,12 +61,12 @@ class AffineInvariant(Definite, GyroSpace):
 
     @property
     def gyrocommutative(self) -> bool:
-        """Whether the translation is by the square root: the group does not commute."""
+        """Whether the translation is by the square root; the group is not commutative."""
         return not self.cholesky
 
     @property
     def gyrovector(self) -> bool:
-        """Whether the translation is by the square root: powers of P are no subgroup otherwise."""
+        """Whether the translation is by the square root; else powers of P are no subgroup."""
         return not self.cholesky
 
     # ------------------------------------------------------------------ gyro operations
@@ -142,13 +144,13 @@ class AffineInvariant(Definite, GyroSpace):
         return X if self.theta == 1.0 else self.theta * X
 
     def _turn(self, x: Array, y: Array) -> Array:
-        """Return the orthogonal matrix by which the gyration of x and y turns."""
+        """Return the orthogonal matrix O of the gyration of x and y."""
         return matmul(self._back(self.add(x, y)), self._root(x), self._root(y))
 
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         r"""Gyration :math:`O Z O^\top`, :math:`O = (P \oplus Q)^{-1/2} P^{1/2} Q^{1/2}`.
 
-        The group has none: there it returns z.
+        In the group it is the identity, and z is returned.
         """
         self._namespace(x, y, z)
         if self.cholesky:
@@ -165,7 +167,7 @@ class AffineInvariant(Definite, GyroSpace):
         return CentredMatrices(self, mean, x, seen)
 
     def _certain(self, x: Array, y: Array) -> CentredMatrices:
-        """Return y seen from x, with a warning if rounding decides what is seen."""
+        """Return the view of y from x; warn if rounding leaves it no certain digit."""
         self._namespace(x, y)
         view = self.centred(x, y)
         warn_of_lost_digits(view.uncertainty)
@@ -203,15 +205,16 @@ class AffineInvariant(Definite, GyroSpace):
     # ------------------------------------------------------------------ the mean
 
     def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
-        """First guess of the mean: the arithmetic mean, over what its determinant is too large.
+        """Return a first guess of the mean: the arithmetic mean, rescaled to the right determinant.
 
-        The mean's determinant is the geometric mean of the samples'; no step changes it any more.
+        The determinant of the mean is the geometric mean of the determinants of the samples. So
+        the guess has the right determinant, and the steps of the loop keep it.
         """
         xp = self._namespace(x)
         mean = sum_samples(weights[..., None, None] * x)
         mean, wanted = total(mean, weighted_sum(weights, xp.linalg.slogdet(x)[1]))
         excess = wanted - xp.linalg.slogdet(mean)[1]
-        excess = xp.where(excess > -xp.inf, excess, 0.0)  # a sample may be singular
+        excess = xp.where(excess > -xp.inf, excess, 0.0)  # -inf if a sample is singular
         return xp.exp((1.0 / self.n) * excess)[..., None, None] * mean
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
@@ -224,7 +227,7 @@ class AffineInvariant(Definite, GyroSpace):
         return turned_hessian(self.n, weights, known, lambda: mean_curvature(known().values))
 
     def resolution(self, x: Array) -> Array:
-        """Distance that rounding moves samples seen from P: an eighth of its condition, in ulps."""
+        """Return how far rounding moves samples seen from P: about κ(P)/8 ulps."""
         self._namespace(x)
         A, _ = finite_or_identity(symmetric(backend_of(x).stop_gradient(x)))
         return self._resolution(namespace_of(x).linalg.eigvalsh(A))
@@ -234,5 +237,5 @@ class AffineInvariant(Definite, GyroSpace):
         xp = namespace_of(values)
         eps, high = float(xp.finfo(values.dtype).eps), values[..., -1]
         condition = high / xp.maximum(values[..., 0], eps * high)
-        ulps = 0.5 * self.n + self.n**2 / 256  # measured, as is the rest
+        ulps = 0.5 * self.n + self.n**2 / 256  # measured, as is the factor of the condition
         return (eps / abs(self.theta)) * (ulps + 0.125 * condition)

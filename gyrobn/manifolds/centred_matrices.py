@@ -1,4 +1,4 @@
-"""SPD matrices as they are seen from a mean, under the affine-invariant metric."""
+"""SPD matrices as seen from a mean, with the affine-invariant metric."""
 
 from functools import cached_property
 from typing import Self
@@ -18,14 +18,14 @@ __all__ = ["CentredMatrices"]
 
 
 class CentredMatrices(Decomposed):
-    r"""Matrices P as they are seen from the mean M, decomposed once.
+    r"""Matrices P as seen from the mean M; each is decomposed once.
 
-    They are seen from the eigenvectors U of M: P is :math:`C = B P B^\top` with
+    The computation is in the eigenbasis U of M: P becomes :math:`C = B P B^\top` with
     :math:`B = \Lambda^{-1/2}U^\top`, and :math:`K C K^\top = R_M^{-1} P R_M^{-\top}` for an
-    orthogonal K. If M and P have condition numbers κ, that of C may be κ². With B its entries are
-    *graded*, from large to small, as the eigenvalues of M grow, and the eigenvalues of a graded
-    matrix have all the digits that P and M determine, about εκ; with :math:`M^{-1/2}` in place of B
-    those below εκ² would be lost.
+    orthogonal K. If M and P have the condition number κ, that of C may be κ². B makes C *graded*:
+    its entries fall as the eigenvalues of M grow. The eigenvalues of a graded matrix keep all
+    digits that P and M determine, up to an error of about εκ. With :math:`M^{-1/2}` instead of B,
+    eigenvalues below εκ² would be lost.
     """
 
     def _recall(  # type: ignore[override]
@@ -35,13 +35,13 @@ class CentredMatrices(Decomposed):
 
     @property
     def seen(self) -> tuple[Array, ...]:
-        """The decompositions of the samples, and that of the mean."""
+        """The eigendecompositions of the samples, and that of the mean."""
         values, U = self._known_mean
         return (*self._known, values[None, ...], U[None, ...])
 
     @property
     def decompositions(self) -> tuple[Array, ...]:
-        """Those of the samples and of the mean."""
+        """The eigendecompositions of the samples and of the mean."""
         return (*self._known, *self._known_mean)
 
     def _know(self, *arrays: Array) -> None:
@@ -53,7 +53,7 @@ class CentredMatrices(Decomposed):
         self._at_mean = True
 
     _at_mean = False
-    """Whether the view was moved to the mean that was found, where the gradient is zero."""
+    """Whether this is the view from the mean that was found, where the gradient is zero."""
 
     @cached_property
     def _known_mean(self) -> Eigen:
@@ -78,17 +78,17 @@ class CentredMatrices(Decomposed):
 
     @property
     def image(self) -> tuple[Array, ...]:
-        """What stands for the changes of the matrices C."""
+        """The change of C: see :mod:`gyrobn.manifolds.eigenbasis`."""
         return (self._change,)
 
     def showing(self, change: Array) -> Self:
-        """Take such an array as the image."""
+        """Take an array as the change of C, and return the view."""
         self._change = change
         return self
 
     @cached_property
     def _change(self) -> Array:
-        """The change of C in its eigenbasis, by those of P and M."""
+        """The change of C in its eigenbasis, with what P and M contribute."""
         shim, change = backend_of(self.x), self._known.vectors
         back, root = (shim.stop_gradient(a) for a in (self.back, self.root))
         if shim.differentiable(self.mean):
@@ -105,7 +105,7 @@ class CentredMatrices(Decomposed):
 
     @property
     def uncertainty(self) -> Array:
-        r"""Relative change of the smallest eigenvalue λ of C if P and M are rounded.
+        r"""Relative error of the smallest eigenvalue λ of C that rounding P and M may cause.
 
         With its eigenvector w it is :math:`\varepsilon\,(\|P\|/\lambda + \|M\|)\,\|B^\top w\|^2`.
         """
@@ -118,11 +118,11 @@ class CentredMatrices(Decomposed):
 
     @cached_property
     def logarithms(self) -> Array:
-        """Their logarithms in the frame of the mean."""
+        """The logarithms of C."""
         return eigenbasis.function(self._change, self._known, LOG)
 
     def power(self, t: float) -> Array:
-        """Return their powers in the frame of the mean."""
+        """Return the powers of C."""
         return eigenbasis.function(self._change, self._known, POWER, t)
 
     def carried(self, R: Array, t: Array | float) -> Array:
@@ -137,7 +137,7 @@ class CentredMatrices(Decomposed):
 
     @cached_property
     def normal(self) -> Array:
-        """Their normal coordinates."""
+        """The normal coordinates of the samples."""
         return self._coordinates(self.logarithms)
 
     def _coordinates(self, X: Array) -> Array:
@@ -150,9 +150,9 @@ class CentredMatrices(Decomposed):
         return self._coordinates(mean)
 
     def slope_by_step(self, slope: Array) -> Array:
-        r"""Return the slope by a step δ of the mean, in normal coordinates, from that by the image.
+        r"""Turn a slope by the change of C into one by a step δ of the mean, in normal coordinates.
 
-        In the frame of U the step is :math:`\delta' = \theta K^\top\delta K`, and it changes B by
+        In the basis U the step is :math:`\delta' = \theta K^\top\delta K`, and it changes B by
         :math:`(dB\,B^{-1})_{ij} = -\delta'_{ij}\sqrt{\lambda_j}/(\sqrt{\lambda_i} +
         \sqrt{\lambda_j})`.
         """
@@ -163,12 +163,12 @@ class CentredMatrices(Decomposed):
 
     @cached_property
     def squares(self) -> Array:
-        r"""The squares of their distances, :math:`\sum_k \log^2\lambda_k/\theta^2`."""
+        r"""The squared distances of the samples, :math:`\sum_k \log^2\lambda_k/\theta^2`."""
         squares = eigenbasis.log_squares(self._change, self._known)[..., None]
         return squares if self.space.theta == 1.0 else squares / self.space.theta**2
 
     def hessian(self, weights: Array) -> Hessian:
-        """Return the mean Hessian, a constant: a logarithm has the eigenvectors of the matrix."""
+        """Return the mean Hessian as a constant, from the decompositions of C."""
         stop = backend_of(self.x).stop_gradient
         spectrum, U = spectrum_of(self._known), self._known.vectors
         return turned_hessian(
@@ -182,15 +182,15 @@ class CentredMatrices(Decomposed):
     def shift(self, c: Array) -> Array:
         r"""Return :math:`M \oplus \operatorname{Exp}_e(c)` from the decomposition of the mean.
 
-        It is the square of :math:`B^{-1} K^\top \exp(\theta C/2)`, so positive definite if the
-        floats allow it: no projection is needed.
+        It is :math:`Y Y^\top` with :math:`Y = B^{-1} K^\top \exp(\theta C/2)`, so it is positive
+        definite up to rounding and needs no projection.
         """
         half = symmetric_function(0.5 * self.space._matrix(c), EXP)
         Y = matmul(self._translation, half)
         return matmul(Y, transpose(Y))
 
     def push(self, step: Array) -> Array:
-        """Return a small step from the mean as a tangent vector there."""
+        """Return a small step from the mean as a tangent vector at the mean."""
         R = self._translation
         return matmul(R, self.space._matrix(step), transpose(R))
 
@@ -202,8 +202,9 @@ class CentredMatrices(Decomposed):
     def resolutions(self, weights: Array) -> Array:
         r"""Return how far rounding moves the mean.
 
-        By the resolution of the mean; and as it moves the samples, of condition κ, which errs by
-        :math:`\varepsilon\sqrt{\sum_i w_i^2\kappa_i^2}`, of which this is a quarter.
+        The sum of two parts: the resolution of the mean itself; and a quarter of
+        :math:`\varepsilon\sqrt{\sum_i w_i^2\kappa_i^2}`, the effect of rounding samples that have
+        the condition numbers :math:`\kappa_i`.
         """
         xp, values = namespace_of(self.x), self._known.values
         conditions = weights * (values[..., -1] / values[..., 0])
@@ -213,6 +214,6 @@ class CentredMatrices(Decomposed):
         return (of_mean + (0.25 * eps / abs(self.space.theta)) * of_samples)[..., None]
 
     def standardize(self, factor: Array | float, bias: Array | None) -> Array:
-        """Return the powers, and carry them to the bias."""
+        """Return the powers of the samples, translated to the bias."""
         R = self.turn if bias is None else matmul(self.space._root(bias), self.turn)
         return self.carried(R, factor)

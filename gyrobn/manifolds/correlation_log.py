@@ -183,7 +183,7 @@ def _unit_row_sums(C: Array) -> Array:
 
 
 def _search_unit_row_sums(C: Array) -> tuple[Array, ...]:
-    xp = namespace_of(C)
+    xp, loop = namespace_of(C), backend_of(C).while_loop
     eps = float(xp.finfo(C.dtype).eps)
 
     def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -193,13 +193,17 @@ def _search_unit_row_sums(C: Array) -> tuple[Array, ...]:
         turn = matmul(M, q[..., None])[..., 0]
         bend, slope = xp.clip(dot(q, turn), min=0.0), xp.sum(turn, axis=-1)
         decrement = xp.sqrt(dot(q, q) + bend)
-        t = 1.0 / (1.0 + decrement)
-        for _ in range(6):  # the same method along the line, where it costs little
+
+        def along(state: tuple[Array, ...]) -> tuple[Array, ...]:
+            (t,) = state
             share = q / (1.0 + t[..., None] * q)
             gradient = slope + bend * t - xp.sum(share, axis=-1)
             root = xp.sqrt(bend + dot(share, share))
             root = xp.where(root > 0, root, 1.0)
-            t = t - gradient / (root * (root + xp.abs(gradient)))
+            return (t - gradient / (root * (root + xp.abs(gradient))),)
+
+        # the same method along the line, where it costs little
+        (t,) = loop(lambda state: True, along, (1.0 / (1.0 + decrement),), 6)
         t = xp.where(decrement > 0.25, t, 1.0)
         x = xp.where(done[..., None], x, x * (1.0 + t[..., None] * q))
         noise = C.shape[-1] * eps * xp.max(xp.abs(M), axis=(-2, -1))  # of the row sums
@@ -208,7 +212,7 @@ def _search_unit_row_sums(C: Array) -> tuple[Array, ...]:
     total = xp.clip(xp.sum(C, axis=(-2, -1)), min=eps)
     x = xp.sqrt(C.shape[-1] / total)[..., None] * xp.ones_like(C[..., 0])
     state = (x, total < 0)
-    x, _ = backend_of(C).while_loop(lambda s: xp.logical_not(xp.all(s[1])), body, state, 60)
+    x, _ = loop(lambda s: xp.logical_not(xp.all(s[1])), body, state, 60)
     return (x,)
 
 

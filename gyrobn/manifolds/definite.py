@@ -1,4 +1,4 @@
-"""Whether matrices are symmetric and positive definite, and the nearest that are."""
+"""Tests whether matrices are symmetric and positive definite, and projection to those that are."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,9 +29,9 @@ class Definite:
         return eye(like, self.n)
 
     def project(self, x: Array) -> Array:
-        """Return the symmetric part, its eigenvalues raised if it is not positive definite.
+        """Return the symmetric part, with eigenvalues raised if it is not positive definite.
 
-        They are raised to half the digits below the largest: to 1e-8 of it in float64.
+        They are raised to √ε times the largest eigenvalue: 1e-8 of it in float64.
         """
         self._namespace(x)
         return nearest(x)
@@ -48,10 +48,10 @@ class Definite:
 
 
 def _definiteness(x: Array) -> tuple[Array, Array, Array]:
-    """Return of each matrix the smallest eigenvalue, the largest, and whether that is too small.
+    """Return the smallest and the largest eigenvalue, and whether the smallest is too small.
 
-    The largest is that of the absolute values if none is positive; a matrix that is not finite
-    counts as the identity.
+    If no eigenvalue is positive, the largest absolute value is returned. A matrix that is not
+    finite counts as the identity.
     """
     A, _ = finite_or_identity(symmetric(backend_of(x).stop_gradient(x)))
     return _extremes(namespace_of(x).linalg.eigvalsh(A))
@@ -66,9 +66,9 @@ def _extremes(values: Array) -> tuple[Array, Array, Array]:
 
 
 def contains(x: Array) -> Array:
-    """Tell which matrices have no :func:`violation` beyond half the digits.
+    """Tell which matrices have a :func:`violation` of at most √ε.
 
-    Where all of them have a Cholesky factor, no eigenvalue is computed.
+    If all matrices have a Cholesky factor, no eigenvalue is computed.
     """
     xp, shim = namespace_of(x), backend_of(x)
     some = float(xp.finfo(x.dtype).eps) ** 0.5
@@ -86,7 +86,7 @@ def contains(x: Array) -> Array:
 
 
 def _asymmetry(x: Array) -> tuple[Array, Array]:
-    """Return the asymmetry of each matrix, relative to its size, and that."""
+    """Return the asymmetry of each matrix relative to its largest entry, and that entry."""
     xp = namespace_of(x)
     size = xp.max(xp.abs(x), axis=(-2, -1))
     some = xp.where(size > 0, size, 1.0)
@@ -94,7 +94,7 @@ def _asymmetry(x: Array) -> tuple[Array, Array]:
 
 
 def violation(x: Array) -> Array:
-    """Return the relative asymmetry or, if larger, what is missing to be positive definite."""
+    """Return the larger of the relative asymmetry and the lack of positive definiteness."""
     xp = namespace_of(x)
     low, _, bad = _definiteness(x)
     asymmetry, size = _asymmetry(x)
@@ -122,7 +122,7 @@ FLOOR = Spectral(
 
 
 def nearest(x: Array) -> Array:
-    """Return the symmetric part, eigenvalues raised to √eps of the largest if one is too small."""
+    """Return the symmetric part; raise eigenvalues to √ε of the largest if one is too small."""
     xp = namespace_of(x)
     nothing = xp.max(xp.abs(x), axis=(-2, -1), keepdims=True) == 0
     A = xp.where(nothing, kept_eye(x), symmetric(x))

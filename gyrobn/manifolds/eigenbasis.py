@@ -1,9 +1,10 @@
-r"""Functions of :math:`C = B X B^\top` that are differentiated in its eigenbasis W, which is known.
+r"""Functions of :math:`C = B X B^\top`, differentiated in the known eigenbasis W of C.
 
-The derivative of a function of C takes a change of C to the eigenbasis, :math:`W^\top dC\,W`, and
-its result back. Several functions of the same C share the way there: a *change* is an array that
-stands for :math:`W^\top dC\,W`. Its values mean nothing; its derivatives count. Slopes by it are
-added up in the eigenbasis, and what leads from there to X and to B is computed once.
+To differentiate a function of C, :math:`dC` is first written in the eigenbasis,
+:math:`W^\top dC\,W`. Several functions of the same C need this same matrix, so it is an array of
+its own here, called the *change*. Only its derivatives matter; its values have no meaning. In a
+backward pass autograd adds up the slopes of all functions by the change, and one rule then carries
+the sum to X and to B.
 """
 
 from typing import Any
@@ -28,7 +29,7 @@ Arrays = tuple[Array, ...]
 
 
 def change_by_matrix(X: Array, B: Array, known: Eigen, change: Array) -> Array:
-    r"""Return another change plus that by X: :math:`V^\top dX\,V`, :math:`V = B^\top W`."""
+    r"""Add to a change what X contributes: :math:`V^\top dX\,V`, :math:`V = B^\top W`."""
 
     def primal(X: Array, change: Array) -> tuple[Arrays, Arrays]:
         return _carrier(known), (known.vectors, B)
@@ -49,7 +50,7 @@ def change_by_matrix(X: Array, B: Array, known: Eigen, change: Array) -> Array:
 
 
 def change_by_frame(B: Array, back: Array, known: Eigen) -> Array:
-    r"""Return the change by that of B: :math:`E + E^\top`, :math:`E = W^\top dB\,B^{-1}W\Lambda`.
+    r"""Return what B contributes: :math:`E + E^\top`, :math:`E = W^\top dB\,B^{-1}W\Lambda`.
 
     ``back`` is the inverse of B.
     """
@@ -71,7 +72,7 @@ def change_by_frame(B: Array, back: Array, known: Eigen) -> Array:
 
 
 def slope_by_frame(slope: Array, known: Eigen, shape: tuple[int, ...]) -> Array:
-    r"""Return the slope by :math:`dB\,B^{-1}` from that by the change, for B of a shape."""
+    r"""Turn a slope by the change into one by :math:`dB\,B^{-1}`, for B of the given shape."""
     values, W = known
     by_E = matmul(W, (2.0 * values)[..., None, :] * slope)
     return _sum_of_products(by_E, W, shape)
@@ -91,7 +92,7 @@ def function(change: Array, known: Eigen, f: Spectral, t: Any = None) -> Array:
 
     def cotangent(kept: Arrays, slope: Array) -> Arrays:
         values, W = kept
-        inner = matmul(transpose(W), symmetric(slope), W)  # a change is symmetric, and so its slope
+        inner = matmul(transpose(W), symmetric(slope), W)  # dC is symmetric, so its slope is
         return (f.quotient(again(known, values).pairs, t) * inner,)
 
     (found,) = backend_of(change).with_derivative(primal, tangent, cotangent, change)
@@ -101,8 +102,9 @@ def function(change: Array, known: Eigen, f: Spectral, t: Any = None) -> Array:
 def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
     r"""Return :math:`R\,C^t R^\top` as :math:`Y Y^\top`, :math:`Y = R\,W\Lambda^{t/2}`.
 
-    In two products, and symmetric as it is. Its change is :math:`Y(Q \circ W^\top dC\,W)Y^\top`, Q
-    the quotients of the power over :math:`(\lambda_i\lambda_j)^{t/2}`, of which a table has half.
+    This takes two products and is exactly symmetric. Its derivative is
+    :math:`Y(Q \circ W^\top dC\,W)Y^\top`, where Q holds the divided differences of
+    :math:`\lambda^t` over :math:`(\lambda_i\lambda_j)^{t/2}`. ``even_power`` returns half of Q.
     """
     xp, shape = namespace_of(change), R.shape
 
@@ -125,10 +127,11 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
         values, T, Y, t = kept
         spectrum = again(known, values)
         by_Y = matmul(slope + transpose(slope), Y)
-        inner = matmul(transpose(Y), by_Y)
+        inner, by_R = matmul(transpose(Y), by_Y), _sum_of_products(by_Y, T, shape)
+        del by_Y  # the tables reuse its memory
         by_t = 0.5 * xp.sum(spectrum.log * xp.linalg.diagonal(inner), axis=-1)
         inner *= spectrum.pairs.even_power(t[..., None, None])
-        return inner, _sum_of_products(by_Y, T, shape), by_t
+        return inner, by_R, by_t
 
     t = xp.broadcast_to(t, change.shape[:-2])
     (y,) = backend_of(change).with_derivative(primal, tangent, cotangent, change, R, t)
@@ -136,7 +139,7 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
 
 
 def log_squares(change: Array, known: Eigen) -> Array:
-    r"""Return :math:`\|\log C\|^2`; its change is :math:`2\operatorname{tr}(C^{-1}\log C\,dC)`."""
+    r"""Return :math:`\|\log C\|^2`, of derivative :math:`2\operatorname{tr}(C^{-1}\log C\,dC)`."""
     xp = namespace_of(change)
 
     def primal(change: Array) -> tuple[Arrays, Arrays]:
@@ -157,10 +160,10 @@ def log_squares(change: Array, known: Eigen) -> Array:
 
 
 def mean_logarithm(change: Array, weights: Array, known: Eigen, at_mean: bool = False) -> Array:
-    """Return the sum of weights times log C over the first axis, without forming the logarithms.
+    """Return the weighted sum of log C over the first axis, without forming the logarithms.
 
-    Shapes are (N, *channels, n, n) and (N, *channels). ``at_mean`` says that the sum is zero, so
-    that only its derivative counts.
+    Shapes are (N, *channels, n, n) and (N, *channels). With ``at_mean`` the sum is known to be
+    zero, and only its derivative is needed.
     """
     xp = namespace_of(change)
 
@@ -191,14 +194,14 @@ def mean_logarithm(change: Array, weights: Array, known: Eigen, at_mean: bool = 
 
 
 def _carrier(known: Eigen) -> Arrays:
-    """Return an array of the shape of C, for a change to have its derivatives."""
+    """Return an array of the shape of C, to which the derivatives of a change are attached."""
     return (backend_of(known.vectors).stop_gradient(known.vectors),)
 
 
 def _sum_of_products(A: Array, T: Array, shape: tuple[int, ...]) -> Array:
-    """Return the sum of the A Tᵀ over the axes that arrays of a shape were repeated along."""
+    """Return A Tᵀ, summed over the axes along which an array of this shape was broadcast."""
     xp = namespace_of(A)
-    if tuple(A.shape[1:]) == tuple(shape):  # over samples: one large product
+    if tuple(A.shape[1:]) == tuple(shape):  # a sum over samples is one large product
         rows = (xp.permute_dims(x, (*range(1, x.ndim - 1), 0, x.ndim - 1)) for x in (A, T))
         wide, tall = (xp.reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1])) for x in rows)
         return matmul(wide, transpose(tall))

@@ -1,15 +1,16 @@
-r"""A basis by its two blocks: direct rotation, logarithm and exponential, with their derivatives.
+r"""Direct rotation, logarithm and exponential of orthonormal bases, with their derivatives.
 
-The upper p rows of an orthonormal basis are :math:`P c\,T^\top`, and c are the cosines of the
-principal angles θ to the first p coordinates. The other rows, of which there may be many, are
-multiplied by p × p matrices: functions of θ in the bases P and T. So are their derivatives, and a
-rule takes few products.
+An n × p basis is split into its upper p rows and the other rows, of which there may be many. The
+upper block has the singular value decomposition :math:`P c\,T^\top`, and c are the cosines of the
+principal angles θ to the first p coordinates. Every function here multiplies the lower block by
+p × p matrices that are functions of θ in the bases P and T. The same holds for the derivatives, so
+each rule takes few products.
 """
 
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.numerics.decompositions import Singular, eigh, spectrum_of, svd
+from gyrobn.numerics.decompositions import Singular, again, eigh, spectrum_of, svd
 from gyrobn.numerics.linalg import pair_sums
-from gyrobn.numerics.matrices import matmul, transpose
+from gyrobn.numerics.matrices import compose, matmul, transpose
 from gyrobn.numerics.spectral import Spectrum
 
 __all__ = ["direct_rotation", "exponential", "logarithm", "tall_product"]
@@ -18,9 +19,10 @@ Kept = tuple[Array, ...]
 
 
 def direct_rotation(U: Array, known: Singular | None = None) -> tuple[Array, Array, Array]:
-    r"""Return C, S and :math:`(I + C)^{-1}` of bases, :math:`U W^\top = (C, S)^\top`.
+    r"""Return C, S and :math:`(I + C)^{-1}`, where :math:`U W^\top = (C, S)^\top`.
 
-    ``known`` is the decomposition of the upper block, if there is one; :math:`W = P T^\top`.
+    :math:`W = P T^\top` makes C symmetric. ``known`` is the decomposition of the upper block, if
+    it was computed before.
     """
     xp = namespace_of(U)
     p = U.shape[-1]
@@ -28,11 +30,11 @@ def direct_rotation(U: Array, known: Singular | None = None) -> tuple[Array, Arr
     def primal(U: Array) -> tuple[Kept, Kept]:
         P, c, Th = svd(U[..., :p, :]) if known is None else known
         F = matmul(U[..., p:, :], transpose(Th))
-        outputs = _between(P, c), matmul(F, transpose(P)), _between(P, 1.0 / (1.0 + c))
+        outputs = compose(P, c, P), matmul(F, transpose(P)), compose(P, 1.0 / (1.0 + c), P)
         return outputs, (P, c, Th, F)
 
     def reciprocals(c: Array) -> Array:
-        """Return the quotients of 1/(1 + c), but for their sign."""
+        """Return minus the divided differences of 1/(1 + c)."""
         k = 1.0 / (1.0 + c)
         return k[..., :, None] * k[..., None, :]
 
@@ -65,12 +67,13 @@ def direct_rotation(U: Array, known: Singular | None = None) -> tuple[Array, Arr
 def logarithm(top: Array, bottom: Array, known: Singular | None = None) -> Array:
     r"""Return the block of Ω: :math:`\mathrm{bottom}\,J`, :math:`J = T(\theta/\sin\theta)P^\top`.
 
-    With :math:`E = P^\top d\mathrm{top}\,T`, and the quotients L of θ/sin θ as a function of cos θ,
+    With :math:`E = P^\top d\mathrm{top}\,T`, and L the divided differences of θ/sin θ as a
+    function of cos θ,
 
     .. math:: T^\top dJ\,P = \alpha \circ E + (L - \alpha) \circ E^\top, \qquad
               \alpha_{ij} = \frac{L_{ij} c_j - \theta_j/\sin\theta_j}{c_i + c_j} .
 
-    ``known`` is the decomposition of the upper block, if there is one.
+    ``known`` is the decomposition of the upper block, if it was computed before.
     """
 
     def primal(top: Array, bottom: Array) -> tuple[Kept, Kept]:
@@ -81,14 +84,14 @@ def logarithm(top: Array, bottom: Array, known: Singular | None = None) -> Array
 
     def tangent(kept: Kept, dtop: Array, dbottom: Array) -> Kept:
         P, c, Th, J, bottom = kept
-        direct, turned = _spectrum(known, c).pairs.logarithm
+        direct, turned = again(known, c).pairs.logarithm
         E = matmul(transpose(P), dtop, transpose(Th))
         dJ = matmul(transpose(Th), direct * E + turned * transpose(E), transpose(P))
         return (tall_product(dbottom, J) + tall_product(bottom, dJ),)
 
     def cotangent(kept: Kept, slope: Array) -> Kept:
         P, c, Th, J, bottom = kept
-        direct, turned = _spectrum(known, c).pairs.logarithm
+        direct, turned = again(known, c).pairs.logarithm
         M = matmul(Th, matmul(transpose(bottom), slope), P)
         by_top = matmul(P, direct * M + transpose(turned * M), Th)
         return by_top, tall_product(slope, transpose(J))
@@ -100,14 +103,14 @@ def logarithm(top: Array, bottom: Array, known: Singular | None = None) -> Array
 def exponential(B: Array) -> tuple[Array, Array]:
     r"""Return the blocks :math:`\cos A` and :math:`B\operatorname{sinc} A`, :math:`A^2 = B^\top B`.
 
-    The eigenvalues of :math:`A^2` are the squares of the angles, of any size.
+    The eigenvalues of :math:`A^2` are the squares of the angles, which may have any size.
     """
 
     def primal(B: Array) -> tuple[Kept, Kept]:
         values, P = eigh(matmul(transpose(B), B), exact=True)
         spectrum = Spectrum(values)
-        ratio = _between(P, spectrum.sinc_of_root)
-        outputs = _between(P, spectrum.cosine_of_root), tall_product(B, ratio)
+        ratio = compose(P, spectrum.sinc_of_root, P)
+        outputs = compose(P, spectrum.cosine_of_root, P), tall_product(B, ratio)
         return outputs, (values, P, ratio, B)
 
     def tangent(kept: Kept, dB: Array) -> Kept:
@@ -131,17 +134,5 @@ def exponential(B: Array) -> tuple[Array, Array]:
 
 
 def tall_product(A: Array, B: Array) -> Array:
-    """Return AB for A of many rows and few columns: its transpose takes a third of the time."""
+    """Return AB for a tall A, as the transpose of BᵀAᵀ: this takes a third of the time."""
     return transpose(matmul(transpose(B), transpose(A)))
-
-
-def _between(P: Array, values: Array) -> Array:
-    """Return P diag(values) Pᵀ."""
-    return matmul(P * values[..., None, :], transpose(P))
-
-
-def _spectrum(known: Singular | None, c: Array) -> Spectrum:
-    """Return the cosines that a derivative was handed, with their tables if those are known."""
-    if known is not None and backend_of(c).plain(c):
-        return spectrum_of(known)
-    return Spectrum(c)

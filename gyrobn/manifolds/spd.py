@@ -31,11 +31,12 @@ class SPD(Definite, Pullback):
     ============================= ============================================= ==================
 
     where ψ(P) is the strict lower part of L together with the logarithm of its diagonal. The second
-    is LieBN's group: the metric of the first, other translations. The last two are flat.
+    is the group of LieBN: it has the metric of the first, and other translations. The last two are
+    flat.
 
-    Under the first three nothing depends on the unit of the data: covariances of EEG in V², of size
-    1e-26, give what they would give in μV². Under the log-Cholesky metric the unit weighs the
-    strict lower part against the diagonal.
+    With the first three metrics nothing depends on the unit of the data: EEG covariances in V², of
+    size 1e-26, give the same result as in μV². With the log-Cholesky metric, the unit decides how
+    much the strict lower part counts beside the diagonal.
 
     Parameters
     ----------
@@ -44,8 +45,9 @@ class SPD(Definite, Pullback):
     metric
         One of the names above.
     theta
-        Power deformation: the metric, over θ², that :math:`P \mapsto P^\theta` carries over. With θ
-        to 0 the affine-invariant one tends to the log-Euclidean one, which θ does not change.
+        Power deformation: distances are those between the :math:`P^\theta`, divided by \|θ\|. As
+        θ tends to 0, the affine-invariant metric tends to the log-Euclidean one, which does not
+        depend on θ.
 
     Examples
     --------
@@ -95,7 +97,7 @@ class SPD(Definite, Pullback):
 
     @property
     def _exponent(self) -> float:
-        """The power that is taken before the chart: θ, unless the metric does not depend on it."""
+        """The power to take before the chart: θ, or 1 if the metric does not depend on θ."""
         return self.theta if self._chart.deformed else 1.0
 
     @property

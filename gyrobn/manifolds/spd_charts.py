@@ -1,4 +1,4 @@
-"""The maps that carry SPD matrices to a space in which a metric is simple, one per metric."""
+"""One map per metric, from SPD matrices to a space in which that metric is simple."""
 
 from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.affine_invariant import AffineInvariant
@@ -23,9 +23,9 @@ __all__ = ["CHARTS", "Chart"]
 
 
 class Chart:
-    """The identity, for the affine-invariant metric; the base of the other charts.
+    """The identity map, for the affine-invariant metrics; the base class of the other charts.
 
-    Points and tangent vectors are those of :math:`P^\\theta`, if the metric is deformed by θ.
+    If θ deforms the metric, points are :math:`P^\\theta` and not P.
     """
 
     deformed = True
@@ -39,7 +39,7 @@ class Chart:
 
     def to(self, x: Array, theta: float) -> Array:
         """Carry points."""
-        return symmetric(x)  # once, and not at each decomposition
+        return symmetric(x)  # once, so that no decomposition has to
 
     def back(self, x: Array, n: int, theta: float) -> Array:
         """Carry points back, to n × n matrices."""
@@ -55,7 +55,7 @@ class Chart:
 
 
 class _Logarithm(Chart):
-    """The logarithm, packed: log-Euclidean, and the same for every θ."""
+    """The packed logarithm, for the log-Euclidean metric; it does not depend on θ."""
 
     deformed = False
 
@@ -76,7 +76,7 @@ class _Logarithm(Chart):
 
 
 class _LogCholesky(_Logarithm):
-    r"""The Cholesky factor with the logarithm of its diagonal, over θ.
+    r"""The Cholesky factor with the logarithm of its diagonal, divided by θ.
 
     The differential of the factor is :math:`dL = L\,\Phi(L^{-1}\,dP\,L^{-\top})`, with Φ the lower
     triangle, its diagonal halved.

@@ -1,7 +1,8 @@
-r"""The mean Hessian of matrices whose logarithms have the eigenvectors U.
+r"""The mean Hessian of SPD matrices, from the eigendecompositions of the samples.
 
-It is the mean of :math:`V \mapsto U(K \circ (U^\top V U))U^\top` over the samples, with
-:math:`K_{ij} = a\coth a` and a half the difference of two logarithms of eigenvalues.
+It is the mean of :math:`V \mapsto U(K \circ (U^\top V U))U^\top` over the samples. U holds the
+eigenvectors of a sample, and :math:`K_{ij} = a\coth a` with
+:math:`a = \tfrac12(\log\lambda_i - \log\lambda_j)`.
 """
 
 import math
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gyrobn.backends import Array, namespace_of
-from gyrobn.numerics.arrays import samples_last, weighted_gram
+from gyrobn.numerics.arrays import samples_last
 from gyrobn.numerics.decompositions import finite_or_identity
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import matmul, mean_of_turned, pack, symmetric, transpose, unpack
@@ -18,7 +19,7 @@ from gyrobn.numerics.scalar import cotangent
 __all__ = ["turned_hessian"]
 
 DENSE, ENTRIES = 36, 2**17
-"""The largest dimension in which H is formed, and the most numbers in one H per sample."""
+"""H is formed up to this dimension, and if one H per sample has at most so many numbers."""
 
 
 def turned_hessian(
@@ -37,10 +38,10 @@ def turned_hessian(
     weights
         Shape (N, *channels).
     decomposition, curvature
-        Functions that return the logarithms of the eigenvalues and U, and K.
+        Functions; the first returns the logarithms of the eigenvalues and U, the second K.
     turn
-        An orthogonal matrix that leads from the frame of U to that of the coordinates, if they
-        differ.
+        The orthogonal matrix from the basis in which U is written to that of the coordinates, if
+        they differ.
     """
     xp = namespace_of(weights)
     mean = _Turned(n, weights, decomposition, curvature, turn)
@@ -58,29 +59,41 @@ def turned_hessian(
 
 
 class _Turned:
-    """What a Hessian is asked for; nothing is computed before."""
+    """The parts of the Hessian, each computed when it is first needed."""
 
     def __init__(self, n: int, weights: Array, known: Any, curvature: Any, turn: Any) -> None:
         self.n, self.weights, self.known, self.curvature = n, weights, known, curvature
         self.turn = turn
-        self._spectra: dict[Any, tuple[Array, ...]] = {}
+        self._frames: dict[Any, tuple[Array, Array]] = {}
+        self._tables: dict[Any, Array] = {}
 
-    def _spectrum(self, dtype: Any) -> tuple[Array, ...]:
-        """Return K times the weights, U, and all U of a channel beside each other."""
-        if dtype not in self._spectra:
-            arrays = self.curvature(), self.known()[1], self.weights[..., None, None]
+    def _frame(self, dtype: Any) -> tuple[Array, Array]:
+        """Return U, and all U of a channel beside each other: (*channels, 1, n, N n)."""
+        if dtype not in self._frames:
             xp = namespace_of(self.weights)
-            K, U, w = (xp.astype(samples_last(a, 2), dtype, copy=False) for a in arrays)
+            U = xp.astype(samples_last(self.known()[1], 2), dtype, copy=False)
             k = U.ndim - 3
             between = xp.permute_dims(U, (*range(k), k + 1, k, k + 2))
             wide = xp.reshape(between, (*U.shape[:-3], 1, self.n, U.shape[-3] * self.n))
-            self._spectra[dtype] = w * K, U, wide
-        return self._spectra[dtype]
+            self._frames[dtype] = U, wide
+        return self._frames[dtype]
+
+    def _table(self, dtype: Any) -> Array:
+        """Return K times the weights."""
+        if dtype not in self._tables:
+            xp, arrays = (
+                namespace_of(self.weights),
+                (self.curvature(), self.weights[..., None, None]),
+            )
+            K, w = (xp.astype(samples_last(a, 2), dtype, copy=False) for a in arrays)
+            self._tables[dtype] = w * K
+        return self._tables[dtype]
 
     def apply(self, v: Array, dtype: Any = None) -> Array:
-        """Take columns (*channels, dim, k) as matrices, and give each to all samples."""
+        """Apply H to columns (*channels, dim, k), each of which is a packed matrix V."""
         xp, n, turn = namespace_of(v), self.n, self.turn
-        K, U, wide = self._spectrum(v.dtype if dtype is None else dtype)
+        dtype = v.dtype if dtype is None else dtype
+        K, (U, wide) = self._table(dtype), self._frame(dtype)
         V = unpack(transpose(v), n)
         if turn is not None:
             V = matmul(transpose(turn)[..., None, :, :], V, turn[..., None, :, :])
@@ -94,7 +107,7 @@ class _Turned:
         return transpose(pack(symmetric(total)))
 
     def rough(self, v: Array) -> Array:
-        """Do the same in float32."""
+        """Apply H in float32."""
         xp = namespace_of(v)
         tiny = float(xp.finfo(v.dtype).smallest_normal)
         size = xp.max(xp.abs(v), axis=-2, keepdims=True) + tiny  # float32 has a smaller range
@@ -106,11 +119,16 @@ class _Turned:
         a coth a is an operator concave function of a² (a sum of a²/(a² + k²π²)): its mean is at
         most its value at the mean a², and that is at most the mean X².
         """
-        xp, (logs, U) = namespace_of(self.weights), self.known()
+        xp, (logs, _) = namespace_of(self.weights), self.known()
+        _, wide = self._frame(xp.float32)  # seven digits of a bound are enough
         off = logs - xp.mean(logs, axis=-1, keepdims=True)
-        mean = weighted_gram(self.weights[..., None] * off * off, transpose(U))
+        heavy = samples_last(self.weights[..., None] * off * off, 1)
+        heavy = xp.reshape(heavy, (*wide.shape[:-2], 1, wide.shape[-1]))
+        mean = matmul(wide * xp.astype(heavy, xp.float32, copy=False), transpose(wide))[
+            ..., 0, :, :
+        ]
         values = xp.linalg.eigvalsh(finite_or_identity(mean)[0])
-        return cotangent(-values[..., -1], -1)
+        return cotangent(-xp.astype(values[..., -1], logs.dtype, copy=False), -1)
 
     def matrix(self) -> Array:
         """Return the Hessian as a matrix."""

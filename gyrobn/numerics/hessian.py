@@ -6,6 +6,7 @@ from functools import cached_property, reduce
 
 from gyrobn.backends import Array, namespace_of
 from gyrobn.numerics.arrays import pieces, sum_samples, weighted_sum
+from gyrobn.numerics.matrices import kept_eye
 
 __all__ = [
     "DENSE",
@@ -47,8 +48,15 @@ class Hessian:
 
     @cached_property
     def formed(self) -> Array | None:
-        """H itself, formed once; None if it has to be applied."""
+        """H itself, formed once; None if only its application is known."""
         return None if self.matrix is None else self.matrix()
+
+    def as_matrix(self, like: Array) -> Array:
+        """Return H as a matrix, for vectors of the shape of ``like``, (*channels, dim)."""
+        if self.formed is not None:
+            return self.formed
+        columns = namespace_of(like).broadcast_to(kept_eye(like), (*like.shape, like.shape[-1]))
+        return self.apply(columns)
 
     @cached_property
     def top(self) -> Array:

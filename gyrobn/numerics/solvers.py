@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.hessian import Hessian
+from gyrobn.numerics.matrices import kept_eye
 
 __all__ = ["inverse", "newton_step"]
 
@@ -47,13 +48,9 @@ def _solve(h: Hessian, g: Array, floor: float, tol: float) -> Array:
     xp, n = namespace_of(g), g.shape[-1]
     shift = None if h.at_least_one else xp.clip(floor - h.lowest(), min=0.0)
     if n <= h.dense:
-        full = h.formed
-        if full is None or shift is not None:
-            eye = xp.eye(n, dtype=g.dtype, device=device_of(g))
-        if full is None:
-            full = h.apply(xp.broadcast_to(eye, (*g.shape, n)))
+        full = h.as_matrix(g)
         if shift is not None:
-            full = full + shift[..., None, None] * eye
+            full = full + shift[..., None, None] * kept_eye(g)
         return xp.linalg.solve(full, g[..., None])[..., 0]
     low, high, apply = h.lowest(), h.top, _to_vectors(h.apply)
     if shift is not None:

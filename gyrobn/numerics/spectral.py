@@ -1,9 +1,12 @@
-r"""Functions of an eigenvalue, with the quotients that the derivative of a matrix function needs.
+r"""Functions of an eigenvalue, with the divided differences that matrix derivatives need.
 
-.. math:: \frac{f(x) - f(y)}{x - y}, \qquad f'(x) \text{ for } x = y
+The derivative of a matrix function is made of the quotients
 
-without the cancellation that the quotient itself suffers where x and y are close. What several
-functions of the same eigenvalues share is computed once: see :class:`Spectrum` and :class:`Pairs`.
+.. math:: \frac{f(x) - f(y)}{x - y}, \qquad f'(x) \text{ for } x = y,
+
+of all pairs of eigenvalues. The forms here do not cancel where x and y are close. Terms that
+several functions of the same eigenvalues need are computed once: see :class:`Spectrum` and
+:class:`Pairs`.
 """
 
 import math
@@ -35,7 +38,7 @@ __all__ = [
 
 
 class Values:
-    """Eigenvalues x, and what functions of them share. Each is computed once, when asked for."""
+    """Eigenvalues x, and terms that their functions share, each computed when first needed."""
 
     def __init__(self, x: Array) -> None:
         self.x = x
@@ -65,27 +68,27 @@ class Values:
 
     @cached_property
     def angle_of_square(self) -> Array:
-        """The θ of x = θ², next to nothing in place of 0; a square may be negative by rounding."""
+        """The θ of x = θ², but a tiny number instead of 0; rounding may make a square negative."""
         return self._xp.sqrt(self._xp.clip(self.x, min=_tiny(self.x)))
 
     @cached_property
     def half_angle_of_square(self) -> Array:
-        """Half of it."""
+        """Half of that θ."""
         return 0.5 * self.angle_of_square
 
     @cached_property
     def cosine_of_root(self) -> Array:
-        """Its cosine."""
+        """The cosine of that θ."""
         return self._xp.cos(self.angle_of_square)
 
     @cached_property
     def sinc_of_root(self) -> Array:
-        """Its sine, divided by it."""
+        """The sine of that θ, divided by θ."""
         return self._xp.sin(self.angle_of_square) / self.angle_of_square
 
     @cached_property
     def powers_of_square(self) -> Array:
-        """The powers of x, of 0 beyond π²: see :func:`_quotients`."""
+        """The powers of x, or of 0 if x exceeds π²: see :func:`_quotients`."""
         small = self._xp.clip(self.x, min=0.0)
         return _powers(self._xp.where(small < math.pi**2, small, 0.0))
 
@@ -93,12 +96,12 @@ class Values:
 
     @cached_property
     def sine(self) -> Array:
-        """The sin θ of x = cos θ, next to nothing in place of 0; x may exceed 1 by rounding."""
+        """The sin θ of x = cos θ, but a tiny number instead of 0; rounding may make x exceed 1."""
         return self._xp.sqrt(self._xp.clip((1.0 - self.x) * (1.0 + self.x), min=_tiny(self.x)))
 
     @cached_property
     def angle(self) -> Array:
-        """The θ of x = cos θ, with every digit at small angles; never 0, as ``sine``."""
+        """The θ of x = cos θ, accurate at small angles too, and like ``sine`` never 0."""
         return self._xp.atan2(self.sine, self.x)
 
     @cached_property
@@ -113,10 +116,10 @@ class Values:
 
 
 class Spectrum:
-    """Eigenvalues with what :class:`Values` has of them, and their pairs.
+    """Eigenvalues with the terms of :class:`Values`, and their pairs.
 
-    Pairs refer to the values and not to this, so that nothing refers to itself: the tables go when
-    the last one who asked for them does.
+    The pairs refer to the values and not to this object, so there is no reference cycle: the
+    tables are freed as soon as nobody uses them.
     """
 
     def __init__(self, x: Array) -> None:
@@ -142,7 +145,7 @@ class Spectrum:
 
 
 def _tiny(x: Array) -> float:
-    """Return a square next to nothing; XLA multiplies angles, and no product may vanish."""
+    """Return a tiny square; XLA multiplies angles, and the product must not underflow."""
     return float(namespace_of(x).finfo(x.dtype).smallest_normal) ** 0.5  # type: ignore[no-any-return]
 
 
@@ -155,10 +158,10 @@ def _dots(a: Array, b: Array) -> Array:
 
 
 class Pairs:
-    """Pairs of eigenvalues x and y, and the tables that quotients share.
+    """Pairs of eigenvalues x and y, and the tables that divided differences share.
 
-    ``rows`` and ``columns`` make what a spectrum has broadcast against that of the other, and
-    ``products`` are the inner products of vectors that both have, one per eigenvalue.
+    ``rows`` and ``columns`` reshape the terms of x and of y so that they broadcast against each
+    other. ``products`` returns the inner products of vectors, one vector per eigenvalue.
     """
 
     def __init__(
@@ -173,7 +176,7 @@ class Pairs:
         self._products = products
 
     def of(self, name: str) -> tuple[Array, Array]:
-        """Return what both spectra have under a name."""
+        """Return the term of this name for x and for y, ready to broadcast."""
         return self._rows(getattr(self._x, name)), self._columns(getattr(self._y, name))
 
     @cached_property
@@ -182,8 +185,8 @@ class Pairs:
         x, y = self.of("x")
         return namespace_of(x).maximum(x, y)
 
-    # With d = |log x − log y|, made next to nothing where it is zero, d/(1 − exp(−d)) has no
-    # cancellation; that d itself has, where it is small, does not matter.
+    # With d = |log x − log y|, or a tiny number if that is zero, d/(1 − exp(−d)) does not cancel.
+    # A small d has few digits, but the quotient hardly depends on it.
 
     @cached_property
     def drop(self) -> Array:
@@ -192,7 +195,7 @@ class Pairs:
 
     @cached_property
     def loss(self) -> Array:
-        """The smaller over the larger, minus 1: exp(−d) − 1."""
+        """The smaller divided by the larger, minus 1: exp(−d) − 1."""
         return namespace_of(self.drop).expm1(self.drop)
 
     @cached_property
@@ -208,7 +211,7 @@ class Pairs:
         return found
 
     def even_power(self, t: Any) -> Array:
-        """Return half the quotient of a power, over √(xy)ᵗ: sinh(td/2)/|x − y|."""
+        """Return half the divided difference of the power t, over √(xy)ᵗ: sinh(td/2)/|x − y|."""
         found = namespace_of(self.drop).sinh((0.5 * t) * self.drop)
         found /= self.loss  # in place: fresh memory costs more than the division
         found /= self.largest
@@ -218,19 +221,19 @@ class Pairs:
     #
     #     cos a − cos b = −2 sin m sin h,    sin a − sin b = 2 cos m sin h
     #
-    # give the quotients of cos θ and sinc θ by θ² without a difference of close numbers, unless
-    # the angles are small: there the series of sinc has them.
+    # give the divided differences of cos θ and sinc θ by θ² without cancellation. At small angles
+    # that of sinc comes from a series instead.
 
     @cached_property
     def angle(self) -> Array:
-        """The quotient of θ/sin θ = 1/sinc θ by x = cos θ."""
+        """The divided difference of θ/sin θ = 1/sinc θ by x = cos θ."""
         x, y = self.of("stretch")
         cosine, sinc = (self._series("powers", of) for of in ("cosine", "sinc"))
         return sinc / cosine * (x * y)
 
     @cached_property
     def logarithm(self) -> tuple[Array, Array]:
-        """What the logarithm of a basis changes by: see :func:`gyrobn.manifolds.principal`."""
+        """The factors α and L − α of :func:`gyrobn.manifolds.principal.logarithm`."""
         x, y = self.of("x")
         _, stretch = self.of("stretch")
         xp = namespace_of(x)
@@ -239,7 +242,7 @@ class Pairs:
 
     @cached_property
     def quotients_of_root(self) -> tuple[Array, Array]:
-        """The quotients of cos √x and sinc √x by x, for angles √x of any size."""
+        """The divided differences of cos √x and sinc √x by x, for angles √x of any size."""
         a, b = self.of("half_angle_of_square")
         c, d = self.of("sinc_of_root")
         xp = namespace_of(a)
@@ -256,7 +259,7 @@ class Pairs:
 
 
 _TERMS = 16
-"""Powers of the square of an angle up to π that the series of its cosine and sinc need."""
+"""Number of powers of θ² that the series of cosine and sinc need for angles up to π."""
 
 
 def _powers(u: Array) -> Array:
@@ -269,9 +272,10 @@ def _exponents() -> "np.ndarray[Any, Any]":
 
 
 def _quotients(of: str) -> "np.ndarray[Any, Any]":
-    """Return the matrix Q with vᵀQw the quotient of cos or −sinc of v and w, powers of θ².
+    """Return the matrix Q for which vᵀQw is the divided difference of cos, or of −sinc.
 
-    The quotient of uᵏ is the sum of all products of powers whose exponents sum to k − 1.
+    v and w hold the powers of two squared angles. The divided difference of uᵏ is the sum of all
+    products of two powers whose exponents sum to k − 1.
     """
     sign, more = (1.0, 0) if of == "cosine" else (-1.0, 1)
     powers = [sign * (-1.0) ** k / math.factorial(2 * k + more) for k in range(1, 2 * _TERMS)]
@@ -280,25 +284,28 @@ def _quotients(of: str) -> "np.ndarray[Any, Any]":
 
 
 def negative_gap(a: Array, b: Array) -> Array:
-    """Return −|a − b|, next to nothing in place of 0."""
+    """Return −|a − b|, but a tiny negative number instead of 0."""
     xp = namespace_of(a)
-    return -1e8 * float(xp.finfo(a.dtype).smallest_normal) - xp.abs(a - b)
+    gap = xp.abs(a - b)
+    gap += 1e8 * float(xp.finfo(a.dtype).smallest_normal)  # in place, as above
+    gap *= -1.0
+    return gap
 
 
 def mean_curvature(logs: Array) -> Array:
-    """Return a coth a for all pairs of logarithms of eigenvalues, a half their difference."""
+    """Return a coth a for all pairs of logarithms of eigenvalues, where 2a is their difference."""
     drop = negative_gap(logs[..., :, None], logs[..., None, :])
     return drop / namespace_of(logs).expm1(drop) + 0.5 * drop
 
 
 class Spectral(NamedTuple):
-    """A function f(x, t) of an eigenvalue, with what its derivative needs."""
+    """A function f(x, t) of an eigenvalue, with the terms of its derivative."""
 
     value: Callable[[Spectrum, Any], Array]
     quotient: Callable[[Pairs, Any], Array]
-    """(f(x, t) − f(y, t))/(x − y), and the derivative where x = y."""
+    """(f(x, t) − f(y, t))/(x − y), and the derivative if x = y."""
     slope: Callable[[Spectrum, Any], Array] | None = None
-    """The derivative by t, where the function depends on it."""
+    """The derivative by t, if the function depends on t."""
 
 
 def _exp_quotient(p: Pairs, t: Any) -> Array:
@@ -340,30 +347,30 @@ POWER = Spectral(
 
 
 def power(exponent: float) -> Spectral:
-    """Return the function x ↦ x^exponent, for a number that does not change."""
+    """Return the function x ↦ x^exponent for a constant exponent."""
     return Spectral(
         lambda s, t: _raise_to(s, exponent),
         lambda p, t: _power_quotient(p, exponent),
     )
 
 
-# without the logarithm, which would lose digits of very small and very large matrices
+# These avoid the logarithm, which would lose digits of very small and very large matrices.
 
 
 def _root_quotient(p: Pairs, t: Any) -> Array:
-    """Return that of √x: 1/(√x + √y)."""
+    """Return the divided difference of √x: 1/(√x + √y)."""
     x, y = p.of("root")
     return 1.0 / (x + y)
 
 
 def _inverse_root_quotient(p: Pairs, t: Any) -> Array:
-    """Return that of 1/√x: −1/(√x √y (√x + √y))."""
+    """Return the divided difference of 1/√x: −1/(√x √y (√x + √y))."""
     x, y = p.of("inverse_root")
     return -(_root_quotient(p, t) * x) * y
 
 
 def _inverse_quotient(p: Pairs, t: Any) -> Array:
-    """Return that of 1/x: −1/(xy)."""
+    """Return the divided difference of 1/x: −1/(xy)."""
     x, y = p.of("x")
     return (-1.0 / x) * (1.0 / y)
 
@@ -374,8 +381,8 @@ INVERSE = Spectral(lambda s, t: 1.0 / s.x, _inverse_quotient)
 
 
 ANGLE = Spectral(lambda s, t: s.stretch, lambda p, t: p.angle)
-"""cos θ to θ/sin θ."""
+"""The function that maps cos θ to θ/sin θ."""
 COSINE_OF_ROOT = Spectral(lambda s, t: s.cosine_of_root, lambda p, t: p.quotients_of_root[0])
-"""θ² to cos θ."""
+"""The function that maps θ² to cos θ."""
 SINC_OF_ROOT = Spectral(lambda s, t: s.sinc_of_root, lambda p, t: p.quotients_of_root[1])
-"""θ² to sin θ/θ."""
+"""The function that maps θ² to sin θ/θ."""

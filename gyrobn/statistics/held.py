@@ -1,5 +1,6 @@
 """What the loop asks of its samples, and samples in memory, which answer it."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, Self
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
@@ -7,7 +8,7 @@ from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.solvers import newton_step
 
-__all__ = ["Held", "Look", "Samples", "choose"]
+__all__ = ["Held", "Look", "Samples", "choose", "choose_all"]
 
 
 class Look(NamedTuple):
@@ -101,23 +102,32 @@ class Held(NamedTuple):
                 return new.view
             if not take.any():
                 return old.view
-            both = zip(new.view.seen, old.view.seen, strict=True)
-            seen = tuple(choose(take, a, b, 1) for a, b in both)
+            seen = choose_all(take, new.view.seen, old.view.seen, lead=1)
             return manifold.centred(mean, self.x, seen, self.known)
-        return tuple(choose(take, a, b, 1) for a, b in zip(new.view, old.view, strict=True))
+        return choose_all(take, new.view, old.view, lead=1)
 
 
-def choose(take: Array, new: Any, old: Any, lead: int = 0) -> Any:
-    """Return the new values of the channels to take and the old ones of others.
+def choose(take: Array, new: Any, old: Any) -> Any:
+    """Return the new values of the channels to take, and the old values of the others.
 
-    ``lead`` axes stand before the channels. ``old`` may be a function that makes them, if needed.
-    What is None stays None.
+    ``old`` may be a function that makes them, if needed. What is None stays None.
     """
+    return choose_all(take, (new,), (old,))[0]
+
+
+def choose_all(
+    take: Array, new: Sequence[Any], old: Sequence[Any], lead: int = 0
+) -> tuple[Any, ...]:
+    """Do what :func:`choose` does with several arrays; ``lead`` axes stand before the channels."""
     if not backend_of(take).hides_values(take):
         if take.all():
-            return new
+            return tuple(new)
         if not take.any():
-            return old() if callable(old) else old
+            return tuple(b() if callable(b) else b for b in old)
+    return tuple(_mixed(take, a, b, lead) for a, b in zip(new, old, strict=True))
+
+
+def _mixed(take: Array, new: Any, old: Any, lead: int) -> Any:
     if new is None:
         return None
     xp = namespace_of(new)

@@ -20,7 +20,7 @@ from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.checks import check_integer, check_number
 from gyrobn.numerics.solvers import newton_step
-from gyrobn.statistics.held import Held, Look, Samples, choose
+from gyrobn.statistics.held import Held, Look, Samples, choose, choose_all
 
 __all__ = ["Found", "Numbers", "check_search", "solve", "status"]
 
@@ -139,10 +139,10 @@ def solve(
         gain = choose(now.taken, numbers.gain, lambda: 0.25 * now.gain)
         better, stuck = _judge(Numbers(*now.numbers), numbers, gain, tol)
         take = better & ~now.done
-        mean = choose(take, trial, now.mean)
-        numbers = Numbers(*(choose(take, a, b) for a, b in zip(numbers, now.numbers, strict=True)))
+        both = (trial, *numbers, *new[1:]), (now.mean, *now.numbers, *old[1:])
+        mean, *rest = choose_all(take, *both)
+        numbers, rest = Numbers(*rest[: len(numbers)]), rest[len(numbers) :]
         view = samples.merged(manifold, mean, take, new, old)
-        rest = (choose(take, a, b) for a, b in zip(new[1:], old[1:], strict=True))
         return _State(
             mean=mean,
             look=Look(view, *rest),

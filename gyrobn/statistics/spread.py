@@ -278,7 +278,7 @@ class Traced(Shared):
         own = self.held.look(manifold, mean)
         hessian = self.held.view(manifold, mean, own.view).hessian(self.held.w)
         lowest = None if hessian.at_least_one else hessian.lowest()
-        return own._replace(view=Seen(own.view, None, _formed(hessian, own.g), lowest))
+        return own._replace(view=Seen(own.view, None, hessian.as_matrix(own.g), lowest))
 
 
 def withdraw(
@@ -296,19 +296,10 @@ def withdraw(
 
 def _packed(hessian: Hessian, like: Array) -> list[Array]:
     """Return one triangle of the matrix and the bound, each of shape (*channels, k)."""
-    xp, n, full = namespace_of(like), like.shape[-1], _formed(hessian, like)
+    xp, n, full = namespace_of(like), like.shape[-1], hessian.as_matrix(like)
     entries = xp.reshape(full, (*full.shape[:-2], n * n))
     upper = backend_of(entries).take(entries, constant(_upper, entries, n))
     return [upper, hessian.lowest()[..., None]]
-
-
-def _formed(hessian: Hessian, like: Array) -> Array:
-    """Return the matrix, for vectors like g."""
-    if hessian.formed is not None:
-        return hessian.formed
-    xp, n = namespace_of(like), like.shape[-1]
-    eye = xp.eye(n, dtype=like.dtype, device=device_of(like))
-    return hessian.apply(xp.broadcast_to(eye, (*like.shape, n)))
 
 
 def _unpacked(parts: Sequence[Array], n: int) -> tuple[Array, Array]:
