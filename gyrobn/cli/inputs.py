@@ -18,7 +18,7 @@ from gyrobn.data import OPTIONS, StoredArray, open_array
 from gyrobn.data.joined import JoinedArray
 from gyrobn.data.kept import KeptArray, fits
 from gyrobn.data.layouts import suggest
-from gyrobn.data.stored import ARRAYS, TABLES
+from gyrobn.data.stored import ARRAYS
 from gyrobn.manifolds import REGISTRY, Grassmannian
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
@@ -76,11 +76,11 @@ def open_samples(path: Path, options: Namespace) -> StoredArray:
     return KeptArray(source) if fits(source) else source
 
 
-def open_other(path: Path, options: Namespace) -> StoredArray:
-    """Open another array than the samples, with those options that its format has."""
+def open_other(path: Path, options: Namespace, *without: str) -> StoredArray:
+    """Open another array than the samples, with the options that its format has."""
     suffix = path.suffix.lower()
-    given = {name: getattr(options, name, None) for name in OPTIONS if suffix in OPTIONS[name]}
-    return open_array(path, **given)
+    names = [name for name in OPTIONS if suffix in OPTIONS[name] and name not in without]
+    return open_array(path, **{name: getattr(options, name) for name in names})
 
 
 def _opened(path: Path, options: Namespace) -> StoredArray:
@@ -152,8 +152,7 @@ def geometry_of(options: Namespace, source: StoredArray) -> GyroSpace:
 
 def _layouts(source: StoredArray) -> str:
     """Say how a table tells that its rows are matrices."""
-    is_table = source.form.names is not None or source.path.suffix.lower() in TABLES
-    if not is_table or source.form.layout is not None or source.ndim != 2:
+    if not source.form.table or source.form.layout is not None:
         return ""
     words = [f"--layout {word}" for word in suggest(source.shape[1])] or ["--layout 5x2"]
     return f"; if its rows hold matrices, say in which order: {' or '.join(words)}, for example"
@@ -172,11 +171,12 @@ def read_bias(options: Namespace) -> Any:
     path = getattr(options, "bias", None)
     if path is None:
         return None
-    with open_other(path, options) as bias:
+    with open_other(path, options, "domain_column") as bias:
         if bias.dtype.kind not in "iuf":
             raise ValueError(f"{path} holds {bias.dtype}, expected the numbers of a point")
         point = bias[:].astype(np.float64)
-    return point[0] if path.suffix.lower() in TABLES and len(point) == 1 else point
+        is_row = bias.form.table and len(bias) == 1
+    return point[0] if is_row else point
 
 
 def read_labels(path: Path | None) -> Any:

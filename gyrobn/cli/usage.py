@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gyrobn.cli.pipes import PIPE
+from gyrobn.data.stored import SUFFIXES
 from gyrobn.manifolds import REGISTRY
 
 __all__ = ["check", "geometries", "geometry_options"]
@@ -119,6 +120,9 @@ def _check_names(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     """Refuse files that cannot be told apart by their names."""
     if PIPE in _paths(options):
         parser.error("- is one file: give files and a folder OUT, or - alone")
+    output = getattr(options, "output", None)
+    if output is not None and output.suffix.lower() in SUFFIXES and not output.is_dir():
+        parser.error(f"OUT is a folder for several files, got {output}")
     first = _twice([os.path.realpath(path) for path in options.input])
     if first is not None:
         parser.error(f"{options.input[first]} is given twice as IN")

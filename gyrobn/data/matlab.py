@@ -22,6 +22,8 @@ NUMBERS = frozenset(
 )
 """The classes of MATLAB whose arrays are numbers."""
 
+FLOATS = {"double": np.float64, "single": np.float32}
+
 MOST = 2**32
 """Bytes of a variable, at most, in the format that SciPy writes."""
 
@@ -61,10 +63,12 @@ def open_mat(path: Path, key: str | None, axis: str | None) -> StoredArray:
             raise ValueError(f"{key} is a {kind}, expected an array of numbers")
         axis = _axis(path, key, shape, axis)
         file.seek(0)
-        # mat_dtype: what MATLAB calls double may be stored as integers
-        array = loadmat(file, variable_names=[key], mat_dtype=True)[key]
+        array = loadmat(file, variable_names=[key])[key]
     if not isinstance(array, np.ndarray) or array.shape != shape:
         raise ValueError(f"{key} is no array of shape {shape}")
+    # whole numbers may be stored as integers; SciPy's mat_dtype would drop imaginary parts
+    if kind in FLOATS and array.dtype.kind in "iu":
+        array = array.astype(FLOATS[kind])
     array = np.ascontiguousarray(np.moveaxis(array, -1, 0) if axis == "last" else array)
     return LoadedArray(path, key, array, Form(axis=axis))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,7 @@ def open_parquet(path: Path, layout: Layout | None, domain_column: str | None) -
         names = list(schema.names)
         column = None if domain_column is None else place_of(names, domain_column)
         types = [kind for k, kind in enumerate(schema.types) if k != column]
-        for name in names:
-            kind = schema.types[names.index(name)]
+        for name, kind in zip(names, schema.types, strict=True):
             if name != domain_column and kind not in (arrow.float32(), arrow.float64()):
                 raise ValueError(
                     f"column {name!r} holds {kind}, expected float or double: write the table "
@@ -41,12 +41,13 @@ def open_parquet(path: Path, layout: Layout | None, domain_column: str | None) -
                 arrays = [one.to_numpy(zero_copy_only=False) for one in columns]
                 yield np.stack(arrays, axis=1) if arrays else np.empty((len(batch), 0))
 
-        array = spool(path, blocks(), len(types), dtype, Form(layout=layout, names=tuple(names)))
+        form = Form(table=True, layout=layout, names=tuple(names))
+        array = spool(path, blocks(), len(types), dtype, form)
     if column is not None:
         if None in labels:
             array.close()
             raise ValueError(f"row {labels.index(None)} has no label in {domain_column!r}")
-        array.form = Form(layout=layout, names=tuple(names), labels=_texts(labels), column=column)
+        array.form = replace(form, labels=_texts(labels), column=column)
     return array
 
 

@@ -40,6 +40,8 @@ class Form:
 
     axis: str = "first"
     """The axis of a ``.mat`` file that counts the samples, first or last."""
+    table: bool = False
+    """Whether it is a table."""
     layout: Layout | None = None
     """How a row of a table holds a sample; None for a vector."""
     names: tuple[str, ...] | None = None

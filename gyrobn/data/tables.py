@@ -109,6 +109,14 @@ def open_text(
         column = place_of(names, domain_column)
     labels: list[str] = []
 
+    def numbers(block: list[_Line]) -> Any:
+        if column is not None:
+            labels.extend(_take_label(line, column) for line in block)
+        try:
+            return np.array([line.fields for line in block], dtype=np.float64)
+        except ValueError as error:
+            raise (_no_number(path, block, names, column) or error) from None
+
     def blocks() -> Iterator[Any]:
         size = max(1, FIELDS // len(first.fields))
         block = [] if names is not None else [first]
@@ -120,13 +128,13 @@ def open_text(
                 )
             block.append(line)
             if len(block) == size:
-                yield _numbers(block, names, column, labels)
+                yield numbers(block)
                 block = []
         if block:
-            yield _numbers(block, names, column, labels)
+            yield numbers(block)
 
     width = len(first.fields) - (column is not None)
-    form = Form(layout=layout, names=None if names is None else tuple(names))
+    form = Form(table=True, layout=layout, names=None if names is None else tuple(names))
     array = spool(path, blocks(), width, np.float64, form)
     if column is not None:
         array.form = replace(form, labels=np.asarray(labels, dtype=np.str_), column=column)
@@ -178,28 +186,31 @@ def _is_number(field: str) -> bool:
     return True
 
 
-def _numbers(
-    block: list[_Line], names: list[str] | None, column: int | None, labels: list[str]
-) -> Any:
-    """Return the numbers of some rows; move their labels to a list."""
-    if column is not None:
-        for line in block:
-            label = line.fields.pop(column).strip()
-            if not label:
-                raise ValueError(f"line {line.number} has no label")
-            labels.append(label)
-    try:
-        return np.array([line.fields for line in block], dtype=np.float64)
-    except ValueError:
-        for line in block:
-            for k, field in enumerate(line.fields):
-                if not _is_number(field):
-                    k += column is not None and k >= column
-                    called = f"column {k + 1}" + (f" ({names[k]})" if names else "")
-                    raise ValueError(
-                        f"line {line.number} has {field[:40]!r} in {called}, expected a number"
-                    ) from None
-        raise
+def _take_label(line: _Line, column: int) -> str:
+    """Remove the label from the fields of a row, and return it."""
+    label = line.fields.pop(column).strip()
+    if not label:
+        raise ValueError(f"line {line.number} has no label")
+    return label
+
+
+def _no_number(
+    path: Path, block: list[_Line], names: list[str] | None, column: int | None
+) -> ValueError | None:
+    """Return an error about the first field of some rows that is no number."""
+    found = ((line, k) for line in block for k in range(len(line.fields)))
+    line, k = next(((a, k) for a, k in found if not _is_number(a.fields[k])), (None, 0))
+    if line is None:
+        return None
+    field = line.fields[k]
+    k += column is not None and k >= column
+    text = f"line {line.number} of {path} has {field[:40]!r} in column {k + 1}"
+    if set(field) & set("; \t"):
+        return ValueError(f"{text}, expected a number: .csv is for commas, .tsv for tabs")
+    if names is None or column is not None or not field.strip():
+        return ValueError(f"{text}, expected a number")
+    text += f", {names[k]}, expected a number: if that column holds labels, name it by "
+    return parameter_error(text, "domain_column")
 
 
 # ---------------------------------------------------------------------- writing
