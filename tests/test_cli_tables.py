@@ -2,6 +2,7 @@
 
 import io
 import json
+import struct
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import scipy.io
+import scipy.sparse
 from cli_runner import COMMAND, environment, names, report, run_here
 
 from gyrobn import SPD, Grassmannian, GyroBN, PoincareBall
@@ -184,6 +186,40 @@ def test_the_axis_of_a_matlab_file_is_asked_for(here):
     scipy.io.savemat("square.mat", {"X": np.stack([np.eye(3)] * 3)})
     assert "3 × 3 × 3" in run_here("inspect", "square.mat").stderr
     assert report("inspect", "square.mat", "--axis", "first")["shape"] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("dtype", [*"bBhHiIlLfd"])
+def test_numbers_of_a_matlab_file(here, packed, dtype):
+    """SciPy wrote them, beside all that is no array of numbers; long and short names and data."""
+    rng = np.random.default_rng(0)
+    for name, shape in (("x", (1, 1)), ("a_name_of_length_30___________", (3, 5, 4, 2))):
+        x = (100 * rng.random(shape)).astype(dtype)
+        more = {"cell": np.asarray(["a", 1.0], dtype=object), "struct": {"a": x}, "text": "hello"}
+        more |= {"sparse": scipy.sparse.eye_array(3), "flag": np.asarray([[True]])}
+        scipy.io.savemat("x.mat", {**more, name: x, "after": x}, do_compression=packed)
+        with open_array("x.mat", name, axis="first") as found:
+            assert found.dtype == x.dtype
+            np.testing.assert_array_equal(found[:], x)
+        with open_array("x.mat", name, axis="last") as found:
+            np.testing.assert_array_equal(found[:], np.moveaxis(x, -1, 0))
+
+
+def test_a_matlab_file_of_another_machine(here):
+    """In the other byte order, with whole numbers stored as bytes, as MATLAB does."""
+
+    def element(code, content):
+        if len(content) <= 4:
+            return struct.pack(">HH", len(content), code) + content.ljust(4, b"\0")
+        return struct.pack(">II", code, len(content)) + content + bytes(-len(content) % 8)
+
+    flags, sizes = struct.pack(">II", 6, 0), struct.pack(">ii", 2, 3)
+    inside = element(6, flags) + element(5, sizes) + element(1, b"X") + element(2, bytes(range(6)))
+    content = b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack(">H", 0x0100) + b"MI"
+    (here / "x.mat").write_bytes(content + element(14, inside))
+    assert scipy.io.loadmat("x.mat")["X"].tolist() == [[0, 2, 4], [1, 3, 5]]
+    with open_array("x.mat", axis="first") as found:
+        assert (found.dtype, found[:].tolist()) == (np.float64, [[0, 2, 4], [1, 3, 5]])
 
 
 # ---------------------------------------------------------------------- several files
