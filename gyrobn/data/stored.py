@@ -84,7 +84,9 @@ class StoredArray(AbstractContextManager["StoredArray"]):
     ) -> None:
         if not shape:
             raise ValueError(f"{path} holds a single number: expected samples along a first axis")
-        self.path, self.key, self.shape, self.form = path, key, shape, form
+        self.path, self.key, self.shape = path, key, shape
+        self.form = form
+        """Header, layout, labels and axis, where the format has them; for ``create_array``."""
         self.stored: np.dtype[Any] = np.dtype(stored)
         self.dtype: np.dtype[Any] = self.stored.newbyteorder("=")
         """The dtype of the slices, in the byte order of the machine."""
