@@ -15,6 +15,7 @@ from gyrobn import SPD
 
 PAGE = ROOT / "docs" / "command_line.md"
 COMMANDS = {"normalize", "fit", "transform", "inverse", "inspect", "plot", "demo", "backends"}
+COMMANDS |= {"completion"}
 
 
 def pattern(text):
@@ -28,7 +29,7 @@ def pattern(text):
 
 def shell(code, cwd):
     """Run a block: plain commands in this process, what needs a shell in one."""
-    if "|" in code:
+    if "|" in code or ">" in code:
         return bash(code, cwd)
     output = ""
     for line in code.strip().splitlines():

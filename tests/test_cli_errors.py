@@ -70,7 +70,7 @@ def folder(tmp_path, monkeypatch, models):
     np.save("b.npy", np.asarray([2.0, 0.0]))
     np.save("words.npy", np.asarray(["a", "b"]))
     (tmp_path / "text.npy").write_text("0.1 0.2\n0.3 0.4\n")
-    (tmp_path / "x.csv").write_text("0.1,0.2\n")
+    (tmp_path / "x.xls").write_text("0.1,0.2\n")
     (tmp_path / "labels.txt").write_text("a\nb\n")
     (tmp_path / "blank.txt").write_text("a\n\nb\n")
     np.save("nine.npy", np.full(20, 9))
@@ -95,7 +95,7 @@ BAD = [
     (NORMALIZE.format("missing.npy"), ["missing.npy: No such file"]),
     (NORMALIZE.format("text.npy"), ["cannot read text.npy", "magic"]),
     (NORMALIZE.format("cut.npy"), ["cut.npy", "cut off"]),
-    (NORMALIZE.format("x.csv"), ["x.csv", "suffix '.csv'", ".npy, .npz, .zarr"]),
+    (NORMALIZE.format("x.xls"), ["x.xls", "suffix '.xls'", ".npy, .npz, .zarr, .mat, .csv"]),
     (NORMALIZE.format("."), ["suffix"]),
     (NORMALIZE.format("object.npy"), ["object.npy", "pickle"]),
     (NORMALIZE.format("integer.npy"), ["integer.npy holds int64, expected float32 or float64"]),
@@ -123,7 +123,7 @@ BAD = [
         ["--unseen refit or --unseen adapt"],
     ),
     ("inspect m.npz --manifold sphere", ["m.npz is a model"]),
-    ("normalize x.npy y.csv --manifold poincare_ball", ["y.csv", "suffix"]),
+    ("normalize x.npy y.xls --manifold poincare_ball", ["y.xls", "suffix"]),
     ("normalize x.npy missing/y.npy --manifold poincare_ball", ["missing/y.npy: No such file"]),
     ("normalize x.npy x.npy/y.npy --manifold poincare_ball", ["x.npy/y.npy: Not a directory"]),
     ("normalize x.npy y.npy --manifold spd", ["x.npy of shape (20, 2)", "square"]),

@@ -490,7 +490,7 @@ def test_places_that_cannot_be_written(tmp_path):
     with pytest.raises(FileNotFoundError) as error, create_array(missing, (1,), "f8"):
         pass
     assert error.value.filename == str(missing)
-    with pytest.raises(ValueError, match="suffix"), create_array(tmp_path / "x.csv", (1,), "f8"):
+    with pytest.raises(ValueError, match="suffix"), create_array(tmp_path / "x.txt", (1,), "f8"):
         pass
 
 

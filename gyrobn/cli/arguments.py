@@ -1,38 +1,27 @@
 """The arguments of the commands. What a command does is imported when it runs, not before."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gyrobn import __version__
-from gyrobn.manifolds import REGISTRY
+from gyrobn.cli.pipes import FORMATS
+from gyrobn.cli.usage import check, geometries, geometry_options
+from gyrobn.data.layouts import Layout
+from gyrobn.data.matlab import AXES
+from gyrobn.data.tables import HEADERS
 from gyrobn.numerics.checks import check_number
 
-__all__ = ["parse"]
+__all__ = ["build", "parse"]
 
-READ, WRITTEN = ("input", "model", "bias", "domains", "after"), ("output", "save_model", "figure")
-
-FILES = "Files are .npy, .npz (one array, or --key) or .zarr, with samples along the first axis."
-
-
-def _names() -> list[str]:
-    """Return the geometries whose sizes follow from the samples; a product's factors do not."""
-    return [name for name in REGISTRY if name != "product"]
-
-
-def _options() -> dict[str, dict[str, Any]]:
-    """Return the options of geometries; for each, the geometries that have it, with its field."""
-    found: dict[str, dict[str, Any]] = {}
-    for key in _names():
-        for name, one in REGISTRY[key].options().items():
-            found.setdefault(name, {})[key] = one
-    return found
+FILES = (
+    "Files are .npy, .npz (one array, or --key) or .zarr, with samples along the first axis; "
+    "tables (.csv, .tsv, .parquet) with one sample per row; or .mat files of MATLAB. A - is a pipe."
+)
 
 
 def _is_float(having: dict[str, Any]) -> bool:
@@ -74,15 +63,29 @@ def _integer(*bounds: int) -> Callable[[str], int]:
     return _checked(int, check, *bounds)
 
 
+def _layout(text: str) -> Layout:
+    try:
+        return Layout.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 NUMBER, POSITIVE = _checked(float, check_number), _checked(float, check_number, 0.0)
 
 
 # ---------------------------------------------------------------------- tables
 
-INPUT = "input --key --domains"
+READ = "--key --axis --layout --header --domain-column --format"
+"""Arguments that say how a file holds samples."""
+INPUT = f"input {READ} --domains"
 """Arguments of the commands that read samples."""
+SEVERAL = f"{INPUT} --domain-per-file"
+"""Those of the commands that read several files."""
 AFFINE = "--scale --bias --eps --tol --max-iter --on-invalid --unseen"
 """Arguments that are parameters of GyroBN."""
+
+
+SHELLS = ("bash", "zsh", "fish")
 
 
 class _Command(NamedTuple):
@@ -97,6 +100,7 @@ class _Command(NamedTuple):
 
 
 OPTIONAL: dict[str, Any] = {"required": False}
+ONE = {"input": {"help": "the samples", "nargs": None}}
 EITHER = {"--manifold": {"help": "or --model; the geometry of the points"}, "--model": OPTIONAL}
 
 COMMANDS = {
@@ -105,26 +109,26 @@ COMMANDS = {
         "bring samples to a mean and a variance",
         "Find the mean and variance of the samples, or take those of a model, and write the "
         "samples with the mean moved to the bias and the standard deviation to the scale.",
-        f"{INPUT} output --manifold --model {AFFINE} --save-model --engine --workers --scheduler",
+        f"{SEVERAL} output --manifold --model {AFFINE} --save-model --engine --workers --scheduler",
         EITHER,
     ),
     "fit": _Command(
         "statistics",
         "find mean and variance and write them to a model",
         "Find the mean and variance of the samples and write them to a file, for transform.",
-        f"{INPUT} save_model --manifold {AFFINE}",
+        f"{SEVERAL} save_model --manifold {AFFINE}",
     ),
     "transform": _Command(
         "statistics",
         "normalize samples with a model",
         "Normalize samples with the mean and variance of a model, which may come from others.",
-        f"{INPUT} output --model --on-invalid --unseen",
+        f"{SEVERAL} output --model --on-invalid --unseen",
     ),
     "inverse": _Command(
         "statistics",
         "undo transform",
         "Bring normalized samples back to where they came from.",
-        f"{INPUT} output --model --on-invalid",
+        f"{SEVERAL} output --model --on-invalid",
         {"output": {"help": "the samples as they were; it appears when it is complete"}},
     ),
     "inspect": _Command(
@@ -132,8 +136,8 @@ COMMANDS = {
         "describe a file",
         "Describe a model, or samples: how many are points of a geometry, how they are spread and "
         "whether their mean is unique; without --manifold, which geometries fit them.",
-        "input --key --manifold",
-        {"input": {"metavar": "FILE", "help": "samples, or a model"}},
+        f"input {READ} --manifold",
+        {"input": {"metavar": "FILE", "help": "samples, or a model", "nargs": None}},
     ),
     "plot": _Command(
         "picture",
@@ -141,7 +145,7 @@ COMMANDS = {
         "Draw samples before and after normalization: on their surface if that has dimension "
         "2, otherwise in the tangent space at the mean. At most 2000 samples are drawn.",
         f"{INPUT} figure --manifold --model {AFFINE} --after --channel",
-        EITHER,
+        EITHER | ONE,
     ),
     "demo": _Command(
         "demonstration",
@@ -157,6 +161,12 @@ COMMANDS = {
         "packages, and the options of each geometry.",
         "--check",
     ),
+    "completion": _Command(
+        "completion",
+        "print a script that completes commands in a shell",
+        "Print a script that lets a shell complete commands, options and files. It needs shtab.",
+        "shell",
+    ),
 }
 
 
@@ -167,14 +177,37 @@ def _value(convert: Callable[[str], Any], metavar: str, text: str, **more: Any) 
 _path = partial(_value, Path)
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "input": _path("IN", "the samples"),
-    "output": _path("OUT", "the normalized samples; it appears when it is complete"),
+    "input": _path(
+        "IN", "the samples; several files, or a pattern in quotes, are one data set", nargs="+"
+    ),
+    "output": _path(
+        "OUT",
+        "the normalized samples; it appears when it is complete. For several files, a folder, "
+        "where they keep their names",
+    ),
     "save_model": _path("MODEL", "the file to write"),
     "figure": _path("FIGURE", "the picture, .png, .svg or .pdf"),
-    "--key": {"metavar": "NAME", "help": "the array, if the file holds several"},
+    "--key": {"metavar": "NAME", "help": "the array or variable, if the file holds several"},
+    "--axis": {"choices": AXES, "help": "of a .mat file: the axis that counts the samples"},
+    "--layout": _value(
+        _layout,
+        "FORM",
+        "of a table: what a row holds if it is no vector; 4x4, a matrix row by row; 4x4:columns, "
+        "column by column; upper or lower, a triangle of a symmetric matrix, row by row",
+    ),
+    "--header": {"choices": HEADERS, "help": "of .csv, .tsv: whether the first line holds names"},
+    "--domain-column": {
+        "metavar": "NAME",
+        "help": "of a table: the column with a label for each sample (subject, session)",
+    },
+    "--format": {"choices": FORMATS, "help": "of what comes or goes through a pipe (npy)"},
     "--domains": _path(
         "FILE", "a label for each sample (subject, session): an array, or one label per line"
     ),
+    "--domain-per-file": {
+        "action": "store_true",
+        "help": "each file is a domain, called by its name without the suffix",
+    },
     "--manifold": {"metavar": "NAME", "help": "the geometry of the points"},
     "--model": _path(
         "FILE", "geometry, mean and variance, as fit or GyroBN.save wrote them", required=True
@@ -212,6 +245,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         _integer(1, 100_000), "N", "points on a geometry (%(default)s)", default=200
     ),
     "--seed": _value(_integer(0), "N", "of the points (%(default)s)", default=0),
+    "shell": {"choices": SHELLS, "help": "bash, zsh or fish"},
     "--check": {"action": "store_true", "help": "run GyroBN on every geometry and library, too"},
 }
 
@@ -221,6 +255,14 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of a command, with ``command``, its name, and ``run``, its function."""
+    parser, commands = build()
+    options = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
+    check(commands[options.command], options)
+    return options
+
+
+def build() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Return the parser, and those of the commands by name."""
     parser = argparse.ArgumentParser(
         prog="gyrobn",
         description="Riemannian batch normalization on gyrogroups: bring data on a curved space to "
@@ -231,17 +273,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for name, command in COMMANDS.items():
         _add(commands, name, command)
-    options = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
-    usage = commands.choices[options.command]
-    if hasattr(options, "manifold"):
-        _check_geometry(usage, options)
-    if getattr(options, "after", None) is not None:
-        for name in ("scale", "eps", "tol", "max_iter", "unseen"):
-            if getattr(options, name) is not None:
-                usage.error(f"--{name.replace('_', '-')} and --after exclude each other")
-    _check_engine(usage, options)
-    _check_paths(usage, options)
-    return options
+    return parser, commands.choices
 
 
 def _add(commands: Any, name: str, command: _Command) -> None:
@@ -268,9 +300,9 @@ def _add_geometry(parser: argparse.ArgumentParser, about: dict[str, Any]) -> Non
     """Add the option for the geometry, and those that the registry knows."""
     group = parser.add_argument_group("geometry")
     group.add_argument(
-        "--manifold", **about | {"choices": _names(), "help": f"{about['help']}: %(choices)s"}
+        "--manifold", **about | {"choices": geometries(), "help": f"{about['help']}: %(choices)s"}
     )
-    for name, having in _options().items():
+    for name, having in geometry_options().items():
         number = _is_float(having)
         group.add_argument(
             f"--{name}",
@@ -291,7 +323,7 @@ def _joined(argv: Sequence[str]) -> list[str]:
     >>> _joined(["fit", "x.npy", "--curvature", "-1e-3"])
     ['fit', 'x.npy', '--curvature=-1e-3']
     """
-    numbers = {"--scale", *(f"--{name}" for name, h in _options().items() if _is_float(h))}
+    numbers = {"--scale", *(f"--{name}" for name, h in geometry_options().items() if _is_float(h))}
     joined: list[str] = []
     for word in argv:
         if joined and joined[-1] in numbers and word.startswith("-") and _is_number(word):
@@ -307,57 +339,3 @@ def _is_number(word: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-# ---------------------------------------------------------------------- checks
-
-
-def _check_geometry(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse parameters that the geometry lacks, or values that it cannot have."""
-    given = {k: v for k in _options() if (v := getattr(options, k)) is not None}
-    options.parameters = given
-    if getattr(options, "model", None) is not None:
-        for name in (k for k in ("manifold", *given) if getattr(options, k) is not None):
-            parser.error(f"--{name} and --model exclude each other: the model has a geometry")
-        return
-    if options.manifold is None:
-        if options.command != "inspect":
-            parser.error(f"--manifold is required: one of {', '.join(_names())}")
-        if given:
-            parser.error(f"--{next(iter(given))} needs --manifold")
-        return
-    geometry = REGISTRY[options.manifold].examples()[0]
-    known = list(geometry.options())
-    for name in given:
-        if name not in known:
-            has = " and ".join(f"--{k}" for k in known) or "none"
-            parser.error(f"{options.manifold} has no --{name}; of such options it has {has}")
-    try:
-        replace(geometry, **given)
-    except (ValueError, TypeError) as error:
-        parser.error(str(error))
-
-
-def _check_engine(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse options of Dask without Dask, and two places to compute."""
-    given = [name for name in ("workers", "scheduler") if getattr(options, name, None) is not None]
-    if given and options.engine is None:
-        parser.error(f"--{given[0]} needs --engine dask")
-    if len(given) == 2:
-        parser.error("--workers and --scheduler exclude each other")
-
-
-def _check_paths(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse to write over a file that the command reads or writes, except for OUT over IN."""
-    seen: dict[str, str] = {}
-    for role in (*READ, *WRITTEN):
-        path = getattr(options, role, None)
-        if path is None:
-            continue
-        other = seen.setdefault(os.path.realpath(path), role)
-        if role not in WRITTEN or other == role:
-            continue
-        if (other, role) != ("input", "output"):
-            parser.error(f"{path} is given twice, as {other} and {role}, and would be replaced")
-        if options.key is not None:
-            parser.error(f"OUT would replace {path} with all its arrays by one: name another OUT")

@@ -31,7 +31,10 @@ LIBRARIES = {
 }
 """Array libraries, each with its namespace of the Array API standard."""
 
-HELPERS = ("scikit-learn", "flax", "equinox", "matplotlib", "zarr", "dask", "distributed")
+HELPERS = (
+    *("scikit-learn", "flax", "equinox", "matplotlib", "zarr", "pyarrow", "dask", "distributed"),
+    "shtab",
+)
 
 
 def backends(options: Namespace, console: Console) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gyrobn.cli.pipes import PIPE
 from gyrobn.cli.progress import Progress
 from gyrobn.numerics.checks import Parameter
 from gyrobn.statistics.uniqueness import FrechetWarning
@@ -39,12 +40,16 @@ class Console:
         return not self._quiet and sys.stderr.isatty()
 
     def report(self, values: dict[str, Any], lines: list[str]) -> None:
-        """Print the values as JSON with ``--json``, otherwise the lines."""
+        """Print the values as JSON with ``--json``, otherwise the lines.
+
+        They go to stderr if the samples go to stdout.
+        """
+        stream = sys.stderr if getattr(self._options, "output", None) == PIPE else sys.stdout
         if self._json:
             values = {"command": self._options.command, **values, "warnings": self._warnings}
-            print(json.dumps(_plain(values), allow_nan=False))
+            print(json.dumps(_plain(values), allow_nan=False), file=stream)
         else:
-            print("\n".join(map(_printable, lines)))
+            print("\n".join(map(_printable, lines)), file=stream)
 
     def error(self, error: BaseException) -> None:
         """Say on one line why the command failed."""
@@ -58,7 +63,8 @@ class Console:
             option = f"--{parameter.name.replace('_', '-')}"
             spelling = " or ".join(f"{option} {value}" for value in parameter.values) or option
             text = f"{parameter.before}{spelling}{parameter.after}"
-        self._say("error", text or type(error).__name__)
+        notes = getattr(error, "__notes__", ())
+        self._say("error", "; ".join([text or type(error).__name__, *notes]))
 
     @contextmanager
     def showing_warnings(self) -> Iterator[None]:

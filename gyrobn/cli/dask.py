@@ -16,6 +16,7 @@ from gyrobn.cli.engine import InOrder
 from gyrobn.data import RegionWriter, StoredArray, create_regions
 from gyrobn.data.chunks import rows_per_chunk
 from gyrobn.data.dask import Block, DaskBlocks, from_stored
+from gyrobn.data.writing import PARALLEL
 from gyrobn.estimator.applying import check_action
 from gyrobn.estimator.labels import check_given, labels_for
 from gyrobn.estimator.lazy import apply_block
@@ -34,10 +35,10 @@ class OnDask(InOrder):
         super().__init__(source, console)
         self.workers, self.scheduler = workers, scheduler
         self.rows = min(rows_per_chunk(source), len(source))
-        if source.path.suffix.lower() == ".npz":
+        if source.path.suffix.lower() not in PARALLEL:
             raise ValueError(
-                f"{source.path} is an archive, which can only be read from its start: --engine "
-                "dask takes .npy and .zarr files"
+                f"{source.path} can only be read from its start: --engine dask takes .npy and "
+                ".zarr files"
             )
         try:
             import dask.array

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from gyrobn.cli.console import Console
+from gyrobn.cli.pipes import PIPE, create_pipe
 from gyrobn.data import StoredArray, create_array
 from gyrobn.data.chunks import Chunks
+from gyrobn.data.joined import JoinedArray, create_folder
 from gyrobn.statistics.points import Moved
 
 __all__ = ["InOrder"]
@@ -15,14 +17,21 @@ __all__ = ["InOrder"]
 class InOrder(AbstractContextManager["InOrder"]):
     """In this process, one chunk after the other."""
 
-    def __init__(self, source: StoredArray, console: Console) -> None:
+    def __init__(self, source: StoredArray, console: Console, kind: str | None = None) -> None:
         self.source, self.console = source, console
+        self.kind = kind
+        """The format of an output that is a pipe."""
 
     def create(self, output: Path | None) -> AbstractContextManager[Any]:
         """Return what makes the output and yields its writer, or None without an output."""
         if output is None:
             return nullcontext()
-        return create_array(output, self.source.shape, self.source.stored, self.source.key)
+        source = self.source
+        if output == PIPE:
+            return create_pipe(self.kind, source)
+        if isinstance(source, JoinedArray):
+            return create_folder(output, source)
+        return create_array(output, source.shape, source.stored, source.key, source.form)
 
     def fit(self, bn: Any, domains: Any) -> Any:
         """Return the model, fitted to the samples."""

@@ -2,25 +2,36 @@
 
 import errno
 import os
+import re
 import zipfile
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gyrobn.data import StoredArray, open_array
+from gyrobn.cli.pipes import PIPE, open_pipe
+from gyrobn.data import OPTIONS, StoredArray, open_array
+from gyrobn.data.joined import JoinedArray
 from gyrobn.data.kept import KeptArray, fits
-from gyrobn.data.stored import SUFFIXES
+from gyrobn.data.layouts import suggest
+from gyrobn.data.stored import ARRAYS
 from gyrobn.manifolds import REGISTRY, Grassmannian
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
 
 __all__ = [
     "check_place",
+    "check_samples",
+    "domains_of",
     "geometry_of",
     "is_model",
+    "naming_the_file",
+    "open_inputs",
+    "open_other",
     "open_samples",
     "projectors_of",
     "read_bias",
@@ -32,28 +43,96 @@ FEW = 100
 """Number of samples whose traces are checked."""
 
 
-def open_samples(path: Path, key: str | None) -> StoredArray:
+AT = re.compile(r"at index \(?(\d+)")
+
+
+def open_inputs(options: Namespace) -> StoredArray:
+    """Open the samples of a command that takes several files, joined if there are several."""
+    if not options.joined:
+        return open_samples(options.input[0], options)
+    parts: list[StoredArray] = []
+    kept = 0
+    try:
+        for path in options.input:
+            part = _opened(path, options)
+            parts.append(part)
+            if fits(part, kept):  # read now, because a process can open only so many files
+                kept += part.size
+                parts[-1] = KeptArray(part).load()
+        return JoinedArray(parts)
+    except BaseException:
+        for part in parts:
+            part.close()
+        raise
+
+
+def open_samples(path: Path, options: Namespace) -> StoredArray:
     """Open samples, an array of float32 or float64 with at least two axes.
 
     An array that fits in memory is read from disk once. It is processed in chunks anyway, so that
     the results do not depend on the memory that is free.
     """
-    source = open_array(path, key)
+    source = _opened(path, options)
+    return KeptArray(source) if fits(source) else source
+
+
+def open_other(path: Path, options: Namespace, *without: str) -> StoredArray:
+    """Open another array than the samples, with the options that its format has."""
+    suffix = path.suffix.lower()
+    names = [name for name in OPTIONS if suffix in OPTIONS[name] and name not in without]
+    return open_array(path, **{name: getattr(options, name) for name in names})
+
+
+def _opened(path: Path, options: Namespace) -> StoredArray:
+    """Open samples and check their dtype and shape."""
+    given = {name: getattr(options, name) for name in OPTIONS}
+    if path == PIPE:
+        source = open_pipe(options.format, **given)
+    else:
+        source = open_array(path, options.key, **given)
+    return check_samples(source)
+
+
+def check_samples(source: StoredArray) -> StoredArray:
+    """Return an array of float32 or float64 with at least two axes, or close it and say why not."""
     try:
         if source.dtype not in (np.float32, np.float64):
             raise ValueError(
-                f"{path} holds {source.dtype}, expected float32 or float64: convert it first, "
-                "with x.astype(numpy.float64) for example"
+                f"{source.path} holds {source.dtype}, expected float32 or float64: convert it "
+                "first, with x.astype(numpy.float64) for example"
             )
         if source.ndim < 2 or 0 in source.shape:
             raise ValueError(
-                f"{path} has shape {source.shape}, expected (N, *channels, *point_shape), "
+                f"{source.path} has shape {source.shape}, expected (N, *channels, *point_shape), "
                 "no length 0"
             )
-        return KeptArray(source) if fits(source) else source
+        return source
     except BaseException:
         source.close()
         raise
+
+
+@contextmanager
+def naming_the_file(source: StoredArray) -> Iterator[None]:
+    """Add the file, if there are several, to an error that names a sample by its index."""
+    try:
+        yield
+    except ValueError as error:
+        found = AT.search(str(error))
+        if found is not None and isinstance(source, JoinedArray):
+            path, row = source.place(int(found[1]))
+            error.add_note(f"sample {row} of {path}")
+        raise
+
+
+def domains_of(options: Namespace, source: StoredArray) -> Any:
+    """Return the label of each sample, or None: from a file, a column, or the names of files."""
+    if getattr(options, "domain_per_file", False) and isinstance(source, JoinedArray):
+        stems = [part.path.stem for part in source.parts]
+        return np.repeat(np.asarray(stems, dtype=np.str_), [len(part) for part in source.parts])
+    if options.domain_column is not None:
+        return source.form.labels
+    return read_labels(options.domains)
 
 
 def geometry_of(options: Namespace, source: StoredArray) -> GyroSpace:
@@ -66,8 +145,17 @@ def geometry_of(options: Namespace, source: StoredArray) -> GyroSpace:
     except ValueError as error:
         raise ValueError(
             f"{source.path} of shape {source.shape} holds no points of {options.manifold}: {error}"
+            + _layouts(source)
         ) from error
     return replace(manifold, **parameters)
+
+
+def _layouts(source: StoredArray) -> str:
+    """Say how a table tells that its rows are matrices."""
+    if not source.form.table or source.form.layout is not None:
+        return ""
+    words = [f"--layout {word}" for word in suggest(source.shape[1])] or ["--layout 5x2"]
+    return f"; if its rows hold matrices, say in which order: {' or '.join(words)}, for example"
 
 
 def projectors_of(source: StoredArray) -> Grassmannian:
@@ -78,21 +166,24 @@ def projectors_of(source: StoredArray) -> Grassmannian:
         raise ValueError(f"{source.path}: {error}") from error
 
 
-def read_bias(path: Path | None) -> Any:
-    """Return the point in a file, or None if no file is given."""
+def read_bias(options: Namespace) -> Any:
+    """Return the point in the file of the bias, or None if there is none."""
+    path = getattr(options, "bias", None)
     if path is None:
         return None
-    with open_array(path) as bias:
+    with open_other(path, options, "domain_column") as bias:
         if bias.dtype.kind not in "iuf":
             raise ValueError(f"{path} holds {bias.dtype}, expected the numbers of a point")
-        return bias[:].astype(np.float64)
+        point = bias[:].astype(np.float64)
+        is_row = bias.form.table and len(bias) == 1
+    return point[0] if is_row else point
 
 
 def read_labels(path: Path | None) -> Any:
     """Return the labels in a file, an array or lines of text, or None if no file is given."""
     if path is None:
         return None
-    if path.suffix.lower() in SUFFIXES:
+    if path.suffix.lower() in ARRAYS:
         with open_array(path) as array:
             labels = array[:]
         try:

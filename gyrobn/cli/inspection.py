@@ -35,7 +35,7 @@ def inspect(options: Namespace, console: Console) -> None:
             )
         values, lines = _model(options.input)
     else:
-        with open_samples(options.input, options.key) as source:
+        with open_samples(options.input, options) as source:
             if options.manifold is None:
                 values, lines = _guesses(source, console)
             else:

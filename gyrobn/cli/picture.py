@@ -8,7 +8,15 @@ import numpy as np
 
 from gyrobn.cli.console import Console
 from gyrobn.cli.engine import InOrder
-from gyrobn.cli.inputs import check_place, geometry_of, open_samples, read_bias, read_labels
+from gyrobn.cli.inputs import (
+    check_place,
+    check_samples,
+    domains_of,
+    geometry_of,
+    open_other,
+    open_samples,
+    read_bias,
+)
 from gyrobn.cli.statistics import fitted, load
 from gyrobn.data import StoredArray
 from gyrobn.data.chunks import Chunks
@@ -29,8 +37,8 @@ def plot(options: Namespace, console: Console) -> None:
     begin = time.perf_counter()
     check_place(options.figure)
     check_format(options.figure)
-    domains = read_labels(options.domains)
-    with open_samples(options.input, options.key) as source:
+    with open_samples(options.input, options) as source:
+        domains = domains_of(options, source)
         if domains is not None:
             domains = labels_for(domains, len(source))
         rows = np.unique(np.linspace(0, len(source) - 1, min(len(source), MOST)).astype(int))
@@ -40,14 +48,14 @@ def plot(options: Namespace, console: Console) -> None:
             bn = fitted(options, source, domains, InOrder(source, console))
             manifold, bias, project = bn.manifold_, bn.bias, bn.on_invalid == "project"
         else:
-            with open_samples(options.after, None) as after:
+            with check_samples(open_other(options.after, options)) as after:
                 if after.shape != source.shape:
                     raise ValueError(
                         f"{options.after} has shape {after.shape}, {options.input} {source.shape}: "
                         "the same samples must be in both, before and after"
                     )
                 samples.append((options.after, _take(after, rows)))
-            bias, project = read_bias(options.bias), options.on_invalid == "project"
+            bias, project = read_bias(options), options.on_invalid == "project"
             if options.model is None:
                 manifold = geometry_of(options, source)
             else:

@@ -9,7 +9,14 @@ import numpy as np
 
 from gyrobn.cli.console import Console, span
 from gyrobn.cli.engine import InOrder
-from gyrobn.cli.inputs import check_place, geometry_of, open_samples, read_bias, read_labels
+from gyrobn.cli.inputs import (
+    check_place,
+    domains_of,
+    geometry_of,
+    naming_the_file,
+    open_inputs,
+    read_bias,
+)
 from gyrobn.data import StoredArray
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import scale_for
@@ -36,13 +43,14 @@ def run(options: Namespace, console: Console) -> None:
     begin = time.perf_counter()
     model, output = getattr(options, "save_model", None), getattr(options, "output", None)
     check_place(model, model=True)
-    domains = read_labels(options.domains)
     # the output is created before the work, so that a path that cannot be written fails early
     with (
-        open_samples(options.input, options.key) as source,
+        open_inputs(options) as source,
         _engine(options, source, console) as engine,
         engine.create(output) as out,
+        naming_the_file(source),
     ):
+        domains = domains_of(options, source)
         bn = fitted(options, source, domains, engine)
         if out is None:
             moved = bn.n_projected_
@@ -52,9 +60,10 @@ def run(options: Namespace, console: Console) -> None:
         if model is not None:
             bn.save(model)
     shape, dtype, manifold = source.shape, str(source.stored), repr(bn.manifold_)
-    values = {"input": options.input, "shape": shape, "dtype": dtype, "samples": shape[0]}
+    inputs = options.input if options.joined else options.input[0]
+    values = {"input": inputs, "shape": shape, "dtype": dtype, "samples": shape[0]}
     lines = [
-        f"{VERBS[options.command]} {shape[0]} samples of {options.input}, shape {shape}, {dtype}, "
+        f"{VERBS[options.command]} {shape[0]} samples of {source.path}, shape {shape}, {dtype}, "
         f"on {manifold}"
     ]
     if options.command in ("normalize", "fit"):
@@ -88,7 +97,7 @@ def load(path: Path) -> "GyroBN":
 def fitted(options: Namespace, source: StoredArray, domains: Any, engine: InOrder) -> "GyroBN":
     """Return the model of the options, fitted to the samples unless it comes from a file."""
     given: dict[str, Any] = {name: getattr(options, name, None) for name in GIVEN}
-    given["bias"] = read_bias(getattr(options, "bias", None))
+    given["bias"] = read_bias(options)
     given = {name: value for name, value in given.items() if value is not None}
     if getattr(options, "model", None) is not None:
         bn = load(options.model)
@@ -130,7 +139,7 @@ def about_mean(
 def _engine(options: Namespace, source: StoredArray, console: Console) -> InOrder:
     """Return what reads, computes and writes."""
     if getattr(options, "engine", None) is None:
-        return InOrder(source, console)
+        return InOrder(source, console, options.format)
     from gyrobn.cli.dask import OnDask
 
     return OnDask(source, console, options.workers, options.scheduler)

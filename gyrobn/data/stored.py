@@ -1,17 +1,58 @@
 """What all formats share: an array that is read in slices, and errors that name the file."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["SUFFIXES", "StoredArray", "check_dtype", "choose", "format_of", "reading"]
+from gyrobn.data.layouts import Layout
 
-SUFFIXES = (".npy", ".npz", ".zarr")
+__all__ = [
+    "ARRAYS",
+    "SUFFIXES",
+    "TABLES",
+    "Form",
+    "StoredArray",
+    "check_dtype",
+    "choose",
+    "format_of",
+    "reading",
+]
+
+ARRAYS = (".npy", ".npz", ".zarr")
+"""The suffixes of arrays of any shape, with the samples along the first axis."""
+
+TABLES = (".csv", ".tsv", ".parquet")
+"""The suffixes of tables, which have one row of numbers per sample."""
+
+SUFFIXES = (*ARRAYS, ".mat", *TABLES)
 """The suffixes of the formats."""
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """How a file holds samples, where its format leaves a choice; the output gets the same."""
+
+    axis: str = "first"
+    """The axis of a ``.mat`` file that counts the samples, first or last."""
+    table: bool = False
+    """Whether it is a table."""
+    layout: Layout | None = None
+    """How a row of a table holds a sample; None for a vector."""
+    names: tuple[str, ...] | None = None
+    """The names of the columns of a table, or None without a header."""
+    labels: Any = None
+    """One label per sample, from a column of a table, or None."""
+    column: int = 0
+    """The place of the column of labels."""
+
+
+PLAIN = Form()
 
 
 class StoredArray(AbstractContextManager["StoredArray"]):
@@ -29,12 +70,23 @@ class StoredArray(AbstractContextManager["StoredArray"]):
         Shape of the whole array.
     stored
         The dtype in the file, in its byte order.
+    form
+        What else the file says, and a file of the same form would repeat.
     """
 
-    def __init__(self, path: Path, key: str | None, shape: tuple[int, ...], stored: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        key: str | None,
+        shape: tuple[int, ...],
+        stored: Any,
+        form: Form = PLAIN,
+    ) -> None:
         if not shape:
             raise ValueError(f"{path} holds a single number: expected samples along a first axis")
         self.path, self.key, self.shape = path, key, shape
+        self.form = form
+        """Header, layout, labels and axis, where the format has them; for ``create_array``."""
         self.stored: np.dtype[Any] = np.dtype(stored)
         self.dtype: np.dtype[Any] = self.stored.newbyteorder("=")
         """The dtype of the slices, in the byte order of the machine."""
@@ -45,6 +97,11 @@ class StoredArray(AbstractContextManager["StoredArray"]):
     def ndim(self) -> int:
         """Number of axes."""
         return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of bytes in memory."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def __len__(self) -> int:
         return self.shape[0]

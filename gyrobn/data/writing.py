@@ -7,17 +7,23 @@ import shutil
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
 
-from gyrobn.data.stored import format_of
+from gyrobn.data.matlab import create_mat
+from gyrobn.data.parquet import create_parquet
+from gyrobn.data.stored import PLAIN, Form, format_of
+from gyrobn.data.tables import DELIMITERS, create_text, flat
 from gyrobn.data.zarr import create_zarr, is_zarr, write_zarr
 
-__all__ = ["ArrayWriter", "RegionWriter", "create_array", "create_regions", "replacing"]
+__all__ = ["PARALLEL", "ArrayWriter", "RegionWriter", "create_array", "create_regions", "replacing"]
+
+PARALLEL = (".npy", ".zarr")
+"""The suffixes of files that several processes can read and write."""
 
 
 class ArrayWriter:
@@ -45,7 +51,11 @@ class ArrayWriter:
 
 @contextmanager
 def create_array(
-    path: str | os.PathLike[str], shape: Sequence[int], dtype: Any, key: str | None = None
+    path: str | os.PathLike[str],
+    shape: Sequence[int],
+    dtype: Any,
+    key: str | None = None,
+    form: Form = PLAIN,
 ) -> Iterator[ArrayWriter]:
     """Write an array to disk in chunks; it appears at its path when it is complete.
 
@@ -55,11 +65,16 @@ def create_array(
     Parameters
     ----------
     path
-        The file to write; the suffix ``.npy``, ``.npz`` or ``.zarr`` is the format.
+        The file to write; its suffix is the format, one of those of
+        :func:`~gyrobn.data.open_array`. A ``.mat`` file is written at the end, from memory.
     shape, dtype
         Of the whole array; the dtype with its byte order.
     key
-        Name of the array in a ``.npz`` file, ``arr_0`` by default, as in NumPy.
+        Name of the array in a ``.npz`` file, ``arr_0`` by default, as in NumPy; in a ``.mat`` file,
+        where the default is ``X``.
+    form
+        The ``form`` of an opened array of the same shape. A table gets its header, layout and
+        labels, a ``.mat`` file its axis. By default a sample fills a row of a table row by row.
 
     Examples
     --------
@@ -67,17 +82,30 @@ def create_array(
     """
     path, shape, dtype = Path(path), tuple(shape), np.dtype(dtype)
     kind = format_of(path)
-    with replacing(path, store=kind == ".zarr") as temporary:
-        member = f"{key or 'arr_0'}.npy" if kind == ".npz" else None
-        with (
-            nullcontext(create_zarr(temporary, shape, dtype))
-            if kind == ".zarr"
-            else _create_file(temporary, shape, dtype, member)
-        ) as put:
-            writer = ArrayWriter(shape, dtype, put)
-            yield writer
-            if writer.count != shape[0]:
-                raise ValueError(f"{writer.count} of {shape[0]} samples of {path} were written")
+    with (
+        replacing(path, store=kind == ".zarr") as temporary,
+        _creating(temporary, kind, shape, dtype, key, form) as put,
+    ):
+        writer = ArrayWriter(shape, dtype, put)
+        yield writer
+        if writer.count != shape[0]:
+            raise ValueError(f"{writer.count} of {shape[0]} samples of {path} were written")
+
+
+def _creating(
+    path: Path, kind: str, shape: tuple[int, ...], dtype: Any, key: str | None, form: Form
+) -> AbstractContextManager[Callable[[int, Any], Any]]:
+    """Return what makes a file of a format and yields a function that puts samples into it."""
+    if kind == ".zarr":
+        return nullcontext(create_zarr(path, shape, dtype))
+    if kind == ".mat":
+        return create_mat(path, shape, dtype, key, form)
+    if kind == ".parquet":
+        width = flat(np.broadcast_to(0.0, (1, *shape[1:])), form).shape[1]
+        return create_parquet(path, width, dtype, form)
+    if kind in DELIMITERS:
+        return create_text(path, form, DELIMITERS[kind])
+    return _create_file(path, shape, dtype, f"{key or 'arr_0'}.npy" if kind == ".npz" else None)
 
 
 class RegionWriter(NamedTuple):
@@ -120,9 +148,9 @@ def create_regions(
     """
     path, shape, dtype = Path(path), tuple(shape), np.dtype(dtype)
     kind = format_of(path)
-    if kind == ".npz":
+    if kind not in PARALLEL:
         raise ValueError(
-            f"{path} is an archive, into which only one process can write: name a "
+            f"{path} is a {kind} file, into which only one process can write: name a "
             ".npy or .zarr file"
         )
     with replacing(path, store=kind == ".zarr") as temporary:
@@ -160,25 +188,36 @@ def replacing(path: str | os.PathLike[str], store: bool = False) -> Iterator[Pat
     stays a link. A ``store`` is a directory of zarr.
     """
     target = Path(os.path.realpath(os.fsdecode(path)))
-    if target.exists() and not (is_zarr(target) if store else target.is_file()):
-        kind = "zarr store" if store else "regular file"
-        raise FileExistsError(f"{path} exists and is not a {kind}: it cannot be replaced")
+    check_replaceable(path, store)
     temporary = target.with_name(f".gyrobn-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         yield temporary
-        if store:
-            _swap(temporary, target)
-            return
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())  # the bytes must be on the disk before the name is
-        if target.exists():
-            shutil.copymode(target, temporary)
-        os.replace(temporary, target)
+        move_into_place(temporary, target, store)
     except BaseException as error:
         _remove(temporary, store)
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             error.filename, error.filename2 = os.fsdecode(path), None
         raise
+
+
+def check_replaceable(path: str | os.PathLike[str], store: bool) -> None:
+    """Refuse a path where there is something else than a file, or a ``store``."""
+    target = Path(os.fsdecode(path))
+    if target.exists() and not (is_zarr(target) if store else target.is_file()):
+        kind = "zarr store" if store else "regular file"
+        raise FileExistsError(f"{path} exists and is not a {kind}: it cannot be replaced")
+
+
+def move_into_place(temporary: Path, target: Path, store: bool) -> None:
+    """Rename a finished file or store; there may be another one at the target."""
+    if store:
+        _swap(temporary, target)
+        return
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())  # the bytes must be on the disk before the name is
+    if target.exists():
+        shutil.copymode(target, temporary)
+    os.replace(temporary, target)
 
 
 def _remove(temporary: Path, store: bool) -> None:

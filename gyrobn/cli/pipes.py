@@ -1,0 +1,73 @@
+"""Standard input and output in place of a file, written ``-``."""
+
+import io
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gyrobn.data import ArrayWriter, StoredArray, check_options, create_array
+from gyrobn.data.layouts import Layout
+from gyrobn.data.npy import NpyArray
+from gyrobn.data.stored import reading
+from gyrobn.data.tables import DELIMITERS, open_text
+
+__all__ = ["FORMATS", "PIPE", "create_pipe", "open_pipe"]
+
+PIPE = Path("-")
+
+FORMATS = ("npy", "csv", "tsv")
+"""Formats that can be read from a pipe, and written to one."""
+
+STDIN = Path("stdin")
+
+
+def open_pipe(
+    kind: str | None,
+    axis: str | None,
+    layout: Layout | None,
+    header: str | None,
+    domain_column: str | None,
+) -> StoredArray:
+    """Read an array from standard input into a temporary file."""
+    suffix = f".{kind or FORMATS[0]}"
+    given = {"axis": axis, "layout": layout, "header": header, "domain_column": domain_column}
+    check_options(STDIN, suffix, given)
+    stream = getattr(sys.stdin, "buffer", None)
+    if stream is None or stream.isatty():
+        raise ValueError("IN is -, and nothing is piped into this command")
+    with reading(STDIN):
+        if suffix in DELIMITERS:
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+            try:
+                return open_text(STDIN, text, DELIMITERS[suffix], layout, header, domain_column)
+            finally:
+                text.detach()  # or it would close standard input
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (its reader closes it)
+        try:
+            shutil.copyfileobj(stream, file)
+        except BaseException:
+            file.close()
+            raise
+        size = file.tell()
+        file.seek(0)
+        return NpyArray(STDIN, None, file, size)
+
+
+@contextmanager
+def create_pipe(kind: str | None, source: StoredArray) -> Iterator[ArrayWriter]:
+    """Write an array to a temporary file, and that to standard output when it is complete."""
+    stream: Any = getattr(sys.stdout, "buffer", None)
+    if stream is None or stream.isatty():
+        raise ValueError("OUT is -, and standard output is no pipe and no file")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"stdout.{kind or FORMATS[0]}"
+        with create_array(path, source.shape, source.stored, form=source.form) as out:
+            yield out
+        sys.stdout.flush()
+        with path.open("rb") as file:
+            shutil.copyfileobj(file, stream)
+        stream.flush()

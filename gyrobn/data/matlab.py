@@ -1,0 +1,215 @@
+"""``.mat`` files of MATLAB, versions 5 to 7.
+
+SciPy writes them. It does not read them here, because its reader trusts the numbers in a file, and
+a damaged one can end the process.
+"""
+
+import math
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gyrobn.data.npy import GROWTH
+from gyrobn.data.stored import Form, StoredArray, choose
+from gyrobn.numerics.checks import check_choice, parameter_error
+
+__all__ = ["AXES", "create_mat", "open_mat"]
+
+AXES = ("first", "last")
+
+NUMBERS = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8"}
+NUMBERS |= {15: "u8"}
+"""The classes of arrays of numbers in MATLAB, each with its dtype."""
+OTHERS = {1: "cell array", 2: "struct", 4: "char array", 5: "sparse matrix", 16: "function handle"}
+
+STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8"}
+STORED |= {13: "u8"}
+"""The types of numbers in a file: MATLAB stores whole numbers as integers if that is shorter."""
+MATRIX, COMPRESSED = 14, 15
+COMPLEX = 0x800
+
+HEAD = 128
+"""Bytes before the first variable."""
+BEGINNING = 1 << 12
+"""Bytes in which the description of a variable ends."""
+MOST = 2**32
+"""Bytes of a variable, at most."""
+
+SAVE = "save it in MATLAB with save('file.mat', 'X', '-v7')"
+
+
+class LoadedArray(StoredArray):
+    """An array that is in memory."""
+
+    def __init__(self, path: Path, key: str, array: Any, form: Form) -> None:
+        super().__init__(path, key, array.shape, array.dtype, form)
+        self._array = array
+
+    def _read(self, start: int, stop: int) -> Any:
+        return self._array[start:stop]
+
+    def close(self) -> None:
+        """Do nothing: the file is closed."""
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def open_mat(path: Path, key: str | None, axis: str | None) -> StoredArray:
+    """Read a variable of a file, all of it: MATLAB compresses variables as a whole."""
+    data = memoryview(path.read_bytes())
+    order = {b"IM": "<", b"MI": ">"}.get(bytes(data[HEAD - 2 : HEAD]))
+    if order is None:
+        raise ValueError(f"it is no .mat file of version 5 to 7: {SAVE}")
+    if struct.unpack_from(f"{order}H", data, HEAD - 4)[0] >> 8 != 1:
+        raise ValueError(f"it is a .mat file of version 7.3, which is HDF5: {SAVE}")
+    variables = {one.name: one for one in _variables(data[HEAD:], order) if one.name}
+    key = choose(path, variables, key)
+    shape = variables[key].shape
+    if variables[key].kind not in NUMBERS:
+        what = OTHERS.get(variables[key].kind, "object")
+        raise ValueError(f"{key} is a {what}, expected an array of numbers")
+    if len(shape) < 2 or min(shape) < 0:
+        raise ValueError(f"{key} has the shape {shape}, which is none")
+    axis = _axis(path, key, shape, axis)
+    array = _array(variables[key], order)
+    array = np.ascontiguousarray(np.moveaxis(array, -1, 0) if axis == "last" else array)
+    return LoadedArray(path, key, array, Form(axis=axis))
+
+
+class _Variable(NamedTuple):
+    """What a file says of a variable."""
+
+    name: str
+    kind: int
+    is_complex: bool
+    shape: tuple[int, ...]
+    start: int
+    """Where its numbers begin."""
+    data: memoryview
+    packed: bool
+
+
+def _element(data: memoryview, at: int, order: str) -> tuple[int, int, int, int]:
+    """Return type, beginning and end of the element at a place, and where the next one begins."""
+    if at + 8 > len(data):
+        raise ValueError("it is cut off")
+    code, size = struct.unpack_from(f"{order}II", data, at)
+    if code >> 16:  # a short one, inside of its tag
+        start, size, code, following = at + 4, code >> 16, code & 0xFFFF, at + 8
+    else:
+        start = at + 8
+        following = start + size + (-size % 8 if code != COMPRESSED else 0)
+    return code, start, start + size, following
+
+
+def _variables(data: memoryview, order: str) -> Iterator[_Variable]:
+    """Yield the variables of a file, of which only the beginnings are unpacked."""
+    at = 0
+    while at < len(data):
+        code, start, end, at = _element(data, at, order)
+        if end > len(data):
+            raise ValueError("it is cut off")
+        if code == COMPRESSED:
+            packed = data[start:end]
+            head = memoryview(zlib.decompressobj().decompress(packed, BEGINNING))
+            code, start, _, _ = _element(head, 0, order)
+            found = _described(head[start:], order, packed)
+        else:
+            found = _described(data[start:end], order, None)
+        if code != MATRIX:
+            raise ValueError(f"it has an element of type {code} where a variable should be")
+        yield found
+
+
+def _described(data: memoryview, order: str, packed: memoryview | None) -> _Variable:
+    """Return the description of a variable, from its first bytes: flags, shape, name."""
+
+    def part(at: int) -> tuple[bytes, int]:
+        _, start, end, following = _element(data, at, order)
+        if end > len(data):
+            raise ValueError("it is cut off")
+        return bytes(data[start:end]), following
+
+    first, at = part(0)
+    (flags,) = struct.unpack_from(f"{order}I", first)
+    kind, sizes = flags & 0xFF, b""
+    if kind in NUMBERS or kind in OTHERS:  # an object has no shape
+        sizes, at = part(at)
+    name, at = part(at)
+    shape = struct.unpack(f"{order}{len(sizes) // 4}i", sizes)
+    numbers = data if packed is None else packed
+    is_complex, is_packed = bool(flags & COMPLEX), packed is not None
+    return _Variable(name.decode("utf-8"), kind, is_complex, shape, at, numbers, is_packed)
+
+
+def _array(one: _Variable, order: str) -> Any:
+    """Return the numbers of a variable."""
+    if one.is_complex:
+        raise ValueError(f"{one.name} holds complex numbers, expected real ones")
+    data = _unpacked(one.data, order) if one.packed else one.data
+    code, start, end, _ = _element(data, one.start, order)
+    stored = np.dtype(order + STORED[code]) if code in STORED else None
+    if stored is None or end > len(data):
+        raise ValueError(f"{one.name} is damaged or cut off")
+    if math.prod(one.shape) * stored.itemsize != end - start:
+        raise ValueError(f"{one.name} of shape {one.shape} has {end - start:,} bytes of {stored}")
+    numbers = np.frombuffer(data[start:end], stored).astype(NUMBERS[one.kind])
+    return numbers.reshape(one.shape, order="F")
+
+
+def _unpacked(packed: memoryview, order: str) -> memoryview:
+    """Return the bytes of a variable after its tag, whose check sum must be right."""
+    stream = zlib.decompressobj()
+    tag = stream.decompress(packed, 8)
+    _, _, size, _ = _element(memoryview(tag), 0, order)
+    if size > GROWTH * len(packed):
+        raise ValueError(f"it declares {size:,} bytes, more than are in it")
+    data = stream.decompress(stream.unconsumed_tail, size - 8)
+    rest = stream.decompress(stream.unconsumed_tail, 1)
+    if len(data) != size - 8 or rest or not stream.eof:
+        raise ValueError("a compressed variable is cut off")
+    return memoryview(data)
+
+
+def _axis(path: Path, key: str, shape: tuple[int, ...], axis: str | None) -> str:
+    """Return the axis that counts the samples: the given one, or that beside square matrices."""
+    if axis is not None:
+        return check_choice("axis", axis, AXES)
+    if len(shape) == 3 and (shape[0] == shape[1]) != (shape[1] == shape[2]):
+        return "last" if shape[0] == shape[1] else "first"
+    size = " × ".join(map(str, shape))
+    raise parameter_error(
+        f"{key} of {path} is {size}, {shape[0]} samples of shape {shape[1:]} or {shape[-1]} of "
+        f"shape {shape[:-1]}: say which axis counts the samples by ",
+        "axis",
+        values=AXES,
+    )
+
+
+# ---------------------------------------------------------------------- writing
+
+
+@contextmanager
+def create_mat(
+    path: Path, shape: tuple[int, ...], dtype: "np.dtype[Any]", key: str | None, form: Form
+) -> Iterator[Callable[[int, Any], Any]]:
+    """Collect samples in memory and write them at the end; yield a function that puts them."""
+    from scipy.io import savemat
+
+    if math.prod(shape) * dtype.itemsize >= MOST:
+        raise ValueError("a .mat file holds at most 4 GB: name a .npy or .zarr file")
+    array = np.empty(shape, dtype.newbyteorder("="))
+    name = key if key and key.isidentifier() and key.isascii() and key[0] != "_" else "X"
+    with path.open("xb") as file:
+
+        def put(start: int, chunk: Any) -> None:
+            array[start : start + len(chunk)] = chunk
+
+        yield put
+        savemat(file, {name: np.moveaxis(array, 0, -1) if form.axis == "last" else array})
