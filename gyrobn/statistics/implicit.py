@@ -132,7 +132,7 @@ class _Equation:
             v = namespace_of(x).zeros(self.shape, dtype=x.dtype, device=device_of(x))
         whole = constants[len(constants) - len(self.known) + 1 :]
         solve = partial(solvers.inverse, tol=self.tol)
-        return self.shared.inverse(solve, at.hessian(w), whole, v, also)
+        return self.shared.inverse(solve, at.hessian, w, whole, v, also)
 
     def sums(self, constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
         """Return H and a bound of its eigenvalues, sums over all ranks, with their derivatives."""
