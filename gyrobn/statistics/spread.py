@@ -245,11 +245,13 @@ class Shared:
         known: tuple[Array, ...],
         v: Array,
         also: Array | None,
+        rise: Callable[[Array], Array] | None,
     ) -> tuple[Array, Array | None]:
         """Return H⁻¹ of the sum of v over the ranks, and the sum of ``also``, in one reduction.
 
         ``known`` has H and the bound, where H is small. Else ``hessian`` returns the part of the
-        samples here, for weights such as w, which sum to the share of this rank.
+        samples here, for weights such as w, which sum to the share of this rank. Where slopes are
+        pulled back, ``rise`` returns what the sum of ``also`` adds to that of v.
         """
         parts = [v] if also is None else [v, also]
         found = pieces(self.total(namespace_of(v).concat(parts, axis=-1)), _sizes(parts))
@@ -259,7 +261,10 @@ class Shared:
         else:
             share = namespace_of(w).where(self.share > 0, self.share, 1.0)
             whole = self.applied(own, hessian(w / share))
-        return solve(whole, found[0]), None if also is None else found[1]
+        if also is None:
+            return solve(whole, found[0]), None
+        v = found[0] if rise is None else found[0] + rise(found[1])
+        return solve(whole, v), found[1]
 
 
 class Traced(Shared):
