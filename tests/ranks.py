@@ -17,7 +17,16 @@ import torch.distributed as dist
 from torch import nn
 
 import gyrobn
-from gyrobn import SPD, Correlation, Euclidean, Hyperboloid, PoincareBall, Product, Sphere
+from gyrobn import (
+    SPD,
+    Correlation,
+    Euclidean,
+    Hyperboloid,
+    PoincareBall,
+    Product,
+    Sphere,
+    Stereographic,
+)
 from gyrobn.backends import torch_ranks
 from gyrobn.torch import DomainGyroBN, GyroBN
 
@@ -151,7 +160,7 @@ def check_options(rank, world):
 def check_twice(rank, world):
     """Slopes of slopes, by the samples, the weights and the parameters of a layer."""
     cuts, results = CUTS[world], {}
-    for space in (PoincareBall(2), Sphere(2)):
+    for space in (PoincareBall(2), Stereographic(2, curvature=0.5)):
         x, weights = samples(space, COUNT, 2), 0.1 + torch.rand(COUNT, 2, dtype=torch.float64)
         dist.broadcast(weights, 0)
         slope, along = (drawn(*x.shape, seed=seed) for seed in (1, 2))
