@@ -61,7 +61,7 @@ def check_counts(results):
         assert sent["all"] == sent["forward"] + 1, name
         assert sent["all"] <= sent["evaluations"] + 1 + 2, name
         dim, blocks = sent["dim"], sent["blocks"]
-        matrix = dim * (dim + 1) // 2 + 1  # the Hessian goes along, up to 64 dimensions
+        matrix = dim * (dim + 1) // 2 + 1  # the Hessian goes along, up to 128 dimensions
         assert sent["most"] <= 2 * (dim + 2 * blocks + 2 + matrix), name
 
 

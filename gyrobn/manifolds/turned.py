@@ -18,9 +18,9 @@ from gyrobn.numerics.scalar import cotangent
 __all__ = ["turned_hessian"]
 
 SMALL, ENTRIES = 36, 2**17
-"""If values can be seen, H is formed up to this dimension, and so many entries of its tables: beyond,
-conjugate gradients are faster. If not, the 24 products of Chebyshev steps are always slower. On
-several devices each of them would also be a reduction, and H is only one."""
+"""If values can be seen, H is formed up to this dimension, and so many entries of its tables:
+beyond, conjugate gradients are faster. If not, the 24 products of Chebyshev steps are slower. On
+several devices each of them would also be a reduction, and H takes only one."""
 
 
 def turned_hessian(

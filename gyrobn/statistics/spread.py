@@ -257,7 +257,8 @@ class Shared:
         found = pieces(self.total(namespace_of(v).concat(parts, axis=-1)), _sizes(parts))
         own = hessian(w)
         if known:
-            whole = matrix_hessian(*known, own.at_least_one)
+            matrix, lowest = known
+            whole = matrix_hessian(matrix, lowest, own.at_least_one)
         else:
             share = namespace_of(w).where(self.share > 0, self.share, 1.0)
             whole = self.applied(own, hessian(w / share))
