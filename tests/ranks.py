@@ -18,7 +18,16 @@ import torch.distributed as dist
 from torch import nn
 
 import gyrobn
-from gyrobn import SPD, Euclidean, Hyperboloid, PoincareBall, Product, Sphere
+from gyrobn import (
+    SPD,
+    Correlation,
+    Euclidean,
+    Hyperboloid,
+    PoincareBall,
+    Product,
+    Sphere,
+    Stereographic,
+)
 from gyrobn.backends import torch_ranks
 from gyrobn.torch import DomainGyroBN, GyroBN
 
@@ -136,15 +145,44 @@ def check_options(rank, world):
     cuts = CUTS[world]
     cut = slice(cuts[rank], cuts[rank + 1])
     results = {}
-    for space in (PoincareBall(3), SPD(3), Euclidean(2)):
+    for space in (PoincareBall(3), SPD(3), Euclidean(2), Correlation(3)):
         for options in ({"steps": 1}, {"mean_gradient": "detach"}, {"momentum": None}):
             results[f"{space!r} {options}"] = compare(space, cut, False, **options)[0]
-    results["large dimension"] = compare(SPD(12), cut, False)[0]
+    for space in (SPD(12), PoincareBall(130)):  # H of the second is applied, not formed
+        results[f"large {space!r}"] = compare(space, cut, False)[0]
     results["float32"] = {}
     for space in (PoincareBall(3), SPD(3), Sphere(2)):
         found = compare(space, cut, False, dtype=torch.float32)[0]
         for name, value in found.items():
             results["float32"][name] = max(value, results["float32"].get(name, 0.0))
+    return results
+
+
+def check_twice(rank, world):
+    """Slopes of slopes, by the samples, the weights and the parameters of a layer."""
+    cuts, results = CUTS[world], {}
+    for space in (PoincareBall(2), Stereographic(2, curvature=0.5)):
+        x, weights = samples(space, COUNT, 2), 0.1 + torch.rand(COUNT, 2, dtype=torch.float64)
+        dist.broadcast(weights, 0)
+        slope, along = (drawn(*x.shape, seed=seed) for seed in (1, 2))
+        found = []
+        for cut, group in ((slice(None), None), (slice(cuts[rank], cuts[rank + 1]), "world")):
+            layer = GyroBN(
+                space, channels=2, dtype=torch.float64, learn_curvature=True, process_group=group
+            )
+            own = [a[cut].clone().requires_grad_() for a in (x, weights)]
+            y = layer(*own)
+            (first,) = torch.autograd.grad((y * slope[cut]).sum(), own[:1], create_graph=True)
+            (first * along[cut]).sum().backward()
+            slopes = [p.grad.clone() for p in layer.parameters()]
+            if group:
+                for s in slopes:
+                    dist.all_reduce(s)
+            found.append([first, *(a.grad for a in own), *slopes])
+        cut = slice(cuts[rank], cuts[rank + 1])
+        (*whole, bias, scale, curvature), parts = found
+        whole = [*(a[cut] for a in whole), bias, scale, curvature]
+        results[repr(space)] = largest([gap(a, b) for a, b in zip(whole, parts, strict=True)])
     return results
 
 

@@ -166,6 +166,32 @@ def test_fifty_domains_are_one_set_of_passes():
     same(bn, GyroBN(M).fit(lazy(x[order], 33), domains=labels[order]))
 
 
+@pytest.mark.parametrize("unseen", ["refit", "adapt"])
+def test_domains_that_fit_did_not_see(unseen):
+    """One set of passes finds the statistics of all of them; then the transform is lazy."""
+    x, labels = samples(M, 240), np.arange(240) % 6
+    old = labels < 3
+    bn = GyroBN(M, unseen=unseen, adapt_rate=0.3).fit(x[old], domains=labels[old])
+    before, expected = bn.mean_.copy(), bn.transform(x, domains=labels)
+    most = GyroBN(M).fit(x[~old], domains=labels[~old]).n_iter_.max() + 1
+    for given in (labels, da.from_array(labels, chunks=50)):
+        with Computes() as computes:
+            Y = bn.transform(lazy(x), domains=given)
+        assert 0 < computes.count <= most
+        close(Y.compute(), expected)
+    with Computes() as computes:
+        Y = bn.transform(lazy(x[old]), domains=labels[old])
+    assert computes.count == 0
+    close(Y.compute(), expected[old])
+    Y = bn.transform(lazy(x[old]), domains=da.from_array(labels[old], chunks=50))
+    close(Y.compute(), expected[old])
+    np.testing.assert_array_equal(bn.mean_, before)  # nothing is kept for the next call
+    with pytest.raises(ValueError, match="did not see domain 3, and"):
+        bn.inverse_transform(lazy(x), domains=labels)
+    with pytest.raises(ValueError, match="at least 2 samples of a domain"):
+        bn.transform(lazy(x[:4]), domains=labels[:4])
+
+
 def test_unknown_and_empty_chunks():
     x, labels = samples(M, 200), np.arange(200) % 3
     X, keep = lazy(x), x[:, 0] > x[:, 0].mean()

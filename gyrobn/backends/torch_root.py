@@ -62,7 +62,7 @@ class _Root(Function):
             slopes,
         )
         quick = rules.quick and not pull.again and all(s is not None for s in by_image)
-        if not quick:  # a root where the summed variance is least does not change it
+        if not quick:  # what the root changes of the summed variance is left to ``inverse``
             (more,) = pull((*by_image, *(None for _ in also), None), slice(1))
             by_root = add_up(s for s in (by_root, more) if s is not None)
         by_step, direct = None, [None for _ in inputs]
@@ -71,7 +71,8 @@ class _Root(Function):
             moved = lambda step, *x: (rules.move(constants, step, *x),)  # noqa: E731
             by_step, *direct = Pull(moved, (step, *inputs), (True, *wanted), slopes)((by_root,))
         shown, seen = by_image if quick else (), pull.outputs[: len(by_image)]
-        v, last = rules.inverse(seen, shown, constants, by_step, also[0] if also else None, *inputs)
+        given = seen, shown, constants, by_step, also[0] if also else None
+        v, last = rules.inverse(*given, *inputs, back=True)
         found = pull((*by_image, *(last for _ in also), v), slice(1, None))
         total = (add_up(s for s in two if s is not None) for two in zip(found, direct, strict=True))
         return None, None, *(None for _ in range(sum(ctx.counts))), *total

@@ -19,7 +19,7 @@ from gyrobn.data.dask import Block, DaskBlocks, from_stored
 from gyrobn.data.writing import PARALLEL
 from gyrobn.estimator.applying import check_action
 from gyrobn.estimator.labels import check_given, labels_for
-from gyrobn.estimator.lazy import apply_block
+from gyrobn.estimator.lazy import apply_block, with_unseen
 from gyrobn.estimator.validation import as_array
 from gyrobn.statistics.points import Moved
 
@@ -95,6 +95,7 @@ class OnDask(InOrder):
         """Write the mapped samples; return how many points were moved onto the manifold."""
         check_given(bn.domains_, domains, method)
         labels = None if domains is None else labels_for(domains, len(self.source))
+        bn = with_unseen(bn, self.blocks, labels, method)
         blocks = DaskBlocks(self.blocks).with_parts(labels=labels)
         check_action(bn, as_array(bn, blocks.stand_in, method), method)
         found = blocks.reduce("gyrobn-transform-and-write", _write, _written, bn, out, method)

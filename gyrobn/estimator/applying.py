@@ -151,12 +151,18 @@ def stats_for(
         options: dict[str, Any] = {"tol": bn.tol, "max_iter": bn.max_iter}
         X = X if isinstance(X, Chunks) else backend_of(X).stop_gradient(X)
         found, _ = find_stats(bn.manifold_, X, new, None, method, **options)
-        batch = Stats(found.mean, found.variance)
-        if bn.unseen == "adapt":
-            seen = _in_dtype(bn.manifold_, Stats(bn.mean_, bn.var_), found.mean)
-            batch = adapt_stats(bn.manifold_, seen, batch, bn.adapt_rate, **options)
+        batch = unseen_stats(bn, Stats(found.mean, found.variance))
         known |= {d: Stats(*(a[k, ...] for a in batch)) for k, d in enumerate(new)}
     return labels, known
+
+
+def unseen_stats(bn: Any, batch: Stats) -> Stats:
+    """Return the statistics to use for domains that fit did not see, from those of a batch."""
+    if bn.unseen != "adapt":
+        return batch
+    seen = _in_dtype(bn.manifold_, Stats(bn.mean_, bn.var_), batch.mean)
+    options: dict[str, Any] = {"tol": bn.tol, "max_iter": bn.max_iter}
+    return adapt_stats(bn.manifold_, seen, batch, bn.adapt_rate, **options)
 
 
 def check_table(bn: Any, X: Array, method: str) -> None:

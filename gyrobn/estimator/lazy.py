@@ -5,6 +5,7 @@ A task holds one block of samples, as a NumPy array. Nothing else is ever in one
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import array_api_compat as compat
@@ -13,7 +14,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array
 from gyrobn.data.dask import Block, DaskBlocks, cut_like, lazy_samples
-from gyrobn.estimator.applying import apply, apply_chunk, check_action, check_table, output_of
+from gyrobn.estimator.applying import (
+    apply,
+    apply_chunk,
+    check_action,
+    check_table,
+    output_of,
+    unseen_stats,
+)
 from gyrobn.estimator.fitting import (
     Finding,
     Fitted,
@@ -21,8 +29,9 @@ from gyrobn.estimator.fitting import (
     check_enough,
     check_found,
     find,
+    stacked,
 )
-from gyrobn.estimator.labels import as_labels, check_given, check_kind, labels_for
+from gyrobn.estimator.labels import as_labels, check_given, check_kind, check_policy, labels_for
 from gyrobn.estimator.validation import (
     affine_for,
     as_array,
@@ -33,13 +42,14 @@ from gyrobn.estimator.validation import (
 )
 from gyrobn.normalization.domains import places_of
 from gyrobn.normalization.normalize import Stats
+from gyrobn.numerics.checks import parameter_error
 from gyrobn.statistics import lazy
 from gyrobn.statistics.frechet import told
 from gyrobn.statistics.newton import check_search
 from gyrobn.statistics.points import Moved, on_manifold
 from gyrobn.statistics.uniqueness import Domains
 
-__all__ = ["applier", "apply_block", "finder"]
+__all__ = ["applier", "apply_block", "finder", "with_unseen"]
 
 
 def finder(X: Any) -> Callable[..., Finding]:
@@ -76,8 +86,22 @@ def _find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, metho
     project = estimator.on_invalid == "project"
     reading = lazy.Reading(manifold.detached(), _split, check=True, project=project)
     seen = lazy.survey(blocks, reading)
-    labels = None
-    if domains is not None:
+    known = _statistics(estimator, blocks, reading, seen, more, method)
+    seen.moved.warn(manifold, shape, method, 4)
+    return Finding(manifold, known, seen.samples, seen.moved.count, None, None)
+
+
+def _statistics(
+    estimator: Any,
+    blocks: DaskBlocks,
+    reading: lazy.Reading,
+    seen: lazy.Survey,
+    more: bool,
+    method: str,
+) -> dict[Any, Fitted]:
+    """Find the statistics of each domain in the blocks; ``more`` if others are known already."""
+    manifold, labels = reading.manifold, None
+    if None not in seen.domains:
         labels = as_labels(list(seen.domains))
         if more:
             check_kind(estimator.domains_, labels)
@@ -90,20 +114,53 @@ def _find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, metho
         named = Domains(list(seen.domains), np.zeros((0, len(labels)), dtype=int))
     found = told(manifold, at, [manifold.from_inside(given)], max_iter, domains=named)
     check_found(manifold, found, None if labels is None else list(seen.domains), method)
-    seen.moved.warn(manifold, shape, method, 4)
     totals = np.stack([drawn.total for drawn in seen.domains.values()])
     weight = like(totals if labels is not None else totals[0], found.mean)
     fitted = Fitted(found.mean, found.variance, weight, found.iterations, found.converged)
-    return Finding(manifold, by_label(labels, fitted), seen.samples, seen.moved.count, None, None)
+    return by_label(labels, fitted)
 
 
-def _split(labels: Any, count: int) -> dict[Any, Any]:
-    """Return the indices of the samples of each domain in a block."""
-    return places_of(labels_for(labels, count))
+def _split(labels: Any, count: int, without: frozenset[Any] = frozenset()) -> dict[Any, Any]:
+    """Return the indices of the samples of each domain in a block, but for some domains."""
+    places = places_of(labels_for(labels, count))
+    return {label: at for label, at in places.items() if label not in without}
+
+
+def with_unseen(bn: Any, X: Any, domains: Any, method: str) -> Any:
+    """Return the estimator, or a copy that also knows the domains that ``fit`` did not see.
+
+    Their statistics follow the policy ``unseen``. They are found now, in one set of passes.
+    """
+    if domains is None or bn.unseen == "error" or method != "transform":
+        return bn
+    check_policy(bn.unseen, bn.adapt_rate)
+    seen = frozenset(bn.domains_.tolist())
+    if not compat.is_dask_array(domains) and not np.isnan(X.shape[0]):
+        domains = labels_for(domains, X.shape[0])
+        if not _split(domains, len(domains), seen):
+            return bn
+    blocks = DaskBlocks(X).with_parts(labels=domains)
+    project = bn.on_invalid == "project"
+    split = partial(_split, without=seen)
+    reading = lazy.Reading(bn.manifold_.detached(), split, check=True, project=project)
+    found = lazy.survey(blocks, reading)
+    if not found.domains:
+        return bn
+    new = _statistics(bn, blocks, reading, found, True, method)
+    labels, fitted = stacked(new)
+    mean, variance = unseen_stats(bn, Stats(fitted.mean, fitted.variance))
+    fitted = fitted._replace(mean=mean, variance=variance)
+    both = copy.copy(bn)
+    known = by_label(bn.domains_, bn._fitted) | by_label(labels, fitted)
+    both._keep(bn.manifold_, known, bn.n_samples_seen_, bn.n_projected_)
+    return both
 
 
 def _apply_lazily(bn: Any, X: Any, domains: Any, method: str) -> Any:
-    """Return the Dask array of normalized samples, or of what undoes it; nothing is computed."""
+    """Return the Dask array of normalized samples, or of what undoes it.
+
+    Nothing is computed, but for the statistics of new domains, if ``unseen`` asks for them.
+    """
     from dask import delayed
 
     check_is_fitted(bn)
@@ -115,6 +172,7 @@ def _apply_lazily(bn: Any, X: Any, domains: Any, method: str) -> Any:
     _check_no_table(bn, method)
     check_action(bn, shape, method)
     check_given(bn.domains_, domains, method)
+    bn = with_unseen(bn, X, domains, method)
     options = {"dtype": X.dtype, "meta": X._meta, "token": f"gyrobn-{method.replace('_', '-')}"}
     # a copy, since a later fit() must not change what was described before
     options["bn"] = delayed(copy.copy(bn), pure=True, traverse=False)
@@ -147,10 +205,11 @@ def _check_known(bn: Any, labels: Any, method: str) -> None:
     new = [label for label in np.unique(labels).tolist() if label not in known]
     if new:
         check_kind(bn.domains_, labels)
-        raise ValueError(
-            f"fit() did not see domain {new[0]!r}, and GyroBN.{method}() of a Dask array is lazy, "
-            "so it finds no statistics of new domains: fit to it, too, or add it with "
-            "partial_fit(X, domains=...)"
+        raise parameter_error(
+            f"fit() did not see domain {new[0]!r}, and GyroBN.{method}() has no statistics of it: "
+            "fit to it, too, or choose what transform() does with new domains by ",
+            "unseen",
+            values=("refit", "adapt"),
         )
 
 

@@ -9,17 +9,19 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gyrobn.backends import Array, namespace_of
+from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.arrays import samples_last
 from gyrobn.numerics.decompositions import finite_or_identity
-from gyrobn.numerics.hessian import Hessian
+from gyrobn.numerics.hessian import DENSE, Hessian
 from gyrobn.numerics.matrices import matmul, mean_of_turned, pack, symmetric, transpose, unpack
 from gyrobn.numerics.scalar import cotangent
 
 __all__ = ["turned_hessian"]
 
-DENSE, ENTRIES = 36, 2**17
-"""H is formed up to this dimension, and if one H per sample has at most so many numbers."""
+SMALL, ENTRIES = 36, 2**17
+"""If values can be seen, H is formed up to this dimension, and so many entries of its tables:
+beyond, conjugate gradients are faster. If not, the 24 products of Chebyshev steps are slower. On
+several devices each of them would also be a reduction, and H takes only one."""
 
 
 def turned_hessian(
@@ -45,14 +47,17 @@ def turned_hessian(
     """
     xp = namespace_of(weights)
     mean = _Turned(n, weights, decomposition, curvature, turn)
-    small = math.prod(weights.shape) * (n * (n + 1) // 2) ** 2 <= ENTRIES
+    dim = n * (n + 1) // 2
+    dense = DENSE
+    if not backend_of(weights).hides_values(weights):
+        dense = SMALL if math.prod(weights.shape) * n * dim <= ENTRIES else 0
     return Hessian(
         mean.apply,
         lambda: xp.sum(weights, axis=0),
         mean.highest,
         rough=mean.rough if weights.dtype == xp.float64 else None,
         matrix=mean.matrix,
-        dense=DENSE if small else 0,
+        dense=dense,
         at_least_one=True,
         smooth=False,
     )

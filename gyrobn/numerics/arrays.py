@@ -22,6 +22,7 @@ __all__ = [
     "pieces",
     "samples_last",
     "scalars_like",
+    "sum_of_products",
     "sum_samples",
     "surely",
     "unit",
@@ -150,19 +151,30 @@ def weighted_sum(weights: Array, x: Array) -> Array:
 def weighted_gram(weights: Array, T: Array) -> Array:
     r"""Return :math:`\sum_i T_i^\top \operatorname{diag}(w_i)\,T_i` in one large product.
 
-    ``T`` has the shape (N, *channels, k, n), ``weights`` (N, *channels, k). Many float32 numbers
-    are summed as in :func:`weighted_sum`.
+    ``T`` has the shape (N, *channels, k, n), ``weights`` (N, *channels, k).
     """
-    xp = namespace_of(weights, T)
+    return sum_of_products(weights[..., None] * T, T)
+
+
+def sum_of_products(A: Array, B: Array) -> Array:
+    r"""Return :math:`\sum_i A_i^\top B_i` in one large product.
+
+    Shapes are (N, *channels, k, m) and (N, *channels, k, n). Many float32 numbers are summed as in
+    :func:`weighted_sum`.
+    """
+    xp = namespace_of(A, B)
     parts = []
-    for w, rows in zip(_blocks(weights), _blocks(T), strict=True):
-        rows, w = samples_last(rows, 2, 1), samples_last(w, 1, 1)
-        shape = (*rows.shape[:-3], rows.shape[-3] * rows.shape[-2])
-        tall = xp.reshape(rows, (*shape, rows.shape[-1]))
-        heavy = tall * xp.reshape(w, shape)[..., None]
-        parts.append(xp.matmul(xp.matrix_transpose(heavy), tall))
+    for blocks in zip(_blocks(A), _blocks(B), strict=True):
+        left, right = (_tall(samples_last(rows, 2, 1)) for rows in blocks)
+        parts.append(xp.matmul(xp.matrix_transpose(left), right))
     one = len(parts) == 1 and parts[0].shape[0] == 1
     return parts[0][0, ...] if one else sum_samples(xp.concat(parts))
+
+
+def _tall(rows: Array) -> Array:
+    """Return matrices (..., N, k, n) below each other, (..., N k, n)."""
+    shape = (*rows.shape[:-3], rows.shape[-3] * rows.shape[-2], rows.shape[-1])
+    return namespace_of(rows).reshape(rows, shape)
 
 
 def sum_samples(x: Array) -> Array:

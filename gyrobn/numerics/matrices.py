@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.numerics.arrays import constant, weighted_gram
+from gyrobn.numerics.arrays import constant, sum_of_products
 
 __all__ = [
     "compose",
@@ -149,18 +149,21 @@ def unpack(c: Array, n: int) -> Array:
 def mean_of_turned(K: Array, U: Array, weights: Array) -> Array:
     r"""Return the weighted sum of :math:`V \mapsto U(K \circ (U^\top V U))U^\top` as a matrix.
 
-    It acts on packed V. Shapes are (N, *channels, n, n), K symmetric, and (N, *channels). It is
-    :math:`\sum_i w_i T_i^\top \operatorname{diag}(K_i)\,T_i` with T the inner products of the
-    :math:`E_{kl}` and the :math:`U^\top E_{ij} U`, for the basis E that packing stands for.
+    It acts on packed V. Shapes are (N, *channels, n, n), K symmetric, and (N, *channels). Its value
+    at :math:`e_c e_d^\top` has the entry :math:`Q_{ac,bd}` in row a and column b, where
+
+    .. math:: Q = \sum_i w_i\,P_i^\top K_i P_i, \qquad P_{k,ac} = U_{ak} U_{ck} .
+
+    P has n rows, so Q takes fewer products than a sum over pairs of eigenvectors.
     """
-    shim, n = backend_of(U), U.shape[-1]
+    shim, xp, n = backend_of(U), namespace_of(U), U.shape[-1]
     d = n * (n + 1) // 2
-    sides = constant(_sides, U, n)
-    some = shim.take(transpose(shim.take(U, sides)), sides)
-    # E has 1/√2 twice off the diagonal: T is half of this, times √2 for each of ij and kl there
-    T = some[..., :d, :d] * some[..., d:, d:] + some[..., :d, d:] * some[..., d:, :d]
-    heavy = weights[..., None] * to_triangle(K, diagonal=True, weight=2.0)
-    return weighted_gram(heavy, T) * constant(_quarters, U, n)
+    sides = shim.take(transpose(U), constant(_sides, U, n))
+    P = sides[..., :d] * sides[..., d:]
+    Q = sum_of_products(weights[..., None, None] * matmul(K, P), P)
+    entries = shim.take(xp.reshape(Q, (*Q.shape[:-2], d * d)), constant(_exchanged, U, n))
+    both = xp.reshape(entries, (*Q.shape[:-2], 2 * d, d))
+    return (both[..., :d, :] + both[..., d:, :]) * constant(_halves, U, n)
 
 
 def _sides(n: int) -> "np.ndarray[Any, Any]":
@@ -168,6 +171,18 @@ def _sides(n: int) -> "np.ndarray[Any, Any]":
     return np.concatenate(np.tril_indices(n)).astype(np.int32)
 
 
-def _quarters(n: int) -> "np.ndarray[Any, Any]":
-    factors = _triangle_weights(n, 2.0**0.5)
-    return np.asarray(0.25 * factors[:, None] * factors)
+def _exchanged(n: int) -> "np.ndarray[Any, Any]":
+    """Return where Q has, for each ab and cd, the entries of ac and bd, and then of ad and bc."""
+    d, place = n * (n + 1) // 2, _places(n, True).reshape(n, n)
+    rows, columns = np.tril_indices(n)
+    a, b = rows[:, None], columns[:, None]
+    pairs = (place[a, rows], place[b, columns]), (place[a, columns], place[b, rows])
+    # Q is symmetric but for rounding errors, and what is made of it shall be exactly so
+    flat = [np.minimum(p, q) * d + np.maximum(p, q) for p, q in pairs]
+    return np.stack(flat).reshape(-1).astype(np.int32)
+
+
+def _halves(n: int) -> "np.ndarray[Any, Any]":
+    """Return 2fᵢfⱼ: packing stands for the basis f(eeᵀ + eeᵀ), f = 1/√2, or ½ on the diagonal."""
+    factors = 0.5 * _triangle_weights(n, 2.0**0.5)
+    return np.asarray(2.0 * factors[:, None] * factors)

@@ -120,6 +120,7 @@ class _Equation:
         x: Array,
         w: Array,
         *learnt: Array,
+        back: bool = False,
     ) -> tuple[Array, Array | None]:
         """Return H⁻¹v, and the sum of ``also`` over all ranks."""
         at = self.seen(constants, x, learnt).showing(*image)
@@ -132,7 +133,8 @@ class _Equation:
             v = namespace_of(x).zeros(self.shape, dtype=x.dtype, device=device_of(x))
         whole = constants[len(constants) - len(self.known) + 1 :]
         solve = partial(solvers.inverse, tol=self.tol)
-        return self.shared.inverse(solve, at.hessian(w), whole, v, also)
+        rise = partial(self.rise, constants) if back else None
+        return self.shared.inverse(solve, at.hessian, w, whole, v, also, rise)
 
     def sums(self, constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
         """Return H and a bound of its eigenvalues, sums over all ranks, with their derivatives."""
@@ -141,8 +143,16 @@ class _Equation:
 
     def fall(self, constants: Constants, step: Array) -> Array:
         """Return how a small step changes the variance."""
-        g = constants[len(constants) - len(self.known)]
-        return -2.0 * self.space.by_block(g * step)
+        return -2.0 * self.space.by_block(self.g(constants) * step)
+
+    def rise(self, constants: Constants, slope: Array) -> Array:
+        """Return the slope by a small step, from that by the variance."""
+        each = self.space.by_coordinate(self.space.squeeze_blocks(slope))
+        return -2.0 * self.g(constants) * each
+
+    def g(self, constants: Constants) -> Array:
+        """Return g of all samples, which is zero unless a number of steps was asked for."""
+        return constants[len(constants) - len(self.known)]
 
     def move(self, constants: Constants, step: Array, x: Array, w: Array, *learnt: Array) -> Array:
         """Return the mean after a small step."""

@@ -96,6 +96,8 @@ def survey(blocks: DaskBlocks, reading: Reading) -> Survey:
         raise ValueError("an empty batch has no mean: there are no samples")
     if found.error is not None:
         raise found.error
+    if not found.domains:  # all samples are of domains that are not asked for
+        return found
     labels = sorted(found.domains) if None not in found.domains else [None]
     totals = np.stack([found.domains[d].total for d in labels])
     if not totals.any():

@@ -205,14 +205,19 @@ class Shared:
         packed = namespace_of(parts[0]).concat(list(parts), axis=-1)
         return pieces(self.total(self.weighed(packed, whole)), _sizes(parts))
 
-    def applied(self, own: Hessian, whole: bool = False) -> Hessian:
-        """Return the Hessian of all samples as an operator: each application is a reduction."""
+    def applied(self, own: Hessian, bounded: Hessian | None = None) -> Hessian:
+        """Return the Hessian of all samples as an operator: each application is a reduction.
+
+        The weights of ``own`` sum to one, as do those of ``bounded``, which has the bounds. If that
+        is given, those of ``own`` sum to the share of this rank.
+        """
         bounds: list[Array] = []
+        whole, ends = bounded is not None, own if bounded is None else bounded
 
         def bound(k: int) -> Array:
             if not bounds:
-                both = namespace_of(self.share).stack([own.lowest(), own.highest()], axis=-1)
-                bounds.extend(self.sums([both], whole))
+                both = namespace_of(self.share).stack([ends.lowest(), ends.highest()], axis=-1)
+                bounds.extend(self.sums([both]))
             return bounds[0][..., k]
 
         def apply(function: Callable[[Array], Array], v: Array) -> Array:
@@ -235,24 +240,32 @@ class Shared:
     def inverse(
         self,
         solve: Callable[..., Array],
-        own: Hessian,
+        hessian: Callable[[Array], Hessian],
+        w: Array,
         known: tuple[Array, ...],
         v: Array,
         also: Array | None,
+        rise: Callable[[Array], Array] | None,
     ) -> tuple[Array, Array | None]:
         """Return H⁻¹ of the sum of v over the ranks, and the sum of ``also``, in one reduction.
 
-        ``known`` has H and the bound, where H is small. Else ``own`` is the part of the samples
-        here, with weights that sum to the share of this rank.
+        ``known`` has H and the bound, where H is small. Else ``hessian`` returns the part of the
+        samples here, for weights such as w, which sum to the share of this rank. Where slopes are
+        pulled back, ``rise`` returns what the sum of ``also`` adds to that of v.
         """
         parts = [v] if also is None else [v, also]
         found = pieces(self.total(namespace_of(v).concat(parts, axis=-1)), _sizes(parts))
+        own = hessian(w)
         if known:
             matrix, lowest = known
-            hessian = matrix_hessian(matrix, lowest, own.at_least_one)
+            whole = matrix_hessian(matrix, lowest, own.at_least_one)
         else:
-            hessian = self.applied(own, True)
-        return solve(hessian, found[0]), None if also is None else found[1]
+            share = namespace_of(w).where(self.share > 0, self.share, 1.0)
+            whole = self.applied(own, hessian(w / share))
+        if also is None:
+            return solve(whole, found[0]), None
+        v = found[0] if rise is None else found[0] + rise(found[1])
+        return solve(whole, v), found[1]
 
 
 class Traced(Shared):
