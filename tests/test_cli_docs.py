@@ -14,8 +14,8 @@ from test_docs import ROOT, fences, run
 from gyrobn import SPD
 
 PAGE = ROOT / "docs" / "command_line.md"
-COMMANDS = {"normalize", "fit", "transform", "inverse", "inspect", "plot", "demo", "backends"}
-COMMANDS |= {"completion"}
+COMMANDS = {"normalize", "fit", "transform", "inverse", "inspect", "plot"}
+COMMANDS |= {"demo", "backends", "selftest", "completion"}
 
 
 def pattern(text):

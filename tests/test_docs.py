@@ -93,6 +93,7 @@ DIRECTIVES = {"{eval-rst}", "{glossary}", "{image}", "{include}", "{toctree}"}
 """What Sphinx acts on: the documentation is built with warnings as errors."""
 
 NOT_RUN = {
+    ("README.md", "bibtex"): "a citation: tests/test_project.py compares it with CITATION.cff",
     ("README.md", "sh"): ".ci/run runs the two that install; tests/test_cli_docs.py the third",
     ("CONTRIBUTING.md", "sh"): "they install, run the whole suite, or take minutes: benchmarks",
     ("docs/design.md", "text"): "a drawing of the modules",

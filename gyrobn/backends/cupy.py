@@ -1,10 +1,16 @@
 """CuPy. No GPU was at hand when this was written: see the page on backends for how it is tested."""
 
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
 from typing import Any
 
+import array_api_compat.cupy
 import cupy
+import cupyx
 import numpy as np
 
+from gyrobn.backends import with_functions
 from gyrobn.backends.contract import Array
 
 # what an eager library without gradients does anyway
@@ -25,6 +31,35 @@ from gyrobn.backends.numpy import take as take
 from gyrobn.backends.numpy import vecdot as vecdot
 from gyrobn.backends.numpy import while_loop as while_loop
 from gyrobn.backends.numpy import with_derivative as with_derivative
+
+CHECKED = ("cholesky", "det", "eigh", "eigvalsh", "inv", "qr", "slogdet", "solve", "svd")
+"""Functions that call cuSOLVER or cuBLAS."""
+
+
+def _raising(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function raise LinAlgError for a matrix without an answer, as NumPy's does.
+
+    By default CuPy ignores what cuSOLVER reports, and returns numbers that mean nothing: the factor
+    of an indefinite matrix, or the determinant of a singular one. Asking waits for the device.
+    """
+
+    @wraps(function)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        with cupyx.errstate(linalg="raise"):
+            return function(*arguments, **options)
+
+    return checked
+
+
+def _checked(linalg: ModuleType) -> ModuleType:
+    return with_functions(linalg, **{name: _raising(getattr(linalg, name)) for name in CHECKED})
+
+
+namespace = with_functions(
+    array_api_compat.cupy,
+    linalg=_checked(array_api_compat.cupy.linalg),  # type: ignore[attr-defined]
+)
+"""CuPy as the standard has it, with errors of matrices as NumPy has them."""
 
 
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":

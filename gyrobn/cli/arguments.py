@@ -167,6 +167,14 @@ COMMANDS = {
         "Print a script that lets a shell complete commands, options and files. It needs shtab.",
         "shell",
     ),
+    "selftest": _Command(
+        "selftest",
+        "check every geometry on each library and device against NumPy",
+        "Check operations, laws, means, variances and gradients of every geometry on each library "
+        "and device (torch, JAX, CuPy, dpnp; CPU and GPU) against NumPy in float64, and time them. "
+        "The exit code is 1 if anything is off.",
+        "--library --quick --report",
+    ),
 }
 
 
@@ -247,6 +255,15 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--seed": _value(_integer(0), "N", "of the points (%(default)s)", default=0),
     "shell": {"choices": SHELLS, "help": "bash, zsh or fish"},
     "--check": {"action": "store_true", "help": "run GyroBN on every geometry and library, too"},
+    "--library": {
+        "choices": ("numpy", "torch", "jax", "cupy", "dpnp"),
+        "help": "test only this one (all that are installed)",
+    },
+    "--quick": {
+        "action": "store_true",
+        "help": "one instance per geometry, in float64; on JAX two geometries",
+    },
+    "--report": _path("FILE", "write a report in Markdown there, to attach to an issue"),
 }
 
 

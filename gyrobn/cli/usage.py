@@ -14,7 +14,8 @@ from gyrobn.manifolds import REGISTRY
 
 __all__ = ["check", "geometries", "geometry_options"]
 
-READ, WRITTEN = ("input", "model", "bias", "domains", "after"), ("output", "save_model", "figure")
+READ = "input", "model", "bias", "domains", "after"
+WRITTEN = "output", "save_model", "figure", "report"
 
 DOMAINS = ("domains", "domain_column", "domain_per_file")
 """Options that say which domain a sample belongs to."""

@@ -1,0 +1,169 @@
+"""Every array operation of the mathematics, and whether it is known what CuPy makes of it.
+
+The operations are collected twice: from the sources, which misses no branch, and from a run of
+every public operation with a namespace that notes what is taken from it, which misses no spelling.
+"""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import array_api_compat as compat
+import array_api_strict
+import numpy as np
+import pytest
+from conftest import GEOMETRIES
+from operations import call, operations, values
+
+import gyrobn
+from gyrobn import backends
+from gyrobn.numerics import decompositions
+
+PACKAGE = Path(gyrobn.__file__).parent
+ROOMS = ("numerics", "manifolds", "statistics", "normalization", "estimator", "data")
+"""The rooms whose code runs on arrays of any library."""
+
+FACTS = tomllib.loads((PACKAGE.parent / "docs" / "cupy_operations.toml").read_text("utf-8"))
+KNOWN = set(FACTS["same"].split()) | set(FACTS["differs"])
+NO_OPERATIONS = {"__name__", "__array_namespace_info__", "linalg"}
+
+
+def is_namespace(node):
+    """Tell whether an expression is a namespace: ``xp``, or a call that returns one."""
+    if isinstance(node, ast.Name):
+        return node.id == "xp"
+    function = getattr(node, "func", None)
+    name = getattr(function, "id", None) or getattr(function, "attr", None)
+    return isinstance(node, ast.Call) and name in ("namespace_of", "_namespace")
+
+
+def written(text):
+    """Return the operations in a source: attributes of a namespace or of its ``linalg``."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Attribute):
+            continue
+        home = node.value
+        if is_namespace(home):
+            found.add(node.attr)
+        elif getattr(home, "attr", None) == "linalg" and is_namespace(home.value):
+            found.add(f"linalg.{node.attr}")
+    return found - NO_OPERATIONS
+
+
+class Noting(ModuleType):
+    """A namespace that notes what is taken from it."""
+
+    def __init__(self, module, found, prefix=""):
+        super().__init__(module.__name__)
+        self.__dict__["_parts"] = module, found, prefix
+
+    def __getattr__(self, name):
+        module, found, prefix = self._parts
+        value = getattr(module, name)
+        if name == "linalg":
+            return Noting(value, found, "linalg.")
+        if name not in NO_OPERATIONS:
+            found.add(prefix + name)
+        return value
+
+
+def variants():
+    """Return one instance per family, metric and representation."""
+    found = {}
+    for M in GEOMETRIES:
+        kind = type(M), getattr(M, "metric", None), getattr(M, "representation", None)
+        found.setdefault(kind, M)
+    return list(found.values())
+
+
+@pytest.fixture(scope="module")
+def in_sources():
+    paths = [path for room in ROOMS for path in (PACKAGE / room).glob("*.py")]
+    paths.append(PACKAGE / "backends" / "numpy.py")  # whose functions CuPy's shim takes
+    return set().union(*(written(path.read_text("utf-8")) for path in paths))
+
+
+@pytest.fixture(scope="module")
+def in_runs():
+    """What every public operation takes from the namespace of NumPy arrays."""
+    found = set()
+    before = backends._library_of(np.zeros(()))
+    backends._known[np.ndarray] = Noting(before[0], found), before[1]
+    try:
+        for M in variants():
+            given = values(M, np.zeros(()))
+            for name, function in operations(M):
+                call(M, name, function, given)
+    finally:
+        backends._known[np.ndarray] = before
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")
+def test_every_operation_is_known(in_sources, in_runs):
+    assert len(in_runs) > 50
+    assert in_sources | in_runs <= KNOWN, "look it up for CuPy: docs/cupy_operations.toml"
+    assert in_sources | in_runs >= KNOWN, "not used any more: take it off the list"
+    assert not set(FACTS["same"].split()) & set(FACTS["differs"])
+
+
+def test_sources_are_read_as_they_are_written():
+    text = "xp = f(x)\nxp.linalg.pinv(A)\nnamespace_of(x, y).kron\nself._namespace(x).linalg.expm\n"
+    assert written(text + "np.einsum\nx.linalg.no") == {"linalg.pinv", "kron", "linalg.expm"}
+
+
+def test_what_differs_is_explained():
+    for name, about in FACTS["differs"].items():
+        assert set(about) == {"cupy", "here"}, name
+        assert all(about.values()), name
+
+
+def test_functions_of_matrices_raise():
+    """The shim asks CuPy for errors in every function that calls cuSOLVER."""
+    source = (PACKAGE / "backends" / "cupy.py").read_text("utf-8")
+    checked = set(
+        re.search(r"CHECKED = \((.*?)\)", source, re.DOTALL)[1].replace('"', "").split(", ")
+    )
+    plain = {"diagonal", "matrix_norm", "trace", "vector_norm"}
+    assert {f"linalg.{n}" for n in checked | plain} == {n for n in KNOWN if n[:7] == "linalg."}
+
+
+@pytest.mark.gpu
+def test_a_gpu_raises():
+    """An indefinite and a singular matrix in a stack, as on NumPy."""
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    if not cupy.cuda.is_available():
+        pytest.skip("no CUDA device")
+    good = cupy.eye(3)
+    indefinite = cupy.stack([good, cupy.diag(cupy.asarray([1.0, -1.0, 1.0]))])
+    with pytest.raises(ValueError, match="matrix 1 of the batch is not positive definite"):
+        decompositions.cholesky(indefinite)
+    singular = cupy.stack([good, cupy.zeros((3, 3))])
+    found = cupy.asnumpy(decompositions.solve(singular, cupy.ones((2, 3))))
+    np.testing.assert_array_equal(found, [[1.0] * 3, [np.nan] * 3])
+
+
+def test_names_are_in_the_standard():
+    for name in KNOWN:
+        module, _, leaf = name.rpartition(".")
+        assert hasattr(getattr(array_api_strict, module) if module else array_api_strict, leaf), (
+            name
+        )
+
+
+def test_names_are_in_cupy():
+    """CuPy itself where it is installed (it imports without a GPU), else the layer's source."""
+    try:
+        import array_api_compat.cupy as xp
+    except ImportError:
+        folder = Path(compat.__file__).parent / "cupy"
+        text = "".join(path.read_text("utf-8") for path in folder.glob("*.py"))
+        for name in KNOWN:  # what the layer does not alias it takes from CuPy, under NumPy's names
+            leaf = name.split(".")[-1]
+            assert leaf in text or hasattr(np, leaf) or hasattr(np.linalg, leaf), name
+    else:
+        for name in KNOWN:
+            assert hasattr(xp.linalg if "." in name else xp, name.split(".")[-1]), name

@@ -1,0 +1,105 @@
+"""``gyrobn selftest``: it passes what is right, and finds what is wrong."""
+
+import json
+
+import numpy as np
+import pytest
+from cli_runner import run_here
+
+from gyrobn import SPD, PoincareBall, Sphere
+from gyrobn.cli import selftest
+from gyrobn.cli.arguments import ARGUMENTS
+
+THREE = {"poincare_ball": PoincareBall, "sphere": Sphere, "spd": SPD}
+
+
+@pytest.fixture
+def three(monkeypatch):
+    """Let the command know three geometries."""
+    monkeypatch.setattr(selftest, "REGISTRY", THREE)
+
+
+def rows(*arguments, cwd, code):
+    """Run the command on NumPy and return its rows."""
+    process = run_here("selftest", "--library", "numpy", "--json", *arguments, cwd=cwd)
+    assert process.returncode == code, process.stderr
+    report = json.loads(process.stdout)
+    assert report["passed"] == (code == 0)
+    return report["rows"]
+
+
+def test_it_passes_and_writes_a_report(three, tmp_path):
+    found = rows("--quick", "--report", "report.md", cwd=tmp_path, code=0)
+    assert len(found) == len(THREE)
+    assert all(set(row["errors"]) == {"values", "laws", "mean", "variance"} for row in found)
+    text = (tmp_path / "report.md").read_text()
+    assert text.startswith("# gyrobn selftest: all passed\n")
+    assert f"numpy {np.__version__}" in text
+    assert text.count("| ok |") == len(found)
+
+
+FAULTS = {
+    "mean": lambda M, given: (
+        given | {"bias": M.origin(given["bias"])} if "bias" in given else given
+    ),
+    "variance": lambda M, given: given | {"scale": 1.001 * given["scale"]},
+}
+"""Faults that the reference shares, so that only the theorem finds them."""
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_it_finds_a_wrong_normalization(three, tmp_path, monkeypatch, kind):
+    right = selftest.normalize_batch
+    monkeypatch.setattr(
+        selftest, "normalize_batch", lambda M, x, **given: right(M, x, **FAULTS[kind](M, given))
+    )
+    assert all(row["off"] == [kind] for row in rows("--quick", cwd=tmp_path, code=1))
+
+
+def test_it_finds_a_wrong_law(three, tmp_path, monkeypatch):
+    monkeypatch.setattr(Sphere, "neg", lambda self, x: x)
+    found = {row["geometry"]: row["off"] for row in rows("--quick", cwd=tmp_path, code=1)}
+    assert "laws" in found["Sphere(n=2, curvature=1.0)"]
+    assert not found["PoincareBall(n=2, curvature=-1.0)"]
+
+
+def test_it_shows_an_exception(three, tmp_path, monkeypatch):
+    def broken(self, x, y):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(SPD, "dist", broken)
+    process = run_here("selftest", "--library", "numpy", "--quick", cwd=tmp_path)
+    assert process.returncode == 1
+    assert "FAILED: RuntimeError: no such kernel" in process.stdout
+    assert "1 of 3 rows failed, the first is SPD" in process.stderr
+
+
+def test_float32_is_measured_as_such(monkeypatch):
+    """Its errors are those of float32. The reference stays in float64."""
+    ((place,), _), M = selftest.places("numpy"), PoincareBall(2)
+    row = selftest.check(M, place, "float32")
+    assert row.passed
+    assert all(1e-9 < error < 1e-5 for error in row.errors.values())
+    assert not row._replace(dtype="float64").passed
+
+
+def test_every_metric_runs_unless_quick():
+    ((place,), _), quick = selftest.places("numpy"), [True, False]
+    short, long = ([run[0] for run in selftest._runs([place], q)] for q in quick)
+    assert [type(M) for M in short] == list(selftest.REGISTRY.values())
+    assert len(long) == 2 * sum(len(cls.examples()) for cls in selftest.REGISTRY.values())
+
+
+def test_gradients_on_torch():
+    (place, *_), _ = selftest.places("torch")
+    row = selftest.check(PoincareBall(2), place, "float64", 8)
+    assert row.passed
+    assert row.errors["slope"] < 1e-7
+
+
+def test_a_library_that_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(selftest.NAMESPACES, "dpnp", "gyrobn_no_such_module")
+    process = run_here("selftest", "--library", "dpnp", cwd=tmp_path)
+    assert process.returncode == 1
+    assert process.stderr == "gyrobn: error: dpnp cannot be tested: it is not installed\n"
+    assert set(ARGUMENTS["--library"]["choices"]) == set(selftest.NAMESPACES)
