@@ -33,6 +33,7 @@ from gyrobn.statistics.frechet import (
     frechet_mean,
     frechet_variance,
 )
+from gyrobn.statistics.suggest import Suggestion, suggest
 
 __version__ = "0.1.0"
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "GyroSpace",
     "PrecisionWarning",
     "Stats",
+    "Suggestion",
     "batch_stats",
     "convert",
     "covariance_to_correlation",
@@ -54,6 +56,7 @@ __all__ = [
     "merge_stats",
     "normalize",
     "normalize_batch",
+    "suggest",
     "update_stats",
 ]
 __all__ += [cls.__name__ for cls in REGISTRY.values()]

@@ -19,6 +19,7 @@ from gyrobn.manifolds import REGISTRY, Hyperboloid, Sphere
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.statistics.frechet import frechet
 from gyrobn.statistics.points import at_index
+from gyrobn.statistics.suggest import suggest
 from gyrobn.statistics.uniqueness import FrechetWarning
 
 __all__ = ["inspect"]
@@ -205,7 +206,30 @@ def _guesses(source: StoredArray, console: Console) -> tuple[dict[str, Any], lis
         if count.good:
             good = "all" if count.good == count.points else f"{count.good} of {count.points}"
             lines.append(f"  {good:>18}  --manifold {options}")
-    return {"geometries": found}, lines
+    values, more = _curvatures(source)
+    return {"geometries": found} | values, lines + more
+
+
+def _curvatures(source: StoredArray) -> tuple[dict[str, Any], list[str]]:
+    """Return which curvature in two dimensions fits vectors, or a matrix of distances."""
+    if source.ndim != 2:
+        return {}, []
+    x = source[: min(len(source), 2000)]
+    square = x.shape[0] == x.shape[1] and len(x) == len(source)
+    as_distances = square and not np.diag(x).any() and bool((x == x.T).all())
+    try:
+        found = suggest(distances=x) if as_distances else suggest(x)
+    except ValueError:  # too few points, points that lie apart, or NaN
+        return {}, []
+    (K,), ((low, high),) = found.curvature, found.interval
+    values = {"curvature": K, "interval": [low, high], "suggested": repr(found.geometry)}
+    values |= {"error": found.error, "flat_error": found.flat_error}
+    values |= {"hyperbolicity": found.hyperbolicity}
+    what = "distances" if as_distances else "distances along the graph of nearest neighbours"
+    return {"suggestion": values}, [
+        f"  in two dimensions, fitted to {what}:",
+        *(f"  {line}" for line in str(found).splitlines()),
+    ]
 
 
 def _rank(count: _Count) -> tuple[float, float]:
