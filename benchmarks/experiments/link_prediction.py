@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from benchmarks.experiments import records
 from benchmarks.experiments.encoders import BACKBONES, NORMS, encoder, parameter_groups
 from benchmarks.experiments.graphs import GRAPHS, Graph, load
+from benchmarks.experiments.lorentz_variants import VARIANTS
 from gyrobn.torch.nn import FermiDiracDecoder
 
 PATIENCE, EPOCHS = 100, 5000
@@ -76,7 +77,23 @@ def rresnet_cells(seeds: int) -> list[records.Cell]:
     ]
 
 
-TABLES = {"main": cells, "hnnpp": hnnpp_cells, "rresnet": rresnet_cells, "steps": steps_cells}
+def lorentz_cells(seeds: int) -> list[records.Cell]:
+    """Return the cells of LNN with other choices where the paper leaves one."""
+    return [
+        {"data": "disease", "backbone": "LNN", "norm": norm, "variant": variant, "seed": seed}
+        for seed in range(seeds)
+        for variant in VARIANTS
+        for norm in ("none", "gyro")
+    ]
+
+
+TABLES = {
+    "lorentz": lorentz_cells,
+    "main": cells,
+    "hnnpp": hnnpp_cells,
+    "rresnet": rresnet_cells,
+    "steps": steps_cells,
+}
 
 
 def main() -> None:
@@ -113,7 +130,9 @@ def work(cell: records.Cell, tick: records.Tick, folder: Path) -> dict[str, Any]
     plain = cora and cell["backbone"] != "RResNet"  # the paper's exception for Cora
     decay = cell.get("weight_decay", 0.0 if plain else 1e-3)
     optimizer = torch.optim.Adam(parameter_groups(net, row.unit, 1e-2, decay))
-    decoder = FermiDiracDecoder(row.space(dim))
+    decoder: nn.Module = FermiDiracDecoder(row.space(dim))
+    if "variant" in cell:
+        decoder = VARIANTS[cell["variant"]](net, decoder)
     return train(net, decoder, row.features(data.features), data, optimizer, tick)
 
 
