@@ -41,3 +41,21 @@ STEPS = {
 }
 """The paper's second block of the sphere is labelled "Projected Hypersphere" twice; by its last row
 (71.84, 93.16) the second is the sphere."""
+
+GRASSMANN = {
+    "none": (48.97, 0.24),
+    "manifold_norm": (49.67, 0.76),
+    "lrbn": (48.64, 0.77),
+    "gyro": (51.89, 0.37),
+}
+"""HDM05 with 117 classes, one block."""
+GRASSMANN_BLOCKS = {"none": (49.23, 49.09, 47.02, 27.36), "gyro": (52.43, 50.62, 51.56, 30.29)}
+"""One run each, one to four blocks."""
+CONDITIONS = {
+    "none": ("3.81 ± 0.23", "61.1 ± 4.2"),
+    "manifold_norm": ("1.97 ± 0.15", "67.4 ± 6.8"),
+    "lrbn": ("3.49 ± 0.46", "64.2 ± 6.4"),
+    "gyro": ("2.37 ± 0.18", "59.9 ± 4.3"),
+}
+"""HDM05: condition numbers of the weights, and of the Jacobian."""
+COVARIATE_SHIFT = {"pooling": "2.90 ± 0.11, 58.5 %", "transformation": "4.18 ± 0.04, 84.2 %"}
