@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import array_api_strict
+import compared
 import jax
 import numpy as np
 import torch
@@ -37,6 +38,7 @@ def write(folder: Path) -> None:
         "support_libraries": (["geometry", *errors], family_rows(errors)),
         "support_derivatives": DERIVATIVES,
         "support_properties": PROPERTIES,
+        **compared.tables(),
     }
     for name, (header, rows) in tables.items():
         rows = rows() if callable(rows) else rows
