@@ -85,7 +85,9 @@ def errors(text: str) -> Iterator[Error]:
                     continue
                 for where, cell in zip(head[3:], cells, strict=True):
                     if pair := _pair(cell):
-                        yield Error(heading.split(",")[0], peer, f"{operation}, {dtype}", where, *pair)
+                        yield Error(
+                            heading.split(",")[0], peer, f"{operation}, {dtype}", where, *pair
+                        )
         elif head[0] == "n":
             for n, vectors, *cells in rows:
                 for where, cell in zip(head[2:], cells, strict=True):
