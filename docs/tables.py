@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import array_api_strict
+import compared
 import jax
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ def write(folder: Path) -> None:
         "support_derivatives": DERIVATIVES,
         "support_properties": PROPERTIES,
         "cupy_operations": CUPY,
+        **compared.tables(),
     }
     for name, (header, rows) in tables.items():
         rows = rows() if callable(rows) else rows

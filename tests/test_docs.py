@@ -1,6 +1,10 @@
 """The documentation: every Python block runs, and what other programs read from it is there."""
 
+import importlib
 import re
+import warnings
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -27,6 +31,14 @@ LEAST = {
     "docs/edge_cases.md": 12,
     "docs/coming_from_the_papers_code.md": 10,
     "docs/backends.md": 3,
+    "docs/gpu.md": 2,
+    "docs/how_do_i.md": 12,
+    "docs/porting/batchnorm.md": 1,
+    "docs/porting/geoopt.md": 1,
+    "docs/porting/hypll.md": 1,
+    "docs/porting/liebn.md": 1,
+    "docs/porting/pyriemann.md": 1,
+    "docs/porting/spd_learn.md": 1,
     "docs/examples/correlation.md": 2,
     "docs/examples/cupy.md": 2,
     "docs/examples/eeg.md": 6,
@@ -34,6 +46,16 @@ LEAST = {
     "docs/examples/subspaces.md": 5,
 }
 """How many blocks a page has at least, so that this test cannot pass on nothing."""
+
+PEERS = {
+    "docs/porting/geoopt.md": "geoopt",
+    "docs/porting/hypll.md": "hypll",
+    "docs/porting/pyriemann.md": "pyriemann",
+    "docs/porting/spd_learn.md": "spd_learn",
+}
+"""The library that a page runs beside this one."""
+
+NOT_REQUIRED = {"hypll", "spd_learn"}  # pip install --no-deps hypll spd-learn einops
 
 FENCE = re.compile(r"^(`{3,}|:{3,})([^\n`]*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 NEEDS_GPU = "# needs a GPU"
@@ -60,13 +82,33 @@ def run(name: str, found: list[str]) -> None:
         exec(compile(block, name, "exec"), namespace)
 
 
+def import_peer(name: str) -> None:
+    """Import the other library of a page: those that are not required may be missing."""
+    peer = PEERS.get(name)
+    if peer in NOT_REQUIRED and find_spec(peer) is None:
+        pytest.skip(f"{peer} is not installed, and the test requirements do not include it")
+    if peer is not None:
+        with warnings.catch_warnings():  # some import what is deprecated
+            warnings.simplefilter("ignore")
+            importlib.import_module(peer)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_python_blocks_run(name, tmp_path, monkeypatch):
     """A warning is an error, as in every test."""
     found = blocks(ROOT / name, gpu=False)
     assert len(found) >= LEAST.get(name, 0)
+    import_peer(name)
     monkeypatch.chdir(tmp_path)
     run(name, found)
+
+
+@pytest.mark.parametrize(("page", "peer"), PEERS.items())
+def test_versions_of_other_libraries(page, peer):
+    """The pages name the version that is installed: after an update they must be read again."""
+    import_peer(page)
+    for text in (ROOT / page, ROOT / "docs/compared.md"):
+        assert re.search(rf"{peer} {re.escape(version(peer))}\b", text.read_text("utf-8"), re.I)
 
 
 WITH_GPU = [
