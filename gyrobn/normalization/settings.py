@@ -4,15 +4,15 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import Stats, normalize
-from gyrobn.numerics.checks import check_choice, check_integers, check_number
+from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.statistics.newton import check_search
 
-__all__ = ["LearntGeometry", "Settings", "documented"]
+__all__ = ["LayerSettings", "LearntGeometry", "SetSettings", "Settings", "documented"]
 
 
 @dataclass(frozen=True)
@@ -93,18 +93,45 @@ class LearntGeometry:
         )
 
 
-@dataclass(frozen=True)
-class Settings(LearntGeometry):
+@dataclass(frozen=True, kw_only=True)
+class LayerSettings(LearntGeometry):
     """The options of a layer. They are hashable, so a compiler may treat them as a constant."""
 
     channels: tuple[int, ...]
-    axis: tuple[int, ...]
+    """Shape of what has a bias and a scale each."""
     eps: float
-    mean_gradient: str
-    steps: int | None
     clamp: float | None
-    tol: float | None
-    max_iter: int
+    mean_gradient: str = "implicit"
+    steps: int | None = None
+    tol: float | None = None
+    max_iter: int = 64
+    name: str = "GyroBN"
+    """What errors call the layer."""
+    check_input: str | bool = "first"
+    """Which batches to check for samples off the manifold: the first, all (True) or none."""
+    seen: list[bool] = field(default_factory=list, compare=False, repr=False)
+    """Not empty once the first batch was checked. It does not count for equality, so a compiled
+    program stays valid."""
+    asked: list[bool] = field(default_factory=list, compare=False, repr=False)
+    """Not empty once a batch was checked for a second mean."""
+
+    @property
+    def statistics_shape(self) -> tuple[int, ...]:
+        """Shape of variance and scale."""
+        return (*self.channels, *self.geometry.block_shape)
+
+    def checking(self, check_input: Any) -> Self:
+        """Return the same settings with another ``check_input``, before their first batch."""
+        if not isinstance(check_input, bool) and check_input != "first":
+            raise ValueError(f"check_input must be 'first', True or False, got {check_input!r}")
+        return replace(self, check_input=check_input, seen=[], asked=[])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(LayerSettings):
+    """The options of a layer that normalizes batches."""
+
+    axis: tuple[int, ...]
     formula: Callable[..., Array] = normalize
     """What to do with the statistics; :mod:`gyrobn.normalization.baselines` has others."""
     axis_name: Any = None
@@ -113,13 +140,6 @@ class Settings(LearntGeometry):
     """JAX only: groups of the indices of that axis, each a batch of its own."""
     remedy: str = "layer.eval()"
     """What to advise if a training batch has a single sample."""
-    check_input: str | bool = "first"
-    """Which batches to check for samples off the manifold: the first, all (True) or none."""
-    seen: list[bool] = field(default_factory=list, compare=False, repr=False)
-    """Not empty once the first batch was checked. It does not count for equality, so a compiled
-    program stays valid."""
-    asked: list[bool] = field(default_factory=list, compare=False, repr=False)
-    """Not empty once a batch was checked for a second mean."""
 
     @classmethod
     def of(
@@ -140,31 +160,73 @@ class Settings(LearntGeometry):
         axes = tuple(sorted({a % lead for a in axes}))
         if len(axes) + len(channels) != lead:
             raise ValueError(f"axis names a batch axis twice: {axis}")
-        search, clamp = ("tol", "max_iter", "steps"), options["clamp"]
-        plain = check_search(*(options[name] for name in search))
-        options |= dict(zip(search, plain, strict=True))
-        options["eps"] = check_number("eps", options["eps"], 0.0)
-        options["clamp"] = None if clamp is None else check_number("clamp", clamp, above=0.0)
-        check_choice("mean_gradient", options["mean_gradient"], ("implicit", "detach"))
+        options = _checked(options)
         settings = cls(geometry=manifold, channels=channels, axis=axes, **options)
         return settings.checking(settings.check_input)
-
-    @property
-    def statistics_shape(self) -> tuple[int, ...]:
-        """Shape of variance and scale."""
-        return (*self.channels, *self.geometry.block_shape)
-
-    def checking(self, check_input: Any) -> "Settings":
-        """Return the same settings with another ``check_input``, before their first batch."""
-        if not isinstance(check_input, bool) and check_input != "first":
-            raise ValueError(f"check_input must be 'first', True or False, got {check_input!r}")
-        return replace(self, check_input=check_input, seen=[], asked=[])
 
     def running(self, manifold: GyroSpace, stats: Stats) -> Stats:
         """Return running statistics for the manifold at the current curvature."""
         if not self.learn_curvature:
             return stats
         return Stats(manifold.project(stats.mean), stats.var)  # some models move with the curvature
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetSettings(LayerSettings):
+    """The options of a layer that normalizes sets of points within each sample."""
+
+    axis: tuple[int, ...] | None = None
+    """The axes of a set; by default all leading axes but the first and the channels."""
+    group: int | None = None
+    """How many consecutive channels are one set; None if they are not grouped."""
+    centre: bool = True
+    """Whether to move the mean of a set to the bias, or to scale from the identity alone."""
+
+    @classmethod
+    def layer(
+        cls, name: str, manifold: GyroSpace, axis: int | Sequence[int] | None, **options: Any
+    ) -> Self:
+        """Return the settings of a layer with one bias and scale for all sets."""
+        axes = None if axis is None else check_integers("axis", axis)
+        return cls._of(name, manifold, (), axis=axes, **options)
+
+    @classmethod
+    def instance(
+        cls, name: str, manifold: GyroSpace, channels: int | Sequence[int], **options: Any
+    ) -> Self:
+        """Return the settings of a layer whose sets are the positions of one channel."""
+        return cls._of(name, manifold, check_integers("channels", channels, 1), **options)
+
+    @classmethod
+    def grouped(
+        cls, name: str, manifold: GyroSpace, groups: int, channels: int, **options: Any
+    ) -> Self:
+        """Return the settings of a layer whose sets are the positions of several channels."""
+        groups, channels = check_integer("groups", groups, 1), check_integer("channels", channels, 1)
+        if channels % groups:
+            raise ValueError(f"{channels} channels do not fall into {groups} groups of equal size")
+        return cls._of(name, manifold, (groups,), group=channels // groups, **options)
+
+    @classmethod
+    def _of(
+        cls, name: str, manifold: GyroSpace, channels: tuple[int, ...], **options: Any
+    ) -> Self:
+        options = _checked(options)
+        settings = cls(name=name, geometry=manifold, channels=channels, **options)
+        return settings.checking(settings.check_input)
+
+
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that all layers share, checked."""
+    search = [name for name in ("tol", "max_iter", "steps") if name in options]
+    if search:
+        plain = check_search(*(options[name] for name in search))
+        options |= dict(zip(search, plain, strict=True))
+        check_choice("mean_gradient", options["mean_gradient"], ("implicit", "detach"))
+    clamp = options["clamp"]
+    options["eps"] = check_number("eps", options["eps"], 0.0)
+    options["clamp"] = None if clamp is None else check_number("clamp", clamp, above=0.0)
+    return options
 
 
 _SHARED = {
