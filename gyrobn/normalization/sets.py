@@ -120,9 +120,7 @@ def _sets_first(
     return in_order, undo
 
 
-def _full_weights(
-    settings: SetSettings, weights: Array, x: Array, batch: tuple[int, ...]
-) -> Array:
+def _full_weights(settings: SetSettings, weights: Array, x: Array, batch: tuple[int, ...]) -> Array:
     """Return one weight per point, in the dtype of the input."""
     xp, shape = namespace_of(x, weights), tuple(weights.shape)
     if len(shape) != len(batch) or any(n not in (1, m) for n, m in zip(shape, batch, strict=True)):

@@ -202,16 +202,22 @@ class SetSettings(LayerSettings):
         cls, name: str, manifold: GyroSpace, groups: int, channels: int, **options: Any
     ) -> Self:
         """Return the settings of a layer whose sets are the positions of several channels."""
-        groups, channels = check_integer("groups", groups, 1), check_integer("channels", channels, 1)
+        groups = check_integer("groups", groups, 1)
+        channels = check_integer("channels", channels, 1)
         if channels % groups:
             raise ValueError(f"{channels} channels do not fall into {groups} groups of equal size")
         return cls._of(name, manifold, (groups,), group=channels // groups, **options)
 
     @classmethod
-    def _of(
-        cls, name: str, manifold: GyroSpace, channels: tuple[int, ...], **options: Any
-    ) -> Self:
-        options = _checked(options)
+    def _of(cls, name: str, manifold: GyroSpace, channels: tuple[int, ...], **options: Any) -> Self:
+        known: dict[str, Any] = {"clamp": None, "learn_curvature": False, "check_input": "first"}
+        if options.get("centre", True):
+            known |= {"tol": None, "max_iter": 64, "steps": None, "mean_gradient": "implicit"}
+        unknown = options.keys() - known.keys() - {"eps", "axis", "group", "centre"}
+        if unknown:
+            names = ", ".join(sorted(known))
+            raise TypeError(f"{name} has no option {min(unknown)!r}; its options are {names}")
+        options = _checked(known | options)
         settings = cls(name=name, geometry=manifold, channels=channels, **options)
         return settings.checking(settings.check_input)
 
@@ -229,6 +235,27 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+_MEAN = """mean_gradient
+    ``"implicit"`` for the exact derivative of the mean, ``"detach"`` to hold it constant.
+steps
+    Number of Newton steps for the mean; until convergence by default.
+"""
+_FACTOR = r"""learn_curvature
+    Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
+clamp
+    Largest factor :math:`s/\sqrt{v^2+\epsilon}`, if any.
+"""
+_SEARCH = """tol, max_iter
+    As in :func:`gyrobn.frechet`.
+"""
+_CHECK = """check_input
+    ``"first"`` to check the first batch, in training or evaluation, for samples off the manifold,
+    and raise ValueError; True to check every batch, False for none. """
+_UNIQUE = """The same batches are checked
+    for a second mean, with a warning. """
+_HIDDEN = """Compiled and vectorized functions (``torch.compile``,
+    ``jit``, ``grad`` of JAX, ``vmap``) hide values, so nothing is checked there."""
+
 _SHARED = {
     "algorithm": r""".. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot
           (\ominus\mu \oplus x_i)\Bigr)
@@ -241,23 +268,39 @@ unconstrained parameter b of ``manifold.dim`` numbers per channel, so any optimi
 channels
     Shape of the channels, which are normalized separately: the input has shape ``(batch,
     *channels, *point_shape)``.""",
-    "options": r"""axis
+    "options": """axis
     The batch axis, or axes; the other leading axes are the channels.
-mean_gradient
-    ``"implicit"`` for the exact derivative of the mean, ``"detach"`` to hold it constant.
-steps
-    Number of Newton steps for the mean; until convergence by default.
-learn_curvature
-    Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
-clamp
-    Largest factor :math:`s/\sqrt{v^2+\epsilon}`, if any.
-tol, max_iter
-    As in :func:`gyrobn.frechet`.
-check_input
-    ``"first"`` to check the first batch, in training or evaluation, for samples off the manifold,
-    and raise ValueError; True to check every batch, False for none. The same batches are checked
-    for a second mean, with a warning. Compiled and vectorized functions (``torch.compile``,
-    ``jit``, ``grad`` of JAX, ``vmap``) hide values, so nothing is checked there.""",
+"""
+    + _MEAN
+    + _FACTOR
+    + _SEARCH
+    + _CHECK
+    + _UNIQUE
+    + _HIDDEN,
+    "set_options": _MEAN + _FACTOR + _SEARCH + _CHECK + _UNIQUE + _HIDDEN,
+    "rms_options": _FACTOR + _CHECK + _HIDDEN,
+    "sets": r""".. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot
+          (\ominus\mu \oplus x_i)\Bigr)
+
+with the Fréchet mean :math:`\mu` and variance :math:`v^2` of the set that :math:`x_i` belongs to.
+Every set of the output has the mean :math:`\beta = \operatorname{Exp}_e(b)` and the variance
+:math:`s^2 v^2/(v^2 + \epsilon)`. A set of a single point moves to :math:`\beta`. Training and
+evaluation are the same, without running statistics: a set never needs the rest of the batch.""",
+    "rms": r""".. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot x_i
+          \Bigr), \qquad v^2 = \sum_j w_j\, d^2(e, x_j)
+
+with the mean over the set that :math:`x_i` belongs to. The points of a set keep their directions
+from the identity and the ratios of their distances. In the output the mean square of the distances
+from :math:`\beta = \operatorname{Exp}_e(b)` is :math:`s^2 v^2/(v^2 + \epsilon)`, per block. There
+is no mean to search, so this is the fastest normalization, and the one for sets of a single point.
+Training and evaluation are the same, without running statistics.""",
+    "set_call": """x
+    Points, shape ``(batch, *channels, *positions, *point_shape)``.
+weights
+    Weights of the points in the statistics of their set, or a mask of booleans: an array of the
+    shape of the points, ``(batch, *channels, *positions)``, in which axes may have length one. A
+    point without weight that is none of the manifold (padding, NaN) is returned as it came, and so
+    is a set without weight.""",
     "momentum": """momentum
     Fraction of the running statistics to keep at a new batch (one minus torch's ``momentum``).
     They start at the identity and one.""",

@@ -100,3 +100,11 @@ class AffineLayer(GeometryState):
         others = [p for name, p in self.named_parameters() if name != "scale"]
         scales = [] if self.scale is None else [self.scale]
         return [{"params": others}, {"params": scales, **scale_options}]
+
+    def _unusual(self) -> list[str]:
+        """Return the options to print because they differ from the default."""
+        values = ((name, getattr(self.settings, name), usual) for name, usual in _USUAL.items())
+        return [f"{name}={value!r}" for name, value, usual in values if value != usual]
+
+
+_USUAL = {"mean_gradient": "implicit", "steps": None, "learn_curvature": False, "clamp": None}

@@ -45,7 +45,7 @@ class Constant:
     """Settings in a form that torch.compile accepts: it fails on frozen dataclasses (2.13)."""
 
     def __init__(self, settings: LayerSettings) -> None:
-        self.settings = settings
+        self.settings: Any = settings
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Constant) and self.settings == other.settings

@@ -284,9 +284,9 @@ class GyroBN(AffineLayer):
         parts += [f"momentum={self.momentum}", f"affine={self.affine}"]
         if not self.track_running_stats:
             parts.append("track_running_stats=False")
-        for name, default in _DEFAULTS.items():
-            if getattr(settings, name) != default:
-                parts.append(f"{name}={getattr(settings, name)!r}")
+        parts += self._unusual()
+        if settings.axis != (0,):
+            parts.append(f"axis={settings.axis!r}")
         return ", ".join(parts)
 
 
@@ -295,14 +295,6 @@ class GyroBN(AffineLayer):
 namespace_of(torch.empty(0), nn.Parameter(torch.empty(0)))
 
 _Constant = Constant  # the name in older pickled layers
-
-_DEFAULTS = {
-    "mean_gradient": "implicit",
-    "steps": None,
-    "learn_curvature": False,
-    "clamp": None,
-    "axis": (0,),
-}
 
 
 def _place(bn: Any, model: "Model", device: Any, dtype: torch.dtype | None) -> dict[str, Any]:
