@@ -299,8 +299,8 @@ Training and evaluation are the same, without running statistics.""",
 weights
     Weights of the points in the statistics of their set, or a mask of booleans: an array of the
     shape of the points, ``(batch, *channels, *positions)``, in which axes may have length one. A
-    point without weight that is none of the manifold (padding, NaN) is returned as it came, and so
-    is a set without weight.""",
+    point without weight is normalized with its set; padding that is no point, such as NaN, is
+    returned as it came, and so is a set without weight.""",
     "momentum": """momentum
     Fraction of the running statistics to keep at a new batch (one minus torch's ``momentum``).
     They start at the identity and one.""",
