@@ -12,6 +12,8 @@ from gyrobn.backends.jax_axes import varies, varying
 from gyrobn.normalization.layers import Learnt, Settings
 from gyrobn.normalization.layers import forward as any_forward
 from gyrobn.normalization.normalize import Stats
+from gyrobn.normalization.sets import forward_sets as any_sets
+from gyrobn.normalization.settings import SetSettings
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_number
 from gyrobn.statistics.spread import Group
@@ -19,7 +21,7 @@ from gyrobn.statistics.spread import Group
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model
 
-__all__ = ["arguments", "forward", "settings_of", "start"]
+__all__ = ["arguments", "forward", "forward_sets", "like", "settings_of", "start"]
 
 
 def settings_of(
@@ -78,6 +80,18 @@ def forward(
     if typed and groups is None:  # they are equal on all devices, and JAX shall know that
         new = jax.tree.map(partial(jax.lax.pmax, axis_name=name), new)
     return y, new
+
+
+def forward_sets(settings: SetSettings, learnt: Learnt, x: Array, weights: Array | None) -> Array:
+    """Do what ``sets.forward_sets`` does, with an error for what are no floating point numbers."""
+    check_floating(x, half=True)
+    y: Array = any_sets(settings, learnt, x, weights)
+    return y
+
+
+def like(dtype: Any) -> Array:
+    """Return an array of a dtype; JAX's default by default."""
+    return jnp.zeros((), jnp.result_type(float) if dtype is None else dtype)
 
 
 def _size(name: Any, groups: Any) -> int:

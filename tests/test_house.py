@@ -48,8 +48,9 @@ NAMES = [
     "update_stats",
     "merge_stats",
 ]
+SETS = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
 LAYERS = {
-    "gyrobn.torch": ["GyroBN", "DomainGyroBN"],
+    "gyrobn.torch": ["GyroBN", "DomainGyroBN", *SETS],
     "gyrobn.torch.baselines": ["LRBN", "ManifoldNorm"],
     "gyrobn.torch.nn": [
         "BetaConcat",
@@ -67,8 +68,8 @@ LAYERS = {
         "PoincareMLR",
         "ProjMap",
     ],
-    "gyrobn.flax": ["GyroBN"],
-    "gyrobn.equinox": ["GyroBN"],
+    "gyrobn.flax": ["GyroBN", *SETS],
+    "gyrobn.equinox": ["GyroBN", *SETS],
     "gyrobn.plot": ["plot_normalization", "plot_tangent", "plot_convergence"],
     "gyrobn.cli": ["main"],
     "gyrobn.data": ["open_array", "create_array"],

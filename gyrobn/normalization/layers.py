@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import Stats, normalize, normalize_to, update_stats
-from gyrobn.normalization.settings import Settings
+from gyrobn.normalization.settings import LayerSettings, Settings
 from gyrobn.statistics.locate import locate
 from gyrobn.statistics.points import on_manifold
 from gyrobn.statistics.samples import only_weighted, set_aside
@@ -23,7 +23,9 @@ __all__ = [
     "Batch",
     "Learnt",
     "Settings",
+    "affine_of",
     "apply",
+    "arranged",
     "batch_stats",
     "check_variance",
     "common_dtype",
@@ -31,6 +33,7 @@ __all__ = [
     "initial",
     "is_half",
     "prepare",
+    "search_options",
     "update",
 ]
 
@@ -48,7 +51,7 @@ class Learnt(NamedTuple):
 
 
 def initial(
-    settings: Settings, like: Array, bias: bool, scale: bool, copies: tuple[int, ...] = ()
+    settings: LayerSettings, like: Array, bias: bool, scale: bool, copies: tuple[int, ...] = ()
 ) -> tuple[Learnt, Stats]:
     """Return the parameters and running statistics of a new layer, in the dtype of ``like``.
 
@@ -125,8 +128,8 @@ def forward(
         return finish(apply(settings, batch, x, settings.running(manifold, old))), running
     if settings.formula is normalize:
         _check_count(settings, x, training and group is None)
-        target, scale = _affine(manifold.inside, learnt)
-        more = _search(settings) | {"axes": len(settings.axis), "group": group}
+        target, scale = affine_of(manifold.inside, learnt)
+        more = search_options(settings) | {"axes": len(settings.axis), "group": group}
         y, stats = normalize_to(
             manifold, x, weights, target, scale, settings.eps, settings.clamp, **more
         )
@@ -166,8 +169,23 @@ def prepare(
 def _prepare(
     settings: Settings, learnt: Learnt, running: Stats | None, x: Array, weights: Array | None
 ) -> Batch:
-    given = x
-    x, weights, undo = _batch_first(settings, x, weights)
+    return arranged(settings, learnt, running, x, *_batch_first(settings, x, weights))
+
+
+def arranged(
+    settings: LayerSettings,
+    learnt: Learnt,
+    running: Stats | None,
+    given: Array,
+    x: Array,
+    weights: Array | None,
+    undo: Callable[[Array], Array],
+) -> Batch:
+    """Check the input, and bring all arrays to one dtype.
+
+    ``given`` is the input as it came, ``x`` and ``weights`` have the axes to average over in front,
+    and ``undo`` carries an array like x to the axes of the input.
+    """
     dtype = common_dtype(x, *learnt, *(running or ()))
     learnt = Learnt(*[_cast(a, dtype) for a in learnt])
     running = None if running is None else Stats(*[_cast(a, dtype) for a in running])
@@ -219,7 +237,7 @@ def _batch_first(
     return xp.moveaxis(x, axis, front), weights, lambda y: xp.moveaxis(y, front, axis)
 
 
-def _check_points(settings: Settings, manifold: GyroSpace, x: Array, first: Any = 0) -> None:
+def _check_points(settings: LayerSettings, manifold: GyroSpace, x: Array, first: Any = 0) -> None:
     """Refuse a batch with samples off the manifold, if its values can be seen.
 
     ``first`` has the numbers of the samples, if they are part of a batch.
@@ -234,7 +252,7 @@ def _check_points(settings: Settings, manifold: GyroSpace, x: Array, first: Any 
     on_manifold(
         manifold.with_learnable([float(value) for value in manifold.detached().learnable()]),
         x if eps is None else xp.astype(x, xp.float32),
-        "the input of GyroBN",
+        f"the input of {settings.name}",
         first=first,
         eps=eps,
         advice="give points, which manifold.from_normal makes of any numbers and "
@@ -260,11 +278,11 @@ def batch_stats(
     _check_count(settings, x, several and group is None)
     axes = tuple(range(len(settings.axis)))
     samples, w, spread = arrange_spread(manifold, x, weights, axes, group)
-    found, _ = locate(manifold, samples, w, spread=spread, **_search(settings))
+    found, _ = locate(manifold, samples, w, spread=spread, **search_options(settings))
     return Stats(found.mean, found.variance)
 
 
-def _search(settings: Settings) -> dict[str, Any]:
+def search_options(settings: LayerSettings) -> dict[str, Any]:
     """Return the options of :func:`gyrobn.statistics.locate.locate`."""
     return {
         "steps": settings.steps,
@@ -275,7 +293,7 @@ def _search(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _tell(settings: Settings, *found: Any) -> None:
+def _tell(settings: LayerSettings, *found: Any) -> None:
     """Warn of a mean; look for a second one only in the batches that are checked."""
     checks, asked = settings.check_input, settings.asked
     unique = checks is True or (checks == "first" and not asked)
@@ -293,7 +311,7 @@ def _check_count(settings: Settings, x: Array, several: bool) -> None:
 
 
 def check_variance(
-    settings: Settings,
+    settings: LayerSettings,
     manifold: GyroSpace,
     x: Array,
     stats: Stats,
@@ -317,8 +335,8 @@ def check_variance(
     if group is not None:
         group.agree(None)
     raise ValueError(
-        f"GyroBN on {settings.geometry!r} finds no variance of this batch: all samples are on the "
-        "manifold, but too far out or too far apart; check the layer before it, and its "
+        f"{settings.name} on {settings.geometry!r} finds no variance of this batch: all samples "
+        "are on the manifold, but too far out or too far apart; check the layer before it, and its "
         "learning rate"
     )
 
@@ -339,13 +357,13 @@ def update(
 def apply(settings: Settings, batch: Batch, x: Array, stats: Stats) -> Array:
     """Normalize samples with given statistics, inside the manifold."""
     manifold, inside = batch.manifold, batch.manifold.inside
-    bias, scale = _affine(inside, batch.learnt)
+    bias, scale = affine_of(inside, batch.learnt)
     stats, x = Stats(manifold.to_inside(stats.mean), stats.var), manifold.to_inside(x)
     y = settings.formula(inside, x, stats, bias, scale, settings.eps, settings.clamp)
     return manifold.from_inside(y)
 
 
-def _affine(inside: GyroSpace, learnt: Learnt) -> tuple[Array | None, Any]:
+def affine_of(inside: GyroSpace, learnt: Learnt) -> tuple[Array | None, Any]:
     """Return the bias, as a point inside the manifold, and the scale."""
     bias = None if learnt.bias is None else inside.from_normal(learnt.bias)
     return bias, 1.0 if learnt.scale is None else learnt.scale

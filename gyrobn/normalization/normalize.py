@@ -11,12 +11,13 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 from gyrobn.backends import Array, namespace_of
+from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import check_floating, scalars_like
 from gyrobn.numerics.checks import check_number
 from gyrobn.statistics.frechet import frechet
 from gyrobn.statistics.locate import locate
-from gyrobn.statistics.samples import set_aside
+from gyrobn.statistics.samples import arrange, set_aside
 from gyrobn.statistics.spread import Group, arrange_spread
 
 __all__ = [
@@ -242,11 +243,49 @@ def normalize_to(
     samples, w, spread = arrange_spread(manifold, x, weights, tuple(range(axes)), group)
     found, centred = locate(manifold, samples, w, spread=spread, **options)
     stats = Stats(found.mean, found.variance)
+    return _standardized(manifold, x, centred, stats, target, scale, eps, clamp), stats
+
+
+def rescale_to(
+    manifold: GyroSpace,
+    x: Array,
+    weights: Array | None,
+    target: Array | None,
+    scale: Array | float | str,
+    eps: float,
+    clamp: float | None,
+    axes: int,
+) -> tuple[Array, Stats]:
+    r"""Do what :func:`normalize_to` does with the identity in place of the mean.
+
+    .. math:: v^2 = \sum_i w_i\, d^2(e, x_i), \qquad
+              \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot x_i\Bigr)
+
+    The mean square of the output's distances from :math:`\beta` is :math:`s^2 v^2/(v^2+\epsilon)`.
+    """
+    samples, w = arrange(manifold, x, weights, tuple(range(axes)))
+    space, y = manifold.inside, manifold.to_inside(samples)
+    centred = space.centred(space.origin(y), y)
+    stats = Stats(manifold.origin(x), manifold.squeeze_blocks(centred.variance(w)))
+    return _standardized(manifold, x, centred, stats, target, scale, eps, clamp), stats
+
+
+def _standardized(
+    manifold: GyroSpace,
+    x: Array,
+    centred: Centred,
+    stats: Stats,
+    target: Array | None,
+    scale: Array | float | str,
+    eps: float,
+    clamp: float | None,
+) -> Array:
+    """Scale and bias centred samples, in the shape of x."""
     factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
     y = manifold.from_inside(centred.standardize(factor, target))
     if 0 in x.shape:  # a rank without samples has a placeholder
         y = y[:0, ...]
-    return namespace_of(x).reshape(y, x.shape), stats
+    return namespace_of(x).reshape(y, x.shape)
 
 
 def denormalize(

@@ -4,15 +4,15 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import Stats, normalize
-from gyrobn.numerics.checks import check_choice, check_integers, check_number
+from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.statistics.newton import check_search
 
-__all__ = ["LearntGeometry", "Settings", "documented"]
+__all__ = ["LayerSettings", "LearntGeometry", "SetSettings", "Settings", "documented"]
 
 
 @dataclass(frozen=True)
@@ -93,18 +93,45 @@ class LearntGeometry:
         )
 
 
-@dataclass(frozen=True)
-class Settings(LearntGeometry):
+@dataclass(frozen=True, kw_only=True)
+class LayerSettings(LearntGeometry):
     """The options of a layer. They are hashable, so a compiler may treat them as a constant."""
 
     channels: tuple[int, ...]
-    axis: tuple[int, ...]
+    """Shape of what has a bias and a scale each."""
     eps: float
-    mean_gradient: str
-    steps: int | None
     clamp: float | None
-    tol: float | None
-    max_iter: int
+    mean_gradient: str = "implicit"
+    steps: int | None = None
+    tol: float | None = None
+    max_iter: int = 64
+    name: str = "GyroBN"
+    """What errors call the layer."""
+    check_input: str | bool = "first"
+    """Which batches to check for samples off the manifold: the first, all (True) or none."""
+    seen: list[bool] = field(default_factory=list, compare=False, repr=False)
+    """Not empty once the first batch was checked. It does not count for equality, so a compiled
+    program stays valid."""
+    asked: list[bool] = field(default_factory=list, compare=False, repr=False)
+    """Not empty once a batch was checked for a second mean."""
+
+    @property
+    def statistics_shape(self) -> tuple[int, ...]:
+        """Shape of variance and scale."""
+        return (*self.channels, *self.geometry.block_shape)
+
+    def checking(self, check_input: Any) -> Self:
+        """Return the same settings with another ``check_input``, before their first batch."""
+        if not isinstance(check_input, bool) and check_input != "first":
+            raise ValueError(f"check_input must be 'first', True or False, got {check_input!r}")
+        return replace(self, check_input=check_input, seen=[], asked=[])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(LayerSettings):
+    """The options of a layer that normalizes batches."""
+
+    axis: tuple[int, ...]
     formula: Callable[..., Array] = normalize
     """What to do with the statistics; :mod:`gyrobn.normalization.baselines` has others."""
     axis_name: Any = None
@@ -113,13 +140,6 @@ class Settings(LearntGeometry):
     """JAX only: groups of the indices of that axis, each a batch of its own."""
     remedy: str = "layer.eval()"
     """What to advise if a training batch has a single sample."""
-    check_input: str | bool = "first"
-    """Which batches to check for samples off the manifold: the first, all (True) or none."""
-    seen: list[bool] = field(default_factory=list, compare=False, repr=False)
-    """Not empty once the first batch was checked. It does not count for equality, so a compiled
-    program stays valid."""
-    asked: list[bool] = field(default_factory=list, compare=False, repr=False)
-    """Not empty once a batch was checked for a second mean."""
 
     @classmethod
     def of(
@@ -140,25 +160,9 @@ class Settings(LearntGeometry):
         axes = tuple(sorted({a % lead for a in axes}))
         if len(axes) + len(channels) != lead:
             raise ValueError(f"axis names a batch axis twice: {axis}")
-        search, clamp = ("tol", "max_iter", "steps"), options["clamp"]
-        plain = check_search(*(options[name] for name in search))
-        options |= dict(zip(search, plain, strict=True))
-        options["eps"] = check_number("eps", options["eps"], 0.0)
-        options["clamp"] = None if clamp is None else check_number("clamp", clamp, above=0.0)
-        check_choice("mean_gradient", options["mean_gradient"], ("implicit", "detach"))
+        options = _checked(options)
         settings = cls(geometry=manifold, channels=channels, axis=axes, **options)
         return settings.checking(settings.check_input)
-
-    @property
-    def statistics_shape(self) -> tuple[int, ...]:
-        """Shape of variance and scale."""
-        return (*self.channels, *self.geometry.block_shape)
-
-    def checking(self, check_input: Any) -> "Settings":
-        """Return the same settings with another ``check_input``, before their first batch."""
-        if not isinstance(check_input, bool) and check_input != "first":
-            raise ValueError(f"check_input must be 'first', True or False, got {check_input!r}")
-        return replace(self, check_input=check_input, seen=[], asked=[])
 
     def running(self, manifold: GyroSpace, stats: Stats) -> Stats:
         """Return running statistics for the manifold at the current curvature."""
@@ -166,6 +170,91 @@ class Settings(LearntGeometry):
             return stats
         return Stats(manifold.project(stats.mean), stats.var)  # some models move with the curvature
 
+
+@dataclass(frozen=True, kw_only=True)
+class SetSettings(LayerSettings):
+    """The options of a layer that normalizes sets of points within each sample."""
+
+    axis: tuple[int, ...] | None = None
+    """The axes of a set; by default all leading axes but the first and the channels."""
+    group: int | None = None
+    """How many consecutive channels are one set; None if they are not grouped."""
+    centre: bool = True
+    """Whether to move the mean of a set to the bias, or to scale from the identity alone."""
+
+    @classmethod
+    def layer(
+        cls, name: str, manifold: GyroSpace, axis: int | Sequence[int] | None, **options: Any
+    ) -> Self:
+        """Return the settings of a layer with one bias and scale for all sets."""
+        axes = None if axis is None else check_integers("axis", axis)
+        return cls._of(name, manifold, (), axis=axes, **options)
+
+    @classmethod
+    def instance(
+        cls, name: str, manifold: GyroSpace, channels: int | Sequence[int], **options: Any
+    ) -> Self:
+        """Return the settings of a layer whose sets are the positions of one channel."""
+        return cls._of(name, manifold, check_integers("channels", channels, 1), **options)
+
+    @classmethod
+    def grouped(
+        cls, name: str, manifold: GyroSpace, groups: int, channels: int, **options: Any
+    ) -> Self:
+        """Return the settings of a layer whose sets are the positions of several channels."""
+        groups = check_integer("groups", groups, 1)
+        channels = check_integer("channels", channels, 1)
+        if channels % groups:
+            raise ValueError(f"{channels} channels do not fall into {groups} groups of equal size")
+        return cls._of(name, manifold, (groups,), group=channels // groups, **options)
+
+    @classmethod
+    def _of(cls, name: str, manifold: GyroSpace, channels: tuple[int, ...], **options: Any) -> Self:
+        known: dict[str, Any] = {"clamp": None, "learn_curvature": False, "check_input": "first"}
+        if options.get("centre", True):
+            known |= {"tol": None, "max_iter": 64, "steps": None, "mean_gradient": "implicit"}
+        unknown = options.keys() - known.keys() - {"eps", "axis", "group", "centre"}
+        if unknown:
+            names = ", ".join(sorted(known))
+            raise TypeError(f"{name} has no option {min(unknown)!r}; its options are {names}")
+        options = _checked(known | options)
+        settings = cls(name=name, geometry=manifold, channels=channels, **options)
+        return settings.checking(settings.check_input)
+
+
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that all layers share, checked."""
+    search = [name for name in ("tol", "max_iter", "steps") if name in options]
+    if search:
+        plain = check_search(*(options[name] for name in search))
+        options |= dict(zip(search, plain, strict=True))
+        check_choice("mean_gradient", options["mean_gradient"], ("implicit", "detach"))
+    clamp = options["clamp"]
+    options["eps"] = check_number("eps", options["eps"], 0.0)
+    options["clamp"] = None if clamp is None else check_number("clamp", clamp, above=0.0)
+    return options
+
+
+_MEAN = """mean_gradient
+    ``"implicit"`` for the exact derivative of the mean, ``"detach"`` to hold it constant.
+steps
+    Number of Newton steps for the mean; until convergence by default.
+"""
+_FACTOR = r"""learn_curvature
+    Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
+clamp
+    Largest factor :math:`s/\sqrt{v^2+\epsilon}`, if any.
+"""
+_SEARCH = """tol, max_iter
+    As in :func:`gyrobn.frechet`.
+"""
+_CHECK = """check_input
+    ``"first"`` to check the first batch, in training or evaluation, for samples off the manifold,
+    and raise ValueError; True to check every batch, False for none. """
+_UNIQUE = """The same batches are checked
+    for a second mean, with a warning. """
+_HIDDEN = """Compiled and vectorized functions (``torch.compile``,
+    ``jit``, ``grad`` of JAX, ``vmap``) hide values, so nothing is checked there."""
 
 _SHARED = {
     "algorithm": r""".. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot
@@ -179,23 +268,39 @@ unconstrained parameter b of ``manifold.dim`` numbers per channel, so any optimi
 channels
     Shape of the channels, which are normalized separately: the input has shape ``(batch,
     *channels, *point_shape)``.""",
-    "options": r"""axis
+    "options": """axis
     The batch axis, or axes; the other leading axes are the channels.
-mean_gradient
-    ``"implicit"`` for the exact derivative of the mean, ``"detach"`` to hold it constant.
-steps
-    Number of Newton steps for the mean; until convergence by default.
-learn_curvature
-    Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
-clamp
-    Largest factor :math:`s/\sqrt{v^2+\epsilon}`, if any.
-tol, max_iter
-    As in :func:`gyrobn.frechet`.
-check_input
-    ``"first"`` to check the first batch, in training or evaluation, for samples off the manifold,
-    and raise ValueError; True to check every batch, False for none. The same batches are checked
-    for a second mean, with a warning. Compiled and vectorized functions (``torch.compile``,
-    ``jit``, ``grad`` of JAX, ``vmap``) hide values, so nothing is checked there.""",
+"""
+    + _MEAN
+    + _FACTOR
+    + _SEARCH
+    + _CHECK
+    + _UNIQUE
+    + _HIDDEN,
+    "set_options": _MEAN + _FACTOR + _SEARCH + _CHECK + _UNIQUE + _HIDDEN,
+    "rms_options": _FACTOR + _CHECK + _HIDDEN,
+    "sets": r""".. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot
+          (\ominus\mu \oplus x_i)\Bigr)
+
+with the Fréchet mean :math:`\mu` and variance :math:`v^2` of the set that :math:`x_i` belongs to.
+Every set of the output has the mean :math:`\beta = \operatorname{Exp}_e(b)` and the variance
+:math:`s^2 v^2/(v^2 + \epsilon)`. A set of a single point moves to :math:`\beta`. Training and
+evaluation are the same, without running statistics: a set never needs the rest of the batch.""",
+    "rms": r""".. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot x_i
+          \Bigr), \qquad v^2 = \sum_j w_j\, d^2(e, x_j)
+
+with the mean over the set that :math:`x_i` belongs to. The points of a set keep their directions
+from the identity and the ratios of their distances. In the output the mean square of the distances
+from :math:`\beta = \operatorname{Exp}_e(b)` is :math:`s^2 v^2/(v^2 + \epsilon)`, per block. There
+is no mean to search, so this is the fastest normalization, and the one for sets of a single point.
+Training and evaluation are the same, without running statistics.""",
+    "set_call": """x
+    Points, shape ``(batch, *channels, *positions, *point_shape)``.
+weights
+    Weights of the points in the statistics of their set, or a mask of booleans: an array of the
+    shape of the points, ``(batch, *channels, *positions)``, in which axes may have length one. A
+    point without weight is normalized with its set; padding that is no point, such as NaN, is
+    returned as it came, and so is a set without weight.""",
     "momentum": """momentum
     Fraction of the running statistics to keep at a new batch (one minus torch's ``momentum``).
     They start at the identity and one.""",

@@ -6,5 +6,13 @@ They keep the habits of ``torch.nn.BatchNorm1d``; the mathematics is in
 
 from gyrobn.torch.domains import DomainGyroBN
 from gyrobn.torch.layer import GyroBN
+from gyrobn.torch.sets import GyroGroupNorm, GyroInstanceNorm, GyroLayerNorm, GyroRMSNorm
 
-__all__ = ["DomainGyroBN", "GyroBN"]
+__all__ = [
+    "DomainGyroBN",
+    "GyroBN",
+    "GyroGroupNorm",
+    "GyroInstanceNorm",
+    "GyroLayerNorm",
+    "GyroRMSNorm",
+]

@@ -1,5 +1,6 @@
 """What torch itself asks of a layer: autocast, checkpoints, and the gate of the compiler."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -8,11 +9,13 @@ from torch import Tensor
 from torch.utils._pytree import register_constant
 
 from gyrobn.backends import namespace_of
-from gyrobn.normalization.layers import Learnt, Settings, forward
+from gyrobn.normalization.layers import Learnt, forward
 from gyrobn.normalization.normalize import Stats
+from gyrobn.normalization.sets import forward_sets
+from gyrobn.normalization.settings import LayerSettings
 from gyrobn.statistics.spread import Group
 
-__all__ = ["Constant", "no_autocast", "recomputing", "run_forward"]
+__all__ = ["Constant", "no_autocast", "recomputing", "recorded", "run_forward", "run_sets"]
 
 
 def no_autocast(x: Any, *others: Any) -> Any:
@@ -41,8 +44,8 @@ def recomputing() -> bool:
 class Constant:
     """Settings in a form that torch.compile accepts: it fails on frozen dataclasses (2.13)."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: LayerSettings) -> None:
+        self.settings: Any = settings
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Constant) and self.settings == other.settings
@@ -54,6 +57,17 @@ class Constant:
 register_constant(Constant)
 
 
+def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of tensors; the compiler gets its operations and not its Python code.
+
+    This compiles faster, and no construct of the language can stop it. It loads torch._dynamo.
+    """
+    if not torch.compiler.is_dynamo_compiling():
+        return function
+    traced: Callable[..., Any] = torch._dynamo.nonstrict_trace(function)
+    return traced
+
+
 def run_forward(
     constant: Constant,
     given: dict[str, Tensor],
@@ -62,8 +76,18 @@ def run_forward(
     group: Group | None = None,
 ) -> tuple[Tensor, ...]:
     """Call :func:`gyrobn.normalization.layers.forward` with tensors only, for the compiler."""
-    learnt = Learnt(given.get("bias"), given.get("scale"), given.get("raw_curvature"))
+    learnt, settings = _learnt(given), constant.settings
     running = Stats(given["mean"], given["var"]) if "mean" in given else None
     x, weights = given["x"], given.get("weights")
-    y, new = forward(constant.settings, learnt, running, x, weights, rate, training, group)
+    y, new = forward(settings, learnt, running, x, weights, rate, training, group)
     return (y,) if new is None else (y, *new)
+
+
+def run_sets(constant: Constant, given: dict[str, Tensor]) -> Tensor:
+    """Call :func:`gyrobn.normalization.sets.forward_sets` with tensors only, for the compiler."""
+    y: Tensor = forward_sets(constant.settings, _learnt(given), given["x"], given.get("weights"))
+    return y
+
+
+def _learnt(given: dict[str, Tensor]) -> Learnt:
+    return Learnt(given.get("bias"), given.get("scale"), given.get("raw_curvature"))

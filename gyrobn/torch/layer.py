@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from gyrobn.backends import namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt, common_dtype, initial, is_half
+from gyrobn.normalization.layers import common_dtype, initial, is_half
 from gyrobn.normalization.normalize import Stats, normalize
 from gyrobn.normalization.settings import Settings, documented
 from gyrobn.numerics.checks import check_number
-from gyrobn.torch.graphs import Constant, no_autocast, recomputing, run_forward
+from gyrobn.torch.affine import AffineLayer
+from gyrobn.torch.graphs import Constant, no_autocast, recomputing, recorded, run_forward
 from gyrobn.torch.ranks import WORLD, group_of
-from gyrobn.torch.states import GeometryState
 
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model
@@ -24,7 +24,7 @@ __all__ = ["GyroBN"]
 
 
 @documented
-class GyroBN(GeometryState):
+class GyroBN(AffineLayer):
     """Riemannian batch normalization.
 
     %(algorithm)s
@@ -75,9 +75,6 @@ class GyroBN(GeometryState):
     """
 
     settings: Settings
-    bias: nn.Parameter | None
-    scale: nn.Parameter | None
-    raw_curvature: nn.Parameter | None
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
@@ -105,20 +102,17 @@ class GyroBN(GeometryState):
         super().__init__()
         search = {"tol": tol, "max_iter": max_iter, "steps": steps, "mean_gradient": mean_gradient}
         options = {"eps": eps, "clamp": clamp, "learn_curvature": learn_curvature} | search
-        self.settings = Settings.of(
+        settings = Settings.of(
             manifold, channels, axis, check_input=check_input, formula=self._formula, **options
         )
-        self._constant = Constant(self.settings)
         self.process_group = process_group
         if momentum is not None:
             check_number("momentum, the fraction of a new batch,", momentum, 0.0, 1.0)
         self.momentum, self.affine = momentum, affine
         self.track_running_stats = tracked = track_running_stats
         like = torch.empty((), device=device, dtype=dtype)
-        learnt, stats = initial(self.settings, like, affine, affine, self._copies)
-        self.bias, self.scale, self.raw_curvature = (
-            None if value is None else nn.Parameter(value) for value in learnt
-        )
+        learnt, stats = initial(settings, like, affine, affine, self._copies)
+        self._hold(settings, learnt)
         count = torch.zeros(self._copies, dtype=torch.long, device=like.device)
         self.register_buffer("running_mean", stats.mean if tracked else None)
         self.register_buffer("running_var", stats.var if tracked else None)
@@ -127,21 +121,6 @@ class GyroBN(GeometryState):
     _formula: Callable[..., Tensor] = staticmethod(normalize)
     _copies: tuple[int, ...] = ()
     """Shape of the statistics in front of the channels."""
-
-    @property
-    def manifold(self) -> GyroSpace:
-        """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
-        return self.settings.manifold(self.raw_curvature)
-
-    @property
-    def check_input(self) -> str | bool:
-        """Which batches to check for samples off the manifold: ``"first"``, True or False."""
-        return self.settings.check_input
-
-    @check_input.setter
-    def check_input(self, value: str | bool) -> None:
-        self.settings = self.settings.checking(value)
-        self._constant = Constant(self.settings)
 
     # ------------------------------------------------------------------ the call
 
@@ -165,25 +144,11 @@ class GyroBN(GeometryState):
             rate: Any = self.momentum
             if rate is None and self.track_running_stats:
                 rate = 1.0 / (self.num_batches_tracked + 1).to(self.running_var.dtype)
-            arrays = {
-                "x": self._checked(x),
-                "weights": weights,
-                "bias": self.bias,
-                "scale": self.scale,
-                "raw_curvature": self.raw_curvature,
-                "mean": self.running_mean,
-                "var": self.running_var,
-            }
-            given = {name: a for name, a in arrays.items() if a is not None}
+            given = self._given(x, weights, mean=self.running_mean, var=self.running_var)
             group = group_of(self.process_group, x) if self.training else None
-            run: Any = run_forward
-            if torch.compiler.is_dynamo_compiling():
-                # Record the operations on tensors instead of reading the Python code: this compiles
-                # faster, and no construct of the language can stop it. It loads torch._dynamo.
-                run = torch._dynamo.nonstrict_trace(run_forward)
             rest = () if group is None else (group,)  # the compiler takes plain values only
             rate = 0.0 if rate is None else rate
-            y, *new = run(self._constant, given, rate, self.training, *rest)
+            y, *new = recorded(run_forward)(self._constant, given, rate, self.training, *rest)
             if new and self.training and not recomputing():
                 # torch.compile (2.13) loses what is written into a float64 buffer without axes on a
                 # CPU, but not what is written into a view of it.
@@ -221,17 +186,9 @@ class GyroBN(GeometryState):
                 layer.process_group = WORLD if process_group is None else process_group
         return module
 
-    def _checked(self, x: Tensor) -> Tensor:
-        """Return the input, unless it is float64 and the layer is not, or the reverse."""
-        own: Tensor | None = self.running_var if self.scale is None else self.scale
-        # Not by common_dtype: it looks into a table that grows while a graph is made. The compiler
-        # would guard the table, and compile the same batch once more.
-        if own is not None and (x.dtype == torch.float64) != (own.dtype == torch.float64):
-            raise TypeError(
-                f"{type(self).__name__} holds {own.dtype}, got input of {x.dtype}: convert the "
-                f"layer, for example with layer.to({x.dtype}), or the input"
-            )
-        return x
+    @property
+    def _own(self) -> Tensor | None:
+        return self.running_var if self.scale is None else self.scale
 
     # ------------------------------------------------------------------ the estimator
 
@@ -296,10 +253,6 @@ class GyroBN(GeometryState):
         stats = Stats(self.running_mean, self.running_var) if self.track_running_stats else None
         return layer_to_estimator(self.settings, self._learnt, stats, like)
 
-    @property
-    def _learnt(self) -> Learnt:
-        return Learnt(self.bias, self.scale, self.raw_curvature)
-
     # ------------------------------------------------------------------ torch's habits
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -322,26 +275,7 @@ class GyroBN(GeometryState):
     def reset_parameters(self) -> None:
         """Reset the parameters and the running statistics."""
         self.reset_running_stats()
-        with torch.no_grad():
-            if self.bias is not None and self.scale is not None:
-                self.bias.zero_()
-                self.scale.fill_(1.0)
-            if self.raw_curvature is not None:
-                self.raw_curvature.fill_(self.settings.initial_curvature)
-
-    def parameter_groups(self, **scale_options: Any) -> list[dict[str, Any]]:
-        """Return groups for an optimizer, the scale in one of its own with ``scale_options``.
-
-        >>> import torch
-        >>> from gyrobn import PoincareBall
-        >>> layer = GyroBN(PoincareBall(4))
-        >>> optimizer = torch.optim.SGD(layer.parameter_groups(lr=1e-3), lr=1e-2)
-        >>> [group["lr"] for group in optimizer.param_groups]
-        [0.01, 0.001]
-        """
-        others = [p for name, p in self.named_parameters() if name != "scale"]
-        scales = [] if self.scale is None else [self.scale]
-        return [{"params": others}, {"params": scales, **scale_options}]
+        super().reset_parameters()
 
     def extra_repr(self) -> str:
         """Return the options to print; some only if they differ from the default."""
@@ -350,9 +284,9 @@ class GyroBN(GeometryState):
         parts += [f"momentum={self.momentum}", f"affine={self.affine}"]
         if not self.track_running_stats:
             parts.append("track_running_stats=False")
-        for name, default in _DEFAULTS.items():
-            if getattr(settings, name) != default:
-                parts.append(f"{name}={getattr(settings, name)!r}")
+        parts += self._unusual()
+        if settings.axis != (0,):
+            parts.append(f"axis={settings.axis!r}")
         return ", ".join(parts)
 
 
@@ -361,14 +295,6 @@ class GyroBN(GeometryState):
 namespace_of(torch.empty(0), nn.Parameter(torch.empty(0)))
 
 _Constant = Constant  # the name in older pickled layers
-
-_DEFAULTS = {
-    "mean_gradient": "implicit",
-    "steps": None,
-    "learn_curvature": False,
-    "clamp": None,
-    "axis": (0,),
-}
 
 
 def _place(bn: Any, model: "Model", device: Any, dtype: torch.dtype | None) -> dict[str, Any]:

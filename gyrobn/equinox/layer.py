@@ -1,16 +1,12 @@
-"""GyroBN for Equinox: a layer that holds parameters, and an index to its running statistics.
-
-The mathematics is in :mod:`gyrobn.normalization.normalize`.
-"""
+"""The layer: GyroBN, with an index to its running statistics."""
 
 from collections.abc import Sequence
 from typing import Any, Self
 
 import equinox as eqx
-import jax.numpy as jnp
 from jax import Array
 
-from gyrobn.jax_layers import arguments, forward, settings_of, start
+from gyrobn.jax_layers import arguments, forward, like, settings_of, start
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.layers import Learnt, initial
 from gyrobn.normalization.normalize import Stats
@@ -120,8 +116,7 @@ class GyroBN(eqx.nn.StatefulLayer):
             **options,
         )
         self.momentum, self.inference = float(momentum), inference
-        like = jnp.zeros((), jnp.result_type(float) if dtype is None else dtype)
-        learnt, stats = initial(self.settings, like, use_bias, use_scale)
+        learnt, stats = initial(self.settings, like(dtype), use_bias, use_scale)
         self.bias, self.scale, self.raw_curvature = learnt
         self.stats = eqx.nn.StateIndex(stats)
 

@@ -1,8 +1,4 @@
-"""GyroBN for Flax NNX: a layer that holds parameters and running statistics.
-
-It keeps the habits of ``flax.nnx.BatchNorm``; the mathematics is in
-:mod:`gyrobn.normalization.normalize`.
-"""
+"""The layer: GyroBN with the habits of ``flax.nnx.BatchNorm``."""
 
 from collections.abc import Sequence
 from typing import Any, Self
@@ -11,9 +7,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from gyrobn.flax.affine import AffineLayer
 from gyrobn.jax_layers import arguments, forward, settings_of, start
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt, initial
+from gyrobn.normalization.layers import initial
 from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import documented
 
@@ -21,7 +18,7 @@ __all__ = ["GyroBN"]
 
 
 @documented
-class GyroBN(nnx.Module):
+class GyroBN(AffineLayer):
     """Riemannian batch normalization.
 
     %(algorithm)s
@@ -107,46 +104,19 @@ class GyroBN(nnx.Module):
         search = {"tol": tol, "max_iter": max_iter, "steps": steps, "mean_gradient": mean_gradient}
         options = {"eps": epsilon, "clamp": clamp, "learn_curvature": learn_curvature} | search
         options |= {"remedy": "the running statistics, with layer.eval()"}
-        self.settings = settings_of(
+        settings = settings_of(
             *(momentum, axis_name, axis_index_groups, manifold, channels, axis),
             check_input=check_input,
             **options,
         )
         self.momentum, self.use_running_average = float(momentum), use_running_average
-        learnt, stats = initial(self.settings, jnp.zeros((), param_dtype), use_bias, use_scale)
-        self.bias, self.scale, self.raw_curvature = (
-            None if value is None else nnx.Param(value, geometry=manifold) for value in learnt
-        )
+        learnt, stats = initial(settings, jnp.zeros((), param_dtype), use_bias, use_scale)
+        self._hold(settings, learnt)
         self.mean, self.var = (nnx.BatchStat(value, geometry=manifold) for value in stats)
 
     @property
-    def manifold(self) -> GyroSpace:
-        """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
-        return self.settings.manifold(self._learnt.raw_curvature)
-
-    @property
-    def _learnt(self) -> Learnt:
-        """The parameters. Each variable carries its geometry, also through ``nnx.update``."""
-        own, shift = self.settings.geometry, 0.0
-        for variable in (self.bias, self.scale, self.raw_curvature, self.mean, self.var):
-            saved = own if variable is None else variable.get_metadata().get("geometry", own)
-            if saved != own:
-                shift = self.settings.raw_shift(saved)
-        learnt = Learnt(
-            *(None if p is None else p[...] for p in (self.bias, self.scale, self.raw_curvature))
-        )
-        if learnt.raw_curvature is None or not shift:
-            return learnt
-        return learnt._replace(raw_curvature=learnt.raw_curvature + shift)
-
-    @property
-    def check_input(self) -> str | bool:
-        """Which batches to check for samples off the manifold: ``"first"``, True or False."""
-        return self.settings.check_input
-
-    @check_input.setter
-    def check_input(self, value: str | bool) -> None:
-        self.settings = self.settings.checking(value)
+    def _variables(self) -> tuple[Any, ...]:
+        return *super()._variables, self.mean, self.var
 
     @classmethod
     @documented

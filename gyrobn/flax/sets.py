@@ -1,0 +1,257 @@
+"""Layer, instance, group and root mean square normalization of points, for Flax NNX."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from gyrobn.flax.affine import AffineLayer
+from gyrobn.jax_layers import forward_sets
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.layers import initial
+from gyrobn.normalization.settings import SetSettings, documented
+
+__all__ = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
+
+
+class SetLayer(AffineLayer):
+    """A layer that normalizes sets of points within each sample."""
+
+    def __init__(
+        self, settings: SetSettings, use_bias: bool, use_scale: bool, param_dtype: Any
+    ) -> None:
+        like = jnp.zeros((), param_dtype)
+        self._hold(settings, initial(settings, like, use_bias, use_scale)[0])
+
+    @documented
+    def __call__(self, x: Array, *, weights: Array | None = None) -> Array:
+        """Normalize every set of a batch.
+
+        Parameters
+        ----------
+        %(set_call)s
+        """
+        return forward_sets(self.settings, self._learnt, x, weights)
+
+
+@documented
+class GyroLayerNorm(SetLayer):
+    """Riemannian layer normalization: all points of a sample are one set.
+
+    %(sets)s
+
+    Parameters
+    ----------
+    manifold
+        The geometry of the points. Its parameters must be plain numbers.
+    axis
+        The axis of a set, or axes, among those in front of a point; negative ones count from the
+        point. By default all but the first: one set per sample.
+    epsilon
+        Added to the variance.
+    use_bias, use_scale
+        Whether bias and scale are learnt, one of each for all sets.
+    %(set_options)s
+        It can be set later.
+    param_dtype
+        Of the parameters. The computation is in the wider dtype of the layer and the input, and in
+        float32 at least; half precision in gives half precision out.
+    rngs
+        Not used, since nothing starts at random; every Flax layer accepts it.
+
+    Attributes
+    ----------
+    bias : nnx.Param of shape (dim,), or None
+        Normal coordinates b of the bias.
+    scale : nnx.Param of shape () or (blocks,), or None
+        Standard deviation s of a set.
+    raw_curvature : nnx.Param, or None
+        See :attr:`manifold`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from gyrobn import PoincareBall
+    >>> M = PoincareBall(2)
+    >>> tokens = M.random(2, 4, like=jnp.zeros((), jnp.float32))
+    >>> mask = jnp.asarray([[True] * 4, [True] * 3 + [False]])
+    >>> GyroLayerNorm(M)(tokens, weights=mask).shape
+    (2, 4, 2)
+    """
+
+    def __init__(
+        self,
+        manifold: GyroSpace,
+        axis: int | Sequence[int] | None = None,
+        *,
+        epsilon: float = 1e-5,
+        use_bias: bool = True,
+        use_scale: bool = True,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+        **options: Any,
+    ) -> None:
+        options |= {"eps": epsilon}
+        settings = SetSettings.layer(type(self).__name__, manifold, axis, **options)
+        super().__init__(settings, use_bias, use_scale, param_dtype)
+
+
+@documented
+class GyroInstanceNorm(SetLayer):
+    """Riemannian instance normalization: the points of one channel of a sample are one set.
+
+    %(sets)s
+
+    Parameters
+    ----------
+    manifold
+        The geometry of the points. Its parameters must be plain numbers.
+    channels
+        Shape of the channels: the input has shape ``(batch, *channels, *positions,
+        *point_shape)``, with at least one axis of positions.
+    epsilon
+        Added to the variance.
+    use_bias, use_scale
+        Whether bias and scale are learnt, one of each per channel.
+    %(set_options)s
+        It can be set later.
+    param_dtype
+        Of the parameters. The computation is in the wider dtype of the layer and the input, and in
+        float32 at least; half precision in gives half precision out.
+    rngs
+        Not used, since nothing starts at random; every Flax layer accepts it.
+
+    Attributes
+    ----------
+    bias : nnx.Param of shape (*channels, dim), or None
+        Normal coordinates b of the bias.
+    scale : nnx.Param of shape (*channels,), or (*channels, blocks), or None
+        Standard deviation s of a set.
+    raw_curvature : nnx.Param, or None
+        See :attr:`manifold`.
+    """
+
+    def __init__(
+        self,
+        manifold: GyroSpace,
+        channels: int | Sequence[int],
+        *,
+        epsilon: float = 1e-5,
+        use_bias: bool = True,
+        use_scale: bool = True,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+        **options: Any,
+    ) -> None:
+        options |= {"eps": epsilon}
+        settings = SetSettings.instance(type(self).__name__, manifold, channels, **options)
+        super().__init__(settings, use_bias, use_scale, param_dtype)
+
+
+@documented
+class GyroGroupNorm(SetLayer):
+    """Riemannian group normalization: the points of a group of channels are one set.
+
+    %(sets)s
+
+    Parameters
+    ----------
+    manifold
+        The geometry of the points. Its parameters must be plain numbers.
+    groups
+        Number of groups of consecutive channels, of equal size.
+    channels
+        Number of channels: the input has shape ``(batch, channels, *positions, *point_shape)``.
+    epsilon
+        Added to the variance.
+    use_bias, use_scale
+        Whether bias and scale are learnt, one of each per group.
+    %(set_options)s
+        It can be set later.
+    param_dtype
+        Of the parameters. The computation is in the wider dtype of the layer and the input, and in
+        float32 at least; half precision in gives half precision out.
+    rngs
+        Not used, since nothing starts at random; every Flax layer accepts it.
+
+    Attributes
+    ----------
+    bias : nnx.Param of shape (groups, dim), or None
+        Normal coordinates b of the bias.
+    scale : nnx.Param of shape (groups,), or (groups, blocks), or None
+        Standard deviation s of a set.
+    raw_curvature : nnx.Param, or None
+        See :attr:`manifold`.
+    """
+
+    def __init__(
+        self,
+        manifold: GyroSpace,
+        groups: int,
+        channels: int,
+        *,
+        epsilon: float = 1e-5,
+        use_bias: bool = True,
+        use_scale: bool = True,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+        **options: Any,
+    ) -> None:
+        options |= {"eps": epsilon}
+        settings = SetSettings.grouped(type(self).__name__, manifold, groups, channels, **options)
+        super().__init__(settings, use_bias, use_scale, param_dtype)
+
+
+@documented
+class GyroRMSNorm(SetLayer):
+    """Riemannian root mean square normalization: sets are scaled from the identity, not centred.
+
+    %(rms)s
+
+    Parameters
+    ----------
+    manifold
+        The geometry of the points. Its parameters must be plain numbers.
+    axis
+        The axis of a set, or axes, among those in front of a point; negative ones count from the
+        point. By default all but the first: one set per sample. ``axis=()`` scales every
+        point by itself, to distance s.
+    epsilon
+        Added to the variance.
+    use_bias, use_scale
+        Whether bias and scale are learnt, one of each for all sets.
+    %(rms_options)s
+        It can be set later.
+    param_dtype
+        Of the parameters. The computation is in the wider dtype of the layer and the input, and in
+        float32 at least; half precision in gives half precision out.
+    rngs
+        Not used, since nothing starts at random; every Flax layer accepts it.
+
+    Attributes
+    ----------
+    bias : nnx.Param of shape (dim,), or None
+        Normal coordinates b of the bias.
+    scale : nnx.Param of shape () or (blocks,), or None
+        Root mean square distance s of a set from the bias.
+    raw_curvature : nnx.Param, or None
+        See :attr:`manifold`.
+    """
+
+    def __init__(
+        self,
+        manifold: GyroSpace,
+        axis: int | Sequence[int] | None = None,
+        *,
+        epsilon: float = 1e-5,
+        use_bias: bool = True,
+        use_scale: bool = True,
+        param_dtype: Any = jnp.float32,
+        rngs: nnx.Rngs | None = None,
+        **options: Any,
+    ) -> None:
+        options |= {"eps": epsilon, "centre": False}
+        settings = SetSettings.layer(type(self).__name__, manifold, axis, **options)
+        super().__init__(settings, use_bias, use_scale, param_dtype)

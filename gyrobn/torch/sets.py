@@ -1,0 +1,282 @@
+"""Layer, instance, group and root mean square normalization of points, for PyTorch."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.layers import initial
+from gyrobn.normalization.settings import SetSettings, documented
+from gyrobn.torch.affine import AffineLayer
+from gyrobn.torch.graphs import no_autocast, recorded, run_sets
+
+__all__ = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
+
+
+class SetLayer(AffineLayer):
+    """A layer that normalizes sets of points within each sample."""
+
+    settings: SetSettings
+
+    def __init__(
+        self, settings: SetSettings, affine: bool, device: Any, dtype: torch.dtype | None
+    ) -> None:
+        super().__init__()
+        like = torch.empty((), device=device, dtype=dtype)
+        self._hold(settings, initial(settings, like, affine, affine)[0])
+        self.affine = affine
+
+    @documented
+    def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Normalize every set of a batch.
+
+        Parameters
+        ----------
+        %(set_call)s
+        """
+        with no_autocast(x):
+            y: Tensor = recorded(run_sets)(self._constant, self._given(x, weights))
+        return y
+
+    def extra_repr(self) -> str:
+        """Return the options to print; some only if they differ from the default."""
+        settings = self.settings
+        parts = [repr(settings.geometry)]
+        if settings.group is not None:
+            groups = settings.channels[0]
+            parts += [f"groups={groups}", f"channels={groups * settings.group}"]
+        elif settings.channels:
+            parts.append(f"channels={settings.channels}")
+        else:
+            parts.append(f"axis={settings.axis}")
+        parts += [f"eps={settings.eps}", f"affine={self.affine}", *self._unusual()]
+        return ", ".join(parts)
+
+
+@documented
+class GyroLayerNorm(SetLayer):
+    """Riemannian layer normalization: all points of a sample are one set.
+
+    %(sets)s
+
+    Parameters
+    ----------
+    manifold
+        The geometry of the points. Its parameters must be plain numbers.
+    axis
+        The axis of a set, or axes, among those in front of a point; negative ones count from the
+        point. By default all but the first: one set per sample. On ``(batch, tokens, heads,
+        *point_shape)``, ``axis=-1`` normalizes the heads of each token.
+    eps
+        Added to the variance.
+    affine
+        Whether bias and scale are learnt, one of each for all sets.
+    %(set_options)s
+    device, dtype
+        Of the parameters. Input in half precision is computed in float32 and rounded back.
+
+    Attributes
+    ----------
+    bias : Parameter of shape (dim,)
+        Normal coordinates b of the bias.
+    scale : Parameter of shape () or (blocks,)
+        Standard deviation s of a set.
+
+    Examples
+    --------
+    A batch of two sequences of four tokens, of which the second has one token of padding:
+
+    >>> import torch
+    >>> from gyrobn import PoincareBall, frechet
+    >>> M = PoincareBall(3)
+    >>> x = M.random(2, 4, like=torch.zeros(1), spread=0.5)
+    >>> mask = torch.tensor([[True, True, True, True], [True, True, True, False]])
+    >>> y = GyroLayerNorm(M)(x, mask)
+    >>> found = frechet(M, y, mask, axis=1)
+    >>> bool(found.mean.abs().max() < 1e-5), found.variance.round(decimals=3).tolist()
+    (True, [1.0, 1.0])
+    """
+
+    def __init__(
+        self,
+        manifold: GyroSpace,
+        axis: int | Sequence[int] | None = None,
+        eps: float = 1e-5,
+        affine: bool = True,
+        *,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> None:
+        settings = SetSettings.layer(type(self).__name__, manifold, axis, eps=eps, **options)
+        super().__init__(settings, affine, device, dtype)
+
+
+@documented
+class GyroInstanceNorm(SetLayer):
+    """Riemannian instance normalization: the points of one channel of a sample are one set.
+
+    %(sets)s
+
+    Parameters
+    ----------
+    manifold
+        The geometry of the points. Its parameters must be plain numbers.
+    channels
+        Shape of the channels: the input has shape ``(batch, *channels, *positions,
+        *point_shape)``, with at least one axis of positions.
+    eps
+        Added to the variance.
+    affine
+        Whether bias and scale are learnt, one of each per channel.
+    %(set_options)s
+    device, dtype
+        Of the parameters. Input in half precision is computed in float32 and rounded back.
+
+    Attributes
+    ----------
+    bias : Parameter of shape (*channels, dim)
+        Normal coordinates b of the bias.
+    scale : Parameter of shape (*channels,), or (*channels, blocks)
+        Standard deviation s of a set.
+
+    Examples
+    --------
+    Images with 3 channels of 5 × 5 points:
+
+    >>> import torch
+    >>> from gyrobn import PoincareBall, frechet
+    >>> M = PoincareBall(2)
+    >>> x = M.random(2, 3, 5, 5, like=torch.zeros(1), spread=0.5)
+    >>> y = GyroInstanceNorm(M, 3)(x)
+    >>> bool((frechet(M, y, axis=(2, 3)).variance - 1.0).abs().max() < 1e-3)
+    True
+    """
+
+    def __init__(
+        self,
+        manifold: GyroSpace,
+        channels: int | Sequence[int],
+        eps: float = 1e-5,
+        affine: bool = True,
+        *,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> None:
+        settings = SetSettings.instance(type(self).__name__, manifold, channels, eps=eps, **options)
+        super().__init__(settings, affine, device, dtype)
+
+
+@documented
+class GyroGroupNorm(SetLayer):
+    """Riemannian group normalization: the points of a group of channels are one set.
+
+    %(sets)s
+
+    Parameters
+    ----------
+    manifold
+        The geometry of the points. Its parameters must be plain numbers.
+    groups
+        Number of groups of consecutive channels, of equal size.
+    channels
+        Number of channels: the input has shape ``(batch, channels, *positions, *point_shape)``.
+    eps
+        Added to the variance.
+    affine
+        Whether bias and scale are learnt, one of each per group. (``torch.nn.GroupNorm`` has one
+        per channel: then no group has a mean and variance that its parameters tell.)
+    %(set_options)s
+    device, dtype
+        Of the parameters. Input in half precision is computed in float32 and rounded back.
+
+    Attributes
+    ----------
+    bias : Parameter of shape (groups, dim)
+        Normal coordinates b of the bias.
+    scale : Parameter of shape (groups,), or (groups, blocks)
+        Standard deviation s of a set.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gyrobn import PoincareBall, frechet
+    >>> M = PoincareBall(2)
+    >>> x = M.random(2, 6, 5, like=torch.zeros(1), spread=0.5)
+    >>> y = GyroGroupNorm(M, 3, 6)(x).reshape(2, 3, 2 * 5, 2)
+    >>> bool((frechet(M, y, axis=2).variance - 1.0).abs().max() < 1e-3)
+    True
+    """
+
+    def __init__(
+        self,
+        manifold: GyroSpace,
+        groups: int,
+        channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        *,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> None:
+        name = type(self).__name__
+        settings = SetSettings.grouped(name, manifold, groups, channels, eps=eps, **options)
+        super().__init__(settings, affine, device, dtype)
+
+
+@documented
+class GyroRMSNorm(SetLayer):
+    """Riemannian root mean square normalization: sets are scaled from the identity, not centred.
+
+    %(rms)s
+
+    Parameters
+    ----------
+    manifold
+        The geometry of the points. Its parameters must be plain numbers.
+    axis
+        The axis of a set, or axes, as in :class:`GyroLayerNorm`; by default one set per sample.
+        ``axis=()`` scales every point by itself, to distance s.
+    eps
+        Added to the mean square of the distances.
+    affine
+        Whether bias and scale are learnt, one of each for all sets.
+    %(rms_options)s
+    device, dtype
+        Of the parameters. Input in half precision is computed in float32 and rounded back.
+
+    Attributes
+    ----------
+    bias : Parameter of shape (dim,)
+        Normal coordinates b of the bias.
+    scale : Parameter of shape () or (blocks,)
+        Root mean square distance s of a set from the bias.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gyrobn import PoincareBall
+    >>> M = PoincareBall(2)
+    >>> y = GyroRMSNorm(M)(M.random(3, like=torch.zeros(1)))
+    >>> M.norm(y).round(decimals=3).tolist()
+    [1.0, 1.0, 1.0]
+    """
+
+    def __init__(
+        self,
+        manifold: GyroSpace,
+        axis: int | Sequence[int] | None = None,
+        eps: float = 1e-5,
+        affine: bool = True,
+        *,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> None:
+        options |= {"eps": eps, "centre": False}
+        settings = SetSettings.layer(type(self).__name__, manifold, axis, **options)
+        super().__init__(settings, affine, device, dtype)
