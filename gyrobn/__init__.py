@@ -33,6 +33,7 @@ from gyrobn.statistics.frechet import (
     frechet_mean,
     frechet_variance,
 )
+from gyrobn.statistics.mean_error import MeanError, mean_error
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "FrechetWarning",
     "GyroBN",
     "GyroSpace",
+    "MeanError",
     "PrecisionWarning",
     "Stats",
     "batch_stats",
@@ -51,6 +53,7 @@ __all__ = [
     "frechet",
     "frechet_mean",
     "frechet_variance",
+    "mean_error",
     "merge_stats",
     "normalize",
     "normalize_batch",

@@ -13,9 +13,10 @@ from jax import Array
 
 from gyrobn.jax_layers import arguments, forward, settings_of, start
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt, initial
+from gyrobn.normalization.layers import Learnt, initial, mean_error
 from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import documented
+from gyrobn.statistics.mean_error import MeanError
 
 __all__ = ["GyroBN"]
 
@@ -101,10 +102,12 @@ class GyroBN(nnx.Module):
         tol: float | None = None,
         max_iter: int = 64,
         check_input: str | bool = "first",
+        mean: str = "frechet",
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
         search = {"tol": tol, "max_iter": max_iter, "steps": steps, "mean_gradient": mean_gradient}
+        search["mean"] = mean
         options = {"eps": epsilon, "clamp": clamp, "learn_curvature": learn_curvature} | search
         options |= {"remedy": "the running statistics, with layer.eval()"}
         self.settings = settings_of(
@@ -168,6 +171,14 @@ class GyroBN(nnx.Module):
                 own[...] = value
         layer.mean[...], layer.var[...] = stats
         return layer
+
+    @documented
+    def mean_error(self, x: Array, weights: Array | None = None) -> MeanError:
+        """Return how far the mean and variance of a batch, as the layer takes them, are off.
+
+        %(mean_error)s
+        """
+        return mean_error(self.settings, self._learnt, x, weights)
 
     @documented
     def to_estimator(self, *, like: Any = None) -> Any:

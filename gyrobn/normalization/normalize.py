@@ -16,7 +16,7 @@ from gyrobn.numerics.arrays import check_floating, scalars_like
 from gyrobn.numerics.checks import check_number
 from gyrobn.statistics.frechet import frechet
 from gyrobn.statistics.locate import locate
-from gyrobn.statistics.samples import set_aside
+from gyrobn.statistics.samples import arrange, set_aside
 from gyrobn.statistics.spread import Group, arrange_spread
 
 __all__ = [
@@ -47,7 +47,9 @@ def batch_stats(
     Parameters
     ----------
     manifold, x, weights, axis, **options
-        As in :func:`~gyrobn.frechet`.
+        As in :func:`~gyrobn.frechet`. With ``mean="centroid"`` the mean is a formula in one pass,
+        and the variance the mean squared distance to it: :func:`~gyrobn.mean_error` says how far
+        both are off.
 
     Examples
     --------
@@ -56,6 +58,10 @@ def batch_stats(
     >>> batch_stats(Euclidean(1), np.asarray([[1.0], [3.0]]))
     Stats(mean=array([2.]), var=array(1.))
     """
+    if "mean" in options:
+        samples, w = arrange(manifold, x, weights, axis)
+        found, _ = locate(manifold, samples, w, **options)
+        return Stats(found.mean, found.variance)
     result = frechet(manifold, x, weights, axis, **options)
     return Stats(result.mean, result.variance)
 
@@ -207,7 +213,7 @@ def normalize_batch(
     axes
         Number of batch axes, in front of the channels.
     **options
-        As in :func:`~gyrobn.frechet`, except ``axis``.
+        As in :func:`batch_stats`, except ``axis``.
 
     Examples
     --------
