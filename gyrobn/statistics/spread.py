@@ -130,7 +130,7 @@ class Shared:
         xp, shim = namespace_of(held.x), backend_of(held.x)
         total = partial(shim.all_sum, group=spread.group.ranks)
         weight, exact = spread.weight[..., None], []
-        stop = (lambda a: a) if slopes else shim.stop_gradient
+        stop: Callable[[Array], Array] = _itself if slopes else shim.stop_gradient
 
         def totals(*own: Array) -> tuple[Array, ...]:
             heavy = stop(weight)
@@ -335,6 +335,10 @@ def _places(n: int) -> "np.ndarray[Any, Any]":
     places = np.zeros((n, n), dtype=np.int32)
     places[np.triu_indices(n)] = np.arange(n * (n + 1) // 2)
     return (np.triu(places) + np.triu(places, 1).T).reshape(-1)
+
+
+def _itself(a: Array) -> Array:
+    return a
 
 
 def _sizes(parts: Sequence[Array]) -> list[int]:

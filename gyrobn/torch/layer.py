@@ -107,8 +107,9 @@ class GyroBN(GeometryState):
     ) -> None:
         super().__init__()
         search = {"tol": tol, "max_iter": max_iter, "steps": steps, "mean_gradient": mean_gradient}
-        options = {"eps": eps, "clamp": clamp, "learn_curvature": learn_curvature} | search
-        options |= {"mean": mean, "check_input": check_input, "formula": self._formula}
+        options: dict[str, Any] = {"eps": eps, "clamp": clamp, "mean": mean} | search
+        options |= {"learn_curvature": learn_curvature, "check_input": check_input}
+        options["formula"] = self._formula
         self.settings = Settings.of(manifold, channels, axis, **options)
         self._constant = Constant(self.settings)
         self.process_group = process_group
