@@ -33,6 +33,7 @@ from gyrobn.statistics.frechet import (
     frechet_mean,
     frechet_variance,
 )
+from gyrobn.statistics.mean_error import MeanError, mean_error
 from gyrobn.statistics.suggest import Suggestion, suggest
 
 __version__ = "0.1.0"
@@ -43,6 +44,7 @@ __all__ = [
     "FrechetWarning",
     "GyroBN",
     "GyroSpace",
+    "MeanError",
     "PrecisionWarning",
     "Stats",
     "Suggestion",
@@ -53,6 +55,7 @@ __all__ = [
     "frechet",
     "frechet_mean",
     "frechet_variance",
+    "mean_error",
     "merge_stats",
     "normalize",
     "normalize_batch",

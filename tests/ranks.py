@@ -35,6 +35,13 @@ SPACES = [space for cls in gyrobn.REGISTRY.values() for space in cls.examples()]
 COUNT = 40
 CUTS = {1: (0, 40), 2: (0, 13, 40), 3: (0, 7, 7, 40), 4: (0, 1, 20, 20, 40)}
 """Where the batch is cut: uneven parts, and an empty one."""
+OPTIONS = (
+    {"steps": 1},
+    {"mean_gradient": "detach"},
+    {"momentum": None},
+    {"mean": "centroid"},
+    {"mean": "centroid", "mean_gradient": "detach"},
+)
 
 
 class Counter:
@@ -146,7 +153,7 @@ def check_options(rank, world):
     cut = slice(cuts[rank], cuts[rank + 1])
     results = {}
     for space in (PoincareBall(3), SPD(3), Euclidean(2), Correlation(3)):
-        for options in ({"steps": 1}, {"mean_gradient": "detach"}, {"momentum": None}):
+        for options in OPTIONS:
             results[f"{space!r} {options}"] = compare(space, cut, False, **options)[0]
     for space in (SPD(12), PoincareBall(130)):  # H of the second is applied, not formed
         results[f"large {space!r}"] = compare(space, cut, False)[0]

@@ -8,9 +8,10 @@ from jax import Array
 
 from gyrobn.jax_layers import arguments, forward, like, settings_of, start
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt, initial
+from gyrobn.normalization.layers import Learnt, initial, mean_error
 from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import Settings, documented
+from gyrobn.statistics.mean_error import MeanError
 
 __all__ = ["GyroBN"]
 
@@ -104,10 +105,12 @@ class GyroBN(eqx.nn.StatefulLayer):
         tol: float | None = None,
         max_iter: int = 64,
         check_input: str | bool = "first",
+        mean: str = "frechet",
         inference: bool = False,
         dtype: Any = None,
     ) -> None:
         search = {"tol": tol, "max_iter": max_iter, "steps": steps, "mean_gradient": mean_gradient}
+        search["mean"] = mean
         options = {"eps": eps, "clamp": clamp, "learn_curvature": learn_curvature} | search
         options |= {"remedy": "the running statistics, with inference=True"}
         self.settings = settings_of(
@@ -154,6 +157,16 @@ class GyroBN(eqx.nn.StatefulLayer):
             is_leaf=lambda leaf: leaf is None,
         )
         return layer, state.set(layer.stats, stats)
+
+    @documented
+    def mean_error(self, x: Array, weights: Array | None = None) -> MeanError:
+        """Return how far the mean and variance of a batch, as the layer takes them, are off.
+
+        %(mean_error)s
+        """
+        return mean_error(
+            self.settings, Learnt(self.bias, self.scale, self.raw_curvature), x, weights
+        )
 
     @documented
     def to_estimator(self, state: eqx.nn.State, *, like: Any = None) -> Any:

@@ -10,9 +10,10 @@ from jax import Array
 from gyrobn.flax.affine import AffineLayer
 from gyrobn.jax_layers import arguments, forward, settings_of, start
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import initial
+from gyrobn.normalization.layers import initial, mean_error
 from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import documented
+from gyrobn.statistics.mean_error import MeanError
 
 __all__ = ["GyroBN"]
 
@@ -98,10 +99,12 @@ class GyroBN(AffineLayer):
         tol: float | None = None,
         max_iter: int = 64,
         check_input: str | bool = "first",
+        mean: str = "frechet",
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
         search = {"tol": tol, "max_iter": max_iter, "steps": steps, "mean_gradient": mean_gradient}
+        search["mean"] = mean
         options = {"eps": epsilon, "clamp": clamp, "learn_curvature": learn_curvature} | search
         options |= {"remedy": "the running statistics, with layer.eval()"}
         settings = settings_of(
@@ -138,6 +141,14 @@ class GyroBN(AffineLayer):
                 own[...] = value
         layer.mean[...], layer.var[...] = stats
         return layer
+
+    @documented
+    def mean_error(self, x: Array, weights: Array | None = None) -> MeanError:
+        """Return how far the mean and variance of a batch, as the layer takes them, are off.
+
+        %(mean_error)s
+        """
+        return mean_error(self.settings, self._learnt, x, weights)
 
     @documented
     def to_estimator(self, *, like: Any = None) -> Any:

@@ -14,8 +14,9 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import Stats, normalize, normalize_to, update_stats
 from gyrobn.normalization.settings import LayerSettings, Settings
 from gyrobn.statistics.locate import locate
+from gyrobn.statistics.mean_error import MeanError, measured, warn_of_error
 from gyrobn.statistics.points import on_manifold
-from gyrobn.statistics.samples import only_weighted, set_aside
+from gyrobn.statistics.samples import arrange, only_weighted, set_aside
 from gyrobn.statistics.spread import Group, arrange_spread, withdraw
 from gyrobn.statistics.uniqueness import warn
 
@@ -32,6 +33,7 @@ __all__ = [
     "forward",
     "initial",
     "is_half",
+    "mean_error",
     "prepare",
     "search_options",
     "update",
@@ -289,17 +291,28 @@ def search_options(settings: LayerSettings) -> dict[str, Any]:
         "tol": settings.tol,
         "max_iter": settings.max_iter,
         "mean_gradient": settings.mean_gradient,
+        "mean": settings.mean,
         "tell": partial(_tell, settings),
     }
 
 
 def _tell(settings: LayerSettings, *found: Any) -> None:
-    """Warn of a mean; look for a second one only in the batches that are checked."""
+    """Warn of a mean; look for a second one, or for an error, in batches that are checked only."""
     checks, asked = settings.check_input, settings.asked
     unique = checks is True or (checks == "first" and not asked)
-    warn(*found, unique=unique)
+    if settings.mean == "frechet":
+        warn(*found, unique=unique)
+    elif unique and found[3] is not None:  # of samples on other ranks nothing is known
+        warn_of_error(found[0], found[4])
     if unique and not asked:
         asked.append(True)
+
+
+def mean_error(settings: Settings, learnt: Learnt, x: Array, weights: Array | None) -> MeanError:
+    """Return how far the mean and variance that a layer takes are from those of Fréchet."""
+    batch = prepare(settings, learnt, None, x, weights)
+    samples, w = arrange(batch.manifold, batch.x, batch.weights, tuple(range(len(settings.axis))))
+    return measured(batch.manifold, samples, w, **search_options(settings) | {"tell": warn})
 
 
 def _check_count(settings: Settings, x: Array, several: bool) -> None:

@@ -10,6 +10,7 @@ from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import Stats, normalize
 from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
+from gyrobn.statistics.locate import check_mean
 from gyrobn.statistics.newton import check_search
 
 __all__ = ["LayerSettings", "LearntGeometry", "SetSettings", "Settings", "documented"]
@@ -105,6 +106,7 @@ class LayerSettings(LearntGeometry):
     steps: int | None = None
     tol: float | None = None
     max_iter: int = 64
+    mean: str = "frechet"
     name: str = "GyroBN"
     """What errors call the layer."""
     check_input: str | bool = "first"
@@ -229,6 +231,7 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
         plain = check_search(*(options[name] for name in search))
         options |= dict(zip(search, plain, strict=True))
         check_choice("mean_gradient", options["mean_gradient"], ("implicit", "detach"))
+        check_mean(options.get("mean", "frechet"), options["steps"])
     clamp = options["clamp"]
     options["eps"] = check_number("eps", options["eps"], 0.0)
     options["clamp"] = None if clamp is None else check_number("clamp", clamp, above=0.0)
@@ -239,6 +242,11 @@ _MEAN = """mean_gradient
     ``"implicit"`` for the exact derivative of the mean, ``"detach"`` to hold it constant.
 steps
     Number of Newton steps for the mean; until convergence by default.
+"""
+_CENTROID = """mean
+    ``"frechet"``, or ``"centroid"`` for a formula in one pass over the batch, without a search. The
+    mean and variance of the output are then off by what :meth:`mean_error` says. A warning tells if
+    that is more than a tenth of the standard deviation, on the batches that ``check_input`` names.
 """
 _FACTOR = r"""learn_curvature
     Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
@@ -272,6 +280,7 @@ channels
     The batch axis, or axes; the other leading axes are the channels.
 """
     + _MEAN
+    + _CENTROID
     + _FACTOR
     + _SEARCH
     + _CHECK
@@ -308,6 +317,14 @@ weights
     Points, shape ``(batch, *channels, *point_shape)``.
 weights
     Weights of the samples in the statistics of the batch, as in :func:`gyrobn.frechet`.""",
+    "mean_error": """Of the batch itself, not of running statistics, and of the samples that are
+given, on this process. With ``steps`` it is the error of those steps. See
+:func:`gyrobn.mean_error`, which returns the same.
+
+Parameters
+----------
+x, weights
+    As in the call of the layer.""",
     "to_estimator": """The running statistics become its mean and variance, the bias a point, and a
 learnt curvature a number. A layer does not count samples: ``n_samples_seen_``, ``weight_sum_`` and
 ``n_iter_`` are zero, and ``converged_`` is False. The estimator can be saved, with ``save``.

@@ -17,10 +17,21 @@ from gyrobn.statistics.spread import LARGEST, Seen, Shared, Spread, Traced
 from gyrobn.statistics.streaming import in_memory
 from gyrobn.statistics.uniqueness import warn
 
-__all__ = ["like", "locate", "outside"]
+__all__ = ["check_mean", "like", "locate", "outside"]
 
 Search = tuple[float | None, int, int | None]
 """Tolerance, most evaluations, and the number of steps to take instead."""
+
+
+def check_mean(mean: Any, steps: int | None, started: bool = False) -> None:
+    """Refuse a kind of mean that is not known, and a centroid that is searched for."""
+    check_choice("mean", mean, ("frechet", "centroid"))
+    if mean == "centroid" and (steps is not None or started):
+        name = "init" if steps is None else "steps"
+        raise ValueError(
+            f"mean='centroid' takes no step from any start, so {name} has no meaning: leave it "
+            "out, or use mean='frechet'"
+        )
 
 
 def locate(
@@ -34,14 +45,17 @@ def locate(
     mean_gradient: str = "implicit",
     tell: Callable[..., None] = warn,
     spread: Spread | None = None,
+    mean: str = "frechet",
 ) -> tuple[Found, Centred]:
     """Return what was found, and the samples ``inside`` the manifold as seen from the mean.
 
     Samples (N, *channels, *point_shape) and weights (N, *channels) come from :func:`arrange`, or,
     if the batch lies on several ranks, from :func:`~gyrobn.statistics.spread.arrange_spread`.
-    ``tell`` is what warns of a mean that was not found, or is not the only one.
+    ``tell`` is what warns of a mean that was not found, or is not the only one. With the mean
+    ``"centroid"`` nothing is searched for: it is the geometry's first guess.
     """
     tol, max_iter, steps = check_search(tol, max_iter, steps)
+    check_mean(mean, steps, init is not None)
     check_choice("mean_gradient", mean_gradient, ("implicit", "detach"))
     if init is not None:
         check_floating(x, init)
@@ -50,7 +64,7 @@ def locate(
     stop = backend_of(x).stop_gradient
     space, y = manifold.inside, manifold.to_inside(x)
     start = None if init is None else stop(manifold.to_inside(init))
-    search = tol, max_iter, steps
+    search = None if mean == "centroid" else (tol, max_iter, steps)
     found, view = _find(space, y, w, start, search, mean_gradient == "implicit", spread)
     if steps is None and not backend_of(x).hides_values(found.mean):
         # of samples on other ranks, only the distance of those here is known
@@ -64,11 +78,14 @@ def _find(
     x: Array,
     w: Array,
     init: Array | None,
-    search: Search,
+    search: Search | None,
     exact: bool,
     spread: Spread | None,
 ) -> tuple[Found, Centred]:
-    """Find the mean, with its derivatives; of each factor of a product by itself."""
+    """Find the mean, with its derivatives; of each factor of a product by itself.
+
+    Without a search it is the centroid.
+    """
     parts = space.parts(x)
     if parts[0][0] is not space:
         starts = [None] * len(parts) if init is None else [p for _, p in space.parts(init)]
@@ -78,6 +95,8 @@ def _find(
         ]
         found = _join(space, [f for f, _ in each])
         return found, space.joined(found.mean, x, [view for _, view in each])
+    if search is None:
+        return _centroid(space, x, w, exact, spread)
     if spread is not None:
         return _find_spread(space, x, w, init, search, exact, spread)
     shim = backend_of(x)
@@ -134,6 +153,27 @@ def _find_spread(
         view = view.moved(space, onto(space, constant, found.mean), x)
         variance = samples.total(view.variance(w))
     return found._replace(mean=view.mean, variance=variance), view
+
+
+def _centroid(
+    space: GyroSpace, x: Array, w: Array, exact: bool, spread: Spread | None
+) -> tuple[Found, Centred]:
+    """Return the geometry's first guess of the mean, differentiated as the formula it is."""
+    shim = backend_of(x)
+    stop, constant = shim.stop_gradient, space.detached()
+    shared = None if spread is None else Shared.of(space, Held(x, w), spread, slopes=True)
+    mean = space.start(x, w) if shared is None else shared.start(space)
+    if not exact:
+        mean = onto(space, constant, stop(mean))
+    view = constant.centred(stop(mean), stop(x))
+    told = partial(status, constant, view, stop(w), None)
+    more = () if spread is None else (spread.weight,)
+    if shim.differentiable(x, w, *more, *space.learnable()):
+        view = view.moved(space, mean, x)
+    if shared is None:
+        return Found(mean, view.variance(w), None, 1, status=told), view
+    (variance,) = shared.sums([view.variance(w * shared.exact)], whole=True)
+    return Found(mean, variance, None, 1), view
 
 
 def _join(space: GyroSpace, found: Sequence[Found]) -> Found:

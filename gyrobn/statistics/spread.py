@@ -120,18 +120,20 @@ class Shared:
         self._start = start
 
     @classmethod
-    def of(cls, manifold: GyroSpace, held: Held, spread: Spread) -> Self:
+    def of(cls, manifold: GyroSpace, held: Held, spread: Spread, slopes: bool = False) -> Self:
         """Find the share of this rank and a common start, in one reduction.
 
-        The share has its derivative by the weights. The samples are constants.
+        The share has its derivative by the weights. The samples are constants, unless the start
+        shall have its ``slopes``.
         The start is that of the whole batch: a geometry computes it from sums over the samples.
         """
         xp, shim = namespace_of(held.x), backend_of(held.x)
         total = partial(shim.all_sum, group=spread.group.ranks)
         weight, exact = spread.weight[..., None], []
+        stop: Callable[[Array], Array] = _itself if slopes else shim.stop_gradient
 
         def totals(*own: Array) -> tuple[Array, ...]:
-            heavy = shim.stop_gradient(weight)
+            heavy = stop(weight)
             parts = [xp.reshape(part, (*weight.shape[:-1], -1)) for part in own]
             each = xp.concat(parts, axis=-1)
             each = xp.where(xp.logical_and(heavy > 0, xp.isfinite(each)), heavy * each, 0.0)
@@ -144,7 +146,7 @@ class Shared:
                     "at least one rank a sample"
                 )
             exact.append((weight / whole)[..., 0])
-            found = pieces(shim.stop_gradient(sums[..., 1:] / whole), _sizes(parts))
+            found = pieces(stop(sums[..., 1:] / whole), _sizes(parts))
             return tuple(xp.reshape(a, b.shape) for a, b in zip(found, own, strict=True))
 
         start = manifold.start(held.x, held.w, totals)
@@ -333,6 +335,10 @@ def _places(n: int) -> "np.ndarray[Any, Any]":
     places = np.zeros((n, n), dtype=np.int32)
     places[np.triu_indices(n)] = np.arange(n * (n + 1) // 2)
     return (np.triu(places) + np.triu(places, 1).T).reshape(-1)
+
+
+def _itself(a: Array) -> Array:
+    return a
 
 
 def _sizes(parts: Sequence[Array]) -> list[int]:

@@ -67,6 +67,8 @@ def warn(
         chosen = backend_of(which).to_numpy(which)
         return domains.name(chosen.reshape(chosen.shape[0], -1).any(axis=1))
 
+    if found.converged is None:  # a centroid: nothing was searched for
+        return
     if not found.converged.all():
         off = _off(manifold, given, ~found.converged, domains)
         _warn(_no_mean(manifold, found, limit, of, off))

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from gyrobn.backends import namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import common_dtype, initial, is_half
+from gyrobn.normalization.layers import common_dtype, initial, is_half, mean_error
 from gyrobn.normalization.normalize import Stats, normalize
 from gyrobn.normalization.settings import Settings, documented
 from gyrobn.numerics.checks import check_number
+from gyrobn.statistics.mean_error import MeanError
 from gyrobn.torch.affine import AffineLayer
 from gyrobn.torch.graphs import Constant, no_autocast, recomputing, recorded, run_forward
 from gyrobn.torch.ranks import WORLD, group_of
@@ -98,13 +99,14 @@ class GyroBN(AffineLayer):
         process_group: Any = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        *,
+        mean: str = "frechet",
     ) -> None:
         super().__init__()
         search = {"tol": tol, "max_iter": max_iter, "steps": steps, "mean_gradient": mean_gradient}
-        options = {"eps": eps, "clamp": clamp, "learn_curvature": learn_curvature} | search
-        settings = Settings.of(
-            manifold, channels, axis, check_input=check_input, formula=self._formula, **options
-        )
+        options: dict[str, Any] = {"eps": eps, "clamp": clamp, "mean": mean} | search
+        options |= {"learn_curvature": learn_curvature, "check_input": check_input}
+        settings = Settings.of(manifold, channels, axis, formula=self._formula, **options)
         self.process_group = process_group
         if momentum is not None:
             check_number("momentum, the fraction of a new batch,", momentum, 0.0, 1.0)
@@ -157,6 +159,23 @@ class GyroBN(AffineLayer):
                 self.num_batches_tracked += 1
         out: Tensor = y
         return out
+
+    @documented
+    def mean_error(self, x: Tensor, weights: Tensor | None = None) -> MeanError:
+        """Return how far the mean and variance of a batch, as the layer takes them, are off.
+
+        %(mean_error)s
+
+        Examples
+        --------
+        >>> from gyrobn import PoincareBall
+        >>> M = PoincareBall(4)
+        >>> layer = GyroBN(M, mean="centroid")
+        >>> bool(layer.mean_error(M.random(32, like=torch.zeros(1))).variance < 0.01)
+        True
+        """
+        with no_autocast(x):
+            return mean_error(self.settings, self._learnt, self._checked(x), weights)
 
     @classmethod
     def convert_sync(cls, module: nn.Module, process_group: Any = None) -> nn.Module:
