@@ -344,8 +344,9 @@ def test_one_sample_has_no_variance(unseen):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"unseen": "ignore"}, "unseen must be 'error', 'refit' or 'adapt', got 'ignore'"),
+        ({"unseen": "ignore"}, "unseen must be 'error', 'refit', 'adapt' or 'online', got 'ig"),
         ({"adapt_rate": 1.5}, r"adapt_rate must be a finite number from 0 to 1, got 1\.5"),
+        ({"prior_strength": -1}, "prior_strength must be a finite number of at least 0, got -1"),
         ({"adapt_rate": np.nan}, "adapt_rate must be a finite number from 0 to 1, got nan"),
     ],
 )

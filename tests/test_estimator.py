@@ -612,6 +612,7 @@ def test_constructor_only_stores():
         "unseen": "u",
         "adapt_rate": "r",
         **dict.fromkeys(["metric", "curvature", "theta", "representation"]),
+        "prior_strength": 4.0,
     }
     assert bn.bias is bias
 

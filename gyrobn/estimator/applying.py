@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn import get_config
@@ -16,8 +16,9 @@ from gyrobn.estimator.models import settle
 from gyrobn.estimator.validation import affine_for, as_array, reason
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.domains import adapt_stats, by_domain, places_of
+from gyrobn.normalization.domains import adapt_stats, average_stats, by_domain, places_of
 from gyrobn.normalization.normalize import Stats, multiplier, route
+from gyrobn.normalization.online import OnlineStats, online_stats
 from gyrobn.numerics.arrays import blocks_of, blockwise
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.points import Moved, describe, on_manifold
@@ -48,8 +49,10 @@ def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
     moved = Moved()
     X = on_manifold(bn.manifold_, X, project=project, moved=moved)
     moved.warn(bn.manifold_, X, method, 5)
-    labels, stats = stats_for(bn, X, domains, method)
-    return apply_chunk(bn, X, labels, stats, method)
+    labels, stats, online = stats_for(bn, X, domains, method)
+    out = apply_chunk(bn, X, labels, stats, method)
+    bn.online_ = online  # only now: a call that fails leaves everything as it was
+    return out
 
 
 def _apply_small(bn: Any, X: Array, method: str) -> Array | None:
@@ -87,12 +90,21 @@ def apply_chunks(
 
         return raw.map(check)
 
-    labels, stats = stats_for(bn, checked(None), domains, method)
+    in_order = bn.unseen == "online" and domains is not None
+    if in_order:
+        check_given(bn.domains_, domains, method)
+        labels, stats = labels_for(domains, raw.count), {}
+    else:
+        labels, stats, _ = stats_for(bn, checked(None), domains, method)
 
     def results(moved: Moved) -> Iterator[Array]:
         for rows, x in checked(moved).numbered():
-            own = None if labels is None else labels[rows]
-            yield apply_chunk(bn, x, own, stats, method, int(rows[0]))
+            own, known, online = None if labels is None else labels[rows], stats, bn.online_
+            if in_order:
+                own, known, online = stats_for(bn, x, own, method)
+            out = apply_chunk(bn, x, own, known, method, int(rows[0]))
+            bn.online_ = online
+            yield out
         moved.warn(bn.manifold_, bn.mean_, method, 3)
 
     return results(Moved() if moved is None else moved)
@@ -135,25 +147,67 @@ def apply_chunk(
     return out
 
 
-def stats_for(
-    bn: Any, X: Array | Chunks, domains: Any, method: str
-) -> tuple[Any, dict[Any, Stats]]:
-    """Return the labels of the samples, and the statistics for each label that occurs."""
+class Found(NamedTuple):
+    """Which statistics each sample gets."""
+
+    labels: Any
+    """One label per sample, or None if all samples have the same statistics."""
+    stats: dict[Any, Stats]
+    """The statistics of each label that occurs."""
+    online: dict[Any, OnlineStats]
+    """What ``unseen="online"`` knows after these samples."""
+
+
+def stats_for(bn: Any, X: Array | Chunks, domains: Any, method: str) -> Found:
+    """Return which statistics each sample gets, and find those of new domains."""
     check_given(bn.domains_, domains, method)
     known = {d: Stats(*f[:2]) for d, f in by_label(bn.domains_, bn._fitted).items()}
     if bn.domains_ is None:
-        return None, known
+        return Found(None, known, bn.online_)
     labels = labels_for(domains, X.count if isinstance(X, Chunks) else X.shape[0])
     new = {d: at for d, at in places_of(labels).items() if d not in known}
     if new:
-        check_policy(bn.unseen, bn.adapt_rate)
+        check_policy(bn)
         check_unseen(bn.domains_, labels, list(new), bn.unseen, method)
+        if bn.unseen == "online":
+            return _online(bn, X, labels, known, new)
         options: dict[str, Any] = {"tol": bn.tol, "max_iter": bn.max_iter}
         X = X if isinstance(X, Chunks) else backend_of(X).stop_gradient(X)
         found, _ = find_stats(bn.manifold_, X, new, None, method, **options)
         batch = unseen_stats(bn, Stats(found.mean, found.variance))
         known |= {d: Stats(*(a[k, ...] for a in batch)) for k, d in enumerate(new)}
-    return labels, known
+    return Found(labels, known, bn.online_)
+
+
+def _online(
+    bn: Any, X: Array, labels: Any, known: dict[Any, Stats], new: dict[Any, Any]
+) -> Found:
+    """Follow the samples of new domains, each of which gets a label and statistics of its own."""
+    shim, manifold = backend_of(X), bn.manifold_
+    if shim.hides_values(X):
+        raise TypeError(
+            "unseen='online' keeps what it learns from each sample, and in a traced function "
+            "samples have no values: call transform() outside of jax.jit and vmap"
+        )
+    x = shim.stop_gradient(X)
+    if x.dtype != bn.mean_.dtype:
+        x = settle(manifold, namespace_of(x).astype(x, bn.mean_.dtype))
+    online, prior = dict(bn.online_), None
+    numbers = {label: k for k, label in enumerate(known)}
+    own = np.asarray([numbers.get(label, -1) for label in labels.tolist()])
+    stats = dict(enumerate(known.values()))
+    for label, at in new.items():
+        start = online.get(label)
+        if start is None:
+            if prior is None:
+                seen, search = Stats(bn.mean_, bn.var_), {"tol": bn.tol, "max_iter": bn.max_iter}
+                prior = OnlineStats(0, *average_stats(manifold, seen, **search))
+            start = prior
+        states = online_stats(manifold, start, take(x, at), bn.prior_strength)
+        own[at] = range(len(stats), len(stats) + len(at))
+        stats |= {k: state.stats for k, state in zip(own[at].tolist(), states, strict=True)}
+        online[label] = states[-1]
+    return Found(own, stats, online)
 
 
 def unseen_stats(bn: Any, batch: Stats) -> Stats:

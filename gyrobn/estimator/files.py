@@ -15,30 +15,84 @@ from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from io import BytesIO
 from math import prod
-from typing import Any
+from typing import Any, Self
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
+from gyrobn.backends import Array
 from gyrobn.data import replacing
 from gyrobn.data.npy import HEAD, Header
-from gyrobn.estimator.models import PARAMETERS, Model
+from gyrobn.estimator.models import PARAMETERS, Model, of_estimator, to_estimator
 from gyrobn.estimator.validation import GEOMETRY
 from gyrobn.manifolds import REGISTRY, Product
 from gyrobn.manifolds.gyrospace import GyroSpace
 
-__all__ = ["read", "write"]
+__all__ = ["FileMixin", "read", "write"]
 
 FORMAT, VERSION = "gyrobn model", 1
 HEADER, HEADER_LIMIT = "header.json", 2**20
 NEEDED = {"mean", "var", "weight", "n_iter", "converged"}
 OPTIONAL = {"bias", "scale", "domains", "feature_names"}
-EXTRA: dict[str, Any] = {"n_projected": 0, **dict.fromkeys(GEOMETRY)}
+EXTRA: dict[str, Any] = {"n_projected": 0, "prior_strength": 4.0, **dict.fromkeys(GEOMETRY)}
 """What the header holds only if it differs from this."""
 NESTED = 16
 """How deep products may be nested."""
 
 Path = str | os.PathLike[str]
+
+
+class FileMixin:
+    """The methods ``save`` and ``load`` of the estimator."""
+
+    def save(self, path: Path) -> None:
+        """Write the fitted estimator to a file, completely or not at all, for :meth:`load`.
+
+        The file is a ``.npz`` without pickle: arrays, and a header in JSON with the version of the
+        format, the geometry and the parameters.
+
+        Parameters
+        ----------
+        path : str or path
+            Name of the file, used as it is. What was there is replaced.
+        """
+        check_is_fitted(self)
+        write(of_estimator(self), path)
+
+    @classmethod
+    def load(cls, path: Path, like: Array | None = None) -> Self:
+        """Return an estimator that was saved.
+
+        No code in the file is run. A file that is damaged, cut off, of another program or of a
+        newer version is refused.
+
+        Parameters
+        ----------
+        path : str or path
+            A file that :meth:`save` wrote, from arrays of any library.
+        like : array, default=None
+            The statistics get its library, dtype and device. By default they are NumPy arrays in
+            their former dtype.
+
+        Returns
+        -------
+        GyroBN
+            Fitted, with the parameters it had.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from gyrobn import GyroBN, Sphere
+        >>> path = Path(tempfile.mkdtemp()) / "model.npz"
+        >>> X = Sphere(2).random(20, rng=0, spread=0.5)
+        >>> bn = GyroBN(Sphere(2)).fit(X)
+        >>> bn.save(path)
+        >>> bool((GyroBN.load(path).transform(X) == bn.transform(X)).all())
+        True
+        """
+        return to_estimator(cls, read(path), like)
 
 
 def write(model: Model, path: Path) -> None:
@@ -55,7 +109,7 @@ def write(model: Model, path: Path) -> None:
         else geometry_to_json(model.manifold),
         "scale": None if "scale" in arrays else model.scale,
         "n_samples_seen": model.n_samples_seen,
-        **{name: getattr(model, name) for name in PARAMETERS},
+        **{name: getattr(model, name) for name in PARAMETERS if name not in EXTRA},
         **{name: v for name, default in EXTRA.items() if (v := getattr(model, name)) != default},
     }
     text = json.dumps(header, allow_nan=False, indent=1).encode()
@@ -187,7 +241,7 @@ def _array(content: bytes, name: str) -> Any:
 
 
 def _model(header: dict[str, Any], arrays: dict[str, Any]) -> Model:
-    expected = {"geometry", "manifold", "scale", "n_samples_seen", *PARAMETERS}
+    expected = {"geometry", "manifold", "scale", "n_samples_seen", *PARAMETERS} - EXTRA.keys()
     if not expected <= header.keys() <= expected | EXTRA.keys():
         wrong = sorted((header.keys() ^ expected) - EXTRA.keys())
         raise ValueError(f"unknown or missing in the header: {_shown(wrong)}")

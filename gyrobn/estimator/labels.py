@@ -8,15 +8,17 @@ import numpy as np
 
 from gyrobn.backends import backend_of
 from gyrobn.normalization.domains import UNSEEN
+from gyrobn.normalization.online import check_strength
 from gyrobn.numerics.checks import check_choice, check_number, parameter_error
 
 __all__ = ["as_labels", "check_given", "check_kind", "check_policy", "check_unseen", "labels_for"]
 
 
-def check_policy(unseen: str, adapt_rate: float) -> None:
-    """Check the parameters for domains that ``fit`` did not see."""
-    check_choice("unseen", unseen, UNSEEN)
-    check_number("adapt_rate", adapt_rate, 0.0, 1.0)
+def check_policy(given: Any) -> None:
+    """Check the parameters for domains that ``fit`` did not see, of an estimator or a model."""
+    check_choice("unseen", given.unseen, UNSEEN)
+    check_number("adapt_rate", given.adapt_rate, 0.0, 1.0)
+    check_strength(given.prior_strength)
 
 
 def check_given(known: Any, domains: Any, method: str) -> None:
@@ -49,6 +51,12 @@ def check_unseen(known: Any, labels: Any, new: list[Any], unseen: str, method: s
     """Refuse domains that fit did not see, unless the policy allows them."""
     saw = f"fit() did not see domain {_listed(new)} (it saw {_listed(known)})"
     check_kind(known, labels)
+    if method == "inverse_transform" and unseen == "online":
+        raise ValueError(
+            f"{saw}, so GyroBN.inverse_transform() cannot know from where its samples came (by "
+            "unseen='online' every sample has statistics of its own, which are not kept): fit to "
+            "it, too"
+        )
     if method == "inverse_transform":
         raise parameter_error(
             f"{saw}, so GyroBN.inverse_transform() cannot know from where its samples came (what "
@@ -62,6 +70,7 @@ def check_unseen(known: Any, labels: Any, new: list[Any], unseen: str, method: s
             f"{saw}: fit to it, too, or choose what GyroBN.transform() does with such a domain by ",
             "unseen",
             values=("refit", "adapt"),
+            note=", or 'online' for samples that come one by one",
         )
 
 

@@ -131,9 +131,9 @@ def with_unseen(bn: Any, X: Any, domains: Any, method: str) -> Any:
 
     Their statistics follow the policy ``unseen``. They are found now, in one set of passes.
     """
-    if domains is None or bn.unseen == "error" or method != "transform":
-        return bn
-    check_policy(bn.unseen, bn.adapt_rate)
+    if domains is None or bn.unseen in ("error", "online") or method != "transform":
+        return bn  # a new domain is then refused where its label is found
+    check_policy(bn)
     seen = frozenset(bn.domains_.tolist())
     if not compat.is_dask_array(domains) and not np.isnan(X.shape[0]):
         domains = labels_for(domains, X.shape[0])
@@ -205,6 +205,13 @@ def _check_known(bn: Any, labels: Any, method: str) -> None:
     new = [label for label in np.unique(labels).tolist() if label not in known]
     if new:
         check_kind(bn.domains_, labels)
+        if bn.unseen == "online" and method == "transform":
+            raise ValueError(
+                f"fit() did not see domain {new[0]!r}, and unseen='online' follows the order of "
+                "its samples, but the blocks of a Dask array are computed in any order: give "
+                "transform() NumPy arrays, or the blocks one after the other to "
+                "transform_chunks(), or choose unseen='refit' or 'adapt'"
+            )
         raise parameter_error(
             f"fit() did not see domain {new[0]!r}, and GyroBN.{method}() has no statistics of it: "
             "fit to it, too, or choose what transform() does with new domains by ",

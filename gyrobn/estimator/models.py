@@ -26,7 +26,7 @@ __all__ = [
     "to_estimator",
 ]
 
-PARAMETERS = ("eps", "tol", "max_iter", "on_invalid", "unseen", "adapt_rate")
+PARAMETERS = ("eps", "tol", "max_iter", "on_invalid", "unseen", "adapt_rate", "prior_strength")
 """The parameters of the estimator that are plain values."""
 
 Estimator = TypeVar("Estimator")
@@ -69,6 +69,7 @@ class Model:
     on_invalid: str = "raise"
     unseen: str = "error"
     adapt_rate: float = 0.1
+    prior_strength: float = 4.0
     metric: str | None = None
     curvature: float | None = None
     theta: float | None = None
@@ -145,6 +146,7 @@ def to_estimator(cls: type[Estimator], model: Model, like: Array | None = None) 
     given = ("manifold", "bias", "scale", *PARAMETERS, *GEOMETRY)
     bn: Any = cls(**{name: getattr(model, name) for name in given})
     bn.manifold_, bn.domains_ = model.geometry, model.domains
+    bn.online_ = {}
     bn.mean_, bn.var_ = put(model.mean, like.dtype), put(model.var, like.dtype)
     several = model.n_iter.ndim > 0
     bn.n_iter_ = put(model.n_iter, xp.int32) if several else int(model.n_iter)

@@ -4,7 +4,6 @@ The estimator holds the statistics. :mod:`gyrobn.estimator.fitting` finds them, 
 :mod:`gyrobn.estimator.applying` normalizes samples with them.
 """
 
-import os
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -14,16 +13,16 @@ from sklearn.utils.validation import check_is_fitted
 from gyrobn.backends import Array
 from gyrobn.data.chunks import Chunks
 from gyrobn.estimator.applying import apply_chunk, apply_chunks, check_table, stats_for
-from gyrobn.estimator.files import read, write
+from gyrobn.estimator.files import FileMixin
 from gyrobn.estimator.fitting import Fitted, by_label, merge, stacked
 from gyrobn.estimator.lazy import applier, finder
-from gyrobn.estimator.models import of_estimator, to_estimator
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.online import OnlineStats
 
 __all__ = ["GyroBN"]
 
 
-class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     r"""Normalize data on a manifold to a given mean and variance.
 
     .. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot
@@ -60,11 +59,13 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     on_invalid : {"raise", "project"}, default="raise"
         What to do with samples that are not on the manifold: raise an error that names the first,
         or move them to a point near by (``manifold.project``). NaN and infinity always raise.
-    unseen : {"error", "refit", "adapt"}, default="error"
+    unseen : {"error", "refit", "adapt", "online"}, default="error"
         What ``transform`` does with a domain that ``fit`` did not see: raise an error; use the
         mean and variance of its samples in the call ("refit"); or use the average of the known
-        domains, moved towards those ("adapt"). The last two need at least two samples of the
-        domain, and keep nothing for the next call.
+        domains, moved towards those ("adapt"). These two need at least two samples of the domain,
+        and keep nothing for the next call. "online" takes one sample after the other, each with
+        the statistics of those up to itself. It needs one sample, and goes on in the next call:
+        ``transform`` then changes ``online_``.
     adapt_rate : float, default=0.1
         How far "adapt" moves: 0 is the average of the known domains, 1 is "refit".
     metric : str, default=None
@@ -77,6 +78,9 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Power deformation of "spd".
     representation : {"basis", "projector"}, default=None
         What the points of "grassmannian" are. The traces of projectors give their rank.
+    prior_strength : float, default=4.0
+        For "online", the number of samples that the average of the known domains counts as:
+        :func:`~gyrobn.normalization.online.online_stats` has the formulas.
 
     Attributes
     ----------
@@ -94,6 +98,10 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Whether the mean met the tolerance.
     domains_ : ndarray of shape (n_domains,), or None
         The labels of the domains, sorted; None after ``fit`` without domains.
+    online_ : dict
+        Count, mean and variance (:class:`~gyrobn.normalization.online.OnlineStats`) of each domain
+        that ``unseen="online"`` follows, by label. ``fit``, ``partial_fit`` and ``reset_online``
+        empty it. A pickle keeps it, a file of ``save`` and a clone do not.
     n_samples_seen_ : int
         Number of samples N, of all domains.
     n_projected_ : int
@@ -154,6 +162,13 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     >>> new = bn.transform(X[50:], domains=["Cy"] * 50)  # the same samples, by another name
     >>> bool(np.allclose(new, Y[50:]))
     True
+
+    Trials of a new subject that come one by one:
+
+    >>> bn.set_params(unseen="online").transform(X[50:51], domains=["Cy"]).shape
+    (1, 2)
+    >>> bn.online_["Cy"].count
+    1
     """
 
     def __init__(
@@ -171,6 +186,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         curvature: Any = None,
         theta: float | None = None,
         representation: str | None = None,
+        prior_strength: float = 4.0,
     ) -> None:
         self.manifold = manifold
         self.bias = bias
@@ -185,6 +201,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.curvature = curvature
         self.theta = theta
         self.representation = representation
+        self.prior_strength = prior_strength
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, domains: Any = None) -> Self:
         """Find the Fréchet mean and variance of the samples, of each domain if they are given.
@@ -260,7 +277,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if samples is None or isinstance(samples, Chunks):
             return self.transform(X, domains)  # of chunks, it says what takes them
         check_table(self, samples, "transform")
-        labels, stats = stats_for(self, samples, domains, "transform")
+        labels, stats, _ = stats_for(self, samples, domains, "transform")
         return apply_chunk(self, samples, labels, stats, "transform", view=found.view)
 
     def transform(self, X: Any, domains: Any = None) -> Array:
@@ -272,7 +289,8 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             Samples, in the library and on the device of those given to ``fit``.
         domains : array-like of shape (N,), default=None
             The domain of each sample, after ``fit`` with domains. ``unseen`` says what to do with
-            domains that ``fit`` did not see.
+            domains that ``fit`` did not see. With "online" the order of the samples matters: one
+            call per sample gives the same as one call with all of them.
 
         Returns
         -------
@@ -328,53 +346,16 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         return apply_chunks(self, X, domains, "inverse_transform" if inverse else "transform")
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted estimator to a file, completely or not at all, for :meth:`load`.
-
-        The file is a ``.npz`` without pickle: arrays, and a header in JSON with the version of the
-        format, the geometry and the parameters.
-
-        Parameters
-        ----------
-        path : str or path
-            Name of the file, used as it is. What was there is replaced.
-        """
-        check_is_fitted(self)
-        write(of_estimator(self), path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], like: Array | None = None) -> Self:
-        """Return an estimator that was saved.
-
-        No code in the file is run. A file that is damaged, cut off, of another program or of a
-        newer version is refused.
-
-        Parameters
-        ----------
-        path : str or path
-            A file that :meth:`save` wrote, from arrays of any library.
-        like : array, default=None
-            The statistics get its library, dtype and device. By default they are NumPy arrays in
-            their former dtype.
+    def reset_online(self) -> Self:
+        """Forget the new domains that ``unseen="online"`` has followed; each starts anew.
 
         Returns
         -------
-        GyroBN
-            Fitted, with the parameters it had.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from gyrobn import GyroBN, Sphere
-        >>> path = Path(tempfile.mkdtemp()) / "model.npz"
-        >>> X = Sphere(2).random(20, rng=0, spread=0.5)
-        >>> bn = GyroBN(Sphere(2)).fit(X)
-        >>> bn.save(path)
-        >>> bool((GyroBN.load(path).transform(X) == bn.transform(X)).all())
-        True
+        self
         """
-        return to_estimator(cls, read(path), like)
+        check_is_fitted(self)
+        self.online_ = {}
+        return self
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -390,6 +371,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _keep(self, manifold: GyroSpace, known: dict[Any, Fitted], count: int, moved: int) -> None:
         self.domains_, fitted = stacked(known)
+        self.online_: dict[Any, OnlineStats] = {}
         self.mean_, self.var_, self.weight_sum_, iterations, converged = fitted
         several = fitted.mean.ndim > len(manifold.point_shape)
         self.n_iter_ = iterations if several else int(iterations)

@@ -45,7 +45,7 @@ def check_parameters(given: Any) -> None:
     check_choice("on_invalid", given.on_invalid, ("raise", "project"))
     check_number("eps", given.eps, 0.0)
     check_search(given.tol, given.max_iter, None)
-    check_policy(given.unseen, given.adapt_rate)
+    check_policy(given)
 
 
 def as_array(estimator: Any, X: Any, method: str) -> Array:

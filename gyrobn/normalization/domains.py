@@ -23,10 +23,11 @@ from gyrobn.statistics.uniqueness import Domains, warn
 
 __all__ = ["UNSEEN", "adapt_stats", "average_stats", "by_domain", "domain_stats", "places_of"]
 
-UNSEEN = ("error", "refit", "adapt")
+UNSEEN = ("error", "refit", "adapt", "online")
 """What to do with a domain without statistics: refuse it, compute them from the samples at hand
-(:func:`domain_stats`), or move the average of the known domains towards those
-(:func:`adapt_stats`)."""
+(:func:`domain_stats`), move the average of the known domains towards those
+(:func:`adapt_stats`), or towards one sample after the other, from call to call
+(:func:`~gyrobn.normalization.online.online_stats`)."""
 
 Place = Any
 """Indices of the samples of one domain, a NumPy array of integers."""

@@ -10,7 +10,13 @@ from torch import Tensor
 
 from gyrobn.backends.torch import all_sum
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.domains import UNSEEN, adapt_stats, by_domain, places_of
+from gyrobn.normalization.domains import (
+    UNSEEN,
+    adapt_stats,
+    average_stats,
+    by_domain,
+    places_of,
+)
 from gyrobn.normalization.layers import (
     Batch,
     apply,
@@ -21,6 +27,7 @@ from gyrobn.normalization.layers import (
     update,
 )
 from gyrobn.normalization.normalize import Stats, update_stats
+from gyrobn.normalization.online import OnlineStats, check_strength, online_stats
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
 from gyrobn.statistics.spread import Group
 from gyrobn.torch.graphs import no_autocast, recomputing
@@ -50,8 +57,14 @@ class DomainGyroBN(GyroBN):
         schedule). ``momentum`` is the fraction for the statistics of evaluation.
     unseen
         What evaluation does with a domain that training did not see: ``"error"``, ``"refit"`` (use
-        the statistics of its batch), or ``"adapt"`` (take a fraction ``momentum`` of those, and the
-        rest of the average of the known domains).
+        the statistics of its batch), ``"adapt"`` (take a fraction ``momentum`` of those, and the
+        rest of the average of the known domains), or ``"online"``: take one sample after the other,
+        each with the statistics of those up to itself, and go on in the next call. These statistics
+        are constants for the gradient. They are in the dictionary ``online``, by domain, and not in
+        ``state_dict()``; a batch of training and :meth:`reset_online` empty it.
+    prior_strength
+        For ``"online"``, the number of samples that the average of the known domains counts as:
+        :func:`~gyrobn.normalization.online.online_stats` has the formulas.
     """
 
     def __init__(
@@ -62,6 +75,7 @@ class DomainGyroBN(GyroBN):
         *,
         train_momentum: float | Callable[[int], float] | None = None,
         unseen: str = "error",
+        prior_strength: float = 4.0,
         **options: Any,
     ) -> None:
         check_choice("unseen", unseen, UNSEEN)
@@ -74,6 +88,8 @@ class DomainGyroBN(GyroBN):
         super().__init__(manifold, channels, **options)
         self.domains = domains
         self.train_momentum, self.unseen = train_momentum, unseen
+        self.prior_strength = check_strength(prior_strength)
+        self.online: dict[int, OnlineStats] = {}
         if train_momentum is not None:
             self.register_buffer("training_mean", self.running_mean.clone())
             self.register_buffer("training_var", self.running_var.clone())
@@ -111,13 +127,16 @@ class DomainGyroBN(GyroBN):
                 raise
             if group is not None:
                 stats = self._spread_stats(batch, places, group)
+            elif self.training:
+                stats = {k: self._training_stats(batch, k, at) for k, at in places.items()}
+            if self.training:
+                self.online = {}  # what is known of new domains began with an older average
+                pairs = [(at, stats[k]) for k, at in places.items()]
             else:
-                choose = self._training_stats if self.training else self._evaluation_stats
-                stats = {k: choose(batch, k, place) for k, place in places.items()}
-            normalized, own = partial(apply, self.settings, batch), list(places.values())
+                pairs = self._evaluation_stats(batch, places)
             y = batch.x
-            if own:
-                y = by_domain(normalized, y, own, [stats[k] for k in places])
+            if pairs:
+                y = by_domain(partial(apply, self.settings, batch), y, *zip(*pairs, strict=True))
             if group is not None:  # every rank takes part in the backward pass of every domain
                 some = next(iter(stats.values()))
                 y = y + 0.0 * (some.mean.sum() + some.var.sum())
@@ -190,6 +209,12 @@ class DomainGyroBN(GyroBN):
 
     def _training_stats(self, whole: Batch, k: int, place: Any) -> Stats:
         """Return the statistics to normalize samples of one domain with, and learn from them."""
+        if self.unseen == "online" and len(place) == 1:
+            raise ValueError(
+                f"domain {k} has one sample in this batch, and training needs two per domain: "
+                "unseen='online' follows single samples in evaluation; call layer.eval(), or give "
+                "a larger batch"
+            )
         return self._learnt_from(whole.manifold, k, self._batch_stats(whole, place))
 
     def _learnt_from(self, manifold: GyroSpace, k: int, batch: Stats) -> Stats:
@@ -215,25 +240,76 @@ class DomainGyroBN(GyroBN):
         self._store("training", k, Stats(moved.mean.detach(), moved.var.detach()))
         return moved
 
-    def _evaluation_stats(self, whole: Batch, k: int, place: Any) -> Stats:
+    def _evaluation_stats(self, whole: Batch, places: dict[int, Any]) -> list[tuple[Any, Stats]]:
+        """Return indices of samples, and the statistics to normalize them with."""
+        pairs, online = [], dict(self.online)
+        for k, place in places.items():
+            if int(self.num_batches_tracked[k]) > 0:
+                pairs.append((place, self.settings.running(whole.manifold, self._of("running", k))))
+            elif self.unseen == "online":
+                states = self._online_stats(whole, k, place)
+                pairs += [(place[i : i + 1], state.stats) for i, state in enumerate(states)]
+                online[k] = states[-1]
+            else:
+                pairs.append((place, self._unseen_stats(whole, k, place)))
+        self.online = online
+        return pairs
+
+    @torch.no_grad()
+    def _online_stats(self, whole: Batch, k: int, place: Any) -> list[OnlineStats]:
+        """Return the statistics of a new domain after each of its samples."""
+        if whole.weights is not None:
+            raise ValueError(
+                f"domain {k} was not seen in training, and unseen='online' counts every sample "
+                "once: leave out the weights, and samples that shall not count"
+            )
+        if recomputing():
+            raise RuntimeError(
+                "torch.utils.checkpoint calls a layer again in the backward pass, and "
+                "unseen='online' would count its samples twice: leave the layer out of the "
+                "checkpoint"
+            )
+        manifold, x = whole.manifold, whole.x[place].detach()
+        start = self.online.get(k)
+        if start is None:
+            start = OnlineStats(0, *average_stats(manifold, self._known(manifold)))
+        mean, var = (a.to(device=x.device, dtype=x.dtype) for a in start.stats)
+        if mean.dtype != start.mean.dtype or self.settings.learn_curvature:
+            mean = manifold.project(mean)
+        states = online_stats(
+            manifold, OnlineStats(start.count, mean, var), x, self.prior_strength
+        )
+        check_variance(self.settings, manifold, x, states[-1].stats, first=place)
+        return states
+
+    def reset_online(self) -> Self:
+        """Forget the new domains that ``unseen="online"`` has followed; each starts anew."""
+        self.online = {}
+        return self
+
+    def _known(self, manifold: GyroSpace) -> Stats:
+        """Return the statistics of all domains that were seen in training."""
+        seen = self.num_batches_tracked > 0
+        if not bool(seen.any()):
+            raise ValueError("no domain was seen in training, so there is none to adapt to")
+        return self.settings.running(
+            manifold, Stats(self.running_mean[seen], self.running_var[seen])
+        )
+
+    def _unseen_stats(self, whole: Batch, k: int, place: Any) -> Stats:
+        """Return the statistics of a new domain from its samples in this batch."""
         manifold = whole.manifold
-        if int(self.num_batches_tracked[k]) > 0:
-            return self.settings.running(manifold, self._of("running", k))
         if self.unseen == "error":
             known = [i for i, n in enumerate(self.num_batches_tracked.tolist()) if n > 0]
             raise ValueError(
                 f"domain {k} was not seen in training (seen: {known}): train on it, or give "
-                "unseen='refit' or 'adapt'"
+                "unseen='refit', 'adapt' or 'online'"
             )
         batch = self._batch_stats(whole, place)
         if self.unseen == "refit":
             return batch
-        seen = self.num_batches_tracked > 0
-        if not bool(seen.any()):
-            raise ValueError("no domain was seen in training, so there is none to adapt to")
-        others = Stats(self.running_mean[seen], self.running_var[seen])
-        others = self.settings.running(manifold, others)
-        return adapt_stats(manifold, others, batch, 0.1 if self.momentum is None else self.momentum)
+        rate = 0.1 if self.momentum is None else self.momentum
+        return adapt_stats(manifold, self._known(manifold), batch, rate)
 
     # ------------------------------------------------------------------ the estimator
 
@@ -250,13 +326,14 @@ class DomainGyroBN(GyroBN):
         bn
             The estimator, fitted with domains.
         device, dtype, **options
-            As in :meth:`GyroBN.from_estimator`; ``unseen`` is the estimator's by default, and
-            ``momentum`` its ``adapt_rate``.
+            As in :meth:`GyroBN.from_estimator`; ``unseen`` and ``prior_strength`` are the
+            estimator's by default, and ``momentum`` its ``adapt_rate``.
         """
         from gyrobn.estimator.conversion import fitted
 
         model = fitted(bn, domains=True)
         given = {"domains": len(bn.domains_), "unseen": model.unseen, "momentum": model.adapt_rate}
+        given["prior_strength"] = model.prior_strength
         layer = cls._of_model(model, given | _place(bn, model, device, dtype) | options)
         if layer.train_momentum is not None:
             for k in range(layer.domains):
@@ -293,6 +370,7 @@ class DomainGyroBN(GyroBN):
             like,
             domains=names[order],
             unseen=self.unseen,
+            prior_strength=self.prior_strength,
             adapt_rate=0.1 if self.momentum is None else self.momentum,
         )
 
