@@ -19,7 +19,8 @@ NEEDS_GPU = "# needs a GPU"
 
 CODE = re.compile(r"^```python\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
 IMAGE = re.compile(r"^```\{image\} (\S+)\n:alt: (.*)\n```$", re.MULTILINE)
-ROLE = re.compile(r"\{(doc|term|download)\}`([^`<]*?)(?:\s*<([^`>]*)>)?`", re.DOTALL)
+ROLE = re.compile(r"\{(doc|term)\}`([^`<]*?)(?:\s*<([^`>]*)>)?`", re.DOTALL)
+TO_NOTEBOOK = re.compile(r"^This page is also a \{download\}.*$", re.MULTILINE)
 
 
 def write(folder: Path) -> None:
@@ -61,6 +62,8 @@ def text_cell(text: str, page: Path) -> dict[str, Any]:
         pictures[path.name] = {"image/png": base64.b64encode(path.read_bytes()).decode()}
         return f"![{found[2]}](attachment:{path.name})"
 
+    to_page = f"This notebook is also [a page]({SITE}/examples/{page.stem}.html)."
+    text = TO_NOTEBOOK.sub(to_page, text)
     text = ROLE.sub(lambda found: plain(found, page), IMAGE.sub(attach, text))
     cell: dict[str, Any] = {"cell_type": "markdown", "metadata": {}}
     if pictures:
@@ -73,8 +76,6 @@ def plain(found: re.Match[str], page: Path) -> str:
     role, words, target = found.groups()
     if role == "term":
         return words
-    if role == "download":
-        return f"[page]({SITE}/examples/{page.stem}.html)"
     name = posixpath.normpath(f"examples/{target or words}")
     if target is None:
         (words, *_) = re.findall(r"^# (.*)$", (DOCS / f"{name}.md").read_text(), re.MULTILINE)
