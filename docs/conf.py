@@ -1,5 +1,6 @@
 """Sphinx. Build with ``python -m sphinx -W --keep-going -b html docs docs/_build/html``."""
 
+import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import gyrobn
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))
 
+import notebooks  # noqa: E402
 import tables  # noqa: E402
 
 project = "gyrobn"
@@ -24,7 +26,7 @@ extensions = [
     "sphinx.ext.viewcode",
 ]
 exclude_patterns = ["_build", "_generated"]
-myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]
+myst_enable_extensions = ["amsmath", "attrs_block", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
@@ -34,7 +36,18 @@ napoleon_use_rtype = False
 
 html_theme = "furo"
 html_title = "gyrobn"
-html_static_path = ["_static"]
+html_css_files = ["site.css"]
+
+# MathJax is one file of a package, so that formulas need no network
+mathjax_path = "tex-svg-full.js"
+(package,) = importlib.util.find_spec("sphinx-mathjax-offline").submodule_search_locations
+html_static_path = ["_static", f"{package}/static/mathjax/{mathjax_path}"]
+
+# tried by the workflow links.yml, not here: there may be no network
+linkcheck_timeout = 30
+linkcheck_retries = 3
+# our own addresses are placeholders until the first release
+linkcheck_ignore = [f"{re.escape(url)}.*" for url in notebooks.PROJECT["urls"].values()]
 
 
 # ---------------------------------------------------------------------- docstrings
@@ -44,20 +57,21 @@ def escape_shapes(app, what, name, obj, options, lines):
     """Keep the stars of a shape (*channels, n_) from meaning emphasis, and n_ from being a link."""
     for i, line in enumerate(lines):
         parts = re.split("(`+[^`]*`+)", line)
-        parts[::2] = [re.sub(r"\*(?=channels|point_shape)", r"\\*", part) for part in parts[::2]]
+        parts[::2] = [re.sub(r"\*(?=channels|point_shape)|(?<=\()\*(?=shape)", r"\\*", part) for part in parts[::2]]
         lines[i] = "".join(parts)
         for link in ("(n_features_in_", "shape of var_"):
             lines[i] = lines[i].replace(link, link[:-1] + r"\_")
 
 
-# ---------------------------------------------------------------------- tables
+# ---------------------------------------------------------------------- tables and notebooks
 
 
-def write_tables(app):
-    """Measure, and write what pages include."""
+def write_generated(app):
+    """Measure, and write what pages include; write the notebooks that they link to."""
     tables.write(DOCS / "_generated")
+    notebooks.write(DOCS / "_generated")
 
 
 def setup(app):
     app.connect("autodoc-process-docstring", escape_shapes, priority=400)  # before napoleon
-    app.connect("builder-inited", write_tables)
+    app.connect("builder-inited", write_generated)

@@ -103,7 +103,7 @@ def test_workflows_use_what_exists(path):
 
 
 def test_there_are_workflows():
-    assert [path.stem for path in WORKFLOWS] == ["ci", "gpu", "release"]
+    assert [path.stem for path in WORKFLOWS] == ["ci", "gpu", "links", "release"]
     assert "run: .ci/run" in read(".github/workflows/ci.yml")
     release = loaded(ROOT / ".github/workflows/release.yml")
     assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
