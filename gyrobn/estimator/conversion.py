@@ -25,18 +25,19 @@ from gyrobn.estimator.models import (
 from gyrobn.estimator.transformer import GyroBN
 from gyrobn.normalization.layers import Learnt, Settings, common_dtype
 from gyrobn.normalization.normalize import Stats, normalize, scale_for
+from gyrobn.normalization.settings import LearntGeometry
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.points import plain_geometry
 
 __all__ = ["fitted", "geometry_text", "layer_to_estimator", "raw_shift", "values_for"]
 
 
-def geometry_text(settings: Settings) -> str:
+def geometry_text(settings: LearntGeometry) -> str:
     """Return the geometry of a layer in JSON, for its state in a checkpoint."""
     return json.dumps(geometry_to_json(settings.geometry, registered=False))
 
 
-def raw_shift(settings: Settings, text: str, raw: float | None) -> float:
+def raw_shift(settings: LearntGeometry, text: str, raw: float | None) -> float:
     """Return what to add to a learnt curvature of a checkpoint, or refuse another geometry.
 
     ``settings`` are those of the layer to load into, ``text`` is the :func:`geometry_text` of the

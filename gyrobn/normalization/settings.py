@@ -12,21 +12,97 @@ from gyrobn.normalization.normalize import Stats, normalize
 from gyrobn.numerics.checks import check_choice, check_integers, check_number
 from gyrobn.statistics.newton import check_search
 
-__all__ = ["Settings", "documented"]
+__all__ = ["LearntGeometry", "Settings", "documented"]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The options of a layer. They are hashable, so a compiler may treat them as a constant."""
+class LearntGeometry:
+    """A geometry, and whether its curvature is learnt."""
 
     geometry: GyroSpace
+    learn_curvature: bool
+
+    def __post_init__(self) -> None:
+        manifold = self.geometry
+        if self.learn_curvature and "curvature" not in manifold.parameters:
+            raise ValueError(f"{manifold!r} has no curvature to learn")
+        if not all(isinstance(value, (int, float)) for value in manifold.learnable()):
+            raise ValueError(
+                f"a layer needs a geometry whose parameters are numbers, got {manifold!r}: give "
+                "the initial curvature as a float, and learn_curvature=True to learn it"
+            )
+
+    @property
+    def _curvature(self) -> Any:
+        return self.geometry.curvature  # type: ignore[attr-defined]
+
+    @property
+    def free_curvature(self) -> bool:
+        """Whether a learnt curvature may have any sign. The parameter is then K itself."""
+        return getattr(self.geometry, "required_sign", None) is None
+
+    @property
+    def initial_curvature(self) -> float:
+        """The initial value of ``raw_curvature``."""
+        return float(self._curvature) if self.free_curvature else 0.0
+
+    def manifold(self, raw: Array | None) -> GyroSpace:
+        """Return the geometry at a learnt curvature: :math:`K = K_0 e^r`, or K itself."""
+        if raw is None:
+            return self.geometry
+        K = raw if self.free_curvature else self._curvature * namespace_of(raw).exp(raw)
+        return replace(self.geometry, curvature=K)  # type: ignore[call-arg]
+
+    def raw_shift(self, saved: GyroSpace, raw: float | None = None) -> float:
+        """Compare the geometry of a saved state, and return what to add to its raw curvature.
+
+        A layer that learns its curvature takes that of the state; all else must agree.
+
+        Parameters
+        ----------
+        saved
+            The geometry of the layer that wrote the state.
+        raw
+            The raw curvature in the state, if it is known.
+
+        Returns
+        -------
+        float
+            Nonzero if the two curvatures started from different values.
+        """
+        own, learns, free = self.geometry, self.learn_curvature, self.free_curvature
+        if saved == own and (learns or raw is None):
+            return 0.0
+        if "curvature" in own.parameters and type(saved) is type(own):
+            first: Any = saved.curvature  # type: ignore[attr-defined]
+            if replace(saved, curvature=self._curvature) == own:  # type: ignore[call-arg]
+                if learns:
+                    return 0.0 if free else math.log(first / self._curvature)
+                if raw is not None:
+                    first = raw if free else first * math.exp(raw)
+                    if math.isclose(first, self._curvature, rel_tol=1e-6):
+                        return 0.0
+                    raise self.foreign(f"{replace(saved, curvature=first)!r}")  # type: ignore[call-arg]
+        raise self.foreign(repr(saved))
+
+    def foreign(self, saved: str) -> ValueError:
+        """Return the error for a state of another geometry."""
+        return ValueError(
+            f"the state is of a layer on {saved}, and this one is on {self.geometry!r}: build the "
+            "layer with the geometry of the state"
+        )
+
+
+@dataclass(frozen=True)
+class Settings(LearntGeometry):
+    """The options of a layer. They are hashable, so a compiler may treat them as a constant."""
+
     channels: tuple[int, ...]
     axis: tuple[int, ...]
     eps: float
     mean_gradient: str
     steps: int | None
     clamp: float | None
-    learn_curvature: bool
     tol: float | None
     max_iter: int
     formula: Callable[..., Array] = normalize
@@ -70,16 +146,8 @@ class Settings:
         options["eps"] = check_number("eps", options["eps"], 0.0)
         options["clamp"] = None if clamp is None else check_number("clamp", clamp, above=0.0)
         check_choice("mean_gradient", options["mean_gradient"], ("implicit", "detach"))
-        settings = cls(manifold, channels, axes, **options)
-        settings = settings.checking(settings.check_input)
-        if settings.learn_curvature and "curvature" not in manifold.parameters:
-            raise ValueError(f"{manifold!r} has no curvature to learn")
-        if not all(isinstance(value, (int, float)) for value in manifold.learnable()):
-            raise ValueError(
-                f"a layer needs a geometry whose parameters are numbers, got {manifold!r}: give "
-                "the initial curvature as a float, and learn_curvature=True to learn it"
-            )
-        return settings
+        settings = cls(geometry=manifold, channels=channels, axis=axes, **options)
+        return settings.checking(settings.check_input)
 
     @property
     def statistics_shape(self) -> tuple[int, ...]:
@@ -92,73 +160,11 @@ class Settings:
             raise ValueError(f"check_input must be 'first', True or False, got {check_input!r}")
         return replace(self, check_input=check_input, seen=[], asked=[])
 
-    # ------------------------------------------------------------------ a learnt curvature
-
-    @property
-    def _curvature(self) -> Any:
-        return self.geometry.curvature  # type: ignore[attr-defined]
-
-    @property
-    def free_curvature(self) -> bool:
-        """Whether a learnt curvature may have any sign. The parameter is then K itself."""
-        return getattr(self.geometry, "required_sign", None) is None
-
-    @property
-    def initial_curvature(self) -> float:
-        """The initial value of ``raw_curvature``."""
-        return float(self._curvature) if self.free_curvature else 0.0
-
-    def manifold(self, raw: Array | None) -> GyroSpace:
-        """Return the geometry at a learnt curvature: :math:`K = K_0 e^r`, or K itself."""
-        if raw is None:
-            return self.geometry
-        K = raw if self.free_curvature else self._curvature * namespace_of(raw).exp(raw)
-        return replace(self.geometry, curvature=K)  # type: ignore[call-arg]
-
     def running(self, manifold: GyroSpace, stats: Stats) -> Stats:
         """Return running statistics for the manifold at the current curvature."""
         if not self.learn_curvature:
             return stats
         return Stats(manifold.project(stats.mean), stats.var)  # some models move with the curvature
-
-    def raw_shift(self, saved: GyroSpace, raw: float | None = None) -> float:
-        """Compare the geometry of a saved state, and return what to add to its raw curvature.
-
-        A layer that learns its curvature takes that of the state; all else must agree.
-
-        Parameters
-        ----------
-        saved
-            The geometry of the layer that wrote the state.
-        raw
-            The raw curvature in the state, if it is known.
-
-        Returns
-        -------
-        float
-            Nonzero if the two curvatures started from different values.
-        """
-        own, learns, free = self.geometry, self.learn_curvature, self.free_curvature
-        if saved == own and (learns or raw is None):
-            return 0.0
-        if "curvature" in own.parameters and type(saved) is type(own):
-            first: Any = saved.curvature  # type: ignore[attr-defined]
-            if replace(saved, curvature=self._curvature) == own:  # type: ignore[call-arg]
-                if learns:
-                    return 0.0 if free else math.log(first / self._curvature)
-                if raw is not None:
-                    first = raw if free else first * math.exp(raw)
-                    if math.isclose(first, self._curvature, rel_tol=1e-6):
-                        return 0.0
-                    raise self.foreign(f"{replace(saved, curvature=first)!r}")  # type: ignore[call-arg]
-        raise self.foreign(repr(saved))
-
-    def foreign(self, saved: str) -> ValueError:
-        """Return the error for a state of another geometry."""
-        return ValueError(
-            f"the state is of a layer on {saved}, and this one is on {self.geometry!r}: build the "
-            "layer with the geometry of the state"
-        )
 
 
 _SHARED = {

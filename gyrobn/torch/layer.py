@@ -74,6 +74,7 @@ class GyroBN(GeometryState):
     15
     """
 
+    settings: Settings
     bias: nn.Parameter | None
     scale: nn.Parameter | None
     raw_curvature: nn.Parameter | None

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gyrobn.normalization.settings import Settings
+from gyrobn.normalization.settings import LearntGeometry
 
 __all__ = ["GeometryState"]
 
@@ -13,7 +13,7 @@ __all__ = ["GeometryState"]
 class GeometryState(nn.Module):
     """A module whose state dict holds its geometry."""
 
-    settings: Settings
+    settings: LearntGeometry
 
     def get_extra_state(self) -> Tensor:
         """Return the geometry as part of the state: its JSON description, as bytes in a tensor.

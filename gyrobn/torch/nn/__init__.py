@@ -5,15 +5,26 @@ Each is a few lines over a geometry. In place of a geometry every layer takes an
 """
 
 from gyrobn.torch.nn.decoder import FermiDiracDecoder
+from gyrobn.torch.nn.grassmann import GrassmannPool, GrassmannTranslation, ProjMap
+from gyrobn.torch.nn.horosphere import HorosphereBlock, Horospheres
 from gyrobn.torch.nn.linear import GyroActivation, GyroLinear
 from gyrobn.torch.nn.lorentz import LorentzActivation, LorentzLinear
 from gyrobn.torch.nn.parameter import ManifoldParameter
+from gyrobn.torch.nn.poincare import BetaConcat, PoincareLinear, PoincareMLR
 
 __all__ = [
+    "BetaConcat",
     "FermiDiracDecoder",
+    "GrassmannPool",
+    "GrassmannTranslation",
     "GyroActivation",
     "GyroLinear",
+    "HorosphereBlock",
+    "Horospheres",
     "LorentzActivation",
     "LorentzLinear",
     "ManifoldParameter",
+    "PoincareLinear",
+    "PoincareMLR",
+    "ProjMap",
 ]
