@@ -1,0 +1,124 @@
+"""GyroGr: classes of motions from subspaces, with one to four blocks and four normalizations.
+
+``python -m benchmarks.experiments.grassmann --data ../shared/data`` runs the cells that are not
+done yet. The settings are those of the published code, except for the number of epochs.
+"""
+
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.experiments import records
+from benchmarks.experiments.classification import DTYPE, train
+from benchmarks.experiments.series import Split, split, subspaces
+from gyrobn import Grassmannian
+from gyrobn.torch import GyroBN
+from gyrobn.torch.baselines import LRBN, ManifoldNorm
+from gyrobn.torch.nn import GrassmannPool, GrassmannTranslation, ProjMap
+
+NAME = "grassmann"
+SUBSPACES = {"hdm05_11": 10, "msraction3d": 5}
+"""The data sets, with p; clips of msraction3d may have as few as nine frames."""
+LR = 5e-1
+CHANNELS, EPOCHS, BLOCKS, SAMPLES = 8, 100, (1, 2, 3, 4), 100
+NORMS: dict[str, Callable[..., nn.Module] | None] = {
+    "none": None,
+    "manifold_norm": partial(ManifoldNorm, diagonal=False),
+    "lrbn": LRBN,
+    "gyro": GyroBN,
+}
+
+
+def cells(seeds: int) -> list[records.Cell]:
+    """Return all cells, the first seeds first."""
+    return [
+        {"data": data, "blocks": blocks, "norm": norm, "seed": seed}
+        for seed in range(seeds)
+        for data in SUBSPACES
+        for blocks in BLOCKS
+        for norm in NORMS
+    ]
+
+
+def network(
+    n: int, p: int, classes: int, blocks: int = 1, norm: str = "none", dtype: Any = DTYPE
+) -> nn.Sequential:
+    """Return GyroGr: translations, each but the last followed by pooling, and a linear layer.
+
+    A single block has a pooling, too. The normalization follows the first pooling.
+    """
+    space, layers = Grassmannian(n, p), []
+    for block in range(blocks):
+        layers.append(GrassmannTranslation(space, CHANNELS, dtype=dtype))
+        if block == blocks - 1 > 0:
+            break
+        layers.append(GrassmannPool(space))
+        space = layers[-1].out_manifold
+        make = NORMS[norm]
+        if block == 0 and make is not None:
+            options = {"steps": 1, "mean_gradient": "detach", "dtype": dtype}
+            layers.append(make(space, CHANNELS, **options))
+    head = nn.Linear(CHANNELS * space.n**2, classes, dtype=dtype)
+    return nn.Sequential(*layers, ProjMap(space), nn.Flatten(), head)
+
+
+def weight_conditions(net: nn.Module) -> list[float]:
+    """Return the condition number of B, an (n − p) × p matrix, for every channel of layer one."""
+    first = net[0]
+    space = first.manifold
+    B = first.weight.detach().reshape(-1, space.n - space.p, space.p)
+    return [round(float(c), 3) for c in torch.linalg.cond(B)]
+
+
+def jacobian_conditions(net: nn.Module, x: Tensor) -> Tensor:
+    """Return the condition number of the Jacobian of the scores by the basis, for every sample."""
+    net.eval()
+    x = x.detach().requires_grad_()
+    scores = net(x).sum(dim=0)
+    rows = [torch.autograd.grad(s, x, retain_graph=True)[0].flatten(1) for s in scores]
+    return torch.linalg.cond(torch.stack(rows, dim=1))
+
+
+@cache
+def data_of(name: str, folder: Path) -> Split:
+    """Return the bases of a data set with an axis for channels, which all cells share."""
+    return split(name, folder, lambda parts: subspaces(parts, SUBSPACES[name])[:, None])
+
+
+def work(
+    cell: records.Cell, tick: records.Tick, folder: Path, epochs: int = EPOCHS
+) -> dict[str, Any]:
+    """Train one network, and return its results."""
+    data = data_of(cell["data"], folder)
+    torch.manual_seed(1024 + cell["seed"])
+    net = network(*data.x.shape[-2:], data.classes, cell["blocks"], cell["norm"])
+    optimizer = torch.optim.SGD(net.parameters(), lr=LR)
+    result = train(net, data, optimizer, epochs, tick, clip=5.0)
+    conditions = jacobian_conditions(net, data.x_test[:SAMPLES])
+    result["weight_conditions"] = weight_conditions(net)
+    result["jacobian_condition"] = {
+        "mean": float(conditions.mean()),
+        "sd": float(conditions.std()),
+        "min": float(conditions.min()),
+        "max": float(conditions.max()),
+    }
+    return result
+
+
+def main() -> None:
+    """Run the cells that the command line asks for."""
+    parser = records.arguments(__doc__ or "", data_set=SUBSPACES, norm=NORMS)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    folder, args.data = args.data, args.data_set
+    wanted = records.chosen(cells(args.seeds), args)
+    part = records.part_of(args.part)
+    records.run(NAME, wanted, lambda cell, tick: work(cell, tick, folder), part, args.results)
+
+
+if __name__ == "__main__":
+    main()
