@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gyrobn.cli.progress import Progress
 
 RESULTS = Path(__file__).parent / "results"
@@ -114,6 +116,22 @@ def arguments(description: str, **choices: Iterable[str]) -> argparse.ArgumentPa
     for name, values in choices.items():
         parser.add_argument(f"--{name}", nargs="+", choices=list(values), help=f"only this {name}")
     return parser
+
+
+def command(
+    name: str,
+    description: str | None,
+    cells: Callable[[int], Iterable[Cell]],
+    work: Callable[[Cell, Tick, Path], dict[str, Any]],
+    **choices: Iterable[str],
+) -> None:
+    """Run the cells of an experiment that the command line asks for, on one thread."""
+    args = arguments(description or "", **choices).parse_args()
+    torch.set_num_threads(1)
+    folder, args.data = args.data, args.data_set
+    wanted = chosen(cells(args.seeds), args)
+    part = part_of(args.part)
+    run(name, wanted, lambda cell, tick: work(cell, tick, folder), part, args.results)
 
 
 def part_of(text: str) -> tuple[int, int]:
