@@ -4,6 +4,7 @@ r"""SPDNet with the normalizations of the paper's first table, all of them setti
 """
 
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ class LogEig(nn.Module):
 def network(sizes: tuple[int, ...], classes: int, norm: str = "none") -> nn.Sequential:
     """Return SPDNet: blocks of BiMap, normalization and ReEig, then LogEig and a linear layer."""
     layers: list[nn.Module] = []
-    for n, m in zip(sizes, sizes[1:], strict=False):
+    for n, m in pairwise(sizes):
         layers.append(BiMap(n, m))
         if NORMS[norm] is not None:
             layer, metric, options = NORMS[norm]
