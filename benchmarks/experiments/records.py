@@ -36,9 +36,11 @@ def read(name: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
     lines = path.read_text().splitlines() if path.exists() else []
     done = {}
     for line in lines:
-        if line.endswith("}"):  # a kill in the middle of a line leaves half of it
+        try:
             row = json.loads(line)
-            done[key(row["settings"])] = row
+        except json.JSONDecodeError:  # a kill in the middle of a line leaves half of it
+            continue
+        done[key(row["settings"])] = row
     return list(done.values())
 
 
@@ -55,10 +57,10 @@ def run(
     folder: Path = RESULTS,
 ) -> None:
     """Run the cells that are not done yet, and append each result; ``part`` k of n takes every
-    n-th of them, so that several processes can share the work.
+    n-th cell, done or not, so that processes started at any time share the work.
     """
     done = {key(row["settings"]) for row in read(name, folder)}
-    left = [cell for cell in cells if key(cell) not in done][part[0] - 1 :: part[1]]
+    left = [cell for cell in list(cells)[part[0] - 1 :: part[1]] if key(cell) not in done]
     folder.mkdir(parents=True, exist_ok=True)
     print(f"{name}: {len(left)} cells to run, {len(done)} done", flush=True)
     with Progress(name, total=1000 * len(left)) as bar:
