@@ -209,10 +209,11 @@ class TestResume:
         records.run("demo", cells, lambda cell, tick: pytest.fail("run twice"), folder=tmp_path)
 
     def test_parts_share_the_cells_whenever_they_start(self, tmp_path):
-        cells, ran = [{"seed": s} for s in range(7)], []
-        for k in (1, 2, 3):
-            records.run("demo", cells, lambda c, t: ran.append(c["seed"]) or {}, (k, 3), tmp_path)
-        assert sorted(ran) == list(range(7))
+        cells, ran = [{"seed": s} for s in range(7)], {1: [], 2: [], 3: []}
+        for k, own in ran.items():
+            work = lambda cell, tick, own=own: own.append(cell["seed"]) or {}  # noqa: E731
+            records.run("demo", cells, work, (k, 3), tmp_path)
+        assert ran == {1: [0, 3, 6], 2: [1, 4], 3: [2, 5]}
         rows = [json.loads(line) for line in (tmp_path / "demo.jsonl").read_text().splitlines()]
         assert len(rows) == 7
         assert rows[0].keys() >= {"settings", "result", "seconds", "versions", "finished"}
