@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.special import beta
 
 from benchmarks.experiments import correlation, covariate_shift, grassmann, records, series, spd
 from benchmarks.experiments.classification import parameters
 from gyrobn import SPD, Correlation, PoincareBall, batch_stats
-from gyrobn.torch.nn import BetaConcat
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "../shared/data"
@@ -55,13 +55,15 @@ def _gyrogr(n, classes, norm):
 
 
 class TestLayers:
-    def test_correlations_go_to_the_ball_row_by_row(self):
+    def test_the_ball_holds_the_normal_coordinates(self):
+        """Up to the factors of the concatenation, those of the poly-hyperbolic-Cholesky metric."""
         M = Correlation(4)
         C = M.random(5, 3, like=torch.zeros((), dtype=torch.float64))
-        L = torch.linalg.cholesky(C)
-        rows = [L[:, c, k, :k] / (1 + L[:, c, k, k, None]) for c in range(3) for k in (1, 2, 3)]
-        expected = BetaConcat(PoincareBall(18), [1, 2, 3] * 3)(*rows)
-        assert torch.allclose(correlation.to_ball(C), expected, rtol=0, atol=1e-14)
+        sizes = np.repeat([1, 2, 3], [1, 2, 3])
+        factors = torch.as_tensor(beta(9.0, 0.5) / beta(sizes / 2, 0.5))
+        expected = (factors * M.to_normal(C)).flatten(-2)
+        found = PoincareBall(18).to_normal(correlation.to_ball(C))
+        assert torch.allclose(found, expected, rtol=0, atol=1e-13)
 
     def test_rectified_eigenvalues(self):
         """Values, and slopes by central differences, where eigenvalues repeat on both sides."""

@@ -5,7 +5,6 @@ done yet. The code of CorNet is not public; sizes of layers follow from its para
 optimizer, learning rate and epochs are choices made here.
 """
 
-import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,10 +16,10 @@ from torch import Tensor, nn
 from benchmarks.experiments import records
 from benchmarks.experiments.classification import DTYPE, train
 from benchmarks.experiments.series import AXES, SERIES, Split, correlations, split
-from gyrobn import Correlation, PoincareBall
+from gyrobn import PoincareBall
 from gyrobn.torch import GyroBN
 from gyrobn.torch.baselines import LRBN
-from gyrobn.torch.nn import PoincareLinear, PoincareMLR
+from gyrobn.torch.nn import BetaConcat, PoincareLinear, PoincareMLR
 
 NAME = "correlation"
 HIDDEN, EPOCHS, LR = 325, 60, 5e-3
@@ -40,22 +39,18 @@ def cells(seeds: int) -> list[records.Cell]:
 
 
 def to_ball(C: Tensor) -> Tensor:
-    r"""Carry correlation matrices (..., channels, n, n) to one Poincaré ball.
+    """Carry correlation matrices (..., channels, n, n) to one Poincaré ball.
 
     Row k of the Cholesky factor L becomes the point :math:`L_k/(1 + L_{kk})` of a ball of
-    dimension k − 1, and the points of all rows and channels are β-concatenated. Their logarithms at
-    the origin are the normal coordinates under the poly-hyperbolic-Cholesky metric, so those
-    coordinates need only be scaled by :math:`\beta_N/\beta_{k-1}`.
+    dimension k − 1, and the points of all rows and channels are β-concatenated.
     """
-    space, channels = Correlation(C.shape[-1]), C.shape[-3]
-    size = channels * space.dim
-    factors = [_beta(size) / _beta(k) for k in space.blocks for _ in range(k)]
-    c = space.to_normal(C) * torch.tensor(factors, dtype=C.dtype)
-    return PoincareBall(size).from_normal(c.flatten(-2))
-
-
-def _beta(a: int) -> float:
-    return math.exp(math.lgamma(0.5 * a) + math.lgamma(0.5) - math.lgamma(0.5 * (a + 1)))
+    channels, n = C.shape[-3:-1]
+    L = torch.linalg.cholesky(C)
+    rows = [(c, k) for c in range(channels) for k in range(1, n)]
+    points = [L[..., c, k, :k] / (1.0 + L[..., c, k, k, None]) for c, k in rows]
+    sizes = [k for _, k in rows]
+    joined: Tensor = BetaConcat(PoincareBall(sum(sizes)), sizes)(*points)
+    return joined
 
 
 def network(
@@ -72,7 +67,7 @@ def optimizer_of(net: nn.Sequential) -> torch.optim.Optimizer:
     """Return Adam, with a slower scale in normalizations."""
     scales = [p for name, p in net.named_parameters() if name.endswith("scale")]
     others = [p for name, p in net.named_parameters() if not name.endswith("scale")]
-    groups = [{"params": others}, {"params": scales, "lr": SCALE_RATE * LR}]
+    groups: list[dict[str, Any]] = [{"params": others}, {"params": scales, "lr": SCALE_RATE * LR}]
     return torch.optim.Adam(groups, lr=LR)
 
 

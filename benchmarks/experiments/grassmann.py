@@ -56,14 +56,15 @@ def network(
 
     A single block has a pooling, too. The normalization follows the first pooling.
     """
-    space, layers = Grassmannian(n, p), []
+    space, make = Grassmannian(n, p), NORMS[norm]
+    layers: list[nn.Module] = []
     for block in range(blocks):
         layers.append(GrassmannTranslation(space, CHANNELS, dtype=dtype))
         if block == blocks - 1 > 0:
             break
-        layers.append(GrassmannPool(space))
-        space = layers[-1].out_manifold
-        make = NORMS[norm]
+        pool = GrassmannPool(space)
+        layers.append(pool)
+        space = pool.out_manifold
         if block == 0 and make is not None:
             options = {"steps": 1, "mean_gradient": "detach", "dtype": dtype}
             layers.append(make(space, CHANNELS, **options))
@@ -71,7 +72,7 @@ def network(
     return nn.Sequential(*layers, ProjMap(space), nn.Flatten(), head)
 
 
-def weight_conditions(net: nn.Module) -> list[float]:
+def weight_conditions(net: nn.Sequential) -> list[float]:
     """Return the condition number of B, an (n − p) × p matrix, for every channel of layer one."""
     first = net[0]
     space = first.manifold

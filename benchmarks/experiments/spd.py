@@ -112,8 +112,9 @@ def network(sizes: tuple[int, ...], classes: int, norm: str = "none") -> nn.Sequ
     layers: list[nn.Module] = []
     for n, m in pairwise(sizes):
         layers.append(BiMap(n, m))
-        if NORMS[norm] is not None:
-            layer, metric, options = NORMS[norm]
+        setting = NORMS[norm]
+        if setting is not None:
+            layer, metric, options = setting
             layers.append(layer(SPD(m, *metric), dtype=DTYPE, **options))
         layers.append(ReEig())
     last = SPD(sizes[-1]).dim
