@@ -179,6 +179,18 @@ def test_jacobian_of_the_network(folder):
     assert len(grassmann.weight_conditions(net)) == 8
 
 
+def test_a_frame_is_an_isometry_about_the_mean(folder):
+    """Distances stay, and the mean of the training samples becomes the identity."""
+    x = grassmann.data_of("msraction3d", folder).x
+    net = grassmann.network(18, 5, 3, norm="gyro_framed")
+    grassmann.set_frame(net, x)
+    before = net[:2](x).detach()
+    after, M = net[2][0](before), net[2][0].manifold
+    assert torch.allclose(M.dist(after[0], after[1:]), M.dist(before[0], before[1:]))
+    moved = [M.norm(batch_stats(M, y, steps=3).mean) for y in (before, after)]
+    assert bool((moved[1] < 0.1 * moved[0]).all()), moved
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
