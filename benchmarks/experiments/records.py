@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gyrobn.cli.progress import Progress
 
 RESULTS = Path(__file__).parent / "results"
@@ -34,9 +36,11 @@ def read(name: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
     lines = path.read_text().splitlines() if path.exists() else []
     done = {}
     for line in lines:
-        if line.endswith("}"):  # a kill in the middle of a line leaves half of it
+        try:
             row = json.loads(line)
-            done[key(row["settings"])] = row
+        except json.JSONDecodeError:  # a kill in the middle of a line leaves half of it
+            continue
+        done[key(row["settings"])] = row
     return list(done.values())
 
 
@@ -53,10 +57,10 @@ def run(
     folder: Path = RESULTS,
 ) -> None:
     """Run the cells that are not done yet, and append each result; ``part`` k of n takes every
-    n-th of them, so that several processes can share the work.
+    n-th cell, done or not, so that processes started at any time share the work.
     """
     done = {key(row["settings"]) for row in read(name, folder)}
-    left = [cell for cell in cells if key(cell) not in done][part[0] - 1 :: part[1]]
+    left = [cell for cell in list(cells)[part[0] - 1 :: part[1]] if key(cell) not in done]
     folder.mkdir(parents=True, exist_ok=True)
     print(f"{name}: {len(left)} cells to run, {len(done)} done", flush=True)
     with Progress(name, total=1000 * len(left)) as bar:
@@ -116,6 +120,22 @@ def arguments(description: str, **choices: Iterable[str]) -> argparse.ArgumentPa
             f"--{name.replace('_', '-')}", nargs="+", choices=list(values), help=f"only this {name}"
         )
     return parser
+
+
+def command(
+    name: str,
+    description: str | None,
+    cells: Callable[[int], Iterable[Cell]],
+    work: Callable[[Cell, Tick, Path], dict[str, Any]],
+    **choices: Iterable[str],
+) -> None:
+    """Run the cells of an experiment that the command line asks for, on one thread."""
+    args = arguments(description or "", **choices).parse_args()
+    torch.set_num_threads(1)
+    folder, args.data = args.data, args.data_set
+    wanted = chosen(cells(args.seeds), args)
+    part = part_of(args.part)
+    run(name, wanted, lambda cell, tick: work(cell, tick, folder), part, args.results)
 
 
 def part_of(text: str) -> tuple[int, int]:

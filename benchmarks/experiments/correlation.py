@@ -1,0 +1,102 @@
+r"""CorNet: classes of series from correlation matrices, by way of the Poincaré ball.
+
+``python -m benchmarks.experiments.correlation --data ../shared/data`` runs the cells that are not
+done yet. The code of CorNet is not public; sizes of layers follow from its parameter counts, and
+optimizer, learning rate and epochs are choices made here.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.experiments import records
+from benchmarks.experiments.classification import DTYPE, train
+from benchmarks.experiments.series import AXES, SERIES, Split, correlations, split
+from gyrobn import PoincareBall
+from gyrobn.torch import GyroBN
+from gyrobn.torch.baselines import LRBN
+from gyrobn.torch.nn import BetaConcat, PoincareLinear, PoincareMLR
+
+NAME = "correlation"
+HIDDEN, EPOCHS, LR = 325, 60, 5e-3
+SCALE_RATE = 0.5
+"""Learning rate of the scale s, in units of that of the other parameters: the paper's for HDM05."""
+NORMS: dict[str, Callable[..., nn.Module] | None] = {"none": None, "lrbn": LRBN, "gyro": GyroBN}
+
+
+def cells(seeds: int) -> list[records.Cell]:
+    """Return all cells, the first seeds first."""
+    return [
+        {"data": data, "norm": norm, "seed": seed}
+        for seed in range(seeds)
+        for data in SERIES
+        for norm in NORMS
+    ]
+
+
+def to_ball(C: Tensor) -> Tensor:
+    """Carry correlation matrices (..., channels, n, n) to one Poincaré ball.
+
+    Row k of the Cholesky factor L becomes the point :math:`L_k/(1 + L_{kk})` of a ball of
+    dimension k − 1, and the points of all rows and channels are β-concatenated.
+    """
+    channels, n = C.shape[-3:-1]
+    L = torch.linalg.cholesky(C)
+    rows = [(c, k) for c in range(channels) for k in range(1, n)]
+    points = [L[..., c, k, :k] / (1.0 + L[..., c, k, k, None]) for c, k in rows]
+    sizes = [k for _, k in rows]
+    joined: Tensor = BetaConcat(PoincareBall(sum(sizes)), sizes)(*points)
+    return joined
+
+
+def network(
+    size: int, classes: int, norm: str = "none", hidden: int = HIDDEN, dtype: Any = DTYPE
+) -> nn.Sequential:
+    """Return CorNet: a fully connected layer between balls, and a logistic regression on one."""
+    first = PoincareLinear(PoincareBall(size), hidden, dtype=dtype)
+    make, ball = NORMS[norm], first.out_manifold
+    middle = [] if make is None else [make(ball, steps=2, dtype=dtype)]
+    return nn.Sequential(first, *middle, PoincareMLR(ball, classes, dtype=dtype))
+
+
+def optimizer_of(net: nn.Sequential) -> torch.optim.Optimizer:
+    """Return Adam, with a slower scale in normalizations."""
+    scales = [p for name, p in net.named_parameters() if name.endswith("scale")]
+    others = [p for name, p in net.named_parameters() if not name.endswith("scale")]
+    groups: list[dict[str, Any]] = [{"params": others}, {"params": scales, "lr": SCALE_RATE * LR}]
+    return torch.optim.Adam(groups, lr=LR)
+
+
+@cache
+def data_of(name: str, folder: Path) -> Split:
+    """Return a data set as points of a ball, which all cells share.
+
+    Clips of japanesevowels have as few as seven frames, too few to cut into windows.
+    """
+    axes, windows = AXES.get(name, 1), name != "japanesevowels"
+    return split(
+        name,
+        folder,
+        lambda parts: to_ball(torch.as_tensor(correlations(parts, axes, windows))).numpy(),
+    )
+
+
+def work(cell: records.Cell, tick: records.Tick, folder: Path) -> dict[str, Any]:
+    """Train one network, and return its results."""
+    data = data_of(cell["data"], folder)
+    torch.manual_seed(1024 + cell["seed"])
+    net = network(data.x.shape[-1], data.classes, cell["norm"])
+    return train(net, data, optimizer_of(net), cell.get("epochs", EPOCHS), tick, decay=True)
+
+
+def main() -> None:
+    """Run the cells that the command line asks for."""
+    records.command(NAME, __doc__, cells, work, data_set=SERIES, norm=NORMS)
+
+
+if __name__ == "__main__":
+    main()
