@@ -139,6 +139,7 @@ NOT_RUN = {
     ("README.md", "sh"): ".ci/run runs the two that install; tests/test_cli_docs.py the third",
     ("CONTRIBUTING.md", "sh"): "they install, run the whole suite, or take minutes: benchmarks",
     ("docs/design.md", "text"): "a drawing of the modules",
+    ("docs/experiments.md", "sh"): "they take hours; tests/test_experiments.py makes the page again",
     ("docs/many_machines.md", "text"): "they need two processes: test_distributed, test_sharding",
 }
 """The blocks that no test runs, and why. (tests/test_cli_docs.py runs docs/command_line.md.)"""
