@@ -46,6 +46,7 @@ NO_SHIMS = (
     "jax_axes",
     "torch_rules",
     "torch_root",
+    "torch_twice",
     "torch_ranks",
 )
 

@@ -31,8 +31,8 @@ def plain(x: Array) -> bool:
 
 
 def stop_gradient(x: Array) -> Array:
-    """Return ``x`` as a constant to differentiation."""
-    return jax.lax.stop_gradient(x)
+    """Return ``x`` as a constant to differentiation; one that was made of NumPy's, as JAX's."""
+    return jax.numpy.asarray(jax.lax.stop_gradient(x))
 
 
 def while_loop(
@@ -84,30 +84,68 @@ def with_derivative(
     tangent: Rule,
     cotangent: Rule,
     *inputs: Array,
+    twice: Rule | None = None,
 ) -> tuple[Array, ...]:
     """Return the outputs of ``primal`` with the derivative ``tangent``, which JAX transposes."""
+    known = primal(*(stop_gradient(x) for x in inputs))
+    if not differentiable(*inputs):
+        return known[0]
 
     @jax.custom_jvp
-    def function(*inputs: Array) -> tuple[Array, ...]:
-        return primal(*inputs)[0]
+    def ruled(inputs: State, known: tuple[State, State]) -> State:
+        return known[0]
 
-    @function.defjvp
-    def derivative(inputs: State, changes: State) -> tuple[State, State]:
-        outputs, kept = primal(*(_once(x) for x in inputs))
-        return outputs, tangent(kept, *changes)
+    def derivative(arrays: tuple[Any, ...], changes: tuple[Any, ...]) -> tuple[State, State]:
+        inputs, (_, kept) = arrays
+        moves = tuple(map(_filled, inputs, changes[0]))
+        return ruled(*arrays), _bent(twice, kept, inputs, moves, tangent(kept, *moves))
 
-    return function(*inputs)
-
-
-@jax.custom_jvp
-def _once(x: Array) -> Array:
-    """Return ``x``; nothing that is computed from it may be differentiated again."""
-    return x
+    ruled.defjvp(derivative, symbolic_zeros=True)
+    return ruled(inputs, known)
 
 
-@_once.defjvp
-def _refuse(inputs: State, changes: State) -> tuple[Array, Array]:
-    raise TypeError(SECOND_ORDER)
+def _filled(x: Array, change: Any) -> Array:
+    zero = isinstance(change, jax.custom_derivatives.SymbolicZero)
+    return jax.numpy.zeros_like(x) if zero else change
+
+
+def _bent(twice: Rule | None, kept: Any, inputs: State, changes: State, found: State) -> State:
+    """Return the changes ``found`` of outputs, with the derivatives of those by the inputs.
+
+    That is the second derivative of ``twice(kept, *inputs)``. It must not be computed before it is
+    asked for. And it must not be lost where JAX transposes a linear function, which takes any rule
+    out of it, but for one: that of a linear equation. Here its matrix is the identity, to which a
+    change of the inputs adds a symmetric matrix, of the bend of the function and its transpose.
+    """
+
+    @jax.custom_jvp
+    def identity(arrays: Any, vectors: tuple[State, State]) -> tuple[State, State]:
+        # nothing computes this; it tells vmap that each output depends on everything
+        nothing = 0.0 * sum(jax.numpy.sum(a) for a in jax.tree.leaves((arrays, vectors)))
+        return jax.tree.map(lambda v: v + nothing, vectors)
+
+    @identity.defjvp
+    def derivative(primals: Any, moves: Any) -> tuple[Any, Any]:
+        if twice is None:
+            raise TypeError(SECOND_ORDER)
+        (kept, inputs), (changes, slopes) = primals
+        function = lambda *x: tuple(twice(kept, *x))  # noqa: E731
+
+        def both(*inputs: Array) -> tuple[State, State]:
+            _, pushed = jax.jvp(function, inputs, changes)
+            return jax.vjp(function, *inputs)[1](slopes), pushed
+
+        _, bend = jax.jvp(both, inputs, moves[0][1])
+        return primals[1], jax.tree.map(lambda b: -b, bend)
+
+    _, found = jax.lax.custom_linear_solve(
+        lambda vectors: identity((kept, inputs), vectors),
+        (changes, tuple(found)),
+        lambda _, vectors: vectors,
+        lambda _, vectors: vectors,
+        symmetric=True,
+    )
+    return found
 
 
 def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> State:
@@ -121,19 +159,15 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
         return arrays[0], *arrays[count:shown]
 
     def derivative(arrays: State, changes: State) -> tuple[State, State]:
-        outputs = root(*arrays)
-        at = outputs[0], *arrays[1:count]
-        inputs, changes = arrays[shown:], changes[shown:]
-        if rules.sums is not None:
-            at = *at[:-2], *_recalled(rules.sums, at, inputs)
+        outputs, (inputs, changes) = root(*arrays), (arrays[shown:], changes[shown:])
         zero = jax.custom_derivatives.SymbolicZero
         moving = [k for k, change in enumerate(changes) if not isinstance(change, zero)]
         values, slopes = (tuple(a[k] for k in moving) for a in (inputs, changes))
 
-        def among(function: Callable[..., Any]) -> Callable[..., Any]:
+        def among(function: Callable[..., Any], inputs: State) -> Callable[..., Any]:
             """Return a function of its first argument and of the inputs that change."""
 
-            def of_moving(first: Array, *some: Array) -> Any:
+            def of_moving(first: Any, *some: Array) -> Any:
                 everything = list(inputs)
                 for k, value in zip(moving, some, strict=True):
                     everything[k] = value
@@ -141,26 +175,48 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
 
             return of_moving
 
-        _, push = jax.linearize(
-            among(lambda mean, *x: rules.image((mean, *at[1:]), *x)), at[0], *values
-        )
-        still = jax.numpy.zeros_like(at[0])
-        seen, also, dg = outputs[1:], None, push(still, *slopes)
-        if rules.total is not None:
-            seen, also = outputs[1:-1], dg[-2]
-        step, also = rules.inverse(seen, (), at, dg[-1], also, *inputs)
-        _, moved = jax.jvp(
-            among(lambda step, *x: rules.move(at, step, *x)),
-            (jax.numpy.zeros_like(step), *values),
-            (step, *slopes),
-        )
-        changed = list(push(moved, *slopes)[:-1])
-        if rules.total is not None:
-            changed[-1] = also + rules.fall(at, step)
-        return outputs, (moved, *changed)
+        if rules.smooth():
+            at = outputs[0], *arrays[1:count]
+            return outputs, _moves(rules, at, outputs, inputs, values, slopes, among)
+        fixed = tuple(stop_gradient(a) for a in arrays)
+        still = tuple(fixed[shown + k] for k in moving)
+        first = fixed[0], *fixed[count:shown]
+        found = _moves(rules, fixed[:count], first, fixed[shown:], still, slopes, among)
+        moves = tuple(map(_filled, inputs, changes))  # another derivative may be by any of them
+        return outputs, _bent(rules.twice, fixed[:count], inputs, moves, found)
 
     root.defjvp(derivative, symbolic_zeros=True)
     return root(*constants, *image, *inputs)
+
+
+def _moves(
+    rules: Any,
+    at: State,
+    outputs: State,
+    inputs: State,
+    values: State,
+    slopes: State,
+    among: Callable[..., Any],
+) -> State:
+    """Return the changes of a root and its image by those of the inputs that change."""
+    if rules.sums is not None:
+        at = *at[:-2], *_recalled(rules.sums, at, inputs)
+    image = among(lambda mean, *x: rules.image((mean, *at[1:]), *x), inputs)
+    _, push = jax.linearize(image, at[0], *values)
+    still = jax.numpy.zeros_like(at[0])
+    seen, also, dg = outputs[1:], None, push(still, *slopes)
+    if rules.total is not None:
+        seen, also = outputs[1:-1], dg[-2]
+    step, also = rules.inverse(seen, (), at, dg[-1], also, *inputs)
+    _, moved = jax.jvp(
+        among(lambda step, *x: rules.move(at, step, *x), inputs),
+        (jax.numpy.zeros_like(step), *values),
+        (step, *slopes),
+    )
+    changed = list(push(moved, *slopes)[:-1])
+    if rules.total is not None:
+        changed[-1] = also + rules.fall(at, step)
+    return moved, *changed
 
 
 def _recalled(sums: Callable[..., State], constants: State, inputs: State) -> State:

@@ -308,6 +308,10 @@ class _CentredBases(Decomposed):
         """Return the mean ⊕ Exp(c), orthonormal to rounding without a QR decomposition."""
         return orthonormalized(self.space._rotate(self._rotation, self.space.from_normal(c)))
 
+    def retract(self, step: Array) -> Array:
+        """Return the point after a small step; :meth:`shift` returns another basis of it."""
+        return orthonormalized(self.mean + self.push(step))
+
     def hessian(self, weights: Array) -> Hessian:
         """Return the mean Hessian as a constant, with the directions of the decompositions."""
         space: Bases = self.space

@@ -74,6 +74,10 @@ class Centred:
         shifted: Array = self.space.shift(self.mean, step)
         return shifted
 
+    def retract(self, step: Array) -> Array:
+        """Return the point after a small step, on the manifold: the mean itself for no step."""
+        return self.shift(step)
+
     def push(self, step: Array) -> Array:
         """Return a small step c from the mean as a tangent vector there."""
         pushed: Array = self.space.push(self.mean, step)

@@ -89,13 +89,11 @@ class CentredMatrices(Decomposed):
     @cached_property
     def _change(self) -> Array:
         """The change of C in its eigenbasis, by those of P and M."""
-        shim, change = backend_of(self.x), self._known.vectors
-        back, root = (shim.stop_gradient(a) for a in (self.back, self.root))
-        if shim.differentiable(self.mean):
-            change = eigenbasis.change_by_frame(self.back, root, self._known)
-        if shim.differentiable(self.x):
-            change = eigenbasis.change_by_matrix(self.x, back, self._known, change)
-        return change
+        shim = backend_of(self.x)
+        by = shim.differentiable(self.x), shim.differentiable(self.mean)
+        if not any(by):
+            return self._known.vectors
+        return eigenbasis.change_by(self.x, self.back, self.root, self._known, *by)
 
     @cached_property
     def _known(self) -> Eigen:

@@ -11,13 +11,13 @@ from typing import Any
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.arrays import weighted_gram
 from gyrobn.numerics.decompositions import Eigen, again, spectrum_of
+from gyrobn.numerics.jets import change_of, inner_jet
 from gyrobn.numerics.matrices import compose, diagonal_matrix, matmul, symmetric, transpose
-from gyrobn.numerics.spectral import LOG, Spectral
+from gyrobn.numerics.spectral import LOG, POWER, Spectral, Spectrum
 
 __all__ = [
     "carried",
-    "change_by_frame",
-    "change_by_matrix",
+    "change_by",
     "function",
     "log_squares",
     "mean_logarithm",
@@ -27,46 +27,51 @@ __all__ = [
 Arrays = tuple[Array, ...]
 
 
-def change_by_matrix(X: Array, B: Array, known: Eigen, change: Array) -> Array:
-    r"""Return another change plus that by X: :math:`V^\top dX\,V`, :math:`V = B^\top W`."""
+def change_by(
+    X: Array, B: Array, back: Array, known: Eigen, by_matrix: bool, by_frame: bool
+) -> Array:
+    r"""Return the change by that of X, of B, or of both; ``back`` is the inverse of B.
 
-    def primal(X: Array, change: Array) -> tuple[Arrays, Arrays]:
-        return _carrier(known), (known.vectors, B)
-
-    def tangent(kept: Arrays, dX: Array, change: Array) -> Arrays:
-        W, B = kept
-        V = matmul(transpose(B), W)
-        return (change + matmul(transpose(V), dX, V),)
-
-    def cotangent(kept: Arrays, slope: Array) -> Arrays:
-        W, B = kept
-        V = matmul(transpose(B), W)
-        return matmul(V, slope, transpose(V)), slope
-
-    X = namespace_of(X).broadcast_to(X, known.vectors.shape)
-    (change,) = backend_of(X).with_derivative(primal, tangent, cotangent, X, change)
-    return change
-
-
-def change_by_frame(B: Array, back: Array, known: Eigen) -> Array:
-    r"""Return the change by that of B: :math:`E + E^\top`, :math:`E = W^\top dB\,B^{-1}W\Lambda`.
-
-    ``back`` is the inverse of B.
+    .. math:: V^\top dX\,V + E + E^\top, \qquad V = B^\top W, \quad
+              E = W^\top dB\,B^{-1}W\Lambda
     """
+    stop, shape = backend_of(X).stop_gradient, B.shape
+    X = namespace_of(X).broadcast_to(X, known.vectors.shape)
+    inputs = (X,) * by_matrix + (B,) * by_frame
+    fixed = stop(B), stop(back)
 
-    def primal(B: Array) -> tuple[Arrays, Arrays]:
-        return _carrier(known), (*known, back)
+    def primal(*inputs: Array) -> tuple[Arrays, Arrays]:
+        return _carrier(known), (*known, *fixed, stop(X))
 
-    def tangent(kept: Arrays, dB: Array) -> Arrays:
-        values, W, back = kept
-        E = matmul(transpose(W), matmul(dB, back), W) * values[..., None, :]
-        return (E + transpose(E),)
+    def tangent(kept: Arrays, *changes: Array) -> Arrays:
+        values, W, B, back, _ = kept
+        total: Any = None
+        if by_frame:
+            E = matmul(transpose(W), matmul(changes[-1], back), W) * values[..., None, :]
+            total = E + transpose(E)
+        if by_matrix:
+            V = matmul(transpose(B), W)
+            moved = matmul(transpose(V), changes[0], V)
+            total = moved if total is None else total + moved
+        return (total,)
 
     def cotangent(kept: Arrays, slope: Array) -> Arrays:
-        *known, back = kept
-        return (matmul(slope_by_frame(slope, Eigen(*known), B.shape), transpose(back)),)
+        values, W, B, back, _ = kept
+        found: Arrays = ()
+        if by_matrix:
+            V = matmul(transpose(B), W)
+            found = (matmul(V, slope, transpose(V)),)
+        if by_frame:
+            by_B = slope_by_frame(slope, Eigen(values, W), shape)
+            found = *found, matmul(by_B, transpose(back))
+        return found
 
-    (change,) = backend_of(B).with_derivative(primal, tangent, cotangent, B)
+    def twice(kept: Arrays, *inputs: Array) -> Arrays:
+        _, W, B, _, X = kept
+        V = matmul(transpose(inputs[-1] if by_frame else B), W)
+        return (matmul(transpose(V), inputs[0] if by_matrix else X, V),)
+
+    (change,) = backend_of(X).with_derivative(primal, tangent, cotangent, *inputs, twice=twice)
     return change
 
 
@@ -94,7 +99,12 @@ def function(change: Array, known: Eigen, f: Spectral, t: Any = None) -> Array:
         inner = matmul(transpose(W), symmetric(slope), W)  # a change is symmetric, and so its slope
         return (f.quotient(again(known, values).pairs, t) * inner,)
 
-    (found,) = backend_of(change).with_derivative(primal, tangent, cotangent, change)
+    def twice(kept: Arrays, change: Array) -> Arrays:
+        values, W = kept
+        return (matmul(W, inner_jet(f, values, change_of(symmetric(change)), t), transpose(W)),)
+
+    rules = primal, tangent, cotangent
+    (found,) = backend_of(change).with_derivative(*rules, change, twice=twice)
     return found
 
 
@@ -110,10 +120,10 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
         roots = xp.exp((0.5 * t)[..., None] * spectrum_of(known).log)
         T = known.vectors * roots[..., None, :]
         Y = matmul(R, T)
-        return (matmul(Y, transpose(Y)),), (known.values, T, Y, t)
+        return (matmul(Y, transpose(Y)),), (*known, T, Y, t)
 
     def tangent(kept: Arrays, change: Array, dR: Array, dt: Array) -> Arrays:
-        values, T, Y, t = kept
+        values, _, T, Y, t = kept
         spectrum = again(known, values)
         inner = spectrum.pairs.even_power(t[..., None, None]) * change
         inner = inner + diagonal_matrix((0.5 * dt)[..., None] * spectrum.log)
@@ -122,7 +132,7 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
         return (whole + transpose(whole),)
 
     def cotangent(kept: Arrays, slope: Array) -> Arrays:
-        values, T, Y, t = kept
+        values, _, T, Y, t = kept
         spectrum = again(known, values)
         by_Y = matmul(slope + transpose(slope), Y)
         inner = matmul(transpose(Y), by_Y)
@@ -130,8 +140,15 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
         inner *= spectrum.pairs.even_power(t[..., None, None])
         return inner, _sum_of_products(by_Y, T, shape), by_t
 
+    def twice(kept: Arrays, change: Array, R: Array, t: Array) -> Arrays:
+        values, W, *_ = kept
+        Y = matmul(R, W)
+        inner = inner_jet(POWER, values, change_of(symmetric(change)), t[..., None])
+        return (matmul(Y, inner, transpose(Y)),)
+
     t = xp.broadcast_to(t, change.shape[:-2])
-    (y,) = backend_of(change).with_derivative(primal, tangent, cotangent, change, R, t)
+    rules = primal, tangent, cotangent
+    (y,) = backend_of(change).with_derivative(*rules, change, R, t, twice=twice)
     return y
 
 
@@ -152,7 +169,17 @@ def log_squares(change: Array, known: Eigen) -> Array:
     def cotangent(kept: Arrays, by_square: Array) -> Arrays:
         return (diagonal_matrix(by_square[..., None] * slopes(*kept)),)
 
-    (squares,) = backend_of(change).with_derivative(primal, tangent, cotangent, change)
+    def twice(kept: Arrays, change: Array) -> Arrays:
+        """With E, add half the quotients of 2 log(x)/x times E², all products of it summed up."""
+        (values,), E = kept, change_of(symmetric(change))
+        spectrum = Spectrum(values)
+        rows, columns = 1.0 / values[..., :, None], (spectrum.log / values)[..., None, :]
+        bend = 2.0 * rows * (LOG.quotient(spectrum.pairs, None) - columns)
+        along = xp.sum(slopes(values) * xp.linalg.diagonal(E), axis=-1)
+        return (along + 0.5 * xp.sum(bend * E * transpose(E), axis=(-2, -1)),)
+
+    rules = primal, tangent, cotangent
+    (squares,) = backend_of(change).with_derivative(*rules, change, twice=twice)
     return squares
 
 
@@ -186,7 +213,13 @@ def mean_logarithm(change: Array, weights: Array, known: Eigen, at_mean: bool = 
         inner *= w[..., None, None]
         return inner, by_w
 
-    (total,) = backend_of(change).with_derivative(primal, tangent, cotangent, change, weights)
+    def twice(kept: Arrays, change: Array, w: Array) -> Arrays:
+        values, W, _ = kept
+        inner = w[..., None, None] * inner_jet(LOG, values, change_of(symmetric(change)))
+        return (_sum_of_products(matmul(W, inner), W, W.shape[1:]),)
+
+    rules = primal, tangent, cotangent
+    (total,) = backend_of(change).with_derivative(*rules, change, weights, twice=twice)
     return total
 
 

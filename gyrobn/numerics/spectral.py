@@ -15,6 +15,7 @@ import numpy as np
 
 from gyrobn.backends import Array, namespace_of
 from gyrobn.numerics.arrays import constant
+from gyrobn.numerics.triples import Triples
 
 __all__ = [
     "ANGLE",
@@ -29,6 +30,7 @@ __all__ = [
     "Pairs",
     "Spectral",
     "Spectrum",
+    "Triples",
     "mean_curvature",
     "power",
 ]
@@ -299,6 +301,13 @@ class Spectral(NamedTuple):
     """(f(x, t) − f(y, t))/(x − y), and the derivative where x = y."""
     slope: Callable[[Spectrum, Any], Array] | None = None
     """The derivative by t, where the function depends on it."""
+    second: Callable[[Triples, Any], Array] | None = None
+    """The quotient of the quotients, for second derivatives: see :class:`Triples`."""
+
+
+def _apart(quotient: Callable[[Pairs, Any], Array], t: Any = None) -> Any:
+    """Return a quotient as a function of two arrays."""
+    return lambda x, y: quotient(Pairs(Values(x), Values(y)), t)
 
 
 def _exp_quotient(p: Pairs, t: Any) -> Array:
@@ -310,32 +319,46 @@ def _exp_quotient(p: Pairs, t: Any) -> Array:
 
 
 def _power_quotient(p: Pairs, t: Any) -> Array:
-    """Return (xᵗ − yᵗ)/(x − y) = xᵗ/x (1 − exp(−td))/(1 − exp(−d)), for x = y exp(d), t > 0."""
+    """Return (xᵗ − yᵗ)/(x − y) = xᵗ/x (1 − exp(−td))/(1 − exp(−d)), for x = y exp(d), t > 0.
+
+    For an array t it has a form that is smooth in t: √(xy)ᵗ 2 sinh(td/2)/|x − y|.
+    """
     a, b = p.of("log")
     xp = namespace_of(a)
+    if not isinstance(t, (int, float)):
+        return 2.0 * xp.exp((0.5 * t) * (a + b)) * p.even_power(t)
     large = xp.maximum(xp.exp(t * a), xp.exp(t * b)) / p.largest
     found = large * (xp.expm1(abs(t) * p.drop) / p.loss)
-    if isinstance(t, (int, float)):
-        return found if t > 0 else -found
-    return xp.where(t < 0, -1.0 + 0.0 * t, 1.0) * found
+    return found if t > 0 else -found
 
 
 def _raise_to(s: Spectrum, t: Any) -> Array:
     return namespace_of(s.x).exp(t * s.log)
 
 
+def _log_quotient(p: Pairs, t: Any) -> Array:
+    return p.ratio / p.largest
+
+
+def _power_second(p: Triples, t: Any) -> Array:
+    return p.power(_apart(_power_quotient, t), t)
+
+
 EXP = Spectral(
     lambda s, t: s.exp,
     _exp_quotient,
+    second=lambda p, t: p.exp(_apart(_exp_quotient)),
 )
 LOG = Spectral(
     lambda s, t: s.log,
-    lambda p, t: p.ratio / p.largest,
+    _log_quotient,
+    second=lambda p, t: p.log(_apart(_log_quotient)),
 )
 POWER = Spectral(
     _raise_to,
     _power_quotient,
     lambda s, t: _raise_to(s, t) * s.log,
+    _power_second,
 )
 
 
@@ -344,6 +367,7 @@ def power(exponent: float) -> Spectral:
     return Spectral(
         lambda s, t: _raise_to(s, exponent),
         lambda p, t: _power_quotient(p, exponent),
+        second=lambda p, t: _power_second(p, exponent),
     )
 
 
@@ -368,14 +392,31 @@ def _inverse_quotient(p: Pairs, t: Any) -> Array:
     return (-1.0 / x) * (1.0 / y)
 
 
-ROOT = Spectral(lambda s, t: s.root, _root_quotient)
-INVERSE_ROOT = Spectral(lambda s, t: s.inverse_root, _inverse_root_quotient)
-INVERSE = Spectral(lambda s, t: 1.0 / s.x, _inverse_quotient)
+def _of_root(which: int) -> Any:
+    """Return the second difference of cos √x or sinc √x."""
+    return lambda p, t: p.of_root(_apart(lambda p, t: p.quotients_of_root[which]), which == 1)
 
 
-ANGLE = Spectral(lambda s, t: s.stretch, lambda p, t: p.angle)
+ROOT = Spectral(
+    lambda s, t: s.root,
+    _root_quotient,
+    second=lambda p, t: p.root(*(Values(x).root for x in p.all)),
+)
+INVERSE_ROOT = Spectral(
+    lambda s, t: s.inverse_root,
+    _inverse_root_quotient,
+    second=lambda p, t: p.inverse_root(*(Values(x).root for x in p.all)),
+)
+INVERSE = Spectral(lambda s, t: 1.0 / s.x, _inverse_quotient, second=lambda p, t: p.inverse())
+
+
+ANGLE = Spectral(lambda s, t: s.stretch, lambda p, t: p.angle, second=lambda p, t: p.angle())
 """cos θ to θ/sin θ."""
-COSINE_OF_ROOT = Spectral(lambda s, t: s.cosine_of_root, lambda p, t: p.quotients_of_root[0])
+COSINE_OF_ROOT = Spectral(
+    lambda s, t: s.cosine_of_root, lambda p, t: p.quotients_of_root[0], second=_of_root(0)
+)
 """θ² to cos θ."""
-SINC_OF_ROOT = Spectral(lambda s, t: s.sinc_of_root, lambda p, t: p.quotients_of_root[1])
+SINC_OF_ROOT = Spectral(
+    lambda s, t: s.sinc_of_root, lambda p, t: p.quotients_of_root[1], second=_of_root(1)
+)
 """θ² to sin θ/θ."""

@@ -48,7 +48,7 @@ def implicit(
     variance, which is known too, then comes out of the same rule, so that one reduction serves its
     slope and that of the mean.
     """
-    equation = _Equation(space, view, tol, shared, known)
+    equation = _Equation(space, view, backend_of(w).stop_gradient(w), tol, shared, known)
     shown = view.image
     if shared is not None:
         shown = *shown, variance
@@ -70,22 +70,29 @@ class _Equation:
         self,
         space: GyroSpace,
         view: Centred,
+        weights: Array,
         tol: float,
         shared: Shared | None,
         known: tuple[Array, ...],
     ) -> None:
-        self.space, self.view, self.tol = space, view, tol
+        self.space, self.view, self.weights, self.tol = space, view, weights, tol
         self.shared, self.known = shared, known
 
     @property
     def rules(self) -> RootRules:
         """The rules for the derivative."""
         quick = self.view.slope_by_step is not None
-        rules = RootRules(self.image, self.inverse, self.move, quick, self.shape)
+        rules = RootRules(
+            self.image, self.inverse, self.move, quick, self.shape, smooth=self.smooth
+        )
         if self.shared is None:
-            return rules
+            return rules._replace(twice=self.twice)
         sums = self.sums if len(self.known) > 1 else None
         return rules._replace(total=self.shared.total, sums=sums, fall=self.fall)
+
+    def smooth(self) -> bool:
+        """Tell whether H has derivatives, so that the rule can be differentiated."""
+        return self.view.hessian(self.weights).smooth
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -148,3 +155,20 @@ class _Equation:
         """Return the mean after a small step."""
         at = self.seen(constants, x, learnt)
         return at.mean + at.push(step)
+
+    def twice(self, constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
+        r"""Return the mean and the image, right to second order, where H is a constant.
+
+        A step :math:`\mu \oplus H^{-1}g` with H held constant leaves an error of first order in the
+        changes times the error before. So a first one from the constant mean is right to first
+        order, and a second one to second order.
+        """
+        stop = backend_of(x).stop_gradient
+        mean, *rest = constants
+        hessian = self.seen(constants, stop(x), learnt).hessian(stop(w))
+        for _ in range(2):
+            at = self.seen((mean, *rest), x, learnt)
+            g = at.gradient(w)
+            moved = at.retract(solvers.inverse(hessian, g - stop(g), self.tol))
+            mean = constants[0] + (moved - stop(moved))
+        return mean, *self.seen((mean, *rest), x, learnt).image
