@@ -44,6 +44,7 @@ NO_SHIMS = (
     "contract",
     "pytrees",
     "jax_axes",
+    "jax_twice",
     "torch_rules",
     "torch_root",
     "torch_twice",

@@ -71,8 +71,8 @@ class RootRules(NamedTuple):
     sums: Callable[..., State] | None = None
     """``sums(constants, *inputs)`` returns the last two of the constants, which are sums over all
     ranks, with their derivatives. Only a second derivative needs it."""
-    smooth: Callable[[], bool] = lambda: True
-    """Tells whether the rule can be differentiated, to any order."""
+    smooth: bool = True
+    """Whether the rule can be differentiated, to any order."""
     twice: Callable[..., State] | None = None
     """If it cannot: ``twice(constants, *inputs)`` returns the root and the image by operations that
     can be differentiated twice. None refuses a second derivative."""

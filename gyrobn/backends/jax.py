@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from gyrobn.backends.contract import SECOND_ORDER, Array, Partials, Rule, State
+from gyrobn.backends.contract import Array, Partials, Rule, State
 from gyrobn.backends.jax_axes import varies, varying
+from gyrobn.backends.jax_twice import bent, filled, is_zero, replaced
 from gyrobn.backends.numpy import opaque as opaque
 from gyrobn.backends.numpy import stored as stored
 from gyrobn.backends.numpy import while_loop as _eager_while_loop
@@ -32,7 +33,8 @@ def plain(x: Array) -> bool:
 
 def stop_gradient(x: Array) -> Array:
     """Return ``x`` as a constant to differentiation; one that was made of NumPy's, as JAX's."""
-    return jax.numpy.asarray(jax.lax.stop_gradient(x))
+    found = jax.lax.stop_gradient(x)
+    return found if isinstance(found, jax.Array) else jax.numpy.asarray(found)
 
 
 def while_loop(
@@ -97,55 +99,11 @@ def with_derivative(
 
     def derivative(arrays: tuple[Any, ...], changes: tuple[Any, ...]) -> tuple[State, State]:
         inputs, (_, kept) = arrays
-        moves = tuple(map(_filled, inputs, changes[0]))
-        return ruled(*arrays), _bent(twice, kept, inputs, moves, tangent(kept, *moves))
+        found = tangent(kept, *map(filled, inputs, changes[0]))
+        return ruled(*arrays), bent(twice, kept, inputs, changes[0], found)
 
     ruled.defjvp(derivative, symbolic_zeros=True)
     return ruled(inputs, known)
-
-
-def _filled(x: Array, change: Any) -> Array:
-    zero = isinstance(change, jax.custom_derivatives.SymbolicZero)
-    return jax.numpy.zeros_like(x) if zero else change
-
-
-def _bent(twice: Rule | None, kept: Any, inputs: State, changes: State, found: State) -> State:
-    """Return the changes ``found`` of outputs, with the derivatives of those by the inputs.
-
-    That is the second derivative of ``twice(kept, *inputs)``. It must not be computed before it is
-    asked for. And it must not be lost where JAX transposes a linear function, which takes any rule
-    out of it, but for one: that of a linear equation. Here its matrix is the identity, to which a
-    change of the inputs adds a symmetric matrix, of the bend of the function and its transpose.
-    """
-
-    @jax.custom_jvp
-    def identity(arrays: Any, vectors: tuple[State, State]) -> tuple[State, State]:
-        # nothing computes this; it tells vmap that each output depends on everything
-        nothing = 0.0 * sum(jax.numpy.sum(a) for a in jax.tree.leaves((arrays, vectors)))
-        return jax.tree.map(lambda v: v + nothing, vectors)
-
-    @identity.defjvp
-    def derivative(primals: Any, moves: Any) -> tuple[Any, Any]:
-        if twice is None:
-            raise TypeError(SECOND_ORDER)
-        (kept, inputs), (changes, slopes) = primals
-        function = lambda *x: tuple(twice(kept, *x))  # noqa: E731
-
-        def both(*inputs: Array) -> tuple[State, State]:
-            _, pushed = jax.jvp(function, inputs, changes)
-            return jax.vjp(function, *inputs)[1](slopes), pushed
-
-        _, bend = jax.jvp(both, inputs, moves[0][1])
-        return primals[1], jax.tree.map(lambda b: -b, bend)
-
-    _, found = jax.lax.custom_linear_solve(
-        lambda vectors: identity((kept, inputs), vectors),
-        (changes, tuple(found)),
-        lambda _, vectors: vectors,
-        lambda _, vectors: vectors,
-        symmetric=True,
-    )
-    return found
 
 
 def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> State:
@@ -160,30 +118,22 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
 
     def derivative(arrays: State, changes: State) -> tuple[State, State]:
         outputs, (inputs, changes) = root(*arrays), (arrays[shown:], changes[shown:])
-        zero = jax.custom_derivatives.SymbolicZero
-        moving = [k for k, change in enumerate(changes) if not isinstance(change, zero)]
+        moving = [k for k, change in enumerate(changes) if not is_zero(change)]
         values, slopes = (tuple(a[k] for k in moving) for a in (inputs, changes))
 
         def among(function: Callable[..., Any], inputs: State) -> Callable[..., Any]:
             """Return a function of its first argument and of the inputs that change."""
 
-            def of_moving(first: Any, *some: Array) -> Any:
-                everything = list(inputs)
-                for k, value in zip(moving, some, strict=True):
-                    everything[k] = value
-                return function(first, *everything)
+            return lambda first, *some: function(first, *replaced(inputs, moving, some))
 
-            return of_moving
-
-        if rules.smooth():
+        if rules.smooth:
             at = outputs[0], *arrays[1:count]
             return outputs, _moves(rules, at, outputs, inputs, values, slopes, among)
         fixed = tuple(stop_gradient(a) for a in arrays)
         still = tuple(fixed[shown + k] for k in moving)
         first = fixed[0], *fixed[count:shown]
         found = _moves(rules, fixed[:count], first, fixed[shown:], still, slopes, among)
-        moves = tuple(map(_filled, inputs, changes))  # another derivative may be by any of them
-        return outputs, _bent(rules.twice, fixed[:count], inputs, moves, found)
+        return outputs, bent(rules.twice, fixed[:count], inputs, changes, found)
 
     root.defjvp(derivative, symbolic_zeros=True)
     return root(*constants, *image, *inputs)

@@ -41,7 +41,7 @@ class _Root(Function):
         lead, wanted = first + shown, ctx.needs_input_grad[2 + first + shown :]
         nothing = None, None, *(None for _ in range(lead))
         inputs = arrays[lead:]
-        if not differentiable(*inputs) or rules.smooth():
+        if not differentiable(*inputs) or rules.smooth:
             return *nothing, *_slopes(rules, ctx.counts, wanted, arrays, *slopes)
         given = [s for s in slopes if s is not None]
         with torch.no_grad():
@@ -68,7 +68,7 @@ class _Root(Function):
             torch.zeros_like(x) if d is None else d
             for x, d in zip(inputs, changes[2 + first + shown :], strict=True)
         )
-        if not differentiable(*inputs) or rules.smooth():
+        if not differentiable(*inputs) or rules.smooth:
             return _changes(rules, ctx.counts, arrays, moves)
         with torch.no_grad():
             found = _changes(rules, ctx.counts, [a.detach() for a in arrays], moves)
@@ -130,9 +130,7 @@ def _slopes(
     return [add_up(s for s in two if s is not None) for two in zip(found, direct, strict=True)]
 
 
-def _changes(
-    rules: Any, counts: tuple[int, int], arrays: Sequence[Array], moves: State
-) -> State:
+def _changes(rules: Any, counts: tuple[int, int], arrays: Sequence[Array], moves: State) -> State:
     """Return the changes of the root and of the image from those of the inputs."""
     constants, inputs = _at(rules, counts, arrays)
     root, *rest = constants

@@ -261,6 +261,8 @@ class Bases(GyroSpace):
 class _CentredBases(Decomposed):
     """The view of bases from the mean, with one decomposition of every upper block."""
 
+    smooth = False
+
     def _recall(self, normal: Array, *known: Array) -> None:
         self.normal, self._known = normal, Singular(*known)
 

@@ -51,6 +51,8 @@ class Centred:
         self.normal = normal
         return self
 
+    smooth: bool = True
+    """Whether the mean Hessian has derivatives, as its own ``smooth`` says."""
     slope_by_step: Any = None
     """A method, if there is one, that takes slopes of the image back to a step of the mean."""
 

@@ -52,6 +52,7 @@ class CentredMatrices(Decomposed):
         self._known, self._known_mean = other._known, other._known_mean
         self._at_mean = True
 
+    smooth = False
     _at_mean = False
     """Whether the view was moved to the mean that was found, where the gradient is zero."""
 

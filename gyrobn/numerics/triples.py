@@ -111,7 +111,9 @@ class Triples:
         xp, more = self._xp, int(sinc)
         powers = [(-1.0) ** k / math.factorial(2 * k + more) for k in range(2, TERMS + 4)]
         small = self.high < NEAR_ANGLES
-        series = _homogeneous(powers, *(xp.where(small, xp.clip(a, min=0.0), 0.0) for a in self.all))
+        series = _homogeneous(
+            powers, *(xp.where(small, xp.clip(a, min=0.0), 0.0) for a in self.all)
+        )
 
         def taylor(m: Array) -> tuple[Array, Sequence[Array]]:
             theta = xp.sqrt(m)

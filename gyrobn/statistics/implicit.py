@@ -48,7 +48,7 @@ def implicit(
     variance, which is known too, then comes out of the same rule, so that one reduction serves its
     slope and that of the mean.
     """
-    equation = _Equation(space, view, backend_of(w).stop_gradient(w), tol, shared, known)
+    equation = _Equation(space, view, tol, shared, known)
     shown = view.image
     if shared is not None:
         shown = *shown, variance
@@ -70,12 +70,11 @@ class _Equation:
         self,
         space: GyroSpace,
         view: Centred,
-        weights: Array,
         tol: float,
         shared: Shared | None,
         known: tuple[Array, ...],
     ) -> None:
-        self.space, self.view, self.weights, self.tol = space, view, weights, tol
+        self.space, self.view, self.tol = space, view, tol
         self.shared, self.known = shared, known
 
     @property
@@ -83,16 +82,12 @@ class _Equation:
         """The rules for the derivative."""
         quick = self.view.slope_by_step is not None
         rules = RootRules(
-            self.image, self.inverse, self.move, quick, self.shape, smooth=self.smooth
+            self.image, self.inverse, self.move, quick, self.shape, smooth=self.view.smooth
         )
         if self.shared is None:
             return rules._replace(twice=self.twice)
         sums = self.sums if len(self.known) > 1 else None
         return rules._replace(total=self.shared.total, sums=sums, fall=self.fall)
-
-    def smooth(self) -> bool:
-        """Tell whether H has derivatives, so that the rule can be differentiated."""
-        return self.view.hessian(self.weights).smooth
 
     @property
     def shape(self) -> tuple[int, ...]:
