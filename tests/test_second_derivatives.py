@@ -25,9 +25,9 @@ from gyrobn.numerics.spectral import (
     ROOT,
     SINC_OF_ROOT,
     Spectral,
-    Triples,
     power,
 )
+from gyrobn.numerics.triples import Triples
 
 GAPS = (0.0, 1e-12, 1e-8, 1e-4, 0.5)
 MP = mpmath.mp.clone()
@@ -142,6 +142,7 @@ def jax_roads(value, A):
         yield (found * last).sum((-1, -2))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")  # torch itself calls it
 @pytest.mark.parametrize("name", MATRIX)
 @pytest.mark.parametrize("roads", [torch_roads, jax_roads])
 def test_matrix_function(name, roads):
@@ -156,8 +157,60 @@ def test_matrix_function(name, roads):
         np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-11)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
+def test_every_road():
+    """Whatever the order of transformations: the same numbers, at repeated eigenvalues."""
+    A, D = torch.tensor(matrices(1.0)[0]), torch.as_tensor(D1)
+
+    def value(A):
+        W = polar(A)
+        return (symmetric_functions(A, LOG)[0] ** 3).sum() + (W * W * W).sum()
+
+    def along(A):
+        return torch.func.jvp(value, (A,), (D,))[1]
+
+    func, ad = torch.func, torch.autograd.forward_ad
+    slope = func.grad(value)
+    expected = torch.autograd.functional.vhp(value, A, D)[1]
+    found = [
+        (func.hessian(value)(A) * D).sum((-1, -2)),
+        (func.vmap(func.hessian(value))(A[None])[0] * D).sum((-1, -2)),
+        (func.jacrev(func.jacfwd(value))(A) * D).sum((-1, -2)),
+        func.grad(lambda A: (slope(A) * D).sum())(A),
+        func.grad(along)(A),
+        func.jvp(slope, (A,), (D,))[1],
+    ]
+    x = A.clone().requires_grad_()
+    with ad.dual_level():
+        dual = ad.make_dual(x, D)
+        (back,) = torch.autograd.grad(value(dual), dual)
+        found.append(ad.unpack_dual(back).tangent)  # forward over reverse
+        found.append(torch.autograd.grad(ad.unpack_dual(value(dual)).tangent, x)[0])
+    for k, way in enumerate(found):
+        np.testing.assert_allclose(way.detach(), expected, rtol=1e-11, atol=1e-12, err_msg=str(k))
+    with pytest.raises(RuntimeError, match="forward mode of a forward mode"):
+        func.jacfwd(func.jacfwd(value))(A)
+
+    A, D = jnp.asarray(A), jnp.asarray(D)
+    slope = jax.grad(value)
+    each = jax.grad(lambda A: (jax.lax.map(slope, A[None])[0] * D).sum())
+    found = [
+        (jax.hessian(value)(A) * D).sum((-1, -2)),
+        jax.grad(jax.jit(lambda A: (jax.jit(slope)(A) * D).sum()))(A),
+        jax.jvp(lambda A: jax.jvp(value, (A,), (A,))[1], (A,), (D,))[1] - (slope(A) * D).sum(),
+        each(A),
+    ]
+    found[2] = found[2] * expected / (expected * A).sum()  # a number: that along A and D
+    for k, way in enumerate(found):
+        np.testing.assert_allclose(
+            np.asarray(way), expected, rtol=1e-11, atol=1e-12, err_msg=str(k)
+        )
+
+
 @pytest.mark.parametrize(
-    ("f", "t"), [(FLOOR, 1.2), (_leading(1), None), (POWER, 0.0)], ids=["floor", "leading", "t"]
+    ("f", "t"),
+    [(FLOOR, 1.2), (_leading(1), None), (POWER, 0.0), (POWER, 0.6)],
+    ids=["floor", "leading", "power 0", "power"],
 )
 def test_other_functions(f, t):
     """Those that only projections need, and a power of zero, which changes with its exponent."""
@@ -212,6 +265,7 @@ def test_layer(M):
 SMALL = [SPD(2), Grassmannian(3, 1), Correlation(3, "off_log"), SpecialOrthogonal(4)]
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
 @pytest.mark.parametrize("M", SMALL, ids=repr)
 def test_jax_agrees(M):
     """Forward over reverse and reverse over reverse on JAX, and both on torch."""

@@ -9,13 +9,15 @@ functions of the same eigenvalues share is computed once: see :class:`Spectrum` 
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gyrobn.backends import Array, namespace_of
 from gyrobn.numerics.arrays import constant
-from gyrobn.numerics.triples import Triples
+
+if TYPE_CHECKING:
+    from gyrobn.numerics.triples import Triples
 
 __all__ = [
     "ANGLE",
@@ -30,7 +32,6 @@ __all__ = [
     "Pairs",
     "Spectral",
     "Spectrum",
-    "Triples",
     "mean_curvature",
     "power",
 ]
@@ -301,13 +302,8 @@ class Spectral(NamedTuple):
     """(f(x, t) − f(y, t))/(x − y), and the derivative where x = y."""
     slope: Callable[[Spectrum, Any], Array] | None = None
     """The derivative by t, where the function depends on it."""
-    second: Callable[[Triples, Any], Array] | None = None
-    """The quotient of the quotients, for second derivatives: see :class:`Triples`."""
-
-
-def _apart(quotient: Callable[[Pairs, Any], Array], t: Any = None) -> Any:
-    """Return a quotient as a function of two arrays."""
-    return lambda x, y: quotient(Pairs(Values(x), Values(y)), t)
+    second: Callable[["Triples", Any], Array] | None = None
+    """The quotient of the quotients, for second derivatives: see ``numerics/triples.py``."""
 
 
 def _exp_quotient(p: Pairs, t: Any) -> Array:
@@ -340,25 +336,13 @@ def _log_quotient(p: Pairs, t: Any) -> Array:
     return p.ratio / p.largest
 
 
-def _power_second(p: Triples, t: Any) -> Array:
-    return p.power(_apart(_power_quotient, t), t)
-
-
-EXP = Spectral(
-    lambda s, t: s.exp,
-    _exp_quotient,
-    second=lambda p, t: p.exp(_apart(_exp_quotient)),
-)
-LOG = Spectral(
-    lambda s, t: s.log,
-    _log_quotient,
-    second=lambda p, t: p.log(_apart(_log_quotient)),
-)
+EXP = Spectral(lambda s, t: s.exp, _exp_quotient, second=lambda p, t: p.exp(_exp_quotient))
+LOG = Spectral(lambda s, t: s.log, _log_quotient, second=lambda p, t: p.log(_log_quotient))
 POWER = Spectral(
     _raise_to,
     _power_quotient,
     lambda s, t: _raise_to(s, t) * s.log,
-    _power_second,
+    lambda p, t: p.power(_power_quotient, t),
 )
 
 
@@ -367,7 +351,7 @@ def power(exponent: float) -> Spectral:
     return Spectral(
         lambda s, t: _raise_to(s, exponent),
         lambda p, t: _power_quotient(p, exponent),
-        second=lambda p, t: _power_second(p, exponent),
+        second=lambda p, t: p.power(_power_quotient, exponent),
     )
 
 
@@ -392,20 +376,9 @@ def _inverse_quotient(p: Pairs, t: Any) -> Array:
     return (-1.0 / x) * (1.0 / y)
 
 
-def _of_root(which: int) -> Any:
-    """Return the second difference of cos √x or sinc √x."""
-    return lambda p, t: p.of_root(_apart(lambda p, t: p.quotients_of_root[which]), which == 1)
-
-
-ROOT = Spectral(
-    lambda s, t: s.root,
-    _root_quotient,
-    second=lambda p, t: p.root(*(Values(x).root for x in p.all)),
-)
+ROOT = Spectral(lambda s, t: s.root, _root_quotient, second=lambda p, t: p.root())
 INVERSE_ROOT = Spectral(
-    lambda s, t: s.inverse_root,
-    _inverse_root_quotient,
-    second=lambda p, t: p.inverse_root(*(Values(x).root for x in p.all)),
+    lambda s, t: s.inverse_root, _inverse_root_quotient, second=lambda p, t: p.inverse_root()
 )
 INVERSE = Spectral(lambda s, t: 1.0 / s.x, _inverse_quotient, second=lambda p, t: p.inverse())
 
@@ -413,10 +386,14 @@ INVERSE = Spectral(lambda s, t: 1.0 / s.x, _inverse_quotient, second=lambda p, t
 ANGLE = Spectral(lambda s, t: s.stretch, lambda p, t: p.angle, second=lambda p, t: p.angle())
 """cos θ to θ/sin θ."""
 COSINE_OF_ROOT = Spectral(
-    lambda s, t: s.cosine_of_root, lambda p, t: p.quotients_of_root[0], second=_of_root(0)
+    lambda s, t: s.cosine_of_root,
+    lambda p, t: p.quotients_of_root[0],
+    second=lambda p, t: p.of_root(False),
 )
 """θ² to cos θ."""
 SINC_OF_ROOT = Spectral(
-    lambda s, t: s.sinc_of_root, lambda p, t: p.quotients_of_root[1], second=_of_root(1)
+    lambda s, t: s.sinc_of_root,
+    lambda p, t: p.quotients_of_root[1],
+    second=lambda p, t: p.of_root(True),
 )
 """θ² to sin θ/θ."""

@@ -16,8 +16,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gyrobn.backends import Array, namespace_of
+from gyrobn.numerics.spectral import Pairs, Values
 
 __all__ = ["Triples"]
+
+Quotient = Callable[[Pairs, Any], Array]
+"""A first divided difference, as a function of pairs and of t."""
 
 NEAR = 0.1
 """Eigenvalues are close if they differ by less than this part of their mean."""
@@ -39,8 +43,9 @@ class Triples:
 
     def joined(
         self,
-        quotient: Callable[[Array, Array], Array],
+        quotient: Quotient,
         taylor: Callable[[Array], tuple[Array, Sequence[Any]]],
+        t: Any = None,
         width: float = NEAR,
         relative: bool = True,
     ) -> Array:
@@ -52,39 +57,42 @@ class Triples:
         xp, scale = self._xp, self.mean if relative else 1.0
         gap = self.high - self.low
         near = gap < width * scale
-        away = quotient(self.high, self.middle) - quotient(self.middle, self.low)
+        high, middle, low = (Values(a) for a in (self.high, self.middle, self.low))
+        away = quotient(Pairs(high, middle), t) - quotient(Pairs(middle, low), t)
         offsets = (xp.where(near, (a - self.mean) / scale, 0.0) for a in self.all)
         factor, coefficients = taylor(self.mean)
         series = factor * _homogeneous(coefficients, *offsets)
         return xp.where(near, series, away / xp.where(near, 1.0, gap))
 
-    def log(self, quotient: Callable[[Array, Array], Array]) -> Array:
+    def log(self, quotient: Quotient) -> Array:
         """Return the difference of the logarithm."""
         powers = [-((-1.0) ** k) / k for k in range(2, TERMS + 2)]
         return self.joined(quotient, lambda m: (1.0 / (m * m), powers))
 
-    def exp(self, quotient: Callable[[Array, Array], Array]) -> Array:
+    def exp(self, quotient: Quotient) -> Array:
         """Return that of the exponential."""
         powers = [1.0 / math.factorial(k) for k in range(2, TERMS + 2)]
         taylor = lambda m: (self._xp.exp(m), powers)  # noqa: E731
-        return self.joined(quotient, taylor, 5.0 * NEAR, relative=False)
+        return self.joined(quotient, taylor, width=5.0 * NEAR, relative=False)
 
-    def power(self, quotient: Callable[[Array, Array], Array], t: Any) -> Array:
+    def power(self, quotient: Quotient, t: Any) -> Array:
         """Return that of the t-th power, t a number or an array."""
         binomials, last = [], 0.5 * t * (t - 1.0)
         for k in range(2, TERMS + 2):
             binomials.append(last)
             last = last * (t - k) / (k + 1.0)
         xp = self._xp
-        return self.joined(quotient, lambda m: (xp.exp((t - 2.0) * xp.log(m)), binomials))
+        return self.joined(quotient, lambda m: (xp.exp((t - 2.0) * xp.log(m)), binomials), t)
 
-    def root(self, a: Array, b: Array, c: Array) -> Array:
-        """Return that of the square root, from the three roots."""
+    def root(self) -> Array:
+        """Return that of the square root: −1/((a + b)(b + c)(a + c)), of the three roots."""
+        a, b, c = (Values(x).root for x in self.all)
         return -1.0 / ((a + b) * (b + c) * (a + c))
 
-    def inverse_root(self, a: Array, b: Array, c: Array) -> Array:
-        """Return that of one over the root, from the three roots."""
-        return -(a + b + c) / (a * b * c) * self.root(a, b, c)
+    def inverse_root(self) -> Array:
+        """Return that of one over the root."""
+        a, b, c = (Values(x).root for x in self.all)
+        return -(a + b + c) / (a * b * c) * self.root()
 
     def inverse(self) -> Array:
         """Return that of 1/x."""
@@ -102,7 +110,7 @@ class Triples:
             coefficients.append(last)
         return _homogeneous(coefficients[1:], *(1.0 - a for a in self.all))
 
-    def of_root(self, quotient: Callable[[Array, Array], Array], sinc: bool) -> Array:
+    def of_root(self, sinc: bool) -> Array:
         r"""Return that of cos √x or sinc √x, for angles √x of any size.
 
         With :math:`g = \cos\sqrt x`, the Taylor series follows from :math:`4xg'' + 2g' + g = 0`,
@@ -126,7 +134,8 @@ class Triples:
             return 1.0 / (m * m), scaled[2 : TERMS + 2]
 
         large = Triples(*(xp.where(small, NEAR_ANGLES, a) for a in self.all))
-        return xp.where(small, series, large.joined(quotient, taylor))
+        away = large.joined(lambda p, t: p.quotients_of_root[more], taylor)
+        return xp.where(small, series, away)
 
 
 def _homogeneous(coefficients: Sequence[Any], x: Array, y: Array, z: Array) -> Array:
