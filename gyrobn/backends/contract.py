@@ -165,9 +165,10 @@ class Backend(Protocol):
 
         ``primal(*inputs)`` returns the outputs and the arrays that the derivative needs;
         ``tangent(kept, *changes)`` returns the changes of the outputs, and
-        ``cotangent(kept, *slopes)`` the slopes of the inputs. ``twice(kept, *inputs)`` returns the
-        outputs, up to constants, by operations that can be differentiated twice. It is called only
-        for a second derivative; without it, that is an error with the text :data:`SECOND_ORDER`.
+        ``cotangent(kept, *slopes)`` the slopes of the inputs, None for zero. ``twice(kept,
+        *inputs)`` returns the outputs, up to constants, by operations that can be differentiated
+        twice. It is called only for a second derivative; without it, that is an error with the text
+        :data:`SECOND_ORDER`.
         """
 
     def smooth(self, function: Rule, partials: Partials, *inputs: Array) -> State:

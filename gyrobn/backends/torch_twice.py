@@ -76,6 +76,8 @@ class _Ruled(Function):
         found = ctx.rules.cotangent(kept, *slopes)
         if not _may_follow(*given):
             return None, *found
+        both = zip(given, found, strict=True)
+        found = [torch.zeros_like(x) if f is None else f for x, f in both]
 
         def again(*arrays: Array) -> Sequence[Array]:
             inputs, kept, slopes = _split(arrays, len(given), len(saved))

@@ -90,11 +90,14 @@ class CentredMatrices(Decomposed):
     @cached_property
     def _change(self) -> Array:
         """The change of C in its eigenbasis, by those of P and M."""
-        shim = backend_of(self.x)
-        by = shim.differentiable(self.x), shim.differentiable(self.mean)
-        if not any(by):
-            return self._known.vectors
-        return eigenbasis.change_by(self.x, self.back, self.root, self._known, *by)
+        shim, change = backend_of(self.x), self._known.vectors
+        stop = shim.stop_gradient
+        if shim.differentiable(self.mean):
+            fixed = stop(self.root), self._known, stop(self.x)
+            change = eigenbasis.change_by_frame(self.back, *fixed)
+        if shim.differentiable(self.x):
+            change = eigenbasis.change_by_matrix(self.x, self.back, self._known, change)
+        return change
 
     @cached_property
     def _known(self) -> Eigen:

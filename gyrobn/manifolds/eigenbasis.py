@@ -17,7 +17,8 @@ from gyrobn.numerics.spectral import LOG, POWER, Spectral, Spectrum
 
 __all__ = [
     "carried",
-    "change_by",
+    "change_by_frame",
+    "change_by_matrix",
     "function",
     "log_squares",
     "mean_logarithm",
@@ -27,51 +28,61 @@ __all__ = [
 Arrays = tuple[Array, ...]
 
 
-def change_by(
-    X: Array, B: Array, back: Array, known: Eigen, by_matrix: bool, by_frame: bool
-) -> Array:
-    r"""Return the change by that of X, of B, or of both; ``back`` is the inverse of B.
+def change_by_matrix(X: Array, B: Array, known: Eigen, change: Array) -> Array:
+    r"""Return another change plus that by X: :math:`V^\top dX\,V`, :math:`V = B^\top W`.
 
-    .. math:: V^\top dX\,V + E + E^\top, \qquad V = B^\top W, \quad
-              E = W^\top dB\,B^{-1}W\Lambda
+    The other change has that by B. But a second derivative is by both.
     """
-    stop, shape = backend_of(X).stop_gradient, B.shape
+    stop = backend_of(X).stop_gradient
+
+    def primal(X: Array, change: Array, B: Array) -> tuple[Arrays, Arrays]:
+        return _carrier(known), (known.vectors, stop(B))
+
+    def tangent(kept: Arrays, dX: Array, change: Array, dB: Array) -> Arrays:
+        W, B = kept
+        V = matmul(transpose(B), W)
+        return (change + matmul(transpose(V), dX, V),)
+
+    def cotangent(kept: Arrays, slope: Array) -> tuple[Array | None, ...]:
+        W, B = kept
+        V = matmul(transpose(B), W)
+        return matmul(V, slope, transpose(V)), slope, None
+
+    def twice(kept: Arrays, X: Array, change: Array, B: Array) -> Arrays:
+        V = matmul(transpose(B), kept[0])
+        return (change + matmul(transpose(V), X - stop(X), V),)
+
     X = namespace_of(X).broadcast_to(X, known.vectors.shape)
-    inputs = (X,) * by_matrix + (B,) * by_frame
-    fixed = stop(B), stop(back)
+    rules = primal, tangent, cotangent
+    (change,) = backend_of(X).with_derivative(*rules, X, change, B, twice=twice)
+    return change
 
-    def primal(*inputs: Array) -> tuple[Arrays, Arrays]:
-        return _carrier(known), (*known, *fixed, stop(X))
 
-    def tangent(kept: Arrays, *changes: Array) -> Arrays:
-        values, W, B, back, _ = kept
-        total: Any = None
-        if by_frame:
-            E = matmul(transpose(W), matmul(changes[-1], back), W) * values[..., None, :]
-            total = E + transpose(E)
-        if by_matrix:
-            V = matmul(transpose(B), W)
-            moved = matmul(transpose(V), changes[0], V)
-            total = moved if total is None else total + moved
-        return (total,)
+def change_by_frame(B: Array, back: Array, known: Eigen, X: Array) -> Array:
+    r"""Return the change by that of B: :math:`E + E^\top`, :math:`E = W^\top dB\,B^{-1}W\Lambda`.
+
+    ``back`` is the inverse of B, and both it and X are constants.
+    """
+
+    def primal(B: Array) -> tuple[Arrays, Arrays]:
+        return _carrier(known), (*known, back, X)
+
+    def tangent(kept: Arrays, dB: Array) -> Arrays:
+        values, W, back, _ = kept
+        E = matmul(transpose(W), matmul(dB, back), W) * values[..., None, :]
+        return (E + transpose(E),)
 
     def cotangent(kept: Arrays, slope: Array) -> Arrays:
-        values, W, B, back, _ = kept
-        found: Arrays = ()
-        if by_matrix:
-            V = matmul(transpose(B), W)
-            found = (matmul(V, slope, transpose(V)),)
-        if by_frame:
-            by_B = slope_by_frame(slope, Eigen(values, W), shape)
-            found = *found, matmul(by_B, transpose(back))
-        return found
+        *known, back, _ = kept
+        return (matmul(slope_by_frame(slope, Eigen(*known), B.shape), transpose(back)),)
 
-    def twice(kept: Arrays, *inputs: Array) -> Arrays:
-        _, W, B, _, X = kept
-        V = matmul(transpose(inputs[-1] if by_frame else B), W)
-        return (matmul(transpose(V), inputs[0] if by_matrix else X, V),)
+    def twice(kept: Arrays, B: Array) -> Arrays:
+        _, W, _, X = kept
+        V = matmul(transpose(B), W)
+        return (matmul(transpose(V), X, V),)
 
-    (change,) = backend_of(X).with_derivative(primal, tangent, cotangent, *inputs, twice=twice)
+    rules = primal, tangent, cotangent
+    (change,) = backend_of(B).with_derivative(*rules, B, twice=twice)
     return change
 
 
