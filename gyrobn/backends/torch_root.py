@@ -6,8 +6,15 @@ from typing import Any
 import torch
 
 from gyrobn.backends.contract import Array, State
-from gyrobn.backends.torch_rules import FORWARD_TWICE, Function, Pull, add_up, differentiable
-from gyrobn.backends.torch_twice import lazily, push, refuse
+from gyrobn.backends.torch_rules import (
+    FORWARD_TWICE,
+    Function,
+    Pull,
+    add_up,
+    differentiable,
+    orders,
+)
+from gyrobn.backends.torch_twice import lazily, may_follow, push, refuse
 
 __all__ = ["implicit"]
 
@@ -16,6 +23,10 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
     """Return the first of ``constants``, a root that depends on ``inputs``, and ``image``."""
     if not differentiable(*inputs):
         return constants[0], *image
+    if not rules.smooth and orders(*inputs) > 1:
+        changing = (rules.twice or refuse)(constants, *inputs)
+        both = zip((constants[0], *image), changing, strict=True)
+        return tuple(out + (c - c.detach()) for out, c in both)
     counts = len(constants), len(image)
     return _Root.apply(rules, counts, *constants, *image, *inputs)
 
@@ -41,7 +52,7 @@ class _Root(Function):
         lead, wanted = first + shown, ctx.needs_input_grad[2 + first + shown :]
         nothing = None, None, *(None for _ in range(lead))
         inputs = arrays[lead:]
-        if not differentiable(*inputs) or rules.smooth:
+        if rules.smooth or not may_follow(*inputs):
             return *nothing, *_slopes(rules, ctx.counts, wanted, arrays, *slopes)
         given = [s for s in slopes if s is not None]
         with torch.no_grad():
@@ -68,7 +79,7 @@ class _Root(Function):
             torch.zeros_like(x) if d is None else d
             for x, d in zip(inputs, changes[2 + first + shown :], strict=True)
         )
-        if not differentiable(*inputs) or rules.smooth:
+        if rules.smooth or not may_follow(*inputs):
             return _changes(rules, ctx.counts, arrays, moves)
         with torch.no_grad():
             found = _changes(rules, ctx.counts, [a.detach() for a in arrays], moves)
@@ -125,6 +136,8 @@ def _slopes(
         moved = lambda step, *x: (rules.move(constants, step, *x),)  # noqa: E731
         by_step, *direct = Pull(moved, (step, *inputs), (True, *wanted), slopes)((by_root,))
     shown, seen = by_image if quick else (), pull.outputs[: len(by_image)]
+    if by_step is None and not shown:  # nothing depends on the root
+        by_step = root.new_zeros(rules.shape)
     v, last = rules.inverse(seen, shown, constants, by_step, also[0] if also else None, *inputs)
     found = pull((*by_image, *(last for _ in also), v), slice(1, None))
     return [add_up(s for s in two if s is not None) for two in zip(found, direct, strict=True)]

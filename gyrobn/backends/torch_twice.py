@@ -17,7 +17,7 @@ from gyrobn.backends.torch_rules import (
     orders,
 )
 
-__all__ = ["lazily", "push", "refuse", "with_derivative"]
+__all__ = ["lazily", "may_follow", "push", "refuse", "with_derivative"]
 
 
 def with_derivative(
@@ -74,7 +74,7 @@ class _Ruled(Function):
         each = zip(slopes[: ctx.rules.count], ctx.shapes, strict=True)
         slopes = tuple(given[0].new_zeros(shape) if s is None else s for s, shape in each)
         found = ctx.rules.cotangent(kept, *slopes)
-        if not _may_follow(*given):
+        if not may_follow(*given):
             return None, *found
         both = zip(given, found, strict=True)
         found = [torch.zeros_like(x) if f is None else f for x, f in both]
@@ -92,7 +92,7 @@ class _Ruled(Function):
         both = zip(given, changes, strict=True)
         changes = tuple(torch.zeros_like(x) if d is None else d for x, d in both)
         found = ctx.rules.tangent(kept, *changes)
-        if _may_follow(*given):
+        if may_follow(*given):
 
             def again(*arrays: Array) -> Sequence[Array]:
                 inputs, kept, changes = _split(arrays, len(given), len(saved))
@@ -102,7 +102,7 @@ class _Ruled(Function):
         return *found, *(None for _ in kept)
 
 
-def _may_follow(*given: Array) -> bool:
+def may_follow(*given: Array) -> bool:
     """Tell whether another derivative may follow; torch.func announces it before the first."""
     return no_transform() and differentiable(*given)
 
