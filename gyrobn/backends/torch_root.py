@@ -12,6 +12,7 @@ from gyrobn.backends.torch_rules import (
     Pull,
     add_up,
     differentiable,
+    no_transform,
     orders,
 )
 from gyrobn.backends.torch_twice import lazily, may_follow, push, refuse
@@ -23,7 +24,7 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
     """Return the first of ``constants``, a root that depends on ``inputs``, and ``image``."""
     if not differentiable(*inputs):
         return constants[0], *image
-    if not rules.smooth and orders(*inputs) > 1:
+    if not rules.smooth and (orders(*inputs) > 1 or not no_transform()):
         changing = (rules.twice or refuse)(constants, *inputs)
         both = zip((constants[0], *image), changing, strict=True)
         return tuple(out + (c - c.detach()) for out, c in both)

@@ -32,7 +32,11 @@ def with_derivative(
         return primal(*inputs)[0]
     if not no_transform() and any(forward_levels(x) > 1 for x in inputs):
         raise RuntimeError(FORWARD_TWICE)  # torch would return zero
-    if orders(*inputs) > 1:
+    order = orders(*inputs)
+    if order == 0 and twice is not None:  # vmap alone
+        return primal(*inputs)[0]
+    # a Function that holds arrays of its own does not work inside of torch.func
+    if order > 1 or (twice is not None and not no_transform()):
         outputs, kept = primal(*(x.detach() for x in inputs))
         changing = (twice or refuse)(kept, *inputs)
         return tuple(out + (c - c.detach()) for out, c in zip(outputs, changing, strict=True))
