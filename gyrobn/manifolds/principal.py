@@ -59,7 +59,7 @@ def direct_rotation(U: Array, known: Singular | None = None) -> tuple[Array, Arr
         return (xp.concat([upper, matmul(turned, Th)], axis=-2),)
 
     def twice(kept: Kept, U: Array) -> Kept:
-        W = polar_jet(*kept[:3], U[..., :p, :])
+        W = polar_jet(kept[:3], U[..., :p, :])
         C, S = matmul(U[..., :p, :], transpose(W)), matmul(U[..., p:, :], transpose(W))
         return symmetric(C), S, xp.linalg.inv(symmetric(C) + eye(C))
 
@@ -101,7 +101,7 @@ def logarithm(top: Array, bottom: Array, known: Singular | None = None) -> Array
 
     def twice(kept: Kept, top: Array, bottom: Array) -> Kept:
         P, c, Th, *_ = kept
-        W = polar_jet(P, c, Th, top)
+        W = polar_jet((P, c, Th), top)
         C = symmetric(matmul(top, transpose(W)))
         ratio = function_jet(ANGLE, c, P, change_of(C))
         return (matmul(bottom, matmul(transpose(W), ratio)),)

@@ -73,7 +73,7 @@ def function_jet(f: Spectral, values: Array, U: Array, change: Array, t: Any = N
     return matmul(U, inner, transpose(U))
 
 
-def polar_jet(P: Array, c: Array, Th: Array, A: Array) -> Array:
+def polar_jet(known: tuple[Array, ...], A: Array) -> Array:
     r"""Return the orthogonal factor W of A, whose value is :math:`P c\,T^\top`.
 
     With :math:`E = P^\top dA\,T` it is :math:`P\,e^X T^\top` for an antisymmetric X. That
@@ -82,6 +82,7 @@ def polar_jet(P: Array, c: Array, Th: Array, A: Array) -> Array:
     .. math:: Y_{ij} = \frac{E_{ij} - E_{ji}}{c_i + c_j}, \qquad
               Z_{ij} = \frac{M_{ij} - M_{ji}}{c_i + c_j}, \quad M = \tfrac12 c\,Y^2 - E\,Y .
     """
+    P, c, Th = known
     sums = pair_sums(c)
     E = matmul(transpose(P), change_of(A), transpose(Th))
     Y = (E - transpose(E)) / sums

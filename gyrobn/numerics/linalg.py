@@ -165,7 +165,7 @@ def polar(A: Array, decompose: Callable[[Array], Singular] | None = None) -> Arr
         return (matmul(P, (E - transpose(E)) / pair_sums(c), Th),)
 
     def twice(kept: tuple[Array, ...], A: Array) -> tuple[Array, ...]:
-        return (polar_jet(*kept, A),)
+        return (polar_jet(kept, A),)
 
     (W,) = backend_of(A).with_derivative(primal, change, change, A, twice=twice)
     return W
