@@ -43,8 +43,10 @@ NO_SHIMS = (
     "contract",
     "pytrees",
     "jax_axes",
+    "jax_twice",
     "torch_rules",
     "torch_root",
+    "torch_twice",
     "torch_ranks",
 )
 

@@ -371,23 +371,6 @@ class TestGradients:
         self.check(M, JAX, cloud(M, 5, 3.0, np.zeros(())))
 
     @AUTODIFF
-    @pytest.mark.parametrize("M", [SPD(2), SPD(2, "cholesky_affine_invariant")], ids=repr)
-    def test_a_second_derivative_is_refused(self, M, library):
-        x = library.array(generic(M))
-
-        def loss(t):
-            return (normalize(M, t, batch_stats(M, t)) ** 2).sum()
-
-        if library is TORCH:
-            t = x.requires_grad_(True)
-            (slope,) = torch.autograd.grad(loss(t), t, create_graph=True)
-            with pytest.raises(RuntimeError, match="second derivative"):
-                torch.autograd.grad((slope**2).sum(), t)
-        else:
-            with pytest.raises(TypeError, match="second derivative"):
-                jax.grad(lambda t: (jax.grad(loss)(t) ** 2).sum())(x)
-
-    @AUTODIFF
     def test_constant_statistics(self, library):
         """As in evaluation: the factor is an array that no gradient is asked of."""
         M = SPD(3)

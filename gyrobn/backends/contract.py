@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["SECOND_ORDER", "Array", "Backend", "Partials", "RootRules", "Rule", "State"]
+__all__ = [
+    "SECOND_ORDER",
+    "THIRD_ORDER",
+    "Array",
+    "Backend",
+    "Partials",
+    "RootRules",
+    "Rule",
+    "State",
+]
 
 Array = Any
 """An array of any library that follows the standard (there is no common static type yet)."""
@@ -28,7 +37,13 @@ SECOND_ORDER = (
     "the second derivative of a matrix function is not available: take it by differences of the "
     "first, or stop the gradient of one of the two"
 )
-"""The error of a shim whose ``with_derivative`` is differentiated twice."""
+"""The error of a shim whose ``with_derivative`` is differentiated twice, and has no rule for it."""
+
+THIRD_ORDER = (
+    "the third derivative of a matrix function is not available: take it by differences of the "
+    "second, or stop the gradient of one of the three"
+)
+"""The error of a matrix function that is differentiated three times."""
 
 
 class RootRules(NamedTuple):
@@ -57,6 +72,11 @@ class RootRules(NamedTuple):
     sums: Callable[..., State] | None = None
     """``sums(constants, *inputs)`` returns the last two of the constants, which are sums over all
     ranks, with their derivatives. Only a second derivative needs it."""
+    smooth: bool = True
+    """Whether the rule can be differentiated, to any order."""
+    twice: Callable[..., State] | None = None
+    """If it cannot: ``twice(constants, *inputs)`` returns the root and the image by operations that
+    can be differentiated twice. None refuses a second derivative."""
 
 
 class Backend(Protocol):
@@ -140,13 +160,16 @@ class Backend(Protocol):
         tangent: Rule,
         cotangent: Rule,
         *inputs: Array,
+        twice: Rule | None = None,
     ) -> State:
         """Return the outputs of ``primal``, with the derivative that the two rules state.
 
         ``primal(*inputs)`` returns the outputs and the arrays that the derivative needs;
         ``tangent(kept, *changes)`` returns the changes of the outputs, and
-        ``cotangent(kept, *slopes)`` the slopes of the inputs. A second derivative is an error with
-        the text :data:`SECOND_ORDER`.
+        ``cotangent(kept, *slopes)`` the slopes of the inputs, None for zero. ``twice(kept,
+        *inputs)`` returns the outputs, up to constants, by operations that can be differentiated
+        twice. It is called only for a second derivative; without it, that is an error with the text
+        :data:`SECOND_ORDER`.
         """
 
     def smooth(self, function: Rule, partials: Partials, *inputs: Array) -> State:

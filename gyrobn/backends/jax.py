@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from gyrobn.backends.contract import SECOND_ORDER, Array, Partials, Rule, State
+from gyrobn.backends.contract import Array, Partials, Rule, State
 from gyrobn.backends.jax_axes import varies, varying
+from gyrobn.backends.jax_twice import bent, filled, is_zero, replaced
 from gyrobn.backends.numpy import opaque as opaque
 from gyrobn.backends.numpy import stored as stored
 from gyrobn.backends.numpy import while_loop as _eager_while_loop
@@ -31,8 +32,9 @@ def plain(x: Array) -> bool:
 
 
 def stop_gradient(x: Array) -> Array:
-    """Return ``x`` as a constant to differentiation."""
-    return jax.lax.stop_gradient(x)
+    """Return ``x`` as a constant to differentiation; one that was made of NumPy's, as JAX's."""
+    found = jax.lax.stop_gradient(x)
+    return found if isinstance(found, jax.Array) else jax.numpy.asarray(found)
 
 
 def while_loop(
@@ -84,30 +86,24 @@ def with_derivative(
     tangent: Rule,
     cotangent: Rule,
     *inputs: Array,
+    twice: Rule | None = None,
 ) -> tuple[Array, ...]:
     """Return the outputs of ``primal`` with the derivative ``tangent``, which JAX transposes."""
+    known = primal(*(stop_gradient(x) for x in inputs))
+    if not differentiable(*inputs):
+        return known[0]
 
     @jax.custom_jvp
-    def function(*inputs: Array) -> tuple[Array, ...]:
-        return primal(*inputs)[0]
+    def ruled(inputs: State, known: tuple[State, State]) -> State:
+        return known[0]
 
-    @function.defjvp
-    def derivative(inputs: State, changes: State) -> tuple[State, State]:
-        outputs, kept = primal(*(_once(x) for x in inputs))
-        return outputs, tangent(kept, *changes)
+    def derivative(arrays: tuple[Any, ...], changes: tuple[Any, ...]) -> tuple[State, State]:
+        inputs, (_, kept) = arrays
+        found = tangent(kept, *map(filled, inputs, changes[0]))
+        return ruled(*arrays), bent(twice, kept, inputs, changes[0], found)
 
-    return function(*inputs)
-
-
-@jax.custom_jvp
-def _once(x: Array) -> Array:
-    """Return ``x``; nothing that is computed from it may be differentiated again."""
-    return x
-
-
-@_once.defjvp
-def _refuse(inputs: State, changes: State) -> tuple[Array, Array]:
-    raise TypeError(SECOND_ORDER)
+    ruled.defjvp(derivative, symbolic_zeros=True)
+    return ruled(inputs, known)
 
 
 def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> State:
@@ -121,46 +117,56 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
         return arrays[0], *arrays[count:shown]
 
     def derivative(arrays: State, changes: State) -> tuple[State, State]:
-        outputs = root(*arrays)
-        at = outputs[0], *arrays[1:count]
-        inputs, changes = arrays[shown:], changes[shown:]
-        if rules.sums is not None:
-            at = *at[:-2], *_recalled(rules.sums, at, inputs)
-        zero = jax.custom_derivatives.SymbolicZero
-        moving = [k for k, change in enumerate(changes) if not isinstance(change, zero)]
+        outputs, (inputs, changes) = root(*arrays), (arrays[shown:], changes[shown:])
+        moving = [k for k, change in enumerate(changes) if not is_zero(change)]
         values, slopes = (tuple(a[k] for k in moving) for a in (inputs, changes))
 
-        def among(function: Callable[..., Any]) -> Callable[..., Any]:
+        def among(function: Callable[..., Any], inputs: State) -> Callable[..., Any]:
             """Return a function of its first argument and of the inputs that change."""
 
-            def of_moving(first: Array, *some: Array) -> Any:
-                everything = list(inputs)
-                for k, value in zip(moving, some, strict=True):
-                    everything[k] = value
-                return function(first, *everything)
+            return lambda first, *some: function(first, *replaced(inputs, moving, some))
 
-            return of_moving
-
-        _, push = jax.linearize(
-            among(lambda mean, *x: rules.image((mean, *at[1:]), *x)), at[0], *values
-        )
-        still = jax.numpy.zeros_like(at[0])
-        seen, also, dg = outputs[1:], None, push(still, *slopes)
-        if rules.total is not None:
-            seen, also = outputs[1:-1], dg[-2]
-        step, also = rules.inverse(seen, (), at, dg[-1], also, *inputs)
-        _, moved = jax.jvp(
-            among(lambda step, *x: rules.move(at, step, *x)),
-            (jax.numpy.zeros_like(step), *values),
-            (step, *slopes),
-        )
-        changed = list(push(moved, *slopes)[:-1])
-        if rules.total is not None:
-            changed[-1] = also + rules.fall(at, step)
-        return outputs, (moved, *changed)
+        if rules.smooth:
+            at = outputs[0], *arrays[1:count]
+            return outputs, _moves(rules, at, outputs, inputs, values, slopes, among)
+        fixed = tuple(stop_gradient(a) for a in arrays)
+        still = tuple(fixed[shown + k] for k in moving)
+        first = fixed[0], *fixed[count:shown]
+        found = _moves(rules, fixed[:count], first, fixed[shown:], still, slopes, among)
+        return outputs, bent(rules.twice, fixed[:count], inputs, changes, found)
 
     root.defjvp(derivative, symbolic_zeros=True)
     return root(*constants, *image, *inputs)
+
+
+def _moves(
+    rules: Any,
+    at: State,
+    outputs: State,
+    inputs: State,
+    values: State,
+    slopes: State,
+    among: Callable[..., Any],
+) -> State:
+    """Return the changes of a root and its image by those of the inputs that change."""
+    if rules.sums is not None:
+        at = *at[:-2], *_recalled(rules.sums, at, inputs)
+    image = among(lambda mean, *x: rules.image((mean, *at[1:]), *x), inputs)
+    _, push = jax.linearize(image, at[0], *values)
+    still = jax.numpy.zeros_like(at[0])
+    seen, also, dg = outputs[1:], None, push(still, *slopes)
+    if rules.total is not None:
+        seen, also = outputs[1:-1], dg[-2]
+    step, also = rules.inverse(seen, (), at, dg[-1], also, *inputs)
+    _, moved = jax.jvp(
+        among(lambda step, *x: rules.move(at, step, *x), inputs),
+        (jax.numpy.zeros_like(step), *values),
+        (step, *slopes),
+    )
+    changed = list(push(moved, *slopes)[:-1])
+    if rules.total is not None:
+        changed[-1] = also + rules.fall(at, step)
+    return moved, *changed
 
 
 def _recalled(sums: Callable[..., State], constants: State, inputs: State) -> State:

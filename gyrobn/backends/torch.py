@@ -17,7 +17,7 @@ from gyrobn.backends.torch_rules import differentiable as differentiable
 from gyrobn.backends.torch_rules import no_transform
 from gyrobn.backends.torch_rules import shortcut as shortcut
 from gyrobn.backends.torch_rules import smooth as smooth
-from gyrobn.backends.torch_rules import with_derivative as with_derivative
+from gyrobn.backends.torch_twice import with_derivative as with_derivative
 
 
 def _where(condition: Array, x: Any, y: Any, /) -> Array:

@@ -9,18 +9,20 @@ from typing import Any
 import torch
 import torch.autograd.forward_ad as forward_ad
 
-from gyrobn.backends.contract import SECOND_ORDER, Array, Partials, Rule, State
+from gyrobn.backends.contract import Array, Partials, Rule, State
 
 __all__ = [
     "FORWARD_TWICE",
     "Function",
     "Pull",
+    "Rules",
     "add_up",
     "differentiable",
+    "forward_levels",
     "no_transform",
+    "orders",
     "shortcut",
     "smooth",
-    "with_derivative",
 ]
 
 
@@ -45,20 +47,6 @@ def no_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is None
 
 
-def with_derivative(
-    primal: Callable[..., tuple[tuple[Array, ...], tuple[Array, ...]]],
-    tangent: Rule,
-    cotangent: Rule,
-    *inputs: Array,
-) -> tuple[Array, ...]:
-    """Return the outputs of ``primal``, with ``cotangent`` and ``tangent`` as its derivatives."""
-    if not differentiable(*inputs):
-        return primal(*inputs)[0]
-    rules = _Rules(primal, tangent, cotangent)
-    results = _Ruled.apply(rules, *inputs)
-    return tuple(results[: rules.count])
-
-
 class Function(torch.autograd.Function):
     """A function with derivatives that can be applied without a look at its signature."""
 
@@ -72,81 +60,17 @@ class Function(torch.autograd.Function):
         return super(torch.autograd.Function, cls).apply(*arguments)  # type: ignore[misc]
 
 
-class _Rules:
+class Rules:
     """A function with its derivatives; and, once it was called, how many outputs it has.
 
     Of a shortcut, ``tangent`` is the exact function.
     """
 
-    def __init__(self, primal: Any, tangent: Rule, cotangent: Rule) -> None:
-        self.primal, self.tangent, self.cotangent = primal, tangent, cotangent
+    def __init__(
+        self, primal: Any, tangent: Rule, cotangent: Rule, twice: Rule | None = None
+    ) -> None:
+        self.primal, self.tangent, self.cotangent, self.twice = primal, tangent, cotangent, twice
         self.count = 0
-
-
-class _Ruled(Function):
-    """A function whose rules come with it; what they need is returned as further outputs."""
-
-    @staticmethod
-    def forward(rules: Any, *inputs: Array) -> tuple[Array, ...]:
-        outputs, kept = rules.primal(*inputs)
-        rules.count = len(outputs)
-        kept = tuple(k.view_as(k) if any(k is x for x in inputs) else k for k in kept)
-        return (*outputs, *kept)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Array, ...]) -> None:
-        ctx.rules, *given = inputs
-        ctx.given = len(given)
-        outputs, kept = output[: ctx.rules.count], output[ctx.rules.count :]
-        ctx.shapes = [out.shape for out in outputs]
-        ctx.mark_non_differentiable(*kept)
-        ctx.set_materialize_grads(False)  # what is kept has no slope, and needs no zeros
-        ctx.save_for_backward(*given, *kept)
-        ctx.save_for_forward(*given, *kept)
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: Array) -> tuple[Any, ...]:
-        saved = ctx.saved_tensors  # once: torch.utils.checkpoint gives them no second time
-        given, kept = saved[: ctx.given], saved[ctx.given :]
-        each = zip(slopes[: ctx.rules.count], ctx.shapes, strict=True)
-        slopes = tuple(given[0].new_zeros(shape) if s is None else s for s, shape in each)
-        return None, *_only_once(ctx.rules.cotangent(kept, *slopes), given)
-
-    @staticmethod
-    def jvp(ctx: Any, _: None, *changes: Array) -> tuple[Any, ...]:
-        saved = ctx.saved_tensors  # once: torch.utils.checkpoint gives them no second time
-        given, kept = saved[: ctx.given], saved[ctx.given :]
-        both = zip(given, changes, strict=True)
-        changes = tuple(torch.zeros_like(x) if d is None else d for x, d in both)
-        found = ctx.rules.tangent(kept, *changes)
-        return *_only_once(found, given), *(None for _ in kept)
-
-
-def _only_once(found: State, given: State) -> State:
-    """Return ``found``, which depends on ``given`` in a way that has no rule: say so when asked."""
-    if not differentiable(*given):
-        return found
-    return _Once.apply(len(found), *found, *given)
-
-
-class _Once(Function):
-    """The first ``count`` arguments, not to be differentiated by any."""
-
-    @staticmethod
-    def forward(count: int, *arrays: Array) -> tuple[Array, ...]:
-        return tuple(a.clone() for a in arrays[:count])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Array, ...]) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: Array) -> tuple[Any, ...]:
-        raise RuntimeError(SECOND_ORDER)
-
-    @staticmethod
-    def jvp(ctx: Any, *changes: Array) -> tuple[Any, ...]:
-        raise RuntimeError(SECOND_ORDER)
 
 
 class Pull:
@@ -207,7 +131,7 @@ def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -
         return function(*inputs)
     if torch.compiler.is_dynamo_compiling():
         return _linear_smooth(function, partials, *inputs)
-    if not no_transform() and any(_forward_levels(x) > 1 for x in inputs):
+    if not no_transform() and any(forward_levels(x) > 1 for x in inputs):
         raise RuntimeError(FORWARD_TWICE)  # torch would return zero
     return _Smooth.apply(function, partials, *inputs)
 
@@ -242,7 +166,7 @@ def shortcut(
     compiling = torch.compiler.is_dynamo_compiling()
     if compiling or not no_transform() or forward_ad._current_level >= 0:
         return exact(*inputs)
-    rules = _Rules(primal, exact, cotangent)
+    rules = Rules(primal, exact, cotangent)
     results = _Short.apply(rules, *inputs)
     return tuple(results[: rules.count])
 
@@ -287,17 +211,40 @@ class _Short(Function):
         return None, *(by() if need else None for by, need in zip(each, needed, strict=True))
 
 
-def _forward_levels(x: Array) -> int:
+def forward_levels(x: Array) -> int:
     """Return how many forward modes of torch.func follow ``x``."""
-    functorch, forward = torch._C._functorch, set()
-    for level in functorch.get_interpreter_stack():
-        if level.key() == functorch.TransformType.Jvp:
-            forward.add(level.level())
-    count = 0
+    forward = torch._C._functorch.TransformType.Jvp
+    return sum(key == forward for _, key, _ in _wrappers(x))
+
+
+def orders(*arrays: Array) -> int:
+    """Return how many derivatives follow ``arrays``, as far as that is known: one over another."""
+    found = set()
+    kinds = torch._C._functorch.TransformType
+    for x in arrays:
+        plain = x
+        for level, key, wrapped in _wrappers(x):
+            plain = torch._C._functorch.get_unwrapped(wrapped)
+            if key == kinds.Jvp or (key == kinds.Grad and wrapped.requires_grad):
+                found.add(level)
+        if torch.is_grad_enabled() and plain.requires_grad:
+            found.add("graph")
+        if plain is x and forward_ad._current_level >= 0 and no_transform():
+            tangent = forward_ad.unpack_dual(x).tangent  # type: ignore[no-untyped-call]
+            found.update(() if tangent is None else ("dual",))
+    return len(found)
+
+
+def _wrappers(x: Array) -> Iterable[tuple[Any, Any, Array]]:
+    """Yield the transformations of torch.func that wrap ``x``: level, kind and wrapped tensor."""
+    functorch = torch._C._functorch
+    if no_transform():
+        return
+    kinds = {level.level(): level.key() for level in functorch.get_interpreter_stack()}
     while functorch.is_functorch_wrapped_tensor(x):
-        count += functorch.maybe_get_level(x) in forward
+        level = functorch.maybe_get_level(x)
+        yield level, kinds.get(level), x
         x = functorch.get_unwrapped(x)
-    return count
 
 
 FORWARD_TWICE = (

@@ -261,6 +261,8 @@ class Bases(GyroSpace):
 class _CentredBases(Decomposed):
     """The view of bases from the mean, with one decomposition of every upper block."""
 
+    smooth = False
+
     def _recall(self, normal: Array, *known: Array) -> None:
         self.normal, self._known = normal, Singular(*known)
 
@@ -307,6 +309,10 @@ class _CentredBases(Decomposed):
     def shift(self, c: Array) -> Array:
         """Return the mean ⊕ Exp(c), orthonormal to rounding without a QR decomposition."""
         return orthonormalized(self.space._rotate(self._rotation, self.space.from_normal(c)))
+
+    def retract(self, step: Array) -> Array:
+        """Return the point after a small step; :meth:`shift` returns another basis of it."""
+        return orthonormalized(self.mean + self.push(step))
 
     def hessian(self, weights: Array) -> Hessian:
         """Return the mean Hessian as a constant, with the directions of the decompositions."""

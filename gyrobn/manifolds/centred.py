@@ -51,6 +51,8 @@ class Centred:
         self.normal = normal
         return self
 
+    smooth: bool = True
+    """Whether the mean Hessian has derivatives, as its own ``smooth`` says."""
     slope_by_step: Any = None
     """A method, if there is one, that takes slopes of the image back to a step of the mean."""
 
@@ -73,6 +75,10 @@ class Centred:
         r"""Return :math:`\mu \oplus \operatorname{Exp}_e(c)` for a step c from the mean."""
         shifted: Array = self.space.shift(self.mean, step)
         return shifted
+
+    def retract(self, step: Array) -> Array:
+        """Return the point after a small step, on the manifold: the mean itself for no step."""
+        return self.shift(step)
 
     def push(self, step: Array) -> Array:
         """Return a small step c from the mean as a tangent vector there."""

@@ -52,6 +52,7 @@ class CentredMatrices(Decomposed):
         self._known, self._known_mean = other._known, other._known_mean
         self._at_mean = True
 
+    smooth = False
     _at_mean = False
     """Whether this is the view from the mean that was found, where the gradient is zero."""
 
@@ -90,11 +91,12 @@ class CentredMatrices(Decomposed):
     def _change(self) -> Array:
         """The change of C in its eigenbasis, with what P and M contribute."""
         shim, change = backend_of(self.x), self._known.vectors
-        back, root = (shim.stop_gradient(a) for a in (self.back, self.root))
+        stop = shim.stop_gradient
         if shim.differentiable(self.mean):
-            change = eigenbasis.change_by_frame(self.back, root, self._known)
+            fixed = stop(self.root), self._known, stop(self.x)
+            change = eigenbasis.change_by_frame(self.back, *fixed)
         if shim.differentiable(self.x):
-            change = eigenbasis.change_by_matrix(self.x, back, self._known, change)
+            change = eigenbasis.change_by_matrix(self.x, self.back, self._known, change)
         return change
 
     @cached_property

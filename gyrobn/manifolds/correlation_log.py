@@ -5,6 +5,7 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.manifolds.correlation_matrices import CorrelationMatrices, to_unit_diagonal
 from gyrobn.numerics.decompositions import eigh, finite_or_identity, solve
+from gyrobn.numerics.jets import change_of, function_jet, twice_only
 from gyrobn.numerics.linalg import differential, symmetric_functions
 from gyrobn.numerics.matrices import (
     congruence,
@@ -70,14 +71,39 @@ def _log_diagonal(S: Array) -> Array:
     Newton's method minimizes the convex :math:`\operatorname{tr}\exp(S + D) -
     \operatorname{tr} D`. Along a line of speed p the logarithm of its curvature changes no faster
     than :math:`\|p\|_\infty`, so :math:`\log(1 + \|p\|)/\|p\|` times the Newton step goes downhill
-    from anywhere. The last step, with a constant Jacobian, has the derivative of the limit.
+    from anywhere. With the Jacobian J of the exponential's diagonal with respect to d, a change of
+    S changes d by :math:`-J^{-1}\operatorname{diag}(d\exp(dS))`.
     """
     xp, shim = namespace_of(S), backend_of(S)
-    fixed = shim.stop_gradient(S)
-    (d,) = shim.opaque("log diagonal", _search_log_diagonal, fixed)
-    _, J = _diagonal_of_exp(fixed, d)
-    (E,) = symmetric_functions(S + diagonal_matrix(d), EXP)
-    return d + solve(J, 1.0 - xp.linalg.diagonal(E))
+    (d,) = shim.opaque("log diagonal", _search_log_diagonal, shim.stop_gradient(S))
+
+    def primal(S: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        values, U = eigh(S + diagonal_matrix(d))
+        quotients = EXP.quotient(Spectrum(values).pairs, None)
+        entries, J = dot(U * U, xp.exp(values)[..., None, :]), _diagonal_jacobian(U, quotients)
+        return (d + solve(J, 1.0 - entries),), (values, U, quotients, J)
+
+    def tangent(kept: tuple[Array, ...], dS: Array) -> tuple[Array, ...]:
+        _, U, quotients, J = kept
+        change = congruence(U, quotients * congruence(transpose(U), dS))
+        return (-solve(J, xp.linalg.diagonal(change)),)
+
+    def cotangent(kept: tuple[Array, ...], slope: Array) -> tuple[Array, ...]:
+        _, U, quotients, J = kept
+        by_entries = diagonal_matrix(-solve(J, slope))
+        return (congruence(U, quotients * congruence(transpose(U), by_entries)),)
+
+    def twice(kept: tuple[Array, ...], S: Array) -> tuple[Array, ...]:
+        """Take two steps with the constant Jacobian: the second is right to second order."""
+        values, U, _, J = kept
+        change, e = change_of(symmetric(S)), 0.0
+        for _ in range(2):
+            E = function_jet(EXP, values, U, change + e)
+            e = e - diagonal_matrix(solve(J, change_of(xp.linalg.diagonal(E))))
+        return (xp.linalg.diagonal(e),)
+
+    (found,) = shim.with_derivative(primal, tangent, cotangent, S, twice=twice)
+    return found
 
 
 def _search_log_diagonal(S: Array) -> tuple[Array, ...]:
@@ -168,18 +194,42 @@ def _unit_row_sums(C: Array) -> Array:
 
     Newton's method minimizes :math:`\tfrac12 x^\top Cx - \sum\log x_i`, which is self-concordant:
     if the decrement λ is large, 1/(1 + λ) of the step goes downhill and keeps x positive, and a
-    line search goes further. The last step, with a constant Hessian, has the derivative of the
-    limit.
+    line search goes further. With the Hessian :math:`H = \Delta C\Delta + I`, a change of C changes
+    x by :math:`-\Delta H^{-1}\Delta\,dC\,x`.
     """
     xp, shim = namespace_of(C), backend_of(C)
     known, finite = finite_or_identity(shim.stop_gradient(C))
     (x,) = shim.opaque("unit row sums", _search_unit_row_sums, known)
-    H = _scaled(known, x) + eye(known)
-    rest = 1.0 - x * matmul(C, x[..., None])[..., 0]
-    # if C is not positive definite, there may be no such x, and the search ends anywhere
-    found = xp.max(xp.abs(shim.stop_gradient(rest)), axis=-1, keepdims=True) < 0.5
-    x = x * (1.0 + solve(H, rest))
-    return xp.where(xp.logical_and(finite[..., 0], found), x, xp.nan)
+
+    def row_sums(x: Array, C: Array) -> Array:
+        return x * matmul(C, x[..., None])[..., 0]
+
+    def primal(C: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        H, rest = _scaled(known, x) + eye(known), 1.0 - row_sums(x, C)
+        found = x * (1.0 + solve(H, rest))
+        # if C is not positive definite, there may be no such x, and the search ends anywhere
+        good = xp.max(xp.abs(rest), axis=-1, keepdims=True) < 0.5
+        return (xp.where(xp.logical_and(finite[..., 0], good), found, xp.nan),), (x, H)
+
+    def tangent(kept: tuple[Array, ...], dC: Array) -> tuple[Array, ...]:
+        x, H = kept
+        return (-x * solve(H, row_sums(x, dC)),)
+
+    def cotangent(kept: tuple[Array, ...], slope: Array) -> tuple[Array, ...]:
+        x, H = kept
+        by_sums = -x * solve(H, x * slope)
+        return (by_sums[..., :, None] * x[..., None, :],)
+
+    def twice(kept: tuple[Array, ...], C: Array) -> tuple[Array, ...]:
+        """Take two steps with the constant Hessian: the second is right to second order."""
+        x, H = kept
+        C, y = twice_only(C), x
+        for _ in range(2):
+            y = y * (1.0 - solve(H, row_sums(y, C) - shim.stop_gradient(row_sums(y, C))))
+        return (y,)
+
+    (found,) = shim.with_derivative(primal, tangent, cotangent, C, twice=twice)
+    return found
 
 
 def _search_unit_row_sums(C: Array) -> tuple[Array, ...]:

@@ -9,6 +9,7 @@ from gyrobn.numerics.decompositions import eigh, finite_or_identity, surely_defi
 from gyrobn.numerics.linalg import symmetric_functions
 from gyrobn.numerics.matrices import eye, kept_eye, symmetric, transpose
 from gyrobn.numerics.spectral import Pairs, Spectral
+from gyrobn.numerics.triples import Triples
 
 __all__ = ["Definite"]
 
@@ -114,10 +115,22 @@ def _floor_quotient(pairs: Pairs, t: Array) -> Array:
     return xp.where(across, part, xp.where(low >= t, 1.0, 0.0))
 
 
+def _floor_second(p: Triples, t: Array) -> Array:
+    """Return the quotient of those of max(x, t), which is not zero where t lies between."""
+    xp = namespace_of(p.mean)
+    low, high = xp.clip(t - p.low, min=0.0), xp.clip(p.high - t, min=0.0)
+    above = p.middle >= t
+    part = xp.where(above, low, high)
+    gap = xp.where(above, p.middle - p.low, p.high - p.middle)
+    across = xp.logical_and(low > 0, high > 0)
+    return xp.where(across, part, 0.0) / xp.where(across, gap * (p.high - p.low), 1.0)
+
+
 FLOOR = Spectral(
     lambda s, t: namespace_of(s.x).maximum(s.x, t),
     _floor_quotient,
     lambda s, t: namespace_of(s.x).where(s.x < t, 1.0 + 0.0 * s.x, 0.0),
+    _floor_second,
 )
 
 

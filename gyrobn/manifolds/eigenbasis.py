@@ -12,8 +12,9 @@ from typing import Any
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.arrays import weighted_gram
 from gyrobn.numerics.decompositions import Eigen, again, spectrum_of
+from gyrobn.numerics.jets import change_of, inner_jet
 from gyrobn.numerics.matrices import compose, diagonal_matrix, matmul, symmetric, transpose
-from gyrobn.numerics.spectral import LOG, Spectral
+from gyrobn.numerics.spectral import LOG, POWER, Spectral, Spectrum
 
 __all__ = [
     "carried",
@@ -29,45 +30,60 @@ Arrays = tuple[Array, ...]
 
 
 def change_by_matrix(X: Array, B: Array, known: Eigen, change: Array) -> Array:
-    r"""Add to a change what X contributes: :math:`V^\top dX\,V`, :math:`V = B^\top W`."""
+    r"""Add to a change what X contributes: :math:`V^\top dX\,V`, :math:`V = B^\top W`.
 
-    def primal(X: Array, change: Array) -> tuple[Arrays, Arrays]:
-        return _carrier(known), (known.vectors, B)
+    The other change has that by B. But a second derivative is by both.
+    """
+    stop = backend_of(X).stop_gradient
 
-    def tangent(kept: Arrays, dX: Array, change: Array) -> Arrays:
+    def primal(X: Array, change: Array, B: Array) -> tuple[Arrays, Arrays]:
+        return _carrier(known), (known.vectors, stop(B))
+
+    def tangent(kept: Arrays, dX: Array, change: Array, dB: Array) -> Arrays:
         W, B = kept
         V = matmul(transpose(B), W)
         return (change + matmul(transpose(V), dX, V),)
 
-    def cotangent(kept: Arrays, slope: Array) -> Arrays:
+    def cotangent(kept: Arrays, slope: Array) -> tuple[Array | None, ...]:
         W, B = kept
         V = matmul(transpose(B), W)
-        return matmul(V, slope, transpose(V)), slope
+        return matmul(V, slope, transpose(V)), slope, None
+
+    def twice(kept: Arrays, X: Array, change: Array, B: Array) -> Arrays:
+        V = matmul(transpose(B), kept[0])
+        return (change + matmul(transpose(V), X - stop(X), V),)
 
     X = namespace_of(X).broadcast_to(X, known.vectors.shape)
-    (change,) = backend_of(X).with_derivative(primal, tangent, cotangent, X, change)
+    rules = primal, tangent, cotangent
+    (change,) = backend_of(X).with_derivative(*rules, X, change, B, twice=twice)
     return change
 
 
-def change_by_frame(B: Array, back: Array, known: Eigen) -> Array:
+def change_by_frame(B: Array, back: Array, known: Eigen, X: Array) -> Array:
     r"""Return what B contributes: :math:`E + E^\top`, :math:`E = W^\top dB\,B^{-1}W\Lambda`.
 
-    ``back`` is the inverse of B.
+    ``back`` is the inverse of B, and both it and X are constants.
     """
 
     def primal(B: Array) -> tuple[Arrays, Arrays]:
-        return _carrier(known), (*known, back)
+        return _carrier(known), (*known, back, X)
 
     def tangent(kept: Arrays, dB: Array) -> Arrays:
-        values, W, back = kept
+        values, W, back, _ = kept
         E = matmul(transpose(W), matmul(dB, back), W) * values[..., None, :]
         return (E + transpose(E),)
 
     def cotangent(kept: Arrays, slope: Array) -> Arrays:
-        *known, back = kept
+        *known, back, _ = kept
         return (matmul(slope_by_frame(slope, Eigen(*known), B.shape), transpose(back)),)
 
-    (change,) = backend_of(B).with_derivative(primal, tangent, cotangent, B)
+    def twice(kept: Arrays, B: Array) -> Arrays:
+        _, W, _, X = kept
+        V = matmul(transpose(B), W)
+        return (matmul(transpose(V), X, V),)
+
+    rules = primal, tangent, cotangent
+    (change,) = backend_of(B).with_derivative(*rules, B, twice=twice)
     return change
 
 
@@ -95,7 +111,12 @@ def function(change: Array, known: Eigen, f: Spectral, t: Any = None) -> Array:
         inner = matmul(transpose(W), symmetric(slope), W)  # dC is symmetric, so its slope is
         return (f.quotient(again(known, values).pairs, t) * inner,)
 
-    (found,) = backend_of(change).with_derivative(primal, tangent, cotangent, change)
+    def twice(kept: Arrays, change: Array) -> Arrays:
+        values, W = kept
+        return (matmul(W, inner_jet(f, values, change_of(symmetric(change)), t), transpose(W)),)
+
+    rules = primal, tangent, cotangent
+    (found,) = backend_of(change).with_derivative(*rules, change, twice=twice)
     return found
 
 
@@ -112,10 +133,10 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
         roots = xp.exp((0.5 * t)[..., None] * spectrum_of(known).log)
         T = known.vectors * roots[..., None, :]
         Y = matmul(R, T)
-        return (matmul(Y, transpose(Y)),), (known.values, T, Y, t)
+        return (matmul(Y, transpose(Y)),), (*known, T, Y, t)
 
     def tangent(kept: Arrays, change: Array, dR: Array, dt: Array) -> Arrays:
-        values, T, Y, t = kept
+        values, _, T, Y, t = kept
         spectrum = again(known, values)
         inner = spectrum.pairs.even_power(t[..., None, None]) * change
         inner = inner + diagonal_matrix((0.5 * dt)[..., None] * spectrum.log)
@@ -124,7 +145,7 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
         return (whole + transpose(whole),)
 
     def cotangent(kept: Arrays, slope: Array) -> Arrays:
-        values, T, Y, t = kept
+        values, _, T, Y, t = kept
         spectrum = again(known, values)
         by_Y = matmul(slope + transpose(slope), Y)
         inner, by_R = matmul(transpose(Y), by_Y), _sum_of_products(by_Y, T, shape)
@@ -133,8 +154,15 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
         inner *= spectrum.pairs.even_power(t[..., None, None])
         return inner, by_R, by_t
 
+    def twice(kept: Arrays, change: Array, R: Array, t: Array) -> Arrays:
+        values, W, *_ = kept
+        Y = matmul(R, W)
+        inner = inner_jet(POWER, values, change_of(symmetric(change)), t[..., None])
+        return (matmul(Y, inner, transpose(Y)),)
+
     t = xp.broadcast_to(t, change.shape[:-2])
-    (y,) = backend_of(change).with_derivative(primal, tangent, cotangent, change, R, t)
+    rules = primal, tangent, cotangent
+    (y,) = backend_of(change).with_derivative(*rules, change, R, t, twice=twice)
     return y
 
 
@@ -155,7 +183,17 @@ def log_squares(change: Array, known: Eigen) -> Array:
     def cotangent(kept: Arrays, by_square: Array) -> Arrays:
         return (diagonal_matrix(by_square[..., None] * slopes(*kept)),)
 
-    (squares,) = backend_of(change).with_derivative(primal, tangent, cotangent, change)
+    def twice(kept: Arrays, change: Array) -> Arrays:
+        """With E, add half the quotients of 2 log(x)/x times E², all products of it summed up."""
+        (values,), E = kept, change_of(symmetric(change))
+        spectrum = Spectrum(values)
+        rows, columns = 1.0 / values[..., :, None], (spectrum.log / values)[..., None, :]
+        bend = 2.0 * rows * (LOG.quotient(spectrum.pairs, None) - columns)
+        along = xp.sum(slopes(values) * xp.linalg.diagonal(E), axis=-1)
+        return (along + 0.5 * xp.sum(bend * E * transpose(E), axis=(-2, -1)),)
+
+    rules = primal, tangent, cotangent
+    (squares,) = backend_of(change).with_derivative(*rules, change, twice=twice)
     return squares
 
 
@@ -189,7 +227,13 @@ def mean_logarithm(change: Array, weights: Array, known: Eigen, at_mean: bool = 
         inner *= w[..., None, None]
         return inner, by_w
 
-    (total,) = backend_of(change).with_derivative(primal, tangent, cotangent, change, weights)
+    def twice(kept: Arrays, change: Array, w: Array) -> Arrays:
+        values, W, _ = kept
+        inner = w[..., None, None] * inner_jet(LOG, values, change_of(symmetric(change)))
+        return (_sum_of_products(matmul(W, inner), W, W.shape[1:]),)
+
+    rules = primal, tangent, cotangent
+    (total,) = backend_of(change).with_derivative(*rules, change, weights, twice=twice)
     return total
 
 

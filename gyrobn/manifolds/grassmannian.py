@@ -13,6 +13,7 @@ from gyrobn.numerics.decompositions import eigh
 from gyrobn.numerics.linalg import symmetric_functions
 from gyrobn.numerics.matrices import matmul, symmetric, transpose
 from gyrobn.numerics.spectral import INVERSE_ROOT, Pairs, Spectral, Spectrum
+from gyrobn.numerics.triples import Triples
 
 __all__ = ["Grassmannian", "of_projectors"]
 
@@ -148,9 +149,21 @@ def _leading(p: int) -> Spectral:
         xp = namespace_of(x)
         n = x.shape[axis]
         last = xp.astype(xp.arange(n, device=device_of(x)) >= n - p, x.dtype)
-        return last if axis == -1 else last[:, None]
+        return xp.reshape(last, (n,) + (1,) * (-1 - axis))
 
-    return Spectral(value, quotient)
+    def second(p: Triples, t: Any) -> Array:
+        """Return ±1/((x − z)(y − z)), where z is the one that is apart from the other two."""
+        xp = namespace_of(p.mean)
+        top = [one_at(x, axis) for x, axis in zip(p.all, (-3, -2, -1), strict=True)]
+        total, found = top[0] + top[1] + top[2], 0.0
+        for k in range(3):
+            own, (x, y) = top[k], [a for j, a in enumerate(p.all) if j != k]
+            alone = xp.where(total == 1.0, own, xp.where(total == 2.0, own - 1.0, 0.0))
+            gaps = (p.all[k] - x) * (p.all[k] - y)
+            found = found + alone / xp.where(xp.logical_and(alone != 0, gaps != 0), gaps, 1.0)
+        return found
+
+    return Spectral(value, quotient, second=second)
 
 
 def of_projectors(x: "np.ndarray[Any, Any]") -> Grassmannian:

@@ -9,9 +9,9 @@ each rule takes few products.
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.decompositions import Singular, again, eigh, spectrum_of, svd
-from gyrobn.numerics.linalg import pair_sums
-from gyrobn.numerics.matrices import compose, matmul, transpose
-from gyrobn.numerics.spectral import Spectrum
+from gyrobn.numerics.jets import change_of, function_jet, pair_sums, polar_jet
+from gyrobn.numerics.matrices import compose, eye, matmul, symmetric, transpose
+from gyrobn.numerics.spectral import ANGLE, COSINE_OF_ROOT, SINC_OF_ROOT, Spectrum
 
 __all__ = ["direct_rotation", "exponential", "logarithm", "tall_product"]
 
@@ -60,7 +60,13 @@ def direct_rotation(U: Array, known: Singular | None = None) -> tuple[Array, Arr
         upper = matmul(P, inner / pair_sums(c), Th)
         return (xp.concat([upper, matmul(turned, Th)], axis=-2),)
 
-    C, S, inverse = backend_of(U).with_derivative(primal, tangent, cotangent, U)
+    def twice(kept: Kept, U: Array) -> Kept:
+        W = polar_jet(kept[:3], U[..., :p, :])
+        C, S = matmul(U[..., :p, :], transpose(W)), matmul(U[..., p:, :], transpose(W))
+        return symmetric(C), S, xp.linalg.inv(symmetric(C) + eye(C))
+
+    rules = primal, tangent, cotangent
+    C, S, inverse = backend_of(U).with_derivative(*rules, U, twice=twice)
     return C, S, inverse
 
 
@@ -96,7 +102,15 @@ def logarithm(top: Array, bottom: Array, known: Singular | None = None) -> Array
         by_top = matmul(P, direct * M + transpose(turned * M), Th)
         return by_top, tall_product(slope, transpose(J))
 
-    (B,) = backend_of(top).with_derivative(primal, tangent, cotangent, top, bottom)
+    def twice(kept: Kept, top: Array, bottom: Array) -> Kept:
+        P, c, Th, *_ = kept
+        W = polar_jet((P, c, Th), top)
+        C = symmetric(matmul(top, transpose(W)))
+        ratio = function_jet(ANGLE, c, P, change_of(C))
+        return (matmul(bottom, matmul(transpose(W), ratio)),)
+
+    rules = primal, tangent, cotangent
+    (B,) = backend_of(top).with_derivative(*rules, top, bottom, twice=twice)
     return B
 
 
@@ -129,7 +143,14 @@ def exponential(B: Array) -> tuple[Array, Array]:
         gram = matmul(P, change + transpose(change), transpose(P))
         return (tall_product(by_bottom, ratio) + tall_product(B, gram),)
 
-    top, bottom = backend_of(B).with_derivative(primal, tangent, cotangent, B)
+    def twice(kept: Kept, B: Array) -> Kept:
+        values, P, *_ = kept
+        change = change_of(matmul(transpose(B), B))
+        cos, ratio = (function_jet(f, values, P, change) for f in (COSINE_OF_ROOT, SINC_OF_ROOT))
+        return cos, matmul(B, ratio)
+
+    rules = primal, tangent, cotangent
+    top, bottom = backend_of(B).with_derivative(*rules, B, twice=twice)
     return top, bottom
 
 

@@ -6,7 +6,8 @@ A function of a symmetric matrix, :math:`f(A) = U f(\Lambda) U^\top`, has the de
           L_{ij} = \frac{f(\lambda_i) - f(\lambda_j)}{\lambda_i - \lambda_j}
 
 (Daleckii and Krein), where the derivatives of U and Λ on their own are infinite or arbitrary. The
-quotients :math:`L` are computed without cancellation. Second derivatives are refused.
+quotients :math:`L` are computed without cancellation. For second derivatives there are
+:mod:`gyrobn.numerics.jets`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,7 @@ from gyrobn.numerics.decompositions import (
     svd,
     warn_of_lost_digits,
 )
+from gyrobn.numerics.jets import change_of, function_jet, inner_jet, pair_sums, polar_jet
 from gyrobn.numerics.matrices import (
     compose,
     congruence,
@@ -37,7 +39,6 @@ __all__ = [
     "differential",
     "framed_functions",
     "logarithm",
-    "pair_sums",
     "polar",
     "symmetric_function",
     "symmetric_functions",
@@ -89,8 +90,14 @@ def symmetric_functions(
         total = total if known else symmetric(total)
         return matmul(U, total, transpose(U)), *by_t
 
+    def twice(kept: tuple[Array, ...], A: Array, *s: Array) -> tuple[Array, ...]:
+        values, U, *_ = kept
+        change, at = change_of(A if known else symmetric(A)), _one(s, t)
+        return tuple(function_jet(f, values, U, change, at) for f in functions)
+
     rules = primal, tangent, cotangent
-    return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t)))
+    second = None if any(f.second is None for f in functions) else twice
+    return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t), twice=second))
 
 
 def symmetric_function(A: Array, f: Spectral) -> Array:
@@ -125,8 +132,13 @@ def framed_functions(
         total, by_t = _slopes(functions, again(known, values), _one(s, t), inner, s)
         return matmul(U, symmetric(total), transpose(U)), *by_t
 
+    def twice(kept: tuple[Array, ...], A: Array, *s: Array) -> tuple[Array, ...]:
+        values, U, *_ = kept
+        E = matmul(transpose(U), change_of(symmetric(A)), U)
+        return tuple(matmul(U, inner_jet(f, values, E, _one(s, t))) for f in functions)
+
     rules = primal, tangent, cotangent
-    return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t)))
+    return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t), twice=twice))
 
 
 def polar(A: Array, decompose: Callable[[Array], Singular] | None = None) -> Array:
@@ -152,7 +164,10 @@ def polar(A: Array, decompose: Callable[[Array], Singular] | None = None) -> Arr
         E = matmul(transpose(P), change, transpose(Th))
         return (matmul(P, (E - transpose(E)) / pair_sums(c), Th),)
 
-    (W,) = backend_of(A).with_derivative(primal, change, change, A)
+    def twice(kept: tuple[Array, ...], A: Array) -> tuple[Array, ...]:
+        return (polar_jet(kept, A),)
+
+    (W,) = backend_of(A).with_derivative(primal, change, change, A, twice=twice)
     return W
 
 
@@ -200,13 +215,6 @@ def _one(s: Any, t: Any) -> Any:
 def _for_pairs(t: Any) -> Any:
     """Return t as pairs of eigenvalues can meet it."""
     return t if t is None or isinstance(t, (int, float)) else t[..., None]
-
-
-def pair_sums(c: Array) -> Array:
-    """Return c_i + c_j, not zero: a singular matrix has no derivative, but no NaN either."""
-    xp = namespace_of(c)
-    least = float(xp.finfo(c.dtype).eps)
-    return xp.clip(c[..., :, None] + c[..., None, :], min=least)
 
 
 def differential(f: Spectral, A: Array, dA: Array, inverse: bool = False) -> Array:

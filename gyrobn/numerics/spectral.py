@@ -12,12 +12,15 @@ several functions of the same eigenvalues need are computed once: see :class:`Sp
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gyrobn.backends import Array, namespace_of
 from gyrobn.numerics.arrays import constant
+
+if TYPE_CHECKING:
+    from gyrobn.numerics.triples import Triples
 
 __all__ = [
     "ANGLE",
@@ -306,6 +309,8 @@ class Spectral(NamedTuple):
     """(f(x, t) − f(y, t))/(x − y), and the derivative if x = y."""
     slope: Callable[[Spectrum, Any], Array] | None = None
     """The derivative by t, if the function depends on t."""
+    second: Callable[["Triples", Any], Array] | None = None
+    """The quotient of the quotients, for second derivatives: see ``numerics/triples.py``."""
 
 
 def _exp_quotient(p: Pairs, t: Any) -> Array:
@@ -317,32 +322,34 @@ def _exp_quotient(p: Pairs, t: Any) -> Array:
 
 
 def _power_quotient(p: Pairs, t: Any) -> Array:
-    """Return (xᵗ − yᵗ)/(x − y) = xᵗ/x (1 − exp(−td))/(1 − exp(−d)), for x = y exp(d), t > 0."""
+    """Return (xᵗ − yᵗ)/(x − y) = xᵗ/x (1 − exp(−td))/(1 − exp(−d)), for x = y exp(d), t > 0.
+
+    For an array t it has a form that is smooth in t: √(xy)ᵗ 2 sinh(td/2)/|x − y|.
+    """
     a, b = p.of("log")
     xp = namespace_of(a)
+    if not isinstance(t, (int, float)):
+        return 2.0 * xp.exp((0.5 * t) * (a + b)) * p.even_power(t)
     large = xp.maximum(xp.exp(t * a), xp.exp(t * b)) / p.largest
     found = large * (xp.expm1(abs(t) * p.drop) / p.loss)
-    if isinstance(t, (int, float)):
-        return found if t > 0 else -found
-    return xp.where(t < 0, -1.0 + 0.0 * t, 1.0) * found
+    return found if t > 0 else -found
 
 
 def _raise_to(s: Spectrum, t: Any) -> Array:
     return namespace_of(s.x).exp(t * s.log)
 
 
-EXP = Spectral(
-    lambda s, t: s.exp,
-    _exp_quotient,
-)
-LOG = Spectral(
-    lambda s, t: s.log,
-    lambda p, t: p.ratio / p.largest,
-)
+def _log_quotient(p: Pairs, t: Any) -> Array:
+    return p.ratio / p.largest
+
+
+EXP = Spectral(lambda s, t: s.exp, _exp_quotient, second=lambda p, t: p.exp(_exp_quotient))
+LOG = Spectral(lambda s, t: s.log, _log_quotient, second=lambda p, t: p.log(_log_quotient))
 POWER = Spectral(
     _raise_to,
     _power_quotient,
     lambda s, t: _raise_to(s, t) * s.log,
+    lambda p, t: p.power(_power_quotient, t),
 )
 
 
@@ -351,6 +358,7 @@ def power(exponent: float) -> Spectral:
     return Spectral(
         lambda s, t: _raise_to(s, exponent),
         lambda p, t: _power_quotient(p, exponent),
+        second=lambda p, t: p.power(_power_quotient, exponent),
     )
 
 
@@ -375,14 +383,24 @@ def _inverse_quotient(p: Pairs, t: Any) -> Array:
     return (-1.0 / x) * (1.0 / y)
 
 
-ROOT = Spectral(lambda s, t: s.root, _root_quotient)
-INVERSE_ROOT = Spectral(lambda s, t: s.inverse_root, _inverse_root_quotient)
-INVERSE = Spectral(lambda s, t: 1.0 / s.x, _inverse_quotient)
+ROOT = Spectral(lambda s, t: s.root, _root_quotient, second=lambda p, t: p.root())
+INVERSE_ROOT = Spectral(
+    lambda s, t: s.inverse_root, _inverse_root_quotient, second=lambda p, t: p.inverse_root()
+)
+INVERSE = Spectral(lambda s, t: 1.0 / s.x, _inverse_quotient, second=lambda p, t: p.inverse())
 
 
-ANGLE = Spectral(lambda s, t: s.stretch, lambda p, t: p.angle)
+ANGLE = Spectral(lambda s, t: s.stretch, lambda p, t: p.angle, second=lambda p, t: p.angle())
 """The function that maps cos θ to θ/sin θ."""
-COSINE_OF_ROOT = Spectral(lambda s, t: s.cosine_of_root, lambda p, t: p.quotients_of_root[0])
+COSINE_OF_ROOT = Spectral(
+    lambda s, t: s.cosine_of_root,
+    lambda p, t: p.quotients_of_root[0],
+    second=lambda p, t: p.of_root(False),
+)
 """The function that maps θ² to cos θ."""
-SINC_OF_ROOT = Spectral(lambda s, t: s.sinc_of_root, lambda p, t: p.quotients_of_root[1])
+SINC_OF_ROOT = Spectral(
+    lambda s, t: s.sinc_of_root,
+    lambda p, t: p.quotients_of_root[1],
+    second=lambda p, t: p.of_root(True),
+)
 """The function that maps θ² to sin θ/θ."""

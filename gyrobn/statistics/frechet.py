@@ -94,7 +94,7 @@ def frechet(
         Mean, variance, iterations, residual, converged. The mean and the variance carry the exact
         first and second derivatives with respect to the samples, the weights and the curvature on
         torch and JAX, whatever the number of iterations was. (Where a geometry uses functions of
-        matrices, the second derivative raises an error.)
+        matrices, a third derivative raises an error.)
 
     Examples
     --------

@@ -81,9 +81,11 @@ class _Equation:
     def rules(self) -> RootRules:
         """The rules for the derivative."""
         quick = self.view.slope_by_step is not None
-        rules = RootRules(self.image, self.inverse, self.move, quick, self.shape)
+        rules = RootRules(
+            self.image, self.inverse, self.move, quick, self.shape, smooth=self.view.smooth
+        )
         if self.shared is None:
-            return rules
+            return rules._replace(twice=self.twice)
         sums = self.sums if len(self.known) > 1 else None
         return rules._replace(total=self.shared.total, sums=sums, fall=self.fall)
 
@@ -158,3 +160,20 @@ class _Equation:
         """Return the mean after a small step."""
         at = self.seen(constants, x, learnt)
         return at.mean + at.push(step)
+
+    def twice(self, constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
+        r"""Return the mean and the image, right to second order, where H is a constant.
+
+        A step :math:`\mu \oplus H^{-1}g` with H held constant leaves an error of first order in the
+        changes times the error before. So a first one from the constant mean is right to first
+        order, and a second one to second order.
+        """
+        stop = backend_of(x).stop_gradient
+        mean, *rest = constants
+        hessian = self.seen(constants, stop(x), learnt).hessian(stop(w))
+        for _ in range(2):
+            at = self.seen((mean, *rest), x, learnt)
+            g = at.gradient(w)
+            moved = at.retract(solvers.inverse(hessian, g - stop(g), self.tol))
+            mean = constants[0] + (moved - stop(moved))
+        return mean, *self.seen((mean, *rest), x, learnt).image

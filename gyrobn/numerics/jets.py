@@ -1,0 +1,99 @@
+r"""Matrix functions as polynomials of a change: what has exact first and second derivatives.
+
+With the eigenvectors U and the eigenvalues λ of a matrix :math:`A_0`, as constants,
+
+.. math:: f(A) = U\bigl(f(\Lambda) + L \circ E + \textstyle\sum_k L_{ikj} E_{ik} E_{kj}\bigr)U^\top
+          + O(E^3), \qquad E = U^\top(A - A_0)U
+
+where :math:`L_{ij}` and :math:`L_{ikj}` are the first and second divided differences of f, finite
+at repeated eigenvalues. At :math:`A = A_0` the polynomial has the value and the first two
+derivatives of f, and any automatic differentiation finds them: reverse, forward, one over the
+other. A third derivative is refused.
+"""
+
+from typing import Any
+
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends.contract import THIRD_ORDER
+from gyrobn.numerics.matrices import diagonal_matrix, kept_eye, matmul, transpose
+from gyrobn.numerics.spectral import Spectral, Spectrum
+from gyrobn.numerics.triples import Triples
+
+__all__ = ["change_of", "function_jet", "inner_jet", "pair_sums", "polar_jet", "twice_only"]
+
+
+def twice_only(x: Array) -> Array:
+    """Return x, as an array that can be differentiated twice; a third time is an error."""
+    (same,) = backend_of(x).smooth(
+        lambda x: (1.0 * x,), lambda given, _: [[lambda: _one(given[0], 1)]], x
+    )
+    return same
+
+
+def _one(x: Array, left: int) -> Array:
+    """Return ones that depend on x: ``left`` derivatives of them are zero, one more is an error."""
+
+    def partials(given: Any, _: Any) -> Any:
+        def slope() -> Array:
+            if not left:
+                raise TypeError(THIRD_ORDER)
+            return 0.0 * _one(given[0], left - 1)
+
+        return [[slope]]
+
+    (one,) = backend_of(x).smooth(lambda x: (namespace_of(x).ones_like(x),), partials, x)
+    return one
+
+
+def change_of(x: Array) -> Array:
+    """Return x minus its value: zero, with the derivatives of x."""
+    x = twice_only(x)
+    return x - backend_of(x).stop_gradient(x)
+
+
+def inner_jet(f: Spectral, values: Array, E: Array, t: Any = None) -> Array:
+    """Return f(A, t) in the eigenbasis, from the change E of A there.
+
+    ``t`` is a number, or an array with one number per matrix and an axis more, and may change too.
+    """
+    xp, spectrum = namespace_of(E), Spectrum(values)
+    assert f.second is not None
+    number = t is None or isinstance(t, (int, float))
+    first = f.quotient(spectrum.pairs, t if number else t[..., None])
+    x, y = values[..., :, None, None], values[..., None, :, None]
+    triples = Triples(x, y, values[..., None, None, :])
+    second = f.second(triples, t if number else t[..., None, None])
+    bent = xp.sum(second * E[..., :, :, None] * E[..., None, :, :], axis=-2)
+    return diagonal_matrix(f.value(spectrum, t)) + first * E + bent
+
+
+def function_jet(f: Spectral, values: Array, U: Array, change: Array, t: Any = None) -> Array:
+    """Return f(A, t) from the decomposition of its value and from the change of A."""
+    inner = inner_jet(f, values, matmul(transpose(U), change, U), t)
+    return matmul(U, inner, transpose(U))
+
+
+def polar_jet(known: tuple[Array, ...], A: Array) -> Array:
+    r"""Return the orthogonal factor W of A, whose value is :math:`P c\,T^\top`.
+
+    With :math:`E = P^\top dA\,T` it is :math:`P\,e^X T^\top` for an antisymmetric X. That
+    :math:`(c + E)\,e^{-X}` is symmetric gives :math:`X = Y + Z`, where
+
+    .. math:: Y_{ij} = \frac{E_{ij} - E_{ji}}{c_i + c_j}, \qquad
+              Z_{ij} = \frac{M_{ij} - M_{ji}}{c_i + c_j}, \quad M = \tfrac12 c\,Y^2 - E\,Y .
+    """
+    P, c, Th = known
+    sums = pair_sums(c)
+    E = matmul(transpose(P), change_of(A), transpose(Th))
+    Y = (E - transpose(E)) / sums
+    square = matmul(Y, Y)
+    M = 0.5 * c[..., :, None] * square - matmul(E, Y)
+    inner = kept_eye(Y) + Y + (M - transpose(M)) / sums + 0.5 * square
+    return matmul(P, inner, Th)
+
+
+def pair_sums(c: Array) -> Array:
+    """Return c_i + c_j, not zero: a singular matrix has no derivative, but no NaN either."""
+    xp = namespace_of(c)
+    least = float(xp.finfo(c.dtype).eps)
+    return xp.clip(c[..., :, None] + c[..., None, :], min=least)

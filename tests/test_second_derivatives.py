@@ -1,0 +1,338 @@
+"""Second derivatives through matrix functions: against 60 digits, differences, and each other."""
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+import torch
+from conftest import GEOMETRIES
+
+import gyrobn.torch
+from gyrobn import SPD, Correlation, Grassmannian, SpecialOrthogonal, normalize_batch
+from gyrobn.backends.contract import SECOND_ORDER, THIRD_ORDER
+from gyrobn.manifolds.definite import FLOOR
+from gyrobn.manifolds.grassmannian import _leading
+from gyrobn.numerics.linalg import polar, symmetric_functions
+from gyrobn.numerics.spectral import (
+    ANGLE,
+    COSINE_OF_ROOT,
+    EXP,
+    INVERSE,
+    INVERSE_ROOT,
+    LOG,
+    POWER,
+    ROOT,
+    SINC_OF_ROOT,
+    Spectral,
+    power,
+)
+from gyrobn.numerics.triples import Triples
+
+GAPS = (0.0, 1e-12, 1e-8, 1e-4, 0.5)
+MP = mpmath.mp.clone()
+MP.dps = 60
+
+FUNCTIONS = {
+    "log": (LOG, MP.log, 1.0),
+    "exp": (EXP, MP.exp, 1.0),
+    "root": (ROOT, MP.sqrt, 1e-6),
+    "inverse root": (INVERSE_ROOT, lambda x: 1 / MP.sqrt(x), 1.0),
+    "inverse": (INVERSE, lambda x: 1 / x, 1e3),
+    "power": (power(-1.7), lambda x: x ** MP.mpf(-1.7), 1.0),
+    "angle": (ANGLE, lambda x: MP.acos(x) / MP.sqrt((1 - x) * (1 + x)), 0.3),
+    "cosine": (COSINE_OF_ROOT, lambda x: MP.cos(MP.sqrt(x)), 2.0),
+    "sinc": (SINC_OF_ROOT, lambda x: MP.sin(MP.sqrt(x)) / MP.sqrt(x), 2.0),
+    "cosine of large angles": (COSINE_OF_ROOT, lambda x: MP.cos(MP.sqrt(x)), 30.0),
+    "sinc of large angles": (SINC_OF_ROOT, lambda x: MP.sin(MP.sqrt(x)) / MP.sqrt(x), 30.0),
+}
+"""The function, what it is to 60 digits, and an eigenvalue."""
+
+
+@pytest.mark.parametrize("gap", GAPS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_divided_difference(name, gap):
+    """Three eigenvalues of which two, or all, are close."""
+    f, exact, base = FUNCTIONS[name]
+    for places in ((0, 1, 1), (0, 1, 0.3), (0, 0, 0), (0, 1, 1.3), (0.2, 1, 3)):
+        x = [base * (1.0 + gap * p) for p in places]
+        # limits: far apart for 60 digits, and nothing for 16
+        a, b, c = (MP.mpf(v) * (1 + k * MP.mpf(10) ** -19) for k, v in enumerate(x))
+        first, last = (exact(a) - exact(b)) / (a - b), (exact(b) - exact(c)) / (b - c)
+        expected = float((first - last) / (a - c))
+        found = f.second(Triples(*(np.asarray(v) for v in x)), None)
+        np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
+# ---------------------------------------------------------------------- functions of matrices
+
+Q = np.linalg.qr(np.random.default_rng(1).standard_normal((3, 3)))[0]
+TURN = np.linalg.qr(np.random.default_rng(2).standard_normal((3, 3)))[0]
+SLOPE, D1, D2 = np.random.default_rng(0).standard_normal((3, 3, 3))
+D1, D2 = D1 + D1.T, D2 + D2.T
+
+
+def matrices(base, right=Q):
+    """One matrix per gap: two eigenvalues, or singular values, that far apart, and a third."""
+    return np.stack([(Q * (base * np.asarray([1.0, 1.0 + g, 1.6]))) @ right.T for g in GAPS])
+
+
+def second_difference(function, A):
+    """Return the mixed second difference along D1 and D2, whose error is 1e-26."""
+    h = MP.mpf(10) ** -13
+    A, first, last = (MP.matrix(a.tolist()) for a in (A, D1, D2))
+    total = MP.matrix(3, 3)
+    for s in (1, -1):
+        for t in (1, -1):
+            total += s * t * function(A + s * h * first + t * h * last)
+    total = np.asarray((total / (4 * h * h)).tolist(), dtype=float)
+    return (total * SLOPE).sum()
+
+
+def by_eigenvalues(exact):
+    def function(A):
+        values, U = MP.eigsy((A + A.T) / 2)
+        return U * MP.diag([exact(v) for v in values]) * U.T
+
+    return function
+
+
+def polar_factor(A):
+    values, U = MP.eigsy(A * A.T)
+    return U * MP.diag([1 / MP.sqrt(v) for v in values]) * U.T * A
+
+
+MATRIX = {
+    name: (lambda A, f=f: symmetric_functions(A, f)[0], by_eigenvalues(exact), matrices(base))
+    for name, (f, exact, base) in FUNCTIONS.items()
+}
+MATRIX["power by an array"] = (
+    lambda A: symmetric_functions(A, POWER, t=A[..., 0, 0] * 0.0 - 1.7)[0],
+    *MATRIX["power"][1:],
+)
+MATRIX["polar"] = (polar, polar_factor, matrices(1.0, TURN))
+
+
+def torch_roads(value, A):
+    """Return the second derivative along D1 and D2: reverse and forward, one over the other."""
+    first, last = (torch.as_tensor(np.broadcast_to(D, A.shape).copy()) for D in (D1, D2))
+    x = torch.tensor(A, requires_grad=True)
+    (slope,) = torch.autograd.grad(value(x).sum(), x, create_graph=True)
+    (twice,) = torch.autograd.grad((slope * first).sum(), x)
+    yield (twice * last).sum((-1, -2))
+    slope = torch.func.grad(lambda A: value(A).sum())
+    yield (torch.func.jvp(slope, (x.detach(),), (first,))[1] * last).sum((-1, -2))
+    along = lambda A: torch.func.jvp(value, (A,), (first[0],))[1]  # noqa: E731
+    slopes = torch.func.vmap(torch.func.grad(along))(x.detach())
+    yield (slopes * last).sum((-1, -2))
+
+
+def jax_roads(value, A):
+    first, last = (jnp.broadcast_to(D, A.shape) for D in (D1, D2))
+
+    @jax.jit
+    def both(A):
+        slope = jax.grad(lambda A: value(A).sum())
+        forward = jax.jvp(jax.jit(slope), (A,), (first,))[1]
+        reverse = jax.grad(lambda A: (slope(A) * first).sum())(A)
+        along = jax.vmap(lambda A: jax.jvp(value, (A,), (D1,))[1])
+        return forward, reverse, jax.grad(lambda A: along(A).sum())(A)
+
+    for found in both(jnp.asarray(A)):
+        yield (found * last).sum((-1, -2))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")  # torch itself calls it
+@pytest.mark.parametrize("name", MATRIX)
+@pytest.mark.parametrize("roads", [torch_roads, jax_roads])
+def test_matrix_function(name, roads):
+    function, exact, A = MATRIX[name]
+    expected = np.asarray([second_difference(exact, a) for a in A])
+
+    def value(A):
+        weight = torch.as_tensor(SLOPE) if isinstance(A, torch.Tensor) else SLOPE
+        return (function(A) * weight).sum((-1, -2))
+
+    for found in roads(value, A):
+        np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-11)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
+def test_every_road():
+    """Whatever the order of transformations: the same numbers, at repeated eigenvalues."""
+    A, D = torch.tensor(matrices(1.0)[0]), torch.as_tensor(D1)
+
+    def value(A):
+        W = polar(A)
+        return (symmetric_functions(A, LOG)[0] ** 3).sum() + (W * W * W).sum()
+
+    def along(A):
+        return torch.func.jvp(value, (A,), (D,))[1]
+
+    func, ad = torch.func, torch.autograd.forward_ad
+    slope = func.grad(value)
+    expected = torch.autograd.functional.vhp(value, A, D)[1]
+    found = [
+        (func.hessian(value)(A) * D).sum((-1, -2)),
+        (func.vmap(func.hessian(value))(A[None])[0] * D).sum((-1, -2)),
+        (func.jacrev(func.jacfwd(value))(A) * D).sum((-1, -2)),
+        func.grad(lambda A: (slope(A) * D).sum())(A),
+        func.grad(along)(A),
+        func.jvp(slope, (A,), (D,))[1],
+    ]
+    x = A.clone().requires_grad_()
+    with ad.dual_level():
+        dual = ad.make_dual(x, D)
+        (back,) = torch.autograd.grad(value(dual), dual)
+        found.append(ad.unpack_dual(back).tangent)  # forward over reverse
+        pushed = ad.unpack_dual(value(dual)).tangent
+    found.append(torch.autograd.grad(pushed, x)[0])  # reverse over forward
+    for k, way in enumerate(found):
+        np.testing.assert_allclose(way.detach(), expected, rtol=1e-11, atol=1e-12, err_msg=str(k))
+    with pytest.raises(RuntimeError, match="forward mode of a forward mode"):
+        func.jacfwd(func.jacfwd(value))(A)
+
+    A, D = jnp.asarray(A), jnp.asarray(D)
+    slope = jax.grad(value)
+    each = jax.grad(lambda A: (jax.lax.map(slope, A[None])[0] * D).sum())
+    found = [
+        (jax.hessian(value)(A) * D).sum((-1, -2)),
+        jax.grad(jax.jit(lambda A: (jax.jit(slope)(A) * D).sum()))(A),
+        each(A),
+    ]
+    expected = np.asarray(expected)
+    forward = jax.jvp(lambda A: jax.jvp(value, (A,), (A,))[1], (A,), (D,))[1]  # along A and D
+    assert float(forward - (slope(A) * D).sum()) == pytest.approx((expected * A).sum(), rel=1e-11)
+    for k, way in enumerate(found):
+        np.testing.assert_allclose(
+            np.asarray(way), expected, rtol=1e-11, atol=1e-12, err_msg=str(k)
+        )
+
+
+@pytest.mark.parametrize(
+    ("f", "t"),
+    [(FLOOR, 1.2), (_leading(1), None), (POWER, 0.0), (POWER, 0.6)],
+    ids=["floor", "leading", "power 0", "power"],
+)
+def test_other_functions(f, t):
+    """Those that only projections need, and a power of zero, which changes with its exponent."""
+    A = torch.tensor(matrices(1.0)[-1], requires_grad=True)
+    t = None if t is None else torch.tensor(t, dtype=A.dtype, requires_grad=f is POWER)
+    inputs = (A,) if t is None else (A, t)
+    assert torch.autograd.gradgradcheck(lambda A, t=t: symmetric_functions(A, f, t=t)[0], inputs)
+
+
+# ---------------------------------------------------------------------- layers
+
+
+def problem(M, like):
+    """Return the layer's output as a function of coordinates, and those of three samples."""
+    centre = M.random(rng=9, spread=0.3)
+    c = np.random.default_rng(3).standard_normal((3, M.dim))
+    c *= 0.4 * min(1.0, M.convexity_radius) / np.linalg.norm(c, axis=-1, keepdims=True)
+    copy = gyrobn.backends.backend_of(like).from_numpy
+
+    def outputs(c, *bias):
+        y, stats = normalize_batch(M, M.add(copy(centre, like), M.from_normal(c)), scale=0.7)
+        return y, stats.var
+
+    return outputs, copy(c, like)
+
+
+TORCH, JAX = torch.zeros((), dtype=torch.float64), jnp.zeros(())
+
+
+@pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+def test_layer(M):
+    """Of the layer in training, by samples, scale and bias: through mean and variance."""
+    _, c = problem(M, TORCH)
+    layer = gyrobn.torch.GyroBN(M).double()
+    centre = torch.as_tensor(M.random(rng=9, spread=0.3))
+    values = [p.detach() for p in layer.parameters()]
+    names = [name for name, _ in layer.named_parameters()]
+    values = [v + 0.05 * torch.cos(torch.arange(v.numel())).reshape(v.shape) for v in values]
+
+    def forward(c, *values):
+        x = M.add(centre, M.from_normal(c))
+        return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,))
+
+    inputs = [a.clone().requires_grad_() for a in (c, *values)]
+    slope = torch.cos(torch.arange(3 * np.prod(M.point_shape)).double())
+    slope = slope.reshape(3, *M.point_shape).requires_grad_()
+    assert torch.autograd.gradgradcheck(
+        forward, inputs, slope, fast_mode=True, atol=1e-6, rtol=1e-4, nondet_tol=1e-12
+    )
+
+
+SMALL = [SPD(2), Grassmannian(3, 1)]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
+@pytest.mark.parametrize("M", SMALL, ids=repr)
+def test_jax_agrees(M):
+    """Forward over reverse and reverse over reverse on JAX, and both on torch."""
+
+    def loss(outputs, c):
+        y, var = outputs(c)
+        return (y * y * y).sum() + var.sum()
+
+    outputs, c = problem(M, TORCH)
+    v = torch.sin(torch.arange(c.numel()).double()).reshape(c.shape)
+    value = lambda c: loss(outputs, c)  # noqa: E731
+    _, expected = torch.autograd.functional.vhp(value, c, v)
+    _, forward = torch.func.jvp(torch.func.grad(value), (c,), (v,))
+    np.testing.assert_allclose(forward, expected, rtol=1e-9, atol=1e-11)
+
+    outputs, c = problem(M, JAX)
+    slope = jax.grad(lambda c: loss(outputs, c))
+    v = jnp.asarray(v)
+
+    @jax.jit
+    def both(c):
+        linear = lambda c: (slope(c) * v).sum()  # noqa: E731
+        return jax.jvp(slope, (c,), (v,))[1], jax.grad(linear)(c)
+
+    for found in both(c):
+        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
+
+
+def test_collapsed_batch():
+    """All samples equal, so that all eigenvalues are: finite, and as differences say."""
+    M = SPD(2)
+    c = torch.zeros(3, M.dim, dtype=torch.float64, requires_grad=True)
+
+    def mean(c):
+        return gyrobn.frechet_mean(M, M.from_normal(c))
+
+    assert torch.autograd.gradgradcheck(mean, (c,), atol=1e-6)
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def test_third_derivative():
+    A = matrices(1.0)[0]
+    for function in (polar, lambda A: symmetric_functions(A, LOG)[0]):
+        value = lambda A, function=function: (function(A) ** 3).sum()  # noqa: E731
+        hessian = torch.func.hessian(value)
+        with pytest.raises(TypeError, match=THIRD_ORDER[:20]):
+            torch.func.jacrev(hessian)(torch.tensor(A))
+        x = torch.tensor(A, requires_grad=True)
+        for _ in range(2):
+            (slope,) = torch.autograd.grad(value(x).sum(), x, create_graph=True)
+            (slope,) = torch.autograd.grad(slope.sum(), x, create_graph=True)
+        with pytest.raises(TypeError, match=THIRD_ORDER[:20]):
+            torch.autograd.grad(slope.sum(), x)
+        with pytest.raises(TypeError, match=THIRD_ORDER[:20]):
+            jax.jacrev(jax.hessian(value))(jnp.asarray(A))
+
+
+def test_function_without_second_difference():
+    f = Spectral(LOG.value, LOG.quotient)
+    value = lambda A: symmetric_functions(A, f)[0].sum()  # noqa: E731
+    A = matrices(1.0)[0]
+    for second in (torch.func.hessian, lambda f: lambda A: torch.autograd.functional.hessian(f, A)):
+        with pytest.raises(RuntimeError, match=SECOND_ORDER[:20]):
+            second(value)(torch.tensor(A))
+    with pytest.raises(TypeError, match=SECOND_ORDER[:20]):
+        jax.hessian(value)(jnp.asarray(A))
