@@ -9,7 +9,7 @@ import torch
 from conftest import GEOMETRIES
 
 import gyrobn.torch
-from gyrobn import SPD, Correlation, Grassmannian, SpecialOrthogonal, normalize_batch
+from gyrobn import SPD, Grassmannian, normalize_batch
 from gyrobn.backends.contract import SECOND_ORDER, THIRD_ORDER
 from gyrobn.manifolds.definite import FLOOR
 from gyrobn.manifolds.grassmannian import _leading
