@@ -202,7 +202,9 @@ def test_every_road():
     ]
     expected = np.asarray(expected)
     forward = jax.jvp(lambda A: jax.jvp(value, (A,), (A,))[1], (A,), (D,))[1]  # along A and D
-    assert float(forward - (slope(A) * D).sum()) == pytest.approx((expected * A).sum(), rel=1e-11)
+    assert float(forward - (slope(A) * D).sum()) == pytest.approx(
+        float((expected * np.asarray(A)).sum()), rel=1e-11
+    )
     for k, way in enumerate(found):
         np.testing.assert_allclose(
             np.asarray(way), expected, rtol=1e-11, atol=1e-12, err_msg=str(k)
