@@ -8,10 +8,9 @@ from jax import Array
 
 from gyrobn.jax_layers import arguments, forward, like, settings_of, start
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt, initial, mean_error
+from gyrobn.normalization.layers import Learnt, MeanError, initial, mean_error
 from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import Settings, documented
-from gyrobn.statistics.mean_error import MeanError
 
 __all__ = ["GyroBN"]
 

@@ -10,10 +10,9 @@ from jax import Array
 from gyrobn.flax.affine import AffineLayer
 from gyrobn.jax_layers import arguments, forward, settings_of, start
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import initial, mean_error
+from gyrobn.normalization.layers import MeanError, initial, mean_error
 from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import documented
-from gyrobn.statistics.mean_error import MeanError
 
 __all__ = ["GyroBN"]
 

@@ -23,6 +23,7 @@ from gyrobn.statistics.uniqueness import warn
 __all__ = [
     "Batch",
     "Learnt",
+    "MeanError",
     "Settings",
     "affine_of",
     "apply",
