@@ -57,7 +57,10 @@ def escape_shapes(app, what, name, obj, options, lines):
     """Keep the stars of a shape (*channels, n_) from meaning emphasis, and n_ from being a link."""
     for i, line in enumerate(lines):
         parts = re.split("(`+[^`]*`+)", line)
-        parts[::2] = [re.sub(r"\*(?=channels|point_shape)|(?<=\()\*(?=shape)", r"\\*", part) for part in parts[::2]]
+        parts[::2] = [
+            re.sub(r"\*(?=channels|point_shape)|(?<=\()\*(?=shape)", r"\\*", part)
+            for part in parts[::2]
+        ]
         lines[i] = "".join(parts)
         for link in ("(n_features_in_", "shape of var_"):
             lines[i] = lines[i].replace(link, link[:-1] + r"\_")
