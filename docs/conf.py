@@ -32,6 +32,7 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the parameters are described in words; Array is Any to a type checker
 napoleon_google_docstring = False
+napoleon_use_param = False  # parameters that share a description stand in one line
 napoleon_use_rtype = False
 
 html_theme = "furo"
