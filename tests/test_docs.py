@@ -153,7 +153,10 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*PAGES, *(p for p in ROOT.glob("*.md") if p not in PAGES)])
+LINKING = sorted({*PAGES, *ROOT.glob("*.md")})
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda p: str(p.relative_to(ROOT)))
 def test_relative_links_lead_somewhere(page):
     """To files, and to headings of pages. (docs/links.py checks the built site.)"""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
