@@ -32,6 +32,7 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the parameters are described in words; Array is Any to a type checker
 napoleon_google_docstring = False
+napoleon_use_param = False  # parameters that share a description stand in one line
 napoleon_use_rtype = False
 
 html_theme = "furo"
@@ -57,7 +58,10 @@ def escape_shapes(app, what, name, obj, options, lines):
     """Keep the stars of a shape (*channels, n_) from meaning emphasis, and n_ from being a link."""
     for i, line in enumerate(lines):
         parts = re.split("(`+[^`]*`+)", line)
-        parts[::2] = [re.sub(r"\*(?=channels|point_shape)|(?<=\()\*(?=shape)", r"\\*", part) for part in parts[::2]]
+        parts[::2] = [
+            re.sub(r"\*(?=channels|point_shape)|(?<=\()\*(?=shape)", r"\\*", part)
+            for part in parts[::2]
+        ]
         lines[i] = "".join(parts)
         for link in ("(n_features_in_", "shape of var_"):
             lines[i] = lines[i].replace(link, link[:-1] + r"\_")

@@ -1,7 +1,7 @@
-"""Check the built site: every link inside it leads to a file and an anchor, and no page needs a network.
+"""Check the built site: every link inside it leads somewhere, and no page needs a network.
 
-``python docs/links.py docs/_build/html`` prints what is wrong, and then ends with status 1. Links to
-other sites are not followed; ``sphinx -b linkcheck`` does that.
+``python docs/links.py docs/_build/html`` prints what is wrong, and then ends with status 1. Links
+to other sites are not followed; ``sphinx -b linkcheck`` does that.
 """
 
 import sys

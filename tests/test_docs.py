@@ -1,6 +1,7 @@
-"""The documentation: every Python block runs, and what other programs read from it is there."""
+"""The documentation: every Python block runs, links lead somewhere, notebooks are their pages."""
 
 import importlib
+import importlib.util
 import re
 import warnings
 from importlib.metadata import version
@@ -20,7 +21,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 LEAST = {
     "README.md": 5,
     "CONTRIBUTING.md": 2,
-    "docs/index.md": 1,
+    "docs/index.md": 2,
     "docs/guide.md": 25,
     "docs/centroid.md": 1,
     "docs/geometries.md": 6,
@@ -140,7 +141,7 @@ NOT_RUN = {
     ("README.md", "sh"): ".ci/run runs the two that install; tests/test_cli_docs.py the third",
     ("CONTRIBUTING.md", "sh"): "they install, run the whole suite, or take minutes: benchmarks",
     ("docs/design.md", "text"): "a drawing of the modules",
-    ("docs/experiments.md", "sh"): "they take hours; tests/test_experiments.py makes the page again",
+    ("docs/experiments.md", "sh"): "they train for hours: test_experiments trains a small graph",
     ("docs/many_machines.md", "text"): "they need two processes: test_distributed, test_sharding",
 }
 """The blocks that no test runs, and why. (tests/test_cli_docs.py runs docs/command_line.md.)"""
@@ -177,9 +178,89 @@ def test_readme_commands(heading, words):
     assert all(word in command for word in words)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_relative_links_lead_somewhere(name):
-    page = ROOT / name
-    links = re.findall(r"\]\((?!https?://|#)([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
-    missing = [link for link in links if not (page.parent / link).exists()]
+# ---------------------------------------------------------------------- links
+
+
+def script(name: str):
+    """Return a module of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub and MyST name them."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+LINKING = sorted({*PAGES, *ROOT.glob("*.md")})
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda p: str(p.relative_to(ROOT)))
+def test_relative_links_lead_somewhere(page):
+    """To files, and to headings of pages. (docs/links.py checks the built site.)"""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    missing = []
+    for link, anchor in re.findall(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?[^)]*\)", text):
+        target = page.parent / link if link else page
+        there = target.exists()
+        if not there or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            missing.append(f"{link}#{anchor}")
     assert not missing
+
+
+SITE = {
+    "index.html": '<h1 id="top">A</h1><a href="sub/b.html#here">b</a><a href="#top">up</a>',
+    "sub/b.html": '<p id="here"><a href="../index.html">a</a> <a href="https://x.org/#y">x</a>',
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "added", "problem"),
+    [
+        ("index.html", "", None),
+        ("index.html", '<a href="sub/c.html">c</a>', "index.html: no file sub/c.html"),
+        ("sub/b.html", '<a href="../index.html#no">', "sub/b.html: no anchor ../index.html#no"),
+        ("sub/b.html", '<img src="../p.png">', "sub/b.html: no file ../p.png"),
+        ("index.html", '<script src="https://cdn/m.js">', "index.html: loads https://cdn/m.js"),
+    ],
+)
+def test_the_checker_of_the_site_finds(page, added, problem, tmp_path):
+    (tmp_path / "sub").mkdir()
+    for name, text in SITE.items():
+        (tmp_path / name).write_text(text + added * (name == page), encoding="utf-8")
+    links = script("links")
+    assert links.problems(tmp_path) == ([problem] if problem else [])
+    assert links.main(tmp_path) == (1 if problem else 0)
+
+
+# ---------------------------------------------------------------------- gallery
+
+EXAMPLES = sorted(p for p in (ROOT / "docs/examples").glob("*.md") if p.name != "index.md")
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda p: p.stem)
+def test_a_notebook_is_its_page(page):
+    cells = script("notebooks").notebook(page)["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert code == [block.strip("\n") for block in blocks(page, gpu=True)]
+    text = "".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    assert not re.search(r"\{[a-z]+\}`|```|\]\(\.\.", text), "only Sphinx understands this"
+    assert any("attachments" in cell for cell in cells)
+    assert len({cell["id"] for cell in cells}) == len(cells)
+    kept_going = [cell for cell in cells if cell["metadata"].get("tags") == ["raises-exception"]]
+    assert len(kept_going) == len(blocks(page, gpu=True)) - len(blocks(page, gpu=False))
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda p: p.stem)
+def test_the_gallery_has(page):
+    gallery = (ROOT / "docs/examples/index.md").read_text(encoding="utf-8")
+    picture = f"_static/example_{page.stem}.png"
+    assert (ROOT / "docs" / picture).exists()
+    assert f"(../{picture})]({page.name})" in gallery
+    assert f"<../_generated/{page.stem}.ipynb>" in gallery
+    assert f"\n{page.stem}\n" in gallery
+    assert picture in page.read_text(encoding="utf-8")

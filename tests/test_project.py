@@ -82,6 +82,21 @@ def test_the_paper_is_cited_alike():
     assert f"{{{' and '.join(names)}}}" in entry.replace('{\\"o}', "ö")
 
 
+def test_the_paper_of_the_software():
+    """Its header is complete, it has the sections of the journal, and cites what its list has."""
+    _, header, text = read("paper.md").split("---\n", 2)
+    about = yaml.safe_load(header)
+    assert {"title", "tags", "authors", "affiliations", "date", "bibliography"} <= set(about)
+    places = {place["index"] for place in about["affiliations"]}
+    assert {author["affiliation"] for author in about["authors"]} <= places
+    sections = re.findall(r"^# (.*)$", text, re.MULTILINE)
+    assert sections[:4] == ["Summary", "Statement of need", "State of the field", "Software design"]
+    assert "Limits" in sections
+    entries = re.findall(r"^@\w+\{([\w-]+),", read(about["bibliography"]), re.MULTILINE)
+    assert len(entries) == len(set(entries))
+    assert set(re.findall(r"(?<![\w.])@([\w-]+)", text)) == set(entries)
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda p: p.stem)
 def test_workflows_use_what_exists(path):
     """Files, extras, commands and options of gyrobn, marks of pytest."""

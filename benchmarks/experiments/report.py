@@ -108,6 +108,8 @@ def difference(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[float, f
 def verdict(pairs: Mapping[Any, tuple[Mapping[int, float], Mapping[int, float]]]) -> str:
     """Return a sentence: wins with their interval, and how many differences are clear."""
     wins, count = compare(pairs.values())
+    if not count:
+        return "no cell that was run"
     low, high = wilson(wins, count)
     known = [d for a, b in pairs.values() if (d := difference(a, b)) is not None]
     up, down = (sum(sign * d > 2 * e for d, e in known) for sign in (1, -1))
