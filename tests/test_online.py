@@ -194,7 +194,7 @@ def test_a_call_that_fails_leaves_the_state():
     before = bn.online_
     opposite = np.concatenate([X[:1], -bn.online_["y"].mean[None]])
     for bad, labels in ((np.asarray([[9.0, 0.0, 0.0]]), ["z"]), (opposite, ["z", "y"])):
-        with pytest.raises(ValueError, match="index|no point"):
+        with pytest.raises(ValueError, match=r"index|no point"):
             bn.transform(bad, labels)
     same_state(bn.online_, before)
 
@@ -282,7 +282,7 @@ def test_what_the_layer_refuses():
         layer(x, new, torch.ones(8))
     layer(x, new)
     bad = torch.cat([x[:1], torch.full_like(x[:1], torch.nan)])
-    with pytest.raises(ValueError, match="NaN|nan|infinit"):
+    with pytest.raises(ValueError, match=r"NaN|nan|infinit"):
         layer(bad, new[:2])
     assert layer.online[2].count == 8
     assert bool(layer.online[2].mean.isfinite().all())

@@ -179,9 +179,7 @@ def stats_for(bn: Any, X: Array | Chunks, domains: Any, method: str) -> Found:
     return Found(labels, known, bn.online_)
 
 
-def _online(
-    bn: Any, X: Array, labels: Any, known: dict[Any, Stats], new: dict[Any, Any]
-) -> Found:
+def _online(bn: Any, X: Array, labels: Any, known: dict[Any, Stats], new: dict[Any, Any]) -> Found:
     """Follow the samples of new domains, each of which gets a label and statistics of its own."""
     shim, manifold = backend_of(X), bn.manifold_
     if shim.hides_values(X):

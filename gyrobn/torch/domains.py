@@ -276,9 +276,7 @@ class DomainGyroBN(GyroBN):
         mean, var = (a.to(device=x.device, dtype=x.dtype) for a in start.stats)
         if mean.dtype != start.mean.dtype or self.settings.learn_curvature:
             mean = manifold.project(mean)
-        states = online_stats(
-            manifold, OnlineStats(start.count, mean, var), x, self.prior_strength
-        )
+        states = online_stats(manifold, OnlineStats(start.count, mean, var), x, self.prior_strength)
         check_variance(self.settings, manifold, x, states[-1].stats, first=place)
         return states
 
