@@ -46,10 +46,10 @@ def one_by_one(bn, X, labels=NEW):
 
 def same_state(first, second):
     assert first.keys() == second.keys()
-    for label, (count, mean, var) in first.items():
-        assert count == second[label].count
-        np.testing.assert_array_equal(mean, second[label].mean)
-        np.testing.assert_array_equal(var, second[label].var)
+    for label, state in first.items():
+        assert state.count == second[label].count
+        np.testing.assert_array_equal(state.mean, second[label].mean)
+        np.testing.assert_array_equal(state.var, second[label].var)
 
 
 # ---------------------------------------------------------------------- in any portions
@@ -154,7 +154,7 @@ def test_the_prior_counts_as_its_strength_says():
     prior = Stats(frechet(M, bn.mean_).mean, bn.var_.mean())
     assert bn.prior_strength == 4.0
     bn.transform(X[:1], ["z"])
-    _, mean, var = bn.online_["z"]
+    mean, var = bn.online_["z"].stats
     np.testing.assert_allclose(mean, M.geodesic(prior.mean, X[0], 1 / 5), rtol=1e-12)
     before, after = M.dist(prior.mean, X[0]), M.dist(mean, X[0])
     np.testing.assert_allclose(var, 0.8 * prior.var + 0.2 * before * after, rtol=1e-12)

@@ -137,7 +137,7 @@ def _verdict(rows: list[Row]) -> str:
         refused = 100 * len(result["subjects"]) / result["trials"]
         lines.append(
             f"* {data}: {'; '.join(shown)}. The first clip of each subject, which counts as wrong "
-            f"for the methods that begin again at each trial, makes {refused:.1f} points of that."
+            f"for the methods that begin again at each trial, is at most {refused:.1f} points of it."
         )
         if (lost := _gain(rows, data, "refit", "none")) is not None and lost < 0:
             helps.append(
