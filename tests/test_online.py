@@ -1,6 +1,7 @@
 """Samples of a new domain one by one: a running barycentre with a prior from the known domains."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from gyrobn import (
     frechet,
     normalize,
 )
+from gyrobn.estimator.models import of_estimator
 from gyrobn.normalization.online import OnlineStats, online_stats
 from gyrobn.torch import DomainGyroBN
 
@@ -180,6 +182,9 @@ def test_the_state_lives_in_the_estimator_and_in_pickles(tmp_path):
     loaded = GyroBN.load(tmp_path / "model")
     assert (loaded.unseen, loaded.prior_strength, loaded.online_) == ("online", 2.0, {})
     np.testing.assert_array_equal(loaded.transform(X, NEW), bn.reset_online().transform(X, NEW))
+    for bad in (-0.1, np.nan, True, "4", None):
+        with pytest.raises(ValueError, match="prior_strength must be"):
+            replace(of_estimator(bn), prior_strength=bad)
     bn.partial_fit(X, domains=NEW)  # y and z are known now
     assert bn.online_ == {}
     bn.transform(X, NEW)
