@@ -29,6 +29,7 @@ LEAST = {
     "docs/streaming.md": 4,
     "docs/files.md": 7,
     "docs/many_machines.md": 4,
+    "docs/online.md": 1,
     "docs/command_line.md": 1,
     "docs/edge_cases.md": 12,
     "docs/coming_from_the_papers_code.md": 10,

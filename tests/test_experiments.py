@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.experiments import link_prediction, pictures, report
+from benchmarks.experiments import link_prediction, online, pictures, report, report_online
 from benchmarks.experiments.encoders import BACKBONES, PublishedLRBN, encoder, parameter_groups
 from benchmarks.experiments.graphs import Graph, load
 from gyrobn import Klein, PoincareBall, Sphere, batch_stats, convert
@@ -164,3 +164,30 @@ def test_the_page_is_made_from_the_results(tmp_path):
         kept = report.DOCS / "_static" / drawn.name
         assert drawn.name in page.read_text()
         assert kept.read_bytes() == drawn.read_bytes(), f"{kept} is not what the results show"
+
+
+def test_the_page_about_single_trials_is_made_from_the_results():
+    page = report.DOCS / "online.md"
+    assert page.read_text() == report_online.page(), "run python -m benchmarks.experiments.report"
+
+
+@pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")
+def test_a_small_set_of_subjects_is_classified_trial_by_trial(tmp_path):
+    rng = np.random.default_rng(0)
+    y, subject = np.arange(36) % 2, np.repeat(["a", "b", "c"], 12)
+    power = np.where(y[:, None] == np.arange(20) % 2, 3.0, 1.0)
+    power *= np.repeat(np.exp(0.5 * rng.standard_normal((3, 20))), 12, axis=0)
+    frames = power[:, None] * rng.standard_normal((36, 60, 20))
+    np.savez(
+        tmp_path / "small.npz",
+        X=frames.reshape(-1, 20),
+        lengths=np.full(36, 60),
+        y=y,
+        subject=subject,
+    )
+    for method in ("refit_so_far", "online_4"):
+        cell = {"data": "small", "method": method, "order": "shuffled", "seed": 0}
+        found = online.work(cell, lambda fraction: None, tmp_path)
+        assert found["trials"] == 36
+        assert len(found["subjects"]) == 3
+        assert found["accuracy"] > 80.0

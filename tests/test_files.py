@@ -691,7 +691,6 @@ HEADER = {
     "on_invalid": [None, "ignore", 1, []],
     "unseen": [None, "ignore", 1, {}],
     "adapt_rate": [None, -0.1, 1.1, "0", True],
-    "prior_strength": [None, -0.1, "4", True],
     "scale": [1.0, "1"],
     "n_samples_seen": [None, -1, 1.0, True, 2**63],
     "manifold": [None, "none", 1, {"name": "none"}, ["poincare_ball"]],

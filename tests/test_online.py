@@ -1,6 +1,7 @@
 """Samples of a new domain one by one: a running barycentre with a prior from the known domains."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from gyrobn import (
     frechet,
     normalize,
 )
+from gyrobn.estimator.models import of_estimator
 from gyrobn.normalization.online import OnlineStats, online_stats
 from gyrobn.torch import DomainGyroBN
 
@@ -46,10 +48,10 @@ def one_by_one(bn, X, labels=NEW):
 
 def same_state(first, second):
     assert first.keys() == second.keys()
-    for label, (count, mean, var) in first.items():
-        assert count == second[label].count
-        np.testing.assert_array_equal(mean, second[label].mean)
-        np.testing.assert_array_equal(var, second[label].var)
+    for label, state in first.items():
+        assert state.count == second[label].count
+        np.testing.assert_array_equal(state.mean, second[label].mean)
+        np.testing.assert_array_equal(state.var, second[label].var)
 
 
 # ---------------------------------------------------------------------- in any portions
@@ -154,7 +156,7 @@ def test_the_prior_counts_as_its_strength_says():
     prior = Stats(frechet(M, bn.mean_).mean, bn.var_.mean())
     assert bn.prior_strength == 4.0
     bn.transform(X[:1], ["z"])
-    _, mean, var = bn.online_["z"]
+    mean, var = bn.online_["z"].stats
     np.testing.assert_allclose(mean, M.geodesic(prior.mean, X[0], 1 / 5), rtol=1e-12)
     before, after = M.dist(prior.mean, X[0]), M.dist(mean, X[0])
     np.testing.assert_allclose(var, 0.8 * prior.var + 0.2 * before * after, rtol=1e-12)
@@ -180,6 +182,9 @@ def test_the_state_lives_in_the_estimator_and_in_pickles(tmp_path):
     loaded = GyroBN.load(tmp_path / "model")
     assert (loaded.unseen, loaded.prior_strength, loaded.online_) == ("online", 2.0, {})
     np.testing.assert_array_equal(loaded.transform(X, NEW), bn.reset_online().transform(X, NEW))
+    for bad in (-0.1, np.nan, True, "4", None):
+        with pytest.raises(ValueError, match="prior_strength must be"):
+            replace(of_estimator(bn), prior_strength=bad)
     bn.partial_fit(X, domains=NEW)  # y and z are known now
     assert bn.online_ == {}
     bn.transform(X, NEW)
@@ -194,7 +199,7 @@ def test_a_call_that_fails_leaves_the_state():
     before = bn.online_
     opposite = np.concatenate([X[:1], -bn.online_["y"].mean[None]])
     for bad, labels in ((np.asarray([[9.0, 0.0, 0.0]]), ["z"]), (opposite, ["z", "y"])):
-        with pytest.raises(ValueError, match="index|no point"):
+        with pytest.raises(ValueError, match=r"index|no point"):
             bn.transform(bad, labels)
     same_state(bn.online_, before)
 
@@ -282,7 +287,7 @@ def test_what_the_layer_refuses():
         layer(x, new, torch.ones(8))
     layer(x, new)
     bad = torch.cat([x[:1], torch.full_like(x[:1], torch.nan)])
-    with pytest.raises(ValueError, match="NaN|nan|infinit"):
+    with pytest.raises(ValueError, match=r"NaN|nan|infinit"):
         layer(bad, new[:2])
     assert layer.online[2].count == 8
     assert bool(layer.online[2].mean.isfinite().all())

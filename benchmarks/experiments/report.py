@@ -1,6 +1,7 @@
 """The page of the experiments, made from their results.
 
-``python -m benchmarks.experiments.report`` writes docs/experiments.md and its pictures. A test
+``python -m benchmarks.experiments.report`` writes docs/experiments.md, its pictures and
+docs/online.md. A test
 makes them again and compares, so nothing on the page is written by hand but its sentences.
 """
 
@@ -24,9 +25,10 @@ Row = dict[str, Any]
 
 def main() -> None:
     """Write the page and its pictures."""
-    from benchmarks.experiments import pictures
+    from benchmarks.experiments import pictures, report_online
 
     (DOCS / "experiments.md").write_text(page())
+    (DOCS / "online.md").write_text(report_online.page())
     for path in pictures.draw(DOCS / "_static"):
         print(path)
 

@@ -91,6 +91,8 @@ def apply_chunks(
         return raw.map(check)
 
     in_order = bn.unseen == "online" and domains is not None
+    labels: Any
+    stats: dict[Any, Stats]
     if in_order:
         check_given(bn.domains_, domains, method)
         labels, stats = labels_for(domains, raw.count), {}

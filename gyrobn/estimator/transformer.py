@@ -171,6 +171,8 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     1
     """
 
+    online_: dict[Any, OnlineStats]
+
     def __init__(
         self,
         manifold: GyroSpace | str = "euclidean",
@@ -371,7 +373,7 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _keep(self, manifold: GyroSpace, known: dict[Any, Fitted], count: int, moved: int) -> None:
         self.domains_, fitted = stacked(known)
-        self.online_: dict[Any, OnlineStats] = {}
+        self.online_ = {}
         self.mean_, self.var_, self.weight_sum_, iterations, converged = fitted
         several = fitted.mean.ndim > len(manifold.point_shape)
         self.n_iter_ = iterations if several else int(iterations)

@@ -1,6 +1,6 @@
 """Statistics of a domain whose samples arrive one by one, with a prior from other domains."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from gyrobn.backends import Array
 from gyrobn.manifolds.gyrospace import GyroSpace
@@ -10,7 +10,8 @@ from gyrobn.numerics.checks import check_number
 __all__ = ["OnlineStats", "check_strength", "online_stats"]
 
 
-class OnlineStats(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class OnlineStats:
     """What is known of a domain after some of its samples."""
 
     count: int
