@@ -212,7 +212,7 @@ def test_derivatives(M, kind):
 
 @pytest.mark.parametrize(
     ("kind", "M"),
-    zip(KINDS, [SPD(2), Hyperboloid(2), Hyperboloid(2), Grassmannian(3, 1)], strict=True),
+    list(zip(KINDS, [SPD(2), Hyperboloid(2), Hyperboloid(2), Grassmannian(3, 1)], strict=True)),
     ids=KINDS,
 )
 def test_the_same_in_every_library(kind, M):
