@@ -63,12 +63,12 @@ class Count(TorchDispatchMode):
         return sum(self.names[name] for name in SYNCS)
 
 
-def torch_counts(manifold, dtype="float32", batch=64, **options):
+def torch_counts(manifold, dtype="float32", batch=(64,), layer="GyroBN", **options):
     """Return the counters of a training step and of an evaluation."""
     dtype = getattr(torch, dtype)
     torch.manual_seed(0)
-    layer = gyrobn.torch.GyroBN(manifold, **options).to(dtype)
-    x = manifold.random(batch, rng=0, spread=0.5, like=torch.empty((), dtype=dtype))
+    layer = getattr(gyrobn.torch, layer)(manifold, **options).to(dtype)
+    x = manifold.random(*batch, rng=0, spread=0.5, like=torch.empty((), dtype=dtype))
 
     def step():
         layer(x.clone().requires_grad_()).sum().backward()
@@ -133,6 +133,15 @@ TORCH = [
     (gyrobn.Correlation(8), {}, (800, 80, 6)),
     (gyrobn.SpecialOrthogonal(3), {}, (1000, 120, 6)),
 ]
+IMAGES = {"batch": (4, 8, 5, 5), "channels": 8}
+# the same for sets within a sample, whose statistics an evaluation computes, too
+SETS = [
+    (gyrobn.PoincareBall(16), {"layer": "GyroLayerNorm", "batch": (8, 8)}, (500, 240, 5)),
+    (gyrobn.PoincareBall(16), {"layer": "GyroInstanceNorm", **IMAGES}, (500, 240, 5)),
+    (gyrobn.PoincareBall(16), {"layer": "GyroGroupNorm", "groups": 2, **IMAGES}, (500, 240, 5)),
+    (gyrobn.PoincareBall(16), {"layer": "GyroRMSNorm", "batch": (8, 8)}, (260, 80, 1)),
+    (gyrobn.SPD(8), {"layer": "GyroRMSNorm", "batch": (8, 8)}, (180, 80, 1)),
+]
 # geometry, and the bounds: forward, gradient
 JAX = [
     (gyrobn.Euclidean(16), (150, 200)),
@@ -145,8 +154,8 @@ JAX = [
 
 def main():
     detail = len(sys.argv) > 1 and sys.argv[1]
-    print(f"{'torch, batch 64':58} {'step':>12} {'evaluation':>12} {'syncs':>8}")
-    for manifold, options, bounds in TORCH:
+    print(f"{'torch, batch 64 unless told':58} {'step':>12} {'evaluation':>12} {'syncs':>8}")
+    for manifold, options, bounds in TORCH + SETS:
         if detail and detail not in repr(manifold):
             continue
         training, evaluation = torch_counts(manifold, **options)

@@ -23,6 +23,16 @@ def test_torch(row):
     assert evaluation.syncs == 0
 
 
+@pytest.mark.parametrize("row", range(len(counting.SETS)))
+def test_sets(row):
+    """The search for the mean serves all sets together, however many there are."""
+    manifold, options, bounds = counting.SETS[row]
+    training, evaluation = counting.torch_counts(manifold, **options)
+    found = training.operations, evaluation.operations, training.syncs
+    assert all(f <= most for f, most in zip(found, bounds, strict=True)), (manifold, found, bounds)
+    assert evaluation.syncs <= training.syncs
+
+
 @pytest.mark.parametrize("row", range(len(counting.JAX)))
 def test_jax(row):
     manifold, bounds = counting.JAX[row]

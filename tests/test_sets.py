@@ -17,19 +17,19 @@ from gyrobn.torch import GyroBN, GyroGroupNorm, GyroInstanceNorm, GyroLayerNorm,
 
 EPS = 1e-2
 """Large enough to be seen in the variance."""
-SHAPE = (2, 4, 3)
+SHAPE = (2, 6, 2)
 """Samples, channels, positions."""
 KINDS = {
     "GyroLayerNorm": ((), ()),
-    "GyroInstanceNorm": ((4,), (4,)),
-    "GyroGroupNorm": ((2, 4), (2,)),
+    "GyroInstanceNorm": ((6,), (6,)),
+    "GyroGroupNorm": ((3, 6), (3,)),
     "GyroRMSNorm": ((), ()),
 }
 """Arguments after the geometry, and the shape of bias and scale."""
 SPLIT = {
-    "GyroLayerNorm": ((2, 4, 3), (1, 2)),
-    "GyroInstanceNorm": ((2, 4, 3), (2,)),
-    "GyroGroupNorm": ((2, 2, 2, 3), (2, 3)),
+    "GyroLayerNorm": ((2, 6, 2), (1, 2)),
+    "GyroInstanceNorm": ((2, 6, 2), (2,)),
+    "GyroGroupNorm": ((2, 3, 2, 2), (2, 3)),
 }
 """The axes in front of a point, with the groups split, and those of a set."""
 
@@ -177,7 +177,7 @@ def test_padding(M, kind):
 @pytest.mark.parametrize("kind", ["GyroInstanceNorm", "GyroGroupNorm"])
 def test_one_mask_for_all_channels(kind):
     M = PoincareBall(2)
-    x, mask = points_of(M, *SHAPE), torch.tensor([[[1, 1, 0]], [[1, 1, 1]]])
+    x, mask = points_of(M, 2, 6, 3), torch.tensor([[[1, 1, 0]], [[1, 1, 1]]])
     x[0, :, 2] = torch.nan
     y = layer_on(M, kind)(x, mask)
     expected = layer_on(M, kind)(x[:1, :, :2])
@@ -194,7 +194,7 @@ def test_derivatives(M, kind):
     """By central differences, along the coordinates of points, weights and parameters."""
     curved = isinstance(M, PoincareBall)
     layer = layer_on(M, kind, learn_curvature=curved, check_input=False)
-    shape = (1, 4, 2)
+    shape = (1, 6, 2)
     c, w = M.to_normal(points_of(M, *shape)), weights_of(*shape)
     names = [name for name, _ in layer.named_parameters()]
 
@@ -212,7 +212,7 @@ def test_derivatives(M, kind):
 
 @pytest.mark.parametrize(
     ("kind", "M"),
-    zip(KINDS, [SPD(2), Hyperboloid(2), Hyperboloid(2), Grassmannian(3, 1)], strict=True),
+    list(zip(KINDS, [SPD(2), Hyperboloid(2), Hyperboloid(2), Grassmannian(3, 1)], strict=True)),
     ids=KINDS,
 )
 def test_the_same_in_every_library(kind, M):
@@ -280,7 +280,7 @@ def test_habits():
     assert "axis=None" in repr(GyroRMSNorm(M))
     assert "channels=(4,)" in repr(GyroInstanceNorm(M, 4))
     assert not list(layer.buffers())
-    half = layer.half()(points_of(M, *SHAPE).half())
+    half = layer.half()(points_of(M, 2, 4, 3).half())
     assert half.dtype == torch.float16
     assert not list(GyroLayerNorm(M, affine=False).parameters())
     with pytest.raises(RuntimeError, match="the state is of a layer on PoincareBall"):
