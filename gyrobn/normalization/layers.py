@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.dtypes import cast, common_dtype, is_half
 from gyrobn.normalization.normalize import Stats, normalize, normalize_to, update_stats
 from gyrobn.normalization.settings import LayerSettings, Settings
 from gyrobn.statistics.locate import locate
@@ -142,7 +143,7 @@ def forward(
     check_variance(settings, manifold, checked, stats, group=group)
     if old is not None and running is not None:
         mean, var = update(settings, manifold, old, stats, rate)
-        running = Stats(_cast(mean, running.mean.dtype), _cast(var, running.var.dtype))
+        running = Stats(cast(mean, running.mean.dtype), cast(var, running.var.dtype))
     return finish(y), running
 
 
@@ -190,19 +191,19 @@ def arranged(
     and ``undo`` carries an array like x to the axes of the input.
     """
     dtype = common_dtype(x, *learnt, *(running or ()))
-    learnt = Learnt(*[_cast(a, dtype) for a in learnt])
-    running = None if running is None else Stats(*[_cast(a, dtype) for a in running])
+    learnt = Learnt(*[cast(a, dtype) for a in learnt])
+    running = None if running is None else Stats(*[cast(a, dtype) for a in running])
     manifold = settings.manifold(learnt.raw_curvature)
     checked = given if weights is None else undo(only_weighted(manifold, x, weights))
     if settings.check_input is True or (settings.check_input == "first" and not settings.seen):
         _check_points(settings, manifold, checked)
     if x.dtype != dtype:  # rounded to few digits, a point is not on the manifold
-        x = manifold.project(_cast(x, dtype))
+        x = manifold.project(cast(x, dtype))
     x, put_back = set_aside(manifold, x, weights)
 
     def finish(y: Array) -> Array:
         y = undo(put_back(y))
-        return y if given.dtype == dtype or not is_half(given) else _cast(y, given.dtype)
+        return y if given.dtype == dtype or not is_half(given) else cast(y, given.dtype)
 
     return Batch(manifold, learnt, running, x, weights, checked, finish)
 
@@ -381,25 +382,3 @@ def affine_of(inside: GyroSpace, learnt: Learnt) -> tuple[Array | None, Any]:
     """Return the bias, as a point inside the manifold, and the scale."""
     bias = None if learnt.bias is None else inside.from_normal(learnt.bias)
     return bias, 1.0 if learnt.scale is None else learnt.scale
-
-
-# ---------------------------------------------------------------------- the dtype
-
-
-def is_half(x: Array) -> bool:
-    """Return whether an array is in half precision: float16 or bfloat16."""
-    return bool(namespace_of(x).finfo(x.dtype).bits < 32)
-
-
-def common_dtype(*arrays: Array | None) -> Any:
-    """Return the widest dtype, float32 at least: in half precision geometry has three digits."""
-    here = [a for a in arrays if a is not None]
-    xp, dtype = namespace_of(*here), here[0].dtype
-    dtypes = {a.dtype for a in here}
-    if dtypes == {dtype} and dtype in (xp.float32, xp.float64):
-        return dtype  # asking the library takes longer
-    return xp.result_type(xp.float32, *dtypes)
-
-
-def _cast(x: Array | None, dtype: Any) -> Any:
-    return x if x is None or x.dtype == dtype else namespace_of(x).astype(x, dtype)

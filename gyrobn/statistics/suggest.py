@@ -108,6 +108,31 @@ def suggest(
     generator = np.random.default_rng(rng)
     dims = check_integers("dim", dim, 1)
     target = _distances(x, distances, check_integer("neighbours", neighbours, 1))
+    target, size = _in_units(target, dims, generator)
+    signs = list(product((-1, 1), repeat=len(dims)))
+    if len(set(dims)) == 1:  # the order of equal factors does not matter
+        signs = [s for s in signs if list(s) == sorted(s)]
+    fits = {s: fit(target, dims, s) for s in signs}
+    best = min(fits.values(), key=lambda f: f.stress)
+    spread = QUANTILE * np.std(_halves(target, list(fits.values()), generator), axis=0, ddof=1)
+    unit, K = size**-2, np.asarray(best.curvature)
+    low, high = K - spread, K + spread
+    return Suggestion(
+        geometry=_geometry(dims, K * unit, low * high > 0),
+        curvature=tuple(float(k) for k in K * unit),
+        interval=tuple((float(a), float(b)) for a, b in zip(low * unit, high * unit, strict=True)),
+        error=best.error,
+        flat_error=fit(target, dims, (0,) * len(dims)).error,
+        hyperbolicity=_hyperbolicity(target, generator),
+        points=len(target),
+        fits={"".join("-+"[k > 0] for k in s): f.error for s, f in fits.items()},
+    )
+
+
+def _in_units(
+    target: "np.ndarray[Any, Any]", dims: tuple[int, ...], generator: np.random.Generator
+) -> tuple["np.ndarray[Any, Any]", float]:
+    """Return the distances of a part of the points over their root mean square, and that."""
     least = 4 * (sum(dims) + 2)
     if len(target) < least:
         raise ValueError(
@@ -120,29 +145,7 @@ def suggest(
     size = float(np.sqrt(np.mean(target**2)))
     if size == 0.0:
         raise ValueError("all distances are zero: there is no geometry to find")
-    target = target / size
-    signs = list(product((-1, 1), repeat=len(dims)))
-    if len(set(dims)) == 1:  # the order of equal factors does not matter
-        signs = [s for s in signs if list(s) == sorted(s)]
-    flat = fit(target, dims, (0,) * len(dims))
-    fits = {s: fit(target, dims, s) for s in signs}
-    best = min(fits.values(), key=lambda f: f.stress)
-    halves = _halves(target, list(fits.values()), generator)
-    spread = QUANTILE * np.std(halves, axis=0, ddof=1)
-    K = np.asarray(best.curvature)
-    low, high = K - spread, K + spread
-    unit = size**-2
-    errors = {"".join("-+"[k > 0] for k in s): f.error for s, f in fits.items()}
-    return Suggestion(
-        geometry=_geometry(dims, K * unit, low * high > 0),
-        curvature=tuple(float(k) for k in K * unit),
-        interval=tuple((float(a), float(b)) for a, b in zip(low * unit, high * unit, strict=True)),
-        error=best.error,
-        flat_error=flat.error,
-        hyperbolicity=_hyperbolicity(target, generator),
-        points=len(target),
-        fits=errors,
-    )
+    return target / size, size
 
 
 def _halves(
