@@ -58,6 +58,8 @@ def operations(M: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def _applies(name: str, M: Any) -> bool:
+    if name == "suggest":  # it takes distances on the host, not points
+        return False
     if name == "convert":
         return hasattr(M, "curvature")
     return name != "covariance_to_correlation" or isinstance(M, gyrobn.Correlation)

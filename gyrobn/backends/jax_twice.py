@@ -159,7 +159,13 @@ def _primitive(name: str, function: Callable[..., Any], jvp: Any, transpose: Any
             for a, d in zip(arrays, dims, strict=True)
         )
         outputs = primitive.bind(*every, bend=bend.batched())
-        return outputs, [0 for _ in outputs]
+        places = [0 for _ in outputs]
+        if function is _pushed and bend.twice is None:
+            # A sum over the lanes (axis_name) has one value, and is not mapped. It has no second
+            # derivative, so the value of the first lane is all there is to it.
+            places = [d if d is None else 0 for d in dims[bend.given + len(bend.moving) :]]
+            outputs = [x[0] if d is None else x for x, d in zip(outputs, places, strict=True)]
+        return outputs, places
 
     batching.primitive_batchers[primitive] = batch
     return primitive
