@@ -215,7 +215,7 @@ class TestLayer:
 @pytest.mark.parametrize("M", [PoincareBall(4), SPD(3), Grassmannian(5, 2)], ids=repr)
 def test_it_takes_fewer_operations_than_one_step(M):
     count = benchmark("operations").torch_counts
-    one, none = count(M, batch=8, steps=1)[0], count(M, batch=8, mean="centroid")[0]
+    one, none = count(M, batch=(8,), steps=1)[0], count(M, batch=(8,), mean="centroid")[0]
     assert none.operations < 0.95 * one.operations
     assert none.syncs <= one.syncs
 

@@ -125,13 +125,14 @@ def small_graph() -> Graph:
 def test_a_small_graph_trains_in_seconds(backbone):
     torch.manual_seed(0)
     data, row = small_graph(), BACKBONES[backbone]
+    scale = 1.0 if backbone == "RResNet" else 0.3  # it begins with a linear map
     net = encoder(backbone, 5, "gyro", dim=8)
     optimizer = torch.optim.Adam(parameter_groups(net, row.unit, 1e-2, 0.0))
     ticks = []
     result = link_prediction.train(
         net,
         FermiDiracDecoder(row.space(8)),
-        row.features(0.3 * data.features),
+        row.features(scale * data.features),
         data,
         optimizer,
         ticks.append,

@@ -107,4 +107,10 @@ class AffineLayer(GeometryState):
         return [f"{name}={value!r}" for name, value, usual in values if value != usual]
 
 
-_USUAL = {"mean_gradient": "implicit", "steps": None, "learn_curvature": False, "clamp": None}
+_USUAL = {
+    "mean": "frechet",
+    "mean_gradient": "implicit",
+    "steps": None,
+    "learn_curvature": False,
+    "clamp": None,
+}
