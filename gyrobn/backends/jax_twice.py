@@ -159,7 +159,7 @@ def _primitive(name: str, function: Callable[..., Any], jvp: Any, transpose: Any
             for a, d in zip(arrays, dims, strict=True)
         )
         outputs = primitive.bind(*every, bend=bend.batched())
-        places = [0 for _ in outputs]
+        places: list[int | None] = [0 for _ in outputs]
         if function is _pushed and bend.twice is None:
             # A sum over the lanes (axis_name) has one value, and is not mapped. It has no second
             # derivative, so the value of the first lane is all there is to it.
