@@ -41,7 +41,9 @@ def curves(path: Path) -> Path:
                     )
         axes.set_title(f"{backbone} on {data}", fontsize=10)
         axes.grid(alpha=0.3)
-    figure.supxlabel("epoch")
+        axes.set_xlabel("epoch")
+        if not axes.lines:
+            axes.text(0.5, 0.5, "not run", ha="center", transform=axes.transAxes)
     figure.supylabel("validation ROC area, %")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
