@@ -1,13 +1,13 @@
 """The page of the experiments, made from their results.
 
 ``python -m benchmarks.experiments.report`` writes docs/experiments.md, its pictures and
-docs/online.md. A test
-makes them again and compares, so nothing on the page is written by hand but its sentences.
+docs/online.md. A test makes them again and compares, so nothing on the pages is written by hand but
+their sentences.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +124,6 @@ def verdict(pairs: Mapping[Any, tuple[Mapping[int, float], Mapping[int, float]]]
         )
     return text
 
-
-Section = Callable[[Mapping[str, list[Row]]], str]
 
 if __name__ == "__main__":
     main()

@@ -64,8 +64,7 @@ class GyroLayerNorm(SetLayer):
 
     Parameters
     ----------
-    manifold
-        The geometry of the points. Its parameters must be plain numbers.
+    %(set_manifold)s
     axis
         The axis of a set, or axes, among those in front of a point; negative ones count from the
         point. By default all but the first: one set per sample.
@@ -75,9 +74,7 @@ class GyroLayerNorm(SetLayer):
         Whether bias and scale are learnt, one of each for all sets.
     %(set_options)s
         The call can overrule it.
-    dtype
-        Of the parameters; JAX's default by default. The computation is in the wider dtype of the
-        layer and the input, and in float32 at least; half precision in gives half precision out.
+    %(equinox_dtype)s
 
     Attributes
     ----------
@@ -123,20 +120,15 @@ class GyroInstanceNorm(SetLayer):
 
     Parameters
     ----------
-    manifold
-        The geometry of the points. Its parameters must be plain numbers.
-    channels
-        Shape of the channels: the input has shape ``(batch, *channels, *positions,
-        *point_shape)``, with at least one axis of positions.
+    %(set_manifold)s
+    %(instance_channels)s
     eps
         Added to the variance.
     use_bias, use_scale
         Whether bias and scale are learnt, one of each per channel.
     %(set_options)s
         The call can overrule it.
-    dtype
-        Of the parameters; JAX's default by default. The computation is in the wider dtype of the
-        layer and the input, and in float32 at least; half precision in gives half precision out.
+    %(equinox_dtype)s
 
     Attributes
     ----------
@@ -172,21 +164,15 @@ class GyroGroupNorm(SetLayer):
 
     Parameters
     ----------
-    manifold
-        The geometry of the points. Its parameters must be plain numbers.
-    groups
-        Number of groups of consecutive channels, of equal size.
-    channels
-        Number of channels: the input has shape ``(batch, channels, *positions, *point_shape)``.
+    %(set_manifold)s
+    %(group_channels)s
     eps
         Added to the variance.
     use_bias, use_scale
         Whether bias and scale are learnt, one of each per group.
     %(set_options)s
         The call can overrule it.
-    dtype
-        Of the parameters; JAX's default by default. The computation is in the wider dtype of the
-        layer and the input, and in float32 at least; half precision in gives half precision out.
+    %(equinox_dtype)s
 
     Attributes
     ----------
@@ -223,8 +209,7 @@ class GyroRMSNorm(SetLayer):
 
     Parameters
     ----------
-    manifold
-        The geometry of the points. Its parameters must be plain numbers.
+    %(set_manifold)s
     axis
         The axis of a set, or axes, among those in front of a point; negative ones count from the
         point. By default all but the first: one set per sample. ``axis=()`` scales every
@@ -235,9 +220,7 @@ class GyroRMSNorm(SetLayer):
         Whether bias and scale are learnt, one of each for all sets.
     %(rms_options)s
         The call can overrule it.
-    dtype
-        Of the parameters; JAX's default by default. The computation is in the wider dtype of the
-        layer and the input, and in float32 at least; half precision in gives half precision out.
+    %(equinox_dtype)s
 
     Attributes
     ----------

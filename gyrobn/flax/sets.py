@@ -44,8 +44,7 @@ class GyroLayerNorm(SetLayer):
 
     Parameters
     ----------
-    manifold
-        The geometry of the points. Its parameters must be plain numbers.
+    %(set_manifold)s
     axis
         The axis of a set, or axes, among those in front of a point; negative ones count from the
         point. By default all but the first: one set per sample.
@@ -55,11 +54,7 @@ class GyroLayerNorm(SetLayer):
         Whether bias and scale are learnt, one of each for all sets.
     %(set_options)s
         It can be set later.
-    param_dtype
-        Of the parameters. The computation is in the wider dtype of the layer and the input, and in
-        float32 at least; half precision in gives half precision out.
-    rngs
-        Not used, since nothing starts at random; every Flax layer accepts it.
+    %(flax_dtype)s
 
     Attributes
     ----------
@@ -106,22 +101,15 @@ class GyroInstanceNorm(SetLayer):
 
     Parameters
     ----------
-    manifold
-        The geometry of the points. Its parameters must be plain numbers.
-    channels
-        Shape of the channels: the input has shape ``(batch, *channels, *positions,
-        *point_shape)``, with at least one axis of positions.
+    %(set_manifold)s
+    %(instance_channels)s
     epsilon
         Added to the variance.
     use_bias, use_scale
         Whether bias and scale are learnt, one of each per channel.
     %(set_options)s
         It can be set later.
-    param_dtype
-        Of the parameters. The computation is in the wider dtype of the layer and the input, and in
-        float32 at least; half precision in gives half precision out.
-    rngs
-        Not used, since nothing starts at random; every Flax layer accepts it.
+    %(flax_dtype)s
 
     Attributes
     ----------
@@ -158,23 +146,15 @@ class GyroGroupNorm(SetLayer):
 
     Parameters
     ----------
-    manifold
-        The geometry of the points. Its parameters must be plain numbers.
-    groups
-        Number of groups of consecutive channels, of equal size.
-    channels
-        Number of channels: the input has shape ``(batch, channels, *positions, *point_shape)``.
+    %(set_manifold)s
+    %(group_channels)s
     epsilon
         Added to the variance.
     use_bias, use_scale
         Whether bias and scale are learnt, one of each per group.
     %(set_options)s
         It can be set later.
-    param_dtype
-        Of the parameters. The computation is in the wider dtype of the layer and the input, and in
-        float32 at least; half precision in gives half precision out.
-    rngs
-        Not used, since nothing starts at random; every Flax layer accepts it.
+    %(flax_dtype)s
 
     Attributes
     ----------
@@ -212,8 +192,7 @@ class GyroRMSNorm(SetLayer):
 
     Parameters
     ----------
-    manifold
-        The geometry of the points. Its parameters must be plain numbers.
+    %(set_manifold)s
     axis
         The axis of a set, or axes, among those in front of a point; negative ones count from the
         point. By default all but the first: one set per sample. ``axis=()`` scales every
@@ -224,11 +203,7 @@ class GyroRMSNorm(SetLayer):
         Whether bias and scale are learnt, one of each for all sets.
     %(rms_options)s
         It can be set later.
-    param_dtype
-        Of the parameters. The computation is in the wider dtype of the layer and the input, and in
-        float32 at least; half precision in gives half precision out.
-    rngs
-        Not used, since nothing starts at random; every Flax layer accepts it.
+    %(flax_dtype)s
 
     Attributes
     ----------

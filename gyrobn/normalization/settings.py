@@ -303,6 +303,25 @@ from the identity and the ratios of their distances. In the output the mean squa
 from :math:`\beta = \operatorname{Exp}_e(b)` is :math:`s^2 v^2/(v^2 + \epsilon)`, per block. There
 is no mean to search, so this is the fastest normalization, and the one for sets of a single point.
 Training and evaluation are the same, without running statistics.""",
+    "set_manifold": """manifold
+    The geometry of the points. Its parameters must be plain numbers.""",
+    "instance_channels": """channels
+    Shape of the channels: the input has shape ``(batch, *channels, *positions,
+    *point_shape)``, with at least one axis of positions.""",
+    "group_channels": """groups
+    Number of groups of consecutive channels, of equal size.
+channels
+    Number of channels: the input has shape ``(batch, channels, *positions, *point_shape)``.""",
+    "torch_dtype": """device, dtype
+    Of the parameters. Input in half precision is computed in float32 and rounded back.""",
+    "flax_dtype": """param_dtype
+    Of the parameters. The computation is in the wider dtype of the layer and the input, and in
+    float32 at least; half precision in gives half precision out.
+rngs
+    Not used, since nothing starts at random; every Flax layer accepts it.""",
+    "equinox_dtype": """dtype
+    Of the parameters; JAX's default by default. The computation is in the wider dtype of the
+    layer and the input, and in float32 at least; half precision in gives half precision out.""",
     "set_call": """x
     Points, shape ``(batch, *channels, *positions, *point_shape)``.
 weights

@@ -14,12 +14,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-import numpy as np
-
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import constant, pieces
+from gyrobn.numerics.arrays import pieces
 from gyrobn.numerics.hessian import DENSE, Hessian, matrix_hessian
+from gyrobn.numerics.matrices import from_triangle, to_triangle
 from gyrobn.numerics.solvers import newton_step
 from gyrobn.statistics.held import Held, Look, choose
 from gyrobn.statistics.samples import arrange
@@ -311,30 +310,13 @@ def withdraw(
 
 def _packed(hessian: Hessian, like: Array) -> list[Array]:
     """Return one triangle of the matrix and the bound, each of shape (*channels, k)."""
-    xp, n, full = namespace_of(like), like.shape[-1], hessian.as_matrix(like)
-    entries = xp.reshape(full, (*full.shape[:-2], n * n))
-    upper = backend_of(entries).take(entries, constant(_upper, entries, n))
-    return [upper, hessian.lowest()[..., None]]
+    return [to_triangle(hessian.as_matrix(like), diagonal=True), hessian.lowest()[..., None]]
 
 
 def _unpacked(parts: Sequence[Array], n: int) -> tuple[Array, Array]:
     """Return what :func:`_packed` has packed."""
-    upper, lowest = parts
-    full = backend_of(upper).take(upper, constant(_places, upper, n))
-    return namespace_of(upper).reshape(full, (*upper.shape[:-1], n, n)), lowest[..., 0]
-
-
-def _upper(n: int) -> "np.ndarray[Any, Any]":
-    """Return where the entries of the upper triangle are in a flat matrix."""
-    row, column = np.triu_indices(n)
-    return (row * n + column).astype(np.int32)
-
-
-def _places(n: int) -> "np.ndarray[Any, Any]":
-    """Return which entry of the triangle each entry of a flat symmetric matrix is."""
-    places = np.zeros((n, n), dtype=np.int32)
-    places[np.triu_indices(n)] = np.arange(n * (n + 1) // 2)
-    return (np.triu(places) + np.triu(places, 1).T).reshape(-1)
+    triangle, lowest = parts
+    return from_triangle(triangle, n, diagonal=True, mirror=1.0), lowest[..., 0]
 
 
 def _itself(a: Array) -> Array:

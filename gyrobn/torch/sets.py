@@ -63,8 +63,7 @@ class GyroLayerNorm(SetLayer):
 
     Parameters
     ----------
-    manifold
-        The geometry of the points. Its parameters must be plain numbers.
+    %(set_manifold)s
     axis
         The axis of a set, or axes, among those in front of a point; negative ones count from the
         point. By default all but the first: one set per sample. On ``(batch, tokens, heads,
@@ -74,8 +73,7 @@ class GyroLayerNorm(SetLayer):
     affine
         Whether bias and scale are learnt, one of each for all sets.
     %(set_options)s
-    device, dtype
-        Of the parameters. Input in half precision is computed in float32 and rounded back.
+    %(torch_dtype)s
 
     Attributes
     ----------
@@ -122,18 +120,14 @@ class GyroInstanceNorm(SetLayer):
 
     Parameters
     ----------
-    manifold
-        The geometry of the points. Its parameters must be plain numbers.
-    channels
-        Shape of the channels: the input has shape ``(batch, *channels, *positions,
-        *point_shape)``, with at least one axis of positions.
+    %(set_manifold)s
+    %(instance_channels)s
     eps
         Added to the variance.
     affine
         Whether bias and scale are learnt, one of each per channel.
     %(set_options)s
-    device, dtype
-        Of the parameters. Input in half precision is computed in float32 and rounded back.
+    %(torch_dtype)s
 
     Attributes
     ----------
@@ -178,20 +172,15 @@ class GyroGroupNorm(SetLayer):
 
     Parameters
     ----------
-    manifold
-        The geometry of the points. Its parameters must be plain numbers.
-    groups
-        Number of groups of consecutive channels, of equal size.
-    channels
-        Number of channels: the input has shape ``(batch, channels, *positions, *point_shape)``.
+    %(set_manifold)s
+    %(group_channels)s
     eps
         Added to the variance.
     affine
         Whether bias and scale are learnt, one of each per group. (``torch.nn.GroupNorm`` has one
         per channel: then no group has a mean and variance that its parameters tell.)
     %(set_options)s
-    device, dtype
-        Of the parameters. Input in half precision is computed in float32 and rounded back.
+    %(torch_dtype)s
 
     Attributes
     ----------
@@ -236,8 +225,7 @@ class GyroRMSNorm(SetLayer):
 
     Parameters
     ----------
-    manifold
-        The geometry of the points. Its parameters must be plain numbers.
+    %(set_manifold)s
     axis
         The axis of a set, or axes, as in :class:`GyroLayerNorm`; by default one set per sample.
         ``axis=()`` scales every point by itself, to distance s.
@@ -246,8 +234,7 @@ class GyroRMSNorm(SetLayer):
     affine
         Whether bias and scale are learnt, one of each for all sets.
     %(rms_options)s
-    device, dtype
-        Of the parameters. Input in half precision is computed in float32 and rounded back.
+    %(torch_dtype)s
 
     Attributes
     ----------

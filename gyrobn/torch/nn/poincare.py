@@ -51,27 +51,24 @@ class _Hyperplanes(GeometryLayer):
         self,
         manifold: PoincareBall,
         count: int,
+        variance: float,
         learn_curvature: bool,
         device: Any,
         dtype: torch.dtype | None,
     ) -> None:
-        super().__init__(check_ball(self, manifold), learn_curvature, device, dtype)
-        self._count = count
+        super().__init__(manifold, learn_curvature, device, dtype)
+        self._count, self._deviation = count, variance**0.5
         own: dict[str, Any] = {"device": device, "dtype": dtype}
         self.weight_v = nn.Parameter(torch.empty(count, manifold.n, **own))
         self.weight_g = nn.Parameter(torch.empty(count, **own))
         self.bias = nn.Parameter(torch.empty(count, **own))
         self.reset_parameters()
 
-    def _deviation(self) -> float:
-        """Return the standard deviation of the initial weights."""
-        raise NotImplementedError
-
     def reset_parameters(self) -> None:
         """Draw normal weights; the gains are their lengths, and all hyperplanes pass through 0."""
         super().reset_parameters()
         with torch.no_grad():
-            self.weight_v.normal_(0.0, self._deviation())
+            self.weight_v.normal_(0.0, self._deviation)
             self.weight_g.copy_(length(self.weight_v))
             self.bias.zero_()
 
@@ -169,10 +166,8 @@ class PoincareLinear(_Hyperplanes):
         dtype: torch.dtype | None = None,
     ) -> None:
         count = check_integer("out_features", out_features, 1)
-        super().__init__(manifold, count, learn_curvature, device, dtype)
-
-    def _deviation(self) -> float:
-        return float((2 * self._count * self.weight_v.shape[-1]) ** -0.5)
+        variance = 0.5 / (count * check_ball(self, manifold).n)
+        super().__init__(manifold, count, variance, learn_curvature, device, dtype)
 
     @property
     def out_manifold(self) -> PoincareBall:
@@ -251,10 +246,8 @@ class PoincareMLR(_Hyperplanes):
         dtype: torch.dtype | None = None,
     ) -> None:
         count = check_integer("classes", classes, 1)
-        super().__init__(manifold, count, learn_curvature, device, dtype)
-
-    def _deviation(self) -> float:
-        return float((-self.settings.geometry.curvature * self.weight_v.shape[-1]) ** -0.5)  # type: ignore[attr-defined]
+        variance = -1.0 / (check_ball(self, manifold).n * manifold.curvature)
+        super().__init__(manifold, count, variance, learn_curvature, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the score of every class, shape (..., classes), for points (..., n)."""
