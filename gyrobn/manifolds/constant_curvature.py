@@ -29,7 +29,14 @@ from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.centred_vectors import CentredVectors, centroid, curving, mean_hessian
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import Totals, check_coordinates, length, scalars_like, together
+from gyrobn.numerics.arrays import (
+    Totals,
+    check_coordinates,
+    largest,
+    length,
+    scalars_like,
+    together,
+)
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.scalar import arc, safe_sqrt, times
 
@@ -201,8 +208,7 @@ class ConstantCurvature(GyroSpace):
 
     def _reduced(self, xp: Any, c: Array) -> tuple[Array, Array]:
         """Return a constant, at least 1, and c divided by it: then no square overflows."""
-        large = xp.linalg.vector_norm(backend_of(c).stop_gradient(c), axis=-1, ord=xp.inf)
-        large = xp.clip(large, min=1.0)
+        large = xp.clip(largest(backend_of(c).stop_gradient(c)), min=1.0)
         return large, c / large[..., None]
 
     def scale(self, t: Array | float, x: Array) -> Array:

@@ -236,6 +236,15 @@ def surely(each: Array) -> bool:
     return not backend_of(each).hides_values(each) and bool(namespace_of(each).all(each))
 
 
+def largest(x: Array) -> Array:
+    """Return the largest absolute value of each vector's coordinates.
+
+    torch's vector norm of order infinity says the same, and takes ten times as long.
+    """
+    xp = namespace_of(x)
+    return xp.max(xp.abs(x), axis=-1)
+
+
 def unit(x: Array, least: float = 0.0) -> tuple[Array, Array]:
     """Return the largest coordinate of each vector, at least ``least``, and x divided by it.
 
@@ -243,7 +252,7 @@ def unit(x: Array, least: float = 0.0) -> tuple[Array, Array]:
     """
     xp = namespace_of(x)
     large = xp.clip(
-        xp.linalg.vector_norm(x, axis=-1, ord=xp.inf),
+        largest(x),
         min=max(least, float(xp.finfo(x.dtype).smallest_normal)),
     )
     return large, x / large[..., None]
@@ -259,7 +268,7 @@ def length(x: Array) -> Array:
     xp = namespace_of(x)
     info = xp.finfo(x.dtype)
     large = xp.clip(  # a constant: the slope by it is zero
-        xp.linalg.vector_norm(backend_of(x).stop_gradient(x), axis=-1, ord=xp.inf),
+        largest(backend_of(x).stop_gradient(x)),
         min=float(info.smallest_normal),
         max=float(info.max),
     )
