@@ -239,9 +239,11 @@ def surely(each: Array) -> bool:
 def largest(x: Array) -> Array:
     """Return the largest absolute value of each vector's coordinates.
 
-    torch's vector norm of order infinity says the same, and takes ten times as long.
+    The norm of order infinity is one operation, but ten times as slow in torch for many vectors.
     """
     xp = namespace_of(x)
+    if x.ndim == 1:
+        return xp.linalg.vector_norm(x, axis=-1, ord=xp.inf)
     return xp.max(xp.abs(x), axis=-1)
 
 
