@@ -121,3 +121,20 @@ def test_the_picture_of_the_house():
 def test_few_entries():
     entries = [path for path in ROOT.iterdir() if path.name != "__pycache__"]
     assert len(entries) <= 16
+
+
+def test_files_and_functions_are_short():
+    """At most 400 lines per file, and 60 of code per function: docstrings of what users call are
+    longer, as they hold the parameters and an example.
+    """
+    for path in ROOT.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert text.count("\n") <= 400, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                body = (
+                    node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
+                )
+                head = node.body[0].lineno - node.lineno
+                code = head + body[-1].end_lineno - body[0].lineno + 1
+                assert code <= 60, (path, node.name, code)

@@ -13,6 +13,7 @@ from conftest import assert_close, host
 
 from gyrobn.numerics.linalg import polar, symmetric_functions
 from gyrobn.numerics.matrices import from_triangle, matmul, to_triangle, transpose
+from gyrobn.numerics.spectra import Pairs, Spectrum
 from gyrobn.numerics.spectral import (
     ANGLE,
     COSINE_OF_ROOT,
@@ -23,8 +24,6 @@ from gyrobn.numerics.spectral import (
     POWER,
     ROOT,
     SINC_OF_ROOT,
-    Pairs,
-    Spectrum,
     power,
 )
 

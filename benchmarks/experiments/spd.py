@@ -17,7 +17,8 @@ from benchmarks.experiments.series import Split, covariances, split
 from gyrobn import SPD, Stats, normalize
 from gyrobn.backends import namespace_of
 from gyrobn.numerics.linalg import symmetric_functions
-from gyrobn.numerics.spectral import Pairs, Spectral
+from gyrobn.numerics.spectra import Pairs
+from gyrobn.numerics.spectral import Spectral
 from gyrobn.torch import GyroBN
 
 NAME = "spd"

@@ -22,7 +22,8 @@ from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.linalg import logarithm, symmetric_function, symmetric_functions
 from gyrobn.numerics.matrices import congruence, matmul, pack, symmetric, transpose, unpack
 from gyrobn.numerics.scalar import safe_sqrt
-from gyrobn.numerics.spectral import EXP, INVERSE, INVERSE_ROOT, POWER, ROOT, mean_curvature
+from gyrobn.numerics.spectra import mean_curvature
+from gyrobn.numerics.spectral import EXP, INVERSE, INVERSE_ROOT, POWER, ROOT
 
 __all__ = ["AffineInvariant"]
 

@@ -28,7 +28,7 @@ class Ball(ConstantCurvature, Vectors):
         K = self._parameter("curvature", c)
         if self.sign != -1 or not is_constant(self.sign, K, c):
             return super().from_normal(c)
-        large, part = self._reduced(xp, c)
+        large, part = unit(c, least=1.0)
         size = size_of(K, part)
         most = 1.0 - 8.0 * float(xp.finfo(c.dtype).eps)
         ratio = xp.clip(xp.tanh(times(self._share, large) * size), max=most) / size

@@ -23,7 +23,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.manifolds import radial
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.centred_vectors import CentredVectors, centroid, curving, mean_hessian
@@ -32,10 +32,10 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import (
     Totals,
     check_coordinates,
-    largest,
     length,
     scalars_like,
     together,
+    unit,
 )
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.scalar import arc, safe_sqrt, times
@@ -202,14 +202,9 @@ class ConstantCurvature(GyroSpace):
         """
         xp = check_coordinates(self, c)
         K = self._parameter("curvature", c)
-        large, part = (1.0, c) if self.sign == 1 else self._reduced(xp, c)
+        large, part = (1.0, c) if self.sign == 1 else unit(c, least=1.0)
         t, stretch = radial.turn(self.sign, K, large, part)
         return self._drop(xp, K, t, Combination(stretch, part))
-
-    def _reduced(self, xp: Any, c: Array) -> tuple[Array, Array]:
-        """Return a constant, at least 1, and c divided by it: then no square overflows."""
-        large = xp.clip(largest(backend_of(c).stop_gradient(c)), min=1.0)
-        return large, c / large[..., None]
 
     def scale(self, t: Array | float, x: Array) -> Array:
         r"""Gyromultiplication, the angle times t: :math:`s \mapsto s\sin_K(t\theta)/\sin_K\theta`.

@@ -20,7 +20,8 @@ from gyrobn.numerics.matrices import (
     unpack,
     with_diagonal,
 )
-from gyrobn.numerics.spectral import EXP, LOG, Spectrum
+from gyrobn.numerics.spectra import Spectrum
+from gyrobn.numerics.spectral import EXP, LOG
 
 __all__ = ["LogScaled", "OffLog"]
 

@@ -8,7 +8,8 @@ from gyrobn.numerics.arrays import surely
 from gyrobn.numerics.decompositions import eigh, finite_or_identity, surely_definite
 from gyrobn.numerics.linalg import symmetric_functions
 from gyrobn.numerics.matrices import eye, kept_eye, symmetric, transpose
-from gyrobn.numerics.spectral import Pairs, Spectral
+from gyrobn.numerics.spectra import Pairs
+from gyrobn.numerics.spectral import Spectral
 from gyrobn.numerics.triples import Triples
 
 __all__ = ["Definite"]

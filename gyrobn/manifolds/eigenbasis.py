@@ -14,7 +14,8 @@ from gyrobn.numerics.arrays import weighted_gram
 from gyrobn.numerics.decompositions import Eigen, again, spectrum_of
 from gyrobn.numerics.jets import change_of, inner_jet
 from gyrobn.numerics.matrices import compose, diagonal_matrix, matmul, symmetric, transpose
-from gyrobn.numerics.spectral import LOG, POWER, Spectral, Spectrum
+from gyrobn.numerics.spectra import Spectrum
+from gyrobn.numerics.spectral import LOG, POWER, Spectral
 
 __all__ = [
     "carried",

@@ -12,7 +12,8 @@ from gyrobn.manifolds.pullback import Pullback
 from gyrobn.numerics.decompositions import eigh
 from gyrobn.numerics.linalg import symmetric_functions
 from gyrobn.numerics.matrices import matmul, symmetric, transpose
-from gyrobn.numerics.spectral import INVERSE_ROOT, Pairs, Spectral, Spectrum
+from gyrobn.numerics.spectra import Pairs, Spectrum
+from gyrobn.numerics.spectral import INVERSE_ROOT, Spectral
 from gyrobn.numerics.triples import Triples
 
 __all__ = ["Grassmannian", "of_projectors"]

@@ -11,7 +11,8 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.decompositions import Singular, again, eigh, spectrum_of, svd
 from gyrobn.numerics.jets import change_of, function_jet, pair_sums, polar_jet
 from gyrobn.numerics.matrices import compose, eye, matmul, symmetric, transpose
-from gyrobn.numerics.spectral import ANGLE, COSINE_OF_ROOT, SINC_OF_ROOT, Spectrum
+from gyrobn.numerics.spectra import Spectrum
+from gyrobn.numerics.spectral import ANGLE, COSINE_OF_ROOT, SINC_OF_ROOT
 
 __all__ = ["direct_rotation", "exponential", "logarithm", "tall_product"]
 

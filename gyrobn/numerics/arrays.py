@@ -250,11 +250,12 @@ def largest(x: Array) -> Array:
 def unit(x: Array, least: float = 0.0) -> tuple[Array, Array]:
     """Return the largest coordinate of each vector, at least ``least``, and x divided by it.
 
-    The square of the quotient cannot overflow, as that of x can.
+    The square of the quotient cannot overflow, as that of x can. The divisor counts as a constant:
+    what is computed with both does not depend on it.
     """
     xp = namespace_of(x)
     large = xp.clip(
-        largest(x),
+        largest(backend_of(x).stop_gradient(x)),
         min=max(least, float(xp.finfo(x.dtype).smallest_normal)),
     )
     return large, x / large[..., None]

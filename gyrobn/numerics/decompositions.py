@@ -9,7 +9,7 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.matrices import eye, kept_eye, symmetric
-from gyrobn.numerics.spectral import Spectrum
+from gyrobn.numerics.spectra import Spectrum
 
 __all__ = [
     "Decomposition",

@@ -16,7 +16,8 @@ from typing import Any
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.backends.contract import THIRD_ORDER
 from gyrobn.numerics.matrices import diagonal_matrix, kept_eye, matmul, transpose
-from gyrobn.numerics.spectral import Spectral, Spectrum
+from gyrobn.numerics.spectra import Spectrum
+from gyrobn.numerics.spectral import Spectral
 from gyrobn.numerics.triples import Triples
 
 __all__ = ["change_of", "function_jet", "inner_jet", "pair_sums", "polar_jet", "twice_only"]

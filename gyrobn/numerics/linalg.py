@@ -33,7 +33,8 @@ from gyrobn.numerics.matrices import (
     symmetric,
     transpose,
 )
-from gyrobn.numerics.spectral import LOG, Spectral, Spectrum
+from gyrobn.numerics.spectra import Spectrum
+from gyrobn.numerics.spectral import LOG, Spectral
 
 __all__ = [
     "differential",

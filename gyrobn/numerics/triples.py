@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gyrobn.backends import Array, namespace_of
-from gyrobn.numerics.spectral import Pairs, Values
+from gyrobn.numerics.spectra import Pairs, Values
 
 __all__ = ["Triples"]
 
