@@ -21,6 +21,7 @@ from gyrobn import (
     Stereographic,
     frechet,
 )
+from gyrobn.backends import dot
 from gyrobn.normalization.layers import update
 from gyrobn.torch import DomainGyroBN, GyroBN
 
@@ -474,3 +475,23 @@ def test_domain_errors():
         DomainGyroBN(M, 2, unseen="guess")
     with pytest.raises(ValueError, match="axis=0"):
         DomainGyroBN(M, 2, axis=1)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func.jvp itself
+@pytest.mark.parametrize("rows", [8, 1024])
+def test_squared_lengths_of_few_and_many_vectors(rows):
+    """Many vectors take a road of their own; its derivatives of both orders are those of few."""
+    g = torch.Generator().manual_seed(0)
+    x, v = (torch.randn(rows, 128, dtype=torch.float64, generator=g) for _ in range(2))
+    x[0] = 0.0  # where the length has no slope, but its square has
+    slope = torch.randn(rows, dtype=torch.float64, generator=g)
+    leaf = x.clone().requires_grad_()
+    square = dot(leaf, leaf)
+    torch.testing.assert_close(square.detach(), (x * x).sum(-1), rtol=1e-14, atol=0.0)
+    (first,) = torch.autograd.grad(square, leaf, slope, retain_graph=True)
+    torch.testing.assert_close(first, 2.0 * slope[:, None] * x, rtol=1e-15, atol=0.0)
+    (first,) = torch.autograd.grad(square, leaf, slope, create_graph=True)
+    (second,) = torch.autograd.grad(first, leaf, v)
+    torch.testing.assert_close(second, 2.0 * slope[:, None] * v, rtol=1e-15, atol=0.0)
+    _, forward = torch.func.jvp(lambda x: dot(x, x), (x,), (v,))
+    torch.testing.assert_close(forward, 2.0 * (x * v).sum(-1), rtol=1e-12, atol=1e-12)

@@ -149,13 +149,37 @@ def vecdot(x: Array, y: Array) -> Array:
     """
     if y.ndim == 1:
         return torch.matmul(x, y)
-    if x is y and not differentiable(x):
-        return torch.linalg.vector_norm(x, dim=-1).square()  # reads x once, and makes no array
+    if x is y:
+        if not differentiable(x):
+            return _square(x)
+        if (
+            x.numel() > 2**16 and not torch.compiler.is_compiling()
+        ):  # else it costs more than it saves
+            rules = _sum_of_squares, _kept_square, _square_slopes
+            return shortcut(*rules, x)[0]
     # a compiler makes no temporary, and a choice by size would bind its program to some sizes
     small = torch.compiler.is_compiling() or max(x.numel(), y.numel()) * y.element_size() < 2**25
     if small:
         return (x * y).sum(-1)
     return torch.matmul(x[..., None, :], y[..., None])[..., 0, 0]
+
+
+def _square(x: Array) -> Array:
+    """Return the squared length: this reads x once, and makes no other array of its size."""
+    return torch.linalg.vector_norm(x, dim=-1).square()
+
+
+def _sum_of_squares(x: Array) -> State:
+    return ((x * x).sum(-1),)
+
+
+def _kept_square(x: Array) -> tuple[State, State]:
+    return (_square(x),), ()
+
+
+def _square_slopes(inputs: Any, kept: State, slope: Array) -> Any:
+    """Return 2x: one pass over x, where the slopes of a product take three."""
+    return (lambda: (2.0 * slope)[..., None] * inputs[0],)
 
 
 def take(x: Array, indices: Array) -> Array:
