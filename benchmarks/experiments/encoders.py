@@ -59,10 +59,15 @@ class Backbone:
     def features(self, f: Tensor) -> Tensor:
         """Return the first points, or for GyroLinear their coordinates, computed once."""
         if self.transform is HorosphereBlock:
-            return f  # an ordinary linear map comes first
+            return thin(f)  # an ordinary linear map comes first
         space = self.space(f.shape[-1])
         points = space.from_normal(self.unit * clip(f, self.clip))
-        return space.to_normal(points) if self.transform is GyroLinear else points
+        return thin(space.to_normal(points)) if self.transform is GyroLinear else points
+
+
+def thin(f: Tensor) -> Tensor:
+    """Return features that are mostly zero as a sparse matrix: a linear map then is much faster."""
+    return f.to_sparse_csr() if 10 * f.count_nonzero() < f.numel() else f
 
 
 def clip(c: Tensor, size: float) -> Tensor:
