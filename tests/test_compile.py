@@ -14,6 +14,7 @@ from torch._dynamo.backends.common import aot_autograd
 from gyrobn import SPD, Correlation, Grassmannian, PoincareBall
 from gyrobn.torch import DomainGyroBN, GyroBN
 from gyrobn.torch.baselines import LRBN
+from gyrobn.torch.nn import GrassmannTranslation
 
 DOUBLE = torch.float64
 
@@ -166,3 +167,26 @@ def test_evaluation_has_no_operation_of_our_own():
     torch.testing.assert_close(compiled(x), layer(x))
     assert names
     assert not [name for name in names if "gyrobn" in name]
+
+
+def slopes(call, inputs):
+    y = call(inputs[0])
+    weights = torch.cos(torch.arange(y.numel(), dtype=y.dtype)).reshape(y.shape)
+    return [y, *torch.autograd.grad(y, inputs, weights)]
+
+
+# torch warns where it breaks a graph, as it does at frozen dataclasses and cached functions
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("case", ["function", "layer"])
+def test_matrices_outside_of_normalization(case):
+    """A user's function of coordinates, whose constants Dynamo would take in float32; a layer."""
+    c = torch.as_tensor(np.random.default_rng(0).normal(size=(4, 3)) * 0.3).requires_grad_()
+    call, inputs = lambda c: SPD(2).to_normal(SPD(2).from_normal(c) + 0.0) ** 2, [c]
+    if case == "layer":
+        M = Grassmannian(3, 1)
+        call = GrassmannTranslation(M, 2, dtype=DOUBLE)
+        x = torch.as_tensor(M.random(3, 1, rng=0)).requires_grad_()
+        inputs = [x, *call.parameters()]
+    compiled = torch.compile(call, backend="aot_eager")
+    for a, b in zip(slopes(compiled, inputs), slopes(call, inputs), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)

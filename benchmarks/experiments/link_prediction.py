@@ -5,6 +5,7 @@ cells that are not done yet. Settings are the paper's, as far as they are known.
 """
 
 import time
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -129,10 +130,12 @@ def work(cell: records.Cell, tick: records.Tick, folder: Path) -> dict[str, Any]
     )
     plain = cora and cell["backbone"] != "RResNet"  # the paper's exception for Cora
     decay = cell.get("weight_decay", 0.0 if plain else 1e-3)
-    optimizer = torch.optim.Adam(parameter_groups(net, row.unit, 1e-2, decay))
     decoder: nn.Module = FermiDiracDecoder(row.space(dim))
     if "variant" in cell:
-        decoder = VARIANTS[cell["variant"]](net, decoder)
+        variant = VARIANTS[cell["variant"]]
+        decoder, decay = variant.change(net, decoder), variant.decay
+        row = replace(row, clip=variant.longest)
+    optimizer = torch.optim.Adam(parameter_groups(net, row.unit, 1e-2, decay))
     return train(net, decoder, row.features(data.features), data, optimizer, tick)
 
 

@@ -1,5 +1,9 @@
 """Choices for LNN that the paper leaves open, beside those of the main table."""
 
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +23,11 @@ class ChordDecoder(nn.Module):
         return torch.sigmoid(2.0 - chord.clamp(max=50.0))
 
 
+def nothing(net: nn.Module, decoder: nn.Module) -> nn.Module:
+    """Change nothing."""
+    return decoder
+
+
 def chord(net: nn.Module, decoder: nn.Module) -> nn.Module:
     """Decode by the chord."""
     return ChordDecoder()
@@ -26,20 +35,46 @@ def chord(net: nn.Module, decoder: nn.Module) -> nn.Module:
 
 def chen(net: nn.Module, decoder: nn.Module) -> nn.Module:
     """Start as Chen et al. do: weights within 1/√rows, those of the time zero."""
-    for layer in net.modules():
-        if isinstance(layer, LorentzLinear):
-            bound = len(layer.weight) ** -0.5
-            with torch.no_grad():
-                layer.weight.uniform_(-bound, bound)[:, 0] = 0.0
+    for layer in _layers(net):
+        bound = len(layer.weight) ** -0.5
+        with torch.no_grad():
+            layer.weight.uniform_(-bound, bound)[:, 0] = 0.0
     return decoder
 
 
 def drop(net: nn.Module, decoder: nn.Module) -> nn.Module:
     """Drop a fifth of each layer's inputs in training."""
-    for layer in net.modules():
-        if isinstance(layer, LorentzLinear):
-            layer.drop = 0.2
+    for layer in _layers(net):
+        layer.drop = 0.2
     return decoder
 
 
-VARIANTS = {"Chen's initialisation": chen, "chord in the decoder": chord, "dropout": drop}
+def learn(net: nn.Module, decoder: nn.Module) -> nn.Module:
+    """Learn the largest length of the spatial part of each layer."""
+    for layer in _layers(net):
+        layer.log_reach = nn.Parameter(layer.weight.new_tensor(math.log(10.0)))
+    return decoder
+
+
+def _layers(net: nn.Module) -> list[LorentzLinear]:
+    return [layer for layer in net.modules() if isinstance(layer, LorentzLinear)]
+
+
+class Variant(NamedTuple):
+    """What differs from the main table."""
+
+    change: Callable[[nn.Module, nn.Module], nn.Module] = nothing
+    """Change the network, and return the decoder."""
+    decay: float = 1e-3
+    longest: float = 15.0
+    """Length to which longer features are shortened."""
+
+
+VARIANTS = {
+    "Chen's initialisation": Variant(chen),
+    "chord in the decoder": Variant(chord),
+    "dropout": Variant(drop),
+    "learnt λ": Variant(learn),
+    "no weight decay": Variant(decay=0.0),
+    "features at most 1 long": Variant(longest=1.0),
+}

@@ -30,6 +30,8 @@ def with_derivative(
     """Return the outputs of ``primal``, with ``cotangent`` and ``tangent`` as its derivatives."""
     if not differentiable(*inputs):
         return primal(*inputs)[0]
+    if torch.compiler.is_dynamo_compiling():
+        return _linear(primal, tangent, *inputs)
     if not no_transform() and any(forward_levels(x) > 1 for x in inputs):
         raise RuntimeError(FORWARD_TWICE)  # torch would return zero
     order = orders(*inputs)
@@ -43,6 +45,14 @@ def with_derivative(
     rules = Rules(primal, tangent, cotangent, twice or refuse)
     results = _Ruled.apply(rules, *inputs)
     return tuple(results[: rules.count])
+
+
+def _linear(primal: Callable[..., Any], tangent: Rule, *inputs: Array) -> State:
+    """Return the outputs as constants, plus zero with their first derivative, for Dynamo."""
+    fixed = tuple(x.detach() for x in inputs)
+    outputs, kept = primal(*fixed)
+    changes = tangent(kept, *(x - f for x, f in zip(inputs, fixed, strict=True)))
+    return tuple(out + change for out, change in zip(outputs, changes, strict=True))
 
 
 def refuse(*arrays: Any) -> State:

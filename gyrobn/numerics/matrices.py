@@ -105,7 +105,9 @@ def _triangle(n: int, diagonal: bool) -> "np.ndarray[Any, Any]":
 
 def _triangle_weights(n: int, weight: float) -> "np.ndarray[Any, Any]":
     rows, columns = np.tril_indices(n)
-    return np.where(rows == columns, 1.0, weight)
+    weights = np.ones(len(rows))  # np.where(…, 1.0, weight) would be float32 for torch.compile
+    weights[rows != columns] = weight
+    return weights
 
 
 def from_triangle(
