@@ -57,7 +57,8 @@ def arguments(bn: Any, dtype: Any) -> tuple["Model", dict[str, Any], Any]:
 
     model = fitted(bn)
     dtype = jax.dtypes.canonicalize_dtype(model.mean.dtype if dtype is None else dtype)
-    return model, {"tol": model.tol, "max_iter": model.max_iter}, dtype
+    given = {"tol": model.tol, "max_iter": model.max_iter, "mean": model.mean_kind}
+    return model, given, dtype
 
 
 def start(layer: Any, model: "Model", dtype: Any) -> tuple[Learnt, Stats]:

@@ -128,6 +128,7 @@ def _solve(
     samples: Array,
     w: Array,
     init: Array | None = None,
+    tell: Callable[..., None] | None = None,
     **options: Any,
 ) -> FrechetResult:
     """Find the statistics of several domains together, as channels of one padded batch."""
@@ -138,7 +139,7 @@ def _solve(
     total = sum_samples(mass)
     check_weights(mass, total)
     start = None if init is None else xp.broadcast_to(init, own.shape[1:])
-    tell = partial(warn, domains=Domains(labels, rows))
+    tell = partial(warn, domains=Domains(labels, rows)) if tell is None else tell
     found, _ = locate(manifold, own, mass / total, init=start, tell=tell, **options)
     return result_of(found)
 

@@ -15,7 +15,7 @@ from gyrobn.normalization.dtypes import cast, common_dtype, is_half
 from gyrobn.normalization.normalize import Stats, normalize, normalize_to, update_stats
 from gyrobn.normalization.settings import LayerSettings, Settings
 from gyrobn.statistics.locate import locate
-from gyrobn.statistics.mean_error import MeanError, measured, warn_of_error
+from gyrobn.statistics.mean_error import MeanError, measured, tell_error
 from gyrobn.statistics.points import on_manifold
 from gyrobn.statistics.samples import arrange, only_weighted, set_aside
 from gyrobn.statistics.spread import Group, arrange_spread, withdraw
@@ -305,7 +305,7 @@ def _tell(settings: LayerSettings, *found: Any) -> None:
     if settings.mean == "frechet":
         warn(*found, unique=unique)
     elif unique and found[3] is not None:  # of samples on other ranks nothing is known
-        warn_of_error(found[0], found[4])
+        tell_error(*found)
     if unique and not asked:
         asked.append(True)
 

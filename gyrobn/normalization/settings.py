@@ -365,7 +365,7 @@ like
     "bn": """bn
     The estimator, fitted without domains.
 **options
-    Other arguments of the layer; eps (or epsilon), tol and max_iter are the estimator's by
+    Other arguments of the layer; eps (or epsilon), tol, max_iter and mean are the estimator's by
     default.""",
 }
 """Paragraphs that the docstrings of all layers share."""

@@ -224,6 +224,7 @@ class GyroBN(RunningLayer):
         from gyrobn.estimator.conversion import values_for
 
         given: dict[str, Any] = {"eps": model.eps, "tol": model.tol, "max_iter": model.max_iter}
+        given["mean"] = model.mean_kind
         layer = cls(model.geometry, channels=model.channels, **given | options)
         dtype = np.float64 if options["dtype"] == torch.float64 else np.float32
         has = layer.bias is not None, layer.scale is not None, layer.track_running_stats
