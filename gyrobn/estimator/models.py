@@ -233,7 +233,7 @@ def _of_online(online: dict[Any, OnlineStats]) -> dict[str, Any]:
     states = [online[label] for label in labels]
     return {
         "online": as_labels(labels),
-        "online_count": np.asarray([state.count for state in states]),
+        "online_count": np.asarray([state.count for state in states], dtype=np.int64),
         "online_mean": np.stack([host(state.mean) for state in states]),
         "online_var": np.stack([host(state.var) for state in states]),
     }
@@ -318,10 +318,8 @@ def _check_statistics(model: Model) -> None:
 
 
 def _check_online(model: Model) -> None:
-    labels, count, mean, var = given = (
-        *(model.online, model.online_count),
-        *(model.online_mean, model.online_var),
-    )
+    given = model.online, model.online_count, model.online_mean, model.online_var
+    labels, count, mean, var = given
     if all(a is None for a in given):
         return
     if labels is None or count is None or mean is None or var is None or model.domains is None:

@@ -31,7 +31,7 @@ __all__ = [
 
 
 def twice_only(x: Array, times: int = 2) -> Array:
-    """Return x, as an array that can be differentiated twice; a third time is an error."""
+    """Return x, as an array that can be differentiated so many ``times``; once more is an error."""
     (same,) = backend_of(x).smooth(
         lambda x: (1.0 * x,), lambda given, _: [[lambda: _one(given[0], times - 1)]], x
     )

@@ -242,7 +242,8 @@ def differential(f: Spectral, A: Array, dA: Array, inverse: bool = False) -> Arr
         return S / L if inverse else S * L
 
     def bent(values: Array, E: Array, X: Array) -> Array:
-        return bent_by(f, values, E, X) + bent_by(f, values, X, E)
+        half = bent_by(f, values, E, X)  # all are symmetric, so the other half is its transpose
+        return half + transpose(half)
 
     def moved(values: Array, E: Array, X: Array) -> Array:
         change = bent(values, E, X)
