@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import gyrobn
 import gyrobn.torch
 from gyrobn.backends import torch as shim
+from gyrobn.normalization.online import OnlineStats, online_stats
 
 VIEWS = {
     "view", "_unsafe_view", "expand", "permute", "transpose", "slice", "select", "squeeze",
@@ -84,6 +85,32 @@ def torch_counts(manifold, dtype="float32", batch=(64,), layer="GyroBN", **optio
     return training, evaluation
 
 
+def penalty_counts(manifold, batch=64):
+    """Count a gradient penalty: a derivative of the derivative of a layer, at every point."""
+    layer = gyrobn.torch.GyroBN(manifold, dtype=torch.float64)
+    like = torch.zeros((), dtype=torch.float64)
+    x = manifold.random(batch, rng=0, spread=0.5, like=like).requires_grad_()
+
+    def step():
+        (slope,) = torch.autograd.grad(layer(x).sum(), x, create_graph=True)
+        slope.square().sum().backward()
+
+    step()
+    with Count() as found:
+        step()
+    return found
+
+
+def online_counts(manifold):
+    """Count what one more sample of a domain takes that is followed online."""
+    x = manifold.random(2, rng=0, spread=0.5, like=torch.zeros((), dtype=torch.float64))
+    state = OnlineStats(1, x[0], torch.ones(manifold.block_shape, dtype=torch.float64))
+    online_stats(manifold, state, x[1:])
+    with Count() as found:
+        online_stats(manifold, state, x[1:])
+    return found
+
+
 def equations(program):
     """Return the number of equations of a JAX program, including those of inner programs."""
     total = 0
@@ -138,9 +165,26 @@ IMAGES = {"batch": (4, 8, 5, 5), "channels": 8}
 SETS = [
     (gyrobn.PoincareBall(16), {"layer": "GyroLayerNorm", "batch": (8, 8)}, (500, 240, 5)),
     (gyrobn.PoincareBall(16), {"layer": "GyroInstanceNorm", **IMAGES}, (500, 240, 5)),
+    (
+        gyrobn.PoincareBall(16),
+        {"layer": "GyroInstanceNorm", "track_running_stats": True, **IMAGES},
+        (700, 65, 7),
+    ),
     (gyrobn.PoincareBall(16), {"layer": "GyroGroupNorm", "groups": 2, **IMAGES}, (500, 240, 5)),
     (gyrobn.PoincareBall(16), {"layer": "GyroRMSNorm", "batch": (8, 8)}, (260, 80, 1)),
     (gyrobn.SPD(8), {"layer": "GyroRMSNorm", "batch": (8, 8)}, (180, 80, 1)),
+]
+# geometry, and the bounds: gradient penalty, synchronisations
+PENALTY = [
+    (gyrobn.PoincareBall(16), (2100, 6)),
+    (gyrobn.SPD(8), (4000, 8)),
+    (gyrobn.Grassmannian(12, 3), (7000, 6)),
+]
+# geometry, and the bounds: one sample more, synchronisations
+ONLINE = [
+    (gyrobn.PoincareBall(16), (75, 0)),
+    (gyrobn.SPD(8), (95, 1)),
+    (gyrobn.Grassmannian(12, 3), (150, 0)),
 ]
 # geometry, and the bounds: forward, gradient
 JAX = [
@@ -166,6 +210,16 @@ def main():
         if detail:
             print("  step:", dict(training.names.most_common()))
             print("  evaluation:", dict(evaluation.names.most_common()))
+    for name, count, rows in (
+        ("gradient penalty, batch 64", penalty_counts, PENALTY),
+        ("one sample more, online", online_counts, ONLINE),
+    ):
+        print(f"\n{'torch: ' + name:58} {'operations':>12} {'syncs':>12}")
+        for manifold, bounds in rows:
+            found = count(manifold)
+            both = zip((found.operations, found.syncs), bounds, strict=True)
+            cells = [f"{n} ({bound})" for n, bound in both]
+            print(f"{manifold!r:58} {cells[0]:>12} {cells[1]:>12}")
     print(f"\n{'JAX, batch 64':58} {'forward':>12} {'gradient':>12}")
     for manifold, bounds in JAX:
         if detail and detail not in repr(manifold):

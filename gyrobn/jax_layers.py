@@ -21,14 +21,22 @@ from gyrobn.statistics.spread import Group
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model
 
-__all__ = ["arguments", "forward", "forward_sets", "like", "settings_of", "start"]
+__all__ = [
+    "arguments",
+    "check_momentum",
+    "forward",
+    "forward_sets",
+    "like",
+    "settings_of",
+    "start",
+]
 
 
 def settings_of(
     momentum: Any, axis_name: Any, axis_index_groups: Any, *args: Any, **options: Any
 ) -> Settings:
     """Check the arguments of a layer, and return them as settings."""
-    check_number("momentum, the fraction of the running statistics to keep,", momentum, 0.0, 1.0)
+    check_momentum(momentum)
     names = tuple(axis_name) if isinstance(axis_name, list) else axis_name
     if axis_index_groups is not None:
         axis_index_groups = tuple(tuple(group) for group in axis_index_groups)
@@ -37,13 +45,20 @@ def settings_of(
     return Settings.of(*args, axis_name=names, axis_index_groups=axis_index_groups, **options)
 
 
+def check_momentum(momentum: Any) -> float:
+    """Check the fraction of the running statistics to keep, and return it."""
+    name = "momentum, the fraction of the running statistics to keep,"
+    return check_number(name, momentum, 0.0, 1.0)
+
+
 def arguments(bn: Any, dtype: Any) -> tuple["Model", dict[str, Any], Any]:
     """Return what an estimator knows, the options of a layer like it, and the layer's dtype."""
     from gyrobn.estimator.conversion import fitted
 
     model = fitted(bn)
     dtype = jax.dtypes.canonicalize_dtype(model.mean.dtype if dtype is None else dtype)
-    return model, {"tol": model.tol, "max_iter": model.max_iter}, dtype
+    given = {"tol": model.tol, "max_iter": model.max_iter, "mean": model.mean_kind}
+    return model, given, dtype
 
 
 def start(layer: Any, model: "Model", dtype: Any) -> tuple[Learnt, Stats]:
@@ -82,11 +97,18 @@ def forward(
     return y, new
 
 
-def forward_sets(settings: SetSettings, learnt: Learnt, x: Array, weights: Array | None) -> Array:
+def forward_sets(
+    settings: SetSettings,
+    learnt: Learnt,
+    stats: Stats | None,
+    x: Array,
+    weights: Array | None,
+    momentum: float = 1.0,
+    training: bool = True,
+) -> tuple[Array, Stats | None]:
     """Do what ``sets.forward_sets`` does, with an error for what are no floating point numbers."""
     check_floating(x, half=True)
-    y: Array = any_sets(settings, learnt, x, weights)
-    return y
+    return any_sets(settings, learnt, stats, x, weights, 1.0 - momentum, training)
 
 
 def like(dtype: Any) -> Array:

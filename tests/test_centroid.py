@@ -4,6 +4,7 @@ import importlib.util
 import warnings
 from pathlib import Path
 
+import dask.array
 import equinox as eqx
 import jax
 import numpy as np
@@ -12,15 +13,18 @@ import torch
 from conftest import GEOMETRIES
 from flax import nnx
 from layer_cases import batches
+from sklearn.base import clone
 
 import gyrobn.equinox
 import gyrobn.flax
 import gyrobn.torch
 from gyrobn import (
     SPD,
+    Chunks,
     Euclidean,
     FrechetWarning,
     Grassmannian,
+    GyroBN,
     Hyperboloid,
     PoincareBall,
     SpecialOrthogonal,
@@ -28,6 +32,7 @@ from gyrobn import (
     Stereographic,
     batch_stats,
     mean_error,
+    merge_stats,
     normalize_batch,
 )
 
@@ -210,6 +215,77 @@ class TestLayer:
 
     def test_repr(self):
         assert "mean='centroid'" in repr(gyrobn.torch.GyroBN(Euclidean(2), mean="centroid"))
+
+
+class TestEstimator:
+    @quiet
+    @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+    def test_it_has_the_statistics_of_the_function(self, M, tmp_path):
+        x, w = batches(M, 12, 2), np.linspace(0.2, 1.0, 12)
+        bn = clone(GyroBN(M, mean="centroid", eps=1e-3)).fit(x, sample_weight=w)
+        expected = batch_stats(M, x, w, mean="centroid")
+        assert M.dist(bn.mean_, expected.mean).max() < 1e-12
+        np.testing.assert_allclose(bn.var_, expected.var, rtol=1e-11)
+        y, _ = normalize_batch(M, x, w, eps=1e-3, mean="centroid")
+        for out in (bn.transform(x), bn.fit_transform(x, sample_weight=w)):
+            assert M.dist(out, y).max() < 1e-11
+        for own, other in zip(bn.mean_error(x, w), mean_error(M, x, w), strict=True):
+            np.testing.assert_allclose(own, other, rtol=1e-6, atol=1e-14)
+        bn.save(tmp_path / "model")
+        loaded = GyroBN.load(tmp_path / "model")
+        assert loaded.get_params()["mean"] == "centroid"
+        np.testing.assert_array_equal(loaded.fit(x, sample_weight=w).mean_, bn.mean_)
+
+    @quiet
+    @pytest.mark.parametrize("M", [SPD(2), Hyperboloid(2)], ids=repr)
+    def test_domains(self, M):
+        x, who = batches(M, 12), np.asarray(["b", "a", "c"] * 4)
+        bn = GyroBN(M, mean="centroid", unseen="refit").fit(x[who < "c"], domains=who[who < "c"])
+        for k, label in enumerate("ab"):
+            own = batch_stats(M, x[who == label], mean="centroid")
+            assert M.dist(bn.mean_[k], own.mean) < 1e-12
+            off = bn.mean_error(x[who < "c"], domains=who[who < "c"])
+            np.testing.assert_allclose(off.distance[k], mean_error(M, x[who == label]).distance)
+        new, _ = normalize_batch(M, x[who == "c"], mean="centroid")
+        assert M.dist(bn.transform(x, domains=who)[who == "c"], new).max() < 1e-11
+        with pytest.raises(ValueError, match="did not see domain 'c', so there is no mean"):
+            bn.mean_error(x, domains=who)
+
+    def test_parts(self):
+        """The merged centroids of two parts, and how far they are from the mean of all."""
+        M = PoincareBall(2)
+        x = batches(M, 12)
+        bn = GyroBN(M, mean="centroid").partial_fit(x[:4]).partial_fit(x[4:])
+        each = (batch_stats(M, part, mean="centroid") for part in (x[:4], x[4:]))
+        np.testing.assert_allclose(bn.mean_, merge_stats(M, *each, 2 / 3).mean, rtol=1e-12)
+        distance = M.dist(bn.mean_, batch_stats(M, x).mean)
+        off = bn.mean_error(x)
+        assert 0.5 * off.distance < distance <= off.distance
+        exact = GyroBN(M).fit(x)
+        assert exact.mean_error(x).distance < 1e-14
+
+    def test_it_warns_and_refuses(self):
+        M = PoincareBall(2)
+        x = batches(M, 8, spread=4.0)
+        bn = GyroBN(M, mean="centroid")
+        for domains in (None, ["a"] * 8):
+            with pytest.warns(FrechetWarning, match=r"is 0\.\d+ standard deviations"):
+                bn.fit(x, domains=domains)
+        for many in (Chunks(x, size=3), dask.array.from_array(x, chunks=(3, 2))):
+            with pytest.raises(ValueError, match="mean='centroid' takes samples in one array"):
+                bn.fit(many)
+        with pytest.raises(ValueError, match="mean must be"):
+            GyroBN(M, mean="median").fit(x)
+
+    def test_layers_keep_it(self):
+        M = SPD(2)
+        x = batches(M, 8, spread=0.1)
+        bn = GyroBN(M, mean="centroid").fit(x)
+        layer = gyrobn.torch.GyroBN.from_estimator(bn)
+        assert layer.settings.mean == "centroid"
+        assert layer.to_estimator().mean == "centroid"
+        assert gyrobn.flax.GyroBN.from_estimator(bn).settings.mean == "centroid"
+        assert gyrobn.equinox.GyroBN.from_estimator(bn)[0].settings.mean == "centroid"
 
 
 @pytest.mark.parametrize("M", [PoincareBall(4), SPD(3), Grassmannian(5, 2)], ids=repr)

@@ -613,6 +613,7 @@ def test_constructor_only_stores():
         "adapt_rate": "r",
         **dict.fromkeys(["metric", "curvature", "theta", "representation"]),
         "prior_strength": 4.0,
+        "mean": "frechet",
     }
     assert bn.bias is bias
 

@@ -76,6 +76,52 @@ def test_one_by_one_is_the_batch_of_the_same_order(manifold):
     np.testing.assert_allclose(Y[:1], alone, rtol=1e-11, atol=1e-13)
 
 
+@pytest.mark.parametrize("manifold", GEOMETRIES)
+def test_a_file_keeps_what_is_known(manifold, tmp_path):
+    """Some samples, save, load, the others: the numbers of one estimator that saw all of them."""
+    whole, X = fitted(manifold, channels=(2,))
+    parts = fitted(manifold, channels=(2,))[0]
+    Y = whole.transform(X, NEW)
+    first = one_by_one(parts, X[:3], NEW[:3])
+    parts.save(tmp_path / "model")
+    again = GyroBN.load(tmp_path / "model")
+    same_state(again.online_, parts.online_)
+    rest = one_by_one(again, X[3:], NEW[3:])
+    np.testing.assert_allclose(np.concatenate([first, rest]), Y, rtol=1e-11, atol=1e-13)
+    same_state(again.online_, whole.online_)
+    single = GyroBN.load(tmp_path / "model", like=np.zeros((), np.float32))
+    assert single.online_["z"].mean.dtype == np.float32
+    tensors = GyroBN.load(tmp_path / "model", like=torch.zeros((), dtype=torch.float64))
+    Z = tensors.transform(torch.as_tensor(X[3:]), NEW[3:])
+    np.testing.assert_allclose(Z, rest, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"online_count": None}, "belong together"),
+        ({"online": np.asarray(["a", "z"])}, "labels other than domains"),
+        ({"online": np.asarray([1, 2])}, "labels other than domains"),
+        ({"online": np.asarray(["z", "y"])}, "online must be different labels"),
+        ({"online_count": np.asarray([1, 0])}, "online_count positive"),
+        ({"online_count": np.asarray([1])}, "online_count must be an array of integers"),
+        ({"online_mean": np.full((2, 2), 0.8)}, "online_mean is off PoincareBall"),
+        ({"online_mean": np.zeros((2, 2), np.float32)}, "must be like mean"),
+        ({"online_var": np.asarray([1.0, np.nan])}, "online_var must be finite"),
+        ({"domains": None}, "belong together"),
+    ],
+)
+def test_a_damaged_state_is_refused(change, text):
+    bn, X = fitted()
+    bn.transform(X, NEW)
+    model = of_estimator(bn)
+    if "domains" in change:
+        lead = {name: getattr(model, name)[0] for name in ("mean", "var", "weight")}
+        change |= lead | {"n_iter": model.n_iter[0], "converged": model.converged[0]}
+    with pytest.raises(ValueError, match=text):
+        replace(model, **change)
+
+
 def test_chunks_are_one_call_after_the_other():
     bn, X = fitted(channels=(2,))
     Y, after = bn.transform(X, NEW), bn.online_
@@ -180,8 +226,13 @@ def test_the_state_lives_in_the_estimator_and_in_pickles(tmp_path):
     assert not hasattr(clone(bn), "online_")
     bn.save(tmp_path / "model")
     loaded = GyroBN.load(tmp_path / "model")
-    assert (loaded.unseen, loaded.prior_strength, loaded.online_) == ("online", 2.0, {})
-    np.testing.assert_array_equal(loaded.transform(X, NEW), bn.reset_online().transform(X, NEW))
+    assert (loaded.unseen, loaded.prior_strength) == ("online", 2.0)
+    same_state(loaded.online_, bn.online_)
+    np.testing.assert_array_equal(loaded.transform(X, NEW), bn.transform(X, NEW))
+    bn.reset_online().save(tmp_path / "model")
+    loaded = GyroBN.load(tmp_path / "model")
+    assert loaded.online_ == {}
+    np.testing.assert_array_equal(loaded.transform(X, NEW), bn.transform(X, NEW))
     for bad in (-0.1, np.nan, True, "4", None):
         with pytest.raises(ValueError, match="prior_strength must be"):
             replace(of_estimator(bn), prior_strength=bad)

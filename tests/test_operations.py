@@ -33,6 +33,19 @@ def test_sets(row):
     assert evaluation.syncs <= training.syncs
 
 
+@pytest.mark.parametrize(
+    ("count", "row"),
+    [(counting.penalty_counts, row) for row in counting.PENALTY]
+    + [(counting.online_counts, row) for row in counting.ONLINE],
+)
+def test_second_derivatives_and_single_samples(count, row):
+    """A sample that is followed online takes one step along a geodesic, and no search."""
+    manifold, bounds = row
+    counted = count(manifold)
+    found = counted.operations, counted.syncs
+    assert all(f <= most for f, most in zip(found, bounds, strict=True)), (manifold, found, bounds)
+
+
 @pytest.mark.parametrize("row", range(len(counting.JAX)))
 def test_jax(row):
     manifold, bounds = counting.JAX[row]

@@ -13,7 +13,7 @@ from gyrobn import SPD, Grassmannian, normalize_batch
 from gyrobn.backends.contract import SECOND_ORDER, THIRD_ORDER
 from gyrobn.manifolds.definite import FLOOR
 from gyrobn.manifolds.grassmannian import _leading
-from gyrobn.numerics.linalg import polar, symmetric_functions
+from gyrobn.numerics.linalg import differential, polar, symmetric_functions
 from gyrobn.numerics.spectral import (
     ANGLE,
     COSINE_OF_ROOT,
@@ -155,6 +155,64 @@ def test_matrix_function(name, roads):
 
     for found in roads(value, A):
         np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-11)
+
+
+def logarithm_and_back(A, V, E):
+    """Return the difference along E of the change of A that changes its logarithm by V."""
+    h = MP.mpf(10) ** -13
+    A, V, E = (MP.matrix(a.tolist()) for a in (A, V, E))
+    log, exp, total = by_eigenvalues(MP.log), by_eigenvalues(MP.exp), MP.matrix(3, 3)
+    for s in (1, -1):
+        for t in (1, -1):
+            total += s * t * exp(log(A + t * h * E) + s * h * V)
+    return np.asarray((total / (4 * h * h)).tolist(), dtype=float)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
+@pytest.mark.parametrize("name", ["log", "power", "inverse of log"])
+def test_differential(name):
+    """The first derivative has a derivative, also at repeated eigenvalues: 60 digits tell it."""
+    inverse = name.startswith("inverse")
+    f, exact, base = FUNCTIONS["log" if inverse else name]
+    A = matrices(base)
+    A = 0.5 * (A + np.swapaxes(A, 1, 2))
+    if inverse:
+        expected = [(logarithm_and_back(a, D1, D2) * SLOPE).sum() for a in A]
+    else:
+        expected = [second_difference(by_eigenvalues(exact), a) for a in A]
+
+    def value(A, V, weight):
+        return (differential(f, A, V, inverse) * weight).sum((-1, -2))
+
+    V, weight = torch.as_tensor(D1), torch.as_tensor(SLOPE)
+    x = torch.tensor(A, requires_grad=True)
+    (slope,) = torch.autograd.grad(value(x, V, weight).sum(), x)
+    found = [(slope * torch.as_tensor(D2)).sum((-1, -2))]
+    along = torch.as_tensor(D2).expand(x.shape)
+    found.append(torch.func.jvp(lambda A: value(A, V, weight), (x.detach(),), (along,))[1])
+    by_jax = jax.jit(jax.grad(lambda A: value(A, jnp.asarray(D1), SLOPE).sum()))(jnp.asarray(A))
+    found.append((by_jax * D2).sum((-1, -2)))
+    for each in found:
+        np.testing.assert_allclose(np.asarray(each), expected, rtol=1e-11)
+    # it is linear in V, of which it has all derivatives; the second by A would be a third one of f
+    twice = torch.autograd.functional.hessian(lambda V: value(x[0].detach(), V, weight) ** 2, V)
+    assert bool(twice.isfinite().all())
+    with pytest.raises(TypeError, match=THIRD_ORDER):
+        torch.autograd.functional.hessian(lambda A: value(A, V, weight) ** 2, x[4].detach())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
+@pytest.mark.parametrize("M", [SPD(3, metric="log_euclidean"), SPD(3, theta=0.5)], ids=repr)
+def test_tangent_vectors_at_the_identity(M):
+    """All eigenvalues are equal there: eigenvectors have no derivative, but these maps do."""
+    c, d = torch.randn(2, M.dim, generator=torch.manual_seed(0), dtype=torch.float64)
+
+    def there_and_back(x):
+        x = M.from_normal(x)
+        return M.pull(M.from_normal(d), M.push(x, c))
+
+    zero = torch.zeros(M.dim, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(there_and_back, (zero,), check_forward_ad=True)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`")

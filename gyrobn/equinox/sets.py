@@ -6,9 +6,10 @@ from typing import Any
 import equinox as eqx
 from jax import Array
 
-from gyrobn.jax_layers import forward_sets, like
+from gyrobn.jax_layers import check_momentum, forward_sets, like
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.layers import Learnt, initial
+from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import SetSettings, documented
 
 __all__ = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
@@ -52,8 +53,11 @@ class SetLayer(eqx.Module):
             Overrules that of the layer.
         """
         settings = self.settings if check_input is None else self.settings.checking(check_input)
-        learnt = Learnt(self.bias, self.scale, self.raw_curvature)
-        return forward_sets(settings, learnt, x, weights)
+        return forward_sets(settings, self._learnt, None, x, weights)[0]
+
+    @property
+    def _learnt(self) -> Learnt:
+        return Learnt(self.bias, self.scale, self.raw_curvature)
 
 
 @documented
@@ -61,6 +65,8 @@ class GyroLayerNorm(SetLayer):
     """Riemannian layer normalization: all points of a sample are one set.
 
     %(sets)s
+
+    %(no_running)s
 
     Parameters
     ----------
@@ -113,21 +119,29 @@ class GyroLayerNorm(SetLayer):
 
 
 @documented
-class GyroInstanceNorm(SetLayer):
+class GyroInstanceNorm(SetLayer, eqx.nn.StatefulLayer):
     """Riemannian instance normalization: the points of one channel of a sample are one set.
 
     %(sets)s
+
+    %(instance_running)s
 
     Parameters
     ----------
     %(set_manifold)s
     %(instance_channels)s
+    track_running_stats
+        Whether to keep running statistics, in a state that the layer takes and returns.
+    %(momentum)s
     eps
         Added to the variance.
     use_bias, use_scale
         Whether bias and scale are learnt, one of each per channel.
     %(set_options)s
         The call can overrule it.
+    inference
+        Whether to use the running statistics, if they are kept; ``equinox.nn.inference_mode``
+        switches it, and the call can overrule it.
     %(equinox_dtype)s
 
     Attributes
@@ -138,22 +152,95 @@ class GyroInstanceNorm(SetLayer):
         Standard deviation s of a set.
     raw_curvature : array, or None
         See :attr:`manifold`.
+    stats : equinox.nn.StateIndex, or None
+        ``state.get(layer.stats)`` are the running statistics, a :class:`gyrobn.Stats`.
+
+    Examples
+    --------
+    >>> import equinox as eqx
+    >>> import jax.numpy as jnp
+    >>> from gyrobn import PoincareBall
+    >>> M = PoincareBall(2)
+    >>> images = M.random(4, 3, 5, 5, like=jnp.zeros((), jnp.float32))
+    >>> make = eqx.nn.make_with_state(GyroInstanceNorm)
+    >>> layer, state = make(M, 3, track_running_stats=True, dtype=jnp.float32)
+    >>> y, state = layer(images, state)
+    >>> y.shape, state.get(layer.stats).mean.shape
+    ((4, 3, 5, 5, 2), (3, 2))
+    >>> GyroInstanceNorm(M, 3, dtype=jnp.float32)(images).shape  # keeps none, and needs no state
+    (4, 3, 5, 5, 2)
     """
+
+    stats: eqx.nn.StateIndex[Stats] | None
+    inference: bool
+    momentum: float = eqx.field(static=True)
 
     def __init__(
         self,
         manifold: GyroSpace,
         channels: int | Sequence[int],
         *,
+        track_running_stats: bool = False,
+        momentum: float = 0.99,
         eps: float = 1e-5,
         use_bias: bool = True,
         use_scale: bool = True,
+        inference: bool = False,
         dtype: Any = None,
         **options: Any,
     ) -> None:
         options |= {"eps": eps}
         settings = SetSettings.instance(type(self).__name__, manifold, channels, **options)
         super().__init__(settings, use_bias, use_scale, dtype)
+        self.momentum, self.inference = check_momentum(momentum), inference
+        stats = initial(settings, like(dtype), False, False)[1]
+        self.stats = eqx.nn.StateIndex(stats) if track_running_stats else None
+
+    def is_stateful(self) -> bool:
+        """Tell ``equinox.nn.Sequential`` whether to call the layer with a state."""
+        return self.stats is not None
+
+    @documented
+    def __call__(
+        self,
+        x: Array,
+        state: eqx.nn.State | None = None,
+        *,
+        key: Any = None,
+        inference: bool | None = None,
+        check_input: str | bool | None = None,
+        weights: Array | None = None,
+    ) -> Any:
+        """Normalize every set of a batch.
+
+        Parameters
+        ----------
+        %(set_call)s
+        state
+            Holds the running statistics, if the layer keeps them.
+        key
+            Not used; every Equinox layer accepts it.
+        inference, check_input
+            Overrule those of the layer.
+
+        Returns
+        -------
+        y, or (y, state)
+            The normalized batch. A layer with running statistics also returns the state with the
+            new ones.
+        """
+        if self.stats is None:
+            return super().__call__(x, check_input=check_input, weights=weights)
+        if state is None:
+            raise TypeError(
+                f"{self.settings.name} with track_running_stats=True keeps them in a state: call "
+                "it as y, state = layer(x, state), with the state of eqx.nn.make_with_state"
+            )
+        inference = self.inference if inference is None else inference
+        settings = self.settings if check_input is None else self.settings.checking(check_input)
+        given = settings, self._learnt, state.get(self.stats), x, weights, self.momentum
+        y, new = forward_sets(*given, training=not inference)
+        return y, state if inference or new is None else state.set(self.stats, new)
 
 
 @documented
@@ -161,6 +248,8 @@ class GyroGroupNorm(SetLayer):
     """Riemannian group normalization: the points of a group of channels are one set.
 
     %(sets)s
+
+    %(no_running)s
 
     Parameters
     ----------
@@ -206,6 +295,8 @@ class GyroRMSNorm(SetLayer):
     """Riemannian root mean square normalization: sets are scaled from the identity, not centred.
 
     %(rms)s
+
+    %(no_running)s
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data.chunks import Chunks, take
-from gyrobn.estimator.fitting import by_label, find_stats
+from gyrobn.estimator.fitting import by_label, find_stats, search_of
 from gyrobn.estimator.labels import check_given, check_policy, check_unseen, labels_for
 from gyrobn.estimator.models import settle
 from gyrobn.estimator.validation import affine_for, as_array, reason
@@ -30,6 +30,7 @@ __all__ = [
     "apply_chunks",
     "check_action",
     "check_table",
+    "in_dtype_of",
     "output_of",
     "stats_for",
 ]
@@ -66,7 +67,7 @@ def _apply_small(bn: Any, X: Array, method: str) -> Array | None:
     action = _Action(bn, X, method)
     try:
         with np.errstate(all="ignore"):
-            out, reach = action.on(X, _in_dtype(bn.manifold_, Stats(bn.mean_, bn.var_), X))
+            out, reach = action.on(X, in_dtype_of(bn.manifold_, Stats(bn.mean_, bn.var_), X))
             good = bn.manifold_.contains(np.stack([X, out]))
             return out if good.all() and action.stays(reach) else None
     except Exception:  # a sample off the manifold can make any step fail
@@ -135,7 +136,7 @@ def apply_chunk(
         return out
 
     places = {None: None} if labels is None else places_of(labels)
-    own = [_in_dtype(manifold, stats[d], X) for d in places]
+    own = [in_dtype_of(manifold, stats[d], X) for d in places]
     at = None if labels is None else list(places.values())
     with np.errstate(all="ignore"):  # the checks name what fails
         if at is None:
@@ -173,9 +174,8 @@ def stats_for(bn: Any, X: Array | Chunks, domains: Any, method: str) -> Found:
         check_unseen(bn.domains_, labels, list(new), bn.unseen, method)
         if bn.unseen == "online":
             return _online(bn, X, labels, known, new)
-        options: dict[str, Any] = {"tol": bn.tol, "max_iter": bn.max_iter}
         X = X if isinstance(X, Chunks) else backend_of(X).stop_gradient(X)
-        found, _ = find_stats(bn.manifold_, X, new, None, method, **options)
+        found, _ = find_stats(bn.manifold_, X, new, None, method, **search_of(bn))
         batch = unseen_stats(bn, Stats(found.mean, found.variance))
         known |= {d: Stats(*(a[k, ...] for a in batch)) for k, d in enumerate(new)}
     return Found(labels, known, bn.online_)
@@ -214,7 +214,7 @@ def unseen_stats(bn: Any, batch: Stats) -> Stats:
     """Return the statistics to use for domains that fit did not see, from those of a batch."""
     if bn.unseen != "adapt":
         return batch
-    seen = _in_dtype(bn.manifold_, Stats(bn.mean_, bn.var_), batch.mean)
+    seen = in_dtype_of(bn.manifold_, Stats(bn.mean_, bn.var_), batch.mean)
     options: dict[str, Any] = {"tol": bn.tol, "max_iter": bn.max_iter}
     return adapt_stats(bn.manifold_, seen, batch, bn.adapt_rate, **options)
 
@@ -334,7 +334,7 @@ class _Action:
             )
 
 
-def _in_dtype(manifold: GyroSpace, stats: Stats, x: Array) -> Stats:
+def in_dtype_of(manifold: GyroSpace, stats: Stats, x: Array) -> Stats:
     """Return statistics in the dtype of the samples."""
     if stats.mean.dtype == x.dtype:
         return stats

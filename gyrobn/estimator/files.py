@@ -34,8 +34,14 @@ __all__ = ["FileMixin", "read", "write"]
 FORMAT, VERSION = "gyrobn model", 1
 HEADER, HEADER_LIMIT = "header.json", 2**20
 NEEDED = {"mean", "var", "weight", "n_iter", "converged"}
-OPTIONAL = {"bias", "scale", "domains", "feature_names"}
-EXTRA: dict[str, Any] = {"n_projected": 0, "prior_strength": 4.0, **dict.fromkeys(GEOMETRY)}
+ONLINE = {"online", "online_count", "online_mean", "online_var"}
+OPTIONAL = {"bias", "scale", "domains", "feature_names", *ONLINE}
+EXTRA: dict[str, Any] = {
+    "n_projected": 0,
+    "prior_strength": 4.0,
+    "mean_kind": "frechet",
+    **dict.fromkeys(GEOMETRY),
+}
 """What the header holds only if it differs from this."""
 NESTED = 16
 """How deep products may be nested."""

@@ -26,6 +26,7 @@ from gyrobn.numerics.arrays import blocks_of
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.frechet import FrechetResult, frechet, result_of
 from gyrobn.statistics.locate import locate
+from gyrobn.statistics.mean_error import tell_error
 from gyrobn.statistics.points import Moved, describe, on_manifold
 from gyrobn.statistics.samples import arrange
 
@@ -35,9 +36,11 @@ __all__ = [
     "by_label",
     "check_enough",
     "check_found",
+    "check_in_memory",
     "find",
     "find_stats",
     "merge",
+    "search_of",
     "stacked",
 ]
 
@@ -106,7 +109,7 @@ class Finding(NamedTuple):
 
 def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
     """Check samples and find their statistics."""
-    check_parameters(estimator)
+    check_parameters(estimator, estimator.mean)
     more = method == "partial_fit" and hasattr(estimator, "mean_")
     if more:
         check_given(estimator.domains_, domains, method)
@@ -139,14 +142,29 @@ def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) 
         if more:
             check_kind(estimator.domains_, labels)
         labels = np.asarray(list(places), dtype=labels.dtype)
-    options = {"tol": estimator.tol, "max_iter": estimator.max_iter}
-    found, view = find_stats(manifold, samples, places, weights, method, **options)
+    found, view = find_stats(manifold, samples, places, weights, method, **search_of(estimator))
     moved.warn(manifold, X, method, 4)
     total = _weight_sums(batch, found.mean, places, weights)
     fitted = Fitted(found.mean, found.variance, total, found.iterations, found.converged)
     if len(blocks_of(X)) > 1 or backend_of(X).differentiable(X) or not isinstance(view, Decomposed):
         view = None  # it was computed in blocks, is a constant, or saves nothing
     return Finding(manifold, by_label(labels, fitted), count, moved.count, checked, view)
+
+
+def search_of(bn: Any) -> dict[str, Any]:
+    """Return the options of the search for a mean, or of the centroid in its place."""
+    search = {"tol": bn.tol, "max_iter": bn.max_iter}
+    return search if bn.mean == "frechet" else search | {"mean": bn.mean, "tell": tell_error}
+
+
+def check_in_memory(mean: str, method: str) -> None:
+    """Refuse a centroid of samples that are not in memory."""
+    if mean == "centroid":
+        raise ValueError(
+            f"mean='centroid' takes samples in one array, and GyroBN.{method}() got chunks of them "
+            "or a Dask array: call partial_fit() with one array after the other, or choose "
+            "mean='frechet'"
+        )
 
 
 def find_stats(
@@ -161,6 +179,8 @@ def find_stats(
 
     Also return the samples as they are seen from the mean, if they are in memory and have one mean.
     """
+    if isinstance(X, Chunks):
+        check_in_memory(options.get("mean", "frechet"), method)
     for label, at in (places or {}).items():
         some = at if weights is None else at[host(weights)[at].reshape(len(at), -1).any(1)]
         check_enough(label, len(some), method)

@@ -28,6 +28,7 @@ from gyrobn.estimator.fitting import (
     by_label,
     check_enough,
     check_found,
+    check_in_memory,
     find,
     stacked,
 )
@@ -64,7 +65,7 @@ def applier(X: Any) -> Callable[..., Any]:
 
 def _find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
     """Check the samples of a Dask array and find their statistics."""
-    check_parameters(estimator)
+    check_parameters(estimator, estimator.mean)
     more = method == "partial_fit" and hasattr(estimator, "mean_")
     if more:
         check_given(estimator.domains_, domains, method)
@@ -107,6 +108,7 @@ def _statistics(
             check_kind(estimator.domains_, labels)
         for label, drawn in seen.domains.items():
             check_enough(label, drawn.some, method)
+    check_in_memory(estimator.mean, method)
     tol, max_iter, _ = check_search(estimator.tol, estimator.max_iter, None)
     at = lazy.locate(blocks, reading, seen, tol, max_iter)
     named, given = None, np.zeros((0, *at.mean.shape), at.mean.dtype)  # all were checked

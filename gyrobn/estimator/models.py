@@ -4,6 +4,7 @@ The constructor of :class:`Model` checks everything, so a model is as sound as a
 whether it comes from an estimator, a layer or a file.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -11,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.estimator.labels import as_labels
 from gyrobn.estimator.validation import GEOMETRY, affine_for, check_parameters
 from gyrobn.manifolds import REGISTRY
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.online import OnlineStats
 from gyrobn.numerics.checks import check_integer, check_number, host
 from gyrobn.statistics.points import on_manifold, plain_geometry
 
@@ -70,6 +73,8 @@ class Model:
     unseen: str = "error"
     adapt_rate: float = 0.1
     prior_strength: float = 4.0
+    mean_kind: str = "frechet"
+    """The parameter ``mean`` of the estimator."""
     metric: str | None = None
     curvature: float | None = None
     theta: float | None = None
@@ -78,6 +83,13 @@ class Model:
     """Labels, integers or strings, sorted."""
     feature_names: Values | None = None
     """Names of the columns of a table, strings."""
+    online: Values | None = None
+    """Labels, sorted, of new domains that ``unseen="online"`` follows; the next three have an axis
+    of these in front."""
+    online_count: Values | None = None
+    """Number of samples, integers."""
+    online_mean: Values | None = None
+    online_var: Values | None = None
 
     def __post_init__(self) -> None:
         _check_geometry(self)
@@ -123,6 +135,8 @@ def of_estimator(bn: Any) -> Model:
         scale=_number_or_array(bn.scale),
         domains=bn.domains_,
         feature_names=None if names is None else np.asarray(names, dtype=np.str_),
+        mean_kind=bn.mean,
+        **_of_online(bn.online_),
         **{name: _number_or_array(getattr(bn, name)) for name in (*PARAMETERS, *GEOMETRY)},
     )
 
@@ -144,9 +158,13 @@ def to_estimator(cls: type[Estimator], model: Model, like: Array | None = None) 
         return xp.astype(shim.from_numpy(values.copy(), like), dtype)
 
     given = ("manifold", "bias", "scale", *PARAMETERS, *GEOMETRY)
-    bn: Any = cls(**{name: getattr(model, name) for name in given})
+    values = {name: getattr(model, name) for name in given} | {"mean": model.mean_kind}
+    bn: Any = cls(**values)
     bn.manifold_, bn.domains_ = model.geometry, model.domains
-    bn.online_ = {}
+    bn.online_ = {
+        label: OnlineStats(int(count), put(mean, like.dtype), put(var, like.dtype))
+        for label, count, mean, var in _online_rows(model)
+    }
     bn.mean_, bn.var_ = put(model.mean, like.dtype), put(model.var, like.dtype)
     several = model.n_iter.ndim > 0
     bn.n_iter_ = put(model.n_iter, xp.int32) if several else int(model.n_iter)
@@ -179,7 +197,11 @@ def in_dtype(model: Model, dtype: Any) -> Model:
             bias = settle(model.geometry, bias)
         mean, var, weight = (a.astype(dtype) for a in (model.mean, model.var, model.weight))
         mean = settle(model.geometry, mean)
-        return replace(model, mean=mean, var=var, weight=weight, bias=bias)
+        changed = {"mean": mean, "var": var, "weight": weight, "bias": bias}
+        if model.online_mean is not None and model.online_var is not None:
+            changed["online_mean"] = settle(model.geometry, model.online_mean.astype(dtype))
+            changed["online_var"] = model.online_var.astype(dtype)
+        return replace(model, **changed)
 
 
 def settle(geometry: GyroSpace, points: Array) -> Array:
@@ -203,6 +225,27 @@ def _number_or_array(value: Any) -> Any:
     return array.item() if array.ndim == 0 else array.astype(np.float64)
 
 
+def _of_online(online: dict[Any, OnlineStats]) -> dict[str, Any]:
+    """Return the fields of the domains that are followed, if there are any."""
+    labels = sorted(online)
+    if not labels:
+        return {}
+    states = [online[label] for label in labels]
+    return {
+        "online": as_labels(labels),
+        "online_count": np.asarray([state.count for state in states], dtype=np.int64),
+        "online_mean": np.stack([host(state.mean) for state in states]),
+        "online_var": np.stack([host(state.var) for state in states]),
+    }
+
+
+def _online_rows(model: Model) -> Iterator[tuple[Any, ...]]:
+    """Yield label, count, mean and variance of each domain that is followed."""
+    rows = (model.online_count, model.online_mean, model.online_var)
+    labels = [] if model.online is None else model.online.tolist()
+    return zip(labels, *(() if a is None else a for a in rows), strict=True)
+
+
 # ---------------------------------------------------------------------- checks
 
 
@@ -216,7 +259,7 @@ def _check_geometry(model: Model) -> None:
 
 
 def _check_parameters(model: Model) -> None:
-    check_parameters(model)
+    check_parameters(model, model.mean_kind)
     check_integer("n_samples_seen", model.n_samples_seen, 0)
     check_integer("n_projected", model.n_projected, 0)
     for name, kind in GEOMETRY.items():
@@ -230,11 +273,13 @@ def _check_parameters(model: Model) -> None:
 
 
 def _check_labels(model: Model) -> None:
-    domains, names = model.domains, model.feature_names
-    if domains is not None:
-        _check_array("domains", domains, "iubU", (domains.size,))
-        if len(domains) == 0 or not np.array_equal(domains, np.unique(domains)):
-            raise ValueError("domains must be different labels in their order, one at least")
+    names = model.feature_names
+    for name, labels in (("domains", model.domains), ("online", model.online)):
+        if labels is None:
+            continue
+        _check_array(name, labels, "iubU", (labels.size,))
+        if len(labels) == 0 or not np.array_equal(labels, np.unique(labels)):
+            raise ValueError(f"{name} must be different labels in their order, one at least")
     if names is not None:
         _check_array("feature_names", names, "U", (names.size,))
 
@@ -268,7 +313,28 @@ def _check_statistics(model: Model) -> None:
         _check_array("bias", model.bias, "f", model.bias.shape)
     if isinstance(model.scale, np.ndarray):
         _check_array("scale", model.scale, "f", model.scale.shape)
+    _check_online(model)
     affine_for(geometry, mean if k else mean[None], model.bias, model.scale)
+
+
+def _check_online(model: Model) -> None:
+    given = model.online, model.online_count, model.online_mean, model.online_var
+    labels, count, mean, var = given
+    if all(a is None for a in given):
+        return
+    if labels is None or count is None or mean is None or var is None or model.domains is None:
+        raise ValueError("online, online_count, online_mean and online_var belong together")
+    known = model.domains
+    if (labels.dtype.kind == "U") != (known.dtype.kind == "U") or np.isin(labels, known).any():
+        raise ValueError("online must be labels other than domains, and like them")
+    _check_array("online_count", count, "i", labels.shape)
+    _check_array("online_mean", mean, "f", (*labels.shape, *model.mean.shape[1:]))
+    _check_array("online_var", var, "f", (*labels.shape, *model.var.shape[1:]))
+    if mean.dtype != model.mean.dtype or var.dtype != model.mean.dtype or np.any(count < 1):
+        raise ValueError("online_mean and online_var must be like mean, and online_count positive")
+    if not np.all((var >= 0) & (var < np.inf)):
+        raise ValueError("online_var must be finite and not negative")
+    on_manifold(model.geometry, mean, "online_mean")
 
 
 def _check_array(name: str, array: Any, kinds: str, shape: tuple[int, ...]) -> None:

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from gyrobn.backends import Array
 from gyrobn.data.chunks import Chunks
 from gyrobn.estimator.applying import apply_chunk, apply_chunks, check_table, stats_for
+from gyrobn.estimator.error import ErrorMixin
 from gyrobn.estimator.files import FileMixin
 from gyrobn.estimator.fitting import Fitted, by_label, merge, stacked
 from gyrobn.estimator.lazy import applier, finder
@@ -22,7 +23,7 @@ from gyrobn.normalization.online import OnlineStats
 __all__ = ["GyroBN"]
 
 
-class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     r"""Normalize data on a manifold to a given mean and variance.
 
     .. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot
@@ -81,6 +82,10 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     prior_strength : float, default=4.0
         For "online", the number of samples that the average of the known domains counts as:
         :func:`~gyrobn.normalization.online.online_stats` has the formulas.
+    mean : {"frechet", "centroid"}, default="frechet"
+        "centroid" is a formula in one pass over samples in memory, without a search. The mean and
+        variance of the output are then off by what :meth:`mean_error` says; a warning tells if that
+        is more than a tenth of the standard deviation.
 
     Attributes
     ----------
@@ -95,13 +100,13 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     n_iter_ : int, or array of shape channels
         Iterations that the mean took.
     converged_ : bool, or array of shape channels
-        Whether the mean met the tolerance.
+        Whether the mean met the tolerance; a centroid does if it is the Fréchet mean.
     domains_ : ndarray of shape (n_domains,), or None
         The labels of the domains, sorted; None after ``fit`` without domains.
     online_ : dict
         Count, mean and variance (:class:`~gyrobn.normalization.online.OnlineStats`) of each domain
         that ``unseen="online"`` follows, by label. ``fit``, ``partial_fit`` and ``reset_online``
-        empty it. A pickle keeps it, a file of ``save`` and a clone do not.
+        empty it. A pickle and a file of ``save`` keep it, a clone does not.
     n_samples_seen_ : int
         Number of samples N, of all domains.
     n_projected_ : int
@@ -189,6 +194,7 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         theta: float | None = None,
         representation: str | None = None,
         prior_strength: float = 4.0,
+        mean: str = "frechet",
     ) -> None:
         self.manifold = manifold
         self.bias = bias
@@ -204,6 +210,7 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.theta = theta
         self.representation = representation
         self.prior_strength = prior_strength
+        self.mean = mean
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, domains: Any = None) -> Self:
         """Find the Fréchet mean and variance of the samples, of each domain if they are given.

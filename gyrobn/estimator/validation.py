@@ -40,8 +40,9 @@ __all__ = [
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 
 
-def check_parameters(given: Any) -> None:
+def check_parameters(given: Any, mean: str) -> None:
     """Check the parameters that are plain values, of an estimator or a model."""
+    check_choice("mean", mean, ("frechet", "centroid"))
     check_choice("on_invalid", given.on_invalid, ("raise", "project"))
     check_number("eps", given.eps, 0.0)
     check_search(given.tol, given.max_iter, None)

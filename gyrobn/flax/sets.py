@@ -8,9 +8,10 @@ from flax import nnx
 from jax import Array
 
 from gyrobn.flax.affine import AffineLayer
-from gyrobn.jax_layers import forward_sets
+from gyrobn.jax_layers import check_momentum, forward_sets
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.layers import initial
+from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import SetSettings, documented
 
 __all__ = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
@@ -33,7 +34,7 @@ class SetLayer(AffineLayer):
         ----------
         %(set_call)s
         """
-        return forward_sets(self.settings, self._learnt, x, weights)
+        return forward_sets(self.settings, self._learnt, None, x, weights)[0]
 
 
 @documented
@@ -41,6 +42,8 @@ class GyroLayerNorm(SetLayer):
     """Riemannian layer normalization: all points of a sample are one set.
 
     %(sets)s
+
+    %(no_running)s
 
     Parameters
     ----------
@@ -99,10 +102,18 @@ class GyroInstanceNorm(SetLayer):
 
     %(sets)s
 
+    %(instance_running)s
+
     Parameters
     ----------
     %(set_manifold)s
     %(instance_channels)s
+    track_running_stats
+        Whether to keep running statistics.
+    use_running_average
+        Whether to use them, if they are kept; :meth:`train` and :meth:`eval` switch it, and the
+        call can overrule it.
+    %(momentum)s
     epsilon
         Added to the variance.
     use_bias, use_scale
@@ -119,6 +130,21 @@ class GyroInstanceNorm(SetLayer):
         Standard deviation s of a set.
     raw_curvature : nnx.Param, or None
         See :attr:`manifold`.
+    mean, var : nnx.BatchStat, or None
+        The running statistics.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from gyrobn import PoincareBall
+    >>> M = PoincareBall(2)
+    >>> images = M.random(4, 3, 5, 5, like=jnp.zeros((), jnp.float32))
+    >>> layer = GyroInstanceNorm(M, 3, track_running_stats=True)
+    >>> layer(images).shape, layer.mean.shape, layer.var.shape
+    ((4, 3, 5, 5, 2), (3, 2), (3,))
+    >>> layer.eval()  # from now on with the running statistics: one point is enough
+    >>> layer(images[:1, :, :1, :1]).shape
+    (1, 3, 1, 1, 2)
     """
 
     def __init__(
@@ -126,6 +152,9 @@ class GyroInstanceNorm(SetLayer):
         manifold: GyroSpace,
         channels: int | Sequence[int],
         *,
+        track_running_stats: bool = False,
+        use_running_average: bool = False,
+        momentum: float = 0.99,
         epsilon: float = 1e-5,
         use_bias: bool = True,
         use_scale: bool = True,
@@ -136,6 +165,43 @@ class GyroInstanceNorm(SetLayer):
         options |= {"eps": epsilon}
         settings = SetSettings.instance(type(self).__name__, manifold, channels, **options)
         super().__init__(settings, use_bias, use_scale, param_dtype)
+        self.momentum, self.use_running_average = check_momentum(momentum), use_running_average
+        stats = initial(settings, jnp.zeros((), param_dtype), False, False)[1]
+        self.mean, self.var = (
+            nnx.BatchStat(value, geometry=manifold) if track_running_stats else None
+            for value in stats
+        )
+
+    @property
+    def _variables(self) -> tuple[Any, ...]:
+        return *super()._variables, self.mean, self.var
+
+    @documented
+    def __call__(
+        self, x: Array, use_running_average: bool | None = None, *, weights: Array | None = None
+    ) -> Array:
+        """Normalize every set of a batch.
+
+        Parameters
+        ----------
+        %(set_call)s
+        use_running_average
+            Overrules that of the layer.
+        """
+        if self.mean is None or self.var is None:
+            return super().__call__(x, weights=weights)
+        frozen = self.use_running_average if use_running_average is None else use_running_average
+        stats = Stats(self.mean[...], self.var[...])
+        given = self.settings, self._learnt, stats, x, weights, self.momentum
+        y, new = forward_sets(*given, training=not frozen)
+        if not frozen and new is not None:
+            self.mean[...], self.var[...] = new
+        return y
+
+    def set_view(self, use_running_average: bool | None = None) -> None:
+        """Let ``nnx.view`` set the mode."""
+        if use_running_average is not None:
+            self.use_running_average = use_running_average
 
 
 @documented
@@ -143,6 +209,8 @@ class GyroGroupNorm(SetLayer):
     """Riemannian group normalization: the points of a group of channels are one set.
 
     %(sets)s
+
+    %(no_running)s
 
     Parameters
     ----------
@@ -189,6 +257,8 @@ class GyroRMSNorm(SetLayer):
     """Riemannian root mean square normalization: sets are scaled from the identity, not centred.
 
     %(rms)s
+
+    %(no_running)s
 
     Parameters
     ----------

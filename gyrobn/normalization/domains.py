@@ -14,8 +14,8 @@ import numpy as np
 from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.data.chunks import Chunks, take
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.normalize import Stats, batch_stats, update_stats
-from gyrobn.numerics.arrays import sum_samples
+from gyrobn.normalization.normalize import Stats, update_stats
+from gyrobn.numerics.arrays import sum_samples, weighted_sum
 from gyrobn.statistics.frechet import FrechetResult, frechet, result_of
 from gyrobn.statistics.locate import locate
 from gyrobn.statistics.samples import arrange, check_weights
@@ -128,6 +128,7 @@ def _solve(
     samples: Array,
     w: Array,
     init: Array | None = None,
+    tell: Callable[..., None] | None = None,
     **options: Any,
 ) -> FrechetResult:
     """Find the statistics of several domains together, as channels of one padded batch."""
@@ -138,7 +139,7 @@ def _solve(
     total = sum_samples(mass)
     check_weights(mass, total)
     start = None if init is None else xp.broadcast_to(init, own.shape[1:])
-    tell = partial(warn, domains=Domains(labels, rows))
+    tell = partial(warn, domains=Domains(labels, rows)) if tell is None else tell
     found, _ = locate(manifold, own, mass / total, init=start, tell=tell, **options)
     return result_of(found)
 
@@ -181,7 +182,9 @@ def _take_rows(x: Array, rows: "np.ndarray[Any, Any]") -> Array:
     return namespace_of(x).reshape(take(x, filled), (*rows.shape, *x.shape[1:]))
 
 
-def average_stats(manifold: GyroSpace, known: Stats, **options: Any) -> Stats:
+def average_stats(
+    manifold: GyroSpace, known: Stats, weights: Array | None = None, **options: Any
+) -> Stats:
     r"""Return the average domain: the Fréchet mean of the means, and the mean of the variances.
 
     .. math:: \bar\mu = \operatorname{argmin}_y \sum_k d^2(\mu_k, y), \qquad
@@ -196,11 +199,16 @@ def average_stats(manifold: GyroSpace, known: Stats, **options: Any) -> Stats:
         The geometry.
     known
         Statistics with a leading axis of the domains.
+    weights
+        How often each domain counts, shape ``(domains,)`` or ``(domains, *channels)``; once by
+        default.
     **options
         As in :func:`~gyrobn.frechet`, for the mean of the means.
     """
-    var = namespace_of(known.var).mean(known.var, axis=0)
-    return Stats(batch_stats(manifold, known.mean, **options).mean, var)
+    means, w = arrange(manifold, known.mean, weights, 0)
+    found, _ = locate(manifold, means, w, **options)
+    var = weighted_sum(w, manifold.expand_blocks(known.var))
+    return Stats(found.mean, manifold.squeeze_blocks(var))
 
 
 def adapt_stats(

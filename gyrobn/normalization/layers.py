@@ -15,7 +15,7 @@ from gyrobn.normalization.dtypes import cast, common_dtype, is_half
 from gyrobn.normalization.normalize import Stats, normalize, normalize_to, update_stats
 from gyrobn.normalization.settings import LayerSettings, Settings
 from gyrobn.statistics.locate import locate
-from gyrobn.statistics.mean_error import MeanError, measured, warn_of_error
+from gyrobn.statistics.mean_error import MeanError, measured, tell_error
 from gyrobn.statistics.points import on_manifold
 from gyrobn.statistics.samples import arrange, only_weighted, set_aside
 from gyrobn.statistics.spread import Group, arrange_spread, withdraw
@@ -30,6 +30,7 @@ __all__ = [
     "apply",
     "arranged",
     "batch_stats",
+    "cast_stats",
     "check_variance",
     "common_dtype",
     "forward",
@@ -142,8 +143,7 @@ def forward(
         y = apply(settings, batch, x, stats)
     check_variance(settings, manifold, checked, stats, group=group)
     if old is not None and running is not None:
-        mean, var = update(settings, manifold, old, stats, rate)
-        running = Stats(cast(mean, running.mean.dtype), cast(var, running.var.dtype))
+        running = cast_stats(update(settings, manifold, old, stats, rate), running)
     return finish(y), running
 
 
@@ -305,7 +305,7 @@ def _tell(settings: LayerSettings, *found: Any) -> None:
     if settings.mean == "frechet":
         warn(*found, unique=unique)
     elif unique and found[3] is not None:  # of samples on other ranks nothing is known
-        warn_of_error(found[0], found[4])
+        tell_error(*found)
     if unique and not asked:
         asked.append(True)
 
@@ -357,7 +357,7 @@ def check_variance(
 
 
 def update(
-    settings: Settings, manifold: GyroSpace, running: Stats, batch: Stats, rate: Any
+    settings: LayerSettings, manifold: GyroSpace, running: Stats, batch: Stats, rate: Any
 ) -> Stats:
     """Return the running statistics, moved towards a batch, without derivatives."""
     stop = backend_of(batch.var).stop_gradient
@@ -366,10 +366,15 @@ def update(
     return update_stats(constant, old, Stats(stop(batch.mean), stop(batch.var)), rate)
 
 
+def cast_stats(stats: Stats, like: Stats) -> Stats:
+    """Return statistics in the dtypes of others."""
+    return Stats(cast(stats.mean, like.mean.dtype), cast(stats.var, like.var.dtype))
+
+
 # ---------------------------------------------------------------------- the output
 
 
-def apply(settings: Settings, batch: Batch, x: Array, stats: Stats) -> Array:
+def apply(settings: LayerSettings, batch: Batch, x: Array, stats: Stats) -> Array:
     """Normalize samples with given statistics, inside the manifold."""
     manifold, inside = batch.manifold, batch.manifold.inside
     bias, scale = affine_of(inside, batch.learnt)

@@ -1,31 +1,47 @@
 """Layer, instance, group and root mean square normalization: the core of GyroBN on other axes.
 
 A set is some of the points of one sample: all of them (layer), those of one channel (instance), or
-those of a group of channels (group). Each set has its own mean and variance, in training and in
-evaluation alike, so there are no running statistics, and no set depends on the rest of the batch.
-Bias and scale are one per channel or group, and the same for all points of a set: only then is the
-mean of the set the bias, and its variance the square of the scale.
+those of a group of channels (group). Each set has its own mean and variance, and no set depends on
+the rest of the batch. Bias and scale are one per channel or group, and the same for all points of a
+set: only then is the mean of the set the bias, and its variance the square of the scale.
+
+Training and evaluation are the same, unless an instance normalization keeps running statistics:
+those of the average set of a channel, with which it normalizes in evaluation.
 """
 
+import math
 from collections.abc import Callable
+from typing import Any
 
-from gyrobn.backends import Array, namespace_of
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.domains import average_stats
 from gyrobn.normalization.layers import (
+    Batch,
     Learnt,
     affine_of,
+    apply,
     arranged,
+    cast_stats,
     check_variance,
     search_options,
+    update,
 )
-from gyrobn.normalization.normalize import normalize_to, rescale_to
+from gyrobn.normalization.normalize import Stats, normalize_to, rescale_to
 from gyrobn.normalization.settings import SetSettings
 
 __all__ = ["forward_sets"]
 
 
 def forward_sets(
-    settings: SetSettings, learnt: Learnt, x: Array, weights: Array | None = None
-) -> Array:
+    settings: SetSettings,
+    learnt: Learnt,
+    running: Stats | None,
+    x: Array,
+    weights: Array | None,
+    rate: Any = 0.0,
+    training: bool = True,
+) -> tuple[Array, Stats | None]:
     """Normalize every set of points within each sample.
 
     The computation is in the widest dtype of all arrays, and in float32 at least. The output has
@@ -35,32 +51,100 @@ def forward_sets(
     ----------
     settings, learnt
         The options and the parameters of the layer.
+    running
+        The running statistics of each channel. With None, the layer keeps none.
     x
         Points, shape ``(batch, *channels, *positions, *point_shape)``.
     weights
         Weights of the points, an array of as many axes as x has in front of a point, of the same
         lengths or of length one. A set that weighs nothing is returned as it came.
+    rate
+        Fraction of the batch in the new running statistics.
+    training
+        Whether a layer with running statistics uses those of each set, and learns from them.
+
+    Returns
+    -------
+    y, running
+        The normalized batch, and the running statistics after it.
     """
     batch_shape, lead, axes = _layout(settings, tuple(x.shape))
     in_order, undo = _sets_first(batch_shape, lead, axes)
     w = None if weights is None else in_order(_full_weights(settings, weights, x, batch_shape))
-    batch = arranged(settings, learnt, None, x, in_order(x), w, undo)
-    manifold, learnt, _, points, w, checked, finish = batch
+    batch = arranged(settings, learnt, running, x, in_order(x), w, undo)
+    manifold, points, w, old = batch.manifold, batch.x, batch.weights, batch.running
     xp, empty = namespace_of(x), None
     if w is not None:
         # Without weights there is no mean. Any weights give numbers, which are not used.
         empty = xp.all(w == 0, axis=tuple(range(len(axes))), keepdims=True)
         w = xp.where(empty, xp.ones_like(w), w)
-    target, scale = affine_of(manifold.inside, learnt)
-    given = points, w, target, scale, settings.eps, settings.clamp, len(axes)
+    if old is not None and not training:
+        y = apply(settings, batch, points, settings.running(manifold, old))
+    else:
+        if old is not None:
+            _check_points_per_set(settings, lead, axes)
+        y, stats = _each_by_itself(settings, batch, w, len(axes))
+        if old is not None and running is not None:
+            skipped = None if empty is None else empty[(0,) * len(axes)]
+            running = cast_stats(_learn(settings, manifold, old, stats, skipped, rate), running)
+    if empty is not None:
+        y = xp.where(empty[(..., *(None,) * len(manifold.point_shape))], points, y)
+    return batch.finish(y), running
+
+
+def _each_by_itself(
+    settings: SetSettings, batch: Batch, w: Array | None, axes: int
+) -> tuple[Array, Stats]:
+    """Normalize each set with its own statistics."""
+    manifold = batch.manifold
+    target, scale = affine_of(manifold.inside, batch.learnt)
+    given = batch.x, w, target, scale, settings.eps, settings.clamp, axes
     if settings.centre:
         y, stats = normalize_to(manifold, *given, **search_options(settings))
     else:
         y, stats = rescale_to(manifold, *given)
-    check_variance(settings, manifold, checked, stats)
-    if empty is not None:
-        y = xp.where(empty[(..., *(None,) * len(manifold.point_shape))], points, y)
-    return finish(y)
+    check_variance(settings, manifold, batch.checked, stats)
+    return y, stats
+
+
+def _learn(
+    settings: SetSettings,
+    manifold: GyroSpace,
+    old: Stats,
+    sets: Stats,
+    skipped: Array | None,
+    rate: Any,
+) -> Stats:
+    """Move running statistics towards the average of the sets ``(batch, *channels, ...)``.
+
+    Sets that are ``skipped`` do not count. A channel without any other keeps its statistics.
+    """
+    xp, stop = namespace_of(sets.var), backend_of(sets.var).stop_gradient
+    sets, weights, none = Stats(stop(sets.mean), stop(sets.var)), None, None
+    if skipped is not None:
+        none = xp.all(skipped, axis=0)
+        count = xp.logical_or(none, xp.logical_not(skipped))
+        weights = xp.astype(count, sets.var.dtype)
+    average = average_stats(manifold.detached(), sets, weights, **search_options(settings))
+    new = update(settings, manifold, old, average, rate)
+    if none is None:
+        return new
+    k = len(settings.channels)
+    mean, var = (
+        xp.where(none[(..., *(None,) * (a.ndim - k))], a, b) for a, b in zip(old, new, strict=True)
+    )
+    return Stats(mean, var)
+
+
+def _check_points_per_set(
+    settings: SetSettings, lead: tuple[int, ...], axes: tuple[int, ...]
+) -> None:
+    if math.prod(lead[a] for a in axes) < 2:
+        raise ValueError(
+            f"{settings.name} needs more than one point per set for running statistics, got "
+            f"points in an array of shape {lead}: give more positions, or "
+            "track_running_stats=False"
+        )
 
 
 def _layout(

@@ -107,6 +107,8 @@ class LayerSettings(LearntGeometry):
     tol: float | None = None
     max_iter: int = 64
     mean: str = "frechet"
+    formula: Callable[..., Array] = normalize
+    """What to do with the statistics; :mod:`gyrobn.normalization.baselines` has others."""
     name: str = "GyroBN"
     """What errors call the layer."""
     check_input: str | bool = "first"
@@ -128,14 +130,18 @@ class LayerSettings(LearntGeometry):
             raise ValueError(f"check_input must be 'first', True or False, got {check_input!r}")
         return replace(self, check_input=check_input, seen=[], asked=[])
 
+    def running(self, manifold: GyroSpace, stats: Stats) -> Stats:
+        """Return running statistics for the manifold at the current curvature."""
+        if not self.learn_curvature:
+            return stats
+        return Stats(manifold.project(stats.mean), stats.var)  # some models move with the curvature
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(LayerSettings):
     """The options of a layer that normalizes batches."""
 
     axis: tuple[int, ...]
-    formula: Callable[..., Array] = normalize
-    """What to do with the statistics; :mod:`gyrobn.normalization.baselines` has others."""
     axis_name: Any = None
     """JAX only: the named axes over which a batch is distributed."""
     axis_index_groups: Any = None
@@ -165,12 +171,6 @@ class Settings(LayerSettings):
         options = _checked(options)
         settings = cls(geometry=manifold, channels=channels, axis=axes, **options)
         return settings.checking(settings.check_input)
-
-    def running(self, manifold: GyroSpace, stats: Stats) -> Stats:
-        """Return running statistics for the manifold at the current curvature."""
-        if not self.learn_curvature:
-            return stats
-        return Stats(manifold.project(stats.mean), stats.var)  # some models move with the curvature
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,16 +293,23 @@ channels
 
 with the Fréchet mean :math:`\mu` and variance :math:`v^2` of the set that :math:`x_i` belongs to.
 Every set of the output has the mean :math:`\beta = \operatorname{Exp}_e(b)` and the variance
-:math:`s^2 v^2/(v^2 + \epsilon)`. A set of a single point moves to :math:`\beta`. Training and
-evaluation are the same, without running statistics: a set never needs the rest of the batch.""",
+:math:`s^2 v^2/(v^2 + \epsilon)`. A set of a single point moves to :math:`\beta`.""",
+    "no_running": """Training and evaluation are the same, without running statistics: a set never
+needs the rest of the batch.""",
+    "instance_running": r"""By default training and evaluation are the same, and a set never needs
+the rest of the batch. With ``track_running_stats`` evaluation takes :math:`\mu` and :math:`v^2`
+from running statistics, one of each per channel. In training each set still has its own. The
+running ones move towards the average set of the batch, with the Fréchet mean of the means and the
+mean of the variances, as in :func:`gyrobn.update_stats`. Sets without weight do not count. If a
+batch lies on several processes or devices, each learns from its own samples.""",
     "rms": r""".. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot x_i
           \Bigr), \qquad v^2 = \sum_j w_j\, d^2(e, x_j)
 
 with the mean over the set that :math:`x_i` belongs to. The points of a set keep their directions
 from the identity and the ratios of their distances. In the output the mean square of the distances
 from :math:`\beta = \operatorname{Exp}_e(b)` is :math:`s^2 v^2/(v^2 + \epsilon)`, per block. There
-is no mean to search, so this is the fastest normalization, and the one for sets of a single point.
-Training and evaluation are the same, without running statistics.""",
+is no mean to search, so this is the fastest normalization, and the one for sets of a single
+point.""",
     "set_manifold": """manifold
     The geometry of the points. Its parameters must be plain numbers.""",
     "instance_channels": """channels
@@ -358,7 +365,7 @@ like
     "bn": """bn
     The estimator, fitted without domains.
 **options
-    Other arguments of the layer; eps (or epsilon), tol and max_iter are the estimator's by
+    Other arguments of the layer; eps (or epsilon), tol, max_iter and mean are the estimator's by
     default.""",
 }
 """Paragraphs that the docstrings of all layers share."""

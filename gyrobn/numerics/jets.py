@@ -20,13 +20,21 @@ from gyrobn.numerics.spectra import Spectrum
 from gyrobn.numerics.spectral import Spectral
 from gyrobn.numerics.triples import Triples
 
-__all__ = ["change_of", "function_jet", "inner_jet", "pair_sums", "polar_jet", "twice_only"]
+__all__ = [
+    "bent_by",
+    "change_of",
+    "function_jet",
+    "inner_jet",
+    "pair_sums",
+    "polar_jet",
+    "twice_only",
+]
 
 
-def twice_only(x: Array) -> Array:
-    """Return x, as an array that can be differentiated twice; a third time is an error."""
+def twice_only(x: Array, times: int = 2) -> Array:
+    """Return x, as an array that can be differentiated so many ``times``; once more is an error."""
     (same,) = backend_of(x).smooth(
-        lambda x: (1.0 * x,), lambda given, _: [[lambda: _one(given[0], 1)]], x
+        lambda x: (1.0 * x,), lambda given, _: [[lambda: _one(given[0], times - 1)]], x
     )
     return same
 
@@ -46,9 +54,9 @@ def _one(x: Array, left: int) -> Array:
     return one
 
 
-def change_of(x: Array) -> Array:
-    """Return x minus its value: zero, with the derivatives of x."""
-    x = twice_only(x)
+def change_of(x: Array, times: int = 2) -> Array:
+    """Return x minus its value: zero, with the derivatives of x, so many ``times``."""
+    x = twice_only(x, times)
     return x - backend_of(x).stop_gradient(x)
 
 
@@ -57,15 +65,18 @@ def inner_jet(f: Spectral, values: Array, E: Array, t: Any = None) -> Array:
 
     ``t`` is a number, or an array with one number per matrix and an axis more, and may change too.
     """
-    xp, spectrum = namespace_of(E), Spectrum(values)
-    assert f.second is not None
-    number = t is None or isinstance(t, (int, float))
+    spectrum, number = Spectrum(values), t is None or isinstance(t, (int, float))
     first = f.quotient(spectrum.pairs, t if number else t[..., None])
-    x, y = values[..., :, None, None], values[..., None, :, None]
-    triples = Triples(x, y, values[..., None, None, :])
-    second = f.second(triples, t if number else t[..., None, None])
-    bent = xp.sum(second * E[..., :, :, None] * E[..., None, :, :], axis=-2)
+    bent = bent_by(f, values, E, E, t if number else t[..., None, None])
     return diagonal_matrix(f.value(spectrum, t)) + first * E + bent
+
+
+def bent_by(f: Spectral, values: Array, X: Array, Y: Array, t: Any = None) -> Array:
+    r"""Return :math:`\sum_k L_{ikj} X_{ik} Y_{kj}`, with the second divided differences of f."""
+    assert f.second is not None
+    x, y = values[..., :, None, None], values[..., None, :, None]
+    second = f.second(Triples(x, y, values[..., None, None, :]), t)
+    return namespace_of(X).sum(second * X[..., :, :, None] * Y[..., None, :, :], axis=-2)
 
 
 def function_jet(f: Spectral, values: Array, U: Array, change: Array, t: Any = None) -> Array:

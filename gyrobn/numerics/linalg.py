@@ -24,7 +24,14 @@ from gyrobn.numerics.decompositions import (
     svd,
     warn_of_lost_digits,
 )
-from gyrobn.numerics.jets import change_of, function_jet, inner_jet, pair_sums, polar_jet
+from gyrobn.numerics.jets import (
+    bent_by,
+    change_of,
+    function_jet,
+    inner_jet,
+    pair_sums,
+    polar_jet,
+)
 from gyrobn.numerics.matrices import (
     compose,
     congruence,
@@ -219,11 +226,58 @@ def _for_pairs(t: Any) -> Any:
 
 
 def differential(f: Spectral, A: Array, dA: Array, inverse: bool = False) -> Array:
-    """Return the change of f(A) by that of A, all symmetric; or the change of A by that of f(A)."""
-    values, U = eigh(A)
-    quotients = f.quotient(Spectrum(values).pairs, None)
-    inner = congruence(transpose(U), dA)
-    return congruence(U, inner / quotients if inverse else inner * quotients)
+    r"""Return the change of f(A) by that of A, or the change of A by that of f(A); all symmetric.
+
+    If A changes by X in its eigenbasis, f(A) changes by :math:`L \circ X`. That in turn changes by
+
+    .. math:: d(L \circ X) = L \circ dX + B(dA), \qquad
+              B(E)_{ij} = \sum_k L_{ikj}\,(E_{ik} X_{kj} + X_{ik} E_{kj})
+
+    with the first and second divided differences of f. A second derivative by A would be the third
+    one of f, and is refused.
+    """
+    xp, known = namespace_of(A, dA), eigh(backend_of(A).stop_gradient(A))
+
+    def across(values: Array, S: Array) -> Array:
+        L = f.quotient(Spectrum(values).pairs, None)
+        return S / L if inverse else S * L
+
+    def bent(values: Array, E: Array, X: Array) -> Array:
+        half = bent_by(f, values, E, X)  # all are symmetric, so the other half is its transpose
+        return half + transpose(half)
+
+    def moved(values: Array, E: Array, X: Array) -> Array:
+        change = bent(values, E, X)
+        return -across(values, change) if inverse else change
+
+    def primal(A: Array, V: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        values, U = known
+        S = congruence(transpose(U), V)
+        found = across(values, S)
+        return (congruence(U, found),), (values, U, found if inverse else S)
+
+    def tangent(kept: tuple[Array, ...], E: Array, dV: Array) -> tuple[Array, ...]:
+        values, U, X = kept
+        E, S = (congruence(transpose(U), a) for a in (E, dV))
+        return (congruence(U, across(values, S) + moved(values, E, X)),)
+
+    def cotangent(kept: tuple[Array, ...], slope: Array) -> tuple[Array, ...]:
+        values, U, X = kept
+        s = congruence(transpose(U), slope)
+        r = across(values, s)
+        return congruence(U, bent(values, -r if inverse else s, X)), congruence(U, r)
+
+    def twice(kept: tuple[Array, ...], A: Array, V: Array) -> tuple[Array, ...]:
+        values, U, _ = kept
+        E, S = (congruence(transpose(U), a) for a in (change_of(A, times=1), V))
+        found = across(values, S)
+        return (congruence(U, found + moved(values, E, found if inverse else S)),)
+
+    rules = primal, tangent, cotangent
+    shape = broadcast_shapes(A.shape, dA.shape)
+    given = (xp.broadcast_to(a, shape) for a in (A, dA))
+    (change,) = backend_of(A).with_derivative(*rules, *given, twice=twice)
+    return change
 
 
 def logarithm(A: Array) -> Array:

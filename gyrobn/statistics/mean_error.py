@@ -23,7 +23,7 @@ from gyrobn.statistics.locate import locate
 from gyrobn.statistics.samples import arrange
 from gyrobn.statistics.uniqueness import FrechetWarning
 
-__all__ = ["MeanError", "mean_error", "measured", "warn_of_error"]
+__all__ = ["MeanError", "mean_error", "measured", "tell_error", "warn_of_error"]
 
 MUCH = 0.1
 """A layer warns if the gradient is longer than this part of the standard deviation."""
@@ -88,8 +88,13 @@ def mean_error(
     return measured(manifold, samples, w, **options or {"mean": "centroid"})
 
 
-def measured(manifold: GyroSpace, x: Array, w: Array, **options: Any) -> MeanError:
-    """Do what :func:`mean_error` does with samples from :func:`arrange`."""
+def measured(
+    manifold: GyroSpace, x: Array, w: Array, at: Array | None = None, **options: Any
+) -> MeanError:
+    """Do what :func:`mean_error` does with samples from :func:`arrange`.
+
+    If ``at`` is given, return the error of that point, which may be any.
+    """
     stop, constant = backend_of(x).stop_gradient, manifold.detached()
     learnt = [v for v in constant.learnable() if not isinstance(v, (int, float))]
     if any(backend_of(v).hides_values(v) for v in learnt):
@@ -98,7 +103,10 @@ def measured(manifold: GyroSpace, x: Array, w: Array, **options: Any) -> MeanErr
             "compiled or vectorized function hides: call it outside of jit, grad and vmap"
         )
     constant = constant.with_learnable([float(v) for v in constant.learnable()])
-    _, view = locate(constant, stop(x), stop(w), **options)
+    if at is None:
+        _, view = locate(constant, stop(x), stop(w), **options)
+    else:
+        view = constant.inside.centred(constant.to_inside(at), constant.to_inside(stop(x)))
     square, variance, sure = _errors(view.space, view.normal, stop(w))
     return MeanError(square**0.5, manifold.squeeze_blocks(variance), sure)
 
@@ -147,6 +155,12 @@ def _convexity(space: GyroSpace, c: Array, w: Array, r: Array) -> tuple[Array, A
     at_mean = h(far)
     around = h(far + 2.0 * r / at_mean)
     return around, xp.logical_and(far + 2.0 * r / at_mean < R, 2.0 * around >= at_mean)
+
+
+def tell_error(manifold: GyroSpace, *known: Any) -> None:
+    """Be what :func:`~gyrobn.statistics.locate.locate` tells of a centroid."""
+    *_, found, _ = known
+    warn_of_error(manifold, found)
 
 
 def warn_of_error(manifold: GyroSpace, found: Any) -> None:

@@ -76,18 +76,20 @@ def run_forward(
     group: Group | None = None,
 ) -> tuple[Tensor, ...]:
     """Call :func:`gyrobn.normalization.layers.forward` with tensors only, for the compiler."""
-    learnt, settings = _learnt(given), constant.settings
-    running = Stats(given["mean"], given["var"]) if "mean" in given else None
-    x, weights = given["x"], given.get("weights")
-    y, new = forward(settings, learnt, running, x, weights, rate, training, group)
-    return (y,) if new is None else (y, *new)
+    return _run(forward, constant, given, rate, training, group)
 
 
-def run_sets(constant: Constant, given: dict[str, Tensor]) -> Tensor:
+def run_sets(
+    constant: Constant, given: dict[str, Tensor], rate: Any, training: bool
+) -> tuple[Tensor, ...]:
     """Call :func:`gyrobn.normalization.sets.forward_sets` with tensors only, for the compiler."""
-    y: Tensor = forward_sets(constant.settings, _learnt(given), given["x"], given.get("weights"))
-    return y
+    return _run(forward_sets, constant, given, rate, training)
 
 
-def _learnt(given: dict[str, Tensor]) -> Learnt:
-    return Learnt(given.get("bias"), given.get("scale"), given.get("raw_curvature"))
+def _run(
+    function: Callable[..., Any], constant: Constant, given: dict[str, Tensor], *rest: Any
+) -> tuple[Tensor, ...]:
+    learnt = Learnt(given.get("bias"), given.get("scale"), given.get("raw_curvature"))
+    running = Stats(given["mean"], given["var"]) if "mean" in given else None
+    y, new = function(constant.settings, learnt, running, given["x"], given.get("weights"), *rest)
+    return (y,) if new is None else (y, *new)

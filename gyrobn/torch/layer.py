@@ -9,14 +9,13 @@ from torch import Tensor, nn
 
 from gyrobn.backends import namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import common_dtype, initial, is_half, mean_error
+from gyrobn.normalization.layers import initial, mean_error
 from gyrobn.normalization.normalize import Stats, normalize
 from gyrobn.normalization.settings import Settings, documented
-from gyrobn.numerics.checks import check_number
 from gyrobn.statistics.mean_error import MeanError
-from gyrobn.torch.affine import AffineLayer
-from gyrobn.torch.graphs import Constant, no_autocast, recomputing, recorded, run_forward
+from gyrobn.torch.graphs import Constant, no_autocast, recorded, run_forward
 from gyrobn.torch.ranks import WORLD, group_of
+from gyrobn.torch.running import RunningLayer
 
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model
@@ -25,7 +24,7 @@ __all__ = ["GyroBN"]
 
 
 @documented
-class GyroBN(AffineLayer):
+class GyroBN(RunningLayer):
     """Riemannian batch normalization.
 
     %(algorithm)s
@@ -76,9 +75,6 @@ class GyroBN(AffineLayer):
     """
 
     settings: Settings
-    running_mean: Tensor
-    running_var: Tensor
-    num_batches_tracked: Tensor
 
     def __init__(
         self,
@@ -107,22 +103,13 @@ class GyroBN(AffineLayer):
         options: dict[str, Any] = {"eps": eps, "clamp": clamp, "mean": mean} | search
         options |= {"learn_curvature": learn_curvature, "check_input": check_input}
         settings = Settings.of(manifold, channels, axis, formula=self._formula, **options)
-        self.process_group = process_group
-        if momentum is not None:
-            check_number("momentum, the fraction of a new batch,", momentum, 0.0, 1.0)
-        self.momentum, self.affine = momentum, affine
-        self.track_running_stats = tracked = track_running_stats
+        self.process_group, self.affine = process_group, affine
         like = torch.empty((), device=device, dtype=dtype)
         learnt, stats = initial(settings, like, affine, affine, self._copies)
         self._hold(settings, learnt)
-        count = torch.zeros(self._copies, dtype=torch.long, device=like.device)
-        self.register_buffer("running_mean", stats.mean if tracked else None)
-        self.register_buffer("running_var", stats.var if tracked else None)
-        self.register_buffer("num_batches_tracked", count if tracked else None)
+        self._track(stats, momentum, track_running_stats)
 
     _formula: Callable[..., Tensor] = staticmethod(normalize)
-    _copies: tuple[int, ...] = ()
-    """Shape of the statistics in front of the channels."""
 
     # ------------------------------------------------------------------ the call
 
@@ -143,20 +130,12 @@ class GyroBN(AffineLayer):
 
     def _forward(self, x: Tensor, weights: Tensor | None) -> Tensor:
         with no_autocast(x):
-            rate: Any = self.momentum
-            if rate is None and self.track_running_stats:
-                rate = 1.0 / (self.num_batches_tracked + 1).to(self.running_var.dtype)
             given = self._given(x, weights, mean=self.running_mean, var=self.running_var)
             group = group_of(self.process_group, x) if self.training else None
             rest = () if group is None else (group,)  # the compiler takes plain values only
-            rate = 0.0 if rate is None else rate
-            y, *new = recorded(run_forward)(self._constant, given, rate, self.training, *rest)
-            if new and self.training and not recomputing():
-                # torch.compile (2.13) loses what is written into a float64 buffer without axes on a
-                # CPU, but not what is written into a view of it.
-                self.running_mean.detach().copy_(new[0])
-                self.running_var.detach().copy_(new[1])
-                self.num_batches_tracked += 1
+            run = recorded(run_forward)
+            y, *new = run(self._constant, given, self._rate, self.training, *rest)
+            self._learn(new)
         out: Tensor = y
         return out
 
@@ -205,10 +184,6 @@ class GyroBN(AffineLayer):
                 layer.process_group = WORLD if process_group is None else process_group
         return module
 
-    @property
-    def _own(self) -> Tensor | None:
-        return self.running_var if self.scale is None else self.scale
-
     # ------------------------------------------------------------------ the estimator
 
     @classmethod
@@ -249,6 +224,7 @@ class GyroBN(AffineLayer):
         from gyrobn.estimator.conversion import values_for
 
         given: dict[str, Any] = {"eps": model.eps, "tol": model.tol, "max_iter": model.max_iter}
+        given["mean"] = model.mean_kind
         layer = cls(model.geometry, channels=model.channels, **given | options)
         dtype = np.float64 if options["dtype"] == torch.float64 else np.float32
         has = layer.bias is not None, layer.scale is not None, layer.track_running_stats
@@ -273,28 +249,6 @@ class GyroBN(AffineLayer):
         return layer_to_estimator(self.settings, self._learnt, stats, like)
 
     # ------------------------------------------------------------------ torch's habits
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Convert the layer, as ``half`` and ``to`` do, but keep the statistics in float32."""
-        before = dict(self._buffers)
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, new in self._buffers.items():
-            old = before[name]
-            if old is not None and new is not None and new.is_floating_point() and is_half(new):
-                self._buffers[name] = old.to(new.device, common_dtype(new))
-        return self
-
-    def reset_running_stats(self) -> None:
-        """Forget the running statistics: the mean is the identity, the variance one."""
-        if self.track_running_stats:
-            self.running_mean.copy_(self.settings.geometry.origin(self.running_mean))
-            self.running_var.fill_(1.0)
-            self.num_batches_tracked.zero_()
-
-    def reset_parameters(self) -> None:
-        """Reset the parameters and the running statistics."""
-        self.reset_running_stats()
-        super().reset_parameters()
 
     def extra_repr(self) -> str:
         """Return the options to print; some only if they differ from the default."""

@@ -9,23 +9,31 @@ from torch import Tensor
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.layers import initial
 from gyrobn.normalization.settings import SetSettings, documented
-from gyrobn.torch.affine import AffineLayer
 from gyrobn.torch.graphs import no_autocast, recorded, run_sets
+from gyrobn.torch.running import RunningLayer
 
 __all__ = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
 
 
-class SetLayer(AffineLayer):
+class SetLayer(RunningLayer):
     """A layer that normalizes sets of points within each sample."""
 
     settings: SetSettings
 
     def __init__(
-        self, settings: SetSettings, affine: bool, device: Any, dtype: torch.dtype | None
+        self,
+        settings: SetSettings,
+        affine: bool,
+        device: Any,
+        dtype: torch.dtype | None,
+        momentum: float | None = None,
+        tracked: bool = False,
     ) -> None:
         super().__init__()
         like = torch.empty((), device=device, dtype=dtype)
-        self._hold(settings, initial(settings, like, affine, affine)[0])
+        learnt, stats = initial(settings, like, affine, affine)
+        self._hold(settings, learnt)
+        self._track(stats, momentum, tracked)
         self.affine = affine
 
     @documented
@@ -37,8 +45,11 @@ class SetLayer(AffineLayer):
         %(set_call)s
         """
         with no_autocast(x):
-            y: Tensor = recorded(run_sets)(self._constant, self._given(x, weights))
-        return y
+            given = self._given(x, weights, mean=self.running_mean, var=self.running_var)
+            y, *new = recorded(run_sets)(self._constant, given, self._rate, self.training)
+            self._learn(new)
+        out: Tensor = y
+        return out
 
     def extra_repr(self) -> str:
         """Return the options to print; some only if they differ from the default."""
@@ -52,6 +63,8 @@ class SetLayer(AffineLayer):
         else:
             parts.append(f"axis={settings.axis}")
         parts += [f"eps={settings.eps}", f"affine={self.affine}", *self._unusual()]
+        if self.track_running_stats:
+            parts += [f"momentum={self.momentum}", "track_running_stats=True"]
         return ", ".join(parts)
 
 
@@ -60,6 +73,8 @@ class GyroLayerNorm(SetLayer):
     """Riemannian layer normalization: all points of a sample are one set.
 
     %(sets)s
+
+    %(no_running)s
 
     Parameters
     ----------
@@ -118,6 +133,8 @@ class GyroInstanceNorm(SetLayer):
 
     %(sets)s
 
+    %(instance_running)s
+
     Parameters
     ----------
     %(set_manifold)s
@@ -126,6 +143,10 @@ class GyroInstanceNorm(SetLayer):
         Added to the variance.
     affine
         Whether bias and scale are learnt, one of each per channel.
+    momentum
+        Fraction of a new batch in the running statistics; None for the average of all batches.
+    track_running_stats
+        Whether to keep running statistics, and to use them in evaluation.
     %(set_options)s
     %(torch_dtype)s
 
@@ -135,6 +156,8 @@ class GyroInstanceNorm(SetLayer):
         Normal coordinates b of the bias.
     scale : Parameter of shape (*channels,), or (*channels, blocks)
         Standard deviation s of a set.
+    running_mean, running_var, num_batches_tracked
+        Buffers: the running statistics, and the number of batches in them; None without.
 
     Examples
     --------
@@ -156,12 +179,14 @@ class GyroInstanceNorm(SetLayer):
         eps: float = 1e-5,
         affine: bool = True,
         *,
+        momentum: float | None = 0.1,
+        track_running_stats: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
         **options: Any,
     ) -> None:
         settings = SetSettings.instance(type(self).__name__, manifold, channels, eps=eps, **options)
-        super().__init__(settings, affine, device, dtype)
+        super().__init__(settings, affine, device, dtype, momentum, track_running_stats)
 
 
 @documented
@@ -169,6 +194,8 @@ class GyroGroupNorm(SetLayer):
     """Riemannian group normalization: the points of a group of channels are one set.
 
     %(sets)s
+
+    %(no_running)s
 
     Parameters
     ----------
@@ -222,6 +249,8 @@ class GyroRMSNorm(SetLayer):
     """Riemannian root mean square normalization: sets are scaled from the identity, not centred.
 
     %(rms)s
+
+    %(no_running)s
 
     Parameters
     ----------
