@@ -92,9 +92,37 @@ def test_the_paper_of_the_software():
     sections = re.findall(r"^# (.*)$", text, re.MULTILINE)
     assert sections[:4] == ["Summary", "Statement of need", "State of the field", "Software design"]
     assert "Limits" in sections
-    entries = re.findall(r"^@\w+\{([\w-]+),", read(about["bibliography"]), re.MULTILINE)
-    assert len(entries) == len(set(entries))
+    entries = bibliography(read(about["bibliography"]))
     assert set(re.findall(r"(?<![\w.])@([\w-]+)", text)) == set(entries)
+    for key, (kind, fields) in entries.items():
+        assert {"title", "author", "year"} <= set(fields), key
+        assert any(set(fields) & {one} for one in SOURCES[kind].split()), key
+        assert re.fullmatch(r"(19|20)\d\d", fields["year"]), key
+        assert fields.get("url", "https://").startswith("https://"), key
+        assert not re.search(r"developers|todo|tbd|xxx", " ".join(fields.values()).lower()), key
+
+
+SOURCES = {
+    "article": "journal",
+    "inproceedings": "booktitle",
+    "book": "publisher",
+    "misc": "doi url",
+}
+"""What each kind of entry must have, one of the words, so that a reader can find it."""
+
+
+def bibliography(text: str) -> dict[str, tuple[str, dict[str, str]]]:
+    """Return kind and fields of each entry of BibTeX; every value stands in braces."""
+    found: dict[str, tuple[str, dict[str, str]]] = {}
+    field = re.compile(r"\s*(\w+)\s*=\s*\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}\s*(?:,|$)")
+    for entry in re.split(r"^(?=@)", text, flags=re.MULTILINE)[1:]:
+        kind, key, inside = re.fullmatch(
+            r"@(\w+)\{([\w-]+),\n(.*)\n\}\s*", entry, re.DOTALL
+        ).groups()
+        assert not field.sub("", inside).strip(), f"{key} has what is no field"
+        assert key not in found, f"{key} is there twice"
+        found[key] = kind, dict(field.findall(inside))
+    return found
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda p: p.stem)
