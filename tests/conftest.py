@@ -26,8 +26,6 @@ import torch
 from gyrobn import REGISTRY
 from gyrobn.backends import backend_of
 
-if not hasattr(jax, "enable_x64"):  # before JAX 0.8; requirements-oldest.txt
-    jax.enable_x64 = importlib.import_module("jax.experimental").enable_x64
 jax.config.update("jax_enable_x64", True)
 # Outside of jit, JAX compiles every operation for every shape: share that between the processes.
 folder = os.path.join(tempfile.gettempdir(), f"gyrobn-tests-jax-{os.getuid()}")

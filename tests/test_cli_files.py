@@ -564,7 +564,11 @@ def test_negative_curvatures_in_any_form(tmp_path, K):
     assert (bn.manifold_.curvature, bn.scale) == (float(K), float(K))
 
 
-def test_unseen_domains(tmp_path):
+@pytest.mark.parametrize("unseen", ["refit", "adapt", "online"])
+def test_unseen_domains(tmp_path, monkeypatch, unseen):
+    """As the estimator with all samples at once, in chunks, and where a few samples are drawn."""
+    from gyrobn.cli import picture
+
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "old.npy", np.arange(len(X)) % 2)
     np.save(tmp_path / "new.npy", np.asarray([b"a", b"b"])[np.arange(len(X)) % 2])
@@ -573,10 +577,18 @@ def test_unseen_domains(tmp_path):
     call("fit", *paths, "--manifold", "poincare_ball", "--domains", tmp_path / "new.npy")
     bn = GyroBN.load(tmp_path / "m")
     assert bn.domains_.tolist() == ["a", "b"]
-    paths = tmp_path / "x.npy", tmp_path / "y.npy", "--model", tmp_path / "m"
-    call("transform", *paths, "--domains", tmp_path / "new.txt", "--unseen", "refit")
-    bn.set_params(unseen="refit")
-    close(load(tmp_path / "y.npy"), bn.transform(X, domains=np.resize(["5", "6"], len(X))))
+    drawn, surface = [], picture.plot_normalization
+    monkeypatch.setattr(
+        picture, "plot_normalization", lambda *a, **k: drawn.append(a) or surface(*a, **k)
+    )
+    monkeypatch.setattr(picture, "MOST", 7)
+    monkeypatch.setattr("gyrobn.data.chunks.BYTES", 16 * 10)  # ten samples
+    options = "--model", tmp_path / "m", "--domains", tmp_path / "new.txt", "--unseen", unseen
+    call("transform", tmp_path / "x.npy", tmp_path / "y.npy", *options)
+    call("plot", tmp_path / "x.npy", tmp_path / "y.png", *options)
+    expected = bn.set_params(unseen=unseen).transform(X, domains=np.resize(["5", "6"], len(X)))
+    close(load(tmp_path / "y.npy"), expected)
+    close(drawn[0][2], expected[np.linspace(0, len(X) - 1, 7).astype(int)])
 
 
 def test_the_rank_of_projectors_is_that_of_most(tmp_path):

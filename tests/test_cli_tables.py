@@ -2,9 +2,14 @@
 
 import io
 import json
+import os
+import pty
+import shutil
 import struct
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pyarrow
@@ -353,26 +358,70 @@ def test_a_pipeline(here):
 # ---------------------------------------------------------------------- completion
 
 
-def completed(script, *words):
-    """Return what bash offers for the last word."""
-    program = (
-        f"source ./{script}; COMP_CWORD={len(words) - 1}; COMP_WORDS=({' '.join(words)}); "
-        "$(complete -p gyrobn | sed 's/.*-F \\([^ ]*\\).*/\\1/') gyrobn; "
-        'printf "%s\\n" "${COMPREPLY[@]}"'
-    )
-    process = subprocess.run(["bash", "-c", program], capture_output=True, encoding="utf-8")
+OFFERED = {
+    "no": "normalize",
+    "normalize --domain-p": "--domain-per-file",
+    "normalize --manifold sph": "sphere",
+    "inspect sam": "samples.npy",
+    "transform --model sam": "samples.npy",
+}
+"""Lines after gyrobn, and what a shell makes of their last words."""
+
+
+def output(*words):
+    process = subprocess.run(words, capture_output=True, encoding="utf-8", check=True)
     assert process.stderr == ""
-    return process.stdout.split()
+    return process.stdout.splitlines()
 
 
-def test_completion_in_bash(here):
-    (here / "script").write_text(run_here("completion", "bash").stdout)
+def by_bash(line):
+    """Return what bash offers for the last word."""
+    words = ["gyrobn", *line.split()]
+    return output(
+        "bash",
+        "-c",
+        f"source ./script; COMP_CWORD={len(words) - 1}; COMP_WORDS=({' '.join(words)}); "
+        "$(complete -p gyrobn | sed 's/.*-F \\([^ ]*\\).*/\\1/') gyrobn; "
+        'printf "%s\\n" "${COMPREPLY[@]}"',
+    )
+
+
+def by_fish(line):
+    """Return what fish offers, without the descriptions."""
+    found = output("fish", "--no-config", "-c", f"source ./script; complete -C 'gyrobn {line}'")
+    return [one.split("\t")[0] for one in found if one]
+
+
+def by_zsh(line):
+    """Return what zsh makes of the last word after a tab: it completes only in a terminal."""
+    Path("functions").mkdir(exist_ok=True)
+    Path("functions/_gyrobn").write_text(Path("script").read_text())
+    terminal, inside = pty.openpty()
+    words = "zsh", "-f", "-i"
+    streams = {"stdin": inside, "stdout": inside, "stderr": inside, "start_new_session": True}
+    with subprocess.Popen(words, **streams, env=environment() | {"TERM": "dumb"}) as process:
+        os.close(inside)
+        setup = "fpath=($PWD/functions $fpath); autoload -Uz compinit; compinit -u -D"
+        os.write(terminal, f"{setup}; gyrobn() {{ print -r -- $@[-1] > done; exit }}\n".encode())
+        os.write(terminal, f"gyrobn {line}\t\n".encode())
+        with suppress(OSError):  # the end of a terminal
+            while os.read(terminal, 4096):
+                pass
+        os.close(terminal)
+    assert process.returncode == 0
+    return Path("done").read_text().split()
+
+
+@pytest.mark.parametrize("complete", [by_bash, by_zsh, by_fish], ids=["bash", "zsh", "fish"])
+def test_completion_in_a_shell(here, complete):
+    """bash is everywhere; the others are tested where they are installed."""
+    shell = complete.__name__.removeprefix("by_")
+    if shell != "bash" and shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    (here / "script").write_text(run_here("completion", shell).stdout)
     (here / "samples.npy").touch()
-    assert completed("script", "gyrobn", "no") == ["normalize"]
-    assert completed("script", "gyrobn", "normalize", "--domain-p") == ["--domain-per-file"]
-    assert completed("script", "gyrobn", "normalize", "--manifold", "sph") == ["sphere"]
-    assert completed("script", "gyrobn", "inspect", "sam") == ["samples.npy"]
-    assert completed("script", "gyrobn", "transform", "--model", "sam") == ["samples.npy"]
+    lines = OFFERED if shell != "zsh" else ["normalize --domain-p", "inspect sam"]  # 1 s each
+    assert {line: complete(line) for line in lines} == {line: [OFFERED[line]] for line in lines}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -478,6 +478,11 @@ def test_what_the_command_refuses(files, capsys, monkeypatch):
         "wide.npy", "y.npy", "--model", "model.npz", *engine
     )
     assert "index 150" in error("bad.npy", "y.npy", "--model", "model.npz", *engine)
+    new = "--domains", "labels.npy", "--unseen", "online"
+    np.save("zeros.npy", np.zeros(200, int))
+    run("fit", "x.npy", "model.npz", *spd, "--domains", "zeros.npy")
+    text = error("x.npy", "y.npy", "--model", "model.npz", *new, *engine)
+    assert "does not know domain 1, and --unseen online follows the order" in text
     for name in ("dask", "distributed"):
         with monkeypatch.context() as patch:
             for module in [m for m in sys.modules if m.split(".")[0] == name]:

@@ -14,6 +14,7 @@ from gyrobn.cli.usage import check, geometries, geometry_options
 from gyrobn.data.layouts import Layout
 from gyrobn.data.matlab import AXES
 from gyrobn.data.tables import HEADERS
+from gyrobn.normalization.domains import UNSEEN
 from gyrobn.numerics.checks import check_number
 
 __all__ = ["build", "parse"]
@@ -232,9 +233,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "help": "what to do with samples off the manifold: fail (default), or move them onto it",
     },
     "--unseen": {
-        "choices": ("error", "refit", "adapt"),
+        "choices": UNSEEN,
         "help": "what to do with a domain that the model does not know: fail (default), take mean "
-        "and variance of its own samples, or move the average of the known domains towards them",
+        "and variance of its own samples, move the average of the known domains towards them, or "
+        "move it sample by sample, in their order",
     },
     "--save-model": _path("FILE", "write the model there"),
     "--engine": {

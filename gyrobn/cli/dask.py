@@ -18,7 +18,7 @@ from gyrobn.data.chunks import rows_per_chunk
 from gyrobn.data.dask import Block, DaskBlocks, from_stored
 from gyrobn.data.writing import PARALLEL
 from gyrobn.estimator.applying import check_action
-from gyrobn.estimator.labels import check_given, labels_for
+from gyrobn.estimator.labels import check_given, check_kind, labels_for
 from gyrobn.estimator.lazy import apply_block, with_unseen
 from gyrobn.estimator.validation import as_array
 from gyrobn.statistics.points import Moved
@@ -95,6 +95,7 @@ class OnDask(InOrder):
         """Write the mapped samples; return how many points were moved onto the manifold."""
         check_given(bn.domains_, domains, method)
         labels = None if domains is None else labels_for(domains, len(self.source))
+        _check_order(bn, labels, method)
         bn = with_unseen(bn, self.blocks, labels, method)
         blocks = DaskBlocks(self.blocks).with_parts(labels=labels)
         check_action(bn, as_array(bn, blocks.stand_in, method), method)
@@ -127,6 +128,20 @@ def _written(parts: list[Any]) -> Moved | Exception:
     """Return the first error, or how many points were moved."""
     error = next((part for part in parts if isinstance(part, Exception)), None)
     return Moved.merged(parts) if error is None else error
+
+
+def _check_order(bn: Any, labels: Any, method: str) -> None:
+    """Refuse to follow new domains sample by sample: blocks are computed in any order."""
+    if labels is None or bn.unseen != "online" or method != "transform":
+        return
+    check_kind(bn.domains_, labels)
+    new = np.setdiff1d(labels, bn.domains_)
+    if len(new):
+        raise ValueError(
+            f"the model does not know domain {new[0].item()!r}, and --unseen online follows the "
+            "order of its samples, but --engine dask computes blocks in any order: leave out "
+            "--engine, or choose --unseen refit or --unseen adapt"
+        )
 
 
 def _missing(name: str) -> ImportError:

@@ -2,6 +2,7 @@
 
 import time
 from argparse import Namespace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from gyrobn.cli.inputs import (
     read_bias,
 )
 from gyrobn.cli.statistics import fitted, load
-from gyrobn.data import StoredArray
 from gyrobn.data.chunks import Chunks
 from gyrobn.estimator.labels import labels_for
 from gyrobn.manifolds.gyrospace import GyroSpace
@@ -43,10 +43,15 @@ def plot(options: Namespace, console: Console) -> None:
             domains = labels_for(domains, len(source))
         rows = np.unique(np.linspace(0, len(source) - 1, min(len(source), MOST)).astype(int))
         own = None if domains is None else domains[rows]
-        samples = [(options.input, _take(source, rows))]
+        samples = [(options.input, _take(Chunks(source), rows))]
         if options.after is None:
             bn = fitted(options, source, domains, InOrder(source, console))
             manifold, bias, project = bn.manifold_, bn.bias, bn.on_invalid == "project"
+            known = bn.domains_
+            if domains is not None and known is not None and len(np.setdiff1d(domains, known)):
+                # all samples of a new domain matter for it, not only those that are drawn
+                chunks = Chunks(partial(bn.transform_chunks, Chunks(source), domains))
+                samples.append((options.input, _take(chunks, rows)))
         else:
             with check_samples(open_other(options.after, options)) as after:
                 if after.shape != source.shape:
@@ -54,7 +59,7 @@ def plot(options: Namespace, console: Console) -> None:
                         f"{options.after} has shape {after.shape}, {options.input} {source.shape}: "
                         "the same samples must be in both, before and after"
                     )
-                samples.append((options.after, _take(after, rows)))
+                samples.append((options.after, _take(Chunks(after), rows)))
             bias, project = read_bias(options), options.on_invalid == "project"
             if options.model is None:
                 manifold = geometry_of(options, source)
@@ -79,9 +84,9 @@ def plot(options: Namespace, console: Console) -> None:
     console.report(values, [*lines, f"  written             {options.figure}"])
 
 
-def _take(source: StoredArray, rows: Any) -> Any:
+def _take(chunks: Chunks, rows: Any) -> Any:
     """Return some of the samples, by number."""
-    return np.concatenate(list(Chunks(source).select(rows)))
+    return np.concatenate(list(chunks.select(rows)))
 
 
 def _channel(manifold: GyroSpace, channel: int, x: Any, y: Any, bias: Any) -> tuple[Any, ...]:

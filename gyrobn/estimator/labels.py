@@ -69,8 +69,8 @@ def check_unseen(known: Any, labels: Any, new: list[Any], unseen: str, method: s
         raise parameter_error(
             f"{saw}: fit to it, too, or choose what GyroBN.transform() does with such a domain by ",
             "unseen",
-            values=("refit", "adapt"),
-            note=", or 'online' for samples that come one by one",
+            ", or 'online' for samples that come one by one",
+            ("refit", "adapt"),
         )
 
 
