@@ -249,16 +249,20 @@ class Bases(GyroSpace):
         several ranks.
         """
         xp, n = self._namespace(x), self.n
-        if total is not together:
-            rows = xp.matrix_transpose(x)
+        if total is together:
+            U, w = beside(x, 1), xp.repeat(samples_last(weights), self.p, axis=-1)[..., None, :]
+
+            def multiply(Y: Array) -> Array:  # several times as fast as U times columns
+                return transpose(matmul(w * matmul(transpose(Y), U), transpose(U)))
+        else:
+            rows = transpose(x)
             heavy = xp.broadcast_to(weights[..., None], rows.shape[:-1])
             (sums,) = total(to_triangle(weighted_gram(heavy, rows), diagonal=True))
             projector = from_triangle(sums, n, diagonal=True, mirror=1.0)
-            multiply = lambda Y: matmul(projector, Y)  # noqa: E731
-        else:
-            U, w = beside(x, 1), xp.repeat(samples_last(weights), self.p, axis=-1)[..., None, :]
-            # rows times U is several times as fast as U times columns
-            multiply = lambda Y: transpose(matmul(w * matmul(transpose(Y), U), transpose(U)))  # noqa: E731
+
+            def multiply(Y: Array) -> Array:
+                return matmul(projector, Y)
+
         Y = constant(_generic, x, n, self.p)
         for _ in range(POWERS):
             Y, _ = xp.linalg.qr(multiply(Y))
