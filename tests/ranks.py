@@ -175,7 +175,7 @@ def check_options(rank, world):
 def check_twice(rank, world):
     """Slopes of slopes, by the samples, the weights and the parameters of a layer."""
     cuts, results = CUTS[world], {}
-    for space in (PoincareBall(2), Stereographic(2, curvature=0.5), Sphere(2), Euclidean(2)):
+    for space in (PoincareBall(2), Stereographic(2, curvature=0.5), Sphere(2)):
         x, weights = samples(space, COUNT, 2), 0.1 + torch.rand(COUNT, 2, dtype=torch.float64)
         dist.broadcast(weights, 0)
         slope, along = (drawn(*x.shape, seed=seed) for seed in (1, 2))
