@@ -173,19 +173,25 @@ def check_options(rank, world):
 
 
 def check_twice(rank, world):
-    """Slopes of slopes, by the samples, the weights and the parameters of a layer."""
+    """Slopes of slopes, by the samples, the weights and the parameters of a layer.
+
+    Samples and outputs are given by normal coordinates, since off the manifold, where only the
+    array of a sphere can be moved to, a derivative has no meaning.
+    """
     cuts, results = CUTS[world], {}
     for space in (PoincareBall(2), Stereographic(2, curvature=0.5), Sphere(2)):
-        x, weights = samples(space, COUNT, 2), 0.1 + torch.rand(COUNT, 2, dtype=torch.float64)
+        c, weights = samples(space, COUNT, 2), 0.1 + torch.rand(COUNT, 2, dtype=torch.float64)
+        c = space.to_normal(c).detach()
         dist.broadcast(weights, 0)
-        slope, along = (drawn(*x.shape, seed=seed) for seed in (1, 2))
+        slope, along = (drawn(*c.shape, seed=seed) for seed in (1, 2))
         found = []
         for cut, group in ((slice(None), None), (slice(cuts[rank], cuts[rank + 1]), "world")):
             layer = GyroBN(
                 space, channels=2, dtype=torch.float64, learn_curvature=True, process_group=group
             )
-            own = [a[cut].clone().requires_grad_() for a in (x, weights)]
-            y = layer(*own)
+            own = [a[cut].clone().requires_grad_() for a in (c, weights)]
+            now = layer.manifold
+            y = now.to_normal(layer(now.from_normal(own[0]), own[1]))
             (first,) = torch.autograd.grad((y * slope[cut]).sum(), own[:1], create_graph=True)
             (first * along[cut]).sum().backward()
             slopes = [p.grad.clone() for p in layer.parameters()]
