@@ -22,9 +22,11 @@ from gyrobn import (
     SPD,
     Correlation,
     Euclidean,
+    Grassmannian,
     Hyperboloid,
     PoincareBall,
     Product,
+    SpecialOrthogonal,
     Sphere,
     Stereographic,
 )
@@ -144,6 +146,7 @@ def check_geometries(rank, world):
                     "factors": factors,
                     "dim": space.dim,
                     "blocks": len(space.blocks),
+                    "flat": space.inside.flat,
                 }
     return results
 
@@ -155,8 +158,12 @@ def check_options(rank, world):
     for space in (PoincareBall(3), SPD(3), Euclidean(2), Correlation(3)):
         for options in OPTIONS:
             results[f"{space!r} {options}"] = compare(space, cut, False, **options)[0]
-    for space in (SPD(12), PoincareBall(130)):  # H of the second is applied, not formed
+    # H of the first is sent, the others are applied; one process forms none of them
+    for space in (SPD(12), PoincareBall(130), SpecialOrthogonal(17)):
         results[f"large {space!r}"] = compare(space, cut, False)[0]
+    for space in (Grassmannian(5, 2), SPD(10), SpecialOrthogonal(17)):
+        for options in ({"steps": 1}, {"mean": "centroid"}):
+            results[f"{space!r} {options}"] = compare(space, cut, False, **options)[0]
     results["float32"] = {}
     for space in (PoincareBall(3), SPD(3), Sphere(2)):
         found = compare(space, cut, False, dtype=torch.float32)[0]
@@ -166,19 +173,25 @@ def check_options(rank, world):
 
 
 def check_twice(rank, world):
-    """Slopes of slopes, by the samples, the weights and the parameters of a layer."""
+    """Slopes of slopes, by the samples, the weights and the parameters of a layer.
+
+    Samples and outputs are given by normal coordinates, since off the manifold, where only the
+    array of a sphere can be moved to, a derivative has no meaning.
+    """
     cuts, results = CUTS[world], {}
-    for space in (PoincareBall(2), Stereographic(2, curvature=0.5)):
-        x, weights = samples(space, COUNT, 2), 0.1 + torch.rand(COUNT, 2, dtype=torch.float64)
+    for space in (PoincareBall(2), Stereographic(2, curvature=0.5), Sphere(2)):
+        c, weights = samples(space, COUNT, 2), 0.1 + torch.rand(COUNT, 2, dtype=torch.float64)
+        c = space.to_normal(c).detach()
         dist.broadcast(weights, 0)
-        slope, along = (drawn(*x.shape, seed=seed) for seed in (1, 2))
+        slope, along = (drawn(*c.shape, seed=seed) for seed in (1, 2))
         found = []
         for cut, group in ((slice(None), None), (slice(cuts[rank], cuts[rank + 1]), "world")):
             layer = GyroBN(
                 space, channels=2, dtype=torch.float64, learn_curvature=True, process_group=group
             )
-            own = [a[cut].clone().requires_grad_() for a in (x, weights)]
-            y = layer(*own)
+            own = [a[cut].clone().requires_grad_() for a in (c, weights)]
+            now = layer.manifold
+            y = now.to_normal(layer(now.from_normal(own[0]), own[1]))
             (first,) = torch.autograd.grad((y * slope[cut]).sum(), own[:1], create_graph=True)
             (first * along[cut]).sum().backward()
             slopes = [p.grad.clone() for p in layer.parameters()]

@@ -31,8 +31,9 @@ class Hessian:
     """Return a lower bound of its eigenvalues, shape (*channels,)."""
     highest: Callable[[], Array]
     """Return an upper bound of its eigenvalues."""
-    quick: Callable[[Array], Array] | None = None
-    """Nearly H⁻¹g, linear in g, for a step on the way; where that is cheaper than to apply H."""
+    quick: Callable[[Array, Array | None], Array] | None = None
+    """Nearly H⁻¹g, linear in g, for a step on the way; where that is cheaper than to apply H. The
+    second argument is the variance of all samples, if they are not all here."""
     matrix: Callable[[], Array] | None = None
     """Return H itself, where that takes less than to apply it to the identity."""
     rough: Callable[[Array], Array] | None = None
@@ -43,6 +44,8 @@ class Hessian:
     """Call a function with each part of H and its part of g, if H is block diagonal."""
     at_least_one: bool = False
     """Whether no eigenvalue is below 1, as where no curvature is positive: it needs no shift."""
+    identity: bool = False
+    """Whether H is the identity."""
     smooth: bool = True
     """Whether the geometry has second derivatives, so that those of the mean may be asked for."""
 
@@ -67,7 +70,7 @@ class Hessian:
 def flat_hessian(weights: Array) -> Hessian:
     """Return the Hessian of a flat metric: the identity, so that one Newton step is exact."""
     one = sum_samples(weights)
-    return Hessian(lambda v: v, lambda: one, lambda: one, lambda g: g)
+    return Hessian(lambda v: v, lambda: one, lambda: one, identity=True)
 
 
 def matrix_hessian(matrix: Array, lowest: Array, at_least_one: bool) -> Hessian:
@@ -97,8 +100,9 @@ def compact_hessian(
     """
     xp = namespace_of(c)
 
-    def quick(g: Array) -> Array:
-        spread = weighted_sum(weights, xp.sum(c * c, axis=-1))
+    def quick(g: Array, spread: Array | None = None) -> Array:
+        if spread is None:
+            spread = weighted_sum(weights, xp.sum(c * c, axis=-1))
         middle = xp.clip(1.0 - ricci / (3 * c.shape[-1]) * spread, min=0.25)
         return g / middle[..., None]
 

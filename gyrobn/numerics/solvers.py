@@ -28,19 +28,22 @@ def newton_step(h: Hessian, g: Array, tol: float) -> Array:
     Where an eigenvalue may be negative, or nearly zero (samples beyond a hemisphere), H is shifted
     up.
     """
+    if h.identity:
+        return g
     if h.by_part is not None:
         return h.by_part(lambda part, piece: newton_step(part, piece, tol), g)
     if h.quick is not None and g.shape[-1] > h.dense:
-        return h.quick(g)
+        return h.quick(g, None)
     return _solve(h, g, 0.25, tol)
 
 
-def inverse(h: Hessian, g: Array, tol: float = 0.0) -> Array:
-    """Return H⁻¹g to nearly all digits, or with an error of ``tol`` relative to g."""
+def inverse(h: Hessian, g: Array) -> Array:
+    """Return H⁻¹g to nearly all digits."""
+    if h.identity:
+        return g
     if h.by_part is not None:
-        return h.by_part(lambda part, piece: inverse(part, piece, tol), g)
-    least = float(namespace_of(g).finfo(g.dtype).eps) ** (2 / 3)
-    return _solve(h, g, 1e-3, max(tol, least))
+        return h.by_part(inverse, g)
+    return _solve(h, g, 1e-3, float(namespace_of(g).finfo(g.dtype).eps) ** (2 / 3))
 
 
 def _solve(h: Hessian, g: Array, floor: float, tol: float) -> Array:

@@ -29,7 +29,6 @@ def implicit(
     view: Centred,
     x: Array,
     w: Array,
-    tol: float,
     shared: Shared | None = None,
     known: tuple[Array, ...] = (),
     variance: Array | None = None,
@@ -41,14 +40,13 @@ def implicit(
     :math:`\delta = H^{-1}\,dg` in normal coordinates at μ, μ held. If the points of a model move
     with θ, the mean moves with them. The rule consists of differentiable operations, with the mean
     itself in it, so that it can be differentiated again. It also returns the image of the samples
-    as seen from the mean, which needs the same derivatives as g. H⁻¹ may have an error of ``tol``
-    if H is too large to be formed.
+    as seen from the mean, which needs the same derivatives as g.
 
     In a batch on several ranks, g and H are sums over all of them, and ``known`` has them. The
     variance, which is known too, then comes out of the same rule, so that one reduction serves its
     slope and that of the mean.
     """
-    equation = _Equation(space, view, tol, shared, known)
+    equation = _Equation(space, view, shared, known)
     shown = view.image
     if shared is not None:
         shown = *shown, variance
@@ -70,11 +68,10 @@ class _Equation:
         self,
         space: GyroSpace,
         view: Centred,
-        tol: float,
         shared: Shared | None,
         known: tuple[Array, ...],
     ) -> None:
-        self.space, self.view, self.tol = space, view, tol
+        self.space, self.view = space, view
         self.shared, self.known = shared, known
 
     @property
@@ -86,7 +83,7 @@ class _Equation:
         )
         if self.shared is None:
             return rules._replace(twice=self.twice)
-        sums = self.sums if len(self.known) > 1 else None
+        sums = self.sums if len(self.known) > 2 else None
         return rules._replace(total=self.shared.total, sums=sums, fall=self.fall)
 
     @property
@@ -130,13 +127,12 @@ class _Equation:
             more = at.slope_by_step(*slopes)
             v = more if v is None else v + more
         if self.shared is None:
-            return solvers.inverse(at.hessian(w), v, self.tol), None
+            return solvers.inverse(at.hessian(w), v), None
         if v is None:
             v = namespace_of(x).zeros(self.shape, dtype=x.dtype, device=device_of(x))
         whole = constants[len(constants) - len(self.known) + 1 :]
-        solve = partial(solvers.inverse, tol=self.tol)
         rise = partial(self.rise, constants) if back else None
-        return self.shared.inverse(solve, at.hessian, w, whole, v, also, rise)
+        return self.shared.inverse(at.hessian(w), whole, v, also, rise)
 
     def sums(self, constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
         """Return H and a bound of its eigenvalues, sums over all ranks, with their derivatives."""
@@ -174,6 +170,6 @@ class _Equation:
         for _ in range(2):
             at = self.seen((mean, *rest), x, learnt)
             g = at.gradient(w)
-            moved = at.retract(solvers.inverse(hessian, g - stop(g), self.tol))
+            moved = at.retract(solvers.inverse(hessian, g - stop(g)))
             mean = constants[0] + (moved - stop(moved))
         return mean, *self.seen((mean, *rest), x, learnt).image

@@ -12,7 +12,7 @@ from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_choice
 from gyrobn.statistics.held import Held
 from gyrobn.statistics.implicit import implicit, onto
-from gyrobn.statistics.newton import ROUGH_SLOPE, Found, check_search, solve, status
+from gyrobn.statistics.newton import Found, check_search, solve, status
 from gyrobn.statistics.spread import LARGEST, Seen, Shared, Spread, Traced
 from gyrobn.statistics.streaming import in_memory
 from gyrobn.statistics.uniqueness import warn
@@ -117,7 +117,7 @@ def _find(
         elif space.flat:
             view = view.moved(space, space.start(x, w), x)
         else:
-            view, _ = implicit(space, view, x, w, 0.0 if search[2] is None else ROUGH_SLOPE)
+            view, _ = implicit(space, view, x, w)
         found = found._replace(mean=view.mean, variance=None)
     if found.variance is None:
         found = found._replace(variance=view.variance(w))
@@ -147,8 +147,7 @@ def _find_spread(
         return found, view
     w = w * samples.exact
     if exact:
-        tol = 0.0 if search[2] is None else ROUGH_SLOPE
-        view, variance = implicit(space, view, x, w, tol, samples, seen.sums, found.variance)
+        view, variance = implicit(space, view, x, w, samples, seen.sums, found.variance)
     else:
         view = view.moved(space, onto(space, constant, found.mean), x)
         variance = samples.total(view.variance(w))

@@ -10,6 +10,7 @@ Channels are solved together; one that is done stops moving, and one with a samp
 the manifold never begins to.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,12 +24,6 @@ from gyrobn.numerics.solvers import newton_step
 from gyrobn.statistics.held import Held, Look, Samples, choose, choose_all
 
 __all__ = ["Found", "Numbers", "check_search", "solve", "status"]
-
-ROUGH = 1e-2
-"""Accuracy of a Newton step, where only a few are asked for and no mean; where they are to lead
-there, it takes fewer of them if each is accurate."""
-ROUGH_SLOPE = 1e-5
-"""Accuracy of the derivative of a mean that a number of steps need not have reached."""
 
 
 class Numbers(NamedTuple):
@@ -176,10 +171,11 @@ def solve(
 def _take_steps(manifold: GyroSpace, samples: Held, mean: Array, steps: int | None) -> Found:
     """Take just so many steps, without a look at how far they lead; None if the mean is known."""
     x, w, known = samples
+    half = _half_the_digits(x)
 
     def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
         view = manifold.centred(state[0], x, (), known)
-        return (view.shift(newton_step(view.hessian(w), view.gradient(w), ROUGH)),)
+        return (view.shift(newton_step(view.hessian(w), view.gradient(w), half)),)
 
     if steps:
         (mean,) = backend_of(mean).while_loop(lambda state: True, body, (mean,), steps)
@@ -198,8 +194,9 @@ def _walk(
 ) -> Found:
     """Take just so many steps with samples that are not, or not all, in memory here."""
     look = samples.look(manifold, mean)
+    half = _half_the_digits(mean)
     for _ in range(steps):
-        mean = samples.shift(manifold, mean, look, samples.step(manifold, mean, look, ROUGH))
+        mean = samples.shift(manifold, mean, look, samples.step(manifold, mean, look, half))
         look = samples.look(manifold, mean)
     numbers = _numbers(manifold, look, look.g, look.g)
     small = numbers.small(tol)
@@ -234,6 +231,15 @@ def _accuracy(now: _State) -> float:
     square = (numbers.residual**2)[~now.done] / (numbers.variance[~now.done] + 1e-300)
     ratio = float(np.sqrt(np.min(square)))
     return min(max(1e-2 * ratio, 1e-9), 1e-3)
+
+
+def _half_the_digits(x: Array) -> float:
+    """Return the error that may be left in a Newton step if a number of them is asked for.
+
+    A step is short against the spread of the samples. So the mean is nearly that of exact steps,
+    which does not depend on how H is inverted, nor on which ranks the samples are.
+    """
+    return math.sqrt(float(namespace_of(x).finfo(x.dtype).eps))
 
 
 def _judge(old: Numbers, new: Numbers, gain: Array, tol: float | None) -> tuple[Array, Array]:

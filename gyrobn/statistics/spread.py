@@ -19,7 +19,7 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import pieces
 from gyrobn.numerics.hessian import DENSE, Hessian, matrix_hessian
 from gyrobn.numerics.matrices import from_triangle, to_triangle
-from gyrobn.numerics.solvers import newton_step
+from gyrobn.numerics.solvers import inverse, newton_step
 from gyrobn.statistics.held import Held, Look, choose
 from gyrobn.statistics.samples import arrange
 
@@ -36,8 +36,7 @@ __all__ = [
 
 LARGEST = DENSE
 """Up to this dimension the Hessian is sent along as a matrix. Beyond, it is applied to vectors, and
-each application is a reduction. With another bound than that of a single process, the derivative
-would be as inexact as Chebyshev steps are."""
+each application is a reduction: to form it would take longer (docs/many_machines.md)."""
 
 
 def _nobody(error: Exception | None) -> None:
@@ -101,13 +100,14 @@ class Seen(NamedTuple):
     """The mean of the normal coordinates of all samples; None if they are all here."""
     matrix: Array | None
     """The Hessian of all samples, where it is small."""
-    lowest: Array | None
-    """A lower bound of its eigenvalues."""
+    bounds: Array | None
+    """A lower bound of its eigenvalues; if it is large, the lower and the upper bound, on a last
+    axis. None, as the matrix, if it is the identity."""
 
     @property
     def sums(self) -> tuple[Any, ...]:
         """What a derivative needs to know of all samples."""
-        return (self.g,) if self.matrix is None else (self.g, self.matrix, self.lowest)
+        return tuple(a for a in self[1:] if a is not None)
 
 
 class Shared:
@@ -163,22 +163,25 @@ class Shared:
         """Return what all ranks see from a mean."""
         own = self.held.look(manifold, mean)
         parts = [own.g, own.variance, own.resolution]
-        if manifold.dim > LARGEST:
-            g, variance, resolution = self.sums(parts)
-            return Look(Seen(own.view, g, None, None), g, variance, own.far, resolution)
         hessian = self.held.view(manifold, mean, own.view).hessian(self.held.w)
-        g, variance, resolution, *hessian_parts = self.sums([*parts, *_packed(hessian, own.g)])
-        matrix, lowest = _unpacked(hessian_parts, manifold.dim)
-        return Look(Seen(own.view, g, matrix, lowest), g, variance, own.far, resolution)
+        matrix = bounds = None
+        if hessian.identity:
+            g, variance, resolution = self.sums(parts)
+        elif manifold.dim <= LARGEST:
+            g, variance, resolution, *packed = self.sums([*parts, *_packed(hessian, own.g)])
+            matrix, bounds = _unpacked(packed, manifold.dim)
+        else:
+            both = namespace_of(mean).stack([hessian.lowest(), hessian.top], axis=-1)
+            g, variance, resolution, bounds = self.sums([*parts, both])
+        return Look(Seen(own.view, g, matrix, bounds), g, variance, own.far, resolution)
 
     def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
         """Return nearly H⁻¹g."""
         seen = Seen(*now.view)
         own = self.held.view(manifold, mean, seen.view).hessian(self.held.w)
-        if seen.matrix is None:
-            return newton_step(self.applied(own), now.g, accuracy)
-        known = matrix_hessian(seen.matrix, seen.lowest, own.at_least_one)
-        return newton_step(known, now.g, accuracy)
+        if own.quick is not None and manifold.dim > LARGEST:
+            return own.quick(now.g, namespace_of(mean).sum(now.variance, axis=-1))
+        return newton_step(self.whole(own, seen.matrix, seen.bounds), now.g, accuracy)
 
     def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
         """Return the mean after a step."""
@@ -206,28 +209,26 @@ class Shared:
         packed = namespace_of(parts[0]).concat(list(parts), axis=-1)
         return pieces(self.total(self.weighed(packed, whole)), _sizes(parts))
 
-    def applied(self, own: Hessian, bounded: Hessian | None = None) -> Hessian:
-        """Return the Hessian of all samples as an operator: each application is a reduction.
+    def whole(
+        self, own: Hessian, matrix: Array | None, bounds: Any, weighed: bool = False
+    ) -> Hessian:
+        """Return the Hessian of all samples, from that of the samples here and a :class:`Seen`.
 
-        The weights of ``own`` sum to one, as do those of ``bounded``, which has the bounds. If that
-        is given, those of ``own`` sum to the share of this rank.
+        If it is large, it is an operator, and each application is a reduction. The weights of
+        ``own`` are ``weighed`` if they sum to the share of this rank, and not to one.
         """
-        bounds: list[Array] = []
-        whole, ends = bounded is not None, own if bounded is None else bounded
-
-        def bound(k: int) -> Array:
-            if not bounds:
-                both = namespace_of(self.share).stack([ends.lowest(), ends.highest()], axis=-1)
-                bounds.extend(self.sums([both]))
-            return bounds[0][..., k]
+        if own.identity:
+            return own
+        if matrix is not None:
+            return matrix_hessian(matrix, bounds, own.at_least_one)
 
         def apply(function: Callable[[Array], Array], v: Array) -> Array:
-            return self.total(self.weighed(function(v), whole))
+            return self.total(self.weighed(function(v), weighed))
 
         return Hessian(
             partial(apply, own.apply),
-            lambda: bound(0),
-            lambda: bound(1),
+            lambda: bounds[..., 0],
+            lambda: bounds[..., 1],
             rough=None if own.rough is None else partial(apply, own.rough),
             dense=LARGEST,
             at_least_one=own.at_least_one,
@@ -240,9 +241,7 @@ class Shared:
 
     def inverse(
         self,
-        solve: Callable[..., Array],
-        hessian: Callable[[Array], Hessian],
-        w: Array,
+        own: Hessian,
         known: tuple[Array, ...],
         v: Array,
         also: Array | None,
@@ -250,23 +249,18 @@ class Shared:
     ) -> tuple[Array, Array | None]:
         """Return H⁻¹ of the sum of v over the ranks, and the sum of ``also``, in one reduction.
 
-        ``known`` has H and the bound, where H is small. Else ``hessian`` returns the part of the
-        samples here, for weights such as w, which sum to the share of this rank. Where slopes are
-        pulled back, ``rise`` returns what the sum of ``also`` adds to that of v.
+        ``own`` is the part of H of the samples here, whose weights sum to the share of this rank,
+        and ``known`` what :class:`Seen` knows of H. Where slopes are pulled back, ``rise`` returns
+        what the sum of ``also`` adds to that of v.
         """
         parts = [v] if also is None else [v, also]
         found = pieces(self.total(namespace_of(v).concat(parts, axis=-1)), _sizes(parts))
-        own = hessian(w)
-        if known:
-            matrix, lowest = known
-            whole = matrix_hessian(matrix, lowest, own.at_least_one)
-        else:
-            share = namespace_of(w).where(self.share > 0, self.share, 1.0)
-            whole = self.applied(own, hessian(w / share))
+        matrix, bounds = (None, None, *known)[-2:]
+        whole = self.whole(own, matrix, bounds, weighed=True)
         if also is None:
-            return solve(whole, found[0]), None
+            return inverse(whole, found[0]), None
         v = found[0] if rise is None else found[0] + rise(found[1])
-        return solve(whole, v), found[1]
+        return inverse(whole, v), found[1]
 
 
 class Traced(Shared):
