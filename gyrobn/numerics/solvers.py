@@ -37,13 +37,14 @@ def newton_step(h: Hessian, g: Array, tol: float) -> Array:
     return _solve(h, g, 0.25, tol)
 
 
-def inverse(h: Hessian, g: Array) -> Array:
-    """Return H⁻¹g to nearly all digits."""
+def inverse(h: Hessian, g: Array, tol: float = 0.0) -> Array:
+    """Return H⁻¹g to nearly all digits, or with an error of ``tol`` relative to g."""
     if h.identity:
         return g
     if h.by_part is not None:
-        return h.by_part(inverse, g)
-    return _solve(h, g, 1e-3, float(namespace_of(g).finfo(g.dtype).eps) ** (2 / 3))
+        return h.by_part(lambda part, piece: inverse(part, piece, tol), g)
+    least = float(namespace_of(g).finfo(g.dtype).eps) ** (2 / 3)
+    return _solve(h, g, 1e-3, max(tol, least))
 
 
 def _solve(h: Hessian, g: Array, floor: float, tol: float) -> Array:

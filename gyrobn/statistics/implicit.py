@@ -32,6 +32,7 @@ def implicit(
     shared: Shared | None = None,
     known: tuple[Array, ...] = (),
     variance: Array | None = None,
+    tol: float = 0.0,
 ) -> tuple[Centred, Any]:
     r"""Return a constant view from a mean with its derivatives, to any order.
 
@@ -40,13 +41,14 @@ def implicit(
     :math:`\delta = H^{-1}\,dg` in normal coordinates at μ, μ held. If the points of a model move
     with θ, the mean moves with them. The rule consists of differentiable operations, with the mean
     itself in it, so that it can be differentiated again. It also returns the image of the samples
-    as seen from the mean, which needs the same derivatives as g.
+    as seen from the mean, which needs the same derivatives as g. H⁻¹ may have an error of ``tol``
+    if H is too large to be formed.
 
     In a batch on several ranks, g and H are sums over all of them, and ``known`` has them. The
     variance, which is known too, then comes out of the same rule, so that one reduction serves its
     slope and that of the mean.
     """
-    equation = _Equation(space, view, shared, known)
+    equation = _Equation(space, view, shared, known, tol)
     shown = view.image
     if shared is not None:
         shown = *shown, variance
@@ -70,8 +72,9 @@ class _Equation:
         view: Centred,
         shared: Shared | None,
         known: tuple[Array, ...],
+        tol: float,
     ) -> None:
-        self.space, self.view = space, view
+        self.space, self.view, self.tol = space, view, tol
         self.shared, self.known = shared, known
 
     @property
@@ -127,12 +130,12 @@ class _Equation:
             more = at.slope_by_step(*slopes)
             v = more if v is None else v + more
         if self.shared is None:
-            return solvers.inverse(at.hessian(w), v), None
+            return solvers.inverse(at.hessian(w), v, self.tol), None
         if v is None:
             v = namespace_of(x).zeros(self.shape, dtype=x.dtype, device=device_of(x))
         whole = constants[len(constants) - len(self.known) + 1 :]
         rise = partial(self.rise, constants) if back else None
-        return self.shared.inverse(at.hessian(w), whole, v, also, rise)
+        return self.shared.inverse(at.hessian(w), whole, v, also, rise, self.tol)
 
     def sums(self, constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
         """Return H and a bound of its eigenvalues, sums over all ranks, with their derivatives."""
@@ -170,6 +173,6 @@ class _Equation:
         for _ in range(2):
             at = self.seen((mean, *rest), x, learnt)
             g = at.gradient(w)
-            moved = at.retract(solvers.inverse(hessian, g - stop(g)))
+            moved = at.retract(solvers.inverse(hessian, g - stop(g), self.tol))
             mean = constants[0] + (moved - stop(moved))
         return mean, *self.seen((mean, *rest), x, learnt).image

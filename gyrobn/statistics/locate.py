@@ -12,7 +12,7 @@ from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_choice
 from gyrobn.statistics.held import Held
 from gyrobn.statistics.implicit import implicit, onto
-from gyrobn.statistics.newton import Found, check_search, solve, status
+from gyrobn.statistics.newton import ROUGH_SLOPE, Found, check_search, solve, status
 from gyrobn.statistics.spread import LARGEST, Seen, Shared, Spread, Traced
 from gyrobn.statistics.streaming import in_memory
 from gyrobn.statistics.uniqueness import warn
@@ -117,11 +117,16 @@ def _find(
         elif space.flat:
             view = view.moved(space, space.start(x, w), x)
         else:
-            view, _ = implicit(space, view, x, w)
+            view, _ = implicit(space, view, x, w, tol=_slope_error(space, search))
         found = found._replace(mean=view.mean, variance=None)
     if found.variance is None:
         found = found._replace(variance=view.variance(w))
     return found, view
+
+
+def _slope_error(space: GyroSpace, search: Search) -> float:
+    """Return the error that a derivative may have: after a few steps with a large H it is rough."""
+    return ROUGH_SLOPE if search[2] is not None and space.dim > LARGEST else 0.0
 
 
 def _find_spread(
@@ -147,7 +152,8 @@ def _find_spread(
         return found, view
     w = w * samples.exact
     if exact:
-        view, variance = implicit(space, view, x, w, samples, seen.sums, found.variance)
+        known = samples, seen.sums, found.variance
+        view, variance = implicit(space, view, x, w, *known, tol=_slope_error(space, search))
     else:
         view = view.moved(space, onto(space, constant, found.mean), x)
         variance = samples.total(view.variance(w))

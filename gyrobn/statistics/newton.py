@@ -20,10 +20,17 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.checks import check_integer, check_number
+from gyrobn.numerics.hessian import DENSE
 from gyrobn.numerics.solvers import newton_step
 from gyrobn.statistics.held import Held, Look, Samples, choose, choose_all
 
-__all__ = ["Found", "Numbers", "check_search", "solve", "status"]
+__all__ = ["ROUGH_SLOPE", "Found", "Numbers", "check_search", "solve", "status"]
+
+ROUGH = 1e-2
+"""Accuracy of a Newton step with a large H, where only a few are asked for and no mean; where they
+are to lead there, it takes fewer of them if each is accurate."""
+ROUGH_SLOPE = 1e-5
+"""Accuracy of the derivative of a mean, with a large H, that a number of steps need not reach."""
 
 
 class Numbers(NamedTuple):
@@ -171,11 +178,11 @@ def solve(
 def _take_steps(manifold: GyroSpace, samples: Held, mean: Array, steps: int | None) -> Found:
     """Take just so many steps, without a look at how far they lead; None if the mean is known."""
     x, w, known = samples
-    half = _half_the_digits(x)
+    accuracy = _accuracy_of_few(manifold, x)
 
     def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
         view = manifold.centred(state[0], x, (), known)
-        return (view.shift(newton_step(view.hessian(w), view.gradient(w), half)),)
+        return (view.shift(newton_step(view.hessian(w), view.gradient(w), accuracy)),)
 
     if steps:
         (mean,) = backend_of(mean).while_loop(lambda state: True, body, (mean,), steps)
@@ -194,9 +201,9 @@ def _walk(
 ) -> Found:
     """Take just so many steps with samples that are not, or not all, in memory here."""
     look = samples.look(manifold, mean)
-    half = _half_the_digits(mean)
+    accuracy = _accuracy_of_few(manifold, mean)
     for _ in range(steps):
-        mean = samples.shift(manifold, mean, look, samples.step(manifold, mean, look, half))
+        mean = samples.shift(manifold, mean, look, samples.step(manifold, mean, look, accuracy))
         look = samples.look(manifold, mean)
     numbers = _numbers(manifold, look, look.g, look.g)
     small = numbers.small(tol)
@@ -233,13 +240,14 @@ def _accuracy(now: _State) -> float:
     return min(max(1e-2 * ratio, 1e-9), 1e-3)
 
 
-def _half_the_digits(x: Array) -> float:
+def _accuracy_of_few(manifold: GyroSpace, x: Array) -> float:
     """Return the error that may be left in a Newton step if a number of them is asked for.
 
-    A step is short against the spread of the samples. So the mean is nearly that of exact steps,
-    which does not depend on how H is inverted, nor on which ranks the samples are.
+    Half the digits, where H may be a matrix: a step is short against the spread of the samples, so
+    the mean does not depend on how H is inverted, which ranks do in another way. Where H is too
+    large for that, they all apply it as often; that is most of a step's time.
     """
-    return math.sqrt(float(namespace_of(x).finfo(x.dtype).eps))
+    return ROUGH if manifold.dim > DENSE else math.sqrt(float(namespace_of(x).finfo(x.dtype).eps))
 
 
 def _judge(old: Numbers, new: Numbers, gain: Array, tol: float | None) -> tuple[Array, Array]:

@@ -246,6 +246,7 @@ class Shared:
         v: Array,
         also: Array | None,
         rise: Callable[[Array], Array] | None,
+        tol: float,
     ) -> tuple[Array, Array | None]:
         """Return H⁻¹ of the sum of v over the ranks, and the sum of ``also``, in one reduction.
 
@@ -258,9 +259,9 @@ class Shared:
         matrix, bounds = (None, None, *known)[-2:]
         whole = self.whole(own, matrix, bounds, weighed=True)
         if also is None:
-            return inverse(whole, found[0]), None
+            return inverse(whole, found[0], tol), None
         v = found[0] if rise is None else found[0] + rise(found[1])
-        return inverse(whole, v), found[1]
+        return inverse(whole, v, tol), found[1]
 
 
 class Traced(Shared):
