@@ -56,6 +56,11 @@ class Centred:
     slope_by_step: Any = None
     """A method, if there is one, that takes slopes of the image back to a step of the mean."""
 
+    @property
+    def slope_by_samples(self) -> Any:
+        """A function, if there is one, that takes slopes of the image back to the samples."""
+        return None
+
     def moved(
         self, space: Any, mean: Array, x: Array, decompositions: tuple[Array, ...] | None = None
     ) -> Self:
