@@ -15,7 +15,36 @@ from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.radial import Kept, Slopes, State, half_turn, is_constant, size_of, spread
 from gyrobn.numerics.scalar import times
 
-__all__ = ["carried", "slope_by_samples"]
+__all__ = ["carried", "exponential", "slope_by_samples"]
+
+
+def exponential(space: Any, K: Any, c: Array) -> Array:
+    r"""Return :math:`\operatorname{Exp}_e(c)`, held inside the ball."""
+
+    def point(c: Array, K: Any) -> tuple[State, Array, Array]:
+        large, part = space._reduced(namespace_of(c), c)
+        half = half_turn(K, 0.5 * large, part)
+        return half, large, part
+
+    def exact(c: Array, K: Any) -> State:
+        (_, stretch), _, part = point(c, K)
+        return (Combination(stretch, part).value(),)
+
+    def primal(c: Array, K: Any) -> Kept:
+        (w, stretch), large, part = point(c, K)
+        return (Combination(stretch, part).value(),), (w, stretch / large, part)
+
+    def cotangent(inputs: Any, kept: State, slope: Array) -> Slopes:
+        (c, K), (w, stretch, part) = inputs, kept
+        more = 0.5 * w - stretch
+        along = times(abs(K), more * dot(slope, part)) / size_of(K, part) ** 2
+        return (
+            lambda: Combination(stretch, slope).plus(along, part).value(),
+            lambda: more * dot(slope, c) / (2.0 * K),
+        )
+
+    (y,) = backend_of(c).shortcut(exact, primal, cotangent, c, spread(K, tuple(c.shape[:-1])))
+    return y
 
 
 def carried(space: Any, K: Any, factor: Any, c: Array, bias: Array) -> Array:

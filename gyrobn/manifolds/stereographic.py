@@ -8,7 +8,7 @@ from gyrobn.backends import Array, backend_of, dot
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
-from gyrobn.manifolds.moebius import carried, slope_by_samples
+from gyrobn.manifolds.moebius import carried, exponential, slope_by_samples
 from gyrobn.manifolds.radial import half_turn, is_constant
 from gyrobn.numerics.arrays import check_coordinates
 from gyrobn.numerics.scalar import times
@@ -128,13 +128,11 @@ class Stereographic(Ball):
 
     def from_normal(self, c: Array) -> Array:
         """Exponential map at the identity; where K < 0, points are held inside the boundary."""
-        xp = check_coordinates(self, c)
+        check_coordinates(self, c)
         K = self._parameter("curvature", c)
         if self.sign != -1 or is_constant(self.sign, K, c):
             return super().from_normal(c)
-        large, part = self._reduced(xp, c)
-        _, stretch = half_turn(K, 0.5 * large, part)
-        return Combination(stretch, part).value()
+        return exponential(self, K, c)
 
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\ominus x \oplus y`, accurate also where x and y are far out and close."""
