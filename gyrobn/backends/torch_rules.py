@@ -69,7 +69,7 @@ def by_numpy(function: Callable[..., State], *arrays: Any) -> list[Any]:
     values = []
     for a in arrays:
         if isinstance(a, torch.Tensor):
-            if a.numel() > FEW or a.device.type != "cpu" or not is_plain(a):
+            if a.numel() > FEW or a.device.type != "cpu" or a.is_neg() or not is_plain(a):
                 return list(function(*arrays))
             a = a.detach().numpy()
         values.append(a)
@@ -78,9 +78,11 @@ def by_numpy(function: Callable[..., State], *arrays: Any) -> list[Any]:
 
 
 def _tensor(a: Any) -> Any:
-    if a is None:
-        return None
-    return torch.from_numpy(a) if isinstance(a, np.ndarray) else torch.as_tensor(a)
+    """Return an array as a tensor, of its own memory if torch cannot use that of NumPy."""
+    if not isinstance(a, np.ndarray):
+        return None if a is None else torch.as_tensor(a)
+    shared = a.flags.writeable and (a.flags.c_contiguous or min(a.strides) >= 0)
+    return torch.from_numpy(a if shared else a.copy())
 
 
 class Function(torch.autograd.Function):

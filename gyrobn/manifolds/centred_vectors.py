@@ -1,6 +1,6 @@
 """Samples of constant curvature as they are seen from a mean, and the Hessian there."""
 
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from gyrobn.backends import Array, dot, namespace_of
@@ -115,12 +115,6 @@ class CentredVectors(Centred):
         across = times(K, dot(c, p)) - h
         along = per_square * dot(c, slope) + times(K, dot(slope, p))
         return weighted_sum(across, slope) - weighted_sum(along, c)
-
-    @property
-    def slope_by_samples(self) -> Any:
-        """A function, if there is one, that takes slopes of the image back to the samples."""
-        known = self.space._slope_by_samples
-        return known and partial(known, self.mean, self.x, self.normal)
 
     @cached_property
     def _curving(self) -> tuple[Array, Array]:

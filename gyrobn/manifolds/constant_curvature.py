@@ -246,11 +246,6 @@ class ConstantCurvature(GyroSpace):
         return self._biased(xp, K, t, Combination(stretch, c), bias)
 
     @property
-    def _slope_by_samples(self) -> Any:
-        """A function of mean, samples, normal coordinates and slope by those, if there is one."""
-        return None
-
-    @property
     def _share(self) -> float:
         """The part of its angle at which a point is given to :meth:`_biased`: all of it, mostly."""
         return 1.0

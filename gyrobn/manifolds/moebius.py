@@ -11,11 +11,12 @@ so each slope is a combination of the slope that comes in, of δ and of the poin
 from typing import Any
 
 from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.manifolds.centred_vectors import CentredVectors
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.radial import Kept, Slopes, State, half_turn, is_constant, size_of, spread
 from gyrobn.numerics.scalar import times
 
-__all__ = ["carried", "exponential", "slope_by_samples"]
+__all__ = ["CentredInBall", "carried", "exponential"]
 
 
 def exponential(space: Any, K: Any, c: Array) -> Array:
@@ -93,18 +94,26 @@ def carried(space: Any, K: Any, factor: Any, c: Array, bias: Array) -> Array:
     return y
 
 
-def slope_by_samples(space: Any, mean: Array, x: Array, c: Array, slope: Array) -> Array:
-    """Return the slope by samples, from that by their normal coordinates c at the mean."""
-    xp, K = namespace_of(x), space._parameter("curvature", x)
-    (a,) = space._known(xp, K, x)
-    gap, room = x - mean, space._room(xp, K, mean)
-    n = dot(gap, gap) / room
-    size = size_of(K, Combination(1.0, gap).plus(-n, mean).value())
-    angle, rate = size_of(K, c), 1.0 / (1.0 + a * n)
-    stretch, along = angle / size, dot(slope, c)
-    more = times(abs(K), a * rate - stretch) * along / (angle * angle)
-    by_v = Combination(stretch, slope).plus(more, c).value()
-    inside = xp.astype(a < 2.0 / float(xp.finfo(x.dtype).eps), x.dtype)
-    by_a = inside * along * rate / stretch
-    by_gap = Combination(-2.0 * dot(by_v, mean) / room, gap)
-    return by_gap.plus(times(-K, a * a * by_a), x).plus(1.0, by_v).value()
+class CentredInBall(CentredVectors):
+    """Points of the ball as they are seen from the mean."""
+
+    def slope_by_samples(self, slope: Array) -> Array:
+        r"""Return the slope by the samples, from that by their normal coordinates, the mean held.
+
+        With :math:`v = \delta - n\mu` and :math:`s = \lambda_x v`, the coordinates are
+        :math:`c = v\,\theta/\sqrt{-K}\|v\|`, :math:`\sinh\theta = \sqrt{-K}\|s\|`.
+        """
+        space, mean, x, c = self.space, self.mean, self.x, self.normal
+        xp, K = namespace_of(x), space._parameter("curvature", x)
+        (a,) = space._known(xp, K, x)
+        gap, room = x - mean, space._room(xp, K, mean)
+        n = dot(gap, gap) / room
+        size = size_of(K, Combination(1.0, gap).plus(-n, mean).value())
+        angle, rate = size_of(K, c), 1.0 / (1.0 + a * n)
+        stretch, along = angle / size, dot(slope, c)
+        more = times(abs(K), a * rate - stretch) * along / (angle * angle)
+        by_v = Combination(stretch, slope).plus(more, c).value()
+        inside = xp.astype(a < 2.0 / float(xp.finfo(x.dtype).eps), x.dtype)
+        by_a = inside * along * rate / stretch
+        by_gap = Combination(-2.0 * dot(by_v, mean) / room, gap)
+        return by_gap.plus(times(-K, a * a * by_a), x).plus(1.0, by_v).value()

@@ -1,14 +1,14 @@
 r"""The stereographic model of every constant curvature: Poincaré ball, plane, projected sphere."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Self
 
 from gyrobn.backends import Array, backend_of, dot
 from gyrobn.manifolds.ball import Ball
+from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
-from gyrobn.manifolds.moebius import carried, exponential, slope_by_samples
+from gyrobn.manifolds.moebius import CentredInBall, carried, exponential
 from gyrobn.manifolds.radial import half_turn, is_constant
 from gyrobn.numerics.arrays import check_coordinates
 from gyrobn.numerics.scalar import times
@@ -169,9 +169,13 @@ class Stereographic(Ball):
         square = t * t
         return s.times(t / (square + xp.clip(8.0 * eps * square - 0.5, min=0.0))).value()
 
-    @property
-    def _slope_by_samples(self) -> Any:
-        return partial(slope_by_samples, self) if self.sign == -1 else None
+    def centred(
+        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
+    ) -> Centred:
+        """Return the samples seen from the mean; ``known`` is what :meth:`known` returns."""
+        if self.sign != -1:
+            return super().centred(mean, x, seen, known)
+        return CentredInBall(self, mean, x, seen, known)
 
     def _carried(self, c: Array, factor: Any, bias: Array | None) -> Array:
         if self.sign != -1:
