@@ -64,7 +64,7 @@ def by_numpy(function: Callable[..., State], *arrays: Any) -> list[Any]:
 
     Not where a dispatch mode records or counts the operations.
     """
-    if torch._C._len_torch_dispatch_stack():  # type: ignore[attr-defined]
+    if torch._C._len_torch_dispatch_stack():
         return list(function(*arrays))
     values = []
     for a in arrays:

@@ -130,7 +130,7 @@ def _visible_solve(
 
     def run(x: Array, w: Array, *start: Array) -> tuple[Any, ...]:
         samples = Held(x, w) if search[2] is not None else in_memory(constant, x, w)
-        found = solve(constant, samples, *(start or (None,)), *search)
+        found = solve(constant, samples, start[0] if start else None, *search)
         found = found if isinstance(samples, Held) else found._replace(view=())
         kept.append(found)
         view = found.view.seen if isinstance(found.view, Centred) else found.view
