@@ -50,9 +50,12 @@ def no_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is None
 
 
+_PLAIN = torch.Tensor, torch.nn.Parameter
+
+
 def is_plain(x: Array) -> bool:
     """Tell, fast, whether ``x`` has values: it is not traced by the compiler or by torch.func."""
-    return type(x) in (torch.Tensor, torch.nn.Parameter) and no_transform()
+    return type(x) in _PLAIN and no_transform()
 
 
 FEW = 2**13
@@ -64,12 +67,13 @@ def by_numpy(function: Callable[..., State], *arrays: Any) -> list[Any]:
 
     Not where a dispatch mode records or counts the operations.
     """
-    if torch._C._len_torch_dispatch_stack():
+    if torch._C._len_torch_dispatch_stack() or not no_transform():
         return list(function(*arrays))
     values = []
     for a in arrays:
         if isinstance(a, torch.Tensor):
-            if a.numel() > FEW or a.device.type != "cpu" or a.is_neg() or not is_plain(a):
+            here = type(a) in _PLAIN and a.device.type == "cpu" and not a.is_neg()
+            if not here or a.numel() > FEW:
                 return list(function(*arrays))
             a = a.detach().numpy()
         values.append(a)
