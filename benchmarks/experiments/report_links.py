@@ -127,8 +127,9 @@ def reading(rows: list[Row]) -> str:
   SNN) it is better in {verdict(three)}.
 * **GyroBN against LRBN as published**: better in {versus["lrbn_published"]}.
 * **GyroBN against LRBN with running statistics**: better in {versus["lrbn"]}. With an exact mean LRBN has the mean and variance of
-  GyroBN's output, too (see [the baselines](api.md)); the two differ by rotations only. So a large part of what the paper
-  counts against LRBN is its evaluation branch, not its formula.
+  GyroBN's output, too (see [the baselines](api.md)); the two differ by rotations only. So what the paper
+  counts against LRBN is its evaluation branch, not its formula. To normalize at all, with running statistics, is what helps
+  here; which of the two formulas does it makes no difference that these runs can see.
 * **Agreement with the paper**: of {plain} cells that both have (none and GyroBN), {within} lie within two of the
   paper's standard deviations or one point of its mean.
 """
