@@ -6,7 +6,6 @@ Each rule is a ``torch.autograd.Function`` that is given the rules as an argumen
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.autograd.forward_ad as forward_ad
 
@@ -18,10 +17,8 @@ __all__ = [
     "Pull",
     "Rules",
     "add_up",
-    "by_numpy",
     "differentiable",
     "forward_levels",
-    "is_plain",
     "no_transform",
     "orders",
     "shortcut",
@@ -48,45 +45,6 @@ def differentiable(*arrays: Array) -> bool:
 def no_transform() -> bool:
     """Tell whether no transformation of torch.func is under way."""
     return torch._C._functorch.peek_interpreter_stack() is None
-
-
-_PLAIN = torch.Tensor, torch.nn.Parameter
-
-
-def is_plain(x: Array) -> bool:
-    """Tell, fast, whether ``x`` has values: it is not traced by the compiler or by torch.func."""
-    return type(x) in _PLAIN and no_transform()
-
-
-FEW = 2**13
-"""How many numbers NumPy computes with in less time than torch takes to start its operations."""
-
-
-def by_numpy(function: Callable[..., State], *arrays: Any) -> list[Any]:
-    """Return ``function(*arrays)``, of constants; NumPy computes it if they are few.
-
-    Not where a dispatch mode records or counts the operations.
-    """
-    if torch._C._len_torch_dispatch_stack() or not no_transform():
-        return list(function(*arrays))
-    values = []
-    for a in arrays:
-        if isinstance(a, torch.Tensor):
-            here = type(a) in _PLAIN and a.device.type == "cpu" and not a.is_neg()
-            if not here or a.numel() > FEW:
-                return list(function(*arrays))
-            a = a.detach().numpy()
-        values.append(a)
-    with np.errstate(all="ignore"):
-        return [_tensor(a) for a in function(*values)]
-
-
-def _tensor(a: Any) -> Any:
-    """Return an array as a tensor, of its own memory if torch cannot use that of NumPy."""
-    if not isinstance(a, np.ndarray):
-        return None if a is None else torch.as_tensor(a)
-    shared = a.flags.writeable and (a.flags.c_contiguous or min(a.strides) >= 0)
-    return torch.from_numpy(a if shared else a.copy())
 
 
 class Function(torch.autograd.Function):
@@ -221,13 +179,8 @@ class _Short(Function):
 
     @staticmethod
     def forward(rules: Any, *inputs: Any) -> State:
-        def primal(*inputs: Any) -> State:
-            outputs, kept = rules.primal(*inputs)
-            rules.count = len(outputs)
-            return *outputs, *kept
-
-        found = by_numpy(primal, *inputs)
-        outputs, kept = found[: rules.count], found[rules.count :]
+        outputs, kept = rules.primal(*inputs)
+        rules.count = len(outputs)
         return (*outputs, *(k.view_as(k) if any(k is o for o in outputs) else k for k in kept))
 
     @staticmethod
@@ -243,7 +196,7 @@ class _Short(Function):
     def backward(ctx: Any, *slopes: Array) -> tuple[Any, ...]:
         saved, rules = ctx.saved_tensors, ctx.rules
         count, needed = sum(x is None for x in ctx.plain), ctx.needs_input_grad[1:]
-        tensors, slopes = saved[:count], slopes[: rules.count]
+        tensors, kept, slopes = saved[:count], saved[count:], slopes[: rules.count]
 
         def filled(tensors: State) -> list[Any]:
             left = iter(tensors)
@@ -254,13 +207,8 @@ class _Short(Function):
             pull = Pull(lambda *x: rules.tangent(*filled(x)), tensors, wanted, slopes)
             found = iter(pull(slopes))
             return None, *(next(found) if x is None else None for x in ctx.plain)
-
-        def cotangent(*arrays: Any) -> State:
-            tensors, kept, slopes = arrays[:count], arrays[count : len(saved)], arrays[len(saved) :]
-            each = rules.cotangent(filled(tensors), kept, *slopes)
-            return tuple(by() if need else None for by, need in zip(each, needed, strict=True))
-
-        return None, *by_numpy(cotangent, *saved, *slopes)
+        each = rules.cotangent(filled(tensors), kept, *slopes)
+        return None, *(by() if need else None for by, need in zip(each, needed, strict=True))
 
 
 def forward_levels(x: Array) -> int:
