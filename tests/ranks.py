@@ -22,7 +22,6 @@ from gyrobn import (
     SPD,
     Correlation,
     Euclidean,
-    Grassmannian,
     Hyperboloid,
     PoincareBall,
     Product,
@@ -161,7 +160,7 @@ def check_options(rank, world):
     # H of the first is sent, the others are applied; one process forms none of them
     for space in (SPD(12), PoincareBall(130), SpecialOrthogonal(17)):
         results[f"large {space!r}"] = compare(space, cut, False)[0]
-    for space in (Grassmannian(5, 2), SPD(10), SpecialOrthogonal(17)):
+    for space in (SPD(10), SpecialOrthogonal(17)):
         for options in ({"steps": 1}, {"mean": "centroid"}):
             results[f"{space!r} {options}"] = compare(space, cut, False, **options)[0]
     results["float32"] = {}

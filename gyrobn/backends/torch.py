@@ -152,9 +152,8 @@ def vecdot(x: Array, y: Array) -> Array:
     if x is y:
         if not differentiable(x):
             return _square(x)
-        if (
-            x.numel() > 2**16 and not torch.compiler.is_compiling()
-        ):  # else it costs more than it saves
+        # of few vectors it would cost more than it saves
+        if not torch.compiler.is_compiling() and x.numel() > 2**16:
             rules = _sum_of_squares, _kept_square, _square_slopes
             return shortcut(*rules, x)[0]
     # a compiler makes no temporary, and a choice by size would bind its program to some sizes
