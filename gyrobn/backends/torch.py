@@ -205,7 +205,8 @@ def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
     """Return the values of ``x`` on the host."""
     if no_transform():
         return x.detach().cpu().numpy()
-    return np.asarray(x.tolist(), dtype=str(x.dtype).removeprefix("torch."))
+    numbers = [v.item() for v in x.reshape(-1)]  # torch 2.7 has no tolist() inside of torch.func
+    return np.asarray(numbers, dtype=str(x.dtype).removeprefix("torch.")).reshape(x.shape)
 
 
 def from_numpy(a: "np.ndarray[Any, Any]", like: Array) -> Array:
