@@ -14,22 +14,24 @@ counting = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(counting)
 
 
-@pytest.mark.parametrize("row", range(len(counting.TORCH)))
-def test_torch(row):
-    manifold, options, bounds = counting.TORCH[row]
+def within_bounds(manifold, options, bounds):
+    """Count the operations of a layer, and return the counts in training and in evaluation."""
     training, evaluation = counting.torch_counts(manifold, **options)
     found = training.operations, evaluation.operations, training.syncs
     assert all(f <= most for f, most in zip(found, bounds, strict=True)), (manifold, found, bounds)
+    return training, evaluation
+
+
+@pytest.mark.parametrize("row", range(len(counting.TORCH)))
+def test_torch(row):
+    _, evaluation = within_bounds(*counting.TORCH[row])
     assert evaluation.syncs == 0
 
 
 @pytest.mark.parametrize("row", range(len(counting.SETS)))
 def test_sets(row):
     """The search for the mean serves all sets together, however many there are."""
-    manifold, options, bounds = counting.SETS[row]
-    training, evaluation = counting.torch_counts(manifold, **options)
-    found = training.operations, evaluation.operations, training.syncs
-    assert all(f <= most for f, most in zip(found, bounds, strict=True)), (manifold, found, bounds)
+    training, evaluation = within_bounds(*counting.SETS[row])
     assert evaluation.syncs <= training.syncs
 
 

@@ -7,18 +7,17 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from gyrobn.flax.affine import AffineLayer
+from gyrobn.flax.running import RunningLayer
 from gyrobn.jax_layers import arguments, forward, settings_of, start
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.layers import MeanError, initial, mean_error
-from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import documented
 
 __all__ = ["GyroBN"]
 
 
 @documented
-class GyroBN(AffineLayer):
+class GyroBN(RunningLayer):
     """Riemannian batch normalization.
 
     %(algorithm)s
@@ -111,14 +110,9 @@ class GyroBN(AffineLayer):
             check_input=check_input,
             **options,
         )
-        self.momentum, self.use_running_average = float(momentum), use_running_average
         learnt, stats = initial(settings, jnp.zeros((), param_dtype), use_bias, use_scale)
         self._hold(settings, learnt)
-        self.mean, self.var = (nnx.BatchStat(value, geometry=manifold) for value in stats)
-
-    @property
-    def _variables(self) -> tuple[Any, ...]:
-        return *super()._variables, self.mean, self.var
+        self._keep(stats, float(momentum), use_running_average)
 
     @classmethod
     @documented
@@ -138,7 +132,7 @@ class GyroBN(AffineLayer):
         for own, value in ((layer.bias, learnt.bias), (layer.scale, learnt.scale)):
             if own is not None:
                 own[...] = value
-        layer.mean[...], layer.var[...] = stats
+        layer._store(stats)
         return layer
 
     @documented
@@ -157,8 +151,7 @@ class GyroBN(AffineLayer):
         """
         from gyrobn.estimator.conversion import layer_to_estimator
 
-        stats = Stats(self.mean[...], self.var[...])
-        return layer_to_estimator(self.settings, self._learnt, stats, like)
+        return layer_to_estimator(self.settings, self._learnt, self._stats, like)
 
     @documented
     def __call__(
@@ -172,21 +165,4 @@ class GyroBN(AffineLayer):
         use_running_average
             Overrules that of the layer.
         """
-        frozen = self.use_running_average if use_running_average is None else use_running_average
-        y, stats = forward(
-            self.settings,
-            self._learnt,
-            Stats(self.mean[...], self.var[...]),
-            x,
-            weights,
-            self.momentum,
-            training=not frozen,
-        )
-        if not frozen:
-            self.mean[...], self.var[...] = stats
-        return y
-
-    def set_view(self, use_running_average: bool | None = None) -> None:
-        """Let ``nnx.view`` set the mode."""
-        if use_running_average is not None:
-            self.use_running_average = use_running_average
+        return self._run(forward, x, weights, use_running_average)

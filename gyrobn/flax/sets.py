@@ -8,10 +8,10 @@ from flax import nnx
 from jax import Array
 
 from gyrobn.flax.affine import AffineLayer
+from gyrobn.flax.running import RunningLayer
 from gyrobn.jax_layers import check_momentum, forward_sets
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.layers import initial
-from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import SetSettings, documented
 
 __all__ = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
@@ -97,7 +97,7 @@ class GyroLayerNorm(SetLayer):
 
 
 @documented
-class GyroInstanceNorm(SetLayer):
+class GyroInstanceNorm(RunningLayer, SetLayer):
     """Riemannian instance normalization: the points of one channel of a sample are one set.
 
     %(sets)s
@@ -165,16 +165,9 @@ class GyroInstanceNorm(SetLayer):
         options |= {"eps": epsilon}
         settings = SetSettings.instance(type(self).__name__, manifold, channels, **options)
         super().__init__(settings, use_bias, use_scale, param_dtype)
-        self.momentum, self.use_running_average = check_momentum(momentum), use_running_average
         stats = initial(settings, jnp.zeros((), param_dtype), False, False)[1]
-        self.mean, self.var = (
-            nnx.BatchStat(value, geometry=manifold) if track_running_stats else None
-            for value in stats
-        )
-
-    @property
-    def _variables(self) -> tuple[Any, ...]:
-        return *super()._variables, self.mean, self.var
+        own = stats if track_running_stats else None
+        self._keep(own, check_momentum(momentum), use_running_average)
 
     @documented
     def __call__(
@@ -188,20 +181,7 @@ class GyroInstanceNorm(SetLayer):
         use_running_average
             Overrules that of the layer.
         """
-        if self.mean is None or self.var is None:
-            return super().__call__(x, weights=weights)
-        frozen = self.use_running_average if use_running_average is None else use_running_average
-        stats = Stats(self.mean[...], self.var[...])
-        given = self.settings, self._learnt, stats, x, weights, self.momentum
-        y, new = forward_sets(*given, training=not frozen)
-        if not frozen and new is not None:
-            self.mean[...], self.var[...] = new
-        return y
-
-    def set_view(self, use_running_average: bool | None = None) -> None:
-        """Let ``nnx.view`` set the mode."""
-        if use_running_average is not None:
-            self.use_running_average = use_running_average
+        return self._run(forward_sets, x, weights, use_running_average)
 
 
 @documented
