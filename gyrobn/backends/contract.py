@@ -64,6 +64,9 @@ class RootRules(NamedTuple):
     """Whether a first derivative has a shortcut."""
     shape: tuple[int, ...]
     """The shape of a step."""
+    slopes: Callable[..., State] | None = None
+    """``slopes(constants, image, slope, *inputs)`` returns the slopes of the inputs from that of an
+    image of one array, if there is a formula for constants."""
     total: Callable[[Array], Array] | None = None
     """In a batch on several ranks: the sum over them. The gradient is that of the samples here,
     and so is the last array of the image, whose value is the sum over all ranks."""
@@ -130,6 +133,14 @@ class Backend(Protocol):
 
         The function has no derivative and may read values. ``key`` has a ``repr`` that identifies
         the function: a graph on disk holds that text.
+        """
+
+    def by_numpy(self, function: Callable[..., State], *arrays: Any) -> list[Any]:
+        """Return ``function(*arrays)``, of constants; on NumPy's arrays, if that takes less time.
+
+        It does if they are few and in memory: then the time goes into starting operations. Some of
+        ``arrays`` may be plain numbers, and some of the results None. The function must not hold
+        other arrays.
         """
 
     def stored(self, x: Array) -> Array:

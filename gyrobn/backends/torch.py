@@ -13,8 +13,9 @@ from gyrobn.backends.contract import Array, State
 from gyrobn.backends.numpy import while_loop as _eager_while_loop
 from gyrobn.backends.torch_ranks import all_sum as all_sum
 from gyrobn.backends.torch_root import implicit as implicit
+from gyrobn.backends.torch_rules import by_numpy as by_numpy
 from gyrobn.backends.torch_rules import differentiable as differentiable
-from gyrobn.backends.torch_rules import no_transform
+from gyrobn.backends.torch_rules import is_plain, no_transform
 from gyrobn.backends.torch_rules import shortcut as shortcut
 from gyrobn.backends.torch_rules import smooth as smooth
 from gyrobn.backends.torch_twice import with_derivative as with_derivative
@@ -39,16 +40,11 @@ namespace = with_functions(
 """PyTorch as the standard has it, for arrays of one dtype."""
 
 
-def _is_plain(x: Array) -> bool:
-    """Tell, fast, whether ``x`` has values: it is not traced by the compiler or by torch.func."""
-    return type(x) in (torch.Tensor, torch.nn.Parameter) and no_transform()
-
-
 def hides_values(x: Array) -> bool:
     """Tell whether ``x`` is compiled or batched by ``vmap``, so that ``bool(x)`` would fail."""
     if torch.compiler.is_compiling():
         return True
-    if _is_plain(x):
+    if is_plain(x):
         return False
     if is_fake(x):
         return True
@@ -67,7 +63,7 @@ def plain(x: Array) -> bool:
     """
     if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
         return False
-    return _is_plain(x)
+    return is_plain(x)
 
 
 def stop_gradient(x: Array) -> Array:
@@ -96,7 +92,7 @@ def opaque(key: Any, function: Callable[..., State], *arrays: Array) -> State:
 
     The graph holds the text of ``key``, not the function: it may be kept on the disk.
     """
-    if torch.compiler.is_dynamo_compiling() or _is_plain(arrays[0]) or not is_fake(arrays[0]):
+    if torch.compiler.is_dynamo_compiling() or is_plain(arrays[0]) or not is_fake(arrays[0]):
         return function(*arrays)
     text = repr(key)
     _functions[text] = function

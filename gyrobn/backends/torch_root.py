@@ -11,6 +11,7 @@ from gyrobn.backends.torch_rules import (
     Function,
     Pull,
     add_up,
+    by_numpy,
     differentiable,
     no_transform,
     orders,
@@ -114,6 +115,10 @@ def _slopes(
     *by_image: Array | None,
 ) -> list[Array | None]:
     """Return the slopes of the inputs from those of the root and of the image."""
+    if rules.slopes is not None and by_root is None and not differentiable(*arrays, *by_image):
+        first = counts[0]
+        given = *arrays[: first + 1], *by_image, *arrays[first + 1 :]
+        return by_numpy(lambda *a: rules.slopes(a[:first], *a[first:]), *given)
     constants, inputs = _at(rules, counts, arrays)
     root, *rest = constants
     also: tuple[Array | None, ...] = ()  # the slope of a sum over all ranks

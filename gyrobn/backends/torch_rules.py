@@ -6,6 +6,7 @@ Each rule is a ``torch.autograd.Function`` that is given the rules as an argumen
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.autograd.forward_ad as forward_ad
 
@@ -17,8 +18,10 @@ __all__ = [
     "Pull",
     "Rules",
     "add_up",
+    "by_numpy",
     "differentiable",
     "forward_levels",
+    "is_plain",
     "no_transform",
     "orders",
     "shortcut",
@@ -47,6 +50,58 @@ def no_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is None
 
 
+_PLAIN = torch.Tensor, torch.nn.Parameter
+
+
+def is_plain(x: Array) -> bool:
+    """Tell, fast, whether ``x`` has values: it is not traced by the compiler or by torch.func."""
+    return type(x) in _PLAIN and no_transform()
+
+
+FEW = 2**13
+"""How many numbers NumPy computes with in less time than torch takes to start its operations."""
+
+
+def by_numpy(function: Callable[..., State], *arrays: Any) -> list[Any]:
+    """Return ``function(*arrays)``, of constants; NumPy computes it if they are few.
+
+    Not where a dispatch mode records or counts the operations.
+    """
+    values = _few(arrays)
+    if values is None:
+        return list(function(*(_tensor(a) if isinstance(a, np.ndarray) else a for a in arrays)))
+    with np.errstate(all="ignore"):
+        return [_tensor(a) for a in function(*values)]
+
+
+def _few(arrays: Iterable[Any]) -> list[Any] | None:
+    """Return constants as NumPy's arrays, or None if torch has to compute with them."""
+    if torch._C._len_torch_dispatch_stack() or not no_transform():
+        return None
+    values = []
+    for a in arrays:
+        if isinstance(a, torch.Tensor):
+            if type(a) not in _PLAIN or not a.is_cpu or a.numel() > FEW or a.is_neg():
+                return None
+            # FSDP frees the memory of parameters, which torch refuses once NumPy has seen it
+            a = (a.clone() if a.is_leaf or a._is_view() else a).detach().numpy()
+        values.append(a)
+    return values
+
+
+def _owned(a: Any) -> Any:
+    """Return an array in memory of its own: a part of a given one may be freed by its owner."""
+    view = isinstance(a, np.ndarray) and not (a.flags.owndata and a.flags.writeable)
+    return a.copy() if view else a
+
+
+def _tensor(a: Any) -> Any:
+    """Return an array of NumPy, or a number, as a tensor."""
+    if isinstance(a, np.ndarray):
+        return torch.from_numpy(_owned(a))
+    return None if a is None else torch.as_tensor(a)
+
+
 class Function(torch.autograd.Function):
     """A function with derivatives that can be applied without a look at its signature."""
 
@@ -63,7 +118,8 @@ class Function(torch.autograd.Function):
 class Rules:
     """A function with its derivatives; and, once it was called, how many outputs it has.
 
-    Of a shortcut, ``tangent`` is the exact function.
+    Of a shortcut, ``tangent`` is the exact function, and ``kept`` is what NumPy found for its
+    derivative.
     """
 
     def __init__(
@@ -71,6 +127,7 @@ class Rules:
     ) -> None:
         self.primal, self.tangent, self.cotangent, self.twice = primal, tangent, cotangent, twice
         self.count = 0
+        self.kept: State = ()
 
 
 class Pull:
@@ -174,11 +231,17 @@ def shortcut(
 class _Short(Function):
     """A function with two derivatives: a quick one, and one to be differentiated again.
 
-    What the quick one needs is returned as further outputs.
+    What the quick one needs is returned as further outputs, or kept with the rules by NumPy.
     """
 
     @staticmethod
     def forward(rules: Any, *inputs: Any) -> State:
+        values = _few(inputs)
+        if values is not None:
+            with np.errstate(all="ignore"):
+                outputs, kept = rules.primal(*values)
+            rules.count, rules.kept = len(outputs), tuple(_owned(a) for a in kept)
+            return tuple(_tensor(a) for a in outputs)
         outputs, kept = rules.primal(*inputs)
         rules.count = len(outputs)
         return (*outputs, *(k.view_as(k) if any(k is o for o in outputs) else k for k in kept))
@@ -196,7 +259,7 @@ class _Short(Function):
     def backward(ctx: Any, *slopes: Array) -> tuple[Any, ...]:
         saved, rules = ctx.saved_tensors, ctx.rules
         count, needed = sum(x is None for x in ctx.plain), ctx.needs_input_grad[1:]
-        tensors, kept, slopes = saved[:count], saved[count:], slopes[: rules.count]
+        tensors, kept, slopes = saved[:count], saved[count:] + rules.kept, slopes[: rules.count]
 
         def filled(tensors: State) -> list[Any]:
             left = iter(tensors)
@@ -207,8 +270,13 @@ class _Short(Function):
             pull = Pull(lambda *x: rules.tangent(*filled(x)), tensors, wanted, slopes)
             found = iter(pull(slopes))
             return None, *(next(found) if x is None else None for x in ctx.plain)
-        each = rules.cotangent(filled(tensors), kept, *slopes)
-        return None, *(by() if need else None for by, need in zip(each, needed, strict=True))
+
+        def cotangent(*arrays: Any) -> State:
+            given, more = filled(arrays[:count]), arrays[count:]
+            each = rules.cotangent(given, more[: len(kept)], *more[len(kept) :])
+            return tuple(by() if need else None for by, need in zip(each, needed, strict=True))
+
+        return None, *by_numpy(cotangent, *tensors, *kept, *slopes)
 
 
 def forward_levels(x: Array) -> int:

@@ -55,6 +55,8 @@ class Centred:
     """Whether the mean Hessian has derivatives, as its own ``smooth`` says."""
     slope_by_step: Any = None
     """A method, if there is one, that takes slopes of the image back to a step of the mean."""
+    slope_by_samples: Any = None
+    """A method, if there is one, that takes them back to the samples, the mean held."""
 
     def moved(
         self, space: Any, mean: Array, x: Array, decompositions: tuple[Array, ...] | None = None

@@ -31,6 +31,7 @@ __all__ = [
     "multiple",
     "root",
     "size_of",
+    "spread",
     "square_of",
     "to_normal",
     "turn",
@@ -105,7 +106,7 @@ def to_normal(
             lambda: more / (2.0 * K),
         )
 
-    given = v, _spread(level, batch), _spread(a, batch), _spread(K, batch)
+    given = v, spread(level, batch), spread(a, batch), spread(K, batch)
     (c,) = backend_of(v).shortcut(exact, primal, cotangent, *given)
     return c
 
@@ -145,17 +146,18 @@ def half_turn(K: Any, factor: Any, c: Array) -> State:
 
     The second, times c, is a point of the Poincaré ball at twice the angle, held inside of it.
     """
-    xp = namespace_of(c)
-    eps = float(xp.finfo(c.dtype).eps)
+    eps = float(namespace_of(c).finfo(c.dtype).eps)
     most = 1.0 - 8.0 * eps
 
     def exact(c: Array, factor: Any, K: Any) -> State:
+        xp = namespace_of(c)
         t, stretch = turn_of_square(factor, square_of(-1, K, c), -1)
         square = t * t
         return 1.0 / square, stretch * (t / (square + xp.clip(8.0 * eps * square - 0.5, min=0.0)))
 
     def primal(factor: Any, size: Array) -> State:
-        angle = _held(factor * size, 2.0)  # the square of cosh may overflow: then w is 0
+        xp, angle = namespace_of(size), _held(factor * size, 2.0)
+        # the square of cosh may overflow: then w is 0
         stretch = xp.clip(xp.tanh(angle), min=-most, max=most) / size
         return xp.cosh(angle) ** -2.0, stretch
 
@@ -200,7 +202,7 @@ def _along_radius(
             lambda: more / (2.0 * K),
         )
 
-    given = c, _spread(factor, batch), _spread(K, batch)
+    given = c, spread(factor, batch), spread(K, batch)
     first, stretch = backend_of(c).shortcut(exact, with_kept, cotangent, *given)
     return first, stretch
 
@@ -264,7 +266,7 @@ def _angle_per_sine(sign: int | None, u: Array, t: Any) -> Array:
     return xp.where(xp.isfinite(ratio), ratio, xp.nan)
 
 
-def _spread(value: Any, batch: tuple[int, ...]) -> Any:
+def spread(value: Any, batch: tuple[int, ...]) -> Any:
     """Return an array of one number per vector in the shape of the batch; others as they are."""
     if value is None or isinstance(value, float):
         return value

@@ -3,12 +3,14 @@ r"""The stereographic model of every constant curvature: Poincaré ball, plane, 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.backends import Array, backend_of, dot
 from gyrobn.manifolds.ball import Ball
+from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
+from gyrobn.manifolds.moebius import CentredInBall, carried, exponential
 from gyrobn.manifolds.radial import half_turn, is_constant
-from gyrobn.numerics.arrays import check_coordinates, unit
+from gyrobn.numerics.arrays import check_coordinates
 from gyrobn.numerics.scalar import times
 
 __all__ = ["PoincareBall", "ProjectedHypersphere", "Stereographic"]
@@ -130,9 +132,7 @@ class Stereographic(Ball):
         K = self._parameter("curvature", c)
         if self.sign != -1 or is_constant(self.sign, K, c):
             return super().from_normal(c)
-        large, part = unit(c, least=1.0)
-        _, stretch = half_turn(K, 0.5 * large, part)
-        return Combination(stretch, part).value()
+        return exponential(K, c)
 
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\ominus x \oplus y`, accurate also where x and y are far out and close."""
@@ -140,17 +140,24 @@ class Stereographic(Ball):
 
     def _moved(self, xp: Any, K: Any, x: Array, y: Combination, w: Array) -> Array:
         """Return x ⊕ y from w = 1 + K‖y‖², held inside the ball."""
-        gap = y.onto(x).value()
-        n = dot(gap, gap) / self._room(xp, K, x)
-        w = n + xp.maximum(w, 8.0 * float(xp.finfo(x.dtype).eps) * n)
+        return self._moved_with(xp, K, x, y, w)[0]
+
+    def _moved_with(
+        self, xp: Any, K: Any, x: Array, y: Combination, w: Array
+    ) -> tuple[Array, tuple[Array, ...]]:
+        """Return x ⊕ y and what its derivative needs: the room of x, n, and w as it is held."""
+        gap, room = y.onto(x).value(), self._room(xp, K, x)
+        n = dot(gap, gap) / room
+        least = xp.maximum(w, 8.0 * float(xp.finfo(x.dtype).eps) * n)
+        kept, w = (room, n, least), n + least
         constant = is_constant(self.sign, K, gap, n)
         if constant and backend_of(gap).hides_values(gap):
             # to read the terms again costs a compiled program less than to write their sum
-            return y.plus(1.0 + n, x).over(w).value()
+            return y.plus(1.0 + n, x).over(w).value(), kept
         total = Combination(1.0, gap, temporary=True).plus(n, x).value()
         if constant:
-            return Combination(xp.reciprocal(w), total, temporary=True).value()
-        return total / w[..., None]
+            return Combination(xp.reciprocal(w), total, temporary=True).value(), kept
+        return total / w[..., None], kept
 
     def _biased(self, xp: Any, K: Any, t: Array, s: Combination, bias: Array | None) -> Array:
         """Return a point, of which time and spatial part are those at half its angle."""
@@ -162,14 +169,22 @@ class Stereographic(Ball):
         square = t * t
         return s.times(t / (square + xp.clip(8.0 * eps * square - 0.5, min=0.0))).value()
 
+    def centred(
+        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
+    ) -> Centred:
+        """Return the samples seen from the mean; ``known`` is what :meth:`known` returns."""
+        if self.sign != -1:
+            return super().centred(mean, x, seen, known)
+        return CentredInBall(self, mean, x, seen, known)
+
     def _carried(self, c: Array, factor: Any, bias: Array | None) -> Array:
         if self.sign != -1:
             return super()._carried(c, factor, bias)
-        xp = namespace_of(c)
         K = self._parameter("curvature", c)
-        w, stretch = half_turn(K, times(0.5, factor), c)
-        point = Combination(stretch, c)
-        return point.value() if bias is None else self._moved(xp, K, bias, point, w)
+        if bias is not None:
+            return carried(self, K, factor, c, bias)
+        _, stretch = half_turn(K, times(0.5, factor), c)
+        return Combination(stretch, c).value()
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport from the identity: :math:`v = c/\lambda_x`, since the model is conformal."""

@@ -14,7 +14,7 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.dtypes import cast, common_dtype, is_half
 from gyrobn.normalization.normalize import Stats, normalize, normalize_to, update_stats
 from gyrobn.normalization.settings import LayerSettings, Settings
-from gyrobn.statistics.locate import locate
+from gyrobn.statistics.locate import locate, on_constants
 from gyrobn.statistics.mean_error import MeanError, measured, tell_error
 from gyrobn.statistics.points import on_manifold
 from gyrobn.statistics.samples import arrange, only_weighted, set_aside
@@ -363,7 +363,11 @@ def update(
     stop = backend_of(batch.var).stop_gradient
     constant = manifold.detached()
     old = settings.running(constant, Stats(stop(running.mean), stop(running.var)))
-    return update_stats(constant, old, Stats(stop(batch.mean), stop(batch.var)), rate)
+
+    def run(mean: Array, var: Array, *more: Any) -> Stats:
+        return update_stats(constant, Stats(mean, var), Stats(*more[:2]), *more[2:])
+
+    return Stats(*on_constants(constant, run, *old, stop(batch.mean), stop(batch.var), rate))
 
 
 def cast_stats(stats: Stats, like: Stats) -> Stats:

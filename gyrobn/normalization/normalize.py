@@ -291,7 +291,7 @@ def _standardized(
     y = manifold.from_inside(centred.standardize(factor, target))
     if 0 in x.shape:  # a rank without samples has a placeholder
         y = y[:0, ...]
-    return namespace_of(x).reshape(y, x.shape)
+    return y if y.ndim == x.ndim else namespace_of(x).reshape(y, x.shape)
 
 
 def denormalize(

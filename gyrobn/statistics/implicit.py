@@ -3,8 +3,8 @@
 from functools import partial
 from typing import Any
 
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.backends.contract import RootRules
+from gyrobn.backends import Array, backend_of, device_of, dot, namespace_of
+from gyrobn.backends.contract import RootRules, State
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics import solvers
@@ -53,8 +53,8 @@ def implicit(
     if shared is not None:
         shown = *shown, variance
     constants = view.mean, *view.decompositions, *known
-    learnt = [v for v in space.learnable() if not isinstance(v, (int, float))]
-    mean, *found = backend_of(x).implicit(equation.rules, constants, shown, x, w, *learnt)
+    given = x, w, *equation.learnt
+    mean, *found = backend_of(x).implicit(equation.rules, constants, shown, *given)
     if shared is not None:
         *found, variance = found
     return view.moved(space, mean, x).showing(*found), variance
@@ -76,6 +76,7 @@ class _Equation:
     ) -> None:
         self.space, self.view, self.tol = space, view, tol
         self.shared, self.known = shared, known
+        self.learnt = [v for v in space.learnable() if not isinstance(v, (int, float))]
 
     @property
     def rules(self) -> RootRules:
@@ -85,7 +86,8 @@ class _Equation:
             self.image, self.inverse, self.move, quick, self.shape, smooth=self.view.smooth
         )
         if self.shared is None:
-            return rules._replace(twice=self.twice)
+            known = self.view.slope_by_samples is not None and not self.learnt
+            return rules._replace(twice=self.twice, slopes=self.slopes if known else None)
         sums = self.sums if len(self.known) > 2 else None
         return rules._replace(total=self.shared.total, sums=sums, fall=self.fall)
 
@@ -136,6 +138,16 @@ class _Equation:
         whole = constants[len(constants) - len(self.known) + 1 :]
         rise = partial(self.rise, constants) if back else None
         return self.shared.inverse(at.hessian(w), whole, v, also, rise, self.tol)
+
+    def slopes(self, constants: Constants, image: Array, slope: Array, x: Array, w: Array) -> State:
+        r"""Return the slopes of samples and weights from that of the image.
+
+        The image changes with the samples and with the mean: a slope by a step is one by g, times
+        :math:`H^{-1}`, and :math:`dg = \sum_i w_i\,dc_i + c_i\,dw_i`.
+        """
+        at = self.seen(constants, x, ()).showing(image)
+        v = solvers.inverse(at.hessian(w), at.slope_by_step(slope), self.tol)
+        return at.slope_by_samples(slope + w[..., None] * v), dot(image, v)
 
     def sums(self, constants: Constants, x: Array, w: Array, *learnt: Array) -> tuple[Array, ...]:
         """Return H and a bound of its eigenvalues, sums over all ranks, with their derivatives."""

@@ -17,7 +17,7 @@ from gyrobn.statistics.spread import LARGEST, Seen, Shared, Spread, Traced
 from gyrobn.statistics.streaming import in_memory
 from gyrobn.statistics.uniqueness import warn
 
-__all__ = ["check_mean", "like", "locate", "outside"]
+__all__ = ["check_mean", "like", "locate", "on_constants", "outside"]
 
 Search = tuple[float | None, int, int | None]
 """Tolerance, most evaluations, and the number of steps to take instead."""
@@ -104,9 +104,7 @@ def _find(
     if shim.hides_values(x) and not (space.flat and search[2] is None):
         found = _opaque_solve(constant, *frozen, init, search)
     else:
-        samples = Held(*frozen) if search[2] is not None else in_memory(constant, *frozen)
-        found = solve(constant, samples, init, *search)
-        found = found if isinstance(samples, Held) else found._replace(view=())
+        found = _visible_solve(constant, *frozen, init, search)
     view = found.view
     if not isinstance(view, Centred):
         view = constant.centred(found.mean, frozen[0], view)
@@ -127,6 +125,37 @@ def _find(
 def _slope_error(space: GyroSpace, search: Search) -> float:
     """Return the error that a derivative may have: after a few steps with a large H it is rough."""
     return ROUGH_SLOPE if search[2] is not None and space.dim > LARGEST else 0.0
+
+
+def _visible_solve(
+    constant: GyroSpace, x: Array, w: Array, init: Array | None, search: Search
+) -> Found:
+    """Run the loop on samples whose values can be seen."""
+    kept = []
+
+    def run(x: Array, w: Array, *start: Array) -> tuple[Any, ...]:
+        samples = Held(x, w) if search[2] is not None else in_memory(constant, x, w)
+        found = solve(constant, samples, start[0] if start else None, *search)
+        found = found if isinstance(samples, Held) else found._replace(view=())
+        kept.append(found)
+        view = found.view.seen if isinstance(found.view, Centred) else found.view
+        return found.mean, found.variance, *view
+
+    given = (x, w) if init is None else (x, w, init)
+    mean, variance, *seen = on_constants(constant, run, *given)
+    found = kept[0]
+    if mean is found.mean:
+        return found
+    return found._replace(mean=mean, variance=variance, view=tuple(seen))
+
+
+def on_constants(
+    constant: GyroSpace, function: Callable[..., tuple[Any, ...]], *arrays: Any
+) -> list[Any]:
+    """Return what a function of constants returns, by NumPy if that takes less time."""
+    if all(isinstance(v, (int, float)) for v in constant.learnable()):
+        return backend_of(arrays[0]).by_numpy(function, *arrays)
+    return list(function(*arrays))
 
 
 def _find_spread(

@@ -33,10 +33,11 @@ def arrange(
     order = (*axes, *kept)
     channels = tuple(batch[a] for a in kept)
     count = math.prod(reduced)
-    points = tuple(range(len(batch), x.ndim))
-    samples = xp.reshape(
-        xp.permute_dims(x, (*order, *points)), (count, *channels, *manifold.point_shape)
-    )
+    samples = x
+    if axes != (0,):
+        points = tuple(range(len(batch), x.ndim))
+        shape = (count, *channels, *manifold.point_shape)
+        samples = xp.reshape(xp.permute_dims(x, (*order, *points)), shape)
     if weights is None:
         w = xp.full((count, *channels), 1.0 / count, dtype=x.dtype, device=device_of(x))
         return samples, w

@@ -1,0 +1,120 @@
+r"""First derivatives of Möbius operations in closed form, where K < 0.
+
+In the ball, with :math:`\delta = y - x` or :math:`\delta = x + y` and :math:`m = -1/K - \|x\|^2`,
+
+.. math:: \ominus x \oplus y \propto \delta - n x, \qquad
+          x \oplus y = \frac{\delta + n x}{n + 1 + K\|y\|^2}, \qquad n = \|\delta\|^2/m ,
+
+so each slope is a combination of the slope that comes in, of δ and of the points.
+"""
+
+from typing import Any
+
+from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.manifolds.centred_vectors import CentredVectors
+from gyrobn.manifolds.combination import Combination
+from gyrobn.manifolds.radial import Kept, Slopes, State, half_turn, is_constant, size_of, spread
+from gyrobn.numerics.arrays import unit
+from gyrobn.numerics.scalar import times
+
+__all__ = ["CentredInBall", "carried", "exponential"]
+
+
+def exponential(K: Any, c: Array) -> Array:
+    r"""Return :math:`\operatorname{Exp}_e(c)`, held inside the ball."""
+
+    def point(c: Array, K: Any) -> tuple[State, Array, Array]:
+        large, part = unit(c, least=1.0)
+        half = half_turn(K, 0.5 * large, part)
+        return half, large, part
+
+    def exact(c: Array, K: Any) -> State:
+        (_, stretch), _, part = point(c, K)
+        return (Combination(stretch, part).value(),)
+
+    def primal(c: Array, K: Any) -> Kept:
+        (w, stretch), large, part = point(c, K)
+        return (Combination(stretch, part).value(),), (w, stretch / large, part)
+
+    def cotangent(inputs: Any, kept: State, slope: Array) -> Slopes:
+        (c, K), (w, stretch, part) = inputs, kept
+        more = 0.5 * w - stretch
+        along = times(abs(K), more * dot(slope, part)) / size_of(K, part) ** 2
+        return (
+            lambda: Combination(stretch, slope).plus(along, part).value(),
+            lambda: more * dot(slope, c) / (2.0 * K),
+        )
+
+    (y,) = backend_of(c).shortcut(exact, primal, cotangent, c, spread(K, tuple(c.shape[:-1])))
+    return y
+
+
+def carried(space: Any, K: Any, factor: Any, c: Array, bias: Array) -> Array:
+    r"""Return :math:`\beta \oplus \operatorname{Exp}_e(t c)`."""
+    batch = tuple(c.shape[:-1])
+
+    def exact(c: Array, factor: Any, bias: Array, K: Any) -> State:
+        w, stretch = half_turn(K, times(0.5, factor), c)
+        return (space._moved(namespace_of(c), K, bias, Combination(stretch, c), w),)
+
+    def primal(c: Array, factor: Any, bias: Array, K: Any) -> Kept:
+        w, stretch = half_turn(K, times(0.5, factor), c)
+        y, kept = space._moved_with(namespace_of(c), K, bias, Combination(stretch, c), w)
+        return (y,), (w, stretch, *kept)
+
+    def cotangent(inputs: Any, kept: State, slope: Array) -> Slopes:
+        (c, factor, bias, K), (w, stretch, room, n, least) = inputs, kept
+        xp, t, square = namespace_of(c), times(0.5, factor), size_of(K, c) ** 2
+        scale = 1.0 / (n + least)
+        gap = Combination(1.0, bias).plus(stretch, c).value()
+        by_gap, by_bias = scale * dot(slope, gap), scale * dot(slope, bias)
+        by_w = xp.where(w >= least, -scale * (by_gap + n * by_bias), 0.0)
+        by_n = scale * (least * by_bias - by_gap) / room
+        part = Combination(scale, slope).plus(2.0 * by_n, gap).value()
+        by_stretch = dot(part, c)
+        by_t = w * (by_stretch - 2.0 * square * stretch * by_w)
+        more = t * by_t - stretch * by_stretch
+
+        def all_by_bias() -> Array:
+            each = Combination(n * scale, slope).plus(2.0 * n * by_n, bias).plus(1.0, part)
+            return xp.sum(each.value(), axis=tuple(range(c.ndim - bias.ndim)))
+
+        return (
+            lambda: Combination(stretch, part).plus(times(abs(K), more) / square, c).value(),
+            lambda: 0.5 * by_t,
+            all_by_bias,
+            lambda: more / (2.0 * K) - n * by_n / (K * K),
+        )
+
+    if is_constant(-1, K, factor, bias, c):
+        return exact(c, factor, bias, K)[0]
+    if c.shape[c.ndim - bias.ndim :] != bias.shape:
+        bias = namespace_of(c).broadcast_to(bias, c.shape)
+    given = c, spread(factor, batch), bias, spread(K, batch)
+    (y,) = backend_of(c).shortcut(exact, primal, cotangent, *given)
+    return y
+
+
+class CentredInBall(CentredVectors):
+    """Points of the ball as they are seen from the mean."""
+
+    def slope_by_samples(self, slope: Array) -> Array:
+        r"""Return the slope by the samples, from that by their normal coordinates, the mean held.
+
+        With :math:`v = \delta - n\mu` and :math:`s = \lambda_x v`, the coordinates are
+        :math:`c = v\,\theta/\sqrt{-K}\|v\|`, :math:`\sinh\theta = \sqrt{-K}\|s\|`.
+        """
+        space, mean, x, c = self.space, self.mean, self.x, self.normal
+        xp, K = namespace_of(x), space._parameter("curvature", x)
+        (a,) = space._known(xp, K, x)
+        gap, room = x - mean, space._room(xp, K, mean)
+        # by θ alone: of samples at the mean, n and v would be rounding
+        angle, along = size_of(K, c), dot(slope, c)
+        rate, per_sine = 1.0 / xp.cosh(angle), angle / xp.sinh(angle)
+        stretch = a * per_sine
+        more = times(abs(K), a * (rate - per_sine)) * along / (angle * angle)
+        by_v = Combination(stretch, slope).plus(more, c).value()
+        inside = xp.astype(a < 2.0 / float(xp.finfo(x.dtype).eps), x.dtype)
+        by_a = inside * along * rate / per_sine
+        by_gap = Combination(-2.0 * dot(by_v, mean) / room, gap)
+        return by_gap.plus(times(-K, a * by_a), x).plus(1.0, by_v).value()
