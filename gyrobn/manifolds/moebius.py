@@ -13,11 +13,20 @@ from typing import Any
 from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.manifolds.centred_vectors import CentredVectors
 from gyrobn.manifolds.combination import Combination
-from gyrobn.manifolds.radial import Kept, Slopes, State, half_turn, is_constant, size_of, spread
+from gyrobn.manifolds.radial import (
+    Kept,
+    Slopes,
+    State,
+    half_turn,
+    held,
+    is_constant,
+    size_of,
+    spread,
+)
 from gyrobn.numerics.arrays import unit
 from gyrobn.numerics.scalar import times
 
-__all__ = ["CentredInBall", "carried", "exponential"]
+__all__ = ["CentredInBall", "carried", "exponential", "seen_multiple"]
 
 
 def exponential(K: Any, c: Array) -> Array:
@@ -93,6 +102,28 @@ def carried(space: Any, K: Any, factor: Any, c: Array, bias: Array) -> Array:
     given = c, spread(factor, batch), bias, spread(K, batch)
     (y,) = backend_of(c).shortcut(exact, primal, cotangent, *given)
     return y
+
+
+def seen_multiple(
+    xp: Any, K: Any, mean: Array, x: Array, room: Array, factor: Any
+) -> tuple[Array, Combination]:
+    r"""Return :math:`t \odot (\ominus\mu \oplus x) = v\tanh(\tfrac t2\theta)/\sqrt{-K}\|v\|`.
+
+    And :math:`\cosh^{-2}(\tfrac t2\theta)` before it. ``room`` is :math:`-w/K` with
+    :math:`w = 1 + K\|x\|^2`. The length of v takes no pass over v: with :math:`\delta = x - \mu`
+    and :math:`m = \|\delta\|^2/(\|\mu\|^2 + 1/K) = -n`,
+
+    .. math:: v = \delta + m\mu, \qquad \sqrt{-K}\|v\| = \sqrt{m(m - w)} =: r, \qquad
+              e^\theta = 1 + \tfrac2w(r - m) .
+    """
+    info, gap = xp.finfo(x.dtype), x - mean
+    m = dot(gap, gap) / xp.clip(dot(mean, mean) + 1.0 / K, max=float(info.eps) / K)
+    v = Combination(1.0, gap, temporary=True).plus(m, mean).value()
+    m = m - float(info.smallest_normal)  # so that quotients of lengths are their limit at 0
+    size = xp.sqrt(m * (m - times(-K, room)))
+    angle = xp.log1p(times(-2.0 / K, (size - m) * xp.reciprocal(room)))
+    angle = held(times(0.5, factor) * angle, 2.0)
+    return xp.cosh(angle) ** -2.0, Combination(xp.tanh(angle) / size, v, temporary=True)
 
 
 class CentredInBall(CentredVectors):

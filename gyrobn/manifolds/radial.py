@@ -27,6 +27,7 @@ from gyrobn.numerics.scalar import turn as turn_of_square
 
 __all__ = [
     "half_turn",
+    "held",
     "is_constant",
     "multiple",
     "root",
@@ -156,7 +157,7 @@ def half_turn(K: Any, factor: Any, c: Array) -> State:
         return 1.0 / square, stretch * (t / (square + xp.clip(8.0 * eps * square - 0.5, min=0.0)))
 
     def primal(factor: Any, size: Array) -> State:
-        xp, angle = namespace_of(size), _held(factor * size, 2.0)
+        xp, angle = namespace_of(size), held(factor * size, 2.0)
         # the square of cosh may overflow: then w is 0
         stretch = xp.clip(xp.tanh(angle), min=-most, max=most) / size
         return xp.cosh(angle) ** -2.0, stretch
@@ -237,11 +238,11 @@ def _turned(sign: int | None, angle: Array, size: Array) -> State:
     xp = namespace_of(angle)
     if sign == 1:
         return xp.cos(angle), xp.sin(angle) / size
-    angle = _held(angle)
+    angle = held(angle)
     return xp.cosh(angle), xp.sinh(angle) / size
 
 
-def _held(angle: Array, reach: float = 1.0) -> Array:
+def held(angle: Array, reach: float = 1.0) -> Array:
     """Return hyperbolic angles, held where the square of cosh would overflow, or beyond."""
     top = reach * largest_angle(angle)
     return namespace_of(angle).clip(angle, min=-top, max=top)
