@@ -30,3 +30,12 @@ def test_torch_and_numpy_agree(M, monkeypatch):
     for other in found(False), found(True):  # the second differentiates the exact functions
         for a, b in zip(quick, other, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+
+
+def test_memory_of_parameters_stays_free():
+    """FSDP frees that of parameters between uses, which torch refuses for what NumPy holds."""
+    M = PoincareBall(4)
+    layer = GyroBN(M)
+    x = torch.nn.Parameter(M.random(12, like=torch.empty(())))
+    layer(x).sum().backward()
+    assert all(p.untyped_storage().resizable() for p in (x, *layer.parameters()))
