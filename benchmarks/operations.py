@@ -13,6 +13,7 @@ counts as the equations of that program.
 
 import sys
 from collections import Counter
+from unittest.mock import patch
 
 import jax
 import jax.extend.core
@@ -23,6 +24,7 @@ import gyrobn
 import gyrobn.torch
 from gyrobn.backends import torch as shim
 from gyrobn.normalization.online import OnlineStats, online_stats
+from gyrobn.statistics import stress
 
 VIEWS = {
     "view", "_unsafe_view", "expand", "permute", "transpose", "slice", "select", "squeeze",
@@ -111,6 +113,17 @@ def online_counts(manifold):
     return found
 
 
+def suggest_counts(manifold):
+    """Count the fits, and the evaluations of the stress, that a suggestion for 60 points takes."""
+    x = manifold.random(60, rng=0)
+    with (
+        patch.object(stress, "_minimise", wraps=stress._minimise) as fits,
+        patch.object(stress, "_stress", wraps=stress._stress) as evaluations,
+    ):
+        gyrobn.suggest(distances=manifold.dist(x[:, None], x))
+    return fits.call_count, evaluations.call_count
+
+
 def equations(program):
     """Return the number of equations of a JAX program, including those of inner programs."""
     total = 0
@@ -186,6 +199,12 @@ ONLINE = [
     (gyrobn.SPD(8), (95, 1)),
     (gyrobn.Grassmannian(12, 3), (150, 0)),
 ]
+# geometry, and the bounds: fits, evaluations of the stress (each of all pairs of points)
+SUGGEST = [
+    (gyrobn.PoincareBall(2), (29, 600)),
+    (gyrobn.Sphere(2), (29, 600)),
+    (gyrobn.Euclidean(2), (29, 600)),
+]
 # geometry, and the bounds: forward, gradient
 JAX = [
     (gyrobn.Euclidean(16), (150, 200)),
@@ -220,13 +239,17 @@ def main():
             both = zip((found.operations, found.syncs), bounds, strict=True)
             cells = [f"{n} ({bound})" for n, bound in both]
             print(f"{manifold!r:58} {cells[0]:>12} {cells[1]:>12}")
-    print(f"\n{'JAX, batch 64':58} {'forward':>12} {'gradient':>12}")
-    for manifold, bounds in JAX:
-        if detail and detail not in repr(manifold):
-            continue
-        found = jax_counts(manifold)
-        cells = [f"{n} ({bound})" for n, bound in zip(found, bounds, strict=True)]
-        print(f"{manifold!r:58} {cells[0]:>12} {cells[1]:>12}")
+    for name, heads, count, rows in (
+        ("suggest, 60 points", ("fits", "evaluations"), suggest_counts, SUGGEST),
+        ("JAX, batch 64", ("forward", "gradient"), jax_counts, JAX),
+    ):
+        print(f"\n{name:58} {heads[0]:>12} {heads[1]:>12}")
+        for manifold, bounds in rows:
+            if detail and detail not in repr(manifold):
+                continue
+            found = count(manifold)
+            cells = [f"{n} ({bound})" for n, bound in zip(found, bounds, strict=True)]
+            print(f"{manifold!r:58} {cells[0]:>12} {cells[1]:>12}")
 
 
 if __name__ == "__main__":

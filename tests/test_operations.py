@@ -48,8 +48,13 @@ def test_second_derivatives_and_single_samples(count, row):
     assert all(f <= most for f, most in zip(found, bounds, strict=True)), (manifold, found, bounds)
 
 
-@pytest.mark.parametrize("row", range(len(counting.JAX)))
-def test_jax(row):
-    manifold, bounds = counting.JAX[row]
-    found = counting.jax_counts(manifold)
+@pytest.mark.parametrize(
+    ("count", "row"),
+    [(counting.suggest_counts, row) for row in counting.SUGGEST]
+    + [(counting.jax_counts, row) for row in counting.JAX],
+)
+def test_suggest_and_jax(count, row):
+    """A suggestion takes a fixed number of fits, of few evaluations each."""
+    manifold, bounds = row
+    found = count(manifold)
     assert all(f <= most for f, most in zip(found, bounds, strict=True)), (manifold, found, bounds)
