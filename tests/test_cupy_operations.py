@@ -22,10 +22,11 @@ from gyrobn import backends
 from gyrobn.numerics import decompositions
 
 PACKAGE = Path(gyrobn.__file__).parent
+DOCS = Path(__file__).parents[1] / "docs"
 ROOMS = ("numerics", "manifolds", "statistics", "normalization", "estimator", "data")
 """The rooms whose code runs on arrays of any library."""
 
-FACTS = tomllib.loads((PACKAGE.parent / "docs" / "cupy_operations.toml").read_text("utf-8"))
+FACTS = tomllib.loads((DOCS / "cupy_operations.toml").read_text("utf-8"))
 KNOWN = set(FACTS["same"].split()) | set(FACTS["differs"])
 NO_OPERATIONS = {"__name__", "__array_namespace_info__", "linalg"}
 
