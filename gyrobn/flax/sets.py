@@ -48,9 +48,7 @@ class GyroLayerNorm(SetLayer):
     Parameters
     ----------
     %(set_manifold)s
-    axis
-        The axis of a set, or axes, among those in front of a point; negative ones count from the
-        point. By default all but the first: one set per sample.
+    %(set_axis)s
     epsilon
         Added to the variance.
     use_bias, use_scale
@@ -243,10 +241,7 @@ class GyroRMSNorm(SetLayer):
     Parameters
     ----------
     %(set_manifold)s
-    axis
-        The axis of a set, or axes, among those in front of a point; negative ones count from the
-        point. By default all but the first: one set per sample. ``axis=()`` scales every
-        point by itself, to distance s.
+    %(rms_axis)s
     epsilon
         Added to the variance.
     use_bias, use_scale

@@ -312,6 +312,13 @@ is no mean to search, so this is the fastest normalization, and the one for sets
 point.""",
     "set_manifold": """manifold
     The geometry of the points. Its parameters must be plain numbers.""",
+    "set_axis": """axis
+    The axis of a set, or axes, among those in front of a point; negative ones count from the
+    point. By default all but the first: one set per sample. On ``(batch, tokens, heads,
+    *point_shape)``, ``axis=-1`` normalizes the heads of each token.""",
+    "rms_axis": """axis
+    The axis of a set, or axes, as in :class:`GyroLayerNorm`; by default one set per sample.
+    ``axis=()`` scales every point by itself, to distance s.""",
     "instance_channels": """channels
     Shape of the channels: the input has shape ``(batch, *channels, *positions,
     *point_shape)``, with at least one axis of positions.""",

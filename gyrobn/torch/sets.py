@@ -79,10 +79,7 @@ class GyroLayerNorm(SetLayer):
     Parameters
     ----------
     %(set_manifold)s
-    axis
-        The axis of a set, or axes, among those in front of a point; negative ones count from the
-        point. By default all but the first: one set per sample. On ``(batch, tokens, heads,
-        *point_shape)``, ``axis=-1`` normalizes the heads of each token.
+    %(set_axis)s
     eps
         Added to the variance.
     affine
@@ -255,9 +252,7 @@ class GyroRMSNorm(SetLayer):
     Parameters
     ----------
     %(set_manifold)s
-    axis
-        The axis of a set, or axes, as in :class:`GyroLayerNorm`; by default one set per sample.
-        ``axis=()`` scales every point by itself, to distance s.
+    %(rms_axis)s
     eps
         Added to the mean square of the distances.
     affine
