@@ -350,7 +350,7 @@ class GyroSpace(Specified, ABC):
 
     def squeeze_blocks(self, values: Array) -> Array:
         """Drop the last axis of values per block if there is only one block."""
-        return namespace_of(values).squeeze(values, axis=-1) if len(self.blocks) == 1 else values
+        return values[..., 0] if len(self.blocks) == 1 else values
 
     def expand_blocks(self, values: Array) -> Array:
         """Undo :meth:`squeeze_blocks`: the last axis of the result is that of the blocks."""
