@@ -51,11 +51,12 @@ def steps_cells(seeds: int) -> list[records.Cell]:
 
 
 def hnnpp_cells(seeds: int) -> list[records.Cell]:
-    """Return the cells of HNN++, and of its ablation over weight decay."""
+    """Return the cells of HNN++ with and without dropout, and of its ablation over weight decay."""
     main = [
-        {"data": data, "backbone": "HNN++", "norm": norm, "seed": seed}
+        {"data": data, "backbone": "HNN++", "norm": norm, **more, "seed": seed}
         for seed in range(seeds)
-        for data in ("disease", "cora", "airport")
+        for data in ("disease", "cora")
+        for more in ({"dropout": 0.0}, {})
         for norm in NORMS
     ]
     decay = [
@@ -126,6 +127,7 @@ def work(cell: records.Cell, tick: records.Tick, folder: Path) -> dict[str, Any]
         cell["norm"],
         dim,
         activation=not cora,
+        dropout=cell.get("dropout", 0.2),
         steps=cell.get("steps"),
     )
     plain = cora and cell["backbone"] != "RResNet"  # the paper's exception for Cora
