@@ -404,9 +404,8 @@ def interrupted_import(tmp_path_factory):
 @pytest.mark.parametrize("package", ["numpy", "array_api_compat", "sklearn", "matplotlib"])
 @pytest.mark.parametrize("script", [False, True])
 def test_interrupted_while_it_imports(folder, interrupted_import, package, script):
-    entry = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"][
-        "scripts"
-    ]
+    project = Path(__file__).parents[1] / "pyproject.toml"
+    entry = tomllib.loads(project.read_text())["project"]["scripts"]
     module, function = entry["gyrobn"].split(":")
     command = COMMAND
     if script:  # as pip writes it
