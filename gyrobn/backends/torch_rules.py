@@ -84,7 +84,8 @@ def _few(arrays: Iterable[Any]) -> list[Any] | None:
             if type(a) not in _PLAIN or not a.is_cpu or a.numel() > FEW or a.is_neg():
                 return None
             # FSDP frees the memory of parameters, which torch refuses once NumPy has seen it
-            a = (a.clone() if a.is_leaf or a._is_view() else a).detach().numpy()
+            own = a.grad_fn is None and (a.requires_grad or type(a) is not torch.Tensor)
+            a = (a.clone() if own or a._is_view() else a).detach().numpy()
         values.append(a)
     return values
 
@@ -97,9 +98,7 @@ def _owned(a: Any) -> Any:
 
 def _tensor(a: Any) -> Any:
     """Return an array of NumPy, or a number, as a tensor."""
-    if isinstance(a, np.ndarray):
-        return torch.from_numpy(_owned(a))
-    return None if a is None else torch.as_tensor(a)
+    return None if a is None else torch.from_numpy(_owned(np.asarray(a)))
 
 
 class Function(torch.autograd.Function):

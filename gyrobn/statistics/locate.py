@@ -104,7 +104,7 @@ def _find(
     if shim.hides_values(x) and not (space.flat and search[2] is None):
         found = _opaque_solve(constant, *frozen, init, search)
     else:
-        found = _visible_solve(constant, *frozen, init, search)
+        found = _visible_solve(constant, x, w, init, search)
     view = found.view
     if not isinstance(view, Centred):
         view = constant.centred(found.mean, frozen[0], view)
@@ -134,6 +134,8 @@ def _visible_solve(
     kept = []
 
     def run(x: Array, w: Array, *start: Array) -> tuple[Any, ...]:
+        stop = backend_of(x).stop_gradient
+        x, w = stop(x), stop(w)
         samples = Held(x, w) if search[2] is not None else in_memory(constant, x, w)
         found = solve(constant, samples, start[0] if start else None, *search)
         found = found if isinstance(samples, Held) else found._replace(view=())
