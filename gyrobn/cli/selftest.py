@@ -10,6 +10,7 @@ gradients, the derivative of a whole normalization is compared with a difference
 """
 
 import itertools
+import os
 import time
 import warnings
 from argparse import Namespace
@@ -90,6 +91,8 @@ class Row(NamedTuple):
 def selftest(options: Namespace, console: Console) -> None:
     """Check every geometry on every library, print a table, and write a report if asked."""
     check_place(options.report)
+    # with few cores, the threads of XLA on a CPU may wait for each other for ever in a batched SVD
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
     found, absent = places(options.library)
     if not found:
         raise ImportError(f"{options.library} cannot be tested: {absent[options.library]}")
