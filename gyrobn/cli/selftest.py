@@ -91,8 +91,8 @@ class Row(NamedTuple):
 def selftest(options: Namespace, console: Console) -> None:
     """Check every geometry on every library, print a table, and write a report if asked."""
     check_place(options.report)
-    # with few cores, the threads of XLA on a CPU may wait for each other for ever in a batched SVD
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+    # JAX has a thread per core on a CPU; two batched decompositions can occupy both of two for ever
+    os.environ.setdefault("NPROC", "8")
     found, absent = places(options.library)
     if not found:
         raise ImportError(f"{options.library} cannot be tested: {absent[options.library]}")
