@@ -1,4 +1,4 @@
-r"""First derivatives of Möbius operations in closed form, where K < 0.
+r"""Möbius operations in closed form, with their first derivatives, where K < 0.
 
 In the ball, with :math:`\delta = y - x` or :math:`\delta = x + y` and :math:`m = -1/K - \|x\|^2`,
 
