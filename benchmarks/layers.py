@@ -331,12 +331,8 @@ def evaluation(N=10_000, n=128):
 
 if __name__ == "__main__":
     balls, evaluations = ball(), evaluation()  # first: what others leave in memory slows them
-    bases, (spds, counts), networks, compiled = (
-        grassmannian(),
-        spd(),
-        hyperbolic_network(),
-        compiling(),
-    )
+    bases, (spds, counts) = grassmannian(), spd()
+    networks, compiled = hyperbolic_network(), compiling()
     head = ("case", *GRADIENTS, "spd_learn", "evaluations of the mean")
     page = f"""<!-- made by: python benchmarks/layers.py -->
 # Speed of the layers

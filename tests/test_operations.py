@@ -14,11 +14,16 @@ counting = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(counting)
 
 
+def check(manifold, found, bounds):
+    """Compare counts with their bounds."""
+    assert all(f <= most for f, most in zip(found, bounds, strict=True)), (manifold, found, bounds)
+
+
 def within_bounds(manifold, options, bounds):
     """Count the operations of a layer, and return the counts in training and in evaluation."""
     training, evaluation = counting.torch_counts(manifold, **options)
     found = training.operations, evaluation.operations, training.syncs
-    assert all(f <= most for f, most in zip(found, bounds, strict=True)), (manifold, found, bounds)
+    check(manifold, found, bounds)
     return training, evaluation
 
 
@@ -45,7 +50,7 @@ def test_second_derivatives_and_single_samples(count, row):
     manifold, bounds = row
     counted = count(manifold)
     found = counted.operations, counted.syncs
-    assert all(f <= most for f, most in zip(found, bounds, strict=True)), (manifold, found, bounds)
+    check(manifold, found, bounds)
 
 
 @pytest.mark.parametrize(
@@ -57,4 +62,4 @@ def test_suggest_and_jax(count, row):
     """A suggestion takes a fixed number of fits, of few evaluations each."""
     manifold, bounds = row
     found = count(manifold)
-    assert all(f <= most for f, most in zip(found, bounds, strict=True)), (manifold, found, bounds)
+    check(manifold, found, bounds)

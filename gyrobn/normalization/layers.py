@@ -364,8 +364,8 @@ def update(
     constant = manifold.detached()
     old = settings.running(constant, Stats(stop(running.mean), stop(running.var)))
 
-    def run(mean: Array, var: Array, *more: Any) -> Stats:
-        return update_stats(constant, Stats(mean, var), Stats(*more[:2]), *more[2:])
+    def run(mean: Array, var: Array, new_mean: Array, new_var: Array, rate: Any) -> Stats:
+        return update_stats(constant, Stats(mean, var), Stats(new_mean, new_var), rate)
 
     return Stats(*on_constants(constant, run, *old, stop(batch.mean), stop(batch.var), rate))
 
