@@ -93,7 +93,7 @@ class Backend(Protocol):
     # ------------------------------------------------------------------ what is known of an array
 
     def differentiable(self, *arrays: Array) -> bool:
-        """Tell whether a gradient may be asked for through any of ``arrays``."""
+        """Tell whether a gradient may be asked for through any of ``arrays``; numbers have none."""
 
     def hides_values(self, x: Array) -> bool:
         """Tell whether ``x`` is traced, so that its values cannot be read and ``bool(x)`` fails."""

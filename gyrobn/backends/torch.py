@@ -161,7 +161,7 @@ def vecdot(x: Array, y: Array) -> Array:
 
 def _square(x: Array) -> Array:
     """Return the squared length: this reads x once, and makes no other array of its size."""
-    return torch.linalg.vector_norm(x, dim=-1).square()
+    return torch.linalg.vector_norm(x, dim=-1).square_()
 
 
 def _sum_of_squares(x: Array) -> State:

@@ -377,16 +377,15 @@ class GyroSpace(Specified, ABC):
 
     def _namespace(self, *points: Array) -> Any:
         """Return the namespace of ``points`` after checking library, shape, dtype and device."""
-        xp = namespace_of(*points)
-        k = len(self.point_shape)
+        namespace_of(*points)  # raises if they are arrays of several libraries, or none
+        shape = self.point_shape
         for x in points:
-            if x.ndim < k or tuple(x.shape[x.ndim - k :]) != self.point_shape:
+            if tuple(x.shape[max(x.ndim - len(shape), 0) :]) != shape:
                 raise ValueError(
                     f"{self!r} expects arrays of shape (..., "
                     f"{', '.join(map(str, self.point_shape))}), got {tuple(x.shape)}"
                 )
-        check_floating(*points)
-        return xp
+        return check_floating(*points)
 
 
 def _blocks(*sizes: int) -> "np.ndarray[Any, Any]":

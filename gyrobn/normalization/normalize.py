@@ -374,7 +374,6 @@ def multiplier(
     """Return s/√(v²+ε), at most ``clamp``, in the dtype of x."""
     eps = check_number("eps", eps, 0.0)
     clamp = None if clamp is None else check_number("clamp", clamp, above=0.0)
-    xp = namespace_of(x, stats.mean, stats.var)
-    check_floating(x, stats.mean, stats.var)
+    xp = check_floating(x, stats.mean, stats.var)
     factor = scalars_like(scale, x) / xp.sqrt(stats.var + eps)
     return factor if clamp is None else xp.clip(factor, max=clamp)

@@ -32,33 +32,33 @@ __all__ = [
 ]
 
 
-def check_floating(*arrays: Array, half: bool = False) -> None:
-    """Raise unless ``arrays`` share one device and one dtype, float32 or float64.
+def check_floating(*arrays: Array, half: bool = False) -> Any:
+    """Return the namespace of ``arrays``, which must share one device and one dtype.
 
-    Geometry in half precision would have three digits, and LAPACK has none of it. A layer that
-    computes it in float32 allows it by ``half``.
+    The dtype is float32 or float64. Geometry in half precision would have three digits, and LAPACK
+    has none of it. A layer that computes it in float32 allows it by ``half``.
     """
-    xp = namespace_of(*arrays)
-    first = arrays[0]
+    xp, first = namespace_of(*arrays), arrays[0]
+    dtype = first.dtype
     for x in arrays:
-        if not _is_floating(xp, x.dtype, half):
+        if (x is first or x.dtype != dtype) and not _is_floating(xp, x.dtype, half):
             real = _is_floating(xp, x.dtype, half=True)
             kind = "float32 or float64" if real else "a real floating dtype"
             raise TypeError(
                 f"expected {kind}, got {x.dtype}: convert it first, "
                 f"for example with {cast_to(x, 'float64')}"
             )
-        if x is first:
-            continue
-        if x.dtype != first.dtype:
-            raise TypeError(
-                f"mixed dtypes {first.dtype} and {x.dtype}: cast one to the other first"
-            )
-        if device_of(x) != device_of(first):
-            raise ValueError(
-                f"arrays on devices {device_of(first)} and {device_of(x)}: "
-                "move them to one device first"
-            )
+        if x.dtype != dtype:
+            raise TypeError(f"mixed dtypes {dtype} and {x.dtype}: cast one to the other first")
+    if len(arrays) > 1:
+        device = backend_of(first).device
+        here = device(first)
+        for x in arrays[1:]:
+            if device(x) != here:
+                raise ValueError(
+                    f"arrays on devices {here} and {device(x)}: move them to one device first"
+                )
+    return xp
 
 
 def scalars_like(values: Any, x: Array) -> Any:
@@ -89,8 +89,7 @@ def check_coordinates(manifold: Any, c: Array) -> Any:
         raise ValueError(
             f"{manifold!r} expects coordinates of shape (..., {manifold.dim}), got {tuple(c.shape)}"
         )
-    check_floating(c)
-    return namespace_of(c)
+    return check_floating(c)
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
