@@ -34,14 +34,9 @@ class GyroBN(RunningLayer):
     %(momentum)s
     use_bias, use_scale
         Whether bias and scale are learnt.
-    axis_name
-        Name or names of the axes (of ``vmap``, ``pmap``, ``shard_map``) over which the batch is
-        distributed. The statistics are those of the whole batch. Each evaluation of the mean is
-        one ``psum`` of a few numbers per channel, and no samples are sent. The input is then a
-        part of the batch, or one example ``(*channels, *point_shape)``.
-    axis_index_groups
-        Groups of indices of that axis: the devices of each group share one batch. JAX
-        supports them in ``pmap``, and in ``shard_map`` with ``check_vma=False``.
+    %(axis_name)s
+        The input is then a part of the batch, or one example ``(*channels, *point_shape)``.
+    %(axis_index_groups)s
     %(options)s
     inference
         Whether to use the running statistics; ``equinox.nn.inference_mode`` switches it, and the

@@ -19,18 +19,9 @@ __all__ = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
 class SetLayer(AffineLayer):
     """A layer that normalizes sets of points within each sample; it needs no state."""
 
-    def __init__(
-        self,
-        manifold: GyroSpace,
-        eps: float,
-        use_bias: bool,
-        use_scale: bool,
-        dtype: Any,
-        options: dict[str, Any],
-        **sets: Any,
-    ) -> None:
-        self.settings = SetSettings.of(type(self).__name__, manifold, eps, options, **sets)
-        learnt, _ = initial(self.settings, like(dtype), use_bias, use_scale)
+    def __init__(self, settings: SetSettings, use_bias: bool, use_scale: bool, dtype: Any) -> None:
+        self.settings = settings
+        learnt, _ = initial(settings, like(dtype), use_bias, use_scale)
         self.bias, self.scale, self.raw_curvature = learnt
 
     @documented
@@ -69,8 +60,10 @@ class AxisLayer(SetLayer):
         dtype: Any = None,
         **options: Any,
     ) -> None:
-        given = manifold, eps, use_bias, use_scale, dtype, options
-        super().__init__(*given, axis=axis, centre=self._centre)
+        settings = SetSettings.layer(
+            type(self).__name__, manifold, axis, eps=eps, centre=self._centre, **options
+        )
+        super().__init__(settings, use_bias, use_scale, dtype)
 
 
 @documented
@@ -132,7 +125,9 @@ class GyroInstanceNorm(SetLayer, RunningLayer):
         dtype: Any = None,
         **options: Any,
     ) -> None:
-        super().__init__(manifold, eps, use_bias, use_scale, dtype, options, channels=channels)
+        name = type(self).__name__
+        settings = SetSettings.instance(name, manifold, channels, eps=eps, **options)
+        super().__init__(settings, use_bias, use_scale, dtype)
         self.momentum, self.inference = check_momentum(momentum), inference
         stats = initial(self.settings, like(dtype), False, False)[1]
         self.stats = eqx.nn.StateIndex(stats) if track_running_stats else None
@@ -193,8 +188,9 @@ class GyroGroupNorm(SetLayer):
         dtype: Any = None,
         **options: Any,
     ) -> None:
-        given = manifold, eps, use_bias, use_scale, dtype, options
-        super().__init__(*given, groups=groups, channels=channels)
+        name = type(self).__name__
+        settings = SetSettings.grouped(name, manifold, groups, channels, eps=eps, **options)
+        super().__init__(settings, use_bias, use_scale, dtype)
 
 
 @documented

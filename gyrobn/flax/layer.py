@@ -35,14 +35,9 @@ class GyroBN(RunningLayer):
         Added to the variance.
     use_bias, use_scale
         Whether bias and scale are learnt.
-    axis_name
-        Name or names of the axes (of ``pmap``, ``vmap``, ``shard_map``) over which the batch is
-        distributed. The statistics are those of the whole batch. Each evaluation of the mean is
-        one ``psum`` of a few numbers per channel, and no samples are sent. Under plain ``jit`` a
-        sharded batch is one batch, and needs no name.
-    axis_index_groups
-        Groups of indices of that axis, as in ``nnx.BatchNorm``: the devices of each group share
-        one batch. JAX supports them in ``pmap``, and in ``shard_map`` with ``check_vma=False``.
+    %(axis_name)s
+        Under plain ``jit`` a sharded batch is one batch, and needs no name.
+    %(axis_index_groups)s
     %(options)s
     param_dtype
         Of the parameters and the running statistics. %(dtype)s

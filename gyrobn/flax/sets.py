@@ -22,16 +22,8 @@ class SetLayer(AffineLayer):
     """A layer that normalizes sets of points within each sample."""
 
     def __init__(
-        self,
-        manifold: GyroSpace,
-        epsilon: float,
-        use_bias: bool,
-        use_scale: bool,
-        param_dtype: Any,
-        options: dict[str, Any],
-        **sets: Any,
+        self, settings: SetSettings, use_bias: bool, use_scale: bool, param_dtype: Any
     ) -> None:
-        settings = SetSettings.of(type(self).__name__, manifold, epsilon, options, **sets)
         like = jnp.zeros((), param_dtype)
         self._hold(settings, initial(settings, like, use_bias, use_scale)[0])
 
@@ -61,8 +53,10 @@ class AxisLayer(SetLayer):
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
-        given = manifold, epsilon, use_bias, use_scale, param_dtype, options
-        super().__init__(*given, axis=axis, centre=self._centre)
+        settings = SetSettings.layer(
+            type(self).__name__, manifold, axis, eps=epsilon, centre=self._centre, **options
+        )
+        super().__init__(settings, use_bias, use_scale, param_dtype)
 
 
 @documented
@@ -123,8 +117,9 @@ class GyroInstanceNorm(RunningLayer, SetLayer):
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
-        given = manifold, epsilon, use_bias, use_scale, param_dtype, options
-        super().__init__(*given, channels=channels)
+        name = type(self).__name__
+        settings = SetSettings.instance(name, manifold, channels, eps=epsilon, **options)
+        super().__init__(settings, use_bias, use_scale, param_dtype)
         stats = initial(self.settings, jnp.zeros((), param_dtype), False, False)[1]
         own = stats if track_running_stats else None
         self._keep(own, check_momentum(momentum), use_running_average)
@@ -162,8 +157,9 @@ class GyroGroupNorm(SetLayer):
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
-        given = manifold, epsilon, use_bias, use_scale, param_dtype, options
-        super().__init__(*given, groups=groups, channels=channels)
+        name = type(self).__name__
+        settings = SetSettings.grouped(name, manifold, groups, channels, eps=epsilon, **options)
+        super().__init__(settings, use_bias, use_scale, param_dtype)
 
 
 @documented

@@ -222,6 +222,14 @@ channels
 >>> mask = jnp.asarray([[True] * 4, [True] * 3 + [False]])
 >>> GyroLayerNorm(M)(tokens, weights=mask).shape
 (2, 4, 2)""",
+    "axis_name": """axis_name
+    Name or names of the axes (of ``vmap``, ``pmap``, ``shard_map``) over which the batch is
+    distributed. The statistics are those of the whole batch. Each evaluation of the mean is
+    one ``psum`` of a few numbers per channel, and no samples are sent.""",
+    "axis_index_groups": """axis_index_groups
+    Groups of indices of that axis, as in Flax's ``nnx.BatchNorm``: the devices of each group
+    share one batch. JAX supports them in ``pmap``, and in ``shard_map`` with
+    ``check_vma=False``.""",
     "momentum": """momentum
     Fraction of the running statistics to keep at a new batch (one minus torch's ``momentum``).
     They start at the identity and one.""",

@@ -184,47 +184,48 @@ class SetSettings(LayerSettings):
     """Whether to move the mean of a set to the bias, or to scale from the identity alone."""
 
     @classmethod
-    def of(
+    def layer(
         cls,
         name: str,
         manifold: GyroSpace,
-        eps: float,
-        options: dict[str, Any],
+        axis: int | Sequence[int] | None,
         *,
-        axis: int | Sequence[int] | None = None,
-        channels: int | Sequence[int] = (),
-        groups: int | None = None,
         centre: bool = True,
+        **options: Any,
     ) -> Self:
-        """Check the arguments of a layer, and return them as settings.
+        """Return the settings of a layer with one bias and scale for all sets."""
+        axes = None if axis is None else check_integers("axis", axis)
+        return cls._of(name, manifold, options, channels=(), axis=axes, centre=centre)
 
-        Without channels there is one bias and scale for all sets. With channels a set is the
-        positions of one of them, or of one of ``groups`` groups of them.
-        """
+    @classmethod
+    def instance(
+        cls, name: str, manifold: GyroSpace, channels: int | Sequence[int], **options: Any
+    ) -> Self:
+        """Return the settings of a layer whose sets are the positions of one channel."""
+        return cls._of(name, manifold, options, channels=check_integers("channels", channels, 1))
+
+    @classmethod
+    def grouped(
+        cls, name: str, manifold: GyroSpace, groups: int, channels: int, **options: Any
+    ) -> Self:
+        """Return the settings of a layer whose sets are the positions of several channels."""
+        groups = check_integer("groups", groups, 1)
+        channels = check_integer("channels", channels, 1)
+        if channels % groups:
+            raise ValueError(f"{channels} channels do not fall into {groups} groups of equal size")
+        return cls._of(name, manifold, options, channels=(groups,), group=channels // groups)
+
+    @classmethod
+    def _of(cls, name: str, manifold: GyroSpace, options: dict[str, Any], **sets: Any) -> Self:
         known: dict[str, Any] = {"clamp": None, "learn_curvature": False, "check_input": "first"}
-        if centre:
+        if sets.get("centre", True):
             known |= {"tol": None, "max_iter": 64, "steps": None, "mean_gradient": "implicit"}
-        unknown = options.keys() - known.keys()
+        unknown = options.keys() - known.keys() - {"eps"}
         if unknown:
             names = ", ".join(sorted(known))
             raise TypeError(f"{name} has no option {min(unknown)!r}; its options are {names}")
-        sets = _shapes(groups, channels)
-        if axis is not None:
-            sets["axis"] = check_integers("axis", axis)
-        options = _checked(known | options | {"eps": eps})
-        settings = cls(name=name, geometry=manifold, centre=centre, **sets, **options)
+        settings = cls(name=name, geometry=manifold, **sets, **_checked(known | options))
         return settings.checking(settings.check_input)
-
-
-def _shapes(groups: Any, channels: Any) -> dict[str, Any]:
-    """Return the shape of what has a bias and a scale each, and the size of a group."""
-    if groups is None:
-        return {"channels": check_integers("channels", channels, 1)}
-    groups = check_integer("groups", groups, 1)
-    channels = check_integer("channels", channels, 1)
-    if channels % groups:
-        raise ValueError(f"{channels} channels do not fall into {groups} groups of equal size")
-    return {"channels": (groups,), "group": channels // groups}
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:

@@ -23,18 +23,14 @@ class SetLayer(RunningLayer):
 
     def __init__(
         self,
-        manifold: GyroSpace,
-        eps: float,
+        settings: SetSettings,
         affine: bool,
         device: Any,
         dtype: torch.dtype | None,
-        options: dict[str, Any],
         momentum: float | None = None,
         tracked: bool = False,
-        **sets: Any,
     ) -> None:
         super().__init__()
-        settings = SetSettings.of(type(self).__name__, manifold, eps, options, **sets)
         like = torch.empty((), device=device, dtype=dtype)
         learnt, stats = initial(settings, like, affine, affine)
         self._hold(settings, learnt)
@@ -87,8 +83,10 @@ class AxisLayer(SetLayer):
         dtype: torch.dtype | None = None,
         **options: Any,
     ) -> None:
-        given = manifold, eps, affine, device, dtype, options
-        super().__init__(*given, axis=axis, centre=self._centre)
+        settings = SetSettings.layer(
+            type(self).__name__, manifold, axis, eps=eps, centre=self._centre, **options
+        )
+        super().__init__(settings, affine, device, dtype)
 
 
 @documented
@@ -154,8 +152,9 @@ class GyroInstanceNorm(SetLayer):
         dtype: torch.dtype | None = None,
         **options: Any,
     ) -> None:
-        given = manifold, eps, affine, device, dtype, options
-        super().__init__(*given, momentum, track_running_stats, channels=channels)
+        name = type(self).__name__
+        settings = SetSettings.instance(name, manifold, channels, eps=eps, **options)
+        super().__init__(settings, affine, device, dtype, momentum, track_running_stats)
 
 
 @documented
@@ -187,8 +186,9 @@ class GyroGroupNorm(SetLayer):
         dtype: torch.dtype | None = None,
         **options: Any,
     ) -> None:
-        given = manifold, eps, affine, device, dtype, options
-        super().__init__(*given, groups=groups, channels=channels)
+        name = type(self).__name__
+        settings = SetSettings.grouped(name, manifold, groups, channels, eps=eps, **options)
+        super().__init__(settings, affine, device, dtype)
 
 
 @documented
