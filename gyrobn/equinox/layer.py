@@ -6,17 +6,17 @@ from typing import Any, Self
 import equinox as eqx
 from jax import Array
 
+from gyrobn.equinox.affine import RunningLayer
 from gyrobn.jax_layers import arguments, forward, like, settings_of, start
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt, MeanError, initial, mean_error
-from gyrobn.normalization.normalize import Stats
-from gyrobn.normalization.settings import Settings, documented
+from gyrobn.normalization.docstrings import documented
+from gyrobn.normalization.layers import MeanError, initial, mean_error
 
 __all__ = ["GyroBN"]
 
 
 @documented
-class GyroBN(eqx.nn.StatefulLayer):
+class GyroBN(RunningLayer):
     """Riemannian batch normalization.
 
     %(algorithm)s
@@ -34,30 +34,17 @@ class GyroBN(eqx.nn.StatefulLayer):
     %(momentum)s
     use_bias, use_scale
         Whether bias and scale are learnt.
-    axis_name
-        Name or names of the axes (of ``vmap``, ``pmap``, ``shard_map``) over which the batch is
-        distributed. The statistics are those of the whole batch. Each evaluation of the mean is
-        one ``psum`` of a few numbers per channel, and no samples are sent. The input is then a
-        part of the batch, or one example ``(*channels, *point_shape)``.
-    axis_index_groups
-        Groups of indices of that axis: the devices of each group share one batch. JAX
-        supports them in ``pmap``, and in ``shard_map`` with ``check_vma=False``.
+    %(axis_name)s
+        The input is then a part of the batch, or one example ``(*channels, *point_shape)``.
+    %(axis_index_groups)s
     %(options)s
-        The call can overrule it.
     inference
         Whether to use the running statistics; ``equinox.nn.inference_mode`` switches it, and the
         call can overrule it.
     dtype
         Of the parameters and the running statistics; JAX's default by default. %(dtype)s
 
-    Attributes
-    ----------
-    bias : array of shape (*channels, dim), or None
-        Normal coordinates b of the bias.
-    scale : array of shape (*channels,), or (*channels, blocks), or None
-        Standard deviation s of the output.
-    raw_curvature : array, or None
-        See :attr:`manifold`.
+    %(attributes)s
     stats : equinox.nn.StateIndex
         ``state.get(layer.stats)`` are the running statistics, a :class:`gyrobn.Stats`.
 
@@ -76,14 +63,6 @@ class GyroBN(eqx.nn.StatefulLayer):
     >>> layer.inference
     True
     """
-
-    bias: Array | None
-    scale: Array | None
-    raw_curvature: Array | None
-    stats: eqx.nn.StateIndex[Stats]
-    inference: bool
-    momentum: float = eqx.field(static=True)
-    settings: Settings = eqx.field(static=True)
 
     def __init__(
         self,
@@ -122,11 +101,6 @@ class GyroBN(eqx.nn.StatefulLayer):
         self.bias, self.scale, self.raw_curvature = learnt
         self.stats = eqx.nn.StateIndex(stats)
 
-    @property
-    def manifold(self) -> GyroSpace:
-        """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
-        return self.settings.manifold(self.raw_curvature)
-
     @classmethod
     @documented
     def from_estimator(
@@ -134,8 +108,6 @@ class GyroBN(eqx.nn.StatefulLayer):
     ) -> tuple[Self, eqx.nn.State]:
         """Return a layer that does in inference what a fitted :class:`gyrobn.GyroBN` does.
 
-        Parameters
-        ----------
         %(bn)s
         dtype
             As in the layer; that of the statistics by default, if JAX is set to it.
@@ -163,9 +135,7 @@ class GyroBN(eqx.nn.StatefulLayer):
 
         %(mean_error)s
         """
-        return mean_error(
-            self.settings, Learnt(self.bias, self.scale, self.raw_curvature), x, weights
-        )
+        return mean_error(self.settings, self._learnt, x, weights)
 
     @documented
     def to_estimator(self, state: eqx.nn.State, *, like: Any = None) -> Any:
@@ -177,8 +147,7 @@ class GyroBN(eqx.nn.StatefulLayer):
         """
         from gyrobn.estimator.conversion import layer_to_estimator
 
-        learnt = Learnt(self.bias, self.scale, self.raw_curvature)
-        return layer_to_estimator(self.settings, learnt, state.get(self.stats), like)
+        return layer_to_estimator(self.settings, self._learnt, state.get(self.stats), like)
 
     @documented
     def __call__(
@@ -193,8 +162,6 @@ class GyroBN(eqx.nn.StatefulLayer):
     ) -> tuple[Array, eqx.nn.State]:
         """Normalize a batch.
 
-        Parameters
-        ----------
         %(call)s
         state
             Holds the running statistics.
@@ -208,15 +175,4 @@ class GyroBN(eqx.nn.StatefulLayer):
         y, state
             The normalized batch, and the state with the new running statistics.
         """
-        inference = self.inference if inference is None else inference
-        settings = self.settings if check_input is None else self.settings.checking(check_input)
-        y, stats = forward(
-            settings,
-            Learnt(self.bias, self.scale, self.raw_curvature),
-            state.get(self.stats),
-            x,
-            weights,
-            self.momentum,
-            training=not inference,
-        )
-        return y, state if inference else state.set(self.stats, stats)
+        return self._run(forward, x, state, weights, inference, check_input)

@@ -10,8 +10,8 @@ from jax import Array
 from gyrobn.flax.running import RunningLayer
 from gyrobn.jax_layers import arguments, forward, settings_of, start
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.docstrings import documented
 from gyrobn.normalization.layers import MeanError, initial, mean_error
-from gyrobn.normalization.settings import documented
 
 __all__ = ["GyroBN"]
 
@@ -35,29 +35,16 @@ class GyroBN(RunningLayer):
         Added to the variance.
     use_bias, use_scale
         Whether bias and scale are learnt.
-    axis_name
-        Name or names of the axes (of ``pmap``, ``vmap``, ``shard_map``) over which the batch is
-        distributed. The statistics are those of the whole batch. Each evaluation of the mean is
-        one ``psum`` of a few numbers per channel, and no samples are sent. Under plain ``jit`` a
-        sharded batch is one batch, and needs no name.
-    axis_index_groups
-        Groups of indices of that axis, as in ``nnx.BatchNorm``: the devices of each group share
-        one batch. JAX supports them in ``pmap``, and in ``shard_map`` with ``check_vma=False``.
+    %(axis_name)s
+        Under plain ``jit`` a sharded batch is one batch, and needs no name.
+    %(axis_index_groups)s
     %(options)s
-        It can be set later.
     param_dtype
         Of the parameters and the running statistics. %(dtype)s
     rngs
         Not used, since nothing starts at random; every Flax layer accepts it.
 
-    Attributes
-    ----------
-    bias : nnx.Param of shape (*channels, dim), or None
-        Normal coordinates b of the bias.
-    scale : nnx.Param of shape (*channels,), or (*channels, blocks), or None
-        Standard deviation s of the output.
-    raw_curvature : nnx.Param, or None
-        See :attr:`manifold`.
+    %(attributes)s
     mean, var : nnx.BatchStat
         The running statistics.
 
@@ -119,8 +106,6 @@ class GyroBN(RunningLayer):
     def from_estimator(cls, bn: Any, *, param_dtype: Any = None, **options: Any) -> Self:
         """Return a layer that does in evaluation what a fitted :class:`gyrobn.GyroBN` does.
 
-        Parameters
-        ----------
         %(bn)s
         param_dtype
             As in the layer; that of the statistics by default, if JAX is set to it.
@@ -159,8 +144,6 @@ class GyroBN(RunningLayer):
     ) -> Array:
         """Normalize a batch.
 
-        Parameters
-        ----------
         %(call)s
         use_running_average
             Overrules that of the layer.

@@ -1,7 +1,7 @@
 """Layer, instance, group and root mean square normalization of points, for Flax NNX."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import nnx
@@ -11,8 +11,9 @@ from gyrobn.flax.affine import AffineLayer
 from gyrobn.flax.running import RunningLayer
 from gyrobn.jax_layers import check_momentum, forward_sets
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.docstrings import documented
 from gyrobn.normalization.layers import initial
-from gyrobn.normalization.settings import SetSettings, documented
+from gyrobn.normalization.settings import SetSettings
 
 __all__ = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
 
@@ -30,52 +31,15 @@ class SetLayer(AffineLayer):
     def __call__(self, x: Array, *, weights: Array | None = None) -> Array:
         """Normalize every set of a batch.
 
-        Parameters
-        ----------
         %(set_call)s
         """
         return forward_sets(self.settings, self._learnt, None, x, weights)[0]
 
 
-@documented
-class GyroLayerNorm(SetLayer):
-    """Riemannian layer normalization: all points of a sample are one set.
+class AxisLayer(SetLayer):
+    """A layer whose sets are given by their axes, with one bias and scale for all of them."""
 
-    %(sets)s
-
-    %(no_running)s
-
-    Parameters
-    ----------
-    %(set_manifold)s
-    %(set_axis)s
-    epsilon
-        Added to the variance.
-    use_bias, use_scale
-        Whether bias and scale are learnt, one of each for all sets.
-    %(set_options)s
-        It can be set later.
-    %(flax_dtype)s
-
-    Attributes
-    ----------
-    bias : nnx.Param of shape (dim,), or None
-        Normal coordinates b of the bias.
-    scale : nnx.Param of shape () or (blocks,), or None
-        Standard deviation s of a set.
-    raw_curvature : nnx.Param, or None
-        See :attr:`manifold`.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> from gyrobn import PoincareBall
-    >>> M = PoincareBall(2)
-    >>> tokens = M.random(2, 4, like=jnp.zeros((), jnp.float32))
-    >>> mask = jnp.asarray([[True] * 4, [True] * 3 + [False]])
-    >>> GyroLayerNorm(M)(tokens, weights=mask).shape
-    (2, 4, 2)
-    """
+    _centre: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -89,45 +53,38 @@ class GyroLayerNorm(SetLayer):
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
-        options |= {"eps": epsilon}
-        settings = SetSettings.layer(type(self).__name__, manifold, axis, **options)
+        settings = SetSettings.layer(
+            type(self).__name__, manifold, axis, eps=epsilon, centre=self._centre, **options
+        )
         super().__init__(settings, use_bias, use_scale, param_dtype)
+
+
+@documented
+class GyroLayerNorm(AxisLayer):
+    """Riemannian layer normalization: all points of a sample are one set.
+
+    %(layer_norm)s
+
+    Examples
+    --------
+    %(jax_tokens)s
+    """
 
 
 @documented
 class GyroInstanceNorm(RunningLayer, SetLayer):
     """Riemannian instance normalization: the points of one channel of a sample are one set.
 
-    %(sets)s
-
-    %(instance_running)s
-
-    Parameters
-    ----------
-    %(set_manifold)s
-    %(instance_channels)s
+    %(instance_norm)s
     track_running_stats
         Whether to keep running statistics.
     use_running_average
         Whether to use them, if they are kept; :meth:`train` and :meth:`eval` switch it, and the
         call can overrule it.
     %(momentum)s
-    epsilon
-        Added to the variance.
-    use_bias, use_scale
-        Whether bias and scale are learnt, one of each per channel.
-    %(set_options)s
-        It can be set later.
-    %(flax_dtype)s
+    %(instance_options)s
 
-    Attributes
-    ----------
-    bias : nnx.Param of shape (*channels, dim), or None
-        Normal coordinates b of the bias.
-    scale : nnx.Param of shape (*channels,), or (*channels, blocks), or None
-        Standard deviation s of a set.
-    raw_curvature : nnx.Param, or None
-        See :attr:`manifold`.
+    %(instance_attributes)s
     mean, var : nnx.BatchStat, or None
         The running statistics.
 
@@ -160,10 +117,10 @@ class GyroInstanceNorm(RunningLayer, SetLayer):
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
-        options |= {"eps": epsilon}
-        settings = SetSettings.instance(type(self).__name__, manifold, channels, **options)
+        name = type(self).__name__
+        settings = SetSettings.instance(name, manifold, channels, eps=epsilon, **options)
         super().__init__(settings, use_bias, use_scale, param_dtype)
-        stats = initial(settings, jnp.zeros((), param_dtype), False, False)[1]
+        stats = initial(self.settings, jnp.zeros((), param_dtype), False, False)[1]
         own = stats if track_running_stats else None
         self._keep(own, check_momentum(momentum), use_running_average)
 
@@ -173,8 +130,6 @@ class GyroInstanceNorm(RunningLayer, SetLayer):
     ) -> Array:
         """Normalize every set of a batch.
 
-        Parameters
-        ----------
         %(set_call)s
         use_running_average
             Overrules that of the layer.
@@ -186,30 +141,7 @@ class GyroInstanceNorm(RunningLayer, SetLayer):
 class GyroGroupNorm(SetLayer):
     """Riemannian group normalization: the points of a group of channels are one set.
 
-    %(sets)s
-
-    %(no_running)s
-
-    Parameters
-    ----------
-    %(set_manifold)s
-    %(group_channels)s
-    epsilon
-        Added to the variance.
-    use_bias, use_scale
-        Whether bias and scale are learnt, one of each per group.
-    %(set_options)s
-        It can be set later.
-    %(flax_dtype)s
-
-    Attributes
-    ----------
-    bias : nnx.Param of shape (groups, dim), or None
-        Normal coordinates b of the bias.
-    scale : nnx.Param of shape (groups,), or (groups, blocks), or None
-        Standard deviation s of a set.
-    raw_curvature : nnx.Param, or None
-        See :attr:`manifold`.
+    %(group_norm)s
     """
 
     def __init__(
@@ -225,53 +157,16 @@ class GyroGroupNorm(SetLayer):
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> None:
-        options |= {"eps": epsilon}
-        settings = SetSettings.grouped(type(self).__name__, manifold, groups, channels, **options)
+        name = type(self).__name__
+        settings = SetSettings.grouped(name, manifold, groups, channels, eps=epsilon, **options)
         super().__init__(settings, use_bias, use_scale, param_dtype)
 
 
 @documented
-class GyroRMSNorm(SetLayer):
+class GyroRMSNorm(AxisLayer):
     """Riemannian root mean square normalization: sets are scaled from the identity, not centred.
 
-    %(rms)s
-
-    %(no_running)s
-
-    Parameters
-    ----------
-    %(set_manifold)s
-    %(rms_axis)s
-    epsilon
-        Added to the variance.
-    use_bias, use_scale
-        Whether bias and scale are learnt, one of each for all sets.
-    %(rms_options)s
-        It can be set later.
-    %(flax_dtype)s
-
-    Attributes
-    ----------
-    bias : nnx.Param of shape (dim,), or None
-        Normal coordinates b of the bias.
-    scale : nnx.Param of shape () or (blocks,), or None
-        Root mean square distance s of a set from the bias.
-    raw_curvature : nnx.Param, or None
-        See :attr:`manifold`.
+    %(rms_norm)s
     """
 
-    def __init__(
-        self,
-        manifold: GyroSpace,
-        axis: int | Sequence[int] | None = None,
-        *,
-        epsilon: float = 1e-5,
-        use_bias: bool = True,
-        use_scale: bool = True,
-        param_dtype: Any = jnp.float32,
-        rngs: nnx.Rngs | None = None,
-        **options: Any,
-    ) -> None:
-        options |= {"eps": epsilon, "centre": False}
-        settings = SetSettings.layer(type(self).__name__, manifold, axis, **options)
-        super().__init__(settings, use_bias, use_scale, param_dtype)
+    _centre = False

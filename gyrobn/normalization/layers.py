@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.dtypes import cast, common_dtype, is_half
-from gyrobn.normalization.normalize import Stats, normalize, normalize_to, update_stats
+from gyrobn.normalization.normalize import Output, Stats, normalize, normalize_to, update_stats
 from gyrobn.normalization.settings import LayerSettings, Settings
 from gyrobn.statistics.locate import locate, on_constants
 from gyrobn.statistics.mean_error import MeanError, measured, tell_error
@@ -26,7 +26,6 @@ __all__ = [
     "Learnt",
     "MeanError",
     "Settings",
-    "affine_of",
     "apply",
     "arranged",
     "batch_stats",
@@ -37,6 +36,7 @@ __all__ = [
     "initial",
     "is_half",
     "mean_error",
+    "output_of",
     "prepare",
     "search_options",
     "update",
@@ -128,16 +128,13 @@ def forward(
         The normalized batch, and the running statistics after it.
     """
     batch = prepare(settings, learnt, running, x, weights, group)
-    manifold, learnt, old, x, weights, checked, finish = batch
+    manifold, _, old, x, weights, checked, finish = batch
     if not training and old is not None:
         return finish(apply(settings, batch, x, settings.running(manifold, old))), running
     if settings.formula is normalize:
         _check_count(settings, x, training and group is None)
-        target, scale = affine_of(manifold.inside, learnt)
         more = search_options(settings) | {"axes": len(settings.axis), "group": group}
-        y, stats = normalize_to(
-            manifold, x, weights, target, scale, settings.eps, settings.clamp, **more
-        )
+        y, stats = normalize_to(manifold, x, weights, output_of(settings, batch), **more)
     else:
         stats = batch_stats(settings, manifold, x, weights, training, group)
         y = apply(settings, batch, x, stats)
@@ -381,13 +378,13 @@ def cast_stats(stats: Stats, like: Stats) -> Stats:
 def apply(settings: LayerSettings, batch: Batch, x: Array, stats: Stats) -> Array:
     """Normalize samples with given statistics, inside the manifold."""
     manifold, inside = batch.manifold, batch.manifold.inside
-    bias, scale = affine_of(inside, batch.learnt)
     stats, x = Stats(manifold.to_inside(stats.mean), stats.var), manifold.to_inside(x)
-    y = settings.formula(inside, x, stats, bias, scale, settings.eps, settings.clamp)
+    y = settings.formula(inside, x, stats, *output_of(settings, batch))
     return manifold.from_inside(y)
 
 
-def affine_of(inside: GyroSpace, learnt: Learnt) -> tuple[Array | None, Any]:
-    """Return the bias, as a point inside the manifold, and the scale."""
-    bias = None if learnt.bias is None else inside.from_normal(learnt.bias)
-    return bias, 1.0 if learnt.scale is None else learnt.scale
+def output_of(settings: LayerSettings, batch: Batch) -> Output:
+    """Return what a layer does with centred samples."""
+    bias, scale, _ = batch.learnt
+    target = None if bias is None else batch.manifold.inside.from_normal(bias)
+    return Output(target, 1.0 if scale is None else scale, settings.eps, settings.clamp)

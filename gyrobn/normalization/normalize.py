@@ -40,6 +40,16 @@ class Stats(NamedTuple):
     """Fréchet variance, shape (*channels,), or (*channels, blocks) if there are several blocks."""
 
 
+class Output(NamedTuple):
+    """What a normalization does with centred samples."""
+
+    target: Array | None
+    """The bias, inside the manifold; None for the identity."""
+    scale: Array | float | str
+    eps: float
+    clamp: float | None
+
+
 def batch_stats(
     manifold: GyroSpace, x: Array, weights: Array | None = None, axis: Any = 0, **options: Any
 ) -> Stats:
@@ -224,9 +234,9 @@ def normalize_batch(
     >>> y.shape, stats.mean.shape
     ((20, 3, 3), (3, 3))
     """
-    target = None if bias is None else manifold.to_inside(bias)
+    output = Output(None if bias is None else manifold.to_inside(bias), scale, eps, clamp)
     x, put_back = set_aside(manifold, x, weights)
-    y, stats = normalize_to(manifold, x, weights, target, scale, eps, clamp, axes, **options)
+    y, stats = normalize_to(manifold, x, weights, output, axes, **options)
     return put_back(y), stats
 
 
@@ -234,10 +244,7 @@ def normalize_to(
     manifold: GyroSpace,
     x: Array,
     weights: Array | None,
-    target: Array | None,
-    scale: Array | float | str,
-    eps: float,
-    clamp: float | None,
+    output: Output,
     axes: int,
     group: Group | None = None,
     **options: Any,
@@ -249,18 +256,11 @@ def normalize_to(
     samples, w, spread = arrange_spread(manifold, x, weights, tuple(range(axes)), group)
     found, centred = locate(manifold, samples, w, spread=spread, **options)
     stats = Stats(found.mean, found.variance)
-    return _standardized(manifold, x, centred, stats, target, scale, eps, clamp), stats
+    return _standardized(manifold, x, centred, stats, output), stats
 
 
 def rescale_to(
-    manifold: GyroSpace,
-    x: Array,
-    weights: Array | None,
-    target: Array | None,
-    scale: Array | float | str,
-    eps: float,
-    clamp: float | None,
-    axes: int,
+    manifold: GyroSpace, x: Array, weights: Array | None, output: Output, axes: int
 ) -> tuple[Array, Stats]:
     r"""Do what :func:`normalize_to` does with the identity in place of the mean.
 
@@ -273,22 +273,16 @@ def rescale_to(
     space, y = manifold.inside, manifold.to_inside(samples)
     centred = space.centred(space.origin(y), y)
     stats = Stats(manifold.origin(x), manifold.squeeze_blocks(centred.variance(w)))
-    return _standardized(manifold, x, centred, stats, target, scale, eps, clamp), stats
+    return _standardized(manifold, x, centred, stats, output), stats
 
 
 def _standardized(
-    manifold: GyroSpace,
-    x: Array,
-    centred: Centred,
-    stats: Stats,
-    target: Array | None,
-    scale: Array | float | str,
-    eps: float,
-    clamp: float | None,
+    manifold: GyroSpace, x: Array, centred: Centred, stats: Stats, output: Output
 ) -> Array:
     """Scale and bias centred samples, in the shape of x."""
-    factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
-    y = manifold.from_inside(centred.standardize(factor, target))
+    scale = scale_for(manifold, output.scale)
+    factor = multiplier(x, stats, scale, output.eps, output.clamp)
+    y = manifold.from_inside(centred.standardize(factor, output.target))
     if 0 in x.shape:  # a rank without samples has a placeholder
         y = y[:0, ...]
     return y if y.ndim == x.ndim else namespace_of(x).reshape(y, x.shape)

@@ -19,11 +19,11 @@ from gyrobn.normalization.domains import average_stats
 from gyrobn.normalization.layers import (
     Batch,
     Learnt,
-    affine_of,
     apply,
     arranged,
     cast_stats,
     check_variance,
+    output_of,
     search_options,
     update,
 )
@@ -97,8 +97,7 @@ def _each_by_itself(
 ) -> tuple[Array, Stats]:
     """Normalize each set with its own statistics."""
     manifold = batch.manifold
-    target, scale = affine_of(manifold.inside, batch.learnt)
-    given = batch.x, w, target, scale, settings.eps, settings.clamp, axes
+    given = batch.x, w, output_of(settings, batch), axes
     if settings.centre:
         y, stats = normalize_to(manifold, *given, **search_options(settings))
     else:

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from gyrobn.backends import namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.docstrings import documented
 from gyrobn.normalization.layers import initial, mean_error
 from gyrobn.normalization.normalize import Stats, normalize
-from gyrobn.normalization.settings import Settings, documented
+from gyrobn.normalization.settings import Settings
 from gyrobn.statistics.mean_error import MeanError
 from gyrobn.torch.graphs import Constant, no_autocast, recorded, run_forward
 from gyrobn.torch.ranks import WORLD, group_of
@@ -41,7 +42,6 @@ class GyroBN(RunningLayer):
     track_running_stats
         Whether to keep running statistics. Without them, evaluation uses those of the batch.
     %(options)s
-        It can be set later.
     process_group
         Processes of ``torch.distributed`` over which a training batch is spread: the statistics are
         those of the whole batch, on every backend, gloo on a CPU included. ``"world"`` stands for
@@ -51,12 +51,7 @@ class GyroBN(RunningLayer):
         Of the parameters and running statistics. The statistics are in float32 at least, also after
         ``layer.half()``. Input in half precision is computed in float32 and rounded back.
 
-    Attributes
-    ----------
-    bias : Parameter of shape (*channels, dim)
-        Normal coordinates b of the bias.
-    scale : Parameter of shape (*channels,), or (*channels, blocks)
-        Standard deviation s of the output.
+    %(attributes)s
     running_mean, running_var, num_batches_tracked
         Buffers: the running statistics, and the number of batches in them.
 
@@ -117,8 +112,6 @@ class GyroBN(RunningLayer):
     def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Normalize a batch.
 
-        Parameters
-        ----------
         %(call)s
         """
         run: Any = self._forward
@@ -195,8 +188,6 @@ class GyroBN(RunningLayer):
 
         Its statistics count as those of one batch (``num_batches_tracked``).
 
-        Parameters
-        ----------
         %(bn)s
         device, dtype
             Of the layer; by default those of the statistics if they are tensors, else torch's

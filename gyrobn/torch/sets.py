@@ -1,14 +1,15 @@
 """Layer, instance, group and root mean square normalization of points, for PyTorch."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.docstrings import documented
 from gyrobn.normalization.layers import initial
-from gyrobn.normalization.settings import SetSettings, documented
+from gyrobn.normalization.settings import SetSettings
 from gyrobn.torch.graphs import no_autocast, recorded, run_sets
 from gyrobn.torch.running import RunningLayer
 
@@ -40,8 +41,6 @@ class SetLayer(RunningLayer):
     def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Normalize every set of a batch.
 
-        Parameters
-        ----------
         %(set_call)s
         """
         with no_autocast(x):
@@ -68,31 +67,33 @@ class SetLayer(RunningLayer):
         return ", ".join(parts)
 
 
+class AxisLayer(SetLayer):
+    """A layer whose sets are given by their axes, with one bias and scale for all of them."""
+
+    _centre: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        manifold: GyroSpace,
+        axis: int | Sequence[int] | None = None,
+        eps: float = 1e-5,
+        affine: bool = True,
+        *,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> None:
+        settings = SetSettings.layer(
+            type(self).__name__, manifold, axis, eps=eps, centre=self._centre, **options
+        )
+        super().__init__(settings, affine, device, dtype)
+
+
 @documented
-class GyroLayerNorm(SetLayer):
+class GyroLayerNorm(AxisLayer):
     """Riemannian layer normalization: all points of a sample are one set.
 
-    %(sets)s
-
-    %(no_running)s
-
-    Parameters
-    ----------
-    %(set_manifold)s
-    %(set_axis)s
-    eps
-        Added to the variance.
-    affine
-        Whether bias and scale are learnt, one of each for all sets.
-    %(set_options)s
-    %(torch_dtype)s
-
-    Attributes
-    ----------
-    bias : Parameter of shape (dim,)
-        Normal coordinates b of the bias.
-    scale : Parameter of shape () or (blocks,)
-        Standard deviation s of a set.
+    %(layer_norm)s
 
     Examples
     --------
@@ -109,50 +110,19 @@ class GyroLayerNorm(SetLayer):
     (True, [1.0, 1.0])
     """
 
-    def __init__(
-        self,
-        manifold: GyroSpace,
-        axis: int | Sequence[int] | None = None,
-        eps: float = 1e-5,
-        affine: bool = True,
-        *,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-        **options: Any,
-    ) -> None:
-        settings = SetSettings.layer(type(self).__name__, manifold, axis, eps=eps, **options)
-        super().__init__(settings, affine, device, dtype)
-
 
 @documented
 class GyroInstanceNorm(SetLayer):
     """Riemannian instance normalization: the points of one channel of a sample are one set.
 
-    %(sets)s
-
-    %(instance_running)s
-
-    Parameters
-    ----------
-    %(set_manifold)s
-    %(instance_channels)s
-    eps
-        Added to the variance.
-    affine
-        Whether bias and scale are learnt, one of each per channel.
+    %(instance_norm)s
     momentum
         Fraction of a new batch in the running statistics; None for the average of all batches.
     track_running_stats
         Whether to keep running statistics, and to use them in evaluation.
-    %(set_options)s
-    %(torch_dtype)s
+    %(instance_options)s
 
-    Attributes
-    ----------
-    bias : Parameter of shape (*channels, dim)
-        Normal coordinates b of the bias.
-    scale : Parameter of shape (*channels,), or (*channels, blocks)
-        Standard deviation s of a set.
+    %(instance_attributes)s
     running_mean, running_var, num_batches_tracked
         Buffers: the running statistics, and the number of batches in them; None without.
 
@@ -182,7 +152,8 @@ class GyroInstanceNorm(SetLayer):
         dtype: torch.dtype | None = None,
         **options: Any,
     ) -> None:
-        settings = SetSettings.instance(type(self).__name__, manifold, channels, eps=eps, **options)
+        name = type(self).__name__
+        settings = SetSettings.instance(name, manifold, channels, eps=eps, **options)
         super().__init__(settings, affine, device, dtype, momentum, track_running_stats)
 
 
@@ -190,28 +161,7 @@ class GyroInstanceNorm(SetLayer):
 class GyroGroupNorm(SetLayer):
     """Riemannian group normalization: the points of a group of channels are one set.
 
-    %(sets)s
-
-    %(no_running)s
-
-    Parameters
-    ----------
-    %(set_manifold)s
-    %(group_channels)s
-    eps
-        Added to the variance.
-    affine
-        Whether bias and scale are learnt, one of each per group. (``torch.nn.GroupNorm`` has one
-        per channel: then no group has a mean and variance that its parameters tell.)
-    %(set_options)s
-    %(torch_dtype)s
-
-    Attributes
-    ----------
-    bias : Parameter of shape (groups, dim)
-        Normal coordinates b of the bias.
-    scale : Parameter of shape (groups,), or (groups, blocks)
-        Standard deviation s of a set.
+    %(group_norm)s
 
     Examples
     --------
@@ -242,30 +192,10 @@ class GyroGroupNorm(SetLayer):
 
 
 @documented
-class GyroRMSNorm(SetLayer):
+class GyroRMSNorm(AxisLayer):
     """Riemannian root mean square normalization: sets are scaled from the identity, not centred.
 
-    %(rms)s
-
-    %(no_running)s
-
-    Parameters
-    ----------
-    %(set_manifold)s
-    %(rms_axis)s
-    eps
-        Added to the mean square of the distances.
-    affine
-        Whether bias and scale are learnt, one of each for all sets.
-    %(rms_options)s
-    %(torch_dtype)s
-
-    Attributes
-    ----------
-    bias : Parameter of shape (dim,)
-        Normal coordinates b of the bias.
-    scale : Parameter of shape () or (blocks,)
-        Root mean square distance s of a set from the bias.
+    %(rms_norm)s
 
     Examples
     --------
@@ -277,17 +207,4 @@ class GyroRMSNorm(SetLayer):
     [1.0, 1.0, 1.0]
     """
 
-    def __init__(
-        self,
-        manifold: GyroSpace,
-        axis: int | Sequence[int] | None = None,
-        eps: float = 1e-5,
-        affine: bool = True,
-        *,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-        **options: Any,
-    ) -> None:
-        options |= {"eps": eps, "centre": False}
-        settings = SetSettings.layer(type(self).__name__, manifold, axis, **options)
-        super().__init__(settings, affine, device, dtype)
+    _centre = False

@@ -33,10 +33,8 @@ class Horospheres(GeometryLayer):
         The ball, of any negative curvature.
     count
         Number of horospheres.
-    learn_curvature
-        Whether the curvature is a parameter, as in :class:`gyrobn.torch.GyroBN`.
-    device, dtype
-        Of the parameters, and of the input.
+    learn_curvature, device, dtype
+        As in :class:`PoincareLinear`.
 
     Attributes
     ----------
