@@ -4,7 +4,6 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from gyrobn.data.tables import HEADERS
 from gyrobn.normalization.domains import UNSEEN
 from gyrobn.numerics.checks import check_number
 
-__all__ = ["build", "parse"]
+__all__ = ["COMMANDS", "build", "parse"]
 
 FILES = (
     "Files are .npy, .npz (one array, or --key) or .zarr, with samples along the first axis; "
@@ -273,7 +272,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options of a command, with ``command``, its name, and ``run``, its function."""
+    """Return the options of a command, with its name as ``command``."""
     parser, commands = build()
     options = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
     check(commands[options.command], options)
@@ -300,7 +299,6 @@ def _add(commands: Any, name: str, command: _Command) -> None:
     parser = commands.add_parser(name, help=command.summary, description=command.description)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
-    parser.set_defaults(run=partial(_run, command.module, name))
     for word in command.arguments.split():
         about = ARGUMENTS[word] | command.changes.get(word, {})
         if word == "input":
@@ -309,10 +307,6 @@ def _add(commands: Any, name: str, command: _Command) -> None:
             _add_geometry(parser, about)
         else:
             parser.add_argument(word, **about)
-
-
-def _run(module: str, name: str, options: argparse.Namespace, console: Any) -> None:
-    getattr(import_module(f"gyrobn.cli.{module}"), name)(options, console)
 
 
 def _add_geometry(parser: argparse.ArgumentParser, about: dict[str, Any]) -> None:

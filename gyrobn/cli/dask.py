@@ -5,7 +5,8 @@ A task gets the paths of the files, and opens them where it runs.
 
 import logging
 import sys
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -87,9 +88,10 @@ class OnDask(InOrder):
             return nullcontext()
         return create_regions(output, self.source.shape, self.source.stored, self.rows)
 
-    def fit(self, bn: Any, domains: Any) -> Any:
-        """Return the model, fitted to the samples."""
-        return bn.fit(self.blocks, domains=domains)
+    @contextmanager
+    def samples(self, label: str) -> Iterator[Any]:
+        """Yield the samples; Dask shows the progress."""
+        yield self.blocks
 
     def write(self, bn: Any, out: Any, domains: Any, method: str) -> int:
         """Write the mapped samples; return how many points were moved onto the manifold."""

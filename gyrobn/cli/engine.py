@@ -1,6 +1,7 @@
 """What reads samples, fits a model to them, and writes what the model makes of them."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,11 @@ class InOrder(AbstractContextManager["InOrder"]):
             return create_folder(output, source)
         return create_array(output, source.shape, source.stored, source.key, source.form)
 
-    def fit(self, bn: Any, domains: Any) -> Any:
-        """Return the model, fitted to the samples."""
-        with self.console.progress("fit", len(self.source)) as bar:
-            return bn.fit(Chunks(self.source).map(bar.watch), domains=domains)
+    @contextmanager
+    def samples(self, label: str) -> Iterator[Any]:
+        """Yield the samples, whose every pass is shown as progress."""
+        with self.console.progress(label, len(self.source)) as bar:
+            yield Chunks(self.source).map(bar.watch)
 
     def write(self, bn: Any, out: Any, domains: Any, method: str) -> int:
         """Write the mapped samples; return how many points were moved onto the manifold."""
@@ -44,8 +46,7 @@ class InOrder(AbstractContextManager["InOrder"]):
 
         moved = Moved()
         label = "inverse" if method == "inverse_transform" else "transform"
-        with self.console.progress(label, len(self.source)) as bar:
-            chunks = Chunks(self.source).map(bar.watch)
+        with self.samples(label) as chunks:
             for chunk in apply_chunks(bn, chunks, domains, method, moved):
                 out.write(chunk)
         return moved.count

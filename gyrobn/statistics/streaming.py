@@ -25,7 +25,7 @@ from gyrobn.numerics.arrays import blocks_of, scalars_like, sum_samples
 from gyrobn.numerics.hessian import DENSE, Hessian, matrix_hessian
 from gyrobn.numerics.solvers import newton_step
 from gyrobn.statistics.held import Held, Look, Samples, choose
-from gyrobn.statistics.newton import Found, solve
+from gyrobn.statistics.newton import solve
 from gyrobn.statistics.samples import check_weights, set_aside
 
 __all__ = [
@@ -34,8 +34,8 @@ __all__ = [
     "in_memory",
     "look_at_part",
     "most_kept",
-    "search",
     "shares",
+    "streamed",
     "weights_of",
 ]
 
@@ -45,15 +45,8 @@ SMALL = 32
 """Largest dimension in which the Hessians of all parts are summed."""
 
 
-def search(
-    manifold: GyroSpace,
-    chunks: Chunks,
-    weights: Array | None,
-    tol: float | None,
-    max_iter: int,
-    init: Array | None,
-) -> Found:
-    """Run the loop in the space inside a manifold."""
+def streamed(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> "Streamed":
+    """Return samples in chunks as the loop wants them, in the space inside a manifold."""
     if weights is not None and weights.shape[0] != chunks.total:
         raise ValueError(f"there are {chunks.total} samples and {weights.shape[0]} weights")
     kept, total = _draw(manifold, chunks, weights)
@@ -65,10 +58,7 @@ def search(
                 x, _ = set_aside(manifold, x, w)
             yield manifold.to_inside(x), w / total
 
-    resident = Held(manifold.to_inside(kept.x), kept.w)
-    start = None if init is None else manifold.to_inside(init)
-    samples = Streamed(read, resident)
-    return solve(manifold.inside, samples, start, tol, max_iter)
+    return Streamed(read, Held(manifold.to_inside(kept.x), kept.w))
 
 
 class Sums(NamedTuple):
