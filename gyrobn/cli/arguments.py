@@ -14,7 +14,7 @@ from gyrobn.data.layouts import Layout
 from gyrobn.data.matlab import AXES
 from gyrobn.data.tables import HEADERS
 from gyrobn.normalization.domains import UNSEEN
-from gyrobn.numerics.checks import check_number
+from gyrobn.numerics.checks import check_number, is_number
 
 __all__ = ["COMMANDS", "build", "parse"]
 
@@ -148,7 +148,7 @@ COMMANDS = {
         EITHER | ONE,
     ),
     "demo": _Command(
-        "demonstration",
+        "demo",
         "normalize points on every geometry, print a table, write a figure",
         "Normalize generated points on every geometry, and data that come with scikit-learn, print "
         "their mean and variance before and after, and write one figure.",
@@ -339,16 +339,8 @@ def _joined(argv: Sequence[str]) -> list[str]:
     numbers = {"--scale", *(f"--{name}" for name, h in geometry_options().items() if _is_float(h))}
     joined: list[str] = []
     for word in argv:
-        if joined and joined[-1] in numbers and word.startswith("-") and _is_number(word):
+        if joined and joined[-1] in numbers and word.startswith("-") and is_number(word):
             joined[-1] += f"={word}"
         else:
             joined.append(word)
     return joined
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True

@@ -39,8 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         The arguments after the program's name; those of the process by default.
     """
     _open_streams()
-    console = Console(Namespace(command=None))
     try:
+        console = Console(Namespace(command=None))
         try:
             with _ended_by_signals():
                 options = _parsed(argv)

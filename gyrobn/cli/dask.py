@@ -5,8 +5,7 @@ A task gets the paths of the files, and opens them where it runs.
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -88,10 +87,9 @@ class OnDask(InOrder):
             return nullcontext()
         return create_regions(output, self.source.shape, self.source.stored, self.rows)
 
-    @contextmanager
-    def samples(self, label: str) -> Iterator[Any]:
-        """Yield the samples; Dask shows the progress."""
-        yield self.blocks
+    def samples(self, label: str) -> AbstractContextManager[Any]:
+        """Return the samples; Dask shows the progress."""
+        return nullcontext(self.blocks)
 
     def write(self, bn: Any, out: Any, domains: Any, method: str) -> int:
         """Write the mapped samples; return how many points were moved onto the manifold."""

@@ -1,14 +1,12 @@
 """What reads samples, fits a model to them, and writes what the model makes of them."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from gyrobn.cli.console import Console
 from gyrobn.cli.pipes import PIPE, create_pipe
 from gyrobn.data import StoredArray, create_array
-from gyrobn.data.chunks import Chunks
 from gyrobn.data.joined import JoinedArray, create_folder
 from gyrobn.statistics.points import Moved
 
@@ -34,11 +32,9 @@ class InOrder(AbstractContextManager["InOrder"]):
             return create_folder(output, source)
         return create_array(output, source.shape, source.stored, source.key, source.form)
 
-    @contextmanager
-    def samples(self, label: str) -> Iterator[Any]:
-        """Yield the samples, whose every pass is shown as progress."""
-        with self.console.progress(label, len(self.source)) as bar:
-            yield Chunks(self.source).map(bar.watch)
+    def samples(self, label: str) -> AbstractContextManager[Any]:
+        """Return what opens the samples, and shows each pass over them as progress."""
+        return self.console.reading(label, self.source)
 
     def write(self, bn: Any, out: Any, domains: Any, method: str) -> int:
         """Write the mapped samples; return how many points were moved onto the manifold."""

@@ -115,12 +115,12 @@ def frechet(
         constant = manifold.detached()  # the mean is a constant, too
         given: Iterable[Array]
         if isinstance(x, Chunks):
-            each, given = streamed(constant, x, weights), x
+            parts, given = streamed(constant, x, weights), x
         else:
-            each = lazy.scattered(constant, x, weights)
-            given = each.blocks.each()
+            parts = lazy.scattered(constant, x, weights)
+            given = parts.blocks.each()
         start = None if init is None else constant.to_inside(init)
-        found = solve(constant.inside, each, start, tol, max_iter)
+        found = solve(constant.inside, parts, start, tol, max_iter)
         return told(manifold, found, given, max_iter)
     samples, w = arrange(manifold, x, weights, axis)
     found, _ = locate(manifold, samples, w, tol, max_iter, init, steps, mean_gradient)

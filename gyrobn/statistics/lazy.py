@@ -18,15 +18,8 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import sum_samples
 from gyrobn.statistics.held import Held, Look
 from gyrobn.statistics.points import Moved, on_manifold
-from gyrobn.statistics.samples import check_weights, set_aside
-from gyrobn.statistics.streaming import (
-    Streamed,
-    Sums,
-    look_at_part,
-    most_kept,
-    shares,
-    weights_of,
-)
+from gyrobn.statistics.samples import check_weights, set_aside, shares
+from gyrobn.statistics.streaming import Streamed, Sums, look_at_part, most_kept, weights_of
 
 __all__ = ["Reading", "Scattered", "Survey", "scattered", "survey"]
 
@@ -174,7 +167,7 @@ class Scattered(Streamed):
             self.number = {label: k for k, label in enumerate(found.domains)}
             self.total = np.stack([d.total for d in drawn])
             x, w = _side_by_side(drawn)
-        self.held = Held(reading.manifold.to_inside(x), shares(w))
+        self.held = Held(reading.manifold.to_inside(x), shares(w, sum_samples(w)))
 
     def look(self, manifold: GyroSpace, mean: Array) -> Look:
         """Return the sums over all blocks."""

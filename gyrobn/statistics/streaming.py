@@ -26,7 +26,7 @@ from gyrobn.numerics.hessian import DENSE, Hessian, matrix_hessian
 from gyrobn.numerics.solvers import newton_step
 from gyrobn.statistics.held import Held, Look, Samples, choose
 from gyrobn.statistics.newton import solve
-from gyrobn.statistics.samples import check_weights, set_aside
+from gyrobn.statistics.samples import check_weights, set_aside, shares
 
 __all__ = [
     "Streamed",
@@ -34,7 +34,6 @@ __all__ = [
     "in_memory",
     "look_at_part",
     "most_kept",
-    "shares",
     "streamed",
     "weights_of",
 ]
@@ -235,7 +234,7 @@ def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[H
         raise ValueError("an empty batch has no mean: there are no samples")
     _, x, w = kept
     check_weights(w, total.total)
-    return Held(x, shares(w)), total.total
+    return Held(x, shares(w, sum_samples(w))), total.total
 
 
 def most_kept(manifold: GyroSpace, x: Array) -> int:
@@ -243,12 +242,6 @@ def most_kept(manifold: GyroSpace, x: Array) -> int:
     columns = manifold.dim if manifold.dim <= DENSE else 8  # that the Hessian meets at a time
     size: int = 8 * math.prod(x.shape[1:]) * columns
     return min(MOST, max(64, 16 * BYTES // size))
-
-
-def shares(w: Array) -> Array:
-    """Return weights divided by their sum; where none is positive, one is as good as another."""
-    xp, total = namespace_of(w), sum_samples(w)
-    return xp.where(total > 0, w / xp.where(total > 0, total, 1.0), 1.0 / w.shape[0])
 
 
 def weights_of(manifold: GyroSpace, x: Array, rows: Rows, weights: Array | None) -> Array:
