@@ -1,13 +1,21 @@
-"""The house: the public names stay, and the picture in docs/design.md is what the imports are."""
+"""The house: the public names stay, and docs/design.md shows the imports and calls as they are."""
 
 import ast
 import importlib
 import re
+import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+import torch
 
 import gyrobn
+import gyrobn.torch
+from gyrobn.cli import main
+from gyrobn.statistics.newton import solve
 
 ROOT = Path(gyrobn.__file__).parent
 DESIGN = ROOT.parent / "docs" / "design.md"
@@ -138,3 +146,77 @@ def test_files_and_functions_are_short():
                 head = node.body[0].lineno - node.lineno
                 code = head + body[-1].end_lineno - body[0].lineno + 1
                 assert code <= 60, (path, node.name, code)
+
+
+BALL = gyrobn.PoincareBall(3)
+X = BALL.random(20, rng=0)
+
+
+def run_command(folder):
+    np.save(folder / "x.npy", X)
+    words = ["normalize", folder / "x.npy", folder / "y.npy", "--manifold", "poincare_ball"]
+    assert main([*map(str, words), "--quiet"]) == 0
+
+
+ROADS = {
+    "frechet(M, x)": (lambda _: gyrobn.frechet(BALL, X), 8),
+    "GyroBN(M).fit(x)": (lambda _: gyrobn.GyroBN(BALL).fit(X), 10),
+    "gyrobn.torch.GyroBN(M)(x)": (
+        lambda _: gyrobn.torch.GyroBN(BALL)(torch.as_tensor(X, dtype=torch.float32)),
+        13,
+    ),
+    "jax.jit": (
+        lambda _: jax.jit(lambda x: gyrobn.normalize_batch(BALL, x))(jnp.asarray(X, jnp.float32)),
+        8,
+    ),
+    "gyrobn normalize": (run_command, 8),
+}
+"""The roads to the loop, and the most frames of each."""
+
+
+def listed_roads():
+    """The calls of each road in the table of docs/design.md, with their files."""
+    rows = DESIGN.read_text(encoding="utf-8").split("| road | calls |\n|---|---|\n")[1]
+    found = {}
+    for row in rows.split("\n\n")[0].splitlines():
+        road, calls = re.fullmatch(r"\| `([^`]+)`.* \| (.+) \|", row).groups()
+        found[road] = []
+        for group in calls.split("; "):
+            names, path = re.fullmatch(r"(.+) in `([^`]+)`", group).groups()
+            found[road] += [(path, name.strip("`")) for name in names.split(", ")]
+    return found
+
+
+def walked(call):
+    """The functions of gyrobn on the stack when the loop starts for the first time."""
+    stacks = []
+
+    def look(frame, event, _):
+        if event != "call" or frame.f_code is not solve.__code__:
+            return
+        stack = []
+        while frame is not None:
+            path, name = Path(frame.f_code.co_filename), frame.f_code.co_name
+            if path.is_relative_to(ROOT) and not name.startswith("<"):
+                stack.append((path.relative_to(ROOT).as_posix(), name))
+            frame = frame.f_back
+        stacks.append(stack[::-1])
+
+    sys.setprofile(look)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return stacks[0]
+
+
+def test_every_road_is_listed():
+    assert list(listed_roads()) == list(ROADS)
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_roads_are_short_and_as_listed(road, tmp_path):
+    call, most = ROADS[road]
+    frames = walked(lambda: call(tmp_path))
+    assert frames == listed_roads()[road]
+    assert len(frames) <= most

@@ -1,12 +1,16 @@
 """The command ``gyrobn``. This file imports nothing, because ``interrupts`` must come first."""
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gyrobn.cli.command import main
 
 __all__ = ["main"]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: see :func:`gyrobn.cli.command.main`."""
-    from gyrobn.cli.command import main as run
+def __getattr__(name: str) -> Any:
+    if name != "main":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from gyrobn.cli.command import main
 
-    return run(argv)
+    return main

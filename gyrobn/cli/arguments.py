@@ -4,7 +4,6 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,9 +14,9 @@ from gyrobn.data.layouts import Layout
 from gyrobn.data.matlab import AXES
 from gyrobn.data.tables import HEADERS
 from gyrobn.normalization.domains import UNSEEN
-from gyrobn.numerics.checks import check_number
+from gyrobn.numerics.checks import check_number, is_number
 
-__all__ = ["build", "parse"]
+__all__ = ["COMMANDS", "build", "parse"]
 
 FILES = (
     "Files are .npy, .npz (one array, or --key) or .zarr, with samples along the first axis; "
@@ -149,7 +148,7 @@ COMMANDS = {
         EITHER | ONE,
     ),
     "demo": _Command(
-        "demonstration",
+        "demo",
         "normalize points on every geometry, print a table, write a figure",
         "Normalize generated points on every geometry, and data that come with scikit-learn, print "
         "their mean and variance before and after, and write one figure.",
@@ -273,7 +272,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options of a command, with ``command``, its name, and ``run``, its function."""
+    """Return the options of a command, with its name as ``command``."""
     parser, commands = build()
     options = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
     check(commands[options.command], options)
@@ -300,7 +299,6 @@ def _add(commands: Any, name: str, command: _Command) -> None:
     parser = commands.add_parser(name, help=command.summary, description=command.description)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
-    parser.set_defaults(run=partial(_run, command.module, name))
     for word in command.arguments.split():
         about = ARGUMENTS[word] | command.changes.get(word, {})
         if word == "input":
@@ -309,10 +307,6 @@ def _add(commands: Any, name: str, command: _Command) -> None:
             _add_geometry(parser, about)
         else:
             parser.add_argument(word, **about)
-
-
-def _run(module: str, name: str, options: argparse.Namespace, console: Any) -> None:
-    getattr(import_module(f"gyrobn.cli.{module}"), name)(options, console)
 
 
 def _add_geometry(parser: argparse.ArgumentParser, about: dict[str, Any]) -> None:
@@ -345,16 +339,8 @@ def _joined(argv: Sequence[str]) -> list[str]:
     numbers = {"--scale", *(f"--{name}" for name, h in geometry_options().items() if _is_float(h))}
     joined: list[str] = []
     for word in argv:
-        if joined and joined[-1] in numbers and word.startswith("-") and _is_number(word):
+        if joined and joined[-1] in numbers and word.startswith("-") and is_number(word):
             joined[-1] += f"={word}"
         else:
             joined.append(word)
     return joined
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True

@@ -20,7 +20,7 @@ from gyrobn.normalization.normalize import batch_stats, normalize
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.frechet import frechet
 
-__all__ = ["backends", "mean_error"]
+__all__ = ["backends", "in_a_line", "mean_error", "version_of"]
 
 LIBRARIES = {
     "numpy": "array_api_compat.numpy",
@@ -40,7 +40,7 @@ HELPERS = (
 def backends(options: Namespace, console: Console) -> None:
     """Print what is installed, with devices and default dtypes, and the options of geometries."""
     libraries = {name: _library(name) for name in LIBRARIES}
-    helpers = {name: _version(name) for name in HELPERS}
+    helpers = {name: version_of(name) for name in HELPERS}
     geometries = {name: _geometry(cls) for name, cls in REGISTRY.items()}
     lines = [f"gyrobn {gyrobn.__version__}", "", "array libraries"]
     for name, about in libraries.items():
@@ -64,11 +64,17 @@ def backends(options: Namespace, console: Console) -> None:
     console.report(values, lines)
 
 
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
+    """Return the version of a package, or None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def in_a_line(error: Exception) -> str:
+    """Return kind and text of an error on one line, for a table."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _library(name: str) -> dict[str, Any]:
@@ -83,9 +89,8 @@ def _library(name: str) -> dict[str, Any]:
     except ModuleNotFoundError:
         return {"version": None}
     except Exception as error:  # a broken library can raise anything
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        return {"version": _version(name), "error": f"cannot be used: {text}"}
-    found = _version(name) or getattr(xp, "__version__", None)
+        return {"version": version_of(name), "error": f"cannot be used: {in_a_line(error)}"}
+    found = version_of(name) or getattr(xp, "__version__", None)
     return {
         "version": found,
         "devices": devices,
@@ -158,7 +163,7 @@ def _error(manifold: GyroSpace, library: str) -> float | str:
     try:
         return mean_error(manifold, like)
     except Exception as error:  # the table shows it
-        return " ".join(f"{type(error).__name__}: {error}".split())
+        return in_a_line(error)
 
 
 def mean_error(manifold: GyroSpace, like: Array) -> float:

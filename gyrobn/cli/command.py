@@ -12,11 +12,12 @@ import threading
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from gyrobn.cli.arguments import parse
+from gyrobn.cli.arguments import COMMANDS, parse
 from gyrobn.cli.console import Console
 from gyrobn.cli.interrupts import end_at_once
 
@@ -39,8 +40,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _open_streams()
     try:
-        return _run(argv)
-    except KeyboardInterrupt as stop:
+        console = Console(Namespace(command=None))
+        try:
+            with _ended_by_signals():
+                options = _parsed(argv)
+                console = Console(options)
+                # what overflows is off the manifold, and is reported as such
+                with console.showing_warnings(), np.errstate(all="ignore"):
+                    module = import_module(f"gyrobn.cli.{COMMANDS[options.command].module}")
+                    getattr(module, options.command)(options, console)
+                sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except FAILURES as error:
+            console.error(error)
+            return 1
+        return 0
+    except KeyboardInterrupt as stop:  # also while an error is shown
         with suppress(OSError):
             print("gyrobn: interrupted", file=sys.stderr)
         return 128 + (stop.number if isinstance(stop, _Ended) else signal.SIGINT)
@@ -48,24 +64,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + BROKEN_PIPE
     finally:
         _forget_what_cannot_be_written()
-
-
-def _run(argv: Sequence[str] | None) -> int:
-    console = Console(Namespace(command=None))
-    try:
-        with _ended_by_signals():
-            options = _parsed(argv)
-            console = Console(options)
-            # what overflows is off the manifold, and is reported as such
-            with console.showing_warnings(), np.errstate(all="ignore"):
-                options.run(options, console)
-            sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except FAILURES as error:
-        console.error(error)
-        return 1
-    return 0
 
 
 def _parsed(argv: Sequence[str] | None) -> Namespace:

@@ -13,6 +13,8 @@ import numpy as np
 
 from gyrobn.cli.pipes import PIPE
 from gyrobn.cli.progress import Progress
+from gyrobn.data import StoredArray
+from gyrobn.data.chunks import Chunks
 from gyrobn.numerics.checks import Parameter
 from gyrobn.statistics.uniqueness import FrechetWarning
 
@@ -33,6 +35,12 @@ class Console:
         """Return a progress bar for a pass over the data."""
         self._bar = Progress(label, total, self._quiet)
         return self._bar
+
+    @contextmanager
+    def reading(self, label: str, source: StoredArray) -> Iterator[Chunks]:
+        """Yield samples in chunks, with a progress bar for each pass over them."""
+        with self.progress(label, len(source)) as bar:
+            yield Chunks(source).map(bar.watch)
 
     @property
     def live(self) -> bool:

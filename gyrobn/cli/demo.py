@@ -1,4 +1,4 @@
-r"""``gyrobn demo``: normalize points on every geometry, and show that the theorem holds.
+r"""The command demo: normalize points on every geometry, and show that the theorem holds.
 
 After GyroBN with bias :math:`\beta` and scale s, the mean of the output must be :math:`\beta` and
 its variance :math:`s^2 v^2/(v^2+\epsilon)`.
@@ -10,19 +10,23 @@ target.
 """
 
 import time
+from argparse import Namespace
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gyrobn.cli.console import Console
+from gyrobn.cli.inputs import check_place
 from gyrobn.cli.progress import Progress
 from gyrobn.manifolds import REGISTRY, SPD, Correlation, Grassmannian
 from gyrobn.manifolds.correlation import covariance_to_correlation
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import Stats, normalize
 from gyrobn.plot import Panel, plot_overview
-from gyrobn.plot.canvas import NEEDS_MATPLOTLIB, name_of, save_figure
+from gyrobn.plot.canvas import NEEDS_MATPLOTLIB, check_format, name_of, save_figure
 from gyrobn.statistics.frechet import frechet
 
 __all__ = [
@@ -32,6 +36,7 @@ __all__ = [
     "STEPS",
     "Demo",
     "Row",
+    "demo",
     "demonstrate",
     "demonstrate_real",
     "run",
@@ -76,6 +81,26 @@ class Row(NamedTuple):
     x: Any
     y: Any
     target: Any
+
+    def numbers(self) -> dict[str, Any]:
+        """Return what the report says of the row, besides its name."""
+        left_out = ("name", "x", "y", "target")
+        return {name: value for name, value in self._asdict().items() if name not in left_out}
+
+
+def demo(options: Namespace, console: Console) -> None:
+    """Normalize points and real data, print mean and variance, write a figure."""
+    check_place(options.output)
+    with suppress(ImportError):  # without matplotlib there are only tables
+        check_format(options.output)
+    with console.progress("demo", STEPS) as bar:
+        found = run(options.output, options.samples, options.seed, bar)
+    values = {
+        "geometries": {row.name: row.numbers() for row in found.rows},
+        "data": {row.name: row.numbers() for row in found.real},
+        "figure": found.figure,
+    }
+    console.report(values, found.lines())
 
 
 def demonstrate(name: str, samples: int = 200, seed: int = 0) -> Row:

@@ -7,7 +7,6 @@ from typing import Any
 from gyrobn.cli.console import Console
 from gyrobn.cli.pipes import PIPE, create_pipe
 from gyrobn.data import StoredArray, create_array
-from gyrobn.data.chunks import Chunks
 from gyrobn.data.joined import JoinedArray, create_folder
 from gyrobn.statistics.points import Moved
 
@@ -33,10 +32,9 @@ class InOrder(AbstractContextManager["InOrder"]):
             return create_folder(output, source)
         return create_array(output, source.shape, source.stored, source.key, source.form)
 
-    def fit(self, bn: Any, domains: Any) -> Any:
-        """Return the model, fitted to the samples."""
-        with self.console.progress("fit", len(self.source)) as bar:
-            return bn.fit(Chunks(self.source).map(bar.watch), domains=domains)
+    def samples(self, label: str) -> AbstractContextManager[Any]:
+        """Return what opens the samples, and shows each pass over them as progress."""
+        return self.console.reading(label, self.source)
 
     def write(self, bn: Any, out: Any, domains: Any, method: str) -> int:
         """Write the mapped samples; return how many points were moved onto the manifold."""
@@ -44,8 +42,7 @@ class InOrder(AbstractContextManager["InOrder"]):
 
         moved = Moved()
         label = "inverse" if method == "inverse_transform" else "transform"
-        with self.console.progress(label, len(self.source)) as bar:
-            chunks = Chunks(self.source).map(bar.watch)
+        with self.samples(label) as chunks:
             for chunk in apply_chunks(bn, chunks, domains, method, moved):
                 out.write(chunk)
         return moved.count

@@ -116,8 +116,8 @@ def _samples(
     manifold: GyroSpace, source: StoredArray, console: Console
 ) -> tuple[dict[str, Any], list[str]]:
     count, odd = _Count(manifold), {"nan": 0, "inf": 0}
-    with console.progress("check", len(source)) as bar:
-        for rows, x in Chunks(source).map(bar.watch).numbered():
+    with console.reading("check", source) as chunks:
+        for rows, x in chunks.numbered():
             odd["nan"] += int(np.isnan(x).sum())
             odd["inf"] += int(np.isinf(x).sum())
             count.add(x, rows)
@@ -156,8 +156,7 @@ def _statistics(
             if len(x):
                 yield x
 
-    with console.progress("mean", len(source)) as bar:
-        watched = Chunks(source).map(bar.watch)
+    with console.reading("mean", source) as watched:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = frechet(manifold, Chunks(good))
@@ -185,8 +184,8 @@ def _statistics(
 def _guesses(source: StoredArray, console: Console) -> tuple[dict[str, Any], list[str]]:
     """Count the points of each geometry that has points of such a shape."""
     counts = {option: _Count(manifold) for option, manifold in _candidates(source)}
-    with console.progress("check", len(source)) as bar:
-        for rows, x in Chunks(source).map(bar.watch).numbered():
+    with console.reading("check", source) as chunks:
+        for rows, x in chunks.numbered():
             for count in counts.values():
                 count.add(x, rows)
     ranked = sorted(counts.items(), key=lambda item: _rank(item[1]))

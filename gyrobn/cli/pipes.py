@@ -11,7 +11,7 @@ from typing import Any
 
 from gyrobn.data import ArrayWriter, StoredArray, check_options, create_array
 from gyrobn.data.layouts import Layout
-from gyrobn.data.npy import NpyArray
+from gyrobn.data.npy import copied
 from gyrobn.data.stored import reading
 from gyrobn.data.tables import DELIMITERS, open_text
 
@@ -46,15 +46,7 @@ def open_pipe(
                 return open_text(STDIN, text, DELIMITERS[suffix], layout, header, domain_column)
             finally:
                 text.detach()  # or it would close standard input
-        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (its reader closes it)
-        try:
-            shutil.copyfileobj(stream, file)
-        except BaseException:
-            file.close()
-            raise
-        size = file.tell()
-        file.seek(0)
-        return NpyArray(STDIN, None, file, size)
+        return copied(STDIN, None, stream)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gyrobn.backends import Array, backend_of
-from gyrobn.cli.backends import LIBRARIES
+from gyrobn.cli.backends import LIBRARIES, in_a_line
 from gyrobn.cli.console import Console
 from gyrobn.cli.inputs import check_place
 from gyrobn.cli.selftest_report import BOUNDS, report_of, table
@@ -108,7 +108,8 @@ def selftest(options: Namespace, console: Console) -> None:
         with replacing(options.report) as path:
             path.write_text(text, encoding="utf-8")
     failed = [row for row in rows if not row.passed]
-    values: dict[str, Any] = {"rows": [_values(row) for row in rows], "not_tested": absent}
+    each = [row._asdict() | {"off": row.off, "passed": row.passed} for row in rows]
+    values: dict[str, Any] = {"rows": each, "not_tested": absent}
     values |= {"bounds": BOUNDS, "passed": not failed, "report": options.report}
     lines = [*table(rows), "", f"{len(rows) - len(failed)} of {len(rows)} rows passed"]
     lines += [f"not tested: {name}, {why}" for name, why in absent.items()]
@@ -133,10 +134,6 @@ def _runs(found: list[Place], quick: bool) -> Iterator[tuple[GyroSpace, Place, s
                 yield M, place, "float64"
 
 
-def _values(row: Row) -> dict[str, Any]:
-    return row._asdict() | {"off": row.off, "passed": row.passed}
-
-
 # ---------------------------------------------------------------------- libraries and devices
 
 
@@ -156,7 +153,7 @@ def places(library: str | None = None) -> tuple[list[Place], dict[str, str]]:
         except ModuleNotFoundError:
             absent[name] = "it is not installed"
         except Exception as error:  # a broken library, or one without a device, can raise anything
-            absent[name] = " ".join(f"{type(error).__name__}: {error}".split())
+            absent[name] = in_a_line(error)
     return found, absent
 
 
@@ -230,14 +227,13 @@ def check(M: GyroSpace, place: Place, dtype: str, count: int = 32) -> Row:
     >>> check(PoincareBall(2), numpy, "float64").passed
     True
     """
+    where = repr(M), place.library, place.device, dtype
     try:
         with place.context:
-            like = place.scalar(dtype)
-            errors, seconds = _errors(M, place.library, like, count)
+            errors, seconds = _errors(M, place.library, place.scalar(dtype), count)
     except Exception as error:  # the table shows it
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        return Row(repr(M), place.library, place.device, dtype, {}, float("nan"), text)
-    return Row(repr(M), place.library, place.device, dtype, errors, seconds)
+        return Row(*where, {}, float("nan"), in_a_line(error))
+    return Row(*where, errors, seconds)
 
 
 def _errors(M: GyroSpace, library: str, like: Array, count: int) -> tuple[dict[str, float], float]:

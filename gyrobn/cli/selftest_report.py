@@ -2,10 +2,10 @@
 
 import platform
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import gyrobn
+from gyrobn.cli.backends import version_of
 
 __all__ = ["BOUNDS", "report_of", "table"]
 
@@ -79,7 +79,7 @@ def report_of(
         "",
         f"* gyrobn {gyrobn.__version__}, Python {platform.python_version()}, {platform.platform()}",
         f"* processor: {platform.processor() or platform.machine()}",
-        *(f"* {name} {found}" for name in (*PACKAGES, *MORE) if (found := _version(name))),
+        *(f"* {name} {found}" for name in (*PACKAGES, *MORE) if (found := version_of(name))),
         *(f"* device {name}: {hardware}" for name, hardware in devices.items()),
         *(f"* not tested: {name}, {why}" for name, why in absent.items()),
         "",
@@ -107,10 +107,3 @@ def _entries(row: Any) -> list[str]:
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows)]
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

@@ -106,7 +106,8 @@ def fitted(options: Namespace, source: StoredArray, domains: Any, engine: InOrde
     manifold = geometry_of(options, source)
     from gyrobn.estimator.transformer import GyroBN
 
-    model: GyroBN = engine.fit(GyroBN(manifold, **given), domains)
+    with engine.samples("fit") as samples:
+        model: GyroBN = GyroBN(manifold, **given).fit(samples, domains=domains)
     return model
 
 

@@ -48,8 +48,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         parser.error(f"{_spelled(given[0])} and {_spelled(given[1])} exclude each other")
     if isinstance(getattr(options, "input", None), list):
         _expand(parser, options)
-    if hasattr(options, "format"):
-        _check_pipes(parser, options)
+    if getattr(options, "format", None) is not None and PIPE not in _paths(options):
+        parser.error("--format is for pipes, an IN or OUT that is -: a suffix tells the format")
     _check_engine(parser, options)
     _check_paths(parser, options)
 
@@ -137,11 +137,6 @@ def _check_names(parser: argparse.ArgumentParser, options: argparse.Namespace) -
 def _twice(words: Sequence[str]) -> int | None:
     """Return where a word comes again."""
     return next((k for k, word in enumerate(words) if word in words[:k]), None)
-
-
-def _check_pipes(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    if options.format is not None and PIPE not in _paths(options):
-        parser.error("--format is for pipes, an IN or OUT that is -: a suffix tells the format")
 
 
 def _paths(options: argparse.Namespace) -> list[Path]:

@@ -86,45 +86,27 @@ def open_array(
     """
     path = Path(path)
     kind = format_of(path)
-    given: dict[str, Any] = {
-        "axis": axis,
-        "layout": layout,
-        "header": header,
-        "domain_column": domain_column,
-    }
+    given = {"axis": axis, "layout": layout, "header": header, "domain_column": domain_column}
     check_options(path, kind, given)
     found = path.stat()
     if not (stat.S_ISDIR if kind == ".zarr" else stat.S_ISREG)(found.st_mode):
         raise ValueError(f"{path} is not a {'directory' if kind == '.zarr' else 'regular file'}")
-    given["layout"] = Layout.parse(layout) if isinstance(layout, str) else layout
+    layout = Layout.parse(layout) if isinstance(layout, str) else layout
     with reading(path):
-        return _opened(path, kind, key, **given)
-
-
-def _opened(
-    path: Path,
-    kind: str,
-    key: str | None,
-    axis: str | None,
-    layout: Layout | None,
-    header: str | None,
-    domain_column: str | None,
-) -> StoredArray:
-    """Open an array by the reader of its format."""
-    if kind == ".zarr":
-        return open_zarr(path, key)
-    if kind == ".npz":
-        return open_npz(path, key)
-    if kind == ".mat":
-        return open_mat(path, key, axis)
-    if key is not None:
-        raise ValueError(f"it holds one array without a name, got the key {key!r}")
-    if kind == ".parquet":
-        return open_parquet(path, layout, domain_column)
-    if kind in DELIMITERS:
-        with path.open(encoding="utf-8-sig", newline="") as text:
-            return open_text(path, text, DELIMITERS[kind], layout, header, domain_column)
-    return NpyArray(path, None, path.open("rb", buffering=0), path.stat().st_size)
+        if kind == ".zarr":
+            return open_zarr(path, key)
+        if kind == ".npz":
+            return open_npz(path, key)
+        if kind == ".mat":
+            return open_mat(path, key, axis)
+        if key is not None:
+            raise ValueError(f"it holds one array without a name, got the key {key!r}")
+        if kind == ".parquet":
+            return open_parquet(path, layout, domain_column)
+        if kind in DELIMITERS:
+            with path.open(encoding="utf-8-sig", newline="") as text:
+                return open_text(path, text, DELIMITERS[kind], layout, header, domain_column)
+        return NpyArray(path, None, path.open("rb", buffering=0), path.stat().st_size)
 
 
 OPTIONS = {

@@ -15,7 +15,7 @@ from numpy.lib import format as npy
 
 from gyrobn.data.stored import StoredArray, check_dtype, choose, reading
 
-__all__ = ["HEAD", "Header", "NpyArray", "open_npz"]
+__all__ = ["HEAD", "Header", "NpyArray", "copied", "open_npz"]
 
 HEAD = 1 << 14
 """Bytes in which a header ends: NumPy allows it 10,000."""
@@ -118,20 +118,25 @@ class NpzArray(NpyArray):
             return self
         with self:
             self._seek(0)
-            file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (its reader closes it)
-            try:
-                shutil.copyfileobj(self._file, file, BLOCK)
-            except BaseException:
-                file.close()
-                raise
-        size = file.tell()
-        file.seek(0)
-        return NpyArray(self.path, self.key, file, size)
+            return copied(self.path, self.key, self._file)
 
     def close(self) -> None:
         """Close the archive."""
         super().close()
         self._archive.close()
+
+
+def copied(path: Path, key: str | None, stream: Any) -> NpyArray:
+    """Copy a stream to a temporary file, and return the array in it."""
+    file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (its reader closes it)
+    try:
+        shutil.copyfileobj(stream, file, BLOCK)
+        size = file.tell()
+        file.seek(0)
+        return NpyArray(path, key, file, size)
+    except BaseException:
+        file.close()
+        raise
 
 
 def open_npz(path: Path, key: str | None) -> StoredArray:

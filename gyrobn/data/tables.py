@@ -12,7 +12,7 @@ import numpy as np
 
 from gyrobn.data.layouts import Layout
 from gyrobn.data.stored import Form, StoredArray, reading
-from gyrobn.numerics.checks import check_choice, parameter_error
+from gyrobn.numerics.checks import check_choice, is_number, parameter_error
 
 __all__ = ["DELIMITERS", "HEADERS", "create_text", "flat", "open_text", "place_of", "spool"]
 
@@ -166,7 +166,7 @@ def _is_header(path: Path, fields: list[str], header: str | None) -> bool:
     """Tell whether the first line holds names, if nobody says so; names are no numbers."""
     if header is not None:
         return check_choice("header", header, HEADERS) == "yes"
-    numbers = [_is_number(field) for field in fields]
+    numbers = [is_number(field) for field in fields]
     counted = len(fields) > 1 and fields == [str(k) for k in range(len(fields))]
     if counted or any(numbers) != all(numbers):
         what = "0, 1, …" if counted else "words and numbers"
@@ -176,14 +176,6 @@ def _is_header(path: Path, fields: list[str], header: str | None) -> bool:
             values=HEADERS,
         )
     return not any(numbers)
-
-
-def _is_number(field: str) -> bool:
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True
 
 
 def _take_label(line: _Line, column: int) -> str:
@@ -199,7 +191,7 @@ def _no_number(
 ) -> ValueError | None:
     """Return an error about the first field of some rows that is no number."""
     found = ((line, k) for line in block for k in range(len(line.fields)))
-    line, k = next(((a, k) for a, k in found if not _is_number(a.fields[k])), (None, 0))
+    line, k = next(((a, k) for a, k in found if not is_number(a.fields[k])), (None, 0))
     if line is None:
         return None
     field = line.fields[k]

@@ -46,7 +46,7 @@ from gyrobn.normalization.normalize import Stats
 from gyrobn.numerics.checks import parameter_error
 from gyrobn.statistics import lazy
 from gyrobn.statistics.frechet import told
-from gyrobn.statistics.newton import check_search
+from gyrobn.statistics.newton import check_search, solve
 from gyrobn.statistics.points import Moved, on_manifold
 from gyrobn.statistics.uniqueness import Domains
 
@@ -110,7 +110,8 @@ def _statistics(
             check_enough(label, drawn.some, method)
     check_in_memory(estimator.mean, method)
     tol, max_iter, _ = check_search(estimator.tol, estimator.max_iter, None)
-    at = lazy.locate(blocks, reading, seen, tol, max_iter)
+    scattered = lazy.Scattered(blocks, reading, seen)
+    at = solve(manifold.inside, scattered, None, tol, max_iter)
     named, given = None, np.zeros((0, *at.mean.shape), at.mean.dtype)  # all were checked
     if labels is not None:
         named = Domains(list(seen.domains), np.zeros((0, len(labels)), dtype=int))

@@ -27,6 +27,7 @@ __all__ = [
     "check_square",
     "did_you_mean",
     "host",
+    "is_number",
     "parameter_error",
     "unmasked",
 ]
@@ -73,6 +74,15 @@ def unmasked(value: Any, name: str) -> Any:
     for part in value if isinstance(value, (list, tuple)) else (value,):
         check_kind(part, name)
     return value
+
+
+def is_number(word: str) -> bool:
+    """Tell whether a word is a number."""
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def host(value: Any, name: str = "this", dtype: Any = None) -> NDArray[Any]:

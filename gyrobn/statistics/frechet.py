@@ -11,9 +11,9 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import weighted_sum
 from gyrobn.statistics import lazy
 from gyrobn.statistics.locate import like, locate, outside
-from gyrobn.statistics.newton import Found, check_search
+from gyrobn.statistics.newton import Found, check_search, solve
 from gyrobn.statistics.samples import arrange
-from gyrobn.statistics.streaming import search
+from gyrobn.statistics.streaming import streamed
 from gyrobn.statistics.uniqueness import FrechetWarning, warn
 
 __all__ = [
@@ -111,7 +111,17 @@ def frechet(
     if isinstance(x, Chunks) or compat.is_dask_array(x):
         if axis not in (0, (0,)) or steps is not None:
             raise ValueError("samples in chunks are averaged over their first axis, to convergence")
-        return _streamed(manifold, x, weights, tol, max_iter, init)
+        tol, max_iter, _ = check_search(tol, max_iter, None)
+        constant = manifold.detached()  # the mean is a constant, too
+        given: Iterable[Array]
+        if isinstance(x, Chunks):
+            parts, given = streamed(constant, x, weights), x
+        else:
+            parts = lazy.scattered(constant, x, weights)
+            given = parts.blocks.each()
+        start = None if init is None else constant.to_inside(init)
+        found = solve(constant.inside, parts, start, tol, max_iter)
+        return told(manifold, found, given, max_iter)
     samples, w = arrange(manifold, x, weights, axis)
     found, _ = locate(manifold, samples, w, tol, max_iter, init, steps, mean_gradient)
     return result_of(found)
@@ -126,25 +136,6 @@ def result_of(found: Found) -> FrechetResult:
         count = xp.full(residual.shape, count, dtype=xp.int32, device=device)
     numbers = (like(values, mean) for values in (count, residual, converged))
     return FrechetResult(mean, variance, *numbers)
-
-
-def _streamed(
-    manifold: GyroSpace,
-    x: Any,
-    weights: Array | None,
-    tol: float | None,
-    max_iter: int,
-    init: Array | None,
-) -> FrechetResult:
-    """Find the mean of samples that are read a chunk at a time; it is a constant."""
-    tol, max_iter, _ = check_search(tol, max_iter, None)
-    constant = manifold.detached()
-    given: Iterable[Array]
-    if isinstance(x, Chunks):
-        found, given = search(constant, x, weights, tol, max_iter, init), iter(x)
-    else:
-        found, given = lazy.search(constant, x, weights, tol, max_iter, init)
-    return told(manifold, found, given, max_iter)
 
 
 def told(

@@ -7,7 +7,7 @@ domain from the mean of that domain. Before the first evaluation another ``compu
 samples, adds up the weights, and draws some samples by lot.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,19 +17,11 @@ from gyrobn.data.dask import Block, DaskBlocks, lazy_samples
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import sum_samples
 from gyrobn.statistics.held import Held, Look
-from gyrobn.statistics.newton import Found, solve
 from gyrobn.statistics.points import Moved, on_manifold
-from gyrobn.statistics.samples import check_weights, set_aside
-from gyrobn.statistics.streaming import (
-    Streamed,
-    Sums,
-    look_at_part,
-    most_kept,
-    shares,
-    weights_of,
-)
+from gyrobn.statistics.samples import check_weights, set_aside, shares
+from gyrobn.statistics.streaming import Streamed, Sums, look_at_part, most_kept, weights_of
 
-__all__ = ["Reading", "Survey", "locate", "search", "survey"]
+__all__ = ["Reading", "Scattered", "Survey", "scattered", "survey"]
 
 LEAST = 64
 """How many samples of a domain are kept at least, if it has them."""
@@ -160,7 +152,10 @@ class _From(NamedTuple):
 
 
 class Scattered(Streamed):
-    """Samples in a Dask array, of one domain or of several, which are channels."""
+    """Samples in a Dask array, of one domain or of several, which are channels.
+
+    Each look is one compute.
+    """
 
     def __init__(self, blocks: DaskBlocks, reading: Reading, found: Survey) -> None:
         self.blocks, self.reading = blocks, reading
@@ -172,10 +167,10 @@ class Scattered(Streamed):
             self.number = {label: k for k, label in enumerate(found.domains)}
             self.total = np.stack([d.total for d in drawn])
             x, w = _side_by_side(drawn)
-        self.held = Held(reading.manifold.to_inside(x), shares(w))
+        self.held = Held(reading.manifold.to_inside(x), shares(w, sum_samples(w)))
 
     def look(self, manifold: GyroSpace, mean: Array) -> Look:
-        """Return the sums over all blocks: one compute."""
+        """Return the sums over all blocks."""
         there = _From(self.reading, mean, self.total, self.number)
         sums: dict[int, Sums] = self.blocks.reduce("gyrobn-look-at-mean", _look_at, _add_up, there)
         if self.number is None:
@@ -235,30 +230,8 @@ def _added(a: Any, b: Any) -> Sums:
     )
 
 
-def locate(
-    blocks: DaskBlocks,
-    reading: Reading,
-    found: Survey,
-    tol: float | None,
-    max_iter: int,
-    init: Array | None = None,
-) -> Found:
-    """Run the loop in the space inside a manifold: one compute per evaluation."""
-    manifold = reading.manifold
-    start = None if init is None else manifold.to_inside(init)
-    samples = Scattered(blocks, reading, found)
-    return solve(manifold.inside, samples, start, tol, max_iter)
-
-
-def search(
-    manifold: GyroSpace,
-    X: Any,
-    weights: Any,
-    tol: float | None,
-    max_iter: int,
-    init: Array | None,
-) -> tuple[Found, Iterable[Array]]:
-    """Find the mean of a Dask array; also return what yields its blocks."""
+def scattered(manifold: GyroSpace, X: Any, weights: Any) -> Scattered:
+    """Return the samples of a Dask array as the loop wants them, inside a manifold."""
     X = lazy_samples(X, "x")
     points = manifold.point_shape
     if X.shape[X.ndim - len(points) :] != points or X.ndim == len(points):
@@ -267,4 +240,4 @@ def search(
         )
     blocks = DaskBlocks(X).with_parts(weights)
     reading = Reading(manifold)
-    return locate(blocks, reading, survey(blocks, reading), tol, max_iter, init), blocks.each()
+    return Scattered(blocks, reading, survey(blocks, reading))

@@ -23,7 +23,7 @@ from gyrobn.statistics.locate import locate
 from gyrobn.statistics.samples import arrange
 from gyrobn.statistics.uniqueness import FrechetWarning
 
-__all__ = ["MeanError", "mean_error", "measured", "tell_error", "warn_of_error"]
+__all__ = ["MeanError", "mean_error", "measured", "tell_error"]
 
 MUCH = 0.1
 """A layer warns if the gradient is longer than this part of the standard deviation."""
@@ -158,13 +158,8 @@ def _convexity(space: GyroSpace, c: Array, w: Array, r: Array) -> tuple[Array, A
 
 
 def tell_error(manifold: GyroSpace, *known: Any) -> None:
-    """Be what :func:`~gyrobn.statistics.locate.locate` tells of a centroid."""
+    """Warn of a centroid that is far from the mean, as ``tell`` of ``locate``."""
     *_, found, _ = known
-    warn_of_error(manifold, found)
-
-
-def warn_of_error(manifold: GyroSpace, found: Any) -> None:
-    """Warn of a centroid that is far from the mean."""
     residual, variance = found.told[0], found.variance
     xp, shim = namespace_of(variance), backend_of(variance)
     total = xp.sum(shim.stop_gradient(variance), axis=-1)
@@ -176,5 +171,5 @@ def warn_of_error(manifold: GyroSpace, found: Any) -> None:
             "many, and its variance by the square. mean_error has the numbers; mean='frechet' has "
             "no such error",
             FrechetWarning,
-            stacklevel=4,
+            stacklevel=3,
         )

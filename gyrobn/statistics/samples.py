@@ -9,7 +9,7 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import scalars_like, sum_samples
 from gyrobn.numerics.checks import check_integers
 
-__all__ = ["arrange", "check_weights", "only_weighted", "set_aside"]
+__all__ = ["arrange", "check_weights", "only_weighted", "set_aside", "shares"]
 
 
 def arrange(
@@ -58,8 +58,13 @@ def arrange(
     samples = set_aside(manifold, samples, w)[0]
     if not partial:
         return samples, w / total
-    some = total > 0
-    return samples, xp.where(some, w / xp.where(some, total, 1.0), 1.0 / count), total
+    return samples, shares(w, total), total
+
+
+def shares(w: Array, total: Array) -> Array:
+    """Return weights divided by their sum; where that is 0, one is as good as another."""
+    xp, some = namespace_of(w), total > 0
+    return xp.where(some, w / xp.where(some, total, 1.0), 1.0 / w.shape[0])
 
 
 def _axes(manifold: GyroSpace, x: Array, axis: int | tuple[int, ...]) -> tuple[int, ...]:

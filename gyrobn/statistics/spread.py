@@ -129,7 +129,7 @@ class Shared:
         xp, shim = namespace_of(held.x), backend_of(held.x)
         total = partial(shim.all_sum, group=spread.group.ranks)
         weight, exact = spread.weight[..., None], []
-        stop: Callable[[Array], Array] = _itself if slopes else shim.stop_gradient
+        stop: Callable[[Array], Array] = (lambda a: a) if slopes else shim.stop_gradient
 
         def totals(*own: Array) -> tuple[Array, ...]:
             heavy = stop(weight)
@@ -312,10 +312,6 @@ def _unpacked(parts: Sequence[Array], n: int) -> tuple[Array, Array]:
     """Return what :func:`_packed` has packed."""
     triangle, lowest = parts
     return from_triangle(triangle, n, diagonal=True, mirror=1.0), lowest[..., 0]
-
-
-def _itself(a: Array) -> Array:
-    return a
 
 
 def _sizes(parts: Sequence[Array]) -> list[int]:

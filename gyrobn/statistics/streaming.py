@@ -25,8 +25,8 @@ from gyrobn.numerics.arrays import blocks_of, scalars_like, sum_samples
 from gyrobn.numerics.hessian import DENSE, Hessian, matrix_hessian
 from gyrobn.numerics.solvers import newton_step
 from gyrobn.statistics.held import Held, Look, Samples, choose
-from gyrobn.statistics.newton import Found, solve
-from gyrobn.statistics.samples import check_weights, set_aside
+from gyrobn.statistics.newton import solve
+from gyrobn.statistics.samples import check_weights, set_aside, shares
 
 __all__ = [
     "Streamed",
@@ -34,8 +34,7 @@ __all__ = [
     "in_memory",
     "look_at_part",
     "most_kept",
-    "search",
-    "shares",
+    "streamed",
     "weights_of",
 ]
 
@@ -45,15 +44,8 @@ SMALL = 32
 """Largest dimension in which the Hessians of all parts are summed."""
 
 
-def search(
-    manifold: GyroSpace,
-    chunks: Chunks,
-    weights: Array | None,
-    tol: float | None,
-    max_iter: int,
-    init: Array | None,
-) -> Found:
-    """Run the loop in the space inside a manifold."""
+def streamed(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> "Streamed":
+    """Return samples in chunks as the loop wants them, in the space inside a manifold."""
     if weights is not None and weights.shape[0] != chunks.total:
         raise ValueError(f"there are {chunks.total} samples and {weights.shape[0]} weights")
     kept, total = _draw(manifold, chunks, weights)
@@ -65,10 +57,7 @@ def search(
                 x, _ = set_aside(manifold, x, w)
             yield manifold.to_inside(x), w / total
 
-    resident = Held(manifold.to_inside(kept.x), kept.w)
-    start = None if init is None else manifold.to_inside(init)
-    samples = Streamed(read, resident)
-    return solve(manifold.inside, samples, start, tol, max_iter)
+    return Streamed(read, Held(manifold.to_inside(kept.x), kept.w))
 
 
 class Sums(NamedTuple):
@@ -245,7 +234,7 @@ def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[H
         raise ValueError("an empty batch has no mean: there are no samples")
     _, x, w = kept
     check_weights(w, total.total)
-    return Held(x, shares(w)), total.total
+    return Held(x, shares(w, sum_samples(w))), total.total
 
 
 def most_kept(manifold: GyroSpace, x: Array) -> int:
@@ -253,12 +242,6 @@ def most_kept(manifold: GyroSpace, x: Array) -> int:
     columns = manifold.dim if manifold.dim <= DENSE else 8  # that the Hessian meets at a time
     size: int = 8 * math.prod(x.shape[1:]) * columns
     return min(MOST, max(64, 16 * BYTES // size))
-
-
-def shares(w: Array) -> Array:
-    """Return weights divided by their sum; where none is positive, one is as good as another."""
-    xp, total = namespace_of(w), sum_samples(w)
-    return xp.where(total > 0, w / xp.where(total > 0, total, 1.0), 1.0 / w.shape[0])
 
 
 def weights_of(manifold: GyroSpace, x: Array, rows: Rows, weights: Array | None) -> Array:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Fit", "fit", "refit"]
+__all__ = ["Fit", "Matrix", "fit", "refit"]
 
 Matrix = np.ndarray[Any, Any]
 TINY = 1e-24

@@ -17,7 +17,7 @@ import numpy as np
 from gyrobn.manifolds import Euclidean, PoincareBall, Product, Sphere
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.checks import check_integer, check_integers
-from gyrobn.statistics.stress import Fit, fit, refit
+from gyrobn.statistics.stress import Fit, Matrix, fit, refit
 
 __all__ = ["Suggestion", "suggest"]
 
@@ -130,8 +130,8 @@ def suggest(
 
 
 def _in_units(
-    target: "np.ndarray[Any, Any]", dims: tuple[int, ...], generator: np.random.Generator
-) -> tuple["np.ndarray[Any, Any]", float]:
+    target: Matrix, dims: tuple[int, ...], generator: np.random.Generator
+) -> tuple[Matrix, float]:
     """Return the distances of a part of the points over their root mean square, and that."""
     least = 4 * (sum(dims) + 2)
     if len(target) < least:
@@ -148,9 +148,7 @@ def _in_units(
     return target / size, size
 
 
-def _halves(
-    target: "np.ndarray[Any, Any]", fits: list[Fit], generator: np.random.Generator
-) -> "np.ndarray[Any, Any]":
+def _halves(target: Matrix, fits: list[Fit], generator: np.random.Generator) -> Matrix:
     """Return the best curvatures for random halves of the points, shape (HALVES, factors)."""
     found = []
     for _ in range(HALVES):
@@ -172,7 +170,7 @@ def _geometry(dims: tuple[int, ...], curvature: Any, sure: Any) -> GyroSpace:
     return factors[0] if len(factors) == 1 else Product(*factors)
 
 
-def _distances(x: Any, distances: Any, neighbours: int) -> "np.ndarray[Any, Any]":
+def _distances(x: Any, distances: Any, neighbours: int) -> Matrix:
     """Check the input, and return a matrix of distances."""
     if (x is None) == (distances is None):
         raise ValueError("suggest takes points or distances: give one of them")
@@ -198,7 +196,7 @@ def _distances(x: Any, distances: Any, neighbours: int) -> "np.ndarray[Any, Any]
     return even
 
 
-def _along_graph(x: "np.ndarray[Any, Any]", neighbours: int) -> "np.ndarray[Any, Any]":
+def _along_graph(x: Matrix, neighbours: int) -> Matrix:
     """Return the lengths of shortest paths along the graph of nearest neighbours."""
     from scipy.sparse.csgraph import connected_components, shortest_path
     from sklearn.neighbors import kneighbors_graph
@@ -221,7 +219,7 @@ def _along_graph(x: "np.ndarray[Any, Any]", neighbours: int) -> "np.ndarray[Any,
     return lengths
 
 
-def _hyperbolicity(target: "np.ndarray[Any, Any]", generator: np.random.Generator) -> float:
+def _hyperbolicity(target: Matrix, generator: np.random.Generator) -> float:
     """Return 2δ/diameter, with δ the largest over some base points.
 
     δ at a base point is the largest of min((i·k), (k·j)) − (i·j) over all i, j, k, where (i·j) is

@@ -83,8 +83,7 @@ def warn(
     if weighted is None:
         _warn(
             f"the samples on {manifold!r} lie up to {float(radius.max()):.3f} from their mean, "
-            f"{beyond.format(space.convexity_radius)}",
-            level=5,
+            f"{beyond.format(space.convexity_radius)}"
         )
         return
     x, w = weighted
@@ -106,8 +105,8 @@ def warn(
             )
 
 
-def _warn(text: str, level: int = 4) -> None:
-    warnings.warn(text, FrechetWarning, stacklevel=level)
+def _warn(text: str) -> None:
+    warnings.warn(text, FrechetWarning, stacklevel=4)
 
 
 def _no_mean(
