@@ -4,7 +4,8 @@ A shim is a module of functions with exactly the names and signatures of :class:
 checks the types of every shim against it, and ``tests/test_backends.py`` the names.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -135,13 +136,15 @@ class Backend(Protocol):
         the function: a graph on disk holds that text.
         """
 
-    def by_numpy(self, function: Callable[..., State], *arrays: Any) -> list[Any]:
-        """Return ``function(*arrays)``, of constants; on NumPy's arrays, if that takes less time.
+    def few(self, *arrays: Any) -> AbstractContextManager[list[Any]]:
+        """Return a context with ``arrays``, constants, as NumPy's if that takes less time.
 
         It does if they are few and in memory: then the time goes into starting operations. Some of
-        ``arrays`` may be plain numbers, and some of the results None. The function must not hold
-        other arrays.
+        ``arrays`` may be plain numbers. They must not meet other arrays in the context.
         """
+
+    def from_few(self, values: Iterable[Any]) -> list[Any]:
+        """Return what was computed in :meth:`few` as arrays of this library; None stays None."""
 
     def stored(self, x: Array) -> Array:
         """Return the values of ``x``, which a compiler then computes once and keeps in memory."""

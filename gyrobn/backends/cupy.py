@@ -16,9 +16,10 @@ from gyrobn.backends.contract import Array
 # what an eager library without gradients does anyway
 from gyrobn.backends.numpy import add_product as add_product
 from gyrobn.backends.numpy import all_sum as all_sum
-from gyrobn.backends.numpy import by_numpy as by_numpy
 from gyrobn.backends.numpy import device as device
 from gyrobn.backends.numpy import differentiable as differentiable
+from gyrobn.backends.numpy import few as few
+from gyrobn.backends.numpy import from_few as from_few
 from gyrobn.backends.numpy import hides_values as hides_values
 from gyrobn.backends.numpy import implicit as implicit
 from gyrobn.backends.numpy import norm as norm

@@ -10,7 +10,8 @@ import numpy as np
 from gyrobn.backends.contract import Array, Partials, Rule, State
 from gyrobn.backends.jax_axes import varies, varying
 from gyrobn.backends.jax_twice import bent, filled, is_zero, replaced
-from gyrobn.backends.numpy import by_numpy as by_numpy
+from gyrobn.backends.numpy import few as few
+from gyrobn.backends.numpy import from_few as from_few
 from gyrobn.backends.numpy import opaque as opaque
 from gyrobn.backends.numpy import stored as stored
 from gyrobn.backends.numpy import while_loop as _eager_while_loop

@@ -13,8 +13,9 @@ from gyrobn.backends.contract import Array, State
 from gyrobn.backends.numpy import while_loop as _eager_while_loop
 from gyrobn.backends.torch_ranks import all_sum as all_sum
 from gyrobn.backends.torch_root import implicit as implicit
-from gyrobn.backends.torch_rules import by_numpy as by_numpy
 from gyrobn.backends.torch_rules import differentiable as differentiable
+from gyrobn.backends.torch_rules import few as few
+from gyrobn.backends.torch_rules import from_few as from_few
 from gyrobn.backends.torch_rules import is_plain, no_transform
 from gyrobn.backends.torch_rules import shortcut as shortcut
 from gyrobn.backends.torch_rules import smooth as smooth

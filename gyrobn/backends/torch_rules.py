@@ -3,7 +3,8 @@
 Each rule is a ``torch.autograd.Function`` that is given the rules as an argument.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -62,20 +63,33 @@ FEW = 2**13
 """How many numbers NumPy computes with in less time than torch takes to start its operations."""
 
 
-def by_numpy(function: Callable[..., State], *arrays: Any) -> list[Any]:
-    """Return ``function(*arrays)``, of constants; NumPy computes it if they are few.
-
-    Not where a dispatch mode records or counts the operations.
-    """
+@contextmanager
+def few(*arrays: Any) -> Iterator[list[Any]]:
+    """Return a context with constants: as NumPy's arrays, if they are few."""
     values = _few(arrays)
     if values is None:
-        return list(function(*(_tensor(a) if isinstance(a, np.ndarray) else a for a in arrays)))
-    with np.errstate(all="ignore"):
-        return [_tensor(a) for a in function(*values)]
+        yield from_few(arrays)
+    else:
+        with np.errstate(all="ignore"):
+            yield values
+
+
+def from_few(values: Iterable[Any]) -> list[Any]:
+    """Return tensors of NumPy's arrays and numbers; what is a tensor, or None, stays."""
+    return [_tensor(a) if isinstance(a, (np.ndarray, np.generic)) else a for a in values]
+
+
+def by_numpy(function: Callable[..., State], *arrays: Any) -> list[Any]:
+    """Return ``function(*arrays)``, of constants; NumPy computes it if they are few."""
+    with few(*arrays) as values:
+        return from_few(function(*values))
 
 
 def _few(arrays: Iterable[Any]) -> list[Any] | None:
-    """Return constants as NumPy's arrays, or None if torch has to compute with them."""
+    """Return constants as NumPy's arrays, or None if torch has to compute with them.
+
+    Not where a dispatch mode records or counts the operations.
+    """
     if torch._C._len_torch_dispatch_stack() or not no_transform():
         return None
     values = []
@@ -98,7 +112,7 @@ def _owned(a: Any) -> Any:
 
 def _tensor(a: Any) -> Any:
     """Return an array of NumPy, or a number, as a tensor."""
-    return None if a is None else torch.from_numpy(_owned(np.asarray(a)))
+    return torch.from_numpy(_owned(np.asarray(a)))
 
 
 class Function(torch.autograd.Function):

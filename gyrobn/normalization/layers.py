@@ -14,7 +14,7 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.dtypes import cast, common_dtype, is_half
 from gyrobn.normalization.normalize import Output, Stats, normalize, normalize_to, update_stats
 from gyrobn.normalization.settings import LayerSettings, Settings
-from gyrobn.statistics.locate import locate, on_constants
+from gyrobn.statistics.locate import as_few, locate
 from gyrobn.statistics.mean_error import MeanError, measured, tell_error
 from gyrobn.statistics.points import on_manifold
 from gyrobn.statistics.samples import arrange, only_weighted, set_aside
@@ -361,10 +361,10 @@ def update(
     constant = manifold.detached()
     old = settings.running(constant, Stats(stop(running.mean), stop(running.var)))
 
-    def run(mean: Array, var: Array, new_mean: Array, new_var: Array, rate: Any) -> Stats:
-        return update_stats(constant, Stats(mean, var), Stats(new_mean, new_var), rate)
-
-    return Stats(*on_constants(constant, run, *old, stop(batch.mean), stop(batch.var), rate))
+    given = *old, stop(batch.mean), stop(batch.var), rate
+    with as_few(constant, *given) as (mean, var, new_mean, new_var, rate):
+        new = update_stats(constant, Stats(mean, var), Stats(new_mean, new_var), rate)
+    return Stats(*backend_of(batch.var).from_few(new))
 
 
 def cast_stats(stats: Stats, like: Stats) -> Stats:

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial, reduce
 from typing import Any
 
@@ -17,7 +18,7 @@ from gyrobn.statistics.spread import LARGEST, Seen, Shared, Spread, Traced
 from gyrobn.statistics.streaming import in_memory
 from gyrobn.statistics.uniqueness import warn
 
-__all__ = ["check_mean", "like", "locate", "on_constants", "outside"]
+__all__ = ["as_few", "check_mean", "like", "locate", "outside"]
 
 Search = tuple[float | None, int, int | None]
 """Tolerance, most evaluations, and the number of steps to take instead."""
@@ -131,33 +132,26 @@ def _visible_solve(
     constant: GyroSpace, x: Array, w: Array, init: Array | None, search: Search
 ) -> Found:
     """Run the loop on samples whose values can be seen."""
-    kept = []
-
-    def run(x: Array, w: Array, *start: Array) -> tuple[Any, ...]:
-        stop = backend_of(x).stop_gradient
-        x, w = stop(x), stop(w)
-        samples = Held(x, w) if search[2] is not None else in_memory(constant, x, w)
-        found = solve(constant, samples, start[0] if start else None, *search)
-        found = found if isinstance(samples, Held) else found._replace(view=())
-        kept.append(found)
-        view = found.view.seen if isinstance(found.view, Centred) else found.view
-        return found.mean, found.variance, *view
-
-    given = (x, w) if init is None else (x, w, init)
-    mean, variance, *seen = on_constants(constant, run, *given)
-    found = kept[0]
-    if mean is found.mean:
+    with as_few(constant, x, w, init) as (own, weights, start):
+        stop = backend_of(own).stop_gradient
+        own, weights = stop(own), stop(weights)
+        held = search[2] is not None
+        samples = Held(own, weights) if held else in_memory(constant, own, weights)
+        found = solve(constant, samples, start, *search)
+    if not isinstance(samples, Held):
+        found = found._replace(view=())
+    if namespace_of(own) is namespace_of(x):
         return found
+    view = found.view.seen if isinstance(found.view, Centred) else found.view
+    mean, variance, *seen = backend_of(x).from_few((found.mean, found.variance, *view))
     return found._replace(mean=mean, variance=variance, view=tuple(seen))
 
 
-def on_constants(
-    constant: GyroSpace, function: Callable[..., tuple[Any, ...]], *arrays: Any
-) -> list[Any]:
-    """Return what a function of constants returns, by NumPy if that takes less time."""
+def as_few(constant: GyroSpace, *arrays: Any) -> AbstractContextManager[list[Any]]:
+    """Return a context with constants, as NumPy's arrays if that takes less time."""
     if all(isinstance(v, (int, float)) for v in constant.learnable()):
-        return backend_of(arrays[0]).by_numpy(function, *arrays)
-    return list(function(*arrays))
+        return backend_of(arrays[0]).few(*arrays)
+    return nullcontext(list(arrays))
 
 
 def _find_spread(

@@ -76,20 +76,21 @@ def run_forward(
     group: Group | None = None,
 ) -> tuple[Tensor, ...]:
     """Call :func:`gyrobn.normalization.layers.forward` with tensors only, for the compiler."""
-    return _run(forward, constant, given, rate, training, group)
+    return _flat(*forward(constant.settings, *_inputs(given), rate, training, group))
 
 
 def run_sets(
     constant: Constant, given: dict[str, Tensor], rate: Any, training: bool
 ) -> tuple[Tensor, ...]:
     """Call :func:`gyrobn.normalization.sets.forward_sets` with tensors only, for the compiler."""
-    return _run(forward_sets, constant, given, rate, training)
+    return _flat(*forward_sets(constant.settings, *_inputs(given), rate, training))
 
 
-def _run(
-    function: Callable[..., Any], constant: Constant, given: dict[str, Tensor], *rest: Any
-) -> tuple[Tensor, ...]:
+def _inputs(given: dict[str, Tensor]) -> tuple[Learnt, Stats | None, Tensor, Tensor | None]:
     learnt = Learnt(given.get("bias"), given.get("scale"), given.get("raw_curvature"))
     running = Stats(given["mean"], given["var"]) if "mean" in given else None
-    y, new = function(constant.settings, learnt, running, given["x"], given.get("weights"), *rest)
+    return learnt, running, given["x"], given.get("weights")
+
+
+def _flat(y: Tensor, new: Stats | None) -> tuple[Tensor, ...]:
     return (y,) if new is None else (y, *new)

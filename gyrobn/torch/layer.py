@@ -114,14 +114,9 @@ class GyroBN(RunningLayer):
 
         %(call)s
         """
-        run: Any = self._forward
         sync = self.process_group is not None and self.training
         if sync and torch.compiler.is_dynamo_compiling():  # it runs between two graphs
-            run = torch.compiler.disable(run)  # type: ignore[no-untyped-call]
-        y: Tensor = run(x, weights)
-        return y
-
-    def _forward(self, x: Tensor, weights: Tensor | None) -> Tensor:
+            return torch.compiler.disable(self.forward)(x, weights)  # type: ignore[no-untyped-call,no-any-return]
         with no_autocast(x):
             given = self._given(x, weights, mean=self.running_mean, var=self.running_var)
             group = group_of(self.process_group, x) if self.training else None
