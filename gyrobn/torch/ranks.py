@@ -23,15 +23,15 @@ def group_of(process_group: Any, like: Tensor) -> Group | None:
         return None
 
     def agree(error: Exception | None) -> None:
-        own = dist.get_rank(ranks)
+        own = dist.get_rank()  # errors name a rank by its number among all processes
         flags = torch.zeros(dist.get_world_size(ranks), device=like.device)
-        flags[own] = float(error is not None)
+        flags[dist.get_rank(ranks)] = float(error is not None)
         dist.all_reduce(flags, group=ranks)
         bad = [k for k, flag in enumerate(flags.tolist()) if flag]
         if error is not None:
             raise type(error)(f"on rank {own}: {error}") from error
         if bad:
-            names = ", ".join(map(str, bad))
+            names = ", ".join(str(dist.get_global_rank(ranks, k)) for k in bad)
             raise RuntimeError(
                 f"GyroBN has no statistics of this batch, because of rank{'s' * (len(bad) > 1)} "
                 f"{names}: see the error there (this is rank {own})"
