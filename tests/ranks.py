@@ -99,6 +99,7 @@ def compare(space, cut, weighted, dtype=torch.float64, **options):
             layer.bias += 0.1 * drawn(*layer.bias.shape, dtype=dtype, seed=3)
     x, slope = samples(space, COUNT, 2, dtype=dtype), drawn(COUNT, 2, *space.point_shape, seed=1)
     weights = 0.1 + torch.rand(COUNT, 2, generator=torch.Generator().manual_seed(2), dtype=dtype)
+    weights[:7] = 0.0  # of three and of four ranks, the first then has samples that weigh nothing
     whole, part = x.clone().requires_grad_(), x[cut].clone().requires_grad_()
     mass = (weights.clone().requires_grad_(), weights[cut].clone().requires_grad_())
     mass = mass if weighted else (None, None)
