@@ -18,7 +18,7 @@ def group_of(process_group: Any, like: Tensor) -> Group | None:
     """Return the ranks to sum over; None for a single process, as ``nn.SyncBatchNorm`` does it."""
     if process_group is None or not dist.is_available() or not dist.is_initialized():
         return None
-    ranks = dist.group.WORLD if process_group == WORLD else process_group
+    ranks: Any = dist.group.WORLD if process_group == WORLD else process_group
     if dist.get_world_size(ranks) == 1:
         return None
 
