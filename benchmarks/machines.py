@@ -103,7 +103,8 @@ def devices_table(counts, devices):
     for n in devices:
         flags = f"--xla_force_host_platform_device_count={n}"
         flags += " --xla_cpu_collective_call_terminate_timeout_seconds=600"
-        environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+        # threads for all devices: a batched eigh would wait for one for ever (docs/backends.md)
+        environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "NPROC": "32"}
         command = [sys.executable, __file__, "devices", str(n), *map(str, counts)]
         done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
         found += json.loads(done.stdout.splitlines()[-1])
