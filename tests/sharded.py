@@ -64,7 +64,7 @@ class Case:
         self.named = settings_of(0.9, "b", groups, M, (2,), 0, **options)
         x = M.add(M.random(rng=9, spread=0.5), M.random(COUNT, 2, rng=4, spread=0.4))
         weights = random.uniform(0.5, 1.5, (COUNT, 2))
-        weights[1, 0] = 0.0
+        weights[1, 0] = weights[2:4] = 0.0  # all samples of the second device
         self.batch = tuple(map(jnp.asarray, (x, weights, random.standard_normal(x.shape))))
         learnt, self.stats = initial(self.alone, jnp.zeros(()), True, True)
         self.learnt = learnt._replace(bias=learnt.bias + 0.1, scale=1.2 * learnt.scale)

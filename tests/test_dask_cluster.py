@@ -5,13 +5,16 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import array_api_strict
 import dask
 import dask.array as da
 import numpy as np
 import pytest
+import torch
 from distributed import Client, LocalCluster
 
 from gyrobn import SPD, GyroBN, frechet
+from gyrobn.backends import backend_of
 from gyrobn.cli import main
 
 M = SPD(3)
@@ -65,6 +68,33 @@ def test_cluster(client):
     bad[250] *= -1
     with pytest.raises(ValueError, match="the first at index 250: that matrix is indefinite"):
         GyroBN(M).fit(da.from_array(bad, chunks=(40, 3, 3)))
+
+
+def _as_tensor(x):
+    return torch.tensor(x)
+
+
+def _as_strict(x):
+    return array_api_strict.asarray(x, device=array_api_strict.Device("device1"), copy=True)
+
+
+@pytest.mark.parametrize("convert", [_as_tensor, _as_strict])
+def test_blocks_of_another_library(client, convert):
+    """They travel between processes, and stay in their library and on their device."""
+    lazy = da.from_array(X, chunks=(40, 3, 3)).map_blocks(
+        convert, meta=convert(np.empty((0, 0, 0)))
+    )
+    w = np.random.default_rng(0).random(300)
+    memory = GyroBN(M, scale=0.5).fit(convert(X), sample_weight=w)
+    bn = GyroBN(M, scale=0.5).fit(lazy, sample_weight=w)
+    blocks = dask.compute(*bn.transform(lazy).to_delayed().ravel())
+    expected = memory.transform(convert(X))
+    for found in (bn.mean_, bn.var_, bn.weight_sum_, *blocks):
+        assert type(found) is type(expected)
+        assert found.device == expected.device
+    host = backend_of(expected).to_numpy
+    close(host(bn.mean_), host(memory.mean_))
+    close(np.concatenate([host(block) for block in blocks]), host(expected))
 
 
 def _deadly(x, folder, block_id=None):

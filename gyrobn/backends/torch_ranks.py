@@ -52,19 +52,19 @@ class _Total(Function):
 
 def _missing(ranks: Any, seconds: float = 5.0) -> str:
     """Return words for the ranks that do not answer, from the store that connected them all."""
-    own, world = dist.get_rank(ranks), dist.get_world_size(ranks)
+    own, world = dist.get_rank(), dist.get_world_size(ranks)
     try:
         store = PrefixStore("gyrobn", dist.distributed_c10d._get_default_store())
-        store.set(f"alive {dist.get_rank()}", "yes")
+        store.set(f"alive {own}", "yes")
         gone = []
         for k in range(world):
             name = dist.get_global_rank(ranks, k)
             try:
                 store.wait([f"alive {name}"], timedelta(seconds=seconds))
             except RuntimeError:
-                gone.append(str(k))
+                gone.append(str(name))
                 seconds = 0.1
         found = f"rank {', '.join(gone)} does not answer" if gone else "all ranks still answer"
     except (RuntimeError, dist.DistError):
         found = "rank 0, which keeps the store of the group, does not answer"
-    return f"{found} (this is rank {own} of {world})"
+    return f"{found} (this is rank {own}, in a group of {world})"

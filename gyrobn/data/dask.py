@@ -1,6 +1,7 @@
 """Samples in a Dask array: blocks along the first axis, and sums of them up a tree.
 
-Dask is imported on first use, by a function that was given a Dask array or asked for one.
+The blocks are arrays of NumPy or of another eager library, and stay so. Dask is imported on first
+use, by a function that was given a Dask array or asked for one.
 """
 
 import uuid
@@ -11,9 +12,11 @@ from typing import Any, NamedTuple
 import array_api_compat as compat
 import numpy as np
 
+from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.data.stored import StoredArray
+from gyrobn.numerics.checks import host
 
-__all__ = ["Block", "DaskBlocks", "cut_like", "from_stored", "lazy_samples"]
+__all__ = ["Block", "DaskBlocks", "cut_like", "from_stored", "lazy_samples", "stand_in"]
 
 TOGETHER = 8
 """How many results a task of the tree merges."""
@@ -36,7 +39,9 @@ class Block(NamedTuple):
 
 
 def lazy_samples(X: Any, name: str = "X") -> Any:
-    """Return a Dask array of samples as floats, or say why its blocks hold none.
+    """Return a Dask array of samples, or say why its blocks hold none.
+
+    NumPy numbers become floats. Arrays of other libraries must be floats, as in memory.
 
     >>> import dask.array as da
     >>> lazy_samples(da.ones((6, 2), chunks=(3, 1)))
@@ -45,14 +50,16 @@ def lazy_samples(X: Any, name: str = "X") -> Any:
     ValueError: a block of X must hold whole samples, got chunks ((3, 3), (1, 1)): use \
 X.rechunk({1: -1})
     """
-    if type(X._meta) is not np.ndarray:
+    plain = type(X._meta) is np.ndarray
+    if not plain and not _is_eager(X._meta):
         raise TypeError(
             f"the blocks of {name} are arrays of {type(X._meta).__module__}: GyroBN computes with "
-            "Dask arrays of NumPy blocks, see X.map_blocks"
+            "Dask arrays of NumPy blocks, or of CuPy arrays, torch tensors or another eager "
+            f"library, see {name}.map_blocks"
         )
     if X.ndim < 2:
         raise ValueError(f"expected {name} of shape (N, *channels, *point_shape), got {X.shape}")
-    if X.dtype.kind not in "biuf":
+    if plain and X.dtype.kind not in "biuf":
         raise TypeError(f"{name} must be numbers, got a Dask array of dtype {X.dtype}")
     cut = [axis for axis, chunks in enumerate(X.chunks) if axis and len(chunks) > 1]
     if cut:
@@ -61,7 +68,29 @@ X.rechunk({1: -1})
             f"a block of {name} must hold whole samples, got chunks {X.chunks}: use "
             f"{name}.rechunk({{{call}}})"
         )
-    return X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)
+    return X.astype(np.float64) if plain and X.dtype not in (np.float32, np.float64) else X
+
+
+def _is_eager(block: Any) -> bool:
+    """Tell whether Dask keeps such blocks as they are, and GyroBN can compute with them.
+
+    Dask makes NumPy arrays of JAX arrays where it joins them. Subclasses of NumPy's arrays, such as
+    masked arrays, have other rules.
+    """
+    if isinstance(block, np.ndarray) or compat.is_jax_array(block):
+        return False
+    return bool(compat.is_array_api_obj(block))
+
+
+def stand_in(x: Any, rows: int) -> Array:
+    """Return an array like the blocks of x, of so many samples, that takes no memory.
+
+    Checks that need no values take it for x.
+    """
+    meta = x._meta
+    xp = namespace_of(meta)
+    zero = xp.zeros((), dtype=meta.dtype, device=device_of(meta))
+    return xp.broadcast_to(zero, (rows, *x.shape[1:]))
 
 
 class DaskBlocks:
@@ -94,15 +123,17 @@ class DaskBlocks:
         return self._total, *self.x.shape[1:]
 
     @property
-    def stand_in(self) -> Any:
-        """A NumPy array of the same shape and dtype that takes no memory, for checks of those."""
-        return np.broadcast_to(np.zeros((), self.x.dtype), self.shape)
+    def stand_in(self) -> Array:
+        """An array of the same library, shape and dtype that takes no memory, for checks."""
+        return stand_in(self.x, self._total)
 
     def with_parts(self, weights: Any = None, labels: Any = None) -> "DaskBlocks":
         """Return the blocks with the weights and labels of their samples."""
         other = object.__new__(DaskBlocks)
         other.__dict__.update(self.__dict__)
         if weights is not None:
+            if not compat.is_dask_array(weights):
+                weights = host(weights, "sample_weight")  # so that a task gets its part only
             other._weights = self._cut(weights, "sample_weight")
         if labels is not None:
             other._labels = self._cut(labels, "domains")
@@ -165,7 +196,7 @@ class DaskBlocks:
         """Yield the samples of each block, computed one block at a time."""
         for block in self._x:
             x = block.compute()
-            if len(x):
+            if x.shape[0]:
                 yield x
 
 
@@ -203,12 +234,13 @@ def _call(
     *common: Any,
 ) -> Any:
     """Call a function of a block in a task; a block without samples has no result."""
-    if not len(x):
+    count = x.shape[0]
+    if not count:
         return None
     for name, values in (("sample_weight", weights), ("domains", labels)):
-        if values is not None and len(values) != len(x):
+        if values is not None and values.shape[0] != count:
             raise ValueError(
-                f"block {number} of {name} has {len(values)} entries, and that of X {len(x)} "
+                f"block {number} of {name} has {values.shape[0]} entries, and that of X {count} "
                 f"samples: cut {name} as X is cut"
             )
     with np.errstate(all="ignore"):  # what overflows is reported by the checks
@@ -221,7 +253,8 @@ def _merge(merge: Callable[[list[Any]], Any], *parts: Any) -> Any:
 
 
 def _count(block: Block) -> Any:
-    return {block.number: len(block.x)}, np.array(block.x[:HEAD])
+    count = block.x.shape[0]
+    return {block.number: count}, np.array(host(block.x[: min(HEAD, count), ...]))
 
 
 def _counted(parts: list[Any]) -> Any:

@@ -1,6 +1,7 @@
 """The estimator on Dask arrays: ``fit`` computes, ``transform`` only describes what to compute.
 
-A task holds one block of samples, as a NumPy array. Nothing else is ever in one place.
+A task holds one block of samples, an array of NumPy or of another eager library. Nothing else is
+ever in one place.
 """
 
 import copy
@@ -12,8 +13,8 @@ import array_api_compat as compat
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from gyrobn.backends import Array
-from gyrobn.data.dask import Block, DaskBlocks, cut_like, lazy_samples
+from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.data.dask import Block, DaskBlocks, cut_like, lazy_samples, stand_in
 from gyrobn.estimator.applying import (
     apply,
     apply_chunk,
@@ -82,7 +83,7 @@ def _find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, metho
         batch = shape.shape[: shape.ndim - len(manifold.point_shape)]
         sample_weight = weights_for(batch, shape, sample_weight)
     if domains is not None and not compat.is_dask_array(domains):
-        domains = labels_for(domains, len(shape))
+        domains = labels_for(domains, blocks.shape[0])
     blocks = blocks.with_parts(sample_weight, domains)
     project = estimator.on_invalid == "project"
     reading = lazy.Reading(manifold.detached(), _split, check=True, project=project)
@@ -112,7 +113,9 @@ def _statistics(
     tol, max_iter, _ = check_search(estimator.tol, estimator.max_iter, None)
     scattered = lazy.Scattered(blocks, reading, seen)
     at = solve(manifold.inside, scattered, None, tol, max_iter)
-    named, given = None, np.zeros((0, *at.mean.shape), at.mean.dtype)  # all were checked
+    named, xp = None, namespace_of(at.mean)
+    none = (0, *at.mean.shape)  # all were checked
+    given = xp.zeros(none, dtype=at.mean.dtype, device=device_of(at.mean))
     if labels is not None:
         named = Domains(list(seen.domains), np.zeros((0, len(labels)), dtype=int))
     found = told(manifold, at, [manifold.from_inside(given)], max_iter, domains=named)
@@ -169,8 +172,7 @@ def _apply_lazily(bn: Any, X: Any, domains: Any, method: str) -> Any:
     check_is_fitted(bn)
     X = lazy_samples(X)
     rows = 1 if np.isnan(X.shape[0]) else max(1, X.shape[0])
-    shape = np.broadcast_to(np.zeros((), X.dtype), (rows, *X.shape[1:]))
-    shape = as_array(bn, shape, method)
+    shape = as_array(bn, stand_in(X, rows), method)
     check_table(bn, shape, method)
     _check_no_table(bn, method)
     check_action(bn, shape, method)
@@ -237,12 +239,12 @@ def _apply_block(
     x: Any, labels: Any = None, *, bn: Any, method: str, block_info: Any = None
 ) -> Any:
     """Normalize a block, in a task of ``map_blocks``."""
-    if not len(x):
+    if not x.shape[0]:
         return x
     number = block_info[0]["chunk-location"][0]
     first = block_info[0]["array-location"][0][0]
     own = None if labels is None else labels.reshape(-1)
-    block = Block(number, 0 if np.isnan(first) else int(first), len(x), x, labels=own)
+    block = Block(number, 0 if np.isnan(first) else int(first), x.shape[0], x, labels=own)
     moved = Moved()
     try:
         out = apply_block(block, bn, method, moved)
@@ -258,7 +260,7 @@ def apply_block(block: Block, bn: Any, method: str, moved: Moved) -> Array:
     """Check a block of samples and normalize it, or undo it; ``moved`` counts the projected."""
     labels = None
     if block.labels is not None:
-        labels = labels_for(block.labels, len(block.x))
+        labels = labels_for(block.labels, block.x.shape[0])
         _check_known(bn, labels, method)
     stats = {d: Stats(*f[:2]) for d, f in by_label(bn.domains_, bn._fitted).items()}
     with np.errstate(all="ignore"):

@@ -35,7 +35,8 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
     X has shape ``(N, *channels, *point_shape)``; each channel is normalized on its own. Lists,
     data frames and NumPy arrays give NumPy arrays; arrays of torch, JAX, CuPy, or another library
     that follows the Array API standard, give arrays of that library, on the same device. float32
-    stays float32. Of a Dask array, ``fit`` computes NumPy statistics, and ``transform`` is lazy.
+    stays float32. Of a Dask array, ``fit`` computes statistics in the library of its blocks, and
+    ``transform`` is lazy.
 
     With ``domains`` (subjects, sessions, sites) each domain has a mean and variance of its own, and
     all are brought to the same bias and scale, whatever moved them.

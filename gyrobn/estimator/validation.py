@@ -166,7 +166,7 @@ def geometry_for(estimator: Any, X: Array) -> GyroSpace:
     if isinstance(manifold, str):
         try:
             if given.get("representation") == "projector":
-                manifold = of_projectors(host(X[:100, ...]))
+                manifold = of_projectors(host(X[: min(100, shape[0]), ...]))
             else:
                 manifold = cls.for_shape(shape[1:])
         except ValueError as error:

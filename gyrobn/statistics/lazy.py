@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gyrobn.backends import Array, namespace_of
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.data.chunks import take
 from gyrobn.data.dask import Block, DaskBlocks, lazy_samples
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import sum_samples
+from gyrobn.numerics.checks import host
 from gyrobn.statistics.held import Held, Look
 from gyrobn.statistics.points import Moved, on_manifold
 from gyrobn.statistics.samples import check_weights, set_aside, shares
@@ -40,30 +42,32 @@ class Reading(NamedTuple):
 
     def samples(self, block: Block, moved: Moved | None = None) -> tuple[Array, Array]:
         """Return samples and weights; with ``moved``, check the samples first."""
-        x = block.x
+        x, weights = backend_of(block.x).stop_gradient(block.x), block.weights
         if self.project or (self.check and moved is not None):
             x = on_manifold(self.manifold, x, project=self.project, first=block.first, moved=moved)
-        w = weights_of(self.manifold, x, np.arange(len(x)), block.weights)
-        if block.weights is not None:
+        if weights is not None:
+            weights = _like(weights, x)
+        w = weights_of(self.manifold, x, np.arange(x.shape[0]), weights)
+        if weights is not None:
             x, _ = set_aside(self.manifold, x, w)
         return x, w
 
     def places(self, block: Block) -> dict[Any, Any]:
         """Return the indices of the samples of each domain; all of them by None."""
         if block.labels is None or self.split is None:
-            return {None: slice(None)}
-        return self.split(block.labels, len(block.x))
+            return {None: None}
+        return self.split(block.labels, block.x.shape[0])
 
 
 class Drawn(NamedTuple):
     """What is known of a domain before the search of its mean."""
 
-    total: Array
-    """Sum of the weights, shape (*channels,)."""
+    total: Any
+    """Sum of the weights, shape (*channels,): float64, on the host."""
     some: int
     """Number of samples with a weight other than 0."""
-    lot: Array
-    """The number that each of the samples below drew; those with the lowest stay."""
+    lot: Any
+    """The number that each of the samples below drew, on the host; those with the lowest stay."""
     x: Array
     w: Array
 
@@ -106,17 +110,29 @@ def _survey(block: Block, reading: Reading) -> Survey:
         check_weights(w, sum_samples(w) + 1.0)  # a block may weigh nothing
         places = reading.places(block)
     except (ValueError, TypeError) as error:
-        return Survey(error, len(block.x), moved, {})
-    lot = np.random.default_rng([0, block.number]).random(len(x))
+        return Survey(error, block.x.shape[0], moved, {})
+    xp, count = namespace_of(x), x.shape[0]
+    lot = np.random.default_rng([0, block.number]).random(count)
     most, domains = most_kept(reading.manifold, x), {}
     for label, at in places.items():
-        own = w[at]
-        some = int(np.sum(own.reshape(len(own), -1).any(axis=1)))
-        total = own.sum(axis=0, dtype=np.float64)
-        drawn = Drawn(total, some, lot[at], x[at], own)
+        own, size = _some(w, at), count if at is None else len(at)
+        some = xp.any(xp.reshape(own, (size, -1)) != 0, axis=1)
+        some = int(xp.sum(xp.astype(some, xp.int32)))
+        total = host(xp.sum(xp.astype(own, xp.float64, copy=False), axis=0))
+        drawn = Drawn(total, some, lot if at is None else lot[at], _some(x, at), own)
         # twice the share of the block, so that those with the lowest numbers of all are there
-        domains[label] = _lucky(drawn, min(most, 2 * most * len(own) // block.total))
-    return Survey(None, len(x), moved, domains, most)
+        domains[label] = _lucky(drawn, min(most, 2 * most * size // block.total))
+    return Survey(None, count, moved, domains, most)
+
+
+def _like(weights: Any, x: Array) -> Array:
+    """Return weights, from whatever library, in the library, dtype and device of samples."""
+    return backend_of(x).from_numpy(np.array(host(weights, "sample_weight")), x)
+
+
+def _some(x: Array, at: Any) -> Array:
+    """Return the samples with such indices; all of them by None."""
+    return x if at is None else take(x, at)
 
 
 def _surveyed(parts: list[Survey]) -> Survey:
@@ -128,7 +144,9 @@ def _surveyed(parts: list[Survey]) -> Survey:
     for label in [] if error is not None else labels:
         found = [part.domains[label] for part in parts if label in part.domains]
         total, count = (sum(d[i] for d in found) for i in range(2))
-        lot, x, w = (np.concatenate([d[i] for d in found]) for i in range(2, 5))
+        lot, x, w = (
+            namespace_of(d[0]).concat(d) for d in zip(*(d[2:] for d in found), strict=True)
+        )
         domains[label] = _lucky(Drawn(total, count, lot, x, w), most // len(labels))
     return Survey(error, sum(part.samples for part in parts), moved, domains, most)
 
@@ -136,7 +154,7 @@ def _surveyed(parts: list[Survey]) -> Survey:
 def _lucky(drawn: Drawn, most: int) -> Drawn:
     """Keep the samples with the lowest numbers."""
     stay = np.argsort(drawn.lot, kind="stable")[: max(LEAST, most)]
-    kept = (np.array(values[stay]) for values in drawn[2:])
+    kept = (take(values, stay) for values in drawn[2:])
     return Drawn(*drawn[:2], *kept)
 
 
@@ -145,8 +163,9 @@ class _From(NamedTuple):
 
     reading: Reading
     mean: Array
-    total: Array
-    """The sums of all weights; both have a leading axis of the domains, if there are domains."""
+    total: Any
+    """The sums of all weights, on the host; both have a leading axis of the domains, if there are
+    domains."""
     number: dict[Any, int] | None
     """The place of each domain in these."""
 
@@ -177,7 +196,8 @@ class Scattered(Streamed):
             return sums[0].look
         each = [sums[k] for k in range(len(sums))]
         *arrays, ones = zip(*each, strict=True)
-        stacked = (None if a[0] is None else np.stack(a) for a in arrays)
+        xp = namespace_of(mean)
+        stacked = (None if a[0] is None else xp.stack(a) for a in arrays)
         return Sums._make((*stacked, ones[0])).look
 
 
@@ -187,13 +207,15 @@ def _side_by_side(drawn: list[Drawn]) -> tuple[Array, Array]:
     Padding has the weight 0 and is the first sample of the same domain, so it is never the
     farthest from the mean.
     """
-    most = max(len(d.lot) for d in drawn)
-    rows = [np.where(np.arange(most) < len(d.lot), np.arange(most), 0) for d in drawn]
-    x = np.stack([d.x[at] for d, at in zip(drawn, rows, strict=True)], axis=1)
-    w = np.zeros((most, len(drawn), *drawn[0].w.shape[1:]), dtype=x.dtype)
-    for k, d in enumerate(drawn):
-        w[: len(d.lot), k] = d.w
-    return x, w
+    numbers, xp = np.arange(max(len(d.lot) for d in drawn)), namespace_of(drawn[0].x)
+    rows = [np.where(numbers < len(d.lot), numbers, 0) for d in drawn]
+    x, w = (
+        xp.stack([take(d[i], at) for d, at in zip(drawn, rows, strict=True)], axis=1)
+        for i in (3, 4)
+    )
+    padding = numbers[:, None] >= np.asarray([len(d.lot) for d in drawn])
+    padding = xp.asarray(padding, device=device_of(w))[(..., *(None,) * (w.ndim - 2))]
+    return x, xp.where(padding, 0.0, w)
 
 
 def _look_at(block: Block, there: _From) -> dict[int, Sums]:
@@ -203,9 +225,9 @@ def _look_at(block: Block, there: _From) -> dict[int, Sums]:
     y, space, found = manifold.to_inside(x), manifold.inside, {}
     for label, at in there.reading.places(block).items():
         k = 0 if there.number is None else there.number[label]
-        mean, total = (a if there.number is None else a[k] for a in (there.mean, there.total))
-        share = w[at] / namespace_of(w).astype(total, w.dtype)
-        found[k] = look_at_part(space, mean, y[at], share)
+        mean, total = (a if there.number is None else a[k, ...] for a in (there.mean, there.total))
+        share = _some(w, at) / _like(total, w)
+        found[k] = look_at_part(space, mean, _some(y, at), share)
     return found
 
 
@@ -219,11 +241,12 @@ def _add_up(parts: list[dict[int, Sums]]) -> dict[int, Sums]:
 
 
 def _added(a: Any, b: Any) -> Sums:
+    xp = namespace_of(a.g)
     return Sums(
         a.g + b.g,
         a.variance + b.variance,
-        None if a.far is None else np.maximum(a.far, b.far),
-        np.maximum(a.resolution, b.resolution),
+        None if a.far is None else xp.maximum(a.far, b.far),
+        xp.maximum(a.resolution, b.resolution),
         None if a.matrix is None else a.matrix + b.matrix,
         None if a.lowest is None else a.lowest + b.lowest,
         a.one,

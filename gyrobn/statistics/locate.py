@@ -175,7 +175,7 @@ def _find_spread(
     view = samples.held.view(constant, found.mean, kept)
     if not shim.differentiable(x, w, spread.weight, *space.learnable()):
         return found, view
-    w = w * samples.exact
+    w = samples.weights(w)
     if exact:
         known = samples, seen.sums, found.variance
         view, variance = implicit(space, view, x, w, *known, tol=_slope_error(space, search))
@@ -202,7 +202,7 @@ def _centroid(
         view = view.moved(space, mean, x)
     if shared is None:
         return Found(mean, view.variance(w), None, 1, status=told), view
-    (variance,) = shared.sums([view.variance(w * shared.exact)], whole=True)
+    (variance,) = shared.sums([view.variance(shared.weights(w))], whole=True)
     return Found(mean, variance, None, 1), view
 
 

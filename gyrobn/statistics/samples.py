@@ -22,8 +22,8 @@ def arrange(
     """Return samples (N, *channels, *point_shape) and weights (N, *channels) that sum to one.
 
     Samples without weight are made safe: see :func:`set_aside`. If the samples are ``partial``,
-    some of a batch, a channel of them may weigh nothing, and the sums of the weights are returned
-    too.
+    some of a batch, a channel of them may weigh nothing. Then the weights are returned as they are,
+    and their sums too.
     """
     xp = manifold._namespace(x)
     axes = _axes(manifold, x, axis)
@@ -56,9 +56,7 @@ def arrange(
     total = sum_samples(w)
     check_weights(w, total + 1.0 if partial else total)
     samples = set_aside(manifold, samples, w)[0]
-    if not partial:
-        return samples, w / total
-    return samples, shares(w, total), total
+    return (samples, w, total) if partial else (samples, w / total)
 
 
 def shares(w: Array, total: Array) -> Array:

@@ -21,7 +21,7 @@ from gyrobn.numerics.hessian import DENSE, Hessian, matrix_hessian
 from gyrobn.numerics.matrices import from_triangle, to_triangle
 from gyrobn.numerics.solvers import inverse, newton_step
 from gyrobn.statistics.held import Held, Look, choose
-from gyrobn.statistics.samples import arrange
+from gyrobn.statistics.samples import arrange, shares
 
 __all__ = [
     "LARGEST",
@@ -58,6 +58,8 @@ class Spread(NamedTuple):
     group: Group
     weight: Array
     """The sum of the weights of the samples here, shape (*channels,); zero without samples."""
+    each: Array | None = None
+    """The weights of the samples here, shape (N, *channels); None if they are equal."""
 
 
 def arrange_spread(
@@ -88,7 +90,7 @@ def arrange_spread(
         count = float(math.prod(batch[a] for a in axis))
         return samples, w, Spread(group, xp.full_like(w[0, ...], count))
     samples, w, total = arrange(manifold, x, weights, axis, partial=True)
-    return samples, w, Spread(group, total)
+    return samples, shares(w, total), Spread(group, total, w)
 
 
 class Seen(NamedTuple):
@@ -113,10 +115,12 @@ class Seen(NamedTuple):
 class Shared:
     """Samples of which each rank holds some."""
 
-    def __init__(self, held: Held, exact: Array, start: Array, total: Any) -> None:
+    def __init__(
+        self, held: Held, exact: Array, start: Array, total: Any, each: Array | None
+    ) -> None:
         self.held, self.total = held, total
         self.exact, self.share = exact, backend_of(exact).stop_gradient(exact)
-        self._start = start
+        self._start, self._each = start, each
 
     @classmethod
     def of(cls, manifold: GyroSpace, held: Held, spread: Spread, slopes: bool = False) -> Self:
@@ -128,7 +132,7 @@ class Shared:
         """
         xp, shim = namespace_of(held.x), backend_of(held.x)
         total = partial(shim.all_sum, group=spread.group.ranks)
-        weight, exact = spread.weight[..., None], []
+        weight, sum_of_all = spread.weight[..., None], []
         stop: Callable[[Array], Array] = (lambda a: a) if slopes else shim.stop_gradient
 
         def totals(*own: Array) -> tuple[Array, ...]:
@@ -144,16 +148,20 @@ class Shared:
                     "the batch is empty on every rank, or its weights have no positive sum: give "
                     "at least one rank a sample"
                 )
-            exact.append((weight / whole)[..., 0])
+            sum_of_all.append(whole[..., 0])
             found = pieces(stop(sums[..., 1:] / whole), _sizes(parts))
             return tuple(xp.reshape(a, b.shape) for a, b in zip(found, own, strict=True))
 
         start = manifold.start(held.x, held.w, totals)
-        return cls(held, exact[0], start, total)
+        exact = spread.weight / sum_of_all[0]
+        return cls(
+            held, exact, start, total, None if spread.each is None else spread.each / sum_of_all[0]
+        )
 
     def prepared(self, manifold: GyroSpace) -> Self:
         """Return the samples with what is needed of them alone computed, once for all means."""
-        return type(self)(self.held.prepared(manifold), self.exact, self._start, self.total)
+        held = self.held.prepared(manifold)
+        return type(self)(held, self.exact, self._start, self.total, self._each)
 
     def start(self, manifold: GyroSpace) -> Array:
         """Return a first guess of the mean, the same on every rank."""
@@ -193,6 +201,14 @@ class Shared:
         views = (look._replace(view=look.view[0]) for look in (new, old))
         view = self.held.merged(manifold, mean, take, *views)
         return Seen(view, *(choose(take, a, b) for a, b in zip(after[1:], before[1:], strict=True)))
+
+    def weights(self, w: Array) -> Array:
+        """Return the weights of the samples here as shares in all samples, with their derivatives.
+
+        ``w`` sums to one. Its product with the share of this rank would have another derivative
+        if all weights here are zero.
+        """
+        return w * self.exact if self._each is None else self._each
 
     # ------------------------------------------------------------------ sums over the ranks
 
