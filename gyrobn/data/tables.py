@@ -125,6 +125,7 @@ def open_text(
                 raise ValueError(
                     f"line {line.number} has {len(line.fields)} fields separated by "
                     f"{delimiter!r}, the first line has {len(first.fields)}"
+                    + _other_delimiter(*first.fields, *line.fields)
                 )
             block.append(line)
             if len(block) == size:
@@ -194,6 +195,13 @@ def _take_label(line: _Line, column: int) -> str:
     return label
 
 
+def _other_delimiter(*fields: str, marks: str = ";\t") -> str:
+    """Return a hint if fields contain a character that other programs put between fields."""
+    if not set("".join(fields)) & set(marks):
+        return ""
+    return ": .csv is for commas, .tsv for tabs, and numbers have decimal points"
+
+
 def _no_number(
     path: Path, block: list[_Line], names: list[str] | None, column: int | None
 ) -> ValueError | None:
@@ -205,8 +213,8 @@ def _no_number(
     field = line.fields[k]
     k += column is not None and k >= column
     text = f"line {line.number} of {path} has {field[:40]!r} in column {k + 1}"
-    if set(field) & set("; \t"):
-        return ValueError(f"{text}, expected a number: .csv is for commas, .tsv for tabs")
+    if hint := _other_delimiter(field, marks="; \t"):
+        return ValueError(f"{text}, expected a number{hint}")
     if names is None or column is not None or not field.strip():
         return ValueError(f"{text}, expected a number")
     text += f", {names[k]}, expected a number: if that column holds labels, name it by "
