@@ -57,7 +57,7 @@ def open_inputs(options: Namespace) -> StoredArray:
         for path in options.input:
             part = _opened(path, options)
             parts.append(part)
-            if fits(part, kept):  # read now, because a process can open only so many files
+            if fits(part, kept):  # read now: a process can open only a limited number of files
                 kept += part.size
                 parts[-1] = KeptArray(part).load()
         return JoinedArray(parts)
@@ -78,7 +78,7 @@ def open_samples(path: Path, options: Namespace) -> StoredArray:
 
 
 def open_other(path: Path, options: Namespace, *without: str) -> StoredArray:
-    """Open another array than the samples, with the options that its format has."""
+    """Open an array other than the samples, with the options that its format has."""
     suffix = path.suffix.lower()
     names = [name for name in OPTIONS if suffix in OPTIONS[name] and name not in without]
     with _without_key():
@@ -169,7 +169,7 @@ def geometry_of(options: Namespace, source: StoredArray) -> GyroSpace:
 
 
 def _layouts(source: StoredArray) -> str:
-    """Say how a table tells that its rows are matrices."""
+    """Return a hint how to say that the rows of a table are matrices."""
     if not source.form.table or source.form.layout is not None:
         return ""
     words = [f"--layout {word}" for word in suggest(source.shape[1])] or ["--layout 5x2"]
@@ -221,7 +221,7 @@ def read_labels(path: Path | None) -> Any:
 
 
 def is_model(path: Path) -> bool:
-    """Tell whether a file is a model, damaged or not."""
+    """Return whether a file is a model, damaged or not."""
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     # imported here, because it imports scikit-learn, which takes longer than most inspections

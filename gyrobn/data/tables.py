@@ -21,7 +21,7 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 HEADERS = ("yes", "no")
 
 FIELDS = 1 << 18
-"""About as many fields of a table are parsed at a time."""
+"""The approximate number of fields of a table that are parsed at once."""
 
 
 class TableArray(StoredArray):
@@ -164,7 +164,7 @@ def _lines(stream: TextIO, delimiter: str) -> Iterator[_Line]:
 
 
 def _is_header(path: Path, fields: list[str], header: str | None) -> bool:
-    """Tell whether the first line holds names, if nobody says so; names are no numbers."""
+    """Return whether the first line holds names, if nobody says so; names are no numbers."""
     if header is not None:
         return check_choice("header", header, HEADERS) == "yes"
     numbers = [_is_number(field) for field in fields]

@@ -90,7 +90,7 @@ def _put(array: Any, start: int, chunk: Any) -> None:
 
 
 def is_zarr(path: Path) -> bool:
-    """Tell whether a directory is a store."""
+    """Return whether a directory is a store."""
     return any((path / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup"))
 
 

@@ -1,4 +1,4 @@
-"""What a layer is told once: its options, how they are checked, and how they are documented."""
+"""The options of a layer: how they are stored, checked and documented."""
 
 import inspect
 import math

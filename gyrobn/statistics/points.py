@@ -163,7 +163,7 @@ class Moved:
 
     @classmethod
     def merged(cls, parts: Iterable["Moved"]) -> "Moved":
-        """Return what is known of several parts of the samples together, given in order."""
+        """Return the counts of several parts of the samples, given in order, as one."""
         both = cls()
         for part in parts:
             both.count += part.count
