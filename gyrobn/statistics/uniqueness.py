@@ -24,7 +24,7 @@ class FrechetWarning(UserWarning):
     """A mean or a variance is not what it seems.
 
     The mean did not converge or need not be the only one, samples were scaled too far, or singular
-    matrices were projected, so that the floor under their eigenvalues determines their variance.
+    matrices were projected, so that their variance depends on the floor under their eigenvalues.
     """
 
 
