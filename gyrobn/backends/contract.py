@@ -93,7 +93,7 @@ class Backend(Protocol):
     # ------------------------------------------------------------------ what is known of an array
 
     def differentiable(self, *arrays: Array) -> bool:
-        """Return whether a gradient may be asked for through any of ``arrays``."""
+        """Tell whether a gradient may be asked for through any of ``arrays``."""
 
     def hides_values(self, x: Array) -> bool:
         """Return whether ``x`` is traced: its values cannot be read, and ``bool(x)`` fails."""

@@ -64,7 +64,7 @@ def size_of(K: Any, v: Array) -> Array:
 
 
 def is_constant(sign: int | None, *values: Any) -> bool:
-    """Return whether the sign is known and nothing is differentiated."""
+    """Tell whether the sign is known and nothing is differentiated."""
     arrays = [v for v in values if v is not None and not isinstance(v, float)]
     return bool(sign) and not backend_of(arrays[-1]).differentiable(*arrays)
 

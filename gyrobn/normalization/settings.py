@@ -1,4 +1,4 @@
-"""The options of a layer: how they are stored, checked and documented."""
+"""What a layer is told once: its options, how they are checked, and how they are documented."""
 
 import inspect
 import math

@@ -118,7 +118,7 @@ def frechet(
 
 
 def result_of(found: Found) -> FrechetResult:
-    """Return the result as arrays of the same library as the samples."""
+    """Return what was found as arrays of the library of the samples."""
     mean, variance, count = found.mean, found.variance, found.evaluations
     residual, converged = found.told
     xp, device = namespace_of(mean), device_of(mean)
@@ -136,7 +136,7 @@ def _streamed(
     max_iter: int,
     init: Array | None,
 ) -> FrechetResult:
-    """Find the mean of samples that are read chunk by chunk; it is a constant."""
+    """Find the mean of samples that are read a chunk at a time; it is a constant."""
     tol, max_iter, _ = check_search(tol, max_iter, None)
     constant = manifold.detached()
     given: Iterable[Array]
@@ -150,7 +150,7 @@ def _streamed(
 def told(
     manifold: GyroSpace, found: Found, given: Iterable[Array], max_iter: int, **options: Any
 ) -> FrechetResult:
-    """Return the result for samples that are not in memory, and give its warnings."""
+    """Return what was found of samples not in memory, with the warnings about it."""
     warn(manifold, manifold.detached().inside, given, None, found, max_iter, **options)
     return result_of(outside(manifold, found))
 

@@ -158,13 +158,13 @@ def _convexity(space: GyroSpace, c: Array, w: Array, r: Array) -> tuple[Array, A
 
 
 def tell_error(manifold: GyroSpace, *known: Any) -> None:
-    """Warn about a centroid; :func:`~gyrobn.statistics.locate.locate` calls this."""
+    """Be what :func:`~gyrobn.statistics.locate.locate` tells of a centroid."""
     *_, found, _ = known
     warn_of_error(manifold, found)
 
 
 def warn_of_error(manifold: GyroSpace, found: Any) -> None:
-    """Warn if a centroid is far from the mean."""
+    """Warn of a centroid that is far from the mean."""
     residual, variance = found.told[0], found.variance
     xp, shim = namespace_of(variance), backend_of(variance)
     total = xp.sum(shim.stop_gradient(variance), axis=-1)

@@ -256,7 +256,7 @@ def most_kept(manifold: GyroSpace, x: Array) -> int:
 
 
 def shares(w: Array) -> Array:
-    """Return weights divided by their sum, or equal weights if none is positive."""
+    """Return weights divided by their sum; where none is positive, one is as good as another."""
     xp, total = namespace_of(w), sum_samples(w)
     return xp.where(total > 0, w / xp.where(total > 0, total, 1.0), 1.0 / w.shape[0])
 
