@@ -1,7 +1,12 @@
 """Riemannian batch normalization on gyrogroups, on any array library.
 
-See https://arxiv.org/abs/2509.07115 for the paper, *Riemannian Batch Normalization: A Gyro
-Approach*.
+``GyroBN`` is the scikit-learn transformer. A geometry, such as ``PoincareBall(2)`` or ``SPD(8)``,
+has the operations on points. ``batch_stats`` and ``normalize`` are the algorithm, and ``frechet``
+finds the mean. The layers are in ``gyrobn.torch``, ``gyrobn.flax`` and ``gyrobn.equinox``, and
+pictures in ``gyrobn.plot``. ``gyrobn --help`` describes the command line.
+
+The algorithm is that of *Riemannian Batch Normalization: A Gyro Approach*,
+https://arxiv.org/abs/2509.07115.
 """
 
 from gyrobn.cli.interrupts import watch

@@ -42,6 +42,7 @@ def tables(folder):
         "off.csv": "\n".join([*rows[:5], "0.9,0.9", *rows[5:]]),
         "semicolon.csv": TABLE.replace(",", ";"),
         "comma.csv": TABLE.replace(",", ";").replace(".", ","),
+        "european.csv": "a;b\n0,1;0,2\n0,3;0,4\n",
         "spaces.csv": TABLE.replace(",", " "),
         "quote.csv": 'a,b\n"0.1,0.2\n',
         "index.csv": ",a,b\n0,0.1,0.2\n",
@@ -63,6 +64,9 @@ def others(folder):
     off = X.copy()
     off[7] = 0.9
     np.save("off.npy", off)
+    np.save("complex.npy", X + 1j)
+    np.savez("two.npz", a=X, b=X)
+    (folder / "empty.npy").write_bytes(b"")
     scipy.io.savemat("x.mat", {"X": X})
     scipy.io.savemat("two.mat", {"X": X, "names": "hello", "s": {"a": 1.0}})
     scipy.io.savemat("old.mat", {"X": X}, format="4")
@@ -130,6 +134,7 @@ BAD = [
     bad("off.csv", "off PoincareBall", "at index 5: --on-invalid project moves"),
     bad("semicolon.csv", "line 2 of semicolon.csv has", ".csv is for commas"),
     bad("comma.csv", "of comma.csv"),
+    bad("european.csv", "line 2 has 3 fields separated by ','", "numbers have decimal points"),
     bad("spaces.csv", "line 2 of spaces.csv has", ".csv is for commas"),
     bad("quote.csv", "cannot read quote.csv"),
     bad("index.csv", "column 1 has no name", "index=False"),
@@ -141,7 +146,7 @@ BAD = [
     bad("twice.csv", "2 of its columns are called 'a'", options="--domain-column a"),
     bad("good.csv", "good.csv has no header", options="--domain-column a"),
     bad("nul.csv", "nul.csv"),
-    bad("latin.csv", "cannot read latin.csv", "utf-8"),
+    bad("latin.csv", "cannot read latin.csv: byte 0xf6 is not UTF-8", "convert the file to utf-8"),
     bad("good.csv", "2 numbers per row, and layout 4x4 takes 16", options="--layout 4x4"),
     bad("good.csv", "layout upper takes n(n + 1)/2 numbers", options="--layout upper"),
     bad("good.csv", "good.csv is a .csv file, and --axis is for .mat", options="--axis last"),
@@ -150,7 +155,13 @@ BAD = [
     bad("x.npy", "--header is for .csv, .tsv", options="--header no"),
     bad("x.npy", "--domain-column is for .csv", options="--domain-column a"),
     bad("x.mat", "--axis first or --axis last"),
-    bad("two.mat", "two.mat holds 3 arrays (X, names, s)"),
+    bad("two.mat", "two.mat holds 3 arrays (X, names, s): choose one by --key"),
+    bad("x.npy", "two.npz holds 2 arrays (a, b): choose one by its key", options="--bias two.npz"),
+    bad(
+        "x.npy", "two.npz holds 2 arrays (a, b): choose one by its key", options="--domains two.npz"
+    ),
+    bad("complex.npy", "complex.npy holds complex128", "no geometry here has complex points"),
+    bad("empty.npy", "cannot read empty.npy: it is empty"),
     bad("two.mat", "names is a char array", options="--key names"),
     bad("two.mat", "s is a struct", options="--key s"),
     bad("two.mat", "no array 'Y', but X, names, s", options="--key Y"),

@@ -392,7 +392,7 @@ def test_training_statistics_begin_with_those_of_the_estimator():
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (["a", "b"], "labels must be 3, one a domain, got 2"),
+        (["a", "b"], "labels must be 3, one per domain, got 2"),
         (["a", "b", "a"], "labels must differ"),
     ],
 )

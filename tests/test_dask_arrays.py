@@ -336,7 +336,7 @@ DOMAINS = GyroBN(M).fit(X, domains=np.arange(200) % 3)
         (lambda: GyroBN(M).fit(X, sample_weight=np.ones(100)), r"shape of the samples, \(200,\)"),
         (lambda: GyroBN(M).fit(X, sample_weight=da.ones((200, 5))), "shape of the samples"),
         (lambda: GyroBN(M).fit(X, domains=da.arange(200)), "needs at least 2 samples of a domain"),
-        (lambda: GyroBN(M).fit(X, domains=np.arange(9)), r"one label a sample, shape \(200,\)"),
+        (lambda: GyroBN(M).fit(X, domains=np.arange(9)), r"one label per sample, shape \(200,\)"),
         (lambda: GyroBN(M, scale=[1.0, 2.0]).fit(X), "scale must be"),
         (lambda: GyroBN(M, scale=0.0).fit(X).inverse_transform(X), "cannot be undone"),
         (lambda: BN.transform(X, domains=np.zeros(200, int)), "fitted without domains"),

@@ -283,7 +283,7 @@ def test_domains_in_one_and_not_in_the_other():
 @pytest.mark.parametrize(
     ("domains", "error", "message"),
     [
-        (LABELS[:-1], ValueError, r"one label a sample, shape \(12,\), got shape \(11,\)"),
+        (LABELS[:-1], ValueError, r"one label per sample, shape \(12,\), got shape \(11,\)"),
         (LABELS[:, None], ValueError, r"shape \(12,\), got shape \(12, 1\)"),
         ("a", ValueError, r"shape \(12,\), got shape \(\)"),
         ([*LABELS[:-1], 3], TypeError, "all integers or all strings, got 3 at index 11"),

@@ -506,7 +506,7 @@ BALL = samples(PoincareBall(2), 10)
             ValueError,
             r"scale must be a finite number.* got \[1\.0, nan\]",
         ),
-        ({"scale": [1.0, 2.0]}, ValueError, r"scale must be .* one a channel, of shape \(\)"),
+        ({"scale": [1.0, 2.0]}, ValueError, r"scale must be .* one per channel, of shape \(\)"),
         ({"max_iter": 0}, ValueError, "max_iter must be a positive integer, got 0"),
         (
             {"bias": [1.0]},

@@ -439,7 +439,7 @@ def test_projected_matrices_are_told_of(M, X):
     message = (
         rf"GyroBN\.{{}}\(\) moved {MANY} of 30 samples onto .*; {MANY} of them were not positive "
         r"definite \(the first, at index 1, is .*singular, of rank 5 of 12\), .* are now 1\.5e-08 "
-        r"of the largest: .* made of this floor\. Shrink .*ledoit_wolf"
+        r"of the largest: .* depend on this floor\. Shrink .*ledoit_wolf"
     )
     with pytest.warns(FrechetWarning, match=message.format("fit")) as told:
         bn.fit(X)

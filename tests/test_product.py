@@ -461,7 +461,7 @@ class TestEstimator:
         x = samples(self.M, 6)
         for scale in ([0.1, 0.2, 0.3, 0.4], [[0.1] * 5]):
             with pytest.raises(
-                ValueError, match=r"scale must be .*one a channel and block, of shape \(5,\)"
+                ValueError, match=r"scale must be .*one per channel and block, of shape \(5,\)"
             ):
                 GyroBN(self.M, scale=scale).fit(x)
 

@@ -1,5 +1,6 @@
 """What publishing needs: one version, one address, workflows whose commands and files exist."""
 
+import importlib.util
 import itertools
 import os
 import re
@@ -70,6 +71,23 @@ def test_one_address():
                 assert path.name == "backends.md" or f"https://{match}.readthedocs.io" == site
     assert set(found) == {f"{owner}/{name}"}, found
     assert len(found[f"{owner}/{name}"]) >= 6
+
+
+def test_links_of_the_readme_work_on_pypi():
+    """The builder makes them absolute, and each of them leads to a file of the repository."""
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    repository = PROJECT["urls"]["Repository"]
+    text = build.with_addresses(read("README.md"), repository, PROJECT["version"])
+    links = re.findall(r"(!?)\[[^\]]*\]\(([^)\s]*)\)", text)
+    assert all(url.startswith("https://") for _, url in links)
+    ours = [(mark, url) for mark, url in links if url.startswith(repository)]
+    assert len(ours) > 20
+    assert {mark for mark, _ in ours} == {"", "!"}
+    for mark, url in ours:
+        folder = f"{repository}/{'raw' if mark else 'blob'}/v{PROJECT['version']}/"
+        assert (ROOT / url.removeprefix(folder).split("#")[0]).is_file(), url
 
 
 def test_the_paper_is_cited_alike():

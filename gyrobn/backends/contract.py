@@ -48,7 +48,7 @@ THIRD_ORDER = (
 
 
 class RootRules(NamedTuple):
-    """What :meth:`Backend.implicit` needs to know of a root, for its derivative."""
+    """The rules from which :meth:`Backend.implicit` derives the derivative of a root."""
 
     image: Callable[..., State]
     """``image(constants, *inputs)`` returns the arrays of the image as functions of the root and
@@ -97,10 +97,10 @@ class Backend(Protocol):
         """Tell whether a gradient may be asked for through any of ``arrays``; numbers have none."""
 
     def hides_values(self, x: Array) -> bool:
-        """Tell whether ``x`` is traced, so that its values cannot be read and ``bool(x)`` fails."""
+        """Return whether ``x`` is traced: its values cannot be read, and ``bool(x)`` fails."""
 
     def plain(self, x: Array) -> bool:
-        """Tell whether a later call may reuse what this call computes from ``x``.
+        """Return whether a later call may reuse what this call computes from ``x``.
 
         Not while a transformation or a compiler runs: its intermediate arrays must not leak.
         """

@@ -19,12 +19,12 @@ from gyrobn.backends.pytrees import follow
 
 
 def differentiable(*arrays: Array) -> bool:
-    """Tell whether a transformation may differentiate any of ``arrays``: whenever one is traced."""
+    """Return whether a transformation may differentiate ``arrays``: if any of them is traced."""
     return any(isinstance(a, jax.core.Tracer) for a in arrays)
 
 
 def hides_values(x: Array) -> bool:
-    """Tell whether ``x`` is traced."""
+    """Return whether ``x`` is traced."""
     return isinstance(x, jax.core.Tracer)
 
 
@@ -79,7 +79,7 @@ def norm(x: Array) -> Array:
 
 
 def add_product(total: Array, scalar: Any, vector: Array, out: Any) -> Array:
-    """Return ``total + scalar * vector``, with one scalar a vector; XLA fuses it."""
+    """Return ``total + scalar * vector``, with one scalar per vector; XLA fuses it."""
     return total + (scalar if isinstance(scalar, float) else scalar[..., None]) * vector
 
 

@@ -18,7 +18,7 @@ __all__ = ["bent", "filled", "is_zero", "replaced"]
 
 
 def is_zero(change: Any) -> bool:
-    """Tell whether a change is known to be zero."""
+    """Return whether a change is known to be zero."""
     return isinstance(change, jax.custom_derivatives.SymbolicZero)
 
 

@@ -42,17 +42,17 @@ namespace = with_functions(
 
 
 def differentiable(*arrays: Array) -> bool:
-    """Tell whether a gradient may be asked through any of ``arrays``: never here."""
+    """Return whether a gradient may be asked through any of ``arrays``: never here."""
     return False
 
 
 def hides_values(x: Array) -> bool:
-    """Tell whether ``x`` is traced: never here."""
+    """Return whether ``x`` is traced: never here."""
     return False
 
 
 def plain(x: Array) -> bool:
-    """Tell whether what is computed from ``x`` may be kept: no transformation is under way."""
+    """Return whether what is computed from ``x`` may be kept: no transformation is under way."""
     return True
 
 
@@ -114,9 +114,9 @@ def norm(x: Array) -> Array:
 
 
 def add_product(total: Array, scalar: Any, vector: Array, out: Any) -> Array:
-    """Return ``total + scalar * vector``, with one scalar a vector; ``out`` may be one of the two.
+    """Return ``total + scalar * vector``, with one scalar per vector; ``out`` may be either.
 
-    A large product is made and added a block of samples at a time: it then stays in the cache, and
+    A large product is computed and added block by block, so that it stays in the cache, and
     needs no fresh memory from the operating system, which would cost more than the arithmetic.
     """
     if isinstance(scalar, float):

@@ -42,7 +42,7 @@ namespace = with_functions(
 
 
 def hides_values(x: Array) -> bool:
-    """Tell whether ``x`` is compiled or batched by ``vmap``, so that ``bool(x)`` would fail."""
+    """Return whether ``x`` is compiled or batched by ``vmap``, so that ``bool(x)`` would fail."""
     if torch.compiler.is_compiling():
         return True
     if is_plain(x):
@@ -58,7 +58,7 @@ def hides_values(x: Array) -> bool:
 
 
 def plain(x: Array) -> bool:
-    """Tell whether what is computed from ``x`` may be kept: no transformation is under way.
+    """Return whether what is computed from ``x`` may be kept: no transformation is under way.
 
     Autograd could not use tensors that were made in inference mode.
     """
@@ -126,8 +126,8 @@ torch.library.register_fake("gyrobn::opaque", _shapes, lib=_library)
 def stored(x: Array) -> Array:
     """Return ``x``, which has no derivative, as an array that a compiler puts into memory.
 
-    It would fuse the computation of one number a sample into the loop over the coordinates. A view
-    by strides needs memory to look at, and costs nothing. A graph for export stays without it.
+    It would fuse the computation of one number per sample into the loop over the coordinates. A
+    view by strides needs memory to look at, and costs nothing. A graph for export stays without it.
     """
     compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
     return x.as_strided(x.size(), x.stride()) if compiling and no_transform() else x
@@ -189,7 +189,7 @@ def norm(x: Array) -> Array:
 
 
 def add_product(total: Array, scalar: Any, vector: Array, out: Any) -> Array:
-    """Return ``total + scalar * vector``, with one scalar a vector, without a temporary."""
+    """Return ``total + scalar * vector``, with one scalar per vector, without a temporary."""
     if isinstance(scalar, float):
         return (total.add_ if out is total else total.add)(vector, alpha=scalar)
     scalar = scalar[..., None]

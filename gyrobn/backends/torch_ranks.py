@@ -30,7 +30,7 @@ def all_sum(x: Array, group: Any) -> Array:
 class _Total(Function):
     """A sum over a process group. The slopes of the ranks, which all depend on it, are summed too.
 
-    (An all-reduce in place would leave the derivative that of a copy.)
+    (After an all-reduce in place, autograd would differentiate a copy.)
     """
 
     @staticmethod

@@ -31,7 +31,7 @@ __all__ = [
 
 
 def differentiable(*arrays: Array) -> bool:
-    """Tell whether autograd, backward or forward, follows any of ``arrays``."""
+    """Return whether autograd, backward or forward, follows any of ``arrays``."""
     if torch.is_grad_enabled():
         for a in arrays:
             if isinstance(a, torch.Tensor) and a.requires_grad:
@@ -47,7 +47,7 @@ def differentiable(*arrays: Array) -> bool:
 
 
 def no_transform() -> bool:
-    """Tell whether no transformation of torch.func is under way."""
+    """Return whether no transformation of torch.func is under way."""
     return torch._C._functorch.peek_interpreter_stack() is None
 
 
@@ -55,7 +55,7 @@ _PLAIN = torch.Tensor, torch.nn.Parameter
 
 
 def is_plain(x: Array) -> bool:
-    """Tell, fast, whether ``x`` has values: it is not traced by the compiler or by torch.func."""
+    """Return, fast, whether ``x`` has values: it is not traced by the compiler or by torch.func."""
     return type(x) in _PLAIN and no_transform()
 
 

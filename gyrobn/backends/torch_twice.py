@@ -117,7 +117,7 @@ class _Ruled(Function):
 
 
 def may_follow(*given: Array) -> bool:
-    """Tell whether another derivative may follow; torch.func announces it before the first."""
+    """Return whether another derivative may follow; torch.func announces it before the first."""
     return no_transform() and differentiable(*given)
 
 

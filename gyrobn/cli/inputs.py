@@ -22,6 +22,7 @@ from gyrobn.data.stored import ARRAYS
 from gyrobn.manifolds import REGISTRY, Grassmannian
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.checks import Parameter
 
 __all__ = [
     "check_place",
@@ -56,7 +57,7 @@ def open_inputs(options: Namespace) -> StoredArray:
         for path in options.input:
             part = _opened(path, options)
             parts.append(part)
-            if fits(part, kept):  # read now, because a process can open only so many files
+            if fits(part, kept):  # read now: a process can open only a limited number of files
                 kept += part.size
                 parts[-1] = KeptArray(part).load()
         return JoinedArray(parts)
@@ -77,10 +78,25 @@ def open_samples(path: Path, options: Namespace) -> StoredArray:
 
 
 def open_other(path: Path, options: Namespace, *without: str) -> StoredArray:
-    """Open another array than the samples, with the options that its format has."""
+    """Open an array other than the samples, with the options that its format has."""
     suffix = path.suffix.lower()
     names = [name for name in OPTIONS if suffix in OPTIONS[name] and name not in without]
-    return open_array(path, **{name: getattr(options, name) for name in names})
+    with _without_key():
+        return open_array(path, **{name: getattr(options, name) for name in names})
+
+
+@contextmanager
+def _without_key() -> Iterator[None]:
+    """Keep an error from naming the option ``--key``, which is for the samples only."""
+    try:
+        yield
+    except ValueError as error:
+        if (
+            isinstance(about := getattr(error, "parameter", None), Parameter)
+            and about.name == "key"
+        ):
+            del vars(error)["parameter"]
+        raise
 
 
 def _opened(path: Path, options: Namespace) -> StoredArray:
@@ -97,9 +113,11 @@ def check_samples(source: StoredArray) -> StoredArray:
     """Return an array of float32 or float64 with at least two axes, or close it and say why not."""
     try:
         if source.dtype not in (np.float32, np.float64):
+            hint = "convert it first, with x.astype(numpy.float64) for example"
+            if source.dtype.kind == "c":
+                hint = "no geometry here has complex points"
             raise ValueError(
-                f"{source.path} holds {source.dtype}, expected float32 or float64: convert it "
-                "first, with x.astype(numpy.float64) for example"
+                f"{source.path} holds {source.dtype}, expected float32 or float64: {hint}"
             )
         if source.ndim < 2 or 0 in source.shape:
             raise ValueError(
@@ -151,7 +169,7 @@ def geometry_of(options: Namespace, source: StoredArray) -> GyroSpace:
 
 
 def _layouts(source: StoredArray) -> str:
-    """Say how a table tells that its rows are matrices."""
+    """Return a hint how to say that the rows of a table are matrices."""
     if not source.form.table or source.form.layout is not None:
         return ""
     words = [f"--layout {word}" for word in suggest(source.shape[1])] or ["--layout 5x2"]
@@ -184,7 +202,9 @@ def read_labels(path: Path | None) -> Any:
     if path is None:
         return None
     if path.suffix.lower() in ARRAYS:
-        with open_array(path) as array:
+        with _without_key():
+            array = open_array(path)
+        with array:
             labels = array[:]
         try:
             return np.char.decode(labels, "utf-8") if labels.dtype.kind == "S" else labels
@@ -201,7 +221,7 @@ def read_labels(path: Path | None) -> Any:
 
 
 def is_model(path: Path) -> bool:
-    """Tell whether a file is a model, damaged or not."""
+    """Return whether a file is a model, damaged or not."""
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False
     # imported here, because it imports scikit-learn, which takes longer than most inspections

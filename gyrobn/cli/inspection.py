@@ -88,7 +88,7 @@ class _Count:
         """Index of the worst point, and of the first one with NaN or infinity."""
 
     def good_rows(self, x: Any) -> Any:
-        """Tell which samples have all their points on the manifold."""
+        """Return which samples have all their points on the manifold."""
         return self.manifold.contains(x).reshape(len(x), -1).all(axis=1)
 
     def add(self, x: Any, rows: Any) -> None:

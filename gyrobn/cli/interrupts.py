@@ -26,7 +26,7 @@ def end_at_once(number: int, frame: object) -> None:
 
 
 def _is_command() -> bool:
-    """Tell whether this process runs the script ``gyrobn`` or ``-m gyrobn``."""
+    """Return whether this process runs the script ``gyrobn`` or ``-m gyrobn``."""
     words = sys.orig_argv[-len(getattr(sys, "argv", ())) :]  # the program, then its arguments
     name = os.path.basename(words[0]) if words else ""
     return name.removeprefix("-m").removesuffix(".exe") == "gyrobn"

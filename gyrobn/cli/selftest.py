@@ -280,7 +280,7 @@ POINTS = {"sum", "inverse", "scaled", "between", "returned", "cancelled", "mean"
 """The outcomes that are points: their error is a distance."""
 
 KINDS = {"cancelled": "laws", "gyrated": "laws", "mean": "mean", "variance": "variance"}
-"""The kinds of outcomes that are not compared with the reference, but with what must be."""
+"""The kinds of outcomes that are compared with their exact values, not with the reference."""
 
 
 def _outcomes(M: GyroSpace, x: Array, y: Array, z: Array, bias: Array) -> dict[str, Array]:

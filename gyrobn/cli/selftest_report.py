@@ -59,7 +59,8 @@ def _short(row: Any) -> str:
 
 
 def _cells(row: Any) -> list[str]:
-    errors = [f"{row.errors[kind]:.0e}" if kind in row.errors else "" for kind in KINDS]
+    none = "" if row.problem else "–"  # NumPy has no gradients
+    errors = [f"{row.errors[kind]:.0e}" if kind in row.errors else none for kind in KINDS]
     return [*errors, "" if row.problem else f"{1e3 * row.seconds:.1f}"]
 
 

@@ -99,7 +99,7 @@ def _check_engine(parser: argparse.ArgumentParser, options: argparse.Namespace) 
 
 
 def _expand(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Replace patterns by files, and tell whether the files are joined, into a folder OUT."""
+    """Replace patterns by files, and return whether they are joined, with a folder as OUT."""
     output, found, patterns = getattr(options, "output", None), [], False
     for path in options.input:
         if path.exists() or not glob.has_magic(str(path)):

@@ -107,7 +107,7 @@ class Chunks:
 
 
 def is_streamed(x: Any) -> bool:
-    """Tell whether samples come in chunks: from a disk, or from an iterable that is no array.
+    """Return whether samples come in chunks: from a disk, or from an iterable that is no array.
 
     >>> import numpy as np
     >>> is_streamed(np.zeros((3, 2))), is_streamed([[1.0, 2.0]])
@@ -129,7 +129,7 @@ def is_streamed(x: Any) -> bool:
 
 
 def is_chunk_list(x: Any, axes: int) -> bool:
-    """Tell whether a list or tuple holds chunks, where a sample has ``axes`` axes.
+    """Return whether a list or tuple holds chunks, where a sample has ``axes`` axes.
 
     Arrays with that many axes are samples, and arrays with more are chunks. Nested lists of numbers
     are an array. Anything else is refused.
@@ -152,7 +152,7 @@ def is_chunk_list(x: Any, axes: int) -> bool:
 
 
 def _holds_arrays(x: Any) -> bool:
-    """Tell whether there is an array, other than a number, in a list or in the lists in it."""
+    """Return whether there is an array, other than a number, in a list or in the lists in it."""
     if isinstance(x, (list, tuple)):
         return any(map(_holds_arrays, x))
     return bool(getattr(x, "shape", ()))
@@ -165,7 +165,7 @@ def take(x: Array, rows: Rows) -> Array:
 
 
 def rows_per_chunk(array: Any) -> int:
-    """Return how many samples of an array on disk are read at a time, if nobody chooses."""
+    """Return the default number of samples of an array on disk that are read at once."""
     each = np.dtype("f8").itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
     size = max(1, BYTES // each)
     stored = getattr(array, "chunks", None)

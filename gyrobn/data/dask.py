@@ -219,7 +219,7 @@ def cut_like(values: Any, counts: Sequence[Any], name: str) -> Any:
 
 
 def _known(x: Any) -> bool:
-    """Tell whether the sizes of the chunks are known."""
+    """Return whether the sizes of the chunks are known."""
     return not np.isnan(sum(x.chunks[0]))
 
 
@@ -282,7 +282,7 @@ class _ByPath:
 
 
 def from_stored(source: StoredArray, rows: int) -> Any:
-    """Return an array on disk as a Dask array with blocks of so many samples."""
+    """Return an array on disk as a Dask array whose blocks have the given number of samples."""
     import dask.array as da
 
     path = Path(source.path).absolute()

@@ -16,7 +16,7 @@ LITTLE = 2**28
 
 
 def fits(source: StoredArray, kept: int = 0) -> bool:
-    """Tell whether all of an array can be kept in memory, besides so many bytes of others."""
+    """Return whether an array fits in memory beside the given number of bytes of others."""
     size = kept + source.size
     try:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -52,7 +52,7 @@ class Layout:
         return "x".join(map(str, self.shape)) + (":columns" if self.columns else "")
 
     def shape_of(self, count: int) -> tuple[int, ...]:
-        """Return the shape of a sample in a row of so many numbers."""
+        """Return the shape of a sample that fills a row of ``count`` numbers."""
         if self.triangle is None:
             if math.prod(self.shape) != count:
                 raise ValueError(f"layout {self} takes {math.prod(self.shape)} numbers per row")
@@ -102,7 +102,7 @@ def _side(count: int) -> int | None:
 
 
 def suggest(count: int) -> list[str]:
-    """Return layouts of square matrices that take so many numbers per row.
+    """Return layouts of square matrices that fit rows of ``count`` numbers.
 
     >>> suggest(16), suggest(36), suggest(7)
     (['4x4'], ['6x6', 'upper', 'lower'], [])

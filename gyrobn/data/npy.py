@@ -34,6 +34,8 @@ class Header:
     """
 
     def __init__(self, path: Path | str, head: bytes, size: int) -> None:
+        if not head:
+            raise ValueError("it is empty")
         stream = io.BytesIO(head)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a header that Python 2 wrote, or odd text

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gyrobn.data.layouts import Layout
+from gyrobn.numerics.checks import parameter_error
 
 __all__ = [
     "ARRAYS",
@@ -138,6 +139,11 @@ def reading(path: Path) -> Iterator[None]:
         if isinstance(error, ValueError) and str(path) in str(error):
             raise
         what = " ".join(str(error).split())[:200] or type(error).__name__
+        if isinstance(error, UnicodeDecodeError):
+            byte = error.object[error.start]
+            what = (
+                f"byte {byte:#04x} is not UTF-8: convert the file to utf-8, with iconv for example"
+            )
         raise ValueError(f"cannot read {path}: {what}") from error
 
 
@@ -156,7 +162,8 @@ def choose(path: Path, names: Iterable[str], key: str | None) -> str:
     if key is None and len(known) == 1:
         return known[0]
     if key is None:
-        raise ValueError(f"{path} holds {len(known)} arrays ({listed}): choose one by its key")
+        before = f"{path} holds {len(known)} arrays ({listed}): choose one by "
+        raise parameter_error(before, "key", spelling="its key")
     if key not in known:
         raise ValueError(f"{path} holds no array {key!r}, but {listed}")
     return key

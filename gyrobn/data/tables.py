@@ -21,7 +21,7 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 HEADERS = ("yes", "no")
 
 FIELDS = 1 << 18
-"""About as many fields of a table are parsed at a time."""
+"""The approximate number of fields of a table that are parsed at once."""
 
 
 class TableArray(StoredArray):
@@ -125,6 +125,7 @@ def open_text(
                 raise ValueError(
                     f"line {line.number} has {len(line.fields)} fields separated by "
                     f"{delimiter!r}, the first line has {len(first.fields)}"
+                    + _other_delimiter(*first.fields, *line.fields)
                 )
             block.append(line)
             if len(block) == size:
@@ -163,7 +164,7 @@ def _lines(stream: TextIO, delimiter: str) -> Iterator[_Line]:
 
 
 def _is_header(path: Path, fields: list[str], header: str | None) -> bool:
-    """Tell whether the first line holds names, if nobody says so; names are no numbers."""
+    """Return whether the first line holds names, if nobody says so; names are no numbers."""
     if header is not None:
         return check_choice("header", header, HEADERS) == "yes"
     numbers = [is_number(field) for field in fields]
@@ -186,6 +187,13 @@ def _take_label(line: _Line, column: int) -> str:
     return label
 
 
+def _other_delimiter(*fields: str, marks: str = ";\t") -> str:
+    """Return a hint if fields contain a character that other programs put between fields."""
+    if not set("".join(fields)) & set(marks):
+        return ""
+    return ": .csv is for commas, .tsv for tabs, and numbers have decimal points"
+
+
 def _no_number(
     path: Path, block: list[_Line], names: list[str] | None, column: int | None
 ) -> ValueError | None:
@@ -197,8 +205,8 @@ def _no_number(
     field = line.fields[k]
     k += column is not None and k >= column
     text = f"line {line.number} of {path} has {field[:40]!r} in column {k + 1}"
-    if set(field) & set("; \t"):
-        return ValueError(f"{text}, expected a number: .csv is for commas, .tsv for tabs")
+    if hint := _other_delimiter(field, marks="; \t"):
+        return ValueError(f"{text}, expected a number{hint}")
     if names is None or column is not None or not field.strip():
         return ValueError(f"{text}, expected a number")
     text += f", {names[k]}, expected a number: if that column holds labels, name it by "

@@ -55,7 +55,7 @@ class ZarrArray(StoredArray):
 
 def open_zarr(path: Path, key: str | None) -> StoredArray:
     """Open the array of a store, or one of a group."""
-    node = _library(path).open(str(path), mode="r")
+    node = _library().open(str(path), mode="r")
     if hasattr(node, "array_keys"):
         key = choose(path, node.array_keys(), key)
         node = node[key]
@@ -74,7 +74,7 @@ def create_zarr(
     row = max(1, math.prod(shape[1:]) * dtype.itemsize)
     rows = max(1, CHUNK // row) if rows is None else rows
     chunks = (min(rows, max(1, shape[0])), *shape[1:])
-    array = _library(path).create_array(
+    array = _library().create_array(
         str(path), shape=shape, dtype=dtype, chunks=chunks, config=ZEROS_TOO
     )
     return partial(_put, array)
@@ -82,7 +82,7 @@ def create_zarr(
 
 def write_zarr(path: Path, start: int, chunk: Any) -> None:
     """Put samples into a store at an index, from any process; they must fill whole chunks."""
-    _put(_library(path).open_array(str(path), mode="r+", config=ZEROS_TOO), start, chunk)
+    _put(_library().open_array(str(path), mode="r+", config=ZEROS_TOO), start, chunk)
 
 
 def _put(array: Any, start: int, chunk: Any) -> None:
@@ -90,15 +90,15 @@ def _put(array: Any, start: int, chunk: Any) -> None:
 
 
 def is_zarr(path: Path) -> bool:
-    """Tell whether a directory is a store."""
+    """Return whether a directory is a store."""
     return any((path / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup"))
 
 
-def _library(path: Path) -> Any:
+def _library() -> Any:
     try:
         import zarr
     except ImportError as error:
-        message = f"{path.suffix} files need zarr: install it with pip install 'gyrobn[zarr]'"
+        message = ".zarr files need zarr: install it with pip install 'gyrobn[zarr]'"
         raise ImportError(message) from error
     return zarr
 

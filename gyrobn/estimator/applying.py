@@ -279,7 +279,7 @@ class _Action:
         return out, xp.max(xp.sum(t * t * view.squares, axis=-1))
 
     def stays(self, reach: Array | None) -> bool:
-        """Tell whether no point can come back from the other side of a closed space."""
+        """Return whether no point can come back from the other side of a closed space."""
         return reach is None or float(reach) <= (2.0 * self.manifold.convexity_radius) ** 2
 
     def check_output(
@@ -306,7 +306,7 @@ class _Action:
     def check_around(
         self, X: Array, out: Array, stats: Sequence[Stats], places: Sequence[Any] | None
     ) -> None:
-        """Warn of samples that were scaled so far that they came back from the other side.
+        """Warn if samples were scaled so far that they came back from the other side.
 
         On a closed space (sphere, Grassmannian, rotations) the coordinates of the output are then
         not the scaled coordinates of the input.

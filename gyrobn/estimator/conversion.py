@@ -71,7 +71,7 @@ def values_for(
 ) -> tuple[Learnt, Stats]:
     """Return, in NumPy, the arrays of a layer that does what a model does.
 
-    ``bias``, ``scale`` and ``tracked`` tell whether the layer has a bias, a scale and running
+    ``bias``, ``scale`` and ``tracked`` say whether the layer has a bias, a scale and running
     statistics; ``dtype`` is that of the layer, float32 or float64 of NumPy.
     """
     _check_formula(settings)

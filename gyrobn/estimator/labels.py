@@ -96,7 +96,7 @@ def labels_for(domains: Any, count: int) -> Any:
     labels = np.asarray(domains)
     if labels.shape != (count,):
         raise ValueError(
-            f"domains must have one label a sample, shape ({count},), got shape {labels.shape}"
+            f"domains must have one label per sample, shape ({count},), got shape {labels.shape}"
         )
     if labels.dtype.kind in "iubU":
         return labels

@@ -55,12 +55,12 @@ __all__ = ["applier", "apply_block", "finder", "with_unseen"]
 
 
 def finder(X: Any) -> Callable[..., Finding]:
-    """Return what checks samples like X and finds their statistics."""
+    """Return the function that checks samples like X and finds their statistics."""
     return _find_lazily if compat.is_dask_array(X) else find
 
 
 def applier(X: Any) -> Callable[..., Any]:
-    """Return what normalizes samples like X, or undoes it."""
+    """Return the function that normalizes samples like X, or undoes it."""
     return _apply_lazily if compat.is_dask_array(X) else apply
 
 

@@ -202,7 +202,7 @@ def affine_for(manifold: GyroSpace, X: Array, bias: Any, scale: Any) -> tuple[An
 def _scale_for(manifold: GyroSpace, X: Array, scale: Any) -> Any:
     """Return the scale as a number, or as an array with one entry per channel (and block)."""
     wanted = (*X.shape[1 : X.ndim - len(manifold.point_shape)], *manifold.block_shape)
-    each = "one a channel and block" if manifold.block_shape else "one a channel"
+    each = "one per channel and block" if manifold.block_shape else "one per channel"
     s = host(scale_for(manifold, scale), "scale", np.float64)
     if isinstance(scale, str) and s.ndim:
         s = np.broadcast_to(s, wanted)

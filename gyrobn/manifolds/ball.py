@@ -56,10 +56,10 @@ class Ball(ConstantCurvature, Vectors):
         return xp.where(finite, out, xp.inf)
 
     def contains(self, x: Array) -> Array:
-        """Tell whether each point is finite and strictly inside the boundary."""
+        """Return whether each point is finite and strictly inside the boundary."""
         xp = self._namespace(x)
         K = self._parameter("curvature", x)
-        with np.errstate(all="ignore"):  # what overflows is looked at again
+        with np.errstate(all="ignore"):  # overflowed values are checked again
             square = xp.abs(K * dot(x, x))
         inside = square < 1.0 - 16.0 * float(xp.finfo(x.dtype).eps)
         return inside if surely(inside) else self.violation(x) == 0

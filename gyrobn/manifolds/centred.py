@@ -104,12 +104,12 @@ class Centred:
 
     @cached_property
     def squares(self) -> Array:
-        """The squares of their distances, a block at a time, shape (N, *channels, blocks)."""
+        """The squares of their distances, one per block, shape (N, *channels, blocks)."""
         squares: Array = self.space.by_block(self.normal * self.normal)
         return squares
 
     def variance(self, weights: Array) -> Array:
-        """Return the mean square of the distances, a block at a time."""
+        """Return the mean square of the distances, one per block."""
         return weighted_sum(weights, self.squares)
 
     def hessian(self, weights: Array) -> Hessian:

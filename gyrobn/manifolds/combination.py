@@ -1,7 +1,7 @@
 """Linear combinations of arrays that are put off until every scalar in them is known.
 
 On a large batch the time goes into memory, not arithmetic: the operations of a constant curvature
-model compute a few scalars a sample and combine the arrays that came in once, at the end.
+model compute a few scalars per sample and combine the arrays that came in once, at the end.
 """
 
 from typing import Any, NamedTuple, Self
@@ -14,7 +14,7 @@ __all__ = ["Combination"]
 
 class Term(NamedTuple):
     scalar: Any
-    """A Python float, or an array with one number a sample."""
+    """A Python float, or an array with one number per sample."""
     vector: Array
     temporary: bool
     """Whether the vector is ours, read by no one else after this, and may be overwritten."""
@@ -60,7 +60,7 @@ class Combination:
         return sum(products[1:], start=products[0])
 
     def value(self) -> Array:
-        """Carry the combination out, with as little fresh memory as can be.
+        """Compute the combination, with as little new memory as possible.
 
         A temporary is overwritten, unless automatic differentiation or ``vmap`` may still look at
         it: a derivative by one part of the combination may need the vector of another.
@@ -103,7 +103,7 @@ class Combination:
 
 
 def _fits(part: Any, total: Array, trailing: int = 0) -> bool:
-    """Tell whether ``total`` can be updated in place with ``part`` and ``trailing`` axes of 1."""
+    """Return whether ``total`` can be updated in place with ``part`` and ``trailing`` axes of 1."""
     if isinstance(part, float):
         return True
     shape, own = part.shape, total.shape

@@ -44,7 +44,7 @@ class Definite:
         return violation(x)
 
     def contains(self, x: Array) -> Array:
-        """Tell whether matrices are symmetric and positive definite."""
+        """Return whether matrices are symmetric and positive definite."""
         self._namespace(x)
         return contains(x)
 
@@ -68,7 +68,7 @@ def _extremes(values: Array) -> tuple[Array, Array, Array]:
 
 
 def contains(x: Array) -> Array:
-    """Tell which matrices have a :func:`violation` of at most √ε.
+    """Return which matrices have a :func:`violation` of at most √ε.
 
     If all matrices have a Cholesky factor, no eigenvalue is computed.
     """

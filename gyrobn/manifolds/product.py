@@ -250,7 +250,7 @@ class Product(GyroSpace):
         return reduce(self._namespace(x).maximum, self._each("violation", x))
 
     def contains(self, x: Array) -> Array:
-        """Tell whether every factor contains its part."""
+        """Return whether every factor contains its part."""
         return reduce(self._namespace(x).logical_and, self._each("contains", x))
 
     def resolution(self, x: Array) -> Array:

@@ -132,7 +132,7 @@ class Hyperboloid(Radius, Sheet):
         return xp.where(finite, xp.abs(root(xp, K) * x[..., 0] / right - 1.0), xp.inf)
 
     def contains(self, x: Array) -> Array:
-        """Tell whether each point is on the upper sheet; squares decide if no point is far out."""
+        """Return whether points are on the upper sheet; squares decide if no point is far out."""
         xp = self._namespace(x)
         K, t, s = self._parameter("curvature", x), x[..., 0], x[..., 1:]
         with np.errstate(all="ignore"):  # the exact test looks at what overflows
@@ -201,7 +201,7 @@ class Sphere(Radius):
         return xp.where(finite, xp.abs(size - 1.0), xp.inf)
 
     def contains(self, x: Array) -> Array:
-        """Tell whether each point is on the sphere; the squares decide if all are."""
+        """Return whether each point is on the sphere; the squares decide if all are."""
         xp = self._namespace(x)
         with np.errstate(all="ignore"):  # the exact test looks at what overflows
             off = self._parameter("curvature", x) * dot(x, x) - 1.0

@@ -154,7 +154,7 @@ def prepare(
 ) -> Batch:
     """Check the input of a layer, and bring all arrays to one dtype and order of axes.
 
-    An error of one rank is told to the others of its group, which would wait for it.
+    An error on one rank is sent to the others of its group, which would wait for it otherwise.
     """
     if group is None:
         return _prepare(settings, learnt, running, x, weights)
@@ -296,12 +296,12 @@ def search_options(settings: LayerSettings) -> dict[str, Any]:
 
 
 def _tell(settings: LayerSettings, *found: Any) -> None:
-    """Warn of a mean; look for a second one, or for an error, in batches that are checked only."""
+    """Warn about a mean; look for a second one, or for an error, only in batches to check."""
     checks, asked = settings.check_input, settings.asked
     unique = checks is True or (checks == "first" and not asked)
     if settings.mean == "frechet":
         warn(*found, unique=unique)
-    elif unique and found[3] is not None:  # of samples on other ranks nothing is known
+    elif unique and found[3] is not None:  # samples on other ranks are not known here
         tell_error(*found)
     if unique and not asked:
         asked.append(True)

@@ -218,7 +218,7 @@ def blocks_of(x: Array, least: int = 64) -> list[slice]:
 
 
 def blockwise(function: Callable[[Array], Array], x: Array) -> Array:
-    """Return ``function(x)``, which treats each sample by itself, a block of samples at a time."""
+    """Return ``function(x)``, computed block by block; it treats each sample by itself."""
     first, *rest = blocks_of(x)
     if not rest:
         return function(x)
@@ -231,7 +231,7 @@ def blockwise(function: Callable[[Array], Array], x: Array) -> Array:
 
 
 def surely(each: Array) -> bool:
-    """Tell whether all are true, and can be seen to be."""
+    """Return whether all are true, and can be seen to be."""
     return not backend_of(each).hides_values(each) and bool(namespace_of(each).all(each))
 
 

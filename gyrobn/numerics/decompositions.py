@@ -146,7 +146,7 @@ def cholesky(P: Array) -> Array:
 
 
 def surely_definite(A: Array) -> bool:
-    r"""Tell whether all symmetric matrices are positive definite, by more than rounding decides.
+    r"""Return whether all symmetric matrices are positive definite, by more than rounding decides.
 
     It takes one Cholesky factorization, an eighth of what eigenvalues take. False says nothing:
     one matrix may be indefinite, or nearly singular. If the factor of :math:`A - \delta I`
@@ -169,7 +169,7 @@ _telling: dict[Any, bool] = {}
 
 
 def _tells_of_indefinite(like: Array) -> bool:
-    """Tell whether the library raises, or returns NaN, for a matrix without a Cholesky factor."""
+    """Return whether the library raises, or returns NaN, for a matrix without a Cholesky factor."""
     xp = namespace_of(like)
     if xp.__name__ not in _telling:
         minus = -kept_eye(like, 2)

@@ -216,12 +216,12 @@ def _inputs(A: Array, t: Any) -> tuple[Array, ...]:
 
 
 def _one(s: Any, t: Any) -> Any:
-    """Return t as eigenvalues can meet it: a number, or one number a matrix."""
+    """Return t, reshaped to broadcast against eigenvalues: one number, or one per matrix."""
     return s[0][..., None] if s else t
 
 
 def _for_pairs(t: Any) -> Any:
-    """Return t as pairs of eigenvalues can meet it."""
+    """Return t, reshaped to broadcast against pairs of eigenvalues."""
     return t if t is None or isinstance(t, (int, float)) else t[..., None]
 
 

@@ -256,7 +256,7 @@ def times(*factors: Any) -> Any:
 
 
 def _root(u: Array, sign: int | None) -> Array:
-    """Return the root of |u|, next to nothing in place of 0: quotients then are their limit."""
+    """Return the root of |u|, a tiny number in place of 0, so that quotients take their limit."""
     xp = namespace_of(u)
     tiny = float(xp.finfo(u.dtype).smallest_normal)
     return xp.sqrt(tiny - u if sign == -1 else xp.abs(u) + tiny)

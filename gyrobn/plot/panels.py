@@ -44,7 +44,7 @@ class Panel(NamedTuple):
 
 
 def can_plot(manifold: GyroSpace) -> bool:
-    """Tell whether :func:`plot_normalization` has a picture for this geometry.
+    """Return whether :func:`plot_normalization` has a picture for this geometry.
 
     >>> from gyrobn import Correlation, Sphere
     >>> can_plot(Sphere(2)), can_plot(Sphere(5)), can_plot(Correlation(3))

@@ -1,4 +1,4 @@
-"""What the loop asks of its samples, and samples in memory, which answer it."""
+"""The interface through which the loop reads its samples, and samples in memory."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, Self
@@ -12,7 +12,7 @@ __all__ = ["Held", "Look", "Samples", "choose", "choose_all"]
 
 
 class Look(NamedTuple):
-    """What the loop asks of the samples at a mean."""
+    """What the loop needs to know about the samples, seen from a mean."""
 
     view: Any
     """The samples seen from there: a ``Centred``, in a traced loop its arrays, or None."""
@@ -28,7 +28,7 @@ class Look(NamedTuple):
 
 
 class Samples(Protocol):
-    """Where the loop finds its samples: in memory, or a chunk at a time."""
+    """The source of the loop's samples: memory, or chunks read one by one."""
 
     def prepared(self, manifold: GyroSpace) -> "Samples":
         """Return the samples with what is needed of them alone computed, once for all means."""

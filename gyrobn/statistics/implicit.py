@@ -13,11 +13,11 @@ from gyrobn.statistics.spread import Shared
 __all__ = ["implicit", "onto"]
 
 Constants = tuple[Array, ...]
-"""The mean, and what is known of the samples as they are seen from it."""
+"""The mean, and the samples as they are seen from it."""
 
 
 def onto(manifold: GyroSpace, constant: GyroSpace, mean: Array) -> Array:
-    """Return the mean, which is a constant, as the point it is at the learnable curvature.
+    """Return the constant mean as a point that depends on the learnable curvature.
 
     The points of some models move when the curvature changes.
     """

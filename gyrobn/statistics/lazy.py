@@ -26,7 +26,7 @@ from gyrobn.statistics.streaming import Streamed, Sums, look_at_part, most_kept,
 __all__ = ["Reading", "Scattered", "Survey", "scattered", "survey"]
 
 LEAST = 64
-"""How many samples of a domain are kept at least, if it has them."""
+"""The least number of samples to keep per domain, if it has that many."""
 
 
 class Reading(NamedTuple):
@@ -53,7 +53,7 @@ class Reading(NamedTuple):
         return x, w
 
     def places(self, block: Block) -> dict[Any, Any]:
-        """Return the indices of the samples of each domain; all of them by None."""
+        """Return the indices of the samples of each domain; the key None stands for all samples."""
         if block.labels is None or self.split is None:
             return {None: None}
         return self.split(block.labels, block.x.shape[0])
@@ -67,7 +67,7 @@ class Drawn(NamedTuple):
     some: int
     """Number of samples with a weight other than 0."""
     lot: Any
-    """The number that each of the samples below drew, on the host; those with the lowest stay."""
+    """A random number per kept sample, on the host; the samples with the lowest are kept."""
     x: Array
     w: Array
 
@@ -76,7 +76,7 @@ class Survey(NamedTuple):
     """What the first compute finds."""
 
     error: Exception | None
-    """What is wrong with the first of the blocks in which something is wrong."""
+    """The error of the first bad block, or None."""
     samples: int
     """Number of samples."""
     moved: Moved
@@ -92,7 +92,7 @@ def survey(blocks: DaskBlocks, reading: Reading) -> Survey:
         raise ValueError("an empty batch has no mean: there are no samples")
     if found.error is not None:
         raise found.error
-    if not found.domains:  # all samples are of domains that are not asked for
+    if not found.domains:  # no sample belongs to a requested domain
         return found
     labels = sorted(found.domains) if None not in found.domains else [None]
     totals = np.stack([found.domains[d].total for d in labels])
@@ -136,7 +136,7 @@ def _some(x: Array, at: Any) -> Array:
 
 
 def _surveyed(parts: list[Survey]) -> Survey:
-    """Merge what is known of several blocks."""
+    """Merge the results of several blocks."""
     error = next((part.error for part in parts if part.error is not None), None)
     moved = Moved.merged(part.moved for part in parts)
     labels = {label for part in parts for label in part.domains}
@@ -159,7 +159,7 @@ def _lucky(drawn: Drawn, most: int) -> Drawn:
 
 
 class _From(NamedTuple):
-    """From where the blocks are looked at; it is sent to the workers."""
+    """The mean from which the blocks are seen; it is sent to the workers."""
 
     reading: Reading
     mean: Array
@@ -219,7 +219,7 @@ def _side_by_side(drawn: list[Drawn]) -> tuple[Array, Array]:
 
 
 def _look_at(block: Block, there: _From) -> dict[int, Sums]:
-    """Return what is seen of a block, by the number of the domain, in a task."""
+    """Return the sums over a block, by the number of the domain; runs in a task."""
     manifold = there.reading.manifold
     x, w = there.reading.samples(block)
     y, space, found = manifold.to_inside(x), manifold.inside, {}
@@ -232,7 +232,7 @@ def _look_at(block: Block, there: _From) -> dict[int, Sums]:
 
 
 def _add_up(parts: list[dict[int, Sums]]) -> dict[int, Sums]:
-    """Add up what is seen of several blocks."""
+    """Add the sums of several blocks."""
     found: dict[int, Sums] = {}
     for part in parts:
         for k, new in part.items():

@@ -34,7 +34,7 @@ ROUGH_SLOPE = 1e-5
 
 
 class Numbers(NamedTuple):
-    """What decides about a mean: few numbers per channel, on the host where they can be seen."""
+    """The numbers that judge a mean: a few per channel, on the host if values can be read."""
 
     variance: Array
     """One per block, as are the next two: no block may wait for the largest one to be small."""
@@ -53,11 +53,11 @@ class Numbers(NamedTuple):
         return _sum(self.residual * self.residual) ** 0.5
 
     def small(self, tol: float | None) -> Array:
-        """Tell whether the residual meets the tolerance in every block."""
+        """Return whether the residual meets the tolerance in every block."""
         return namespace_of(self.gain).all(self.each_small(tol), axis=-1)
 
     def each_small(self, tol: float | None) -> Array:
-        """Tell whether the residual meets the tolerance, a block at a time."""
+        """Return whether the residual meets the tolerance, for each block."""
         return self.residual <= self.least(tol)
 
     def least(self, tol: float | None) -> Array:
@@ -94,14 +94,14 @@ class Found(NamedTuple):
     view: Any
     """What :class:`Look` has kept of the samples, as they are seen from the mean."""
     evaluations: Array | int
-    """How many times the samples were looked at."""
+    """The number of evaluations, passes over the samples."""
     residual: Array | None = None
     """Length of the gradient; None where the search did not need it: see :func:`status`."""
     converged: Array | None = None
     far: Array | None = None
     """Squared distance of the farthest sample, on spaces where a mean need not be unique."""
     status: Callable[[], tuple[Array, Array]] | None = None
-    """What returns residual and convergence, where they are not known."""
+    """A function that returns residual and convergence, if they are not known."""
 
     @property
     def told(self) -> tuple[Array, Array]:
@@ -176,7 +176,7 @@ def solve(
 
 
 def _take_steps(manifold: GyroSpace, samples: Held, mean: Array, steps: int | None) -> Found:
-    """Take just so many steps, without a look at how far they lead; None if the mean is known."""
+    """Take exactly that many steps, without a test for convergence; None if the mean is known."""
     x, w, known = samples
     accuracy = _accuracy_of_few(manifold, x)
 
@@ -199,7 +199,7 @@ def _take_steps(manifold: GyroSpace, samples: Held, mean: Array, steps: int | No
 def _walk(
     manifold: GyroSpace, samples: Samples, mean: Array, tol: float | None, steps: int
 ) -> Found:
-    """Take just so many steps with samples that are not, or not all, in memory here."""
+    """Take exactly that many steps with samples that are not all in memory here."""
     look = samples.look(manifold, mean)
     accuracy = _accuracy_of_few(manifold, mean)
     for _ in range(steps):
@@ -211,14 +211,14 @@ def _walk(
 
 
 def _found(state: _State, sound: Array) -> Found:
-    """Return what was found, without a mean where no evaluation was finite."""
+    """Return the result; the mean is NaN where no evaluation was finite."""
     mean, look, numbers = state.mean, Look(*state.look), Numbers(*state.numbers)
     xp, residual = namespace_of(mean), numbers.length
     known = namespace_of(residual).isfinite(residual)
     variance = choose(known, look.variance, lambda: xp.full_like(look.variance, xp.nan))
     mean = choose(known, mean, lambda: xp.full_like(mean, xp.nan))
     view = look.view
-    if mean is not state.mean and isinstance(view, Centred):  # it was seen from another mean
+    if mean is not state.mean and isinstance(view, Centred):  # it belongs to another mean
         view = view.seen
     return Found(mean, variance, view, state.count, residual, state.done & sound, numbers.far)
 
@@ -251,7 +251,7 @@ def _accuracy_of_few(manifold: GyroSpace, x: Array) -> float:
 
 
 def _judge(old: Numbers, new: Numbers, gain: Array, tol: float | None) -> tuple[Array, Array]:
-    """Tell whether a step is good; and whether it shows that only rounding errors are left.
+    """Return whether a step is good; and whether it shows that only rounding errors are left.
 
     On a sphere the gradient also vanishes where the variance is largest, and grows on the way down
     from there. So the variance decides, as long as the gain that the step promised can be seen in
@@ -262,11 +262,11 @@ def _judge(old: Numbers, new: Numbers, gain: Array, tol: float | None) -> tuple[
     after, before = _sum(new.variance), _sum(old.variance)
     lower = (gain > some * before) & (after <= before - 0.1 * gain)
     nearer = xp.all((new.residual < old.residual) | new.each_small(tol), axis=-1)
-    # the rounding errors of the distances, too, are no reason to turn back
+    # rounding errors of the distances are no reason to reject a step either
     slack = some * before + 16.0 * xp.sqrt(before) * xp.max(old.resolution, axis=-1)
     better = lower | ((after <= before + slack) & nearer)
     close = xp.all(old.residual <= some * xp.sqrt(old.variance), axis=-1)
-    # a Newton step that does not even halve a residual next to its bound, met rounding errors
+    # a Newton step that does not halve a residual near its bound has met rounding errors
     still = (new.residual > 0.5 * old.residual) & (old.residual <= 64.0 * old.least(tol))
     return better, close & (xp.all(still, axis=-1) | ~better)
 
@@ -325,7 +325,7 @@ def _as_counts(values: Array) -> Array:
 
 
 def check_search(tol: Any, max_iter: Any, steps: Any) -> tuple[float | None, int, int | None]:
-    """Return what bounds a search, as plain numbers, or say which of them is none."""
+    """Return the limits of a search as plain numbers, or name the one that is not a number."""
     return (
         None if tol is None else check_number("tol", tol, 0.0),
         check_integer("max_iter", max_iter, 1),

@@ -101,8 +101,8 @@ def _off(
     lack = flaw(manifold, x[(*i, ...)])
     if lack:
         text += (
-            f"that matrix is {lack}. {SHRINK}, for the variance of projected matrices is made of "
-            "the floor under their eigenvalues; "
+            f"that matrix is {lack}. {SHRINK}: the variance of projected matrices depends on the "
+            "floor under their eigenvalues; "
         )
     if advice is not None:
         return ValueError(text + advice)
@@ -163,7 +163,7 @@ class Moved:
 
     @classmethod
     def merged(cls, parts: Iterable["Moved"]) -> "Moved":
-        """Return what is known of several parts of the samples together, given in order."""
+        """Return the counts of several parts of the samples, given in order, as one."""
         both = cls()
         for part in parts:
             both.count += part.count
@@ -190,7 +190,7 @@ class Moved:
                 f"GyroBN.{method}() moved {self.count} of {self.total} samples onto {manifold!r}; "
                 f"{self.singular} of them were not positive definite ({self.which}), and their "
                 f"lowest eigenvalues are now {floor:.2g} of the largest: their distances and the "
-                f"variance are made of this floor. {SHRINK}",
+                f"variance depend on this floor. {SHRINK}",
                 FrechetWarning,
                 stacklevel=level,
             )

@@ -42,7 +42,7 @@ def arrange(
         w = xp.full((count, *channels), 1.0 / count, dtype=x.dtype, device=device_of(x))
         return samples, w
     weights = scalars_like(weights, x)
-    shape = tuple(getattr(weights, "shape", ()))  # a scalar has no shape of samples
+    shape = tuple(getattr(weights, "shape", ()))  # a scalar has no axis of samples
     if shape == reduced:
         w = xp.reshape(weights, (count, *(1 for _ in channels)))
         w = xp.broadcast_to(w, (count, *channels))
@@ -113,7 +113,7 @@ def set_aside(
 
 
 def only_weighted(manifold: GyroSpace, x: Array, weights: Array | None) -> Array:
-    """Put the identity in place of all samples that weigh nothing, whatever they are."""
+    """Put the identity in place of every sample of weight zero."""
     if weights is None:
         return x
     points = len(manifold.point_shape)
@@ -122,7 +122,7 @@ def only_weighted(manifold: GyroSpace, x: Array, weights: Array | None) -> Array
 
 
 def _weightless(x: Array, weights: Array, points: int) -> Array:
-    """Tell which samples weigh nothing, in a shape that broadcasts against the batch of x."""
+    """Return a mask of the samples of weight zero; it broadcasts against the batch of x."""
     namespace_of(x, weights)  # of one library
     out = weights == 0
     return out[(..., *(None,) * (x.ndim - points - out.ndim))]

@@ -40,7 +40,7 @@ each application is a reduction: to form it would take longer (docs/many_machine
 
 
 def _nobody(error: Exception | None) -> None:
-    """Tell nobody: all devices of a traced program meet the same error."""
+    """Do nothing: all devices of a traced program raise the same error."""
 
 
 class Group(NamedTuple):
@@ -53,7 +53,7 @@ class Group(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """What is known of a batch on several ranks besides the samples here."""
+    """What a rank knows of a batch besides its own samples."""
 
     group: Group
     weight: Array
@@ -108,12 +108,12 @@ class Seen(NamedTuple):
 
     @property
     def sums(self) -> tuple[Any, ...]:
-        """What a derivative needs to know of all samples."""
+        """The sums over all ranks that a derivative needs."""
         return tuple(a for a in self[1:] if a is not None)
 
 
 class Shared:
-    """Samples of which each rank holds some."""
+    """Samples that are distributed over ranks."""
 
     def __init__(
         self, held: Held, exact: Array, start: Array, total: Any, each: Array | None
@@ -146,7 +146,7 @@ class Shared:
                 spread.group.agree(None)  # one of the ranks may have withdrawn
                 raise ValueError(
                     "the batch is empty on every rank, or its weights have no positive sum: give "
-                    "at least one rank a sample"
+                    "at least one sample on one of the ranks"
                 )
             sum_of_all.append(whole[..., 0])
             found = pieces(stop(sums[..., 1:] / whole), _sizes(parts))
@@ -168,7 +168,7 @@ class Shared:
         return self._start
 
     def look(self, manifold: GyroSpace, mean: Array) -> Look:
-        """Return what all ranks see from a mean."""
+        """Return the sums over all ranks, seen from a mean."""
         own = self.held.look(manifold, mean)
         parts = [own.g, own.variance, own.resolution]
         hessian = self.held.view(manifold, mean, own.view).hessian(self.held.w)

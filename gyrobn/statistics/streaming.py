@@ -61,7 +61,7 @@ def streamed(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> "Str
 
 
 class Sums(NamedTuple):
-    """What is seen of some samples from a mean: few numbers, which can be added up."""
+    """Sums over some samples, seen from a mean: a few numbers, which can be added."""
 
     g: Array
     variance: Array
@@ -85,7 +85,7 @@ class Sums(NamedTuple):
 
 
 def look_at_part(manifold: GyroSpace, mean: Array, x: Array, w: Array) -> Sums:
-    """Return what is seen of some samples from a mean."""
+    """Return the sums over some samples, seen from a mean."""
     view, *sums = Held(x, w).look(manifold, mean)
     hessian = small_hessian(manifold, view, w)
     if hessian is None or hessian.matrix is None:
@@ -94,7 +94,7 @@ def look_at_part(manifold: GyroSpace, mean: Array, x: Array, w: Array) -> Sums:
 
 
 class Streamed:
-    """Samples that are looked at a part at a time: chunks, read anew at each look."""
+    """Samples that are read part by part: chunks, which are read again in each evaluation."""
 
     def __init__(self, read: Callable[[], Iterator[tuple[Array, Array]]], held: Held) -> None:
         self.read, self.held = read, held
@@ -207,7 +207,7 @@ class _Sum:
 
 
 def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[Held, Array]:
-    """Return samples drawn by lot, with their weights, and the sum of all weights.
+    """Return random samples with their weights, and the sum of all weights.
 
     Each sample draws a number, and those with the lowest stay.
     """
@@ -239,7 +239,7 @@ def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[H
 
 def most_kept(manifold: GyroSpace, x: Array) -> int:
     """Return how many samples like x are kept in memory."""
-    columns = manifold.dim if manifold.dim <= DENSE else 8  # that the Hessian meets at a time
+    columns = manifold.dim if manifold.dim <= DENSE else 8  # the Hessian takes these at once
     size: int = 8 * math.prod(x.shape[1:]) * columns
     return min(MOST, max(64, 16 * BYTES // size))
 

@@ -17,19 +17,19 @@ __all__ = ["Domains", "FrechetWarning", "enclosing_radius", "warn"]
 
 
 MANY = 4096
-"""From so many samples on it pays to leave some out of a search."""
+"""With at least this many samples, leaving some out of a search saves time."""
 
 
 class FrechetWarning(UserWarning):
     """A mean or a variance is not what it seems.
 
     The mean did not converge or need not be the only one, samples were scaled too far, or singular
-    matrices were projected, and their variance is made of the floor under their eigenvalues.
+    matrices were projected, so that their variance depends on the floor under their eigenvalues.
     """
 
 
 class Domains(NamedTuple):
-    """The domains whose samples are told of, where they are the first of the channels' axes."""
+    """The domains that a warning names, if they are the first axis of the channels."""
 
     labels: Sequence[Any]
     rows: "np.ndarray[Any, Any]"
@@ -114,7 +114,7 @@ def _no_mean(
 ) -> str:
     """Say how many channels have no mean, and what to do."""
     bad, residual = ~found.converged, found.told[0]
-    residual = backend_of(residual).to_numpy(residual)  # of a flat space it is not on the host
+    residual = backend_of(residual).to_numpy(residual)  # that of a flat space is not on the host
     worst = float(np.where(bad, residual, 0.0).max())
     variance = backend_of(found.variance).to_numpy(found.variance)
     lost = not np.isfinite(np.where(bad[..., None], variance, 0.0)).all()
@@ -201,6 +201,6 @@ def enclosing_radius(
 
 
 def _beyond(x: Array, reach: Array, least: Array) -> Array:
-    """Return the samples whose reach is at least so much in some channel."""
+    """Return the samples whose reach is at least that large in some channel."""
     some = backend_of(x).to_numpy(reach >= least)
     return take(x, np.flatnonzero(some.reshape(some.shape[0], -1).any(axis=1)))

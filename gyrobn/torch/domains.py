@@ -354,7 +354,7 @@ class DomainGyroBN(GyroBN):
 
         labels = np.arange(self.domains) if labels is None else labels
         if len(labels) != self.domains:
-            raise ValueError(f"labels must be {self.domains}, one a domain, got {len(labels)}")
+            raise ValueError(f"labels must be {self.domains}, one per domain, got {len(labels)}")
         names = labels_for(labels, self.domains)
         if len(np.unique(names)) < self.domains:
             raise ValueError("labels must differ from one another")
