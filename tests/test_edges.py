@@ -1,10 +1,13 @@
 """Singular and edge cases, each with a stated outcome; docs/edge_cases.md lists them."""
 
+import warnings
+
 import numpy as np
 import pytest
 from conftest import GEOMETRIES, geometries_on, host
 
 from gyrobn import (
+    Correlation,
     Euclidean,
     Hyperboloid,
     Klein,
@@ -175,6 +178,16 @@ class TestBatches:
             assert float(host(result.variance).max()) < (50 * lib.eps) ** 2
             y = normalize(M, x, batch_stats(M, x))
             assert float(host(M.norm(y)).max()) < 1e5 * lib.eps
+
+    def test_one_block_without_spread(self):
+        """Equal samples: the variance of a block may be 0, not 1e-15; float32 has no 1e-300."""
+        M = Correlation(3)
+        for seed in (4, 22):
+            x = M.random(1, rng=seed, spread=2.0, like=np.zeros((), np.float32))
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                result = frechet(M, np.repeat(x, 50, axis=0))
+            assert result.converged and result.variance.min() == 0.0
 
     def test_pair_and_its_middle(self):
         """The mean of {e, a, ⊖a} is e; peers return NaN."""

@@ -26,10 +26,14 @@ from gyrobn import (
     FrechetWarning,
     Grassmannian,
     GyroBN,
+    Hyperboloid,
+    Klein,
     PoincareBall,
     Product,
+    ProperVelocity,
     SpecialOrthogonal,
     Sphere,
+    Stereographic,
     batch_stats,
     covariance_to_correlation,
     denormalize,
@@ -270,6 +274,47 @@ GEOMETRIES = [
     Correlation(4),
     Product(Euclidean(2), SPD(2)),
 ]
+
+
+HYPERBOLIC = [Klein(2), PoincareBall(2), Stereographic(2, -0.5), Hyperboloid(2), ProperVelocity(2)]
+
+
+@pytest.mark.parametrize("M", HYPERBOLIC, ids=repr)
+@pytest.mark.parametrize("library", ["numpy", "torch", "chunks", "factor"])
+def test_a_scale_that_coordinates_cannot_reach(M, library):
+    """A sample that is held where they end is farther in than the theorem says: not silently."""
+    space = Product(Euclidean(1), M) if library == "factor" else M
+    X = space.random(200, rng=0, spread=0.5, like=np.zeros((), np.float32))
+    X = torch.as_tensor(X) if library == "torch" else X
+
+    def transformed(bn):
+        if library != "chunks":
+            return bn.transform(X)
+        return np.concatenate(list(bn.transform_chunks([X[:90], X[90:]])))
+
+    far = GyroBN(space, scale=40.0).fit(X)
+    with pytest.warns(FrechetWarning, match="the first at index .* in (torch.)?float32 reach"):
+        Y = transformed(far)
+    with pytest.warns(FrechetWarning, match="cannot be undone; give a smaller scale, or a bias"):
+        GyroBN(space, scale=40.0).fit_transform(X)
+    assert bool(np.all(np.asarray(space.contains(Y))))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        transformed(GyroBN(space, scale=1.5).fit(X))
+
+
+@pytest.mark.parametrize("curvature", [1e-8, 1.0, 1e8])
+def test_a_scale_beyond_the_opposite_point(curvature):
+    """Also where all distances are small."""
+    M = Sphere(2, curvature)
+    unit = curvature**-0.5
+    X = M.random(50, rng=0, spread=0.3 * unit)
+    bn = GyroBN(M, scale=3.0 * unit, eps=1e-5 * unit**2)
+    with pytest.warns(FrechetWarning, match="19 of 50 samples, .*, beyond the opposite point"):
+        bn.fit_transform(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bn.set_params(scale=0.5 * unit).fit_transform(X)
 
 
 @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)

@@ -186,14 +186,21 @@ class TestWeightsAndAxes:
         [
             (np.ones(3), r"shape of the reduced axes, \(4,\), .* got \(3,\)"),
             (2.0, r"shape of the reduced axes, \(4,\), .* got \(\)"),
-            (np.asarray([1.0, -1.0, 1.0, 1.0]), "finite and non-negative"),
-            (np.asarray([1.0, np.nan, 1.0, 1.0]), "finite and non-negative"),
-            (np.zeros(4), "positive sum"),
+            (np.asarray([1.0, -1.0, 1.0, 1.0]), "finite and non-negative.*got -1.0 at index 1$"),
+            (np.asarray([1.0, np.nan, 1.0, 1.0]), "finite and non-negative.*got nan at index 1$"),
+            (np.zeros(4), "positive sum .*got a sum of 0.0 in float64$"),
         ],
     )
     def test_bad_weights(self, weights, message):
         with pytest.raises(ValueError, match=message):
             frechet(Euclidean(2), np.zeros((4, 2)), weights=weights)
+
+    def test_bad_weights_of_a_channel(self):
+        x, weights = np.zeros((4, 3, 2)), np.ones((4, 3))
+        for value, message in ((0.0, "a sum of 0.0 in float64"), (-1.0, "-1.0 at index 0")):
+            weights[:, 1] = value
+            with pytest.raises(ValueError, match=f"got {message} of channel 1$"):
+                frechet(Euclidean(2), x, weights=weights)
 
     @pytest.mark.parametrize("axis", [1, -2, (0, 0), ()])
     def test_bad_axis(self, axis):

@@ -337,3 +337,15 @@ def test_habits():
 def test_errors(call, error, text):
     with pytest.raises(error, match=text):
         call(PoincareBall(2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1e-7, 1e7])
+def test_weights_keep_their_digits_in_half_precision(kind, size):
+    """In float16 these would be 0 or infinity: weights count by their ratios alone."""
+    M = PoincareBall(2)
+    layer = getattr(gyrobn.torch, kind)(M, *KINDS[kind][0])
+    x, w = points_of(M, *SHAPE).half(), weights_of(*SHAPE).float()
+    expected = layer(M.project(x.float()), w)
+    torch.testing.assert_close(layer(x, size * w).float(), expected, rtol=0, atol=5e-4)
+    torch.testing.assert_close(layer(x, size * w), layer(x, w), rtol=0, atol=0)

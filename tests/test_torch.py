@@ -23,7 +23,7 @@ from gyrobn import (
 )
 from gyrobn.backends import dot
 from gyrobn.normalization.layers import update
-from gyrobn.torch import DomainGyroBN, GyroBN
+from gyrobn.torch import DomainGyroBN, GyroBN, GyroLayerNorm
 
 pytestmark = pytest.mark.filterwarnings(  # float(tensor) in an assertion
     "ignore:Converting a tensor with requires_grad"
@@ -374,6 +374,19 @@ def test_a_learnt_curvature(M):
 def test_wrong_shapes(shape, channels, words):
     with pytest.raises(ValueError, match=words):
         GyroBN(PoincareBall(2), channels)(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize("training", [True, False])
+def test_input_that_is_not_real(dtype, training):
+    """The message is gyrobn's, not that of torch.finfo."""
+    M, x = PoincareBall(3), torch.zeros(4, 3, dtype=dtype)
+    message = f"expected a real floating dtype, got {dtype}: convert it first"
+    for layer in (GyroBN(M), GyroBN(M, affine=False, track_running_stats=False), GyroLayerNorm(M)):
+        with pytest.raises(TypeError, match=message):
+            layer.train(training)(x)
+    with pytest.raises(TypeError, match=message):
+        DomainGyroBN(M, 2).train(training)(x, torch.zeros(4, dtype=torch.int64))
 
 
 @pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")

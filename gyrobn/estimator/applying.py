@@ -21,7 +21,7 @@ from gyrobn.normalization.normalize import Stats, multiplier, route
 from gyrobn.normalization.online import OnlineStats, online_stats
 from gyrobn.numerics.arrays import blocks_of, blockwise
 from gyrobn.numerics.checks import host
-from gyrobn.statistics.points import Moved, describe, on_manifold
+from gyrobn.statistics.points import Moved, describe, far_out, on_manifold
 from gyrobn.statistics.uniqueness import FrechetWarning
 
 __all__ = [
@@ -69,7 +69,7 @@ def _apply_small(bn: Any, X: Array, method: str) -> Array | None:
         with np.errstate(all="ignore"):
             out, reach = action.on(X, in_dtype_of(bn.manifold_, Stats(bn.mean_, bn.var_), X))
             good = bn.manifold_.contains(np.stack([X, out]))
-            return out if good.all() and action.stays(reach) else None
+            return out if good.all() and action.stays(out, reach) else None
     except Exception:  # a sample off the manifold can make any step fail
         return None
 
@@ -128,11 +128,12 @@ def apply_chunk(
     sample, for messages. ``view`` holds the samples as they are seen from their mean, if known.
     """
     manifold, action = bn.manifold_, _Action(bn, X, method, first)
-    reached = []
+    hidden = backend_of(X).hides_values(X)
+    stays = []
 
     def carry(x: Array, own: Stats) -> Array:
         out, reach = action.on(x, own, view)
-        reached.append(reach)
+        stays.append(hidden or action.stays(out, reach))
         return out
 
     places = {None: None} if labels is None else places_of(labels)
@@ -145,8 +146,8 @@ def apply_chunk(
             out = by_domain(carry, X, at, own)
         if not backend_of(X).hides_values(out):
             action.check_output(X, out, own, at)
-            if not all(map(action.stays, reached)):
-                action.check_around(X, out, own, at)
+            if not all(stays):
+                action.check_distances(X, out, own, at)
     return out
 
 
@@ -278,9 +279,14 @@ class _Action:
         xp, t = namespace_of(x), manifold.expand_blocks(factor)
         return out, xp.max(xp.sum(t * t * view.squares, axis=-1))
 
-    def stays(self, reach: Array | None) -> bool:
-        """Return whether no point can come back from the other side of a closed space."""
-        return reach is None or float(reach) <= (2.0 * self.manifold.convexity_radius) ** 2
+    def stays(self, out: Array, reach: Array | None) -> bool:
+        """Return whether all points are surely as far from the target as they should be.
+
+        No point came back from the other side of a closed space or was held where coordinates end.
+        """
+        if reach is not None and not float(reach) <= (2.0 * self.manifold.convexity_radius) ** 2:
+            return False
+        return not far_out(self.manifold, backend_of(out).stop_gradient(out))
 
     def check_output(
         self, X: Array, out: Array, stats: Sequence[Stats], places: Sequence[Any] | None
@@ -303,13 +309,13 @@ class _Action:
             + reason(manifold, X)
         )
 
-    def check_around(
+    def check_distances(
         self, X: Array, out: Array, stats: Sequence[Stats], places: Sequence[Any] | None
     ) -> None:
-        """Warn if samples were scaled so far that they came back from the other side.
+        """Warn if the coordinates of the output are not the scaled coordinates of the input.
 
-        On a closed space (sphere, Grassmannian, rotations) the coordinates of the output are then
-        not the scaled coordinates of the input.
+        On a closed space (sphere, Grassmannian, rotations) such samples came back from the other
+        side. On a hyperbolic space they were held where coordinates end, or lost their digits.
         """
         manifold = self.manifold
         good = np.ones(X.shape[: X.ndim - len(manifold.point_shape)], dtype=np.bool_)
@@ -317,18 +323,24 @@ class _Action:
         for own, at in zip(stats, [slice(None)] if places is None else places, strict=True):
             x, y = (X, out) if places is None else (take(a, at) for a in (X, out))
             factor = multiplier(x, own, self.scale, self.eps, None)
-            ends = own.mean, target
+            ends, unit = (own.mean, target), np.abs(host(self.scale)).max()
             if self.inverse:
                 factor, ends = 1.0 / factor, ends[::-1]
+                unit = np.sqrt(host(own.var).max())
             c = manifold.by_coordinate(factor) * manifold.relative_normal(ends[0], x)
             off = np.linalg.norm(host(manifold.relative_normal(ends[1], y) - c), axis=-1)
-            good[at] = off <= 0.01 * (1.0 + np.linalg.norm(host(c), axis=-1))
+            good[at] = off <= 0.01 * (unit + np.linalg.norm(host(c), axis=-1)) + 1e-300
         if not np.all(good):
+            why, advice = [], "give a smaller scale"
+            if self.closed:
+                why.append("beyond the opposite point, from where they come back on the other side")
+            if far_out(manifold, out):
+                why.append(f"farther than coordinates in {X.dtype} reach, where they are held")
+                advice += ", or a bias closer to the identity"
             warnings.warn(
-                f"GyroBN.{self.method}() scales {describe(good, self.first)[0]}, beyond the "
-                "opposite point, from where they come back on the other side: on "
-                f"{manifold!r} the output then has not the variance that was asked for, and "
-                "cannot be undone; give a smaller scale",
+                f"GyroBN.{self.method}() scales {describe(good, self.first)[0]}, "
+                f"{', or '.join(why)}: on {manifold!r} the output then has not the variance that "
+                f"was asked for, and cannot be undone; {advice}",
                 FrechetWarning,
                 stacklevel=5,
             )

@@ -204,11 +204,11 @@ def _sets_first(
 
 
 def _full_weights(settings: SetSettings, weights: Array, x: Array, batch: tuple[int, ...]) -> Array:
-    """Return one weight per point, in the dtype of the input."""
+    """Return one weight per point, in the dtype they came in: half precision would round them."""
     xp, shape = namespace_of(x, weights), tuple(weights.shape)
     if len(shape) != len(batch) or any(n not in (1, m) for n, m in zip(shape, batch, strict=True)):
         raise ValueError(
             f"{settings.name} expects weights of the shape of its points, {batch}, or with axes of "
             f"length one, got {shape}"
         )
-    return xp.broadcast_to(xp.astype(weights, x.dtype, copy=False), batch)
+    return xp.broadcast_to(weights, batch)

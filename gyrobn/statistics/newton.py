@@ -235,8 +235,10 @@ def _accuracy(now: _State) -> float:
     numbers = Numbers(*now.numbers)
     if backend_of(numbers.variance).hides_values(numbers.variance):
         return 1e-4
-    square = (numbers.residual**2)[~now.done] / (numbers.variance[~now.done] + 1e-300)
-    ratio = float(np.sqrt(np.min(square)))
+    residual, variance = (
+        values[~now.done].astype(np.float64) for values in (numbers.residual, numbers.variance)
+    )
+    ratio = float(np.sqrt(np.min(residual**2 / (variance + 1e-300))))  # 0 of a block without spread
     return min(max(1e-2 * ratio, 1e-9), 1e-3)
 
 

@@ -12,12 +12,13 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds import Correlation
+from gyrobn.manifolds.constant_curvature import ConstantCurvature
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import blockwise
 from gyrobn.numerics.checks import host, parameter_error
 from gyrobn.statistics.uniqueness import FrechetWarning
 
-__all__ = ["Moved", "at_index", "describe", "flaw", "on_manifold", "plain_geometry"]
+__all__ = ["Moved", "at_index", "describe", "far_out", "flaw", "on_manifold", "plain_geometry"]
 
 
 def on_manifold(
@@ -130,6 +131,28 @@ def at_index(i: tuple[int, ...], first: Any = 0) -> str:
     """
     number = first + i[0] if isinstance(first, int) else int(first[i[0]])
     return f"at index {number if len(i) == 1 else (number, *i[1:])}"
+
+
+def far_out(manifold: GyroSpace, x: Array) -> bool:
+    """Tell whether a point of a hyperbolic space is so far out that it has only two digits left.
+
+    Results that would be farther than coordinates can say are held beyond this. The geometry's
+    parameters are numbers.
+
+    >>> import numpy as np
+    >>> from gyrobn import PoincareBall
+    >>> M = PoincareBall(1)
+    >>> far_out(M, M.from_normal(np.asarray([30.0]))), far_out(M, M.from_normal(np.asarray([36.0])))
+    (False, True)
+    """
+    for space, part in manifold.parts(x):
+        if space is not manifold:
+            if far_out(space, part):
+                return True
+        elif isinstance(space, ConstantCurvature) and space.sign == -1:
+            spacing = float(namespace_of(part).max(space.resolution(part)))
+            return spacing * abs(float(space.curvature)) ** 0.5 > 0.01
+    return False
 
 
 def plain_geometry(geometry: GyroSpace) -> GyroSpace:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import scalars_like, sum_samples
@@ -128,13 +130,27 @@ def _weightless(x: Array, weights: Array, points: int) -> Array:
     return out[(..., *(None,) * (x.ndim - points - out.ndim))]
 
 
-def check_weights(weights: Array, total: Array) -> None:
-    """Refuse weights that are negative or not finite, and a sum that is not positive."""
+def check_weights(weights: Array, total: Array, first: int = 0) -> None:
+    """Refuse weights that are negative or not finite, and a sum that is not positive.
+
+    ``first`` is the number of the first sample, if they are part of a batch.
+    """
     xp = namespace_of(weights)
     if backend_of(weights).hides_values(weights):
         return
     good = xp.logical_and(total > 0, xp.isfinite(total))
-    if not bool(xp.logical_and(xp.all(weights >= 0), xp.all(good))):
-        raise ValueError(
-            "weights must be finite and non-negative, with a positive sum for every channel"
-        )
+    if bool(xp.logical_and(xp.all(weights >= 0), xp.all(good))):
+        return
+    each = backend_of(weights).to_numpy(weights)
+    bad = np.argwhere(~((each >= 0) & np.isfinite(each)))
+    if len(bad):
+        i, *channel = bad[0].tolist()
+        what = f"{each[i, *channel]} at index {first + i}"
+    else:
+        channel = np.argwhere(~backend_of(good).to_numpy(good))[0].tolist()
+        what = f"a sum of {float(total[(*channel, ...)])} in {weights.dtype}"
+    of = f" of channel {channel[0] if len(channel) == 1 else tuple(channel)}" if channel else ""
+    raise ValueError(
+        "weights must be finite and non-negative, with a positive sum for every channel; got "
+        f"{what}{of}"
+    )

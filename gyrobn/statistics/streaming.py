@@ -219,7 +219,7 @@ def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[H
         w = weights_of(manifold, x, rows, weights)
         if weights is not None:
             x, _ = set_aside(manifold, x, w)
-        check_weights(w, sum_samples(w) + 1.0)  # a chunk may weigh nothing
+        check_weights(w, sum_samples(w) + 1.0, int(rows[0]))  # a chunk may weigh nothing
         total.add(sum_samples(w))
         most = most_kept(manifold, x)
         drawn = rng.random(len(rows))

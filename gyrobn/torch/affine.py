@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.layers import Learnt
 from gyrobn.normalization.settings import LayerSettings
+from gyrobn.numerics.arrays import check_floating
 from gyrobn.torch.graphs import Constant
 from gyrobn.torch.states import GeometryState
 
@@ -66,7 +67,9 @@ class AffineLayer(GeometryState):
         return {name: a for name, a in arrays.items() if a is not None}
 
     def _checked(self, x: Tensor) -> Tensor:
-        """Return the input, unless it is float64 and the layer is not, or the reverse."""
+        """Return the input; refuse other dtypes than real ones, and float64 mixed with float32."""
+        if x.dtype not in _REAL:
+            check_floating(x, half=True)
         own = self._own
         # Not by common_dtype: it looks into a table that grows while a graph is made. The compiler
         # would guard the table, and compile the same batch once more.
@@ -106,6 +109,8 @@ class AffineLayer(GeometryState):
         values = ((name, getattr(self.settings, name), usual) for name, usual in _USUAL.items())
         return [f"{name}={value!r}" for name, value, usual in values if value != usual]
 
+
+_REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 _USUAL = {
     "mean": "frechet",
