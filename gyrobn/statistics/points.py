@@ -134,10 +134,10 @@ def at_index(i: tuple[int, ...], first: Any = 0) -> str:
 
 
 def far_out(manifold: GyroSpace, x: Array) -> bool:
-    """Tell whether a point of a hyperbolic space is so far out that it has only two digits left.
+    """Return whether a point of a hyperbolic space is so far out that it has only two digits left.
 
-    Results that would be farther than coordinates can say are held beyond this. The geometry's
-    parameters are numbers.
+    Results that coordinates cannot reach are held farther out than that. The parameters of the
+    geometry must be plain numbers.
 
     >>> import numpy as np
     >>> from gyrobn import PoincareBall
@@ -151,7 +151,7 @@ def far_out(manifold: GyroSpace, x: Array) -> bool:
                 return True
         elif isinstance(space, ConstantCurvature) and space.sign == -1:
             spacing = float(namespace_of(part).max(space.resolution(part)))
-            return spacing * abs(float(space.curvature)) ** 0.5 > 0.01
+            return bool(spacing * abs(space.curvature) ** 0.5 > 0.01)
     return False
 
 
