@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -274,7 +274,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of a command, with its name as ``command``."""
     parser, commands = build()
-    options = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
+    words = sys.argv[1:] if argv is None else argv
+    options = parser.parse_args(_joined(words or ["--help"]))
     check(commands[options.command], options)
     return options
 
@@ -321,13 +322,18 @@ def _add_geometry(parser: argparse.ArgumentParser, about: dict[str, Any]) -> Non
             f"--{name}",
             type=NUMBER if number else str,
             metavar="NUMBER" if number else "WORD",
-            help="; ".join(f"of {key}{_choices(one)}" for key, one in having.items()),
+            help="; ".join(_meanings(having)),
         )
 
 
-def _choices(one: Any) -> str:
-    words = one.metadata.get("choices")
-    return f": {', '.join(words)}" if words else ""
+def _meanings(having: dict[str, Any]) -> Iterator[str]:
+    """Yield what an option means: once per group of geometries that take the same values."""
+    groups: dict[str, list[str]] = {}
+    for geometry, field in having.items():
+        words = field.metadata.get("choices")
+        groups.setdefault(f": {', '.join(words)}" if words else "", []).append(geometry)
+    for words, names in groups.items():
+        yield f"of {', '.join(names)}{words}"
 
 
 def _joined(argv: Sequence[str]) -> list[str]:

@@ -63,8 +63,8 @@ def run(options: Namespace, console: Console) -> None:
     inputs = options.input if options.joined else options.input[0]
     values = {"input": inputs, "shape": shape, "dtype": dtype, "samples": shape[0]}
     lines = [
-        f"{VERBS[options.command]} {shape[0]} samples of {source.path}, shape {shape}, {dtype}, "
-        f"on {manifold}"
+        f"{VERBS[options.command]} {shape[0]} {'sample' if shape[0] == 1 else 'samples'} of "
+        f"{source.path}, shape {shape}, {dtype}, on {manifold}"
     ]
     if options.command in ("normalize", "fit"):
         found, text = describe(bn)
