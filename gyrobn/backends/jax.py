@@ -9,6 +9,8 @@ import numpy as np
 
 from gyrobn.backends.contract import Array, Partials, Rule, State
 from gyrobn.backends.jax_axes import varies, varying
+from gyrobn.backends.jax_turns import in_turn
+from gyrobn.backends.jax_turns import namespace as namespace
 from gyrobn.backends.jax_twice import bent, filled, is_zero, replaced
 from gyrobn.backends.numpy import by_numpy as by_numpy
 from gyrobn.backends.numpy import opaque as opaque
@@ -48,13 +50,17 @@ def while_loop(
     """
     if not any(hides_values(s) for s in state):
         return _eager_while_loop(condition, body, state, limit)
-    count = jax.numpy.zeros((), dtype=jax.numpy.int32)
-    _, state = jax.lax.while_loop(
-        lambda counted: (counted[0] < limit) & condition(counted[1]),
-        lambda counted: (counted[0] + 1, body(counted[1])),
-        (count, state),
-    )
-    return state
+
+    def compiled(state: State) -> State:
+        count = jax.numpy.zeros((), dtype=jax.numpy.int32)
+        _, state = jax.lax.while_loop(
+            lambda counted: (counted[0] < limit) & condition(counted[1]),
+            lambda counted: (counted[0] + 1, body(counted[1])),
+            (count, state),
+        )
+        return state
+
+    return in_turn(compiled)(state)
 
 
 def device(x: Array) -> Any:

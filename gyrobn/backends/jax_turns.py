@@ -1,0 +1,125 @@
+"""One decomposition at a time in a compiled program on a CPU: jaxlib 0.10 can hang on several.
+
+It splits the batch of a decomposition among the threads of the CPU, and one of these threads waits
+for all parts. If every thread waits, none is left to compute. So each decomposition here depends on
+the result of the one before it, by a comparison that is never true. The dependency is made when JAX
+translates a program for the CPU: after all transformations, and at no cost on other devices.
+``optimization_barrier`` does not help: XLA removes it before it orders the operations of a CPU.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.extend.mlir.dialects import stablehlo as hlo
+from jax.interpreters import ad, batching, mlir
+from jaxlib.version import __version_info__ as version
+
+from gyrobn.backends import with_functions
+from gyrobn.backends.contract import Array, State
+
+__all__ = ["in_turn", "namespace"]
+
+DECOMPOSING = ("cholesky", "det", "eigh", "eigvalsh", "inv", "qr", "slogdet", "solve", "svd")
+"""Functions that call LAPACK."""
+
+HANGS = (0, 10) <= version < (0, 11, 2)
+"""Whether this jaxlib splits batches: 0.10.0 was the first to do so, 0.11.2 no longer does."""
+
+
+WHOLE = ("func.call", "stablehlo.while")
+"""Operations that are a decomposition, as the functions of ``jax.numpy`` are, or contain one."""
+
+
+def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function``, which decomposes matrices, as one that waits for the one before it."""
+    if not HANGS:
+        return function
+
+    @wraps(function)
+    def waiting(*arrays: Any, **options: Any) -> Any:
+        results, tree = jax.tree.flatten(function(*arrays, **options))
+        if not any(isinstance(x, jax.core.Tracer) for x in results):
+            return jax.tree.unflatten(tree, results)
+        return jax.tree.unflatten(tree, _turn_p.bind(*results))
+
+    return waiting
+
+
+def _same(*results: Any) -> list[Any]:
+    """Return the results of a decomposition."""
+    return list(results)
+
+
+def _lowered(context: Any, *results: Any) -> list[Any]:
+    """Let the operation that computed ``results`` wait for the last one before it, and follow it.
+
+    The last one in the same block, that is: in one function, or in the body of a loop. The loop
+    waits as a whole. With several devices nothing waits: one would wait for values on another.
+    """
+    module = context.module_context
+    devices = getattr(module.axis_context, "num_devices", None)
+    numbers = [k for k, kind in enumerate(context.avals_in) if _has_floats(kind)]
+    if tuple(module.platforms) != ("cpu",) or devices != 1 or not numbers:
+        return list(results)
+    operation, turns = results[numbers[0]].owner, module.cached_primitive_lowerings
+    place = _turn_p, mlir.ir.InsertionPoint.current.block
+    if getattr(operation, "name", None) in WHOLE and place in turns:
+        _wait(context, operation, *turns[place])
+    turns[place] = results[numbers[0]], context.avals_in[numbers[0]]
+    return list(results)
+
+
+def _has_floats(kind: Any) -> bool:
+    """Tell whether an array has a first number to compare."""
+    return jnp.issubdtype(kind.dtype, jnp.floating) and 0 not in kind.shape
+
+
+def _wait(context: Any, operation: Any, last: Any, kind: Any) -> None:
+    """Replace the first array of floats that an operation is given, x, by (never ? -x : x)."""
+    floats = ("f32", "f64")
+    given = [str(mlir.ir.RankedTensorType(x.type).element_type) for x in operation.operands]
+    first = next((k for k, element in enumerate(given) if element in floats), None)
+    if first is None:
+        return
+    flag = context.replace(avals_in=[kind], avals_out=[jax.core.ShapedArray((), jnp.bool_)])
+    with mlir.ir.InsertionPoint(operation):
+        (never,) = mlir.lower_fun(_never, multiple_results=False)(flag, last)
+        x = operation.operands[first]
+        operation.operands[first] = hlo.select(never, hlo.negate(x), x)
+
+
+def _never(last: Array) -> Array:
+    """Return False. XLA does not know that no float is below minus infinity."""
+    corner = jax.lax.slice(last, (0,) * last.ndim, (1,) * last.ndim)
+    return jnp.reshape(corner, ()) < -jnp.inf
+
+
+def _jvp(results: State, changes: Any) -> tuple[Any, Any]:
+    return _turn_p.bind(*results), list(changes)
+
+
+def _transposed(slopes: Any, *results: Any) -> list[Any]:
+    """Return the slopes: a solution is linear in the right-hand side."""
+    return list(slopes)
+
+
+def _batched(results: State, axes: Any) -> tuple[Any, Any]:
+    return _turn_p.bind(*results), list(axes)
+
+
+_turn_p = Primitive("gyrobn_turn")
+_turn_p.multiple_results = True
+_turn_p.def_impl(_same)
+_turn_p.def_abstract_eval(_same)
+ad.primitive_jvps[_turn_p] = _jvp
+ad.primitive_transposes[_turn_p] = _transposed
+batching.primitive_batchers[_turn_p] = _batched
+mlir.register_lowering(_turn_p, _lowered, cacheable=False)  # it depends on the place
+
+_linalg = {name: in_turn(getattr(jnp.linalg, name)) for name in DECOMPOSING}
+namespace = with_functions(jnp, linalg=with_functions(jnp.linalg, **_linalg))
+"""JAX as the standard has it, with decompositions that take turns."""
