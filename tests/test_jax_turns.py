@@ -102,6 +102,19 @@ def test_gradients_and_transposes_stay():
         np.testing.assert_allclose(found[1], expected[1], rtol=1e-12)
 
 
+def test_a_loop_that_returns_what_it_was_given():
+    A = definite()
+
+    def given(A):
+        inverse, values = xp.linalg.inv(A), xp.linalg.eigvalsh(A)
+        grow = lambda s: (s[0], s[1] + s[0])  # noqa: E731
+        return values, *while_loop(lambda s: jnp.all(s[1] < 9.0), grow, (inverse, A), 3)
+
+    _, inverse, total = jax.jit(given)(A)
+    np.testing.assert_allclose(inverse, np.linalg.inv(A), rtol=1e-12)
+    assert jnp.all(jnp.isfinite(total))
+
+
 def test_no_samples():
     def both(A):
         return xp.linalg.eigh(A)[0], xp.linalg.inv(A)

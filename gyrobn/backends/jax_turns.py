@@ -29,7 +29,6 @@ DECOMPOSING = ("cholesky", "det", "eigh", "eigvalsh", "inv", "qr", "slogdet", "s
 HANGS = (0, 10) <= version < (0, 11, 2)
 """Whether this jaxlib splits batches: 0.10.0 was the first to do so, 0.11.2 no longer does."""
 
-
 WHOLE = ("func.call", "stablehlo.while")
 """Operations that are a decomposition, as the functions of ``jax.numpy`` are, or contain one."""
 
@@ -62,15 +61,29 @@ def _lowered(context: Any, *results: Any) -> list[Any]:
     """
     module = context.module_context
     devices = getattr(module.axis_context, "num_devices", None)
-    numbers = [k for k, kind in enumerate(context.avals_in) if _has_floats(kind)]
-    if tuple(module.platforms) != ("cpu",) or devices != 1 or not numbers:
+    if tuple(module.platforms) != ("cpu",) or devices != 1:
         return list(results)
-    operation, turns = results[numbers[0]].owner, module.cached_primitive_lowerings
-    place = _turn_p, mlir.ir.InsertionPoint.current.block
-    if getattr(operation, "name", None) in WHOLE and place in turns:
-        _wait(context, operation, *turns[place])
-    turns[place] = results[numbers[0]], context.avals_in[numbers[0]]
+    turns, block = module.cached_primitive_lowerings, mlir.ir.InsertionPoint.current.block
+    before = turns.get((_turn_p, block))
+    for value, kind in zip(results, context.avals_in, strict=True):
+        if _has_floats(kind) and _follows(value.owner, block, before):
+            if before is not None:
+                _wait(context, value.owner, *before)
+            turns[_turn_p, block] = value, kind
+            break
     return list(results)
+
+
+def _follows(operation: Any, block: Any, before: Any) -> bool:
+    """Tell whether an operation is one that waits, in this block and after the last one.
+
+    A loop may return an array that it was given, and that another operation computed.
+    """
+    if isinstance(operation, mlir.ir.Block) or operation.name not in WHOLE:
+        return False
+    operation = operation.operation
+    here: bool = operation.block == block
+    return here and (before is None or before[0].owner.operation.is_before_in_block(operation))
 
 
 def _has_floats(kind: Any) -> bool:
