@@ -27,7 +27,7 @@ DECOMPOSING = ("cholesky", "det", "eigh", "eigvalsh", "inv", "qr", "slogdet", "s
 """Functions that call LAPACK."""
 
 HANGS = (0, 10) <= version < (0, 11, 2)
-"""Whether this jaxlib splits batches: 0.10.0 was the first to do so, 0.11.2 no longer does."""
+"""Whether this jaxlib splits batches: 0.10.0 was the first, 0.11.2 is reported not to."""
 
 WHOLE = ("func.call", "stablehlo.while")
 """Operations that are a decomposition, as the functions of ``jax.numpy`` are, or contain one."""
