@@ -43,6 +43,7 @@ NO_SHIMS = (
     "contract",
     "pytrees",
     "jax_axes",
+    "jax_turns",
     "jax_twice",
     "torch_rules",
     "torch_root",

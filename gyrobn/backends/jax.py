@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxlib.version import __version_info__ as _version
 
 from gyrobn.backends.contract import Array, Partials, Rule, State
 from gyrobn.backends.jax_axes import varies, varying
@@ -16,6 +17,18 @@ from gyrobn.backends.numpy import opaque as opaque
 from gyrobn.backends.numpy import stored as stored
 from gyrobn.backends.numpy import while_loop as _eager_while_loop
 from gyrobn.backends.pytrees import follow
+
+SPLITS = (0, 10) <= _version < (0, 11, 2)
+"""Whether jaxlib splits batches of matrices among threads, and may hang: see ``jax_turns``."""
+
+if SPLITS:
+    from gyrobn.backends.jax_turns import in_turn
+    from gyrobn.backends.jax_turns import namespace as namespace
+else:
+
+    def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``function``, a decomposition: it may run beside others."""
+        return function
 
 
 def differentiable(*arrays: Array) -> bool:
@@ -49,13 +62,17 @@ def while_loop(
     """
     if not any(hides_values(s) for s in state):
         return _eager_while_loop(condition, body, state, limit)
-    count = jax.numpy.zeros((), dtype=jax.numpy.int32)
-    _, state = jax.lax.while_loop(
-        lambda counted: (counted[0] < limit) & condition(counted[1]),
-        lambda counted: (counted[0] + 1, body(counted[1])),
-        (count, state),
-    )
-    return state
+
+    def compiled(state: State) -> State:
+        count = jax.numpy.zeros((), dtype=jax.numpy.int32)
+        _, state = jax.lax.while_loop(
+            lambda counted: (counted[0] < limit) & condition(counted[1]),
+            lambda counted: (counted[0] + 1, body(counted[1])),
+            (count, state),
+        )
+        return state
+
+    return in_turn(compiled)(state)
 
 
 def device(x: Array) -> Any:
