@@ -187,7 +187,8 @@ class TestBatches:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 result = frechet(M, np.repeat(x, 50, axis=0))
-            assert result.converged and result.variance.min() == 0.0
+            assert result.converged
+            assert result.variance.min() == 0.0
 
     def test_pair_and_its_middle(self):
         """The mean of {e, a, ⊖a} is e; peers return NaN."""

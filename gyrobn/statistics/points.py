@@ -151,7 +151,7 @@ def far_out(manifold: GyroSpace, x: Array) -> bool:
                 return True
         elif isinstance(space, ConstantCurvature) and space.sign == -1:
             spacing = float(namespace_of(part).max(space.resolution(part)))
-            return spacing * abs(float(space.curvature)) ** 0.5 > 0.01
+            return bool(spacing * abs(space.curvature) ** 0.5 > 0.01)
     return False
 
 
