@@ -9,7 +9,16 @@ import torch
 from conftest import GEOMETRIES
 
 import gyrobn.torch
-from gyrobn import SPD, Grassmannian, normalize_batch
+from gyrobn import (
+    SPD,
+    Grassmannian,
+    Hyperboloid,
+    Klein,
+    PoincareBall,
+    Sphere,
+    Stereographic,
+    normalize_batch,
+)
 from gyrobn.backends.contract import SECOND_ORDER, THIRD_ORDER
 from gyrobn.manifolds.definite import FLOOR
 from gyrobn.manifolds.grassmannian import _leading
@@ -365,6 +374,36 @@ def test_collapsed_batch():
         return gyrobn.frechet_mean(M, M.from_normal(c))
 
     assert torch.autograd.gradgradcheck(mean, (c,), atol=1e-6)
+
+
+VECTORS = [Klein(2, -0.5), PoincareBall(3), Hyperboloid(3, -2.0), Sphere(2), Stereographic(2, 0.5)]
+
+
+@pytest.mark.parametrize("M", VECTORS, ids=repr)
+def test_samples_at_the_mean(M):
+    """Equal samples are at their mean, or a rounding error beside it: no quotient of both."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        c = np.repeat(0.4 * rng.standard_normal((1, M.dim)), 4, axis=0)
+        R, v = rng.standard_normal((2, 4, M.dim))
+
+        def loss(c, R=R):
+            y, _ = normalize_batch(M, M.from_normal(c), eps=1e-2, scale=0.7)
+            return (M.to_normal(y) * R).sum()
+
+        def slope(c, again=False, loss=loss, R=R, v=v):
+            c = torch.as_tensor(c).requires_grad_()
+            (g,) = torch.autograd.grad(loss(c, torch.as_tensor(R)), c, create_graph=again)
+            return c, (g * torch.as_tensor(v)).sum()
+
+        expected = (slope(c + 1e-3 * v)[1] - slope(c - 1e-3 * v)[1]) / 2e-3
+        given, first = slope(c.copy(), again=True)
+        (found,) = torch.autograd.grad(first, given)
+        found = [(found * torch.as_tensor(v)).sum()]
+        if seed < 2:
+            found.append(float(jnp.sum(jax.jvp(jax.grad(loss), (c,), (v,))[1] * v)))
+        for each in found:
+            np.testing.assert_allclose(float(each), float(expected), rtol=1e-3, atol=1e-3)
 
 
 # ---------------------------------------------------------------------- what is refused

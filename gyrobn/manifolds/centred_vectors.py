@@ -10,7 +10,7 @@ from gyrobn.manifolds.combination import Combination
 from gyrobn.numerics.arrays import Totals, samples_last, scalars_like, weighted_sum
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import kept_eye
-from gyrobn.numerics.scalar import cotangent, times
+from gyrobn.numerics.scalar import bend, cotangent, times
 
 __all__ = ["CentredVectors", "centroid", "curving", "mean_hessian"]
 
@@ -25,11 +25,12 @@ def curving(space: Any, c: Array) -> tuple[Array, Array]:
         h = h if space.sign == -1 else xp.clip(h, min=-1e3)
         return h, times(abs(K), 1.0 - h) / (angle * angle)
     square = dot(c, c)
-    h = cotangent(0.0 * square if space.sign == 0 else times(K, square), space.sign)
+    u = 0.0 * square if space.sign == 0 else times(K, square)
+    h = cotangent(u, space.sign)
     if space.sign != -1:
         # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
         h = xp.clip(h, min=-1e3)
-    return h, (1.0 - h) / (square + float(xp.finfo(c.dtype).smallest_normal))
+    return h, times(K, bend(u, h))
 
 
 def centroid(space: Any, xp: Any, x: Array, weights: Array, total: Totals) -> Array:

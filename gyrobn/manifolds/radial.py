@@ -12,7 +12,8 @@ has
 
 .. math:: dv \mapsto \frac{f}{r}\,dv + \Bigl(f' - \frac fr\Bigr)\frac{\langle v, dv\rangle}{r^2}\,v,
 
-where the difference may cancel at small r, for what it meets is of size r.
+where the difference may cancel at small r, for what it meets is of size r. Functions that are not
+yet multiplied by v have a series there (:func:`~gyrobn.numerics.scalar.slope_of_stretch`).
 """
 
 import math
@@ -22,7 +23,7 @@ from typing import Any
 from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.manifolds.combination import Combination
 from gyrobn.numerics.arrays import broadcast_shapes
-from gyrobn.numerics.scalar import arc, asinh, largest_angle, times
+from gyrobn.numerics.scalar import arc, asinh, largest_angle, slope_of_stretch, times
 from gyrobn.numerics.scalar import turn as turn_of_square
 
 __all__ = [
@@ -138,7 +139,7 @@ def turn(sign: int | None, K: Any, factor: Any, c: Array) -> State:
         inside = xp.astype(factor * factor * square < top * top, t.dtype)
         return inside * rate, inside * bend
 
-    return _along_radius(exact, primal, rates, c, factor, K)
+    return _along_radius(exact, primal, rates, sign, False, c, factor, K)
 
 
 def half_turn(K: Any, factor: Any, c: Array) -> State:
@@ -166,20 +167,23 @@ def half_turn(K: Any, factor: Any, c: Array) -> State:
 
     if is_constant(-1, K, factor, c):
         return primal(factor, size_of(K, c))
-    return _along_radius(exact, primal, rates, c, factor, K)
+    return _along_radius(exact, primal, rates, -1, True, c, factor, K)
 
 
 def _along_radius(
     exact: Callable[..., State],
     primal: Callable[..., State],
     rates: Callable[..., State],
+    sign: int,
+    tangent: bool,
     c: Array,
     factor: Any,
     K: Any,
 ) -> State:
     """Return two functions of ``factor`` times the angle of c, the second one over that of c.
 
-    ``rates`` returns their derivatives by the factor, the second's first.
+    ``rates`` returns their derivatives by the factor, the second's first. The second function is a
+    ``tangent``, or a sine. Its slope need not be of size r: it is not in a second derivative.
     """
     batch = tuple(c.shape[:-1])
     if not isinstance(factor, float):
@@ -194,12 +198,12 @@ def _along_radius(
         (c, factor, K), (first, stretch, size) = inputs, kept
         square = size * size
         rate, bend = rates(first, stretch, square, factor)
-        by_factor = rate * by_stretch + bend * by_first
-        more = factor * by_factor - stretch * by_stretch
+        slope = slope_of_stretch(tangent, float(sign) * square, factor, stretch, rate)
+        by_square = 2.0 * float(sign) * slope * by_stretch + factor * bend / square * by_first
         return (
-            lambda: (times(abs(K), more) / square)[..., None] * c,
-            lambda: by_factor,
-            lambda: more / (2.0 * K),
+            lambda: times(abs(K), by_square)[..., None] * c,
+            lambda: rate * by_stretch + bend * by_first,
+            lambda: by_square * square / (2.0 * K),
         )
 
     given = c, spread(factor, batch), spread(K, batch)

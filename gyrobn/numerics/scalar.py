@@ -24,11 +24,13 @@ from gyrobn.backends import Array, backend_of, namespace_of
 __all__ = [
     "arc",
     "asinh",
+    "bend",
     "cosine",
     "cotangent",
     "largest_angle",
     "safe_sqrt",
     "sinc",
+    "slope_of_stretch",
     "times",
     "turn",
 ]
@@ -44,11 +46,17 @@ for _n in range(1, _ORDER):
     _COTANGENT.append(-(_products + (_n == 1)) / (2 * _n + 1))
 
 
+_TANGENT = [1.0]  # of tan(a)/a, one over a cot(a)
+for _n in range(1, _ORDER):
+    _TANGENT.append(-sum(_COTANGENT[i] * _TANGENT[_n - i] for i in range(1, _n + 1)))
+
+
 def _slope(series: list[float]) -> list[float]:
     return [n * c for n, c in enumerate(series)][1:]
 
 
 _SINC_SLOPE, _ARC_SLOPE, _COTANGENT_SLOPE = map(_slope, (_SINC, _ARC, _COTANGENT))
+_TANGENT_SLOPE = _slope(_TANGENT)
 _ROUND_ARC_SLOPE = [0.5 * (t - a) for t, a in zip(_TIME[1:], _ARC[1:], strict=True)]
 
 
@@ -227,6 +235,27 @@ def cotangent(u: Array, sign: int | None) -> Array:
 
     (h,) = backend_of(u).smooth(value, partials, u)
     return h
+
+
+def bend(u: Array, h: Array) -> Array:
+    r"""Return :math:`(1 - h)/u` from :math:`h = a \cot_K a`, with its limit 1/3 at 0.
+
+    Near zero it is a power series in u: the quotient has no digits there, nor has its derivative.
+    """
+    xp = namespace_of(u)
+    far = lambda u: (1.0 - h) / xp.where(u == 0, 1.0, u)  # noqa: E731
+    return _joined(u, [-c for c in _COTANGENT[1:]], 0.1, far)
+
+
+def slope_of_stretch(tangent: bool, u: Array, factor: Any, ratio: Array, rate: Array) -> Array:
+    r"""Return the derivative by u of :math:`\sin_K(fa)/a`, or of :math:`\tan_K(fa)/a`.
+
+    ``ratio`` is the function, ``rate`` its derivative by the factor f. Near zero their difference
+    has no digits. The series there is short: farther out an error of ε to the power ¾ is left.
+    """
+    radius = float(namespace_of(u).finfo(u.dtype).eps) ** 0.25
+    far = lambda u: (factor * rate - ratio) / (2.0 * u)  # noqa: E731
+    return _joined(u, _TANGENT_SLOPE if tangent else _SINC_SLOPE, radius, far, factor)
 
 
 def times(*factors: Any) -> Any:
