@@ -275,7 +275,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of a command, with its name as ``command``."""
     parser, commands = build()
     words = sys.argv[1:] if argv is None else argv
-    options = parser.parse_args(_joined(words or ["--help"]))
+    if not words:
+        parser.print_help(sys.stderr)
+        raise SystemExit(2)
+    options = parser.parse_args(_joined(words))
     check(commands[options.command], options)
     return options
 

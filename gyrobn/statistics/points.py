@@ -136,8 +136,7 @@ def at_index(i: tuple[int, ...], first: Any = 0) -> str:
 def far_out(manifold: GyroSpace, x: Array) -> bool:
     """Return whether a point of a hyperbolic space is so far out that it has only two digits left.
 
-    Results that coordinates cannot reach are held farther out than that. The parameters of the
-    geometry must be plain numbers.
+    Results that coordinates cannot reach are held farther out than that.
 
     >>> import numpy as np
     >>> from gyrobn import PoincareBall
@@ -145,6 +144,7 @@ def far_out(manifold: GyroSpace, x: Array) -> bool:
     >>> far_out(M, M.from_normal(np.asarray([30.0]))), far_out(M, M.from_normal(np.asarray([36.0])))
     (False, True)
     """
+    manifold = manifold.detached()
     for space, part in manifold.parts(x):
         if space is not manifold:
             if far_out(space, part):
