@@ -12,7 +12,7 @@ from typing import Any
 
 from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.manifolds.centred_vectors import CentredVectors
-from gyrobn.manifolds.combination import Combination, fits
+from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.radial import (
     Kept,
     Slopes,
@@ -26,7 +26,7 @@ from gyrobn.manifolds.radial import (
 from gyrobn.numerics.arrays import unit
 from gyrobn.numerics.scalar import times
 
-__all__ = ["CentredInBall", "carried", "exponential", "standardized"]
+__all__ = ["CentredInBall", "carried", "exponential", "seen_multiple"]
 
 
 def exponential(K: Any, c: Array) -> Array:
@@ -104,35 +104,26 @@ def carried(space: Any, K: Any, factor: Any, c: Array, bias: Array) -> Array:
     return y
 
 
-def standardized(K: Any, x: Array, mean: Array, factor: Any, bias: Array) -> Array:
-    r"""Return :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))` of constants, in one array.
+def seen_multiple(
+    xp: Any, K: Any, mean: Array, x: Array, room: Array, factor: Any
+) -> tuple[Array, Combination]:
+    r"""Return :math:`t \odot (\ominus\mu \oplus x) = v\tanh(\tfrac t2\theta)/\sqrt{-K}\|v\|`.
 
-    With :math:`\delta = x - \mu`, :math:`m = \|\delta\|^2/(\|\mu\|^2 + 1/K)` and
-    :math:`w = 1 + K\|x\|^2`, the length of v below takes no pass over v:
+    And :math:`\cosh^{-2}(\tfrac t2\theta)` before it. ``room`` is :math:`-w/K` with
+    :math:`w = 1 + K\|x\|^2`. The length of v takes no pass over v: with :math:`\delta = x - \mu`
+    and :math:`m = \|\delta\|^2/(\|\mu\|^2 + 1/K) = -n`,
 
-    .. math:: \ominus\mu \oplus x \propto v = \delta + m\mu, \qquad
-              \sqrt{-K}\|v\| = \sqrt{m(m - w)} =: r, \qquad e^\theta = 1 + \tfrac2w(r - m) .
-
-    The multiple by t is :math:`v\tanh(\tfrac t2\theta)/r`.
+    .. math:: v = \delta + m\mu, \qquad \sqrt{-K}\|v\| = \sqrt{m(m - w)} =: r, \qquad
+              e^\theta = 1 + \tfrac2w(r - m) .
     """
-    xp, shim = namespace_of(x), backend_of(x)
-    info, unit_square = xp.finfo(x.dtype), -1.0 / K
-    least = unit_square * float(info.eps)  # of -1/K - ‖x‖²: what is outside is held inside
-    room = xp.clip(unit_square - dot(x, x), min=least)
-    v = x - mean
-    m = dot(v, v) / xp.clip(dot(mean, mean) - unit_square, max=-least)
-    v = shim.add_product(v, m, mean, v)
-    m -= float(info.smallest_normal)  # so that quotients of lengths are their limit at 0
-    r = xp.sqrt(m * (m - times(-K, room)))
-    angle = xp.log1p(times(-2.0 / K, (r - m) / room))
+    info, gap = xp.finfo(x.dtype), x - mean
+    m = dot(gap, gap) / xp.clip(dot(mean, mean) + 1.0 / K, max=float(info.eps) / K)
+    v = Combination(1.0, gap, temporary=True).plus(m, mean).value()
+    m = m - float(info.smallest_normal)  # so that quotients of lengths are their limit at 0
+    size = xp.sqrt(m * (m - times(-K, room)))
+    angle = xp.log1p(times(-2.0 / K, (size - m) * xp.reciprocal(room)))
     angle = held(times(0.5, factor) * angle, 2.0)
-    stretch = xp.tanh(angle) / r
-    total = shim.add_product(bias, stretch, v, v if fits(bias, v) and fits(stretch, v, 1) else None)
-    n = dot(total, total) / xp.clip(unit_square - dot(bias, bias), min=least)
-    w = n + xp.maximum(xp.cosh(angle) ** -2.0, 8.0 * float(info.eps) * n)
-    total = shim.add_product(total, n, bias, total)
-    total *= xp.reciprocal(w)[..., None]
-    return total
+    return xp.cosh(angle) ** -2.0, Combination(xp.tanh(angle) / size, v, temporary=True)
 
 
 class CentredInBall(CentredVectors):

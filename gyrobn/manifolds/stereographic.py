@@ -8,7 +8,7 @@ from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
-from gyrobn.manifolds.moebius import CentredInBall, carried, exponential, standardized
+from gyrobn.manifolds.moebius import CentredInBall, carried, exponential, seen_multiple
 from gyrobn.manifolds.radial import half_turn, is_constant
 from gyrobn.numerics.arrays import check_coordinates, scalars_like
 from gyrobn.numerics.scalar import times
@@ -180,14 +180,13 @@ class Stereographic(Ball):
     def standardize(
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
     ) -> Array:
-        """Centre, scale and bias; of constants that can be seen, with a pass over x less."""
-        if self.sign != -1 or bias is None or backend_of(x).hides_values(x):
-            return super().standardize(x, mean, factor, bias)
-        self._namespace(x, mean, bias)
+        """Centre, scale and bias; of constants, with one pass over the samples less."""
+        xp = self._namespace(x, mean, *(() if bias is None else (bias,)))
         K, t = self._parameter("curvature", x), scalars_like(factor, x)
-        if not is_constant(-1, K, t, x, mean, bias):
+        if self.sign != -1 or bias is None or not is_constant(-1, K, t, x, mean, bias):
             return super().standardize(x, mean, factor, bias)
-        return standardized(K, x, mean, t, bias)
+        w, v = seen_multiple(xp, K, mean, x, self._room(xp, K, x), t)
+        return self._moved(xp, K, bias, v, w)
 
     def _carried(self, c: Array, factor: Any, bias: Array | None) -> Array:
         if self.sign != -1:
