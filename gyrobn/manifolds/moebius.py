@@ -121,7 +121,7 @@ def seen_multiple(
     v = Combination(1.0, gap, temporary=True).plus(m, mean).value()
     m = m - float(info.smallest_normal)  # so that quotients of lengths are their limit at 0
     size = xp.sqrt(m * (m - times(-K, room)))
-    angle = xp.log1p(times(-2.0 / K, (size - m) * xp.reciprocal(room)))
+    angle = xp.log1p(times(-2.0 / K, (size - m) / room))
     angle = held(times(0.5, factor) * angle, 2.0)
     return xp.cosh(angle) ** -2.0, Combination(xp.tanh(angle) / size, v, temporary=True)
 
