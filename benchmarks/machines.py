@@ -132,7 +132,7 @@ def main(small):
 # Speed on several devices and workers
 
 All devices and workers share one machine with {os.cpu_count()} cores, so more of them than cores
-cannot make anything faster: the rest of the tables says what they cost.
+make nothing faster: these rows show what they cost.
 
 **JAX.** Forward and gradient of `normalize_batch` under `jit`, float64, on a batch that is sharded
 over host devices. `all-reduces` are those in the compiled program; one of them is in the loop of
@@ -142,8 +142,8 @@ the mean, and runs once for each evaluation after the first.
 
 **Dask.** `GyroBN.fit` of a `.npy` file by worker processes of one thread each. `computes` are one
 to check the samples, and one per evaluation of the mean; each reads the file. `more memory` is what
-the peak of the largest worker grew by, after a fit to one block per worker. It does not grow with
-the number of blocks.
+the peak of the largest worker grew by, after a fit to one block per worker: two blocks at most,
+whatever the number of blocks.
 
 {table(second, workers)}
 """
