@@ -142,8 +142,8 @@ the mean, and runs once for each evaluation after the first.
 
 **Dask.** `GyroBN.fit` of a `.npy` file by worker processes of one thread each. `computes` are one
 to check the samples, and one per evaluation of the mean; each reads the file. `more memory` is what
-the peak of the largest worker grew by, after a fit to one block per worker: about two blocks at most,
-whatever the number of blocks.
+the peak of the largest worker grew by, after a fit to one block per worker: by about two blocks at
+most, whatever the number of blocks.
 
 {table(second, workers)}
 """
