@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from pages import table
 
 from gyrobn import SPD, GyroBN, PoincareBall, normalize_batch
 from gyrobn.data import create_array, open_array
@@ -110,11 +111,6 @@ def devices_table(counts, devices):
         found += json.loads(done.stdout.splitlines()[-1])
     order = [repr(space) for space in SPACES]
     return sorted(found, key=lambda row: (order.index(row[0]), row[2], row[3]))
-
-
-def table(head, rows):
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(map(str, r)) + " |" for r in rows)])
 
 
 def main(small):

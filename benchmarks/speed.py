@@ -13,6 +13,7 @@ import geoopt
 import numpy as np
 import torch
 from array_api_compat import array_namespace
+from pages import table as table
 
 import gyrobn
 from gyrobn import Hyperboloid, PoincareBall, Sphere
@@ -114,11 +115,6 @@ def memory():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return peak / y.nbytes
-
-
-def table(head, rows):
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(map(str, r)) + " |" for r in rows)])
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from pages import table
 
 from gyrobn import SPD, Chunks, GyroBN, Hyperboloid, PoincareBall
 from gyrobn.data import create_array
@@ -80,11 +81,6 @@ def measure(name, path):
     peak = status("VmHWM") - before
     passes = source.passes - 1  # the first only looks at the first chunk
     print(peak, passes, middle - begin, end - middle, float(bn.converged_))
-
-
-def table(head, rows):
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(map(str, r)) + " |" for r in rows)])
 
 
 def main(gigabytes):

@@ -94,7 +94,7 @@ class Backend(Protocol):
     # ------------------------------------------------------------------ what is known of an array
 
     def differentiable(self, *arrays: Array) -> bool:
-        """Tell whether a gradient may be asked for through any of ``arrays``; numbers have none."""
+        """Return whether a gradient may be asked for through ``arrays``; numbers have none."""
 
     def hides_values(self, x: Array) -> bool:
         """Return whether ``x`` is traced: its values cannot be read, and ``bool(x)`` fails."""

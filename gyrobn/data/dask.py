@@ -72,7 +72,7 @@ X.rechunk({1: -1})
 
 
 def _is_eager(block: Any) -> bool:
-    """Tell whether Dask keeps such blocks as they are, and GyroBN can compute with them.
+    """Return whether Dask keeps such blocks as they are, and GyroBN can compute with them.
 
     Dask makes NumPy arrays of JAX arrays where it joins them. Subclasses of NumPy's arrays, such as
     masked arrays, have other rules.

@@ -65,7 +65,7 @@ def size_of(K: Any, v: Array) -> Array:
 
 
 def is_constant(sign: int | None, *values: Any) -> bool:
-    """Tell whether the sign is known and no value, of which the last is an array, has a slope."""
+    """Return whether the sign is known and no value has a slope; the last is an array."""
     return bool(sign) and not backend_of(values[-1]).differentiable(*values)
 
 

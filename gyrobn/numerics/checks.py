@@ -77,7 +77,7 @@ def unmasked(value: Any, name: str) -> Any:
 
 
 def is_number(word: str) -> bool:
-    """Tell whether a word is a number."""
+    """Return whether a word is a number."""
     try:
         float(word)
     except ValueError:
