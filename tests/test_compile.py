@@ -76,6 +76,19 @@ def test_options(M, options):
     same_compiled(lambda: GyroBN(M, channels=2, dtype=DOUBLE, **options), x)
 
 
+def test_operations_of_a_user():
+    """In a function of the user's own, without a layer: no value may be looked at."""
+    M = PoincareBall(3)
+    x, mean, bias = M.random(5, rng=0), M.random(rng=1), M.random(rng=2)
+    given = [torch.as_tensor(a) for a in (x, mean, bias)]
+    for function in (
+        lambda x, *_: M.from_normal(x),
+        lambda *a: M.standardize(a[0], a[1], 1.3, a[2]),
+    ):
+        compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(*given), function(*given), rtol=1e-12, atol=1e-12)
+
+
 def test_weights_and_another_formula():
     M = PoincareBall(2)
     x, w = torch.as_tensor(batches(M, 6)), torch.linspace(0.5, 1.5, 6, dtype=DOUBLE)

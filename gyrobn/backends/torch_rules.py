@@ -3,8 +3,8 @@
 Each rule is a ``torch.autograd.Function`` that is given the rules as an argument.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ __all__ = [
     "is_plain",
     "no_transform",
     "orders",
+    "quicker_by_numpy",
     "shortcut",
     "smooth",
 ]
@@ -59,19 +60,29 @@ def is_plain(x: Array) -> bool:
     return type(x) in _PLAIN and no_transform()
 
 
-FEW = 2**13
-"""How many numbers NumPy computes with in less time than torch takes to start its operations."""
+FEW = 2**15
+"""Of how many numbers NumPy computes functions in less time than torch, which shares out the work
+of more of them among its threads."""
 
 
-@contextmanager
-def few(*arrays: Any) -> Iterator[list[Any]]:
+def few(*arrays: Any) -> AbstractContextManager[list[Any]]:
     """Return a context with constants: as NumPy's arrays, if they are few."""
+    if torch.compiler.is_compiling():
+        return nullcontext(list(arrays))
     values = _few(arrays)
-    if values is None:
-        yield from_few(arrays)
-    else:
-        with np.errstate(all="ignore"):
-            yield values
+    return nullcontext(from_few(arrays)) if values is None else _Quiet(values)
+
+
+class _Quiet(np.errstate):
+    """A context with some values, in which NumPy warns of nothing."""
+
+    def __init__(self, values: list[Any]) -> None:
+        super().__init__(all="ignore")
+        self.values = values
+
+    def __enter__(self) -> list[Any]:  # type: ignore[override]
+        super().__enter__()
+        return self.values
 
 
 def from_few(values: Iterable[Any]) -> list[Any]:
@@ -105,6 +116,21 @@ def _few(arrays: Iterable[Any]) -> list[Any] | None:
             a = (a.clone() if own or a._is_view() else a).detach().numpy()
         values.append(a)
     return values
+
+
+def quicker_by_numpy(least: int, *arrays: Array) -> bool:
+    """Return whether NumPy multiplies constants, one of ``least`` numbers, faster than torch.
+
+    It has one thread. Not where a dispatch mode records or counts the operations.
+    """
+    return (
+        not torch.compiler.is_compiling()  # a size would bind a program to some sizes
+        and torch.get_num_threads() == 1
+        and not torch._C._len_torch_dispatch_stack()
+        and not differentiable(*arrays)
+        and all(is_plain(a) and a.is_cpu and not a.is_neg() for a in arrays)
+        and max(a.numel() for a in arrays) >= least
+    )
 
 
 def _owned(a: Any) -> Any:

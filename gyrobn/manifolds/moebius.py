@@ -26,7 +26,7 @@ from gyrobn.manifolds.radial import (
 from gyrobn.numerics.arrays import unit
 from gyrobn.numerics.scalar import times
 
-__all__ = ["CentredInBall", "carried", "exponential", "seen_multiple"]
+__all__ = ["CentredInBall", "carried", "exponential", "standardized"]
 
 
 def exponential(K: Any, c: Array) -> Array:
@@ -104,26 +104,55 @@ def carried(space: Any, K: Any, factor: Any, c: Array, bias: Array) -> Array:
     return y
 
 
-def seen_multiple(
-    xp: Any, K: Any, mean: Array, x: Array, room: Array, factor: Any
-) -> tuple[Array, Combination]:
-    r"""Return :math:`t \odot (\ominus\mu \oplus x) = v\tanh(\tfrac t2\theta)/\sqrt{-K}\|v\|`.
+def standardized(K: Any, x: Array, mean: Array, factor: Any, bias: Array) -> Array:
+    r"""Return :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))` of constants.
 
-    And :math:`\cosh^{-2}(\tfrac t2\theta)` before it. ``room`` is :math:`-w/K` with
-    :math:`w = 1 + K\|x\|^2`. The length of v takes no pass over v: with :math:`\delta = x - \mu`
-    and :math:`m = \|\delta\|^2/(\|\mu\|^2 + 1/K) = -n`,
-
-    .. math:: v = \delta + m\mu, \qquad \sqrt{-K}\|v\| = \sqrt{m(m - w)} =: r, \qquad
-              e^\theta = 1 + \tfrac2w(r - m) .
+    The samples are read, and the output is written, as few times as possible; numbers of which
+    there is one per sample are computed in between.
     """
-    info, gap = xp.finfo(x.dtype), x - mean
-    m = dot(gap, gap) / xp.clip(dot(mean, mean) + 1.0 / K, max=float(info.eps) / K)
-    v = Combination(1.0, gap, temporary=True).plus(m, mean).value()
-    m = m - float(info.smallest_normal)  # so that quotients of lengths are their limit at 0
-    size = xp.sqrt(m * (m - times(-K, room)))
-    angle = xp.log1p(times(-2.0 / K, (size - m) / room))
-    angle = held(times(0.5, factor) * angle, 2.0)
-    return xp.cosh(angle) ** -2.0, Combination(xp.tanh(angle) / size, v, temporary=True)
+    shim, gap = backend_of(x), x - mean
+    with shim.few(K, factor, mean, bias, dot(x, x), dot(gap, gap)) as given:
+        numbers = _multiple(*given)
+    m, stretch, w, room = shim.from_few(numbers)
+    hidden = shim.hides_values(x)
+    v = shim.add_product(gap, shim.stored(m), mean, None if hidden else gap)
+    y = Combination(stretch, v, temporary=not hidden).onto(bias).value()
+    with shim.few(dot(y, y), w, room) as (square, w, room):
+        n, xp = square / room, namespace_of(square)
+        total = n + xp.maximum(w, 8.0 * float(xp.finfo(n.dtype).eps) * n)
+        numbers = n, xp.reciprocal(total)
+    n, ratio = shim.from_few(numbers)
+    if hidden:  # to read the terms again costs a compiled program less than to write their sum
+        return Combination(stretch, v).plus(1.0 + n, bias).times(ratio).value()
+    y = shim.add_product(y, n, bias, y)
+    y *= ratio[..., None]
+    return y
+
+
+def _multiple(
+    K: Any, factor: Any, mean: Array, bias: Array, square: Array, apart: Array
+) -> tuple[Array, ...]:
+    r"""Return what combines x, μ and β, from :math:`\|x\|^2` and :math:`\|x - \mu\|^2`.
+
+    The length of :math:`v \propto \ominus\mu \oplus x` takes no pass over v: with
+    :math:`w = 1 + K\|x\|^2` and :math:`m = \|x - \mu\|^2/(\|\mu\|^2 + 1/K)`,
+
+    .. math:: v = x - \mu + m\mu, \qquad \sqrt{-K}\|v\| = \sqrt{m(m - w)} =: r, \qquad
+              e^\theta = 1 + \tfrac2w(r - m) .
+
+    Returned are m; :math:`\tanh(\tfrac t2\theta)/r`, which times v is
+    :math:`t \odot (\ominus\mu \oplus x)`; :math:`\cosh^{-2}(\tfrac t2\theta)`; and the room of β.
+    """
+    xp = namespace_of(apart)
+    info = xp.finfo(apart.dtype)
+    eps, tiny = float(info.eps), float(info.smallest_normal)
+    w = xp.clip(times(K, square) + 1.0, min=eps)
+    m = apart / xp.clip(dot(mean, mean) + 1.0 / K, max=eps / K)
+    below = m - tiny  # so that quotients of lengths are their limit at 0
+    size = xp.sqrt(below * (below - w))
+    angle = held(times(0.5, factor) * xp.log1p(2.0 * ((size - below) / w)), 2.0)
+    room = xp.clip(-1.0 / K - dot(bias, bias), min=-eps / K)
+    return m, xp.tanh(angle) / size, xp.cosh(angle) ** -2.0, room
 
 
 class CentredInBall(CentredVectors):

@@ -8,7 +8,7 @@ from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
-from gyrobn.manifolds.moebius import CentredInBall, carried, exponential, seen_multiple
+from gyrobn.manifolds.moebius import CentredInBall, carried, exponential, standardized
 from gyrobn.manifolds.radial import half_turn, is_constant
 from gyrobn.numerics.arrays import check_coordinates, scalars_like
 from gyrobn.numerics.scalar import times
@@ -150,14 +150,15 @@ class Stereographic(Ball):
         n = dot(gap, gap) / room
         least = xp.maximum(w, 8.0 * float(xp.finfo(x.dtype).eps) * n)
         kept, w = (room, n, least), n + least
-        constant = is_constant(self.sign, K, gap, n)
-        if constant and backend_of(gap).hides_values(gap):
+        shim = backend_of(gap)
+        if shim.differentiable(K, gap, n):
+            return Combination(1.0, gap).plus(n, x).value() / w[..., None], kept
+        if shim.hides_values(gap):
             # to read the terms again costs a compiled program less than to write their sum
             return y.plus(1.0 + n, x).over(w).value(), kept
-        total = Combination(1.0, gap, temporary=True).plus(n, x).value()
-        if constant:
-            return Combination(xp.reciprocal(w), total, temporary=True).value(), kept
-        return total / w[..., None], kept
+        total = shim.add_product(gap, n, x, gap)
+        total *= xp.reciprocal(w)[..., None]
+        return total, kept
 
     def _biased(self, xp: Any, K: Any, t: Array, s: Combination, bias: Array | None) -> Array:
         """Return a point, of which time and spatial part are those at half its angle."""
@@ -181,12 +182,11 @@ class Stereographic(Ball):
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
     ) -> Array:
         """Centre, scale and bias; of constants, with one pass over the samples less."""
-        xp = self._namespace(x, mean, *(() if bias is None else (bias,)))
+        self._namespace(x, mean, *(() if bias is None else (bias,)))
         K, t = self._parameter("curvature", x), scalars_like(factor, x)
         if self.sign != -1 or bias is None or not is_constant(-1, K, t, x, mean, bias):
             return super().standardize(x, mean, factor, bias)
-        w, v = seen_multiple(xp, K, mean, x, self._room(xp, K, x), t)
-        return self._moved(xp, K, bias, v, w)
+        return standardized(K, x, mean, t, bias)
 
     def _carried(self, c: Array, factor: Any, bias: Array | None) -> Array:
         if self.sign != -1:
