@@ -26,6 +26,7 @@ __all__ = [
     "no_transform",
     "orders",
     "quicker_by_numpy",
+    "seen_by_numpy",
     "shortcut",
     "smooth",
 ]
@@ -111,10 +112,20 @@ def _few(arrays: Iterable[Any]) -> list[Any] | None:
         if isinstance(a, torch.Tensor):
             if type(a) not in _PLAIN or not a.is_cpu or a.numel() > FEW or a.is_neg():
                 return None
-            # FSDP frees the memory of parameters, which torch refuses once NumPy has seen it
-            own = a.grad_fn is None and (a.requires_grad or type(a) is not torch.Tensor)
-            a = (a.clone() if own or a._is_view() else a).detach().numpy()
+            a = seen_by_numpy(a)
         values.append(a)
+    return values
+
+
+def seen_by_numpy(a: Array) -> "np.ndarray[Any, Any]":
+    """Return the memory of a plain tensor as an array of NumPy.
+
+    FSDP frees the memory of parameters, which torch refuses once it has handed it to NumPy itself.
+    So memory that may be a parameter's takes the way of the standard, which torch does not record.
+    """
+    own = a.grad_fn is None and (a.requires_grad or type(a) is not torch.Tensor)
+    values: np.ndarray[Any, Any]
+    values = np.from_dlpack(a.detach()) if own or a._is_view() else a.detach().numpy()
     return values
 
 
