@@ -217,7 +217,7 @@ def assert_same(M: Any, actual: Any, expected: Any, tolerance: float) -> None:
 
 
 def per_block(M: Any, values: Any) -> Any:
-    """Give numbers, one a point or a channel, the axis of the blocks where M has several."""
+    """Give numbers, one per point or channel, the axis of the blocks where M has several."""
     return values if len(M.blocks) == 1 else values[..., None]
 
 

@@ -1,7 +1,7 @@
 """``torch.compile(fullgraph=True)``: the same numbers and gradients, in training and evaluation.
 
-Compiling takes seconds a geometry. So most are compiled for ``aot_eager``, which traces forward and
-backward passes in full but generates no code.
+Compiling takes seconds per geometry. So most are compiled for ``aot_eager``, which traces forward
+and backward passes in full but generates no code.
 """
 
 import numpy as np

@@ -359,7 +359,7 @@ def asarray_like(values, like):
 
 
 def differences(function, inputs, which, h=1e-5):
-    """The gradient of ``loss`` by one input, by central differences, one entry a matrix at once."""
+    """The gradient of ``loss`` by one input, by differences, one entry per matrix at once."""
     x = inputs[which]
     entries = np.ndindex(x.shape[1:])
     found = np.zeros_like(x)

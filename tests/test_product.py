@@ -43,7 +43,7 @@ products = pytest.mark.parametrize("M", PRODUCTS, ids=repr)
 
 
 def parts_of(M, values):
-    """Split numbers, one a block, as the factors take them."""
+    """Split numbers, one per block, as the factors take them."""
     ends = np.cumsum([len(f.blocks) for f in M.factors])[:-1]
     return [
         part[..., 0] if len(f.blocks) == 1 else part

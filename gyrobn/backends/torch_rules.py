@@ -62,8 +62,7 @@ def is_plain(x: Array) -> bool:
 
 
 FEW = 2**15
-"""Of how many numbers NumPy computes functions in less time than torch, which shares out the work
-of more of them among its threads."""
+"""Up to this size NumPy takes less time. torch gives larger arrays to several threads."""
 
 
 def few(*arrays: Any) -> AbstractContextManager[list[Any]]:

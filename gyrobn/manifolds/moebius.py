@@ -107,8 +107,8 @@ def carried(space: Any, K: Any, factor: Any, c: Array, bias: Array) -> Array:
 def standardized(K: Any, x: Array, mean: Array, factor: Any, bias: Array) -> Array:
     r"""Return :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))` of constants.
 
-    The samples are read, and the output is written, as few times as possible; numbers of which
-    there is one per sample are computed in between.
+    Arrays of the size of the samples are read and written as few times as possible. The scalars per
+    sample are computed in between.
     """
     shim, gap = backend_of(x), x - mean
     with shim.few(K, factor, mean, bias, dot(x, x), dot(gap, gap)) as given:
