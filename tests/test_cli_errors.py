@@ -636,7 +636,7 @@ def test_nothing_is_computed_for_a_place_that_cannot_be_written(folder, monkeypa
 
     monkeypatch.setattr("gyrobn.cli.statistics.fitted", never)
     monkeypatch.setattr("gyrobn.cli.picture.fitted", never)
-    monkeypatch.setattr("gyrobn.cli.demo.run", never)
+    monkeypatch.setattr("gyrobn.cli.demo.demonstrate", never)
     for line in (
         "fit x.npy missing/m --manifold poincare_ball",
         "normalize x.npy y.npy --manifold poincare_ball --save-model missing/m",

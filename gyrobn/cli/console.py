@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import time
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator
@@ -30,6 +31,12 @@ class Console:
         self._quiet = getattr(options, "quiet", False)
         self._bar: Progress | None = None
         self._warnings: list[str] = []
+        self._begin = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """The time since the command began."""
+        return round(time.perf_counter() - self._begin, 3)
 
     def progress(self, label: str, total: int) -> Progress:
         """Return a progress bar for a pass over the data."""

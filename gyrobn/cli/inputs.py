@@ -6,7 +6,7 @@ import re
 import zipfile
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,8 @@ __all__ = [
     "read_labels",
 ]
 
-
 FEW = 100
 """Number of samples whose traces are checked."""
-
 
 AT = re.compile(r"at index \(?(\d+)")
 
@@ -53,18 +51,16 @@ def open_inputs(options: Namespace) -> StoredArray:
         return open_samples(options.input[0], options)
     parts: list[StoredArray] = []
     kept = 0
-    try:
+    with ExitStack() as stack:
         for path in options.input:
-            part = _opened(path, options)
-            parts.append(part)
+            part = stack.enter_context(_opened(path, options))
             if fits(part, kept):  # read now: a process can open only a limited number of files
                 kept += part.size
-                parts[-1] = KeptArray(part).load()
-        return JoinedArray(parts)
-    except BaseException:
-        for part in parts:
-            part.close()
-        raise
+                part = KeptArray(part).load()
+            parts.append(part)
+        joined = JoinedArray(parts)
+        stack.pop_all()  # they stay open
+        return joined
 
 
 def open_samples(path: Path, options: Namespace) -> StoredArray:
@@ -91,10 +87,8 @@ def _without_key() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if (
-            isinstance(about := getattr(error, "parameter", None), Parameter)
-            and about.name == "key"
-        ):
+        parameter = getattr(error, "parameter", None)
+        if isinstance(parameter, Parameter) and parameter.name == "key":
             del vars(error)["parameter"]
         raise
 
@@ -103,7 +97,7 @@ def _opened(path: Path, options: Namespace) -> StoredArray:
     """Open samples and check their dtype and shape."""
     given = {name: getattr(options, name) for name in OPTIONS}
     if path == PIPE:
-        source = open_pipe(options.format, **given)
+        source = open_pipe(options.format, given)
     else:
         source = open_array(path, options.key, **given)
     return check_samples(source)

@@ -1,7 +1,6 @@
 """The command inspect: describe a file of samples, or a model."""
 
 import math
-import time
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator
@@ -27,7 +26,6 @@ __all__ = ["inspect"]
 
 def inspect(options: Namespace, console: Console) -> None:
     """Describe a file: a model, samples of a geometry, or samples of an unknown geometry."""
-    begin = time.perf_counter()
     if is_model(options.input):
         if options.manifold is not None or options.key is not None:
             raise ValueError(
@@ -45,7 +43,7 @@ def inspect(options: Namespace, console: Console) -> None:
         values = {"shape": shape, "dtype": dtype, "samples": shape[0]} | values
         lines.insert(0, f"{options.input}: {shape[0]} samples, shape {shape}, {dtype}")
     values = {"input": options.input} | values
-    values["seconds"] = round(time.perf_counter() - begin, 3)
+    values["seconds"] = console.seconds
     console.report(values, lines)
 
 
@@ -87,16 +85,12 @@ class _Count:
         self.odd: list[int] | None = None
         """Index of the worst point, and of the first one with NaN or infinity."""
 
-    def good_rows(self, x: Any) -> Any:
-        """Return which samples have all their points on the manifold."""
-        return self.manifold.contains(x).reshape(len(x), -1).all(axis=1)
-
     def add(self, x: Any, rows: Any) -> None:
         """Count the points of a chunk; ``rows`` are the numbers of its samples."""
         good, off = self.manifold.contains(x), self.manifold.violation(x)
         self.points += good.size
         self.good += int(good.sum())
-        self.rows += int(good.reshape(len(x), -1).all(axis=1).sum())
+        self.rows += int(_whole(good).sum())
         measured = np.isfinite(off)
         if self.odd is None and not measured.all():
             self.odd = _place(rows, measured.argmin(), off.shape)
@@ -104,6 +98,11 @@ class _Count:
         if off.max() > self.worst:
             self.worst = float(off.max())
             self.index = _place(rows, off.argmax(), off.shape)
+
+
+def _whole(good: Any) -> Any:
+    """Return which samples have all their points on the manifold."""
+    return good.reshape(len(good), -1).all(axis=1)
 
 
 def _place(rows: Any, k: Any, shape: tuple[int, ...]) -> list[int]:
@@ -152,7 +151,7 @@ def _statistics(
     def good() -> Iterator[Any]:
         for x in watched:
             if count.rows < len(source):
-                x = x[count.good_rows(x)]
+                x = x[_whole(manifold.contains(x))]
             if len(x):
                 yield x
 

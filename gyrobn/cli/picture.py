@@ -1,6 +1,5 @@
 """The command plot: samples before and after."""
 
-import time
 from argparse import Namespace
 from functools import partial
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from gyrobn.cli.console import Console
-from gyrobn.cli.engine import InOrder
 from gyrobn.cli.inputs import (
     check_place,
     check_samples,
@@ -18,7 +16,7 @@ from gyrobn.cli.inputs import (
     open_samples,
     read_bias,
 )
-from gyrobn.cli.statistics import fitted, load
+from gyrobn.cli.statistics import InOrder, fitted, load
 from gyrobn.data.chunks import Chunks
 from gyrobn.estimator.labels import labels_for
 from gyrobn.manifolds.gyrospace import GyroSpace
@@ -34,7 +32,6 @@ MOST = 2000
 
 def plot(options: Namespace, console: Console) -> None:
     """Draw samples before and after normalization, computed or read from a file."""
-    begin = time.perf_counter()
     check_place(options.figure)
     check_format(options.figure)
     with open_samples(options.input, options) as source:
@@ -76,7 +73,7 @@ def plot(options: Namespace, console: Console) -> None:
     save_figure(figure, options.figure, dpi=150)
     values = {"input": options.input, "manifold": repr(manifold), "samples": len(source)}
     values |= {"drawn": len(rows), "kind": kind, "figure": options.figure}
-    values["seconds"] = round(time.perf_counter() - begin, 3)
+    values["seconds"] = console.seconds
     lines = [f"drew {len(rows)} of {len(source)} samples of {options.input} on {manifold!r}"]
     if project:
         values["projected"] = moved.count

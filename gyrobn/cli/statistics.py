@@ -1,14 +1,13 @@
 """The commands normalize, fit, transform and inverse: GyroBN from file to file."""
 
-import time
 from argparse import Namespace
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gyrobn.cli.console import Console, span
-from gyrobn.cli.engine import InOrder
 from gyrobn.cli.inputs import (
     check_place,
     domains_of,
@@ -17,14 +16,27 @@ from gyrobn.cli.inputs import (
     open_inputs,
     read_bias,
 )
-from gyrobn.data import StoredArray
+from gyrobn.cli.pipes import PIPE, create_pipe
+from gyrobn.data import StoredArray, create_array
+from gyrobn.data.joined import JoinedArray, create_folder
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import scale_for
+from gyrobn.statistics.points import Moved
 
 if TYPE_CHECKING:
     from gyrobn.estimator.transformer import GyroBN
 
-__all__ = ["about_mean", "describe", "fit", "fitted", "inverse", "load", "normalize", "transform"]
+__all__ = [
+    "InOrder",
+    "about_mean",
+    "describe",
+    "fit",
+    "fitted",
+    "inverse",
+    "load",
+    "normalize",
+    "transform",
+]
 
 VERBS = {
     "normalize": "normalized",
@@ -40,14 +52,13 @@ GIVEN = ("scale", "eps", "tol", "max_iter", "on_invalid", "unseen")
 
 def run(options: Namespace, console: Console) -> None:
     """Fit a model or load one; write the model and the mapped samples, as the options ask."""
-    begin = time.perf_counter()
     model, output = getattr(options, "save_model", None), getattr(options, "output", None)
     check_place(model, model=True)
     # the output is created before the work, so that a path that cannot be written fails early
     with (
         open_inputs(options) as source,
         _engine(options, source, console) as engine,
-        engine.create(output) as out,
+        nullcontext() if output is None else engine.create(output) as out,
         naming_the_file(source),
     ):
         domains = domains_of(options, source)
@@ -77,7 +88,7 @@ def run(options: Namespace, console: Console) -> None:
     if output is not None:
         values["output"] = output
     values["model"] = model or options.model
-    values["seconds"] = round(time.perf_counter() - begin, 3)
+    values["seconds"] = console.seconds
     written = [f"  written             {path}" for path in (output, model) if path is not None]
     console.report(values, lines + written)
 
@@ -94,7 +105,7 @@ def load(path: Path) -> "GyroBN":
     return model
 
 
-def fitted(options: Namespace, source: StoredArray, domains: Any, engine: InOrder) -> "GyroBN":
+def fitted(options: Namespace, source: StoredArray, domains: Any, engine: "InOrder") -> "GyroBN":
     """Return the model of the options, fitted to the samples unless it comes from a file."""
     given: dict[str, Any] = {name: getattr(options, name, None) for name in GIVEN}
     given["bias"] = read_bias(options)
@@ -137,10 +148,47 @@ def about_mean(
     ]
 
 
-def _engine(options: Namespace, source: StoredArray, console: Console) -> InOrder:
-    """Return what reads, computes and writes."""
-    if getattr(options, "engine", None) is None:
-        return InOrder(source, console, options.format)
-    from gyrobn.cli.dask import OnDask
+# ---------------------------------------------------------------------- engines
 
-    return OnDask(source, console, options.workers, options.scheduler)
+
+class InOrder:
+    """An engine reads samples and writes what a model makes of them: here, chunk after chunk."""
+
+    def __init__(self, source: StoredArray, console: Console, kind: str | None = None) -> None:
+        self.source, self.console = source, console
+        self.kind = kind
+        """The format of an output that is a pipe."""
+
+    def create(self, output: Path) -> AbstractContextManager[Any]:
+        """Return what makes the output and yields its writer."""
+        source = self.source
+        if output == PIPE:
+            return create_pipe(self.kind, source)
+        if isinstance(source, JoinedArray):
+            return create_folder(output, source)
+        return create_array(output, source.shape, source.stored, source.key, source.form)
+
+    def samples(self, label: str) -> AbstractContextManager[Any]:
+        """Return what opens the samples, and shows each pass over them as progress."""
+        return self.console.reading(label, self.source)
+
+    def write(self, bn: Any, out: Any, domains: Any, method: str) -> int:
+        """Write the mapped samples; return how many points were moved onto the manifold."""
+        from gyrobn.estimator.applying import apply_chunks
+
+        moved = Moved()
+        label = "inverse" if method == "inverse_transform" else "transform"
+        with self.samples(label) as chunks:
+            for chunk in apply_chunks(bn, chunks, domains, method, moved):
+                out.write(chunk)
+        return moved.count
+
+
+def _engine(
+    options: Namespace, source: StoredArray, console: Console
+) -> AbstractContextManager[InOrder]:
+    if getattr(options, "engine", None) is None:
+        return nullcontext(InOrder(source, console, options.format))
+    from gyrobn.cli.dask import on_dask
+
+    return on_dask(source, console, options.workers, options.scheduler)

@@ -37,6 +37,7 @@ def geometry_options() -> dict[str, dict[str, Any]]:
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse arguments that do not go together; replace patterns by the files that match."""
+    options.joined = False
     if hasattr(options, "manifold"):
         _check_geometry(parser, options)
     if getattr(options, "after", None) is not None:
@@ -99,20 +100,21 @@ def _check_engine(parser: argparse.ArgumentParser, options: argparse.Namespace) 
 
 
 def _expand(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Replace patterns by files, and return whether they are joined, with a folder as OUT."""
-    output, found, patterns = getattr(options, "output", None), [], False
+    """Replace patterns by files; ``joined`` is whether they are several, with a folder as OUT."""
+    found: list[Path] = []
     for path in options.input:
         if path.exists() or not glob.has_magic(str(path)):
             found.append(path)
             continue
-        patterns = True
+        options.joined = True
         files = sorted(map(Path, glob.glob(str(path))))
         if not files:
             raise FileNotFoundError(f"no file matches {path}")
         found += files
-    folder = output is not None and output.is_dir() and output.suffix.lower() != ".zarr"
-    options.joined = len(found) > 1 or patterns or folder or options.domain_per_file
     options.input = found
+    output = getattr(options, "output", None)
+    folder = output is not None and output.is_dir() and output.suffix.lower() != ".zarr"
+    options.joined |= len(found) > 1 or folder or options.domain_per_file
     if options.joined:
         _check_names(parser, options)
 
@@ -153,8 +155,7 @@ def _check_paths(parser: argparse.ArgumentParser, options: argparse.Namespace) -
             other = seen.setdefault(os.path.realpath(path), role)
             if role not in WRITTEN or other == role:
                 continue
-            joined = getattr(options, "joined", False)
-            if (other, role) != ("input", "output") or joined:
+            if (other, role) != ("input", "output") or options.joined:
                 parser.error(f"{path} is given twice, as {other} and {role}, and would be replaced")
             if options.key is not None:
                 parser.error(
@@ -165,7 +166,7 @@ def _check_paths(parser: argparse.ArgumentParser, options: argparse.Namespace) -
 def _files(options: argparse.Namespace, role: str) -> list[Path]:
     """Return the files that an argument names."""
     path = getattr(options, role, None)
-    if role == "output" and path is not None and getattr(options, "joined", False):
+    if role == "output" and path is not None and options.joined:
         return [path / one.name for one in options.input]
     paths = path if isinstance(path, list) else [path]
     return [path for path in paths if path not in (None, PIPE)]

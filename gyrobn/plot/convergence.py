@@ -103,8 +103,11 @@ def _draw_lines(ax: Any, counts: Any, relative: Any, tolerance: Any) -> None:
         # a channel that has converged is not evaluated again
         evaluations, first = np.unique(counts[:, *channel], return_index=True)
         color, alpha = (COLOURS[k], 1.0) if few else (BLUE, 0.4)
-        style = {"marker": MARKERS[k], "label": _label(channel)} if few else {}
-        if k == 0 and not few:  # more lines than colours: one entry for all
+        style = {}
+        if few:
+            name = f"channel {', '.join(map(str, channel))}" if channel else "residual"
+            style = {"marker": MARKERS[k], "label": name}
+        elif k == 0:  # more lines than colours: one entry for all
             style = {"label": f"{len(channels)} channels"}
         ax.plot(evaluations, relative[first, *channel], color=color, alpha=alpha, **style)
         ax.axhline(tolerance[channel], color=color, alpha=alpha, linestyle="--", linewidth=1.0)
@@ -124,10 +127,6 @@ def _history(manifold: GyroSpace, x: Any, tol: float | None, max_iter: int) -> l
             if np.all(results[-1].converged):
                 break
     return results
-
-
-def _label(channel: tuple[int, ...]) -> str:
-    return f"channel {', '.join(map(str, channel))}" if channel else "residual"
 
 
 def _tolerance(manifold: GyroSpace, result: FrechetResult, tol: float | None) -> Any:
