@@ -102,7 +102,7 @@ class _OnDask(InOrder):
         """Write the mapped samples; return how many points were moved onto the manifold."""
         check_given(bn.domains_, domains, method)
         labels = None if domains is None else labels_for(domains, len(self.source))
-        _check_order(bn, labels, method)
+        _check_order(bn, labels)
         bn = with_unseen(bn, self.blocks, labels, method)
         blocks = DaskBlocks(self.blocks).with_parts(labels=labels)
         check_action(bn, as_array(bn, blocks.stand_in, method), method)
@@ -129,9 +129,9 @@ def _written(parts: list[Any]) -> Moved | Exception:
     return Moved.merged(parts) if error is None else error
 
 
-def _check_order(bn: Any, labels: Any, method: str) -> None:
+def _check_order(bn: Any, labels: Any) -> None:
     """Refuse to follow new domains sample by sample: blocks are computed in any order."""
-    if labels is None or bn.unseen != "online" or method != "transform":
+    if labels is None or bn.unseen != "online":
         return
     check_kind(bn.domains_, labels)
     new = np.setdiff1d(labels, bn.domains_)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.cli.console import Console
+from gyrobn.cli.console import Console, Report
 from gyrobn.cli.inputs import geometry_of, is_model, open_samples, projectors_of
 from gyrobn.cli.statistics import about_mean, describe, load
 from gyrobn.data import StoredArray
@@ -50,7 +50,7 @@ def inspect(options: Namespace, console: Console) -> None:
 # ---------------------------------------------------------------------- models
 
 
-def _model(path: Path) -> tuple[dict[str, Any], list[str]]:
+def _model(path: Path) -> Report:
     bn = load(path)
     values, lines = describe(bn)
     shape = bn.mean_.shape[0 if bn.domains_ is None else 1 :]
@@ -111,9 +111,7 @@ def _place(rows: Any, k: Any, shape: tuple[int, ...]) -> list[int]:
     return [int(rows[first]), *map(int, rest)]
 
 
-def _samples(
-    manifold: GyroSpace, source: StoredArray, console: Console
-) -> tuple[dict[str, Any], list[str]]:
+def _samples(manifold: GyroSpace, source: StoredArray, console: Console) -> Report:
     count, odd = _Count(manifold), {"nan": 0, "inf": 0}
     with console.reading("check", source) as chunks:
         for rows, x in chunks.numbered():
@@ -142,9 +140,7 @@ def _samples(
     return values, [*lines, "  no sample is on the manifold, so there is no mean"]
 
 
-def _statistics(
-    count: _Count, source: StoredArray, console: Console
-) -> tuple[dict[str, Any], list[str]]:
+def _statistics(count: _Count, source: StoredArray, console: Console) -> Report:
     """Return mean, deviation and distances of the samples that are on the manifold."""
     manifold = count.manifold
 
@@ -180,7 +176,7 @@ def _statistics(
 # ---------------------------------------------------------------------- no geometry given
 
 
-def _guesses(source: StoredArray, console: Console) -> tuple[dict[str, Any], list[str]]:
+def _guesses(source: StoredArray, console: Console) -> Report:
     """Count the points of each geometry that has points of such a shape."""
     counts = {option: _Count(manifold) for option, manifold in _candidates(source)}
     with console.reading("check", source) as chunks:
@@ -208,7 +204,7 @@ def _guesses(source: StoredArray, console: Console) -> tuple[dict[str, Any], lis
     return {"geometries": found} | values, lines + more
 
 
-def _curvatures(source: StoredArray) -> tuple[dict[str, Any], list[str]]:
+def _curvatures(source: StoredArray) -> Report:
     """Return which curvature in two dimensions fits vectors, or a matrix of distances."""
     if source.ndim != 2:
         return {}, []

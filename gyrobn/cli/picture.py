@@ -6,16 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from gyrobn.cli import inputs
 from gyrobn.cli.console import Console
-from gyrobn.cli.inputs import (
-    check_place,
-    check_samples,
-    domains_of,
-    geometry_of,
-    open_other,
-    open_samples,
-    read_bias,
-)
 from gyrobn.cli.statistics import InOrder, fitted, load
 from gyrobn.data.chunks import Chunks
 from gyrobn.estimator.labels import labels_for
@@ -32,10 +24,10 @@ MOST = 2000
 
 def plot(options: Namespace, console: Console) -> None:
     """Draw samples before and after normalization, computed or read from a file."""
-    check_place(options.figure)
+    inputs.check_place(options.figure)
     check_format(options.figure)
-    with open_samples(options.input, options) as source:
-        domains = domains_of(options, source)
+    with inputs.open_samples(options.input, options) as source:
+        domains = inputs.domains_of(options, source)
         if domains is not None:
             domains = labels_for(domains, len(source))
         rows = np.unique(np.linspace(0, len(source) - 1, min(len(source), MOST)).astype(int))
@@ -50,16 +42,16 @@ def plot(options: Namespace, console: Console) -> None:
                 chunks = Chunks(partial(bn.transform_chunks, Chunks(source), domains))
                 samples.append((options.input, _take(chunks, rows)))
         else:
-            with check_samples(open_other(options.after, options)) as after:
+            with inputs.check_samples(inputs.open_other(options.after, options)) as after:
                 if after.shape != source.shape:
                     raise ValueError(
                         f"{options.after} has shape {after.shape}, {options.input} {source.shape}: "
                         "the same samples must be in both, before and after"
                     )
                 samples.append((options.after, _take(Chunks(after), rows)))
-            bias, project = read_bias(options), options.on_invalid == "project"
+            bias, project = inputs.read_bias(options), options.on_invalid == "project"
             if options.model is None:
-                manifold = geometry_of(options, source)
+                manifold = inputs.geometry_of(options, source)
             else:
                 manifold = load(options.model).manifold_
     moved = Moved()

@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gyrobn.cli.console import Console, span
-from gyrobn.cli.inputs import (
-    check_place,
-    domains_of,
-    geometry_of,
-    naming_the_file,
-    open_inputs,
-    read_bias,
-)
+from gyrobn.cli import inputs
+from gyrobn.cli.console import Console, Report, span
 from gyrobn.cli.pipes import PIPE, create_pipe
 from gyrobn.data import StoredArray, create_array
 from gyrobn.data.joined import JoinedArray, create_folder
@@ -53,15 +46,15 @@ GIVEN = ("scale", "eps", "tol", "max_iter", "on_invalid", "unseen")
 def run(options: Namespace, console: Console) -> None:
     """Fit a model or load one; write the model and the mapped samples, as the options ask."""
     model, output = getattr(options, "save_model", None), getattr(options, "output", None)
-    check_place(model, model=True)
+    inputs.check_place(model, model=True)
     # the output is created before the work, so that a path that cannot be written fails early
     with (
-        open_inputs(options) as source,
+        inputs.open_inputs(options) as source,
         _engine(options, source, console) as engine,
         nullcontext() if output is None else engine.create(output) as out,
-        naming_the_file(source),
+        inputs.naming_the_file(source),
     ):
-        domains = domains_of(options, source)
+        domains = inputs.domains_of(options, source)
         bn = fitted(options, source, domains, engine)
         if out is None:
             moved = bn.n_projected_
@@ -71,8 +64,8 @@ def run(options: Namespace, console: Console) -> None:
         if model is not None:
             bn.save(model)
     shape, dtype, manifold = source.shape, str(source.stored), repr(bn.manifold_)
-    inputs = options.input if options.joined else options.input[0]
-    values = {"input": inputs, "shape": shape, "dtype": dtype, "samples": shape[0]}
+    given = options.input if options.joined else options.input[0]
+    values = {"input": given, "shape": shape, "dtype": dtype, "samples": shape[0]}
     lines = [
         f"{VERBS[options.command]} {shape[0]} {'sample' if shape[0] == 1 else 'samples'} of "
         f"{source.path}, shape {shape}, {dtype}, on {manifold}"
@@ -108,13 +101,13 @@ def load(path: Path) -> "GyroBN":
 def fitted(options: Namespace, source: StoredArray, domains: Any, engine: "InOrder") -> "GyroBN":
     """Return the model of the options, fitted to the samples unless it comes from a file."""
     given: dict[str, Any] = {name: getattr(options, name, None) for name in GIVEN}
-    given["bias"] = read_bias(options)
+    given["bias"] = inputs.read_bias(options)
     given = {name: value for name, value in given.items() if value is not None}
     if getattr(options, "model", None) is not None:
         bn = load(options.model)
         bn.set_params(**given)
         return bn
-    manifold = geometry_of(options, source)
+    manifold = inputs.geometry_of(options, source)
     from gyrobn.estimator.transformer import GyroBN
 
     with engine.samples("fit") as samples:
@@ -122,7 +115,7 @@ def fitted(options: Namespace, source: StoredArray, domains: Any, engine: "InOrd
     return model
 
 
-def describe(bn: "GyroBN") -> tuple[dict[str, Any], list[str]]:
+def describe(bn: "GyroBN") -> Report:
     """Return what a model holds, as values and as lines."""
     scale = scale_for(bn.manifold_, bn.scale)
     values, lines = about_mean(bn.manifold_, bn.mean_, bn.var_, bn.n_iter_, bn.converged_)
@@ -135,7 +128,7 @@ def describe(bn: "GyroBN") -> tuple[dict[str, Any], list[str]]:
 
 def about_mean(
     manifold: GyroSpace, mean: Any, variance: Any, iterations: Any, converged: Any
-) -> tuple[dict[str, Any], list[str]]:
+) -> Report:
     """Return mean and standard deviation, as values and as lines."""
     distance, deviation = manifold.norm(mean), np.sqrt(variance)
     values = {"mean_distance": distance, "standard_deviation": deviation}

@@ -2,6 +2,7 @@
 
 import argparse
 import glob
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,8 +18,11 @@ __all__ = ["check", "geometries", "geometry_options"]
 READ = "input", "model", "bias", "domains", "after"
 WRITTEN = "output", "save_model", "figure", "report"
 
-DOMAINS = ("domains", "domain_column", "domain_per_file")
-"""Options that say which domain a sample belongs to."""
+EXCLUSIVE = (
+    *itertools.product(("scale", "eps", "tol", "max_iter", "unseen"), ("after",)),
+    *itertools.combinations(("domains", "domain_column", "domain_per_file"), 2),
+)
+"""Pairs of options of which only one may be given."""
 
 
 def geometries() -> list[str]:
@@ -40,31 +44,30 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     options.joined = False
     if hasattr(options, "manifold"):
         _check_geometry(parser, options)
-    if getattr(options, "after", None) is not None:
-        for name in ("scale", "eps", "tol", "max_iter", "unseen"):
-            if getattr(options, name) is not None:
-                parser.error(f"{_spelled(name)} and --after exclude each other")
-    given = [name for name in DOMAINS if getattr(options, name, None)]
-    if len(given) > 1:
-        parser.error(f"{_spelled(given[0])} and {_spelled(given[1])} exclude each other")
+    for pair in EXCLUSIVE:
+        if all(_is_given(options, name) for name in pair):
+            both = " and ".join(f"--{name.replace('_', '-')}" for name in pair)
+            parser.error(f"{both} exclude each other")
     if isinstance(getattr(options, "input", None), list):
         _expand(parser, options)
-    if getattr(options, "format", None) is not None and PIPE not in _paths(options):
+    if _is_given(options, "format") and PIPE not in _paths(options):
         parser.error("--format is for pipes, an IN or OUT that is -: a suffix tells the format")
     _check_engine(parser, options)
     _check_paths(parser, options)
 
 
-def _spelled(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def _is_given(options: argparse.Namespace, name: str) -> bool:
+    """Return whether a command has an option, and it is given."""
+    value = getattr(options, name, None)
+    return value is not None and value is not False
 
 
 def _check_geometry(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse parameters that the geometry lacks, or values that it cannot have."""
     given = {k: v for k in geometry_options() if (v := getattr(options, k)) is not None}
     options.parameters = given
-    if getattr(options, "model", None) is not None:
-        for name in (k for k in ("manifold", *given) if getattr(options, k) is not None):
+    if _is_given(options, "model"):
+        for name in (k for k in ("manifold", *given) if _is_given(options, k)):
             parser.error(f"--{name} and --model exclude each other: the model has a geometry")
         return
     if options.manifold is None:
@@ -87,12 +90,12 @@ def _check_geometry(parser: argparse.ArgumentParser, options: argparse.Namespace
 
 def _check_engine(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse options of Dask without Dask, and two places to compute."""
-    given = [name for name in ("workers", "scheduler") if getattr(options, name, None) is not None]
+    given = [name for name in ("workers", "scheduler") if _is_given(options, name)]
     if given and options.engine is None:
         parser.error(f"--{given[0]} needs --engine dask")
     if len(given) == 2:
         parser.error("--workers and --scheduler exclude each other")
-    if getattr(options, "engine", None) and (options.joined or PIPE in _paths(options)):
+    if _is_given(options, "engine") and (options.joined or PIPE in _paths(options)):
         parser.error("--engine dask takes one file IN and one file OUT")
 
 
