@@ -560,7 +560,7 @@ def test_full_disk(tmp_path, line, there):
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_a_signal_that_is_ignored_stays_ignored(folder, monkeypatch, number):
     """As under nohup: when the terminal goes, the run goes on. Ctrl-C spares background jobs."""
-    monkeypatch.setattr("gyrobn.cli.inspection.inspect", lambda *_: signal.raise_signal(number))
+    monkeypatch.setattr("gyrobn.cli.inspection.run", lambda *_: signal.raise_signal(number))
     before = signal.signal(number, signal.SIG_IGN)
     try:
         assert main(["inspect", "x.npy"]) == 0

@@ -77,7 +77,7 @@ AFFINE = "--scale --bias --eps --tol --max-iter --on-invalid --unseen"
 
 
 class _Command(NamedTuple):
-    """A command: the module with its function, its texts, and the names of its arguments."""
+    """A command: the module with its ``run``, its texts, and the names of its arguments."""
 
     module: str
     summary: str

@@ -20,7 +20,7 @@ from gyrobn.normalization.normalize import batch_stats, normalize
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.frechet import frechet
 
-__all__ = ["backends", "in_a_line", "mean_error", "version_of"]
+__all__ = ["in_a_line", "mean_error", "run", "version_of"]
 
 LIBRARIES = {
     "numpy": "array_api_compat.numpy",
@@ -37,7 +37,7 @@ HELPERS = (
 )
 
 
-def backends(options: Namespace, console: Console) -> None:
+def run(options: Namespace, console: Console) -> None:
     """Print what is installed, with devices and default dtypes, and the options of geometries."""
     libraries = {name: _library(name) for name in LIBRARIES}
     helpers = {name: version_of(name) for name in HELPERS}

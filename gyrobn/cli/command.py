@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 # what overflows is off the manifold, and is reported as such
                 with console.showing_warnings(), np.errstate(all="ignore"):
                     module = import_module(f"gyrobn.cli.{COMMANDS[options.command].module}")
-                    getattr(module, options.command)(options, console)
+                    module.run(options, console)
                 sys.stdout.flush()
         except BrokenPipeError:
             raise

@@ -28,7 +28,7 @@ from gyrobn.plot import Panel, plot_overview
 from gyrobn.plot.canvas import NEEDS_MATPLOTLIB, check_format, name_of, save_figure
 from gyrobn.statistics.frechet import frechet
 
-__all__ = ["EPS", "FIGURE", "REAL", "STEPS", "Row", "demo", "demonstrate", "demonstrate_real"]
+__all__ = ["EPS", "FIGURE", "REAL", "STEPS", "Row", "demonstrate", "demonstrate_real", "run"]
 
 EPS = 1e-5
 r"""The :math:`\epsilon` that the demo gives to :func:`~gyrobn.normalize`."""
@@ -75,7 +75,7 @@ class Row(NamedTuple):
         return {name: value for name, value in self._asdict().items() if name not in left_out}
 
 
-def demo(options: Namespace, console: Console) -> None:
+def run(options: Namespace, console: Console) -> None:
     """Normalize points and real data, print mean and variance, write a figure."""
     check_place(options.output)
     with suppress(ImportError):  # without matplotlib there are only tables

@@ -21,10 +21,10 @@ from gyrobn.statistics.points import at_index
 from gyrobn.statistics.suggest import suggest
 from gyrobn.statistics.uniqueness import FrechetWarning
 
-__all__ = ["inspect"]
+__all__ = ["run"]
 
 
-def inspect(options: Namespace, console: Console) -> None:
+def run(options: Namespace, console: Console) -> None:
     """Describe a file: a model, samples of a geometry, or samples of an unknown geometry."""
     if is_model(options.input):
         if options.manifold is not None or options.key is not None:

@@ -16,13 +16,13 @@ from gyrobn.plot import can_plot, plot_normalization, plot_tangent
 from gyrobn.plot.canvas import check_format, save_figure
 from gyrobn.statistics.points import Moved, on_manifold
 
-__all__ = ["plot"]
+__all__ = ["run"]
 
 MOST = 2000
 """The most samples that are drawn."""
 
 
-def plot(options: Namespace, console: Console) -> None:
+def run(options: Namespace, console: Console) -> None:
     """Draw samples before and after normalization, computed or read from a file."""
     inputs.check_place(options.figure)
     check_format(options.figure)

@@ -34,7 +34,7 @@ from gyrobn.normalization.normalize import normalize_batch
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.frechet import frechet
 
-__all__ = ["Place", "Row", "check", "places", "selftest"]
+__all__ = ["Place", "Row", "check", "places", "run"]
 
 NAMESPACES = {k: v for k, v in LIBRARIES.items() if k != "array-api-strict"} | {"dpnp": "dpnp"}
 """The libraries that are tested; array-api-strict has no device of its own."""
@@ -89,7 +89,7 @@ class Row(NamedTuple):
         return self.problem is None and not self.off
 
 
-def selftest(options: Namespace, console: Console) -> None:
+def run(options: Namespace, console: Console) -> None:
     """Check every geometry on every library, print a table, and write a report if asked."""
     check_place(options.report)
     # JAX has a thread per core on a CPU; two batched decompositions can occupy both of two for ever
@@ -230,9 +230,9 @@ def _errors(M: GyroSpace, library: str, like: Array, count: int) -> tuple[dict[s
     # the reference gets the points as the dtype has rounded them
     exact = [host(p, dtype=np.float64) for p in (*points, bias)]
     inputs = *points, bias, copy(M.to_normal(exact[0]), like)
-    run = _runner(M, library)
-    found, slope = run(*inputs)
-    seconds = min(_timed(run, inputs) for _ in range(3))
+    outcomes = _runner(M, library)
+    found, slope = outcomes(*inputs)
+    seconds = min(_timed(outcomes, inputs) for _ in range(3))
 
     x, y, z, beta = exact
     known = _outcomes(M, x, y, z, beta)
@@ -324,8 +324,8 @@ def _runner(M: GyroSpace, library: str) -> Callable[..., tuple[dict[str, Array],
     return lambda *p: (_outcomes(M, *p[:-1]), None)
 
 
-def _timed(run: Callable[..., Any], inputs: tuple[Array, ...]) -> float:
+def _timed(outcomes: Callable[..., Any], inputs: tuple[Array, ...]) -> float:
     begin = time.perf_counter()
-    found, slope = run(*inputs)
+    found, slope = outcomes(*inputs)
     host(found["normalized"] if slope is None else slope)  # waits for the device
     return time.perf_counter() - begin

@@ -19,17 +19,7 @@ from gyrobn.statistics.points import Moved
 if TYPE_CHECKING:
     from gyrobn.estimator.transformer import GyroBN
 
-__all__ = [
-    "InOrder",
-    "about_mean",
-    "describe",
-    "fit",
-    "fitted",
-    "inverse",
-    "load",
-    "normalize",
-    "transform",
-]
+__all__ = ["InOrder", "about_mean", "describe", "fitted", "load", "run"]
 
 VERBS = {
     "normalize": "normalized",
@@ -84,9 +74,6 @@ def run(options: Namespace, console: Console) -> None:
     values["seconds"] = console.seconds
     written = [f"  written             {path}" for path in (output, model) if path is not None]
     console.report(values, lines + written)
-
-
-normalize = fit = transform = inverse = run
 
 
 def load(path: Path) -> "GyroBN":

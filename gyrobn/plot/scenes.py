@@ -36,8 +36,8 @@ class Scene(NamedTuple):
     """Kind of axes."""
     coordinates: _Place
     background: Callable[[Any, GyroSpace, Any, Any], Any]
-    """Prepare axes for points and a curve; return the direction of the eye if a surface hides
-    what is on its far side, else None."""
+    """Prepare axes for points, and a curve in coordinates; return the direction of the eye if a
+    surface hides what is on its far side, else None."""
     longest: float = math.inf
     """A longer step along a curve goes over an edge whose opposite points are the same."""
 
@@ -80,7 +80,7 @@ def _below_diagonal(manifold: GyroSpace, x: Any) -> Any:
 # ---------------------------------------------------------------------- backgrounds
 
 
-def _plane(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> None:
+def _plane(ax: Any, manifold: GyroSpace, points: Any, line: Any) -> None:
     """Prepare a panel for points with two coordinates."""
     curvature = getattr(manifold, "curvature", 0.0)
     edge = abs(curvature) ** -0.5 if curvature else 0.0
@@ -100,10 +100,9 @@ def _plane(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> None:
         ax.fill(*circle.T, color=FACE, zorder=1)
 
 
-def _surface(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> Any:
+def _surface(ax: Any, manifold: GyroSpace, points: Any, line: Any) -> Any:
     """Prepare a panel for points with three coordinates: a sphere, or else a bowl."""
     curvature = getattr(manifold, "curvature", 0.0)
-    line = _upright(manifold, path)
     if curvature > 0:  # seen from above the middle of the path
         size = curvature**-0.5
         view = _angles(line[len(line) // 2])
@@ -121,9 +120,8 @@ def _surface(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> Any:
     return None
 
 
-def _dome(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> Any:
+def _dome(ax: Any, manifold: GyroSpace, points: Any, line: Any) -> Any:
     """Prepare a panel for lines: the upper hemisphere, opposite points of its edge are the same."""
-    line = _lines(manifold, path)
     elevation, azimuth = _angles(line[len(line) // 2])
     view = min(elevation, 0.7), azimuth  # from not too far above, or it would look like a disc
     if min(line[[0, -1]] @ _direction(view)) < 0.2:
@@ -155,7 +153,7 @@ def _near(line: Any, eye: Any) -> Any:
     return np.where((line @ eye < -1e-9)[:, None], np.nan, line)
 
 
-def _elliptope(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> None:
+def _elliptope(ax: Any, manifold: GyroSpace, points: Any, line: Any) -> None:
     r"""Prepare a panel for 3 × 3 correlation matrices, inside the surface of the singular ones.
 
     There the variables are unit vectors of a plane, with correlations
