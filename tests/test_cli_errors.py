@@ -560,7 +560,7 @@ def test_full_disk(tmp_path, line, there):
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_a_signal_that_is_ignored_stays_ignored(folder, monkeypatch, number):
     """As under nohup: when the terminal goes, the run goes on. Ctrl-C spares background jobs."""
-    monkeypatch.setattr("gyrobn.cli.inspection.inspect", lambda *_: signal.raise_signal(number))
+    monkeypatch.setattr("gyrobn.cli.inspection.run", lambda *_: signal.raise_signal(number))
     before = signal.signal(number, signal.SIG_IGN)
     try:
         assert main(["inspect", "x.npy"]) == 0
@@ -636,7 +636,7 @@ def test_nothing_is_computed_for_a_place_that_cannot_be_written(folder, monkeypa
 
     monkeypatch.setattr("gyrobn.cli.statistics.fitted", never)
     monkeypatch.setattr("gyrobn.cli.picture.fitted", never)
-    monkeypatch.setattr("gyrobn.cli.demo.run", never)
+    monkeypatch.setattr("gyrobn.cli.demo.demonstrate", never)
     for line in (
         "fit x.npy missing/m --manifold poincare_ball",
         "normalize x.npy y.npy --manifold poincare_ball --save-model missing/m",

@@ -28,19 +28,18 @@ def _is_float(having: dict[str, Any]) -> bool:
     return all(isinstance(one.default, float) for one in having.values())
 
 
-def _checked(
-    parse: Callable[[str], Any], check: Callable[..., Any], *bounds: Any
-) -> Callable[[str], Any]:
-    """Return a converter of a word for argparse: parse it, then check it."""
+def _number(kind: type[int] | type[float], *bounds: float) -> Callable[[str], Any]:
+    """Return a converter of a word for argparse, to a number within bounds."""
 
     def convert(text: str) -> Any:
-        value = parse(text)  # argparse explains a ValueError by the name of this function
+        value = kind(text)
         try:
-            return check("", value, *bounds)
+            check_number("", value, *bounds)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error).strip()) from error
+        return value
 
-    convert.__name__ = parse.__name__
+    convert.__name__ = kind.__name__  # argparse explains a ValueError by this name
     return convert
 
 
@@ -55,14 +54,6 @@ def _scale(text: str) -> float | str:
         raise argparse.ArgumentTypeError(message) from error
 
 
-def _integer(*bounds: int) -> Callable[[str], int]:
-    def check(name: str, value: int, *bounds: int) -> int:
-        check_number(name, value, *bounds)  # as a float it may lose digits
-        return value
-
-    return _checked(int, check, *bounds)
-
-
 def _layout(text: str) -> Layout:
     try:
         return Layout.parse(text)
@@ -70,7 +61,7 @@ def _layout(text: str) -> Layout:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-NUMBER, POSITIVE = _checked(float, check_number), _checked(float, check_number, 0.0)
+NUMBER, NOT_NEGATIVE, POSITIVE_INTEGER = _number(float), _number(float, 0.0), _number(int, 1)
 
 
 # ---------------------------------------------------------------------- tables
@@ -85,11 +76,8 @@ AFFINE = "--scale --bias --eps --tol --max-iter --on-invalid --unseen"
 """Arguments that are parameters of GyroBN."""
 
 
-SHELLS = ("bash", "zsh", "fish")
-
-
 class _Command(NamedTuple):
-    """A command: the module with its function, its texts, and the names of its arguments."""
+    """A command: the module with its ``run``, its texts, and the names of its arguments."""
 
     module: str
     summary: str
@@ -224,9 +212,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         _scale, "S", "standard deviation (1), or sqrt_dim: a variance of one per dimension"
     ),
     "--bias": _path("FILE", "where the mean goes (the identity)"),
-    "--eps": _value(POSITIVE, "E", "added to the variance (1e-5)"),
-    "--tol": _value(POSITIVE, "T", "of the mean, in standard deviations (8 ulp)"),
-    "--max-iter": _value(_integer(1), "N", "most iterations for the mean (64)"),
+    "--eps": _value(NOT_NEGATIVE, "E", "added to the variance (1e-5)"),
+    "--tol": _value(NOT_NEGATIVE, "T", "of the mean, in standard deviations (8 ulp)"),
+    "--max-iter": _value(POSITIVE_INTEGER, "N", "most iterations for the mean (64)"),
     "--on-invalid": {
         "choices": ("raise", "project"),
         "help": "what to do with samples off the manifold: fail (default), or move them onto it",
@@ -242,19 +230,21 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "choices": ("dask",),
         "help": "compute with Dask, block by block and in parallel: .npy and .zarr files",
     },
-    "--workers": _value(_integer(1), "N", "processes that Dask starts here (threads by default)"),
+    "--workers": _value(
+        POSITIVE_INTEGER, "N", "processes that Dask starts here (threads by default)"
+    ),
     "--scheduler": {
         "metavar": "ADDRESS",
         "help": "a Dask cluster that runs, such as tcp://host:8786; it must see the same files",
     },
     "--after": _path("FILE", "the normalized samples, if they exist: only the picture is computed"),
-    "--channel": _value(_integer(0), "N", "which one, if X has several", default=0),
+    "--channel": _value(_number(int, 0), "N", "which one, if X has several", default=0),
     "--output": _path("FIGURE", "the picture (%(default)s)", default=Path("gyrobn-demo.png")),
     "--samples": _value(
-        _integer(1, 100_000), "N", "points on a geometry (%(default)s)", default=200
+        _number(int, 1, 100_000), "N", "points on a geometry (%(default)s)", default=200
     ),
-    "--seed": _value(_integer(0), "N", "of the points (%(default)s)", default=0),
-    "shell": {"choices": SHELLS, "help": "bash, zsh or fish"},
+    "--seed": _value(_number(int, 0), "N", "of the points (%(default)s)", default=0),
+    "shell": {"choices": ("bash", "zsh", "fish"), "help": "bash, zsh or fish"},
     "--check": {"action": "store_true", "help": "run GyroBN on every geometry and library, too"},
     "--library": {
         "choices": ("numpy", "torch", "jax", "cupy", "dpnp"),

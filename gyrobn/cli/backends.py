@@ -20,7 +20,7 @@ from gyrobn.normalization.normalize import batch_stats, normalize
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.frechet import frechet
 
-__all__ = ["backends", "in_a_line", "mean_error", "version_of"]
+__all__ = ["in_a_line", "mean_error", "run", "version_of"]
 
 LIBRARIES = {
     "numpy": "array_api_compat.numpy",
@@ -37,7 +37,7 @@ HELPERS = (
 )
 
 
-def backends(options: Namespace, console: Console) -> None:
+def run(options: Namespace, console: Console) -> None:
     """Print what is installed, with devices and default dtypes, and the options of geometries."""
     libraries = {name: _library(name) for name in LIBRARIES}
     helpers = {name: version_of(name) for name in HELPERS}
@@ -138,32 +138,21 @@ def _shape_of(cls: type[GyroSpace]) -> str:
 
 def _check(names: list[str], console: Console) -> tuple[dict[str, Any], list[str]]:
     """Run GyroBN on each geometry and library; return the errors of the mean, and a table."""
-    found: dict[str, Any] = {}
-    pairs = [(name, library) for name in REGISTRY for library in names]
+    found: dict[str, Any] = {name: {} for name in REGISTRY}
+    pairs = list(itertools.product(REGISTRY, names))
     with console.progress("check", len(pairs)) as bar:
         for done, (name, library) in enumerate(pairs):
             bar.update(done)
-            error = _error(REGISTRY[name].examples()[0], library)
-            found.setdefault(name, {})[library] = error
-    head = f"  {'':22}" + "".join(f"{library:>18}" for library in names)
-    rows = [
-        f"  {name:22}" + "".join(f"{_cell(error):>18}" for error in row.values())
-        for name, row in found.items()
-    ]
-    return found, [head, *rows]
-
-
-def _cell(error: float | str) -> str:
-    return f"{error:.0e}" if isinstance(error, float) else "no"
-
-
-def _error(manifold: GyroSpace, library: str) -> float | str:
-    """Return the distance from the mean of normalized points to the bias, or an error text."""
-    like = import_module(LIBRARIES[library]).zeros(())
-    try:
-        return mean_error(manifold, like)
-    except Exception as error:  # the table shows it
-        return in_a_line(error)
+            like = import_module(LIBRARIES[library]).zeros(())
+            try:
+                found[name][library] = mean_error(REGISTRY[name].examples()[0], like)
+            except Exception as error:  # the table shows it
+                found[name][library] = in_a_line(error)
+    rows = [f"  {'':22}" + "".join(f"{library:>18}" for library in names)]
+    for name, row in found.items():
+        cells = (f"{error:.0e}" if isinstance(error, float) else "no" for error in row.values())
+        rows.append(f"  {name:22}" + "".join(f"{cell:>18}" for cell in cells))
+    return found, rows
 
 
 def mean_error(manifold: GyroSpace, like: Array) -> float:

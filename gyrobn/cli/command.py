@@ -43,12 +43,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         console = Console(Namespace(command=None))
         try:
             with _ended_by_signals():
-                options = _parsed(argv)
+                try:
+                    options = parse(argv)
+                finally:
+                    sys.stdout.flush()  # here an error is shown; the help is in stdout
                 console = Console(options)
                 # what overflows is off the manifold, and is reported as such
                 with console.showing_warnings(), np.errstate(all="ignore"):
                     module = import_module(f"gyrobn.cli.{COMMANDS[options.command].module}")
-                    getattr(module, options.command)(options, console)
+                    module.run(options, console)
                 sys.stdout.flush()
         except BrokenPipeError:
             raise
@@ -59,19 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:  # also while an error is shown
         with suppress(OSError):
             print("gyrobn: interrupted", file=sys.stderr)
-        return 128 + (stop.number if isinstance(stop, _Ended) else signal.SIGINT)
+        return 128 + (stop.args[0] if isinstance(stop, _Ended) else signal.SIGINT)
     except BrokenPipeError:  # the reader of the output has stopped
         return 128 + BROKEN_PIPE
     finally:
         _forget_what_cannot_be_written()
-
-
-def _parsed(argv: Sequence[str] | None) -> Namespace:
-    try:
-        return parse(argv)
-    except SystemExit:  # the help is in stdout
-        sys.stdout.flush()
-        raise
 
 
 def _open_streams() -> None:
@@ -85,11 +80,7 @@ def _open_streams() -> None:
 
 
 class _Ended(KeyboardInterrupt):
-    """A signal to end: like Ctrl-C, it leaves time to clean up."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
+    """A signal to end, by its number: like Ctrl-C, it leaves time to clean up."""
 
 
 @contextmanager
@@ -98,20 +89,18 @@ def _ended_by_signals() -> Iterator[None]:
 
     Ctrl-C itself is handled by Python, unless this process is the command (see ``interrupts``).
     """
-
     received: list[int] = []
 
     def end(number: int, frame: Any) -> None:
         received.append(number)
         raise _Ended(number)
 
-    numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
-    before = {number: signal.getsignal(number) for number in numbers if number is not None}
-    if threading.current_thread() is not threading.main_thread():
-        before = {}  # only the main thread may set handlers
-    ours = {n: handler for n, handler in before.items() if handler in (signal.SIG_DFL, end_at_once)}
-    for number in ours:
-        signal.signal(number, end)
+    ours = {}
+    if threading.current_thread() is threading.main_thread():  # no other may set handlers
+        numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
+        for number in filter(None, numbers):  # Windows has no SIGHUP
+            if signal.getsignal(number) in (signal.SIG_DFL, end_at_once):
+                ours[number] = signal.signal(number, end)
     try:
         yield
     except Exception:

@@ -6,10 +6,10 @@ from pathlib import Path
 from gyrobn.cli.arguments import build
 from gyrobn.cli.console import Console
 
-__all__ = ["completion"]
+__all__ = ["run"]
 
 
-def completion(options: Namespace, console: Console) -> None:
+def run(options: Namespace, console: Console) -> None:
     """Print the script."""
     try:
         import shtab

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import time
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator
@@ -18,7 +19,10 @@ from gyrobn.data.chunks import Chunks
 from gyrobn.numerics.checks import Parameter
 from gyrobn.statistics.uniqueness import FrechetWarning
 
-__all__ = ["Console", "span"]
+__all__ = ["Console", "Report", "span"]
+
+Report = tuple[dict[str, Any], list[str]]
+"""What a command reports: values for JSON, and lines of text."""
 
 
 class Console:
@@ -26,14 +30,18 @@ class Console:
 
     def __init__(self, options: Namespace) -> None:
         self._options = options
-        self._json = getattr(options, "json", False)
-        self._quiet = getattr(options, "quiet", False)
         self._bar: Progress | None = None
         self._warnings: list[str] = []
+        self._begin = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """The time since the command began."""
+        return round(time.perf_counter() - self._begin, 3)
 
     def progress(self, label: str, total: int) -> Progress:
         """Return a progress bar for a pass over the data."""
-        self._bar = Progress(label, total, self._quiet)
+        self._bar = Progress(label, total, self._options.quiet)
         return self._bar
 
     @contextmanager
@@ -45,7 +53,7 @@ class Console:
     @property
     def live(self) -> bool:
         """Whether somebody watches, and wants to see progress."""
-        return not self._quiet and sys.stderr.isatty()
+        return not self._options.quiet and sys.stderr.isatty()
 
     def report(self, values: dict[str, Any], lines: list[str]) -> None:
         """Print the values as JSON with ``--json``, otherwise the lines.
@@ -53,7 +61,7 @@ class Console:
         They go to stderr if the samples go to stdout.
         """
         stream = sys.stderr if getattr(self._options, "output", None) == PIPE else sys.stdout
-        if self._json:
+        if self._options.json:
             values = {"command": self._options.command, **values, "warnings": self._warnings}
             print(json.dumps(_plain(values), allow_nan=False), file=stream)
         else:

@@ -5,14 +5,15 @@ A task gets the paths of the files, and opens them where it runs.
 
 import logging
 import sys
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from gyrobn.cli.console import Console
-from gyrobn.cli.engine import InOrder
+from gyrobn.cli.statistics import InOrder
 from gyrobn.data import RegionWriter, StoredArray, create_regions
 from gyrobn.data.chunks import rows_per_chunk
 from gyrobn.data.dask import Block, DaskBlocks, from_stored
@@ -23,68 +24,74 @@ from gyrobn.estimator.lazy import apply_block, with_unseen
 from gyrobn.estimator.validation import as_array
 from gyrobn.statistics.points import Moved
 
-__all__ = ["OnDask"]
+__all__ = ["on_dask"]
 
 
-class OnDask(InOrder):
-    """On the threads of this process, on worker processes here, or on a cluster that runs."""
+@contextmanager
+def on_dask(
+    source: StoredArray, console: Console, workers: int | None, scheduler: str | None
+) -> Iterator[InOrder]:
+    """Yield an engine: the threads of this process, worker processes here, or a cluster."""
+    if source.path.suffix.lower() not in PARALLEL:
+        raise ValueError(
+            f"{source.path} can only be read from its start: --engine dask takes .npy and .zarr "
+            "files"
+        )
+    try:
+        import dask.array
+        import dask.diagnostics
+    except ImportError as error:
+        raise _missing("dask") from error
+    engine = _OnDask(source, console)
+    try:
+        with ExitStack() as stack:
+            if workers is not None or scheduler is not None:
+                _connect(stack, workers, scheduler, console.live)
+            elif console.live:
+                stack.enter_context(dask.diagnostics.ProgressBar(out=sys.stderr))
+            yield engine
+    except Exception as error:
+        if type(error).__name__ != "KilledWorker":
+            raise
+        raise OSError(
+            "the workers died several times, perhaps for want of memory: give fewer --workers"
+        ) from error
 
-    def __init__(
-        self, source: StoredArray, console: Console, workers: int | None, scheduler: str | None
-    ) -> None:
+
+def _connect(stack: ExitStack, workers: int | None, scheduler: str | None, live: bool) -> None:
+    """Start worker processes, or find the cluster."""
+    try:
+        import distributed
+    except ImportError as error:
+        raise _missing("distributed") from error
+    # an interrupt leaves tasks behind, which Python would report one by one
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    place: Any = scheduler
+    if place is None:
+        # an error of a task is reported once, by the command
+        place = distributed.LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=":0",
+            silence_logs=logging.CRITICAL,
+        )
+        stack.enter_context(place)
+    client = stack.enter_context(distributed.Client(place))
+    if live and "dashboard" in client.scheduler_info()["services"]:
+        print(f"gyrobn: progress at {client.dashboard_link}", file=sys.stderr)
+
+
+class _OnDask(InOrder):
+    """Tasks of Dask, one per block of samples."""
+
+    def __init__(self, source: StoredArray, console: Console) -> None:
         super().__init__(source, console)
-        self.workers, self.scheduler = workers, scheduler
         self.rows = min(rows_per_chunk(source), len(source))
-        if source.path.suffix.lower() not in PARALLEL:
-            raise ValueError(
-                f"{source.path} can only be read from its start: --engine dask takes .npy and "
-                ".zarr files"
-            )
-        try:
-            import dask.array
-            import dask.diagnostics
-        except ImportError as error:
-            raise _missing("dask") from error
-        self.bar = dask.diagnostics.ProgressBar(out=sys.stderr)
         self.blocks = from_stored(source, self.rows)
 
-    def __enter__(self) -> Self:
-        self._stack = ExitStack()
-        with ExitStack() as stack:
-            if self.workers is not None or self.scheduler is not None:
-                self._connect(stack)
-            elif self.console.live:
-                stack.enter_context(self.bar)
-            self._stack = stack.pop_all()
-        return self
-
-    def _connect(self, stack: ExitStack) -> None:
-        """Start worker processes, or find the cluster."""
-        try:
-            import distributed
-        except ImportError as error:
-            raise _missing("distributed") from error
-        # an interrupt leaves tasks behind, which Python would report one by one
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-        place: Any = self.scheduler
-        if place is None:
-            # an error of a task is reported once, by the command
-            place = distributed.LocalCluster(
-                n_workers=self.workers,
-                threads_per_worker=1,
-                processes=True,
-                dashboard_address=":0",
-                silence_logs=logging.CRITICAL,
-            )
-            stack.enter_context(place)
-        client = stack.enter_context(distributed.Client(place))
-        if self.console.live and "dashboard" in client.scheduler_info()["services"]:
-            print(f"gyrobn: progress at {client.dashboard_link}", file=sys.stderr)
-
-    def create(self, output: Path | None) -> AbstractContextManager[Any]:
-        """Return what makes the output and yields its writer, or None without an output."""
-        if output is None:
-            return nullcontext()
+    def create(self, output: Path) -> AbstractContextManager[Any]:
+        """Return what makes the output and yields its writer."""
         return create_regions(output, self.source.shape, self.source.stored, self.rows)
 
     def samples(self, label: str) -> AbstractContextManager[Any]:
@@ -95,7 +102,7 @@ class OnDask(InOrder):
         """Write the mapped samples; return how many points were moved onto the manifold."""
         check_given(bn.domains_, domains, method)
         labels = None if domains is None else labels_for(domains, len(self.source))
-        _check_order(bn, labels, method)
+        _check_order(bn, labels)
         bn = with_unseen(bn, self.blocks, labels, method)
         blocks = DaskBlocks(self.blocks).with_parts(labels=labels)
         check_action(bn, as_array(bn, blocks.stand_in, method), method)
@@ -104,14 +111,6 @@ class OnDask(InOrder):
             raise found
         found.warn(bn.manifold_, np.zeros((), self.source.dtype), method, 3)
         return int(found.count)
-
-    def __exit__(self, *given: Any) -> None:
-        """Close what was started."""
-        self._stack.__exit__(*given)
-        if type(given[1]).__name__ == "KilledWorker":
-            raise OSError(
-                "the workers died several times, perhaps for want of memory: give fewer --workers"
-            ) from given[1]
 
 
 def _write(block: Block, bn: Any, out: RegionWriter, method: str) -> Moved | Exception:
@@ -130,9 +129,9 @@ def _written(parts: list[Any]) -> Moved | Exception:
     return Moved.merged(parts) if error is None else error
 
 
-def _check_order(bn: Any, labels: Any, method: str) -> None:
+def _check_order(bn: Any, labels: Any) -> None:
     """Refuse to follow new domains sample by sample: blocks are computed in any order."""
-    if labels is None or bn.unseen != "online" or method != "transform":
+    if labels is None or bn.unseen != "online":
         return
     check_kind(bn.domains_, labels)
     new = np.setdiff1d(labels, bn.domains_)

@@ -20,7 +20,6 @@ import numpy as np
 
 from gyrobn.cli.console import Console
 from gyrobn.cli.inputs import check_place
-from gyrobn.cli.progress import Progress
 from gyrobn.manifolds import REGISTRY, SPD, Correlation, Grassmannian
 from gyrobn.manifolds.correlation import covariance_to_correlation
 from gyrobn.manifolds.gyrospace import GyroSpace
@@ -29,19 +28,7 @@ from gyrobn.plot import Panel, plot_overview
 from gyrobn.plot.canvas import NEEDS_MATPLOTLIB, check_format, name_of, save_figure
 from gyrobn.statistics.frechet import frechet
 
-__all__ = [
-    "EPS",
-    "FIGURE",
-    "REAL",
-    "STEPS",
-    "Demo",
-    "Row",
-    "demo",
-    "demonstrate",
-    "demonstrate_real",
-    "run",
-    "table",
-]
+__all__ = ["EPS", "FIGURE", "REAL", "STEPS", "Row", "demonstrate", "demonstrate_real", "run"]
 
 EPS = 1e-5
 r"""The :math:`\epsilon` that the demo gives to :func:`~gyrobn.normalize`."""
@@ -88,19 +75,28 @@ class Row(NamedTuple):
         return {name: value for name, value in self._asdict().items() if name not in left_out}
 
 
-def demo(options: Namespace, console: Console) -> None:
+def run(options: Namespace, console: Console) -> None:
     """Normalize points and real data, print mean and variance, write a figure."""
     check_place(options.output)
     with suppress(ImportError):  # without matplotlib there are only tables
         check_format(options.output)
+    rows: list[Row] = []
+    real: list[Row] = []
     with console.progress("demo", STEPS) as bar:
-        found = run(options.output, options.samples, options.seed, bar)
+        for name in REGISTRY:
+            bar.update(len(rows))
+            rows.append(demonstrate(name, options.samples, options.seed))
+        for name in REAL:
+            bar.update(len(rows) + len(real))
+            real.append(demonstrate_real(name, options.seed))
+        bar.update(len(rows) + len(real))
+        figure = _draw(rows, options.output)
     values = {
-        "geometries": {row.name: row.numbers() for row in found.rows},
-        "data": {row.name: row.numbers() for row in found.real},
-        "figure": found.figure,
+        "geometries": {row.name: row.numbers() for row in rows},
+        "data": {row.name: row.numbers() for row in real},
+        "figure": figure,
     }
-    console.report(values, found.lines())
+    console.report(values, _lines(rows, real, figure))
 
 
 def demonstrate(name: str, samples: int = 200, seed: int = 0) -> Row:
@@ -136,7 +132,7 @@ def demonstrate_real(name: str, seed: int = 0) -> Row:
     return _normalised(name, manifold, x, manifold.origin(x), scale)
 
 
-def table(rows: list[Row], heading: str = "geometry") -> list[str]:
+def _table(rows: list[Row], heading: str = "geometry") -> list[str]:
     """Return the rows as a table under a heading, less than 100 columns wide."""
     head = (
         f"{'':30}{'mean to target':^16}  {'variance':^28}",
@@ -152,61 +148,24 @@ def table(rows: list[Row], heading: str = "geometry") -> list[str]:
     return [*(line.rstrip() for line in head), "-" * len(head[-1]), *lines]
 
 
-class Demo(NamedTuple):
-    """What :func:`run` found."""
-
-    rows: list[Row]
-    """One per geometry of the registry, on random points."""
-    real: list[Row]
-    """One per data set in :data:`REAL`."""
-    figure: Path | None
-    """Where the figure was written; None without matplotlib."""
-
-    def lines(self) -> list[str]:
-        """Return the tables and what they mean, as lines of text."""
-        names = [f"{row.name:7} {name_of(row.manifold)}" for row in self.real]
-        captions = [REAL[row.name].caption for row in self.real]
-        figure = f"Figure: {self.figure}"
-        if self.figure is None:
-            figure = f"No figure: {NEEDS_MATPLOTLIB}"
-        return [
-            f"Points on each geometry: {len(self.rows[0].x)}. Computed with NumPy.",
-            "",
-            *table(self.rows),
-            "",
-            "The mean must arrive at the target, and the variance at s^2 v^2 / (v^2 + eps),",
-            f"where s is the scale, v^2 the variance before and eps = {EPS:g}.",
-            "",
-            "Data that come with scikit-learn. The target is the identity.",
-            "",
-            *table(self.real, "data"),
-            "",
-            *(f"{name}: {caption}" for name, caption in zip(names, captions, strict=True)),
-            "",
-            figure,
-        ]
-
-
-def run(output: Path, samples: int = 200, seed: int = 0, bar: Progress | None = None) -> Demo:
-    """Normalize points on every geometry and real data, and write the figure to ``output``.
-
-    ``bar`` shows the progress, in ``STEPS`` steps.
-    """
-    bar = Progress("demo", STEPS, quiet=True) if bar is None else bar
-    rows: list[Row] = []
-    real: list[Row] = []
-    bar.update(0)
-    for name in REGISTRY:
-        rows.append(demonstrate(name, samples, seed))
-        bar.update(len(rows))
-    for name in REAL:
-        real.append(demonstrate_real(name, seed))
-        bar.update(len(rows) + len(real))
-    try:
-        _draw(rows, output)
-    except ImportError:
-        return Demo(rows, real, None)
-    return Demo(rows, real, output)
+def _lines(rows: list[Row], real: list[Row], figure: Path | None) -> list[str]:
+    """Return the tables and what they mean, as lines of text."""
+    return [
+        f"Points on each geometry: {len(rows[0].x)}. Computed with NumPy.",
+        "",
+        *_table(rows),
+        "",
+        "The mean must arrive at the target, and the variance at s^2 v^2 / (v^2 + eps),",
+        f"where s is the scale, v^2 the variance before and eps = {EPS:g}.",
+        "",
+        "Data that come with scikit-learn. The target is the identity.",
+        "",
+        *_table(real, "data"),
+        "",
+        *(f"{row.name:7} {name_of(row.manifold)}: {REAL[row.name].caption}" for row in real),
+        "",
+        f"No figure: {NEEDS_MATPLOTLIB}" if figure is None else f"Figure: {figure}",
+    ]
 
 
 def _normalised(name: str, manifold: GyroSpace, x: Any, target: Any, scale: float) -> Row:
@@ -243,8 +202,8 @@ def _polar(manifold: GyroSpace, radius: float, angle: float) -> Any:
     return manifold.from_normal(c)
 
 
-def _draw(rows: list[Row], output: Path) -> None:
-    """Write the figure."""
+def _draw(rows: list[Row], output: Path) -> Path | None:
+    """Write the figure, and return its path, or None without matplotlib."""
     panels = []
     for row in sorted((r for r in rows if r.name in FIGURE), key=lambda r: FIGURE.index(r.name)):
         after = f"{row.distance_after:.0e}" if row.distance_after else "0"
@@ -253,10 +212,12 @@ def _draw(rows: list[Row], output: Path) -> None:
             f"variance: {row.variance_before:.3f} → {row.variance_after:.3f}"
         )
         panels.append(Panel(row.manifold, row.x, row.y, row.target, caption=caption))
-    figure = plot_overview(
-        panels, title="GyroBN: the mean goes to the target β, the variance to s²"
-    )
-    save_figure(figure, output, dpi=110)
+    title = "GyroBN: the mean goes to the target β, the variance to s²"
+    try:
+        save_figure(plot_overview(panels, title=title), output, dpi=110)
+    except ImportError:
+        return None
+    return output
 
 
 # ---------------------------------------------------------------------- real data
@@ -286,17 +247,20 @@ def _digits(rng: np.random.Generator) -> tuple[GyroSpace, Any, float]:
 def _wine(rng: np.random.Generator) -> tuple[GyroSpace, Any, float]:
     from sklearn.datasets import load_wine
 
-    wines, cultivar = load_wine(return_X_y=True)
-    sets = [_draws(wines[cultivar == k], 50, 40, rng) for k in range(3)]
-    return Correlation(13), covariance_to_correlation(_covariances(np.concatenate(sets))), 1.0
+    covariances = _covariances(_draws_by_class(load_wine, 40, rng))
+    return Correlation(13), covariance_to_correlation(covariances), 1.0
 
 
 def _iris(rng: np.random.Generator) -> tuple[GyroSpace, Any, float]:
     from sklearn.datasets import load_iris
 
-    flowers, species = load_iris(return_X_y=True)
-    sets = [_draws(flowers[species == k], 50, 25, rng) for k in range(3)]
-    return SPD(4), _covariances(np.concatenate(sets)), 1.0
+    return SPD(4), _covariances(_draws_by_class(load_iris, 25, rng)), 1.0
+
+
+def _draws_by_class(load: Callable[..., Any], size: int, rng: np.random.Generator) -> Any:
+    """Return 50 sets of rows of each of the three classes of a data set."""
+    rows, label = load(return_X_y=True)
+    return np.concatenate([_draws(rows[label == k], 50, size, rng) for k in range(3)])
 
 
 def _draws(rows: Any, sets: int, size: int, rng: np.random.Generator) -> Any:
@@ -318,4 +282,4 @@ REAL: dict[str, _Data] = {
 """Data of scikit-learn, by name."""
 
 STEPS = len(REGISTRY) + len(REAL) + 1
-"""The steps of :func:`run`: one per row, and the figure."""
+"""The steps of the progress: one per row, and the figure."""

@@ -6,7 +6,7 @@ import re
 import zipfile
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,10 @@ __all__ = [
     "open_samples",
     "projectors_of",
     "read_bias",
-    "read_labels",
 ]
-
 
 FEW = 100
 """Number of samples whose traces are checked."""
-
 
 AT = re.compile(r"at index \(?(\d+)")
 
@@ -53,18 +50,16 @@ def open_inputs(options: Namespace) -> StoredArray:
         return open_samples(options.input[0], options)
     parts: list[StoredArray] = []
     kept = 0
-    try:
+    with ExitStack() as stack:
         for path in options.input:
-            part = _opened(path, options)
-            parts.append(part)
+            part = stack.enter_context(_opened(path, options))
             if fits(part, kept):  # read now: a process can open only a limited number of files
                 kept += part.size
-                parts[-1] = KeptArray(part).load()
-        return JoinedArray(parts)
-    except BaseException:
-        for part in parts:
-            part.close()
-        raise
+                part = KeptArray(part).load()
+            parts.append(part)
+        joined = JoinedArray(parts)
+        stack.pop_all()  # they stay open
+        return joined
 
 
 def open_samples(path: Path, options: Namespace) -> StoredArray:
@@ -81,21 +76,12 @@ def open_other(path: Path, options: Namespace, *without: str) -> StoredArray:
     """Open an array other than the samples, with the options that its format has."""
     suffix = path.suffix.lower()
     names = [name for name in OPTIONS if suffix in OPTIONS[name] and name not in without]
-    with _without_key():
-        return open_array(path, **{name: getattr(options, name) for name in names})
-
-
-@contextmanager
-def _without_key() -> Iterator[None]:
-    """Keep an error from naming the option ``--key``, which is for the samples only."""
     try:
-        yield
+        return open_array(path, **{name: getattr(options, name) for name in names})
     except ValueError as error:
-        if (
-            isinstance(about := getattr(error, "parameter", None), Parameter)
-            and about.name == "key"
-        ):
-            del vars(error)["parameter"]
+        parameter = getattr(error, "parameter", None)
+        if isinstance(parameter, Parameter) and parameter.name == "key":
+            del vars(error)["parameter"]  # the option --key is for the samples only
         raise
 
 
@@ -103,7 +89,7 @@ def _opened(path: Path, options: Namespace) -> StoredArray:
     """Open samples and check their dtype and shape."""
     given = {name: getattr(options, name) for name in OPTIONS}
     if path == PIPE:
-        source = open_pipe(options.format, **given)
+        source = open_pipe(options.format, given)
     else:
         source = open_array(path, options.key, **given)
     return check_samples(source)
@@ -111,23 +97,18 @@ def _opened(path: Path, options: Namespace) -> StoredArray:
 
 def check_samples(source: StoredArray) -> StoredArray:
     """Return an array of float32 or float64 with at least two axes, or close it and say why not."""
-    try:
-        if source.dtype not in (np.float32, np.float64):
-            hint = "convert it first, with x.astype(numpy.float64) for example"
-            if source.dtype.kind == "c":
-                hint = "no geometry here has complex points"
-            raise ValueError(
-                f"{source.path} holds {source.dtype}, expected float32 or float64: {hint}"
-            )
-        if source.ndim < 2 or 0 in source.shape:
-            raise ValueError(
-                f"{source.path} has shape {source.shape}, expected (N, *channels, *point_shape), "
-                "no length 0"
-            )
+    if source.dtype not in (np.float32, np.float64):
+        hint = "convert it first, with x.astype(numpy.float64) for example"
+        if source.dtype.kind == "c":
+            hint = "no geometry here has complex points"
+        problem = f"holds {source.dtype}, expected float32 or float64: {hint}"
+    elif source.ndim < 2 or 0 in source.shape:
+        expected = "expected (N, *channels, *point_shape), no length 0"
+        problem = f"has shape {source.shape}, {expected}"
+    else:
         return source
-    except BaseException:
-        source.close()
-        raise
+    source.close()
+    raise ValueError(f"{source.path} {problem}")
 
 
 @contextmanager
@@ -150,13 +131,31 @@ def domains_of(options: Namespace, source: StoredArray) -> Any:
         return np.repeat(np.asarray(stems, dtype=np.str_), [len(part) for part in source.parts])
     if options.domain_column is not None:
         return source.form.labels
-    return read_labels(options.domains)
+    return None if options.domains is None else _labels_in(options.domains, options)
+
+
+def _labels_in(path: Path, options: Namespace) -> Any:
+    """Return the labels in a file, an array or lines of text."""
+    if path.suffix.lower() in ARRAYS:
+        with open_other(path, options) as array:
+            labels = array[:]
+        try:
+            return np.char.decode(labels, "utf-8") if labels.dtype.kind == "S" else labels
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} holds bytes that are no text in UTF-8") from error
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is neither an array nor text with one label per line") from error
+    words = [line.strip() for line in lines]
+    if "" in words:
+        raise ValueError(f"line {words.index('') + 1} of {path} is empty: give one label per line")
+    return np.asarray(words, dtype=np.str_)
 
 
 def geometry_of(options: Namespace, source: StoredArray) -> GyroSpace:
     """Return the geometry of the options, with its sizes from the samples."""
-    parameters = dict(options.parameters)
-    if parameters.get("representation") == "projector":
+    if options.parameters.get("representation") == "projector":
         return projectors_of(source)
     try:
         manifold = REGISTRY[options.manifold].for_shape(source.shape[1:])
@@ -165,7 +164,7 @@ def geometry_of(options: Namespace, source: StoredArray) -> GyroSpace:
             f"{source.path} of shape {source.shape} holds no points of {options.manifold}: {error}"
             + _layouts(source)
         ) from error
-    return replace(manifold, **parameters)
+    return replace(manifold, **options.parameters)
 
 
 def _layouts(source: StoredArray) -> str:
@@ -195,29 +194,6 @@ def read_bias(options: Namespace) -> Any:
         point = bias[:].astype(np.float64)
         is_row = bias.form.table and len(bias) == 1
     return point[0] if is_row else point
-
-
-def read_labels(path: Path | None) -> Any:
-    """Return the labels in a file, an array or lines of text, or None if no file is given."""
-    if path is None:
-        return None
-    if path.suffix.lower() in ARRAYS:
-        with _without_key():
-            array = open_array(path)
-        with array:
-            labels = array[:]
-        try:
-            return np.char.decode(labels, "utf-8") if labels.dtype.kind == "S" else labels
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} holds bytes that are no text in UTF-8") from error
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is neither an array nor text with one label per line") from error
-    words = [line.strip() for line in lines]
-    if "" in words:
-        raise ValueError(f"line {words.index('') + 1} of {path} is empty: give one label per line")
-    return np.asarray(words, dtype=np.str_)
 
 
 def is_model(path: Path) -> bool:

@@ -1,7 +1,6 @@
 """The command inspect: describe a file of samples, or a model."""
 
 import math
-import time
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.cli.console import Console
+from gyrobn.cli.console import Console, Report
 from gyrobn.cli.inputs import geometry_of, is_model, open_samples, projectors_of
 from gyrobn.cli.statistics import about_mean, describe, load
 from gyrobn.data import StoredArray
@@ -22,12 +21,11 @@ from gyrobn.statistics.points import at_index
 from gyrobn.statistics.suggest import suggest
 from gyrobn.statistics.uniqueness import FrechetWarning
 
-__all__ = ["inspect"]
+__all__ = ["run"]
 
 
-def inspect(options: Namespace, console: Console) -> None:
+def run(options: Namespace, console: Console) -> None:
     """Describe a file: a model, samples of a geometry, or samples of an unknown geometry."""
-    begin = time.perf_counter()
     if is_model(options.input):
         if options.manifold is not None or options.key is not None:
             raise ValueError(
@@ -45,14 +43,14 @@ def inspect(options: Namespace, console: Console) -> None:
         values = {"shape": shape, "dtype": dtype, "samples": shape[0]} | values
         lines.insert(0, f"{options.input}: {shape[0]} samples, shape {shape}, {dtype}")
     values = {"input": options.input} | values
-    values["seconds"] = round(time.perf_counter() - begin, 3)
+    values["seconds"] = console.seconds
     console.report(values, lines)
 
 
 # ---------------------------------------------------------------------- models
 
 
-def _model(path: Path) -> tuple[dict[str, Any], list[str]]:
+def _model(path: Path) -> Report:
     bn = load(path)
     values, lines = describe(bn)
     shape = bn.mean_.shape[0 if bn.domains_ is None else 1 :]
@@ -87,16 +85,12 @@ class _Count:
         self.odd: list[int] | None = None
         """Index of the worst point, and of the first one with NaN or infinity."""
 
-    def good_rows(self, x: Any) -> Any:
-        """Return which samples have all their points on the manifold."""
-        return self.manifold.contains(x).reshape(len(x), -1).all(axis=1)
-
     def add(self, x: Any, rows: Any) -> None:
         """Count the points of a chunk; ``rows`` are the numbers of its samples."""
         good, off = self.manifold.contains(x), self.manifold.violation(x)
         self.points += good.size
         self.good += int(good.sum())
-        self.rows += int(good.reshape(len(x), -1).all(axis=1).sum())
+        self.rows += int(_whole(good).sum())
         measured = np.isfinite(off)
         if self.odd is None and not measured.all():
             self.odd = _place(rows, measured.argmin(), off.shape)
@@ -106,15 +100,18 @@ class _Count:
             self.index = _place(rows, off.argmax(), off.shape)
 
 
+def _whole(good: Any) -> Any:
+    """Return which samples have all their points on the manifold."""
+    return good.reshape(len(good), -1).all(axis=1)
+
+
 def _place(rows: Any, k: Any, shape: tuple[int, ...]) -> list[int]:
     """Return the index of a point, the k-th of a chunk, in all samples."""
     first, *rest = np.unravel_index(int(k), shape)
     return [int(rows[first]), *map(int, rest)]
 
 
-def _samples(
-    manifold: GyroSpace, source: StoredArray, console: Console
-) -> tuple[dict[str, Any], list[str]]:
+def _samples(manifold: GyroSpace, source: StoredArray, console: Console) -> Report:
     count, odd = _Count(manifold), {"nan": 0, "inf": 0}
     with console.reading("check", source) as chunks:
         for rows, x in chunks.numbered():
@@ -143,16 +140,14 @@ def _samples(
     return values, [*lines, "  no sample is on the manifold, so there is no mean"]
 
 
-def _statistics(
-    count: _Count, source: StoredArray, console: Console
-) -> tuple[dict[str, Any], list[str]]:
+def _statistics(count: _Count, source: StoredArray, console: Console) -> Report:
     """Return mean, deviation and distances of the samples that are on the manifold."""
     manifold = count.manifold
 
     def good() -> Iterator[Any]:
         for x in watched:
             if count.rows < len(source):
-                x = x[count.good_rows(x)]
+                x = x[_whole(manifold.contains(x))]
             if len(x):
                 yield x
 
@@ -181,7 +176,7 @@ def _statistics(
 # ---------------------------------------------------------------------- no geometry given
 
 
-def _guesses(source: StoredArray, console: Console) -> tuple[dict[str, Any], list[str]]:
+def _guesses(source: StoredArray, console: Console) -> Report:
     """Count the points of each geometry that has points of such a shape."""
     counts = {option: _Count(manifold) for option, manifold in _candidates(source)}
     with console.reading("check", source) as chunks:
@@ -209,7 +204,7 @@ def _guesses(source: StoredArray, console: Console) -> tuple[dict[str, Any], lis
     return {"geometries": found} | values, lines + more
 
 
-def _curvatures(source: StoredArray) -> tuple[dict[str, Any], list[str]]:
+def _curvatures(source: StoredArray) -> Report:
     """Return which curvature in two dimensions fits vectors, or a matrix of distances."""
     if source.ndim != 2:
         return {}, []

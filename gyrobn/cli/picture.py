@@ -1,24 +1,14 @@
 """The command plot: samples before and after."""
 
-import time
 from argparse import Namespace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from gyrobn.cli import inputs
 from gyrobn.cli.console import Console
-from gyrobn.cli.engine import InOrder
-from gyrobn.cli.inputs import (
-    check_place,
-    check_samples,
-    domains_of,
-    geometry_of,
-    open_other,
-    open_samples,
-    read_bias,
-)
-from gyrobn.cli.statistics import fitted, load
+from gyrobn.cli.statistics import InOrder, fitted, load
 from gyrobn.data.chunks import Chunks
 from gyrobn.estimator.labels import labels_for
 from gyrobn.manifolds.gyrospace import GyroSpace
@@ -26,19 +16,18 @@ from gyrobn.plot import can_plot, plot_normalization, plot_tangent
 from gyrobn.plot.canvas import check_format, save_figure
 from gyrobn.statistics.points import Moved, on_manifold
 
-__all__ = ["plot"]
+__all__ = ["run"]
 
 MOST = 2000
 """The most samples that are drawn."""
 
 
-def plot(options: Namespace, console: Console) -> None:
+def run(options: Namespace, console: Console) -> None:
     """Draw samples before and after normalization, computed or read from a file."""
-    begin = time.perf_counter()
-    check_place(options.figure)
+    inputs.check_place(options.figure)
     check_format(options.figure)
-    with open_samples(options.input, options) as source:
-        domains = domains_of(options, source)
+    with inputs.open_samples(options.input, options) as source:
+        domains = inputs.domains_of(options, source)
         if domains is not None:
             domains = labels_for(domains, len(source))
         rows = np.unique(np.linspace(0, len(source) - 1, min(len(source), MOST)).astype(int))
@@ -53,16 +42,16 @@ def plot(options: Namespace, console: Console) -> None:
                 chunks = Chunks(partial(bn.transform_chunks, Chunks(source), domains))
                 samples.append((options.input, _take(chunks, rows)))
         else:
-            with check_samples(open_other(options.after, options)) as after:
+            with inputs.check_samples(inputs.open_other(options.after, options)) as after:
                 if after.shape != source.shape:
                     raise ValueError(
                         f"{options.after} has shape {after.shape}, {options.input} {source.shape}: "
                         "the same samples must be in both, before and after"
                     )
                 samples.append((options.after, _take(Chunks(after), rows)))
-            bias, project = read_bias(options), options.on_invalid == "project"
+            bias, project = inputs.read_bias(options), options.on_invalid == "project"
             if options.model is None:
-                manifold = geometry_of(options, source)
+                manifold = inputs.geometry_of(options, source)
             else:
                 manifold = load(options.model).manifold_
     moved = Moved()
@@ -76,7 +65,7 @@ def plot(options: Namespace, console: Console) -> None:
     save_figure(figure, options.figure, dpi=150)
     values = {"input": options.input, "manifold": repr(manifold), "samples": len(source)}
     values |= {"drawn": len(rows), "kind": kind, "figure": options.figure}
-    values["seconds"] = round(time.perf_counter() - begin, 3)
+    values["seconds"] = console.seconds
     lines = [f"drew {len(rows)} of {len(source)} samples of {options.input} on {manifold!r}"]
     if project:
         values["projected"] = moved.count

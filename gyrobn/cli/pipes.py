@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from gyrobn.data import ArrayWriter, StoredArray, check_options, create_array
-from gyrobn.data.layouts import Layout
 from gyrobn.data.npy import copied
 from gyrobn.data.stored import reading
 from gyrobn.data.tables import DELIMITERS, open_text
@@ -25,16 +24,9 @@ FORMATS = ("npy", "csv", "tsv")
 STDIN = Path("stdin")
 
 
-def open_pipe(
-    kind: str | None,
-    axis: str | None,
-    layout: Layout | None,
-    header: str | None,
-    domain_column: str | None,
-) -> StoredArray:
-    """Read an array from standard input into a temporary file."""
+def open_pipe(kind: str | None, given: dict[str, Any]) -> StoredArray:
+    """Read an array from standard input into a temporary file, with options of ``open_array``."""
     suffix = f".{kind or FORMATS[0]}"
-    given = {"axis": axis, "layout": layout, "header": header, "domain_column": domain_column}
     check_options(STDIN, suffix, given)
     stream = getattr(sys.stdin, "buffer", None)
     if stream is None or stream.isatty():
@@ -42,8 +34,9 @@ def open_pipe(
     with reading(STDIN):
         if suffix in DELIMITERS:
             text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+            how = (given[name] for name in ("layout", "header", "domain_column"))
             try:
-                return open_text(STDIN, text, DELIMITERS[suffix], layout, header, domain_column)
+                return open_text(STDIN, text, DELIMITERS[suffix], *how)
             finally:
                 text.detach()  # or it would close standard input
         return copied(STDIN, None, stream)

@@ -16,6 +16,7 @@ import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ from gyrobn.normalization.normalize import normalize_batch
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.frechet import frechet
 
-__all__ = ["Place", "Row", "check", "places", "selftest"]
+__all__ = ["Place", "Row", "check", "places", "run"]
 
 NAMESPACES = {k: v for k, v in LIBRARIES.items() if k != "array-api-strict"} | {"dpnp": "dpnp"}
 """The libraries that are tested; array-api-strict has no device of its own."""
@@ -58,8 +59,8 @@ class Place(NamedTuple):
     """The device as its maker names it, for the report."""
     scalar: Callable[[str], Array]
     """Return a scalar of a dtype there."""
-    context: AbstractContextManager[Any]
-    """What has to be entered for float64."""
+    context: Callable[[], AbstractContextManager[Any]]
+    """Return what has to be entered for float64."""
 
 
 class Row(NamedTuple):
@@ -88,7 +89,7 @@ class Row(NamedTuple):
         return self.problem is None and not self.off
 
 
-def selftest(options: Namespace, console: Console) -> None:
+def run(options: Namespace, console: Console) -> None:
     """Check every geometry on every library, print a table, and write a report if asked."""
     check_place(options.report)
     # JAX has a thread per core on a CPU; two batched decompositions can occupy both of two for ever
@@ -159,15 +160,14 @@ def places(library: str | None = None) -> tuple[list[Place], dict[str, str]]:
 
 def _places(name: str) -> list[Place]:
     xp = import_module(NAMESPACES[name])
-    context: AbstractContextManager[Any] = nullcontext()
-    devices: list[Any]
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
     if name == "jax":
         jax = import_module("jax")
         devices = jax.devices()
-        context = _double(jax)
+        home = jax if hasattr(jax, "enable_x64") else import_module("jax.experimental")
+        context = partial(home.enable_x64, True)
     elif name == "cupy":
-        cupy = import_module("cupy")
-        device = cupy.cuda.Device()  # the current one: CuPy computes nowhere else
+        device = import_module("cupy").cuda.Device()  # the current one: CuPy computes nowhere else
         device.compute_capability  # noqa: B018  # raises without a GPU
         devices = [device]
     else:
@@ -201,21 +201,6 @@ def _hardware(library: str, device: Any) -> str:
     return str(device)
 
 
-def _double(jax: Any) -> AbstractContextManager[Any]:
-    """Return a context in which JAX has float64; it may be entered again and again."""
-
-    class Double(AbstractContextManager[Any]):
-        def __enter__(self) -> None:
-            home = jax if hasattr(jax, "enable_x64") else import_module("jax.experimental")
-            self.inner = home.enable_x64(True)
-            self.inner.__enter__()
-
-        def __exit__(self, *error: Any) -> None:
-            self.inner.__exit__(*error)
-
-    return Double()
-
-
 # ---------------------------------------------------------------------- one row
 
 
@@ -229,7 +214,7 @@ def check(M: GyroSpace, place: Place, dtype: str, count: int = 32) -> Row:
     """
     where = repr(M), place.library, place.device, dtype
     try:
-        with place.context:
+        with place.context():
             errors, seconds = _errors(M, place.library, place.scalar(dtype), count)
     except Exception as error:  # the table shows it
         return Row(*where, {}, float("nan"), in_a_line(error))
@@ -245,9 +230,9 @@ def _errors(M: GyroSpace, library: str, like: Array, count: int) -> tuple[dict[s
     # the reference gets the points as the dtype has rounded them
     exact = [host(p, dtype=np.float64) for p in (*points, bias)]
     inputs = *points, bias, copy(M.to_normal(exact[0]), like)
-    run = _runner(M, library)
-    found, slope = run(*inputs)
-    seconds = min(_timed(run, inputs) for _ in range(3))
+    outcomes = _runner(M, library)
+    found, slope = outcomes(*inputs)
+    seconds = min(_timed(outcomes, inputs) for _ in range(3))
 
     x, y, z, beta = exact
     known = _outcomes(M, x, y, z, beta)
@@ -339,8 +324,8 @@ def _runner(M: GyroSpace, library: str) -> Callable[..., tuple[dict[str, Array],
     return lambda *p: (_outcomes(M, *p[:-1]), None)
 
 
-def _timed(run: Callable[..., Any], inputs: tuple[Array, ...]) -> float:
+def _timed(outcomes: Callable[..., Any], inputs: tuple[Array, ...]) -> float:
     begin = time.perf_counter()
-    found, slope = run(*inputs)
+    found, slope = outcomes(*inputs)
     host(found["normalized"] if slope is None else slope)  # waits for the device
     return time.perf_counter() - begin

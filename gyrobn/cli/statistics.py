@@ -1,30 +1,25 @@
 """The commands normalize, fit, transform and inverse: GyroBN from file to file."""
 
-import time
 from argparse import Namespace
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gyrobn.cli.console import Console, span
-from gyrobn.cli.engine import InOrder
-from gyrobn.cli.inputs import (
-    check_place,
-    domains_of,
-    geometry_of,
-    naming_the_file,
-    open_inputs,
-    read_bias,
-)
-from gyrobn.data import StoredArray
+from gyrobn.cli import inputs
+from gyrobn.cli.console import Console, Report, span
+from gyrobn.cli.pipes import PIPE, create_pipe
+from gyrobn.data import StoredArray, create_array
+from gyrobn.data.joined import JoinedArray, create_folder
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import scale_for
+from gyrobn.statistics.points import Moved
 
 if TYPE_CHECKING:
     from gyrobn.estimator.transformer import GyroBN
 
-__all__ = ["about_mean", "describe", "fit", "fitted", "inverse", "load", "normalize", "transform"]
+__all__ = ["InOrder", "about_mean", "describe", "fitted", "load", "run"]
 
 VERBS = {
     "normalize": "normalized",
@@ -40,17 +35,16 @@ GIVEN = ("scale", "eps", "tol", "max_iter", "on_invalid", "unseen")
 
 def run(options: Namespace, console: Console) -> None:
     """Fit a model or load one; write the model and the mapped samples, as the options ask."""
-    begin = time.perf_counter()
     model, output = getattr(options, "save_model", None), getattr(options, "output", None)
-    check_place(model, model=True)
+    inputs.check_place(model, model=True)
     # the output is created before the work, so that a path that cannot be written fails early
     with (
-        open_inputs(options) as source,
+        inputs.open_inputs(options) as source,
         _engine(options, source, console) as engine,
-        engine.create(output) as out,
-        naming_the_file(source),
+        nullcontext() if output is None else engine.create(output) as out,
+        inputs.naming_the_file(source),
     ):
-        domains = domains_of(options, source)
+        domains = inputs.domains_of(options, source)
         bn = fitted(options, source, domains, engine)
         if out is None:
             moved = bn.n_projected_
@@ -60,8 +54,8 @@ def run(options: Namespace, console: Console) -> None:
         if model is not None:
             bn.save(model)
     shape, dtype, manifold = source.shape, str(source.stored), repr(bn.manifold_)
-    inputs = options.input if options.joined else options.input[0]
-    values = {"input": inputs, "shape": shape, "dtype": dtype, "samples": shape[0]}
+    given = options.input if options.joined else options.input[0]
+    values = {"input": given, "shape": shape, "dtype": dtype, "samples": shape[0]}
     lines = [
         f"{VERBS[options.command]} {shape[0]} {'sample' if shape[0] == 1 else 'samples'} of "
         f"{source.path}, shape {shape}, {dtype}, on {manifold}"
@@ -77,12 +71,9 @@ def run(options: Namespace, console: Console) -> None:
     if output is not None:
         values["output"] = output
     values["model"] = model or options.model
-    values["seconds"] = round(time.perf_counter() - begin, 3)
+    values["seconds"] = console.seconds
     written = [f"  written             {path}" for path in (output, model) if path is not None]
     console.report(values, lines + written)
-
-
-normalize = fit = transform = inverse = run
 
 
 def load(path: Path) -> "GyroBN":
@@ -94,16 +85,16 @@ def load(path: Path) -> "GyroBN":
     return model
 
 
-def fitted(options: Namespace, source: StoredArray, domains: Any, engine: InOrder) -> "GyroBN":
+def fitted(options: Namespace, source: StoredArray, domains: Any, engine: "InOrder") -> "GyroBN":
     """Return the model of the options, fitted to the samples unless it comes from a file."""
     given: dict[str, Any] = {name: getattr(options, name, None) for name in GIVEN}
-    given["bias"] = read_bias(options)
+    given["bias"] = inputs.read_bias(options)
     given = {name: value for name, value in given.items() if value is not None}
     if getattr(options, "model", None) is not None:
         bn = load(options.model)
         bn.set_params(**given)
         return bn
-    manifold = geometry_of(options, source)
+    manifold = inputs.geometry_of(options, source)
     from gyrobn.estimator.transformer import GyroBN
 
     with engine.samples("fit") as samples:
@@ -111,7 +102,7 @@ def fitted(options: Namespace, source: StoredArray, domains: Any, engine: InOrde
     return model
 
 
-def describe(bn: "GyroBN") -> tuple[dict[str, Any], list[str]]:
+def describe(bn: "GyroBN") -> Report:
     """Return what a model holds, as values and as lines."""
     scale = scale_for(bn.manifold_, bn.scale)
     values, lines = about_mean(bn.manifold_, bn.mean_, bn.var_, bn.n_iter_, bn.converged_)
@@ -124,7 +115,7 @@ def describe(bn: "GyroBN") -> tuple[dict[str, Any], list[str]]:
 
 def about_mean(
     manifold: GyroSpace, mean: Any, variance: Any, iterations: Any, converged: Any
-) -> tuple[dict[str, Any], list[str]]:
+) -> Report:
     """Return mean and standard deviation, as values and as lines."""
     distance, deviation = manifold.norm(mean), np.sqrt(variance)
     values = {"mean_distance": distance, "standard_deviation": deviation}
@@ -137,10 +128,47 @@ def about_mean(
     ]
 
 
-def _engine(options: Namespace, source: StoredArray, console: Console) -> InOrder:
-    """Return what reads, computes and writes."""
-    if getattr(options, "engine", None) is None:
-        return InOrder(source, console, options.format)
-    from gyrobn.cli.dask import OnDask
+# ---------------------------------------------------------------------- engines
 
-    return OnDask(source, console, options.workers, options.scheduler)
+
+class InOrder:
+    """An engine reads samples and writes what a model makes of them: here, chunk after chunk."""
+
+    def __init__(self, source: StoredArray, console: Console, kind: str | None = None) -> None:
+        self.source, self.console = source, console
+        self.kind = kind
+        """The format of an output that is a pipe."""
+
+    def create(self, output: Path) -> AbstractContextManager[Any]:
+        """Return what makes the output and yields its writer."""
+        source = self.source
+        if output == PIPE:
+            return create_pipe(self.kind, source)
+        if isinstance(source, JoinedArray):
+            return create_folder(output, source)
+        return create_array(output, source.shape, source.stored, source.key, source.form)
+
+    def samples(self, label: str) -> AbstractContextManager[Any]:
+        """Return what opens the samples, and shows each pass over them as progress."""
+        return self.console.reading(label, self.source)
+
+    def write(self, bn: Any, out: Any, domains: Any, method: str) -> int:
+        """Write the mapped samples; return how many points were moved onto the manifold."""
+        from gyrobn.estimator.applying import apply_chunks
+
+        moved = Moved()
+        label = "inverse" if method == "inverse_transform" else "transform"
+        with self.samples(label) as chunks:
+            for chunk in apply_chunks(bn, chunks, domains, method, moved):
+                out.write(chunk)
+        return moved.count
+
+
+def _engine(
+    options: Namespace, source: StoredArray, console: Console
+) -> AbstractContextManager[InOrder]:
+    if getattr(options, "engine", None) is None:
+        return nullcontext(InOrder(source, console, options.format))
+    from gyrobn.cli.dask import on_dask
+
+    return on_dask(source, console, options.workers, options.scheduler)

@@ -2,6 +2,7 @@
 
 import argparse
 import glob
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,8 +18,11 @@ __all__ = ["check", "geometries", "geometry_options"]
 READ = "input", "model", "bias", "domains", "after"
 WRITTEN = "output", "save_model", "figure", "report"
 
-DOMAINS = ("domains", "domain_column", "domain_per_file")
-"""Options that say which domain a sample belongs to."""
+EXCLUSIVE = (
+    *itertools.product(("scale", "eps", "tol", "max_iter", "unseen"), ("after",)),
+    *itertools.combinations(("domains", "domain_column", "domain_per_file"), 2),
+)
+"""Pairs of options of which only one may be given."""
 
 
 def geometries() -> list[str]:
@@ -37,33 +41,33 @@ def geometry_options() -> dict[str, dict[str, Any]]:
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse arguments that do not go together; replace patterns by the files that match."""
+    options.joined = False
     if hasattr(options, "manifold"):
         _check_geometry(parser, options)
-    if getattr(options, "after", None) is not None:
-        for name in ("scale", "eps", "tol", "max_iter", "unseen"):
-            if getattr(options, name) is not None:
-                parser.error(f"{_spelled(name)} and --after exclude each other")
-    given = [name for name in DOMAINS if getattr(options, name, None)]
-    if len(given) > 1:
-        parser.error(f"{_spelled(given[0])} and {_spelled(given[1])} exclude each other")
+    for pair in EXCLUSIVE:
+        if all(_is_given(options, name) for name in pair):
+            both = " and ".join(f"--{name.replace('_', '-')}" for name in pair)
+            parser.error(f"{both} exclude each other")
     if isinstance(getattr(options, "input", None), list):
         _expand(parser, options)
-    if getattr(options, "format", None) is not None and PIPE not in _paths(options):
+    if _is_given(options, "format") and PIPE not in _paths(options):
         parser.error("--format is for pipes, an IN or OUT that is -: a suffix tells the format")
     _check_engine(parser, options)
     _check_paths(parser, options)
 
 
-def _spelled(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def _is_given(options: argparse.Namespace, name: str) -> bool:
+    """Return whether a command has an option, and it is given."""
+    value = getattr(options, name, None)
+    return value is not None and value is not False
 
 
 def _check_geometry(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse parameters that the geometry lacks, or values that it cannot have."""
     given = {k: v for k in geometry_options() if (v := getattr(options, k)) is not None}
     options.parameters = given
-    if getattr(options, "model", None) is not None:
-        for name in (k for k in ("manifold", *given) if getattr(options, k) is not None):
+    if _is_given(options, "model"):
+        for name in (k for k in ("manifold", *given) if _is_given(options, k)):
             parser.error(f"--{name} and --model exclude each other: the model has a geometry")
         return
     if options.manifold is None:
@@ -86,12 +90,12 @@ def _check_geometry(parser: argparse.ArgumentParser, options: argparse.Namespace
 
 def _check_engine(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse options of Dask without Dask, and two places to compute."""
-    given = [name for name in ("workers", "scheduler") if getattr(options, name, None) is not None]
+    given = [name for name in ("workers", "scheduler") if _is_given(options, name)]
     if given and options.engine is None:
         parser.error(f"--{given[0]} needs --engine dask")
     if len(given) == 2:
         parser.error("--workers and --scheduler exclude each other")
-    if getattr(options, "engine", None) and (options.joined or PIPE in _paths(options)):
+    if _is_given(options, "engine") and (options.joined or PIPE in _paths(options)):
         parser.error("--engine dask takes one file IN and one file OUT")
 
 
@@ -99,20 +103,21 @@ def _check_engine(parser: argparse.ArgumentParser, options: argparse.Namespace) 
 
 
 def _expand(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Replace patterns by files, and return whether they are joined, with a folder as OUT."""
-    output, found, patterns = getattr(options, "output", None), [], False
+    """Replace patterns by files; ``joined`` is whether they are several, with a folder as OUT."""
+    found: list[Path] = []
     for path in options.input:
         if path.exists() or not glob.has_magic(str(path)):
             found.append(path)
             continue
-        patterns = True
+        options.joined = True
         files = sorted(map(Path, glob.glob(str(path))))
         if not files:
             raise FileNotFoundError(f"no file matches {path}")
         found += files
-    folder = output is not None and output.is_dir() and output.suffix.lower() != ".zarr"
-    options.joined = len(found) > 1 or patterns or folder or options.domain_per_file
     options.input = found
+    output = getattr(options, "output", None)
+    folder = output is not None and output.is_dir() and output.suffix.lower() != ".zarr"
+    options.joined |= len(found) > 1 or folder or options.domain_per_file
     if options.joined:
         _check_names(parser, options)
 
@@ -153,8 +158,7 @@ def _check_paths(parser: argparse.ArgumentParser, options: argparse.Namespace) -
             other = seen.setdefault(os.path.realpath(path), role)
             if role not in WRITTEN or other == role:
                 continue
-            joined = getattr(options, "joined", False)
-            if (other, role) != ("input", "output") or joined:
+            if (other, role) != ("input", "output") or options.joined:
                 parser.error(f"{path} is given twice, as {other} and {role}, and would be replaced")
             if options.key is not None:
                 parser.error(
@@ -165,7 +169,7 @@ def _check_paths(parser: argparse.ArgumentParser, options: argparse.Namespace) -
 def _files(options: argparse.Namespace, role: str) -> list[Path]:
     """Return the files that an argument names."""
     path = getattr(options, role, None)
-    if role == "output" and path is not None and getattr(options, "joined", False):
+    if role == "output" and path is not None and options.joined:
         return [path / one.name for one in options.input]
     paths = path if isinstance(path, list) else [path]
     return [path for path in paths if path not in (None, PIPE)]

@@ -85,11 +85,15 @@ def _relative(
     manifold: GyroSpace, results: list[FrechetResult], tol: float | None
 ) -> tuple[Any, Any]:
     """Return the residuals and the tolerance of each channel, over the standard deviation."""
-    last = results[-1]
-    deviation = np.sqrt(np.sum(manifold.expand_blocks(last.variance), axis=-1))
+    mean = manifold.to_inside(results[-1].mean)
+    variance = manifold.expand_blocks(results[-1].variance)
+    deviation = np.sqrt(np.sum(variance, axis=-1))
     # if all samples are equal, the residual is a rounding error and has no unit
     unit = np.where(deviation > 0, deviation, 1.0)
-    tolerance = _tolerance(manifold, last, tol) / unit
+    # the largest residual of each block that frechet takes for zero
+    tol = 8.0 * float(np.finfo(mean.dtype).eps) if tol is None else tol
+    by_block = np.maximum(tol * np.sqrt(variance), 8.0 * manifold.inside.resolutions(mean))
+    tolerance = np.sqrt(np.sum(by_block**2, axis=-1)) / unit
     relative = np.stack([r.residual / unit for r in results])
     least = float(np.min(relative, initial=math.inf, where=relative > 0))
     return np.maximum(relative, min(0.1 * tolerance.min(), least)), tolerance
@@ -103,8 +107,11 @@ def _draw_lines(ax: Any, counts: Any, relative: Any, tolerance: Any) -> None:
         # a channel that has converged is not evaluated again
         evaluations, first = np.unique(counts[:, *channel], return_index=True)
         color, alpha = (COLOURS[k], 1.0) if few else (BLUE, 0.4)
-        style = {"marker": MARKERS[k], "label": _label(channel)} if few else {}
-        if k == 0 and not few:  # more lines than colours: one entry for all
+        style = {}
+        if few:
+            name = f"channel {', '.join(map(str, channel))}" if channel else "residual"
+            style = {"marker": MARKERS[k], "label": name}
+        elif k == 0:  # more lines than colours: one entry for all
             style = {"label": f"{len(channels)} channels"}
         ax.plot(evaluations, relative[first, *channel], color=color, alpha=alpha, **style)
         ax.axhline(tolerance[channel], color=color, alpha=alpha, linestyle="--", linewidth=1.0)
@@ -124,16 +131,3 @@ def _history(manifold: GyroSpace, x: Any, tol: float | None, max_iter: int) -> l
             if np.all(results[-1].converged):
                 break
     return results
-
-
-def _label(channel: tuple[int, ...]) -> str:
-    return f"channel {', '.join(map(str, channel))}" if channel else "residual"
-
-
-def _tolerance(manifold: GyroSpace, result: FrechetResult, tol: float | None) -> Any:
-    """Return the largest residual, per channel, that :func:`frechet` takes for zero."""
-    mean = manifold.to_inside(result.mean)
-    relative = 8.0 * float(np.finfo(mean.dtype).eps) if tol is None else tol
-    limit = 8.0 * manifold.inside.resolutions(mean)
-    by_block = np.maximum(relative * np.sqrt(manifold.expand_blocks(result.variance)), limit)
-    return np.sqrt(np.sum(by_block**2, axis=-1))

@@ -132,11 +132,12 @@ def plot_normalization(
     means = frechet_mean(manifold, x), frechet_mean(manifold, y)
     time = np.linspace(0.0, 1.0, 101)
     path = manifold.geodesic(*means, time if not manifold.block_shape else time[:, None])
-    eye = scene.background(ax, manifold, np.concatenate([x, y]), path)
+    line = scene.coordinates(manifold, path)
+    eye = scene.background(ax, manifold, np.concatenate([x, y]), line)
     drawing = _Drawing(ax, scene, manifold, eye)
     drawing.clouds(x, y, groups)
     # with labels, all colours are theirs
-    drawing.means(*means, path, (GREEN, BLUE, VERMILION) if groups is None else (INK, INK, INK))
+    drawing.means(*means, line, (GREEN, BLUE, VERMILION) if groups is None else (INK, INK, INK))
     if bias is not None:
         drawing.scatter(host(bias, dtype=np.float64), 8, **TARGET)
     ax.set_title(_title(manifold) if title is None else title, fontsize=13, color=INK)
@@ -185,9 +186,8 @@ class _Drawing(NamedTuple):
         for side in ("input", "output"):  # only for the legend
             self.scatter(x[:0], 3, side, filled=side == "output", s=14, color=INK)
 
-    def means(self, before: Any, after: Any, path: Any, colours: tuple[str, str, str]) -> None:
+    def means(self, before: Any, after: Any, line: Any, colours: tuple[str, str, str]) -> None:
         """Draw the two means and the geodesic between them."""
-        line = self.scene.coordinates(self.manifold, path)
         over = np.linalg.norm(np.diff(line, axis=0), axis=-1) > self.scene.longest
         line = np.insert(line, np.flatnonzero(over) + 1, np.nan, axis=0)
         style = {"color": colours[0], "linewidth": 2, "zorder": 5}

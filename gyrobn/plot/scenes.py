@@ -23,16 +23,21 @@ _GREY = {"color": GRID, "linewidth": 0.8, "zorder": 2, "label": "distance rings,
 _EDGE = {"color": INK, "linewidth": 1.3, "zorder": 2}
 
 
+_Place = Callable[[GyroSpace, Any], Any]
+"""Where points are drawn: two numbers per point, or three, the last upwards."""
+_View = tuple[float, float]
+"""Elevation and azimuth of the eye."""
+
+
 class Scene(NamedTuple):
     """How the points of one kind of geometry are drawn."""
 
     projection: str
     """Kind of axes."""
-    coordinates: Callable[[GyroSpace, Any], Any]
-    """Where points are drawn: two numbers per point, or three, the last upwards."""
+    coordinates: _Place
     background: Callable[[Any, GyroSpace, Any, Any], Any]
-    """Prepare axes for points and a curve; return the direction of the eye if a surface hides
-    what is on its far side, else None."""
+    """Prepare axes for points, and a curve in coordinates; return the direction of the eye if a
+    surface hides what is on its far side, else None."""
     longest: float = math.inf
     """A longer step along a curve goes over an edge whose opposite points are the same."""
 
@@ -47,17 +52,13 @@ def scene_of(manifold: GyroSpace) -> Scene | None:
         case Correlation(n=3):
             return Scene("3d", _below_diagonal, _elliptope)
         case GyroSpace(dim=2, point_shape=(2,)):
-            return Scene("rectilinear", _flat, _plane)
+            return Scene("rectilinear", lambda _, x: x, _plane)
         case GyroSpace(dim=2, point_shape=(3,)):
             return Scene("3d", _upright, _surface)
     return None
 
 
 # ---------------------------------------------------------------------- where points are drawn
-
-
-def _flat(manifold: GyroSpace, x: Any) -> Any:
-    return x
 
 
 def _upright(manifold: GyroSpace, x: Any) -> Any:
@@ -79,7 +80,7 @@ def _below_diagonal(manifold: GyroSpace, x: Any) -> Any:
 # ---------------------------------------------------------------------- backgrounds
 
 
-def _plane(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> None:
+def _plane(ax: Any, manifold: GyroSpace, points: Any, line: Any) -> None:
     """Prepare a panel for points with two coordinates."""
     curvature = getattr(manifold, "curvature", 0.0)
     edge = abs(curvature) ** -0.5 if curvature else 0.0
@@ -99,10 +100,9 @@ def _plane(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> None:
         ax.fill(*circle.T, color=FACE, zorder=1)
 
 
-def _surface(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> Any:
+def _surface(ax: Any, manifold: GyroSpace, points: Any, line: Any) -> Any:
     """Prepare a panel for points with three coordinates: a sphere, or else a bowl."""
     curvature = getattr(manifold, "curvature", 0.0)
-    line = _upright(manifold, path)
     if curvature > 0:  # seen from above the middle of the path
         size = curvature**-0.5
         view = _angles(line[len(line) // 2])
@@ -120,15 +120,13 @@ def _surface(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> Any:
     return None
 
 
-def _dome(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> Any:
+def _dome(ax: Any, manifold: GyroSpace, points: Any, line: Any) -> Any:
     """Prepare a panel for lines: the upper hemisphere, opposite points of its edge are the same."""
-    line = _lines(manifold, path)
     elevation, azimuth = _angles(line[len(line) // 2])
     view = min(elevation, 0.7), azimuth  # from not too far above, or it would look like a disc
+    if min(line[[0, -1]] @ _direction(view)) < 0.2:
+        view = 0.5 * math.pi, azimuth  # a mean at the horizon: only the top view shows all
     eye = _direction(view)
-    if min(line[[0, -1]] @ eye) < 0.2:  # a mean at the horizon: only the top view shows all
-        view = 0.5 * math.pi, azimuth
-        eye = _direction(view)
     # not quite to the edge, where a line has two places
     _globe(ax, manifold, _lines, 0.5 * math.pi - 1e-6, 1.0, view)
     edge = np.pad(unit_circle(), ((0, 0), (0, 1)))
@@ -139,12 +137,7 @@ def _dome(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> Any:
 
 
 def _globe(
-    ax: Any,
-    manifold: GyroSpace,
-    place: Callable[[GyroSpace, Any], Any],
-    reach: float,
-    size: float,
-    view: tuple[float, float],
+    ax: Any, manifold: GyroSpace, place: _Place, reach: float, size: float, view: _View
 ) -> None:
     """Draw a sphere of radius ``size``, or its cap up to the distance ``reach`` from the top."""
     _shaded(ax, manifold, place, reach, view)
@@ -160,7 +153,7 @@ def _near(line: Any, eye: Any) -> Any:
     return np.where((line @ eye < -1e-9)[:, None], np.nan, line)
 
 
-def _elliptope(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> None:
+def _elliptope(ax: Any, manifold: GyroSpace, points: Any, line: Any) -> None:
     r"""Prepare a panel for 3 × 3 correlation matrices, inside the surface of the singular ones.
 
     There the variables are unit vectors of a plane, with correlations
@@ -194,11 +187,7 @@ def _elliptope(ax: Any, manifold: GyroSpace, points: Any, path: Any) -> None:
 
 
 def _shaded(
-    ax: Any,
-    manifold: GyroSpace,
-    place: Callable[[GyroSpace, Any], Any],
-    reach: float,
-    view: tuple[float, float],
+    ax: Any, manifold: GyroSpace, place: _Place, reach: float, view: _View
 ) -> tuple[Any, Any]:
     """Draw the surface up to a distance from the identity, lit from the eye; return its corners."""
     from matplotlib.colors import LightSource
@@ -213,7 +202,7 @@ def _shaded(
     return mesh.min(axis=(0, 1)), mesh.max(axis=(0, 1))
 
 
-def _stage(ax: Any, low: Any, high: Any, view: tuple[float, float], zoom: float) -> None:
+def _stage(ax: Any, low: Any, high: Any, view: _View, zoom: float) -> None:
     """Set limits and view of axes in space, all three coordinates to one scale."""
     # matplotlib sorts whole artists by depth, which would hide points behind their own surface
     ax.computed_zorder = False
@@ -225,13 +214,12 @@ def _stage(ax: Any, low: Any, high: Any, view: tuple[float, float], zoom: float)
     ax.set_box_aspect(high - low, zoom=zoom)
 
 
-def _angles(v: Any) -> tuple[float, float]:
-    """Return elevation and azimuth of a vector."""
+def _angles(v: Any) -> _View:
     return math.atan2(v[2], math.hypot(v[0], v[1])), math.atan2(v[1], v[0])
 
 
-def _direction(view: tuple[float, float]) -> Any:
-    """Return the unit vector to the eye, at an elevation and an azimuth."""
+def _direction(view: _View) -> Any:
+    """Return the unit vector to the eye."""
     elevation, azimuth = view
     level = math.cos(elevation)
     return np.asarray([level * math.cos(azimuth), level * math.sin(azimuth), math.sin(elevation)])

@@ -125,7 +125,12 @@ def _draw_side(
     ax: Any, side: str, points: Any, mean: Any, deviation: float, size: float, groups: Any
 ) -> None:
     """Draw the input or the output: the cloud, its mean, and a circle for its deviation."""
-    _cloud(ax, points, side, groups)
+    style = {"s": 14, "alpha": 0.75, "linewidths": 0, "zorder": 3}
+    if groups is None:
+        color, marker = (BLUE, "o") if side == "input" else (ORANGE, "^")
+        ax.scatter(*points.T, color=color, marker=marker, label=side, **style)
+    for name, at, own in groups or ():
+        ax.scatter(*points[at].T, label=name, **own, **style)
     ax.scatter(*mean, zorder=6, color=INK, **MEAN_BEFORE if side == "input" else MEAN_AFTER)
     circle = {"color": INK, "linewidth": 1.0, "label": "standard deviation v"}
     ax.plot(*(deviation * unit_circle()).T, "--", zorder=5, **circle)
@@ -140,22 +145,9 @@ def _principal(c: Any) -> tuple[Any, Any]:
     If there is only one axis, the other one is zero.
     """
     _, values, axes = np.linalg.svd(c, full_matrices=False)
-    axes, values = axes[:2], values**2
-    across = np.zeros((2, c.shape[-1]))
     # an axis has no sign: make its largest coordinate positive
-    largest = np.take_along_axis(axes, abs(axes).argmax(axis=-1)[:, None], axis=-1)
-    across[: len(axes)] = axes * np.where(largest < 0, -1.0, 1.0)
-    share = np.zeros(2)
-    share[: len(axes)] = values[:2] / (values.sum() or 1.0)
-    return across.T, share
-
-
-def _cloud(ax: Any, points: Any, side: str, groups: Any) -> None:
-    """Draw points in the style of their side, or in one for each group."""
-    style = {"s": 14, "alpha": 0.75, "linewidths": 0, "zorder": 3}
-    if groups is None:
-        color, marker = (BLUE, "o") if side == "input" else (ORANGE, "^")
-        ax.scatter(*points.T, color=color, marker=marker, label=side, **style)
-        return
-    for name, at, own in groups:
-        ax.scatter(*points[at].T, label=name, **own, **style)
+    largest = np.take_along_axis(axes, abs(axes).argmax(axis=-1, keepdims=True), axis=-1)
+    axes = axes * np.where(largest < 0, -1.0, 1.0)
+    share = values**2 / (np.sum(values**2) or 1.0)
+    missing = max(0, 2 - len(axes))
+    return np.pad(axes, ((0, missing), (0, 0)))[:2].T, np.pad(share, (0, missing))[:2]
