@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gyrobn.data.npy import GROWTH
-from gyrobn.data.stored import Form, StoredArray, choose
+from gyrobn.data.stored import Form, SlicedArray, StoredArray, choose
 from gyrobn.numerics.checks import check_choice, parameter_error
 
 __all__ = ["AXES", "create_mat", "open_mat"]
@@ -43,20 +43,6 @@ MOST = 2**32
 SAVE = "save it in MATLAB with save('file.mat', 'X', '-v7')"
 
 
-class LoadedArray(StoredArray):
-    """An array that is in memory."""
-
-    def __init__(self, path: Path, key: str, array: Any, form: Form) -> None:
-        super().__init__(path, key, array.shape, array.dtype, form)
-        self._array = array
-
-    def _read(self, start: int, stop: int) -> Any:
-        return self._array[start:stop]
-
-    def close(self) -> None:
-        """Do nothing: the file is closed."""
-
-
 # ---------------------------------------------------------------------- reading
 
 
@@ -79,7 +65,7 @@ def open_mat(path: Path, key: str | None, axis: str | None) -> StoredArray:
     axis = _axis(path, key, shape, axis)
     array = _array(variables[key], order)
     array = np.ascontiguousarray(np.moveaxis(array, -1, 0) if axis == "last" else array)
-    return LoadedArray(path, key, array, Form(axis=axis))
+    return SlicedArray(path, key, array, Form(axis=axis))
 
 
 class _Variable(NamedTuple):

@@ -38,8 +38,8 @@ class TableArray(StoredArray):
             shape = (width,) if layout is None else layout.shape_of(width)
         except ValueError as error:
             raise ValueError(f"{path} has {width} numbers per row, and {error}") from error
-        super().__init__(path, None, (count, *shape), dtype, form)
-        self._file, self._width = file, width
+        super().__init__(path, None, (count, *shape), dtype, form, file)
+        self._width = width
 
     def _read(self, start: int, stop: int) -> Any:
         rows = np.empty((stop - start, self._width), self.stored)
@@ -48,10 +48,6 @@ class TableArray(StoredArray):
             if self._file.readinto(rows.reshape(-1).view(np.uint8).data) != rows.nbytes:
                 raise ValueError("its temporary copy was cut off")
         return rows if self.form.layout is None else self.form.layout.unpack(rows)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 def spool(path: Path, blocks: Iterable[Any], width: int, dtype: Any, form: Form) -> TableArray:

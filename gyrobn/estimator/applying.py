@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data.chunks import Chunks, take
-from gyrobn.estimator.fitting import by_label, find_stats, search_of
+from gyrobn.estimator.fitting import find_stats, search_of
 from gyrobn.estimator.labels import check_given, check_policy, check_unseen, labels_for
 from gyrobn.estimator.models import settle
 from gyrobn.estimator.validation import affine_for, as_array, reason
@@ -31,8 +31,9 @@ __all__ = [
     "check_action",
     "check_table",
     "in_dtype_of",
-    "output_of",
+    "known_stats",
     "stats_for",
+    "unseen_stats",
 ]
 
 
@@ -86,8 +87,8 @@ def apply_chunks(
 
     def checked(moved: Moved | None) -> Chunks:
         def check(x: Array, rows: Any) -> Array:
-            x, first = as_array(bn, x, method), int(rows[0])
-            return on_manifold(bn.manifold_, x, project=project, first=first, moved=moved)
+            x = as_array(bn, x, method)
+            return on_manifold(bn.manifold_, x, project=project, first=rows, moved=moved)
 
         return raw.map(check)
 
@@ -144,7 +145,7 @@ def apply_chunk(
             out = blockwise(lambda x: carry(x, own[0]), X)
         else:
             out = by_domain(carry, X, at, own)
-        if not backend_of(X).hides_values(out):
+        if not hidden:
             action.check_output(X, out, own, at)
             if not all(stays):
                 action.check_distances(X, out, own, at)
@@ -162,10 +163,15 @@ class Found(NamedTuple):
     """What ``unseen="online"`` knows after these samples."""
 
 
+def known_stats(bn: Any) -> dict[Any, Stats]:
+    """Return the statistics of each domain that fit saw; of all samples by the label None."""
+    return {label: Stats(*fitted[:2]) for label, fitted in bn._known.items()}
+
+
 def stats_for(bn: Any, X: Array | Chunks, domains: Any, method: str) -> Found:
     """Return which statistics each sample gets, and find those of new domains."""
     check_given(bn.domains_, domains, method)
-    known = {d: Stats(*f[:2]) for d, f in by_label(bn.domains_, bn._fitted).items()}
+    known = known_stats(bn)
     if bn.domains_ is None:
         return Found(None, known, bn.online_)
     labels = labels_for(domains, X.count if isinstance(X, Chunks) else X.shape[0])
@@ -220,23 +226,26 @@ def unseen_stats(bn: Any, batch: Stats) -> Stats:
     return adapt_stats(bn.manifold_, seen, batch, bn.adapt_rate, **options)
 
 
-def check_table(bn: Any, X: Array, method: str) -> None:
-    """Refuse to make a table of samples that are not vectors, as scikit-learn would afterwards."""
-    wanted = output_of(bn, method)
-    if wanted != "default" and X.ndim != 2:
+def check_table(bn: Any, X: Array, method: str, lazy: bool = False) -> None:
+    """Refuse the table that ``set_output`` asks for if the output cannot fill one.
+
+    The output of ``lazy`` samples is a Dask array, and a table would compute all of it at once.
+    """
+    own = getattr(bn, "_sklearn_output_config", {}).get("transform")
+    wanted = own or get_config()["transform_output"]
+    if method != "transform" or wanted == "default":
+        return
+    if X.ndim != 2:
         raise ValueError(
             f"set_output(transform={wanted!r}) makes a table with one column per feature, and "
             f"samples of shape {tuple(X.shape[1:])} fill none: leave it at "
             "set_output(transform='default'), and set it on a step that returns vectors"
         )
-
-
-def output_of(bn: Any, method: str) -> str:
-    """Return what scikit-learn makes of the output, as ``set_output`` says."""
-    if method != "transform":
-        return "default"
-    own = getattr(bn, "_sklearn_output_config", {}).get("transform")
-    return str(own or get_config()["transform_output"])
+    if lazy:
+        raise ValueError(
+            f"set_output(transform={wanted!r}) would compute all of a Dask array at once: leave it "
+            "at set_output(transform='default')"
+        )
 
 
 def check_action(bn: Any, X: Array, method: str) -> None:

@@ -20,7 +20,7 @@ from gyrobn.estimator.applying import (
     apply_chunk,
     check_action,
     check_table,
-    output_of,
+    known_stats,
     unseen_stats,
 )
 from gyrobn.estimator.fitting import (
@@ -42,6 +42,7 @@ from gyrobn.estimator.validation import (
     like,
     weights_for,
 )
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import places_of
 from gyrobn.normalization.normalize import Stats
 from gyrobn.numerics.checks import parameter_error
@@ -85,28 +86,29 @@ def _find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, metho
     if domains is not None and not compat.is_dask_array(domains):
         domains = labels_for(domains, blocks.shape[0])
     blocks = blocks.with_parts(sample_weight, domains)
-    project = estimator.on_invalid == "project"
-    reading = lazy.Reading(manifold.detached(), _split, check=True, project=project)
-    seen = lazy.survey(blocks, reading)
-    known = _statistics(estimator, blocks, reading, seen, more, method)
+    known, seen = _statistics(estimator, manifold, blocks, method)
     seen.moved.warn(manifold, shape, method, 4)
     return Finding(manifold, known, seen.samples, seen.moved.count, None, None)
 
 
 def _statistics(
     estimator: Any,
+    manifold: GyroSpace,
     blocks: DaskBlocks,
-    reading: lazy.Reading,
-    seen: lazy.Survey,
-    more: bool,
     method: str,
-) -> dict[Any, Fitted]:
-    """Find the statistics of each domain in the blocks; ``more`` if others are known already."""
-    manifold, labels = reading.manifold, None
-    if None not in seen.domains:
-        labels = as_labels(list(seen.domains))
-        if more:
-            check_kind(estimator.domains_, labels)
+    without: frozenset[Any] = frozenset(),
+) -> tuple[dict[Any, Fitted], lazy.Survey]:
+    """Find the statistics of each domain in the blocks, but for some domains."""
+    manifold, split = manifold.detached(), partial(_split, without=without)
+    project = estimator.on_invalid == "project"
+    reading = lazy.Reading(manifold, split, check=True, project=project)
+    seen = lazy.survey(blocks, reading)
+    if not seen.domains:
+        return {}, seen
+    labels = None if None in seen.domains else list(seen.domains)
+    if labels is not None:
+        if method != "fit" and hasattr(estimator, "mean_"):
+            check_kind(estimator.domains_, as_labels(labels))
         for label, drawn in seen.domains.items():
             check_enough(label, drawn.some, method)
     check_in_memory(estimator.mean, method)
@@ -117,13 +119,12 @@ def _statistics(
     none = (0, *at.mean.shape)  # all were checked
     given = xp.zeros(none, dtype=at.mean.dtype, device=device_of(at.mean))
     if labels is not None:
-        named = Domains(list(seen.domains), np.zeros((0, len(labels)), dtype=int))
+        named = Domains(labels, np.zeros((0, len(labels)), dtype=int))
     found = told(manifold, at, [manifold.from_inside(given)], max_iter, domains=named)
-    check_found(manifold, found, None if labels is None else list(seen.domains), method)
-    totals = np.stack([drawn.total for drawn in seen.domains.values()])
-    weight = like(totals if labels is not None else totals[0], found.mean)
+    check_found(manifold, found, labels, method)
+    weight = like(scattered.total, found.mean)
     fitted = Fitted(found.mean, found.variance, weight, found.iterations, found.converged)
-    return by_label(labels, fitted)
+    return by_label(labels, fitted), seen
 
 
 def _split(labels: Any, count: int, without: frozenset[Any] = frozenset()) -> dict[Any, Any]:
@@ -146,19 +147,14 @@ def with_unseen(bn: Any, X: Any, domains: Any, method: str) -> Any:
         if not _split(domains, len(domains), seen):
             return bn
     blocks = DaskBlocks(X).with_parts(labels=domains)
-    project = bn.on_invalid == "project"
-    split = partial(_split, without=seen)
-    reading = lazy.Reading(bn.manifold_.detached(), split, check=True, project=project)
-    found = lazy.survey(blocks, reading)
-    if not found.domains:
+    new, _ = _statistics(bn, bn.manifold_, blocks, method, without=seen)
+    if not new:
         return bn
-    new = _statistics(bn, blocks, reading, found, True, method)
-    labels, fitted = stacked(new)
+    _, fitted = stacked(new)
     mean, variance = unseen_stats(bn, Stats(fitted.mean, fitted.variance))
-    fitted = fitted._replace(mean=mean, variance=variance)
+    new = by_label(new, fitted._replace(mean=mean, variance=variance))
     both = copy.copy(bn)
-    known = by_label(bn.domains_, bn._fitted) | by_label(labels, fitted)
-    both._keep(bn.manifold_, known, bn.n_samples_seen_, bn.n_projected_)
+    both._keep(bn.manifold_, bn._known | new, bn.n_samples_seen_, bn.n_projected_)
     return both
 
 
@@ -173,8 +169,7 @@ def _apply_lazily(bn: Any, X: Any, domains: Any, method: str) -> Any:
     X = lazy_samples(X)
     rows = 1 if np.isnan(X.shape[0]) else max(1, X.shape[0])
     shape = as_array(bn, stand_in(X, rows), method)
-    check_table(bn, shape, method)
-    _check_no_table(bn, method)
+    check_table(bn, shape, method, lazy=True)
     check_action(bn, shape, method)
     check_given(bn.domains_, domains, method)
     bn = with_unseen(bn, X, domains, method)
@@ -225,16 +220,6 @@ def _check_known(bn: Any, labels: Any, method: str) -> None:
         )
 
 
-def _check_no_table(bn: Any, method: str) -> None:
-    """Refuse to make a data frame of a Dask array: that would compute all of it at once."""
-    wanted = output_of(bn, method)
-    if wanted != "default":
-        raise ValueError(
-            f"set_output(transform={wanted!r}) would compute all of a Dask array at once: leave it "
-            "at set_output(transform='default')"
-        )
-
-
 def _apply_block(
     x: Any, labels: Any = None, *, bn: Any, method: str, block_info: Any = None
 ) -> Any:
@@ -262,8 +247,6 @@ def apply_block(block: Block, bn: Any, method: str, moved: Moved) -> Array:
     if block.labels is not None:
         labels = labels_for(block.labels, block.x.shape[0])
         _check_known(bn, labels, method)
-    stats = {d: Stats(*f[:2]) for d, f in by_label(bn.domains_, bn._fitted).items()}
-    with np.errstate(all="ignore"):
-        project = bn.on_invalid == "project"
-        x = on_manifold(bn.manifold_, block.x, project=project, first=block.first, moved=moved)
-        return apply_chunk(bn, x, labels, stats, method, block.first)
+    project = bn.on_invalid == "project"
+    x = on_manifold(bn.manifold_, block.x, project=project, first=block.first, moved=moved)
+    return apply_chunk(bn, x, labels, known_stats(bn), method, block.first)
