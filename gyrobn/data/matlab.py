@@ -56,14 +56,14 @@ def open_mat(path: Path, key: str | None, axis: str | None) -> StoredArray:
         raise ValueError(f"it is a .mat file of version 7.3, which is HDF5: {SAVE}")
     variables = {one.name: one for one in _variables(data[HEAD:], order) if one.name}
     key = choose(path, variables, key)
-    shape = variables[key].shape
-    if variables[key].kind not in NUMBERS:
-        what = OTHERS.get(variables[key].kind, "object")
+    one = variables[key]
+    if one.kind not in NUMBERS:
+        what = OTHERS.get(one.kind, "object")
         raise ValueError(f"{key} is a {what}, expected an array of numbers")
-    if len(shape) < 2 or min(shape) < 0:
-        raise ValueError(f"{key} has the shape {shape}, which is none")
-    axis = _axis(path, key, shape, axis)
-    array = _array(variables[key], order)
+    if len(one.shape) < 2 or min(one.shape) < 0:
+        raise ValueError(f"{key} has the shape {one.shape}, which is none")
+    axis = _axis(path, key, one.shape, axis)
+    array = _array(one, order)
     array = np.ascontiguousarray(np.moveaxis(array, -1, 0) if axis == "last" else array)
     return SlicedArray(path, key, array, Form(axis=axis))
 

@@ -36,7 +36,11 @@ def open_parquet(path: Path, layout: Layout | None, domain_column: str | None) -
             for batch in file.iter_batches(max(1, FIELDS // max(1, len(names)))):
                 columns = list(batch.columns)
                 if column is not None:
-                    labels.extend(columns.pop(column).to_pylist())
+                    own = columns.pop(column).to_pylist()
+                    if None in own:
+                        row = len(labels) + own.index(None)
+                        raise ValueError(f"row {row} has no label in {domain_column!r}")
+                    labels.extend(own)
                 # what is missing becomes NaN, which is reported as such
                 arrays = [one.to_numpy(zero_copy_only=False) for one in columns]
                 yield np.stack(arrays, axis=1) if arrays else np.empty((len(batch), 0))
@@ -44,9 +48,6 @@ def open_parquet(path: Path, layout: Layout | None, domain_column: str | None) -
         form = Form(table=True, layout=layout, names=tuple(names))
         array = spool(path, blocks(), len(types), dtype, form)
     if column is not None:
-        if None in labels:
-            array.close()
-            raise ValueError(f"row {labels.index(None)} has no label in {domain_column!r}")
         array.form = replace(form, labels=_texts(labels), column=column)
     return array
 

@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +140,7 @@ class SlicedArray(StoredArray):
 
     def __init__(self, path: Path, key: str | None, array: Any, form: Form = PLAIN) -> None:
         super().__init__(path, key, tuple(array.shape), array.dtype, form)
-        self._array = array
+        self._array, self.chunks = array, getattr(array, "chunks", None)
 
     def _read(self, start: int, stop: int) -> Any:
         with reading(self.path):
@@ -154,21 +153,18 @@ class KeptArray(StoredArray):
     def __init__(self, source: StoredArray) -> None:
         super().__init__(source.path, source.key, source.shape, source.stored, source.form, source)
         self.chunks = source.chunks
-
-    @cached_property
-    def _samples(self) -> Any:
-        with self._file:
-            samples = self._file[:]
-        samples.flags.writeable = False
-        return samples
+        self._samples: Any = None
 
     def load(self) -> "KeptArray":
-        """Read the array now, and close its file."""
-        self._samples  # noqa: B018 (a cached property)
+        """Read the array now, unless it is in memory already, and close its file."""
+        if self._samples is None:
+            with self._file:
+                self._samples = self._file[:]
+            self._samples.flags.writeable = False
         return self
 
     def _read(self, start: int, stop: int) -> Any:
-        return self._samples[start:stop]
+        return self.load()._samples[start:stop]
 
 
 SHARE = 4

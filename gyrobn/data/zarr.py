@@ -34,10 +34,8 @@ def open_zarr(path: Path, key: str | None) -> StoredArray:
         raise ValueError(f"it holds one array without a name, got the key {key!r}")
     _check_codecs(path, node.metadata.to_dict())
     check_dtype(path, np.dtype(node.dtype))
-    array = SlicedArray(path, key, node)
-    array.chunks = tuple(node.chunks)
-    if not all(array.chunks) and all(array.shape):
-        raise ValueError(f"{path} has chunks of shape {array.chunks}, which hold nothing")
+    if not all(node.chunks) and all(node.shape):
+        raise ValueError(f"{path} has chunks of shape {node.chunks}, which hold nothing")
     missing = node.nchunks - node.nchunks_initialized
     if missing:  # zarr is silent about it, but a partly copied store is damaged
         warnings.warn(
@@ -45,7 +43,7 @@ def open_zarr(path: Path, key: str | None) -> StoredArray:
             f"{node.fill_value}: copy it again, unless that is what was written",
             stacklevel=3,
         )
-    return array
+    return SlicedArray(path, key, node)
 
 
 def create_zarr(

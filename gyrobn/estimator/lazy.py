@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.data.dask import Block, DaskBlocks, cut_like, lazy_samples, stand_in
 from gyrobn.estimator.applying import (
+    Found,
     apply,
     apply_chunk,
     check_action,
@@ -84,7 +85,7 @@ def _find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, metho
         batch = shape.shape[: shape.ndim - len(manifold.point_shape)]
         sample_weight = weights_for(batch, shape, sample_weight)
     if domains is not None and not compat.is_dask_array(domains):
-        domains = labels_for(domains, blocks.shape[0])
+        domains = labels_for(domains, blocks.total)
     blocks = blocks.with_parts(sample_weight, domains)
     known, seen = _statistics(estimator, manifold, blocks, method)
     seen.moved.warn(manifold, shape, method, 4)
@@ -249,4 +250,4 @@ def apply_block(block: Block, bn: Any, method: str, moved: Moved) -> Array:
         _check_known(bn, labels, method)
     project = bn.on_invalid == "project"
     x = on_manifold(bn.manifold_, block.x, project=project, first=block.first, moved=moved)
-    return apply_chunk(bn, x, labels, known_stats(bn), method, block.first)
+    return apply_chunk(bn, x, Found(labels, known_stats(bn)), method, block.first)

@@ -287,8 +287,8 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
         if samples is None or isinstance(samples, Chunks):
             return self.transform(X, domains)  # of chunks, it says what takes them
         check_table(self, samples, "transform")
-        labels, stats, _ = stats_for(self, samples, domains, "transform")
-        return apply_chunk(self, samples, labels, stats, "transform", view=found.view)
+        stats = stats_for(self, samples, domains, "transform")
+        return apply_chunk(self, samples, stats, "transform", view=found.view)
 
     def transform(self, X: Any, domains: Any = None) -> Array:
         r"""Normalize: :math:`\beta \oplus (s/\sqrt{v^2+\epsilon} \odot (\ominus\mu \oplus x))`.
