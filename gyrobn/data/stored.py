@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ __all__ = [
     "choose",
     "fits",
     "format_of",
+    "library",
     "reading",
 ]
 
@@ -224,6 +226,17 @@ def choose(path: Path, names: Iterable[str], key: str | None) -> str:
     if key not in known:
         raise ValueError(f"{path} holds no array {key!r}, but {listed}")
     return key
+
+
+def library(name: str, suffix: str) -> Any:
+    """Import a library that a format needs, or say how to install it."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"{suffix} files need {name.partition('.')[0]}: install it with pip install "
+            f"'gyrobn[{suffix[1:]}]'"
+        ) from error
 
 
 def check_dtype(path: Path | str, dtype: "np.dtype[Any]") -> None:

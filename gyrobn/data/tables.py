@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -104,35 +105,33 @@ def open_text(
             )
         column = place_of(names, domain_column)
     labels: list[str] = []
+    width = len(first.fields)
 
-    def numbers(block: list[_Line]) -> Any:
-        if column is not None:
-            labels.extend(_take_label(line, column) for line in block)
-        try:
-            return np.array([line.fields for line in block], dtype=np.float64)
-        except ValueError as error:
-            raise (_no_number(path, block, names, column) or error) from None
-
-    def blocks() -> Iterator[Any]:
-        size = max(1, FIELDS // len(first.fields))
-        block = [] if names is not None else [first]
-        for line in lines:
-            if len(line.fields) != len(first.fields):
+    def rows() -> Iterator[_Line]:
+        for line in lines if names is not None else chain([first], lines):
+            if len(line.fields) != width:
                 raise ValueError(
                     f"line {line.number} has {len(line.fields)} fields separated by "
-                    f"{delimiter!r}, the first line has {len(first.fields)}"
+                    f"{delimiter!r}, the first line has {width}"
                     + _other_delimiter(*first.fields, *line.fields)
                 )
-            block.append(line)
-            if len(block) == size:
-                yield numbers(block)
-                block = []
-        if block:
-            yield numbers(block)
+            if column is not None:
+                labels.append(line.fields.pop(column).strip())
+                if not labels[-1]:
+                    raise ValueError(f"line {line.number} has no label")
+            yield line
 
-    width = len(first.fields) - (column is not None)
+    def blocks() -> Iterator[Any]:
+        samples, size = rows(), max(1, FIELDS // width)
+        while block := list(islice(samples, size)):
+            try:
+                numbers = np.array([line.fields for line in block], dtype=np.float64)
+            except ValueError as error:
+                raise (_no_number(path, block, names, column) or error) from None
+            yield numbers
+
     form = Form(table=True, layout=layout, names=None if names is None else tuple(names))
-    array = spool(path, blocks(), width, np.float64, form)
+    array = spool(path, blocks(), width - (column is not None), np.float64, form)
     if column is not None:
         array.form = replace(form, labels=np.asarray(labels, dtype=np.str_), column=column)
     return array
@@ -173,14 +172,6 @@ def _is_header(path: Path, fields: list[str], header: str | None) -> bool:
             values=HEADERS,
         )
     return not any(numbers)
-
-
-def _take_label(line: _Line, column: int) -> str:
-    """Remove the label from the fields of a row, and return it."""
-    label = line.fields.pop(column).strip()
-    if not label:
-        raise ValueError(f"line {line.number} has no label")
-    return label
 
 
 def _other_delimiter(*fields: str, marks: str = ";\t") -> str:

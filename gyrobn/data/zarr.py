@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.data.stored import SlicedArray, StoredArray, check_dtype, choose
+from gyrobn.data.stored import SlicedArray, StoredArray, check_dtype, choose, library
 
 __all__ = ["create_zarr", "is_zarr", "open_zarr", "write_zarr"]
 
@@ -26,7 +26,7 @@ CODECS = frozenset(
 
 def open_zarr(path: Path, key: str | None) -> StoredArray:
     """Open the array of a store, or one of a group."""
-    node = _library().open(str(path), mode="r")
+    node = library("zarr", ".zarr").open(str(path), mode="r")
     if hasattr(node, "array_keys"):
         key = choose(path, node.array_keys(), key)
         node = node[key]
@@ -56,7 +56,7 @@ def create_zarr(
     row = max(1, math.prod(shape[1:]) * dtype.itemsize)
     rows = max(1, CHUNK // row) if rows is None else rows
     chunks = (min(rows, max(1, shape[0])), *shape[1:])
-    array = _library().create_array(
+    array = library("zarr", ".zarr").create_array(
         str(path), shape=shape, dtype=dtype, chunks=chunks, config=ZEROS_TOO
     )
 
@@ -68,22 +68,13 @@ def create_zarr(
 
 def write_zarr(path: Path, start: int, chunk: Any) -> None:
     """Put samples into a store at an index, from any process; they must fill whole chunks."""
-    array = _library().open_array(str(path), mode="r+", config=ZEROS_TOO)
+    array = library("zarr", ".zarr").open_array(str(path), mode="r+", config=ZEROS_TOO)
     array[start : start + len(chunk)] = chunk
 
 
 def is_zarr(path: Path) -> bool:
     """Return whether a directory is a store."""
     return any((path / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup"))
-
-
-def _library() -> Any:
-    try:
-        import zarr
-    except ImportError as error:
-        message = ".zarr files need zarr: install it with pip install 'gyrobn[zarr]'"
-        raise ImportError(message) from error
-    return zarr
 
 
 def _check_codecs(path: Path, metadata: Any) -> None:
