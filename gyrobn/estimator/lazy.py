@@ -13,7 +13,7 @@ import array_api_compat as compat
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.backends import Array
 from gyrobn.data.dask import Block, DaskBlocks, cut_like, lazy_samples, stand_in
 from gyrobn.estimator.applying import (
     Found,
@@ -116,19 +116,16 @@ def _statistics(
     tol, max_iter, _ = check_search(estimator.tol, estimator.max_iter, None)
     scattered = lazy.Scattered(blocks, reading, seen)
     at = solve(manifold.inside, scattered, None, tol, max_iter)
-    named, xp = None, namespace_of(at.mean)
-    none = (0, *at.mean.shape)  # all were checked
-    given = xp.zeros(none, dtype=at.mean.dtype, device=device_of(at.mean))
-    if labels is not None:
-        named = Domains(labels, np.zeros((0, len(labels)), dtype=int))
-    found = told(manifold, at, [manifold.from_inside(given)], max_iter, domains=named)
+    named = None if labels is None else Domains(labels, np.zeros((0, len(labels)), dtype=int))
+    given = manifold.from_inside(at.mean[None, ...][:0, ...])  # no samples: all were checked
+    found = told(manifold, at, [given], max_iter, domains=named)
     check_found(manifold, found, labels, method)
     weight = like(scattered.total, found.mean)
     fitted = Fitted(found.mean, found.variance, weight, found.iterations, found.converged)
     return by_label(labels, fitted), seen
 
 
-def _split(labels: Any, count: int, without: frozenset[Any] = frozenset()) -> dict[Any, Any]:
+def _split(labels: Any, count: int, without: frozenset[Any]) -> dict[Any, Any]:
     """Return the indices of the samples of each domain in a block, but for some domains."""
     places = places_of(labels_for(labels, count))
     return {label: at for label, at in places.items() if label not in without}
