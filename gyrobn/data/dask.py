@@ -6,6 +6,7 @@ use, by a function that was given a Dask array or asked for one.
 
 import uuid
 from collections.abc import Callable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,8 +125,7 @@ class DaskBlocks:
 
     def with_parts(self, weights: Any = None, labels: Any = None) -> "DaskBlocks":
         """Return the blocks with the weights and labels of their samples."""
-        other = object.__new__(DaskBlocks)
-        other.__dict__.update(self.__dict__)
+        other = copy(self)
         if weights is not None:
             if not compat.is_dask_array(weights):
                 weights = host(weights, "sample_weight")  # so that a task gets its part only
