@@ -185,11 +185,11 @@ def _no_number(
     path: Path, block: list[_Line], names: list[str] | None, column: int | None
 ) -> ValueError | None:
     """Return an error about the first field of some rows that is no number."""
-    found = ((line, k) for line in block for k in range(len(line.fields)))
-    line, k = next(((a, k) for a, k in found if not is_number(a.fields[k])), (None, 0))
-    if line is None:
+    fields = ((line, k, field) for line in block for k, field in enumerate(line.fields))
+    bad = [found for found in fields if not is_number(found[-1])]
+    if not bad:
         return None
-    field = line.fields[k]
+    line, k, field = bad[0]
     k += column is not None and k >= column
     text = f"line {line.number} of {path} has {field[:40]!r} in column {k + 1}"
     if hint := _other_delimiter(field, marks="; \t"):

@@ -15,34 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array
 from gyrobn.data.dask import Block, DaskBlocks, cut_like, lazy_samples, stand_in
-from gyrobn.estimator.applying import (
-    Found,
-    apply,
-    apply_chunk,
-    check_action,
-    check_table,
-    known_stats,
-    unseen_stats,
-)
-from gyrobn.estimator.fitting import (
-    Finding,
-    Fitted,
-    by_label,
-    check_enough,
-    check_found,
-    check_in_memory,
-    find,
-    stacked,
-)
+from gyrobn.estimator import applying, fitting, validation
 from gyrobn.estimator.labels import as_labels, check_given, check_kind, check_policy, labels_for
-from gyrobn.estimator.validation import (
-    affine_for,
-    as_array,
-    check_parameters,
-    geometry_for,
-    like,
-    weights_for,
-)
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import places_of
 from gyrobn.normalization.normalize import Stats
@@ -56,40 +30,42 @@ from gyrobn.statistics.uniqueness import Domains
 __all__ = ["applier", "apply_block", "finder", "with_unseen"]
 
 
-def finder(X: Any) -> Callable[..., Finding]:
+def finder(X: Any) -> Callable[..., fitting.Finding]:
     """Return the function that checks samples like X and finds their statistics."""
-    return _find_lazily if compat.is_dask_array(X) else find
+    return _find_lazily if compat.is_dask_array(X) else fitting.find
 
 
 def applier(X: Any) -> Callable[..., Any]:
     """Return the function that normalizes samples like X, or undoes it."""
-    return _apply_lazily if compat.is_dask_array(X) else apply
+    return _apply_lazily if compat.is_dask_array(X) else applying.apply
 
 
-def _find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
+def _find_lazily(
+    estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str
+) -> fitting.Finding:
     """Check the samples of a Dask array and find their statistics."""
-    check_parameters(estimator, estimator.mean)
+    validation.check_parameters(estimator, estimator.mean)
     more = method == "partial_fit" and hasattr(estimator, "mean_")
     if more:
         check_given(estimator.domains_, domains, method)
     X = lazy_samples(X)
     by_values = estimator.representation == "projector" and isinstance(estimator.manifold, str)
     blocks = DaskBlocks(X, head=by_values)
-    shape = as_array(estimator, blocks.stand_in, method)
+    shape = validation.as_array(estimator, blocks.stand_in, method)
     if more:
         manifold = estimator.manifold_
     else:
-        manifold = geometry_for(estimator, shape if blocks.head is None else blocks.head)
-    affine_for(manifold, shape, estimator.bias, estimator.scale)
+        manifold = validation.geometry_for(estimator, shape if blocks.head is None else blocks.head)
+    validation.affine_for(manifold, shape, estimator.bias, estimator.scale)
     if sample_weight is not None and not compat.is_dask_array(sample_weight):
         batch = shape.shape[: shape.ndim - len(manifold.point_shape)]
-        sample_weight = weights_for(batch, shape, sample_weight)
+        sample_weight = validation.weights_for(batch, shape, sample_weight)
     if domains is not None and not compat.is_dask_array(domains):
         domains = labels_for(domains, blocks.total)
     blocks = blocks.with_parts(sample_weight, domains)
     known, seen = _statistics(estimator, manifold, blocks, method)
     seen.moved.warn(manifold, shape, method, 4)
-    return Finding(manifold, known, seen.samples, seen.moved.count, None, None)
+    return fitting.Finding(manifold, known, seen.samples, seen.moved.count, None, None)
 
 
 def _statistics(
@@ -98,7 +74,7 @@ def _statistics(
     blocks: DaskBlocks,
     method: str,
     without: frozenset[Any] = frozenset(),
-) -> tuple[dict[Any, Fitted], lazy.Survey]:
+) -> tuple[dict[Any, fitting.Fitted], lazy.Survey]:
     """Find the statistics of each domain in the blocks, but for some domains."""
     manifold, split = manifold.detached(), partial(_split, without=without)
     project = estimator.on_invalid == "project"
@@ -111,18 +87,18 @@ def _statistics(
         if method != "fit" and hasattr(estimator, "mean_"):
             check_kind(estimator.domains_, as_labels(labels))
         for label, drawn in seen.domains.items():
-            check_enough(label, drawn.some, method)
-    check_in_memory(estimator.mean, method)
+            fitting.check_enough(label, drawn.some, method)
+    fitting.check_in_memory(estimator.mean, method)
     tol, max_iter, _ = check_search(estimator.tol, estimator.max_iter, None)
     scattered = lazy.Scattered(blocks, reading, seen)
     at = solve(manifold.inside, scattered, None, tol, max_iter)
     named = None if labels is None else Domains(labels, np.zeros((0, len(labels)), dtype=int))
     given = manifold.from_inside(at.mean[None, ...][:0, ...])  # no samples: all were checked
     found = told(manifold, at, [given], max_iter, domains=named)
-    check_found(manifold, found, labels, method)
-    weight = like(scattered.total, found.mean)
-    fitted = Fitted(found.mean, found.variance, weight, found.iterations, found.converged)
-    return by_label(labels, fitted), seen
+    fitting.check_found(manifold, found, labels, method)
+    weight = validation.like(scattered.total, found.mean)
+    fitted = fitting.Fitted(found.mean, found.variance, weight, found.iterations, found.converged)
+    return fitting.by_label(labels, fitted), seen
 
 
 def _split(labels: Any, count: int, without: frozenset[Any]) -> dict[Any, Any]:
@@ -148,9 +124,9 @@ def with_unseen(bn: Any, X: Any, domains: Any, method: str) -> Any:
     new, _ = _statistics(bn, bn.manifold_, blocks, method, without=seen)
     if not new:
         return bn
-    _, fitted = stacked(new)
-    mean, variance = unseen_stats(bn, Stats(fitted.mean, fitted.variance))
-    new = by_label(new, fitted._replace(mean=mean, variance=variance))
+    _, fitted = fitting.stacked(new)
+    mean, variance = applying.unseen_stats(bn, Stats(fitted.mean, fitted.variance))
+    new = fitting.by_label(new, fitted._replace(mean=mean, variance=variance))
     both = copy.copy(bn)
     both._keep(bn.manifold_, bn._known | new, bn.n_samples_seen_, bn.n_projected_)
     return both
@@ -166,9 +142,9 @@ def _apply_lazily(bn: Any, X: Any, domains: Any, method: str) -> Any:
     check_is_fitted(bn)
     X = lazy_samples(X)
     rows = 1 if np.isnan(X.shape[0]) else max(1, X.shape[0])
-    shape = as_array(bn, stand_in(X, rows), method)
-    check_table(bn, shape, method, lazy=True)
-    check_action(bn, shape, method)
+    shape = validation.as_array(bn, stand_in(X, rows), method)
+    applying.check_table(bn, shape, method, lazy=True)
+    applying.check_action(bn, shape, method)
     check_given(bn.domains_, domains, method)
     bn = with_unseen(bn, X, domains, method)
     options = {"dtype": X.dtype, "meta": X._meta, "token": f"gyrobn-{method.replace('_', '-')}"}
@@ -247,4 +223,5 @@ def apply_block(block: Block, bn: Any, method: str, moved: Moved) -> Array:
         _check_known(bn, labels, method)
     project = bn.on_invalid == "project"
     x = on_manifold(bn.manifold_, block.x, project=project, first=block.first, moved=moved)
-    return apply_chunk(bn, x, Found(labels, known_stats(bn)), method, block.first)
+    found = applying.Found(labels, applying.known_stats(bn))
+    return applying.apply_chunk(bn, x, found, method, block.first)
