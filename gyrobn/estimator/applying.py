@@ -142,7 +142,7 @@ def apply_chunk(
             out = blockwise(lambda x: carry(x, own[0]), X)
         else:
             out = by_domain(carry, X, at, own)
-        if not hidden:
+        if not backend_of(X).hides_values(out):
             action.check_output(X, out, own, at)
             if not all(stays):
                 action.check_distances(X, out, own, at)
