@@ -24,7 +24,7 @@ from gyrobn import (
 from gyrobn import normalize as normalize_with
 from gyrobn.cli import main
 from gyrobn.data import create_array, open_array
-from gyrobn.data.kept import fits
+from gyrobn.data.stored import fits
 
 BALL = PoincareBall(2, -0.5)
 X = BALL.add(np.asarray([0.3, 0.2]), BALL.random(60, rng=0, spread=0.6))

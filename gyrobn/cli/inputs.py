@@ -16,9 +16,8 @@ import numpy as np
 from gyrobn.cli.pipes import PIPE, open_pipe
 from gyrobn.data import OPTIONS, StoredArray, open_array
 from gyrobn.data.joined import JoinedArray
-from gyrobn.data.kept import KeptArray, fits
 from gyrobn.data.layouts import suggest
-from gyrobn.data.stored import ARRAYS
+from gyrobn.data.stored import ARRAYS, KeptArray, fits
 from gyrobn.manifolds import REGISTRY, Grassmannian
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace

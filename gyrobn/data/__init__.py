@@ -106,7 +106,7 @@ def open_array(
         if kind in DELIMITERS:
             with path.open(encoding="utf-8-sig", newline="") as text:
                 return open_text(path, text, DELIMITERS[kind], layout, header, domain_column)
-        return NpyArray(path, None, path.open("rb", buffering=0), path.stat().st_size)
+        return NpyArray(path, None, path.open("rb", buffering=0), found.st_size)
 
 
 OPTIONS = {

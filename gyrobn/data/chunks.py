@@ -2,6 +2,7 @@
 
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from copy import copy
 from typing import Any
 
 import array_api_compat as compat
@@ -87,11 +88,15 @@ class Chunks:
 
     def map(self, function: Callable[[Array, Rows], Array]) -> "Chunks":
         """Return the chunks, changed by a function of a chunk and the numbers of its samples."""
-        return self._with(_each=(*self._each, function))
+        other = copy(self)
+        other._each = (*self._each, function)
+        return other
 
     def select(self, at: Rows) -> "Chunks":
         """Return some of the samples, by their sorted numbers; chunks without any are not read."""
-        return self._with(_at=at)
+        other = copy(self)
+        other._at = at
+        return other
 
     def _rows(self, start: int, stop: int) -> Rows:
         """Return the numbers of the selected samples in a range."""
@@ -99,11 +104,6 @@ class Chunks:
             return np.arange(start, stop)
         low, high = np.searchsorted(self._at, (start, stop))
         return self._at[low:high]
-
-    def _with(self, **changes: Any) -> "Chunks":
-        other = object.__new__(Chunks)
-        other.__dict__.update(self.__dict__, **changes)
-        return other
 
 
 def is_streamed(x: Any) -> bool:

@@ -6,6 +6,7 @@ use, by a function that was given a Dask array or asked for one.
 
 import uuid
 from collections.abc import Callable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,26 +112,20 @@ class DaskBlocks:
         self.counts: tuple[int, ...] = x.chunks[0]
         self.head: Any = None
         if head or not _known(x):
-            self._first, self._total = [0] * len(self._x), 0
+            self._first, self.total = [0] * len(self._x), 0
             found = self.reduce("gyrobn-count-samples", _count, _counted)
             counts, self.head = ({}, None) if found is None else found
             self.counts = tuple(counts.get(number, 0) for number in range(len(self._x)))
-        *self._first, self._total = np.cumsum([0, *self.counts]).tolist()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of all samples together."""
-        return self._total, *self.x.shape[1:]
+        *self._first, self.total = np.cumsum([0, *self.counts]).tolist()
 
     @property
     def stand_in(self) -> Array:
         """An array of the same library, shape and dtype that takes no memory, for checks."""
-        return stand_in(self.x, self._total)
+        return stand_in(self.x, self.total)
 
     def with_parts(self, weights: Any = None, labels: Any = None) -> "DaskBlocks":
         """Return the blocks with the weights and labels of their samples."""
-        other = object.__new__(DaskBlocks)
-        other.__dict__.update(self.__dict__)
+        other = copy(self)
         if weights is not None:
             if not compat.is_dask_array(weights):
                 weights = host(weights, "sample_weight")  # so that a task gets its part only
@@ -172,12 +167,10 @@ class DaskBlocks:
             for i, value in enumerate(common)
         ]
         call, join = (delayed(task, pure=False, traverse=False) for task in (_call, _merge))
-        total, parts = self._total, []
-        for number, (first, *rest) in enumerate(
-            zip(self._first, self._x, self._weights, self._labels, strict=True)
-        ):
-            key = f"{name}-{token}-{number}"
-            parts.append(call(function, number, first, total, *rest, *shared, dask_key_name=key))
+        parts, each = [], zip(self._first, self._x, self._weights, self._labels, strict=True)
+        for number, (first, *own) in enumerate(each):
+            given = (function, number, first, self.total, *own, *shared)
+            parts.append(call(*given, dask_key_name=f"{name}-{token}-{number}"))
         level = 0
         while level == 0 or len(parts) > 1:
             level += 1
@@ -258,9 +251,7 @@ def _count(block: Block) -> Any:
 
 
 def _counted(parts: list[Any]) -> Any:
-    counts: dict[int, int] = {}
-    for own, _ in parts:
-        counts |= own
+    counts = {number: count for own, _ in parts for number, count in own.items()}
     return counts, parts[0][1]
 
 

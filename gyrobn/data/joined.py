@@ -110,9 +110,8 @@ def create_folder(path: Path, source: JoinedArray) -> Iterator[FolderWriter]:
     except BaseException as error:
         if isinstance(error, OSError) and isinstance(error.filename, str):
             broken = Path(error.filename)
-            if temporary in (broken, broken.parent):
-                inside = broken.parent == temporary
-                error.filename = os.fspath(path / broken.name if inside else path)
+            if broken.is_relative_to(temporary):
+                error.filename = os.fspath(path / broken.relative_to(temporary))
                 error.filename2 = None
         raise
     finally:

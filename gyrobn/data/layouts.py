@@ -92,11 +92,7 @@ def _places(triangle: str, n: int) -> tuple[Any, Any]:
 
 
 def _side(count: int) -> int | None:
-    """Return n if there are n(n + 1)/2 numbers.
-
-    >>> _side(10), _side(11)
-    (4, None)
-    """
+    """Return n if there are n(n + 1)/2 numbers."""
     n = (math.isqrt(8 * count + 1) - 1) // 2
     return n if n > 0 and n * (n + 1) // 2 == count else None
 

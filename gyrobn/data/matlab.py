@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gyrobn.data.npy import GROWTH
-from gyrobn.data.stored import Form, StoredArray, choose
+from gyrobn.data.stored import Form, SlicedArray, StoredArray, choose
 from gyrobn.numerics.checks import check_choice, parameter_error
 
 __all__ = ["AXES", "create_mat", "open_mat"]
@@ -43,20 +43,6 @@ MOST = 2**32
 SAVE = "save it in MATLAB with save('file.mat', 'X', '-v7')"
 
 
-class LoadedArray(StoredArray):
-    """An array that is in memory."""
-
-    def __init__(self, path: Path, key: str, array: Any, form: Form) -> None:
-        super().__init__(path, key, array.shape, array.dtype, form)
-        self._array = array
-
-    def _read(self, start: int, stop: int) -> Any:
-        return self._array[start:stop]
-
-    def close(self) -> None:
-        """Do nothing: the file is closed."""
-
-
 # ---------------------------------------------------------------------- reading
 
 
@@ -70,16 +56,16 @@ def open_mat(path: Path, key: str | None, axis: str | None) -> StoredArray:
         raise ValueError(f"it is a .mat file of version 7.3, which is HDF5: {SAVE}")
     variables = {one.name: one for one in _variables(data[HEAD:], order) if one.name}
     key = choose(path, variables, key)
-    shape = variables[key].shape
-    if variables[key].kind not in NUMBERS:
-        what = OTHERS.get(variables[key].kind, "object")
+    one = variables[key]
+    if one.kind not in NUMBERS:
+        what = OTHERS.get(one.kind, "object")
         raise ValueError(f"{key} is a {what}, expected an array of numbers")
-    if len(shape) < 2 or min(shape) < 0:
-        raise ValueError(f"{key} has the shape {shape}, which is none")
-    axis = _axis(path, key, shape, axis)
-    array = _array(variables[key], order)
+    if len(one.shape) < 2 or min(one.shape) < 0:
+        raise ValueError(f"{key} has the shape {one.shape}, which is none")
+    axis = _axis(path, key, one.shape, axis)
+    array = _array(one, order)
     array = np.ascontiguousarray(np.moveaxis(array, -1, 0) if axis == "last" else array)
-    return LoadedArray(path, key, array, Form(axis=axis))
+    return SlicedArray(path, key, array, Form(axis=axis))
 
 
 class _Variable(NamedTuple):
@@ -95,8 +81,13 @@ class _Variable(NamedTuple):
     packed: bool
 
 
-def _element(data: memoryview, at: int, order: str) -> tuple[int, int, int, int]:
-    """Return type, beginning and end of the element at a place, and where the next one begins."""
+def _element(
+    data: memoryview, at: int, order: str, whole: bool = True
+) -> tuple[int, memoryview, int]:
+    """Return type and content of the element at a place, and where the next one begins.
+
+    If ``whole`` is not set, the content may end where the data end.
+    """
     if at + 8 > len(data):
         raise ValueError("it is cut off")
     code, size = struct.unpack_from(f"{order}II", data, at)
@@ -105,47 +96,35 @@ def _element(data: memoryview, at: int, order: str) -> tuple[int, int, int, int]
     else:
         start = at + 8
         following = start + size + (-size % 8 if code != COMPRESSED else 0)
-    return code, start, start + size, following
+    if whole and start + size > len(data):
+        raise ValueError("it is cut off")
+    return code, data[start : start + size], following
 
 
 def _variables(data: memoryview, order: str) -> Iterator[_Variable]:
     """Yield the variables of a file, of which only the beginnings are unpacked."""
     at = 0
     while at < len(data):
-        code, start, end, at = _element(data, at, order)
-        if end > len(data):
-            raise ValueError("it is cut off")
-        if code == COMPRESSED:
-            packed = data[start:end]
-            head = memoryview(zlib.decompressobj().decompress(packed, BEGINNING))
-            code, start, _, _ = _element(head, 0, order)
-            found = _described(head[start:], order, packed)
-        else:
-            found = _described(data[start:end], order, None)
+        code, content, at = _element(data, at, order)
+        head, packed = content, code == COMPRESSED
+        if packed:
+            unpacked = zlib.decompressobj().decompress(content, BEGINNING)
+            code, head, _ = _element(memoryview(unpacked), 0, order, whole=False)
         if code != MATRIX:
             raise ValueError(f"it has an element of type {code} where a variable should be")
-        yield found
+        yield _Variable(*_described(head, order), content, packed)
 
 
-def _described(data: memoryview, order: str, packed: memoryview | None) -> _Variable:
-    """Return the description of a variable, from its first bytes: flags, shape, name."""
-
-    def part(at: int) -> tuple[bytes, int]:
-        _, start, end, following = _element(data, at, order)
-        if end > len(data):
-            raise ValueError("it is cut off")
-        return bytes(data[start:end]), following
-
-    first, at = part(0)
+def _described(data: memoryview, order: str) -> tuple[str, int, bool, tuple[int, ...], int]:
+    """Return the first fields of a variable, from its first bytes: flags, shape, name."""
+    _, first, at = _element(data, 0, order)
     (flags,) = struct.unpack_from(f"{order}I", first)
-    kind, sizes = flags & 0xFF, b""
+    kind, sizes = flags & 0xFF, memoryview(b"")
     if kind in NUMBERS or kind in OTHERS:  # an object has no shape
-        sizes, at = part(at)
-    name, at = part(at)
+        _, sizes, at = _element(data, at, order)
+    _, name, at = _element(data, at, order)
     shape = struct.unpack(f"{order}{len(sizes) // 4}i", sizes)
-    numbers = data if packed is None else packed
-    is_complex, is_packed = bool(flags & COMPLEX), packed is not None
-    return _Variable(name.decode("utf-8"), kind, is_complex, shape, at, numbers, is_packed)
+    return bytes(name).decode("utf-8"), kind, bool(flags & COMPLEX), shape, at
 
 
 def _array(one: _Variable, order: str) -> Any:
@@ -153,26 +132,25 @@ def _array(one: _Variable, order: str) -> Any:
     if one.is_complex:
         raise ValueError(f"{one.name} holds complex numbers, expected real ones")
     data = _unpacked(one.data, order) if one.packed else one.data
-    code, start, end, _ = _element(data, one.start, order)
-    stored = np.dtype(order + STORED[code]) if code in STORED else None
-    if stored is None or end > len(data):
+    code, content, _ = _element(data, one.start, order)
+    if code not in STORED:
         raise ValueError(f"{one.name} is damaged or cut off")
-    if math.prod(one.shape) * stored.itemsize != end - start:
-        raise ValueError(f"{one.name} of shape {one.shape} has {end - start:,} bytes of {stored}")
-    numbers = np.frombuffer(data[start:end], stored).astype(NUMBERS[one.kind])
+    stored, size = np.dtype(order + STORED[code]), len(content)
+    if math.prod(one.shape) * stored.itemsize != size:
+        raise ValueError(f"{one.name} of shape {one.shape} has {size:,} bytes of {stored}")
+    numbers = np.frombuffer(content, stored).astype(NUMBERS[one.kind])
     return numbers.reshape(one.shape, order="F")
 
 
 def _unpacked(packed: memoryview, order: str) -> memoryview:
     """Return the bytes of a variable after its tag, whose check sum must be right."""
     stream = zlib.decompressobj()
-    tag = stream.decompress(packed, 8)
-    _, _, size, _ = _element(memoryview(tag), 0, order)
+    _, size = struct.unpack(f"{order}II", stream.decompress(packed, 8))
     if size > GROWTH * len(packed):
         raise ValueError(f"it declares {size:,} bytes, more than are in it")
-    data = stream.decompress(stream.unconsumed_tail, size - 8)
+    data = stream.decompress(stream.unconsumed_tail, size)
     rest = stream.decompress(stream.unconsumed_tail, 1)
-    if len(data) != size - 8 or rest or not stream.eof:
+    if len(data) != size or rest or not stream.eof:
         raise ValueError("a compressed variable is cut off")
     return memoryview(data)
 

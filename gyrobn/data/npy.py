@@ -60,12 +60,11 @@ class NpyArray(StoredArray):
     """The array in an open file without a buffer, which it closes."""
 
     def __init__(self, path: Path, key: str | None, file: Any, size: int) -> None:
-        self._file = file
         try:
             self._header = Header(path, file.read(HEAD), size)
-            super().__init__(path, key, self._header.shape, self._header.dtype)
+            super().__init__(path, key, self._header.shape, self._header.dtype, file=file)
         except BaseException:
-            self.close()
+            file.close()
             raise
 
     def _read(self, start: int, stop: int) -> Any:
@@ -89,10 +88,6 @@ class NpyArray(StoredArray):
 
     def _seek(self, position: int) -> None:
         self._file.seek(position)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 class NpzArray(NpyArray):

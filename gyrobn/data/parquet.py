@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 
 from gyrobn.data.layouts import Layout
-from gyrobn.data.stored import Form, StoredArray
+from gyrobn.data.stored import Form, StoredArray, library
 from gyrobn.data.tables import FIELDS, flat, place_of, spool
 
 __all__ = ["create_parquet", "open_parquet"]
 
+LIBRARIES = ("pyarrow", "pyarrow.parquet")
+
 
 def open_parquet(path: Path, layout: Layout | None, domain_column: str | None) -> StoredArray:
     """Read a table whose columns are numbers, except for one that may hold labels."""
-    arrow, parquet = _library()
+    arrow, parquet = (library(name, ".parquet") for name in LIBRARIES)
     with path.open("rb") as stream, parquet.ParquetFile(stream) as file:
         schema = file.schema_arrow
         names = list(schema.names)
@@ -36,7 +38,11 @@ def open_parquet(path: Path, layout: Layout | None, domain_column: str | None) -
             for batch in file.iter_batches(max(1, FIELDS // max(1, len(names)))):
                 columns = list(batch.columns)
                 if column is not None:
-                    labels.extend(columns.pop(column).to_pylist())
+                    own = columns.pop(column).to_pylist()
+                    if None in own:
+                        row = len(labels) + own.index(None)
+                        raise ValueError(f"row {row} has no label in {domain_column!r}")
+                    labels.extend(own)
                 # what is missing becomes NaN, which is reported as such
                 arrays = [one.to_numpy(zero_copy_only=False) for one in columns]
                 yield np.stack(arrays, axis=1) if arrays else np.empty((len(batch), 0))
@@ -44,17 +50,10 @@ def open_parquet(path: Path, layout: Layout | None, domain_column: str | None) -
         form = Form(table=True, layout=layout, names=tuple(names))
         array = spool(path, blocks(), len(types), dtype, form)
     if column is not None:
-        if None in labels:
-            array.close()
-            raise ValueError(f"row {labels.index(None)} has no label in {domain_column!r}")
-        array.form = replace(form, labels=_texts(labels), column=column)
+        plain = {type(label) for label in labels} in ({int}, {str})
+        texts = np.asarray(labels, dtype=None if plain else object)  # of no common kind
+        array.form = replace(form, labels=texts, column=column)
     return array
-
-
-def _texts(labels: list[Any]) -> Any:
-    """Return labels as an array, without a common kind if they have none."""
-    kinds = {type(label) for label in labels}
-    return np.asarray(labels, dtype=None if kinds in ({int}, {str}) else object)
 
 
 @contextmanager
@@ -62,7 +61,7 @@ def create_parquet(
     path: Path, width: int, dtype: "np.dtype[Any]", form: Form
 ) -> Iterator[Callable[[int, Any], Any]]:
     """Make a table with columns of numbers; yield a function that appends samples."""
-    arrow, parquet = _library()
+    arrow, parquet = (library(name, ".parquet") for name in LIBRARIES)
     numbers = arrow.from_numpy_dtype(dtype.newbyteorder("="))
     fields = [(f"x{k}", numbers) for k in range(width)]
     if form.names is not None:
@@ -82,13 +81,3 @@ def create_parquet(
             writer.write_batch(arrow.record_batch(columns, schema=schema))
 
         yield put
-
-
-def _library() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        message = ".parquet files need pyarrow: install it with pip install 'gyrobn[parquet]'"
-        raise ImportError(message) from error
-    return pyarrow, pyarrow.parquet

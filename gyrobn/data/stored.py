@@ -1,10 +1,12 @@
 """What all formats share: an array that is read in slices, and errors that name the file."""
 
 import math
+import os
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,14 @@ __all__ = [
     "SUFFIXES",
     "TABLES",
     "Form",
+    "KeptArray",
+    "SlicedArray",
     "StoredArray",
     "check_dtype",
     "choose",
+    "fits",
     "format_of",
+    "library",
     "reading",
 ]
 
@@ -73,6 +79,8 @@ class StoredArray(AbstractContextManager["StoredArray"]):
         The dtype in the file, in its byte order.
     form
         What else the file says, and a file of the same form would repeat.
+    file
+        What :meth:`close` closes, or None.
     """
 
     def __init__(
@@ -82,6 +90,7 @@ class StoredArray(AbstractContextManager["StoredArray"]):
         shape: tuple[int, ...],
         stored: Any,
         form: Form = PLAIN,
+        file: Any = None,
     ) -> None:
         if not shape:
             raise ValueError(f"{path} holds a single number: expected samples along a first axis")
@@ -93,6 +102,7 @@ class StoredArray(AbstractContextManager["StoredArray"]):
         """The dtype of the slices, in the byte order of the machine."""
         self.chunks: tuple[int, ...] | None = None
         """Shape of the parts that the format unpacks at once, or None."""
+        self._file = file
 
     @property
     def ndim(self) -> int:
@@ -118,12 +128,61 @@ class StoredArray(AbstractContextManager["StoredArray"]):
     def _read(self, start: int, stop: int) -> Any:
         """Return samples as they are in the file."""
 
-    @abstractmethod
     def close(self) -> None:
         """Close the file."""
+        if self._file is not None:
+            self._file.close()
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class SlicedArray(StoredArray):
+    """An array of a library that takes slices, in memory or on disk."""
+
+    def __init__(self, path: Path, key: str | None, array: Any, form: Form = PLAIN) -> None:
+        super().__init__(path, key, tuple(array.shape), array.dtype, form)
+        self._array, self.chunks = array, getattr(array, "chunks", None)
+
+    def _read(self, start: int, stop: int) -> Any:
+        with reading(self.path):
+            return np.asarray(self._array[start:stop])
+
+
+class KeptArray(StoredArray):
+    """An array that is read at the first use, and then stays in memory; its file is closed."""
+
+    def __init__(self, source: StoredArray) -> None:
+        super().__init__(source.path, source.key, source.shape, source.stored, source.form, source)
+        self.chunks = source.chunks
+        self._samples: Any = None
+
+    def load(self) -> "KeptArray":
+        """Read the array now, unless it is in memory already, and close its file."""
+        if self._samples is None:
+            with self._file:
+                self._samples = self._file[:]
+            self._samples.flags.writeable = False
+        return self
+
+    def _read(self, start: int, stop: int) -> Any:
+        return self.load()._samples[start:stop]
+
+
+SHARE = 4
+"""An array is kept if it takes at most the free memory divided by this number."""
+
+LITTLE = 2**28
+"""The most bytes to keep if the system does not tell how much memory is free."""
+
+
+def fits(source: StoredArray, kept: int = 0) -> bool:
+    """Return whether an array fits in memory beside the given number of bytes of others."""
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        free = LITTLE * SHARE
+    return kept + source.size <= (free + kept) // SHARE
 
 
 @contextmanager
@@ -167,6 +226,17 @@ def choose(path: Path, names: Iterable[str], key: str | None) -> str:
     if key not in known:
         raise ValueError(f"{path} holds no array {key!r}, but {listed}")
     return key
+
+
+def library(name: str, suffix: str) -> Any:
+    """Import a library that a format needs, or say how to install it."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"{suffix} files need {name.partition('.')[0]}: install it with pip install "
+            f"'gyrobn[{suffix[1:]}]'"
+        ) from error
 
 
 def check_dtype(path: Path | str, dtype: "np.dtype[Any]") -> None:

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -38,8 +39,8 @@ class TableArray(StoredArray):
             shape = (width,) if layout is None else layout.shape_of(width)
         except ValueError as error:
             raise ValueError(f"{path} has {width} numbers per row, and {error}") from error
-        super().__init__(path, None, (count, *shape), dtype, form)
-        self._file, self._width = file, width
+        super().__init__(path, None, (count, *shape), dtype, form, file)
+        self._width = width
 
     def _read(self, start: int, stop: int) -> Any:
         rows = np.empty((stop - start, self._width), self.stored)
@@ -48,10 +49,6 @@ class TableArray(StoredArray):
             if self._file.readinto(rows.reshape(-1).view(np.uint8).data) != rows.nbytes:
                 raise ValueError("its temporary copy was cut off")
         return rows if self.form.layout is None else self.form.layout.unpack(rows)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 def spool(path: Path, blocks: Iterable[Any], width: int, dtype: Any, form: Form) -> TableArray:
@@ -108,35 +105,33 @@ def open_text(
             )
         column = place_of(names, domain_column)
     labels: list[str] = []
+    width = len(first.fields)
 
-    def numbers(block: list[_Line]) -> Any:
-        if column is not None:
-            labels.extend(_take_label(line, column) for line in block)
-        try:
-            return np.array([line.fields for line in block], dtype=np.float64)
-        except ValueError as error:
-            raise (_no_number(path, block, names, column) or error) from None
-
-    def blocks() -> Iterator[Any]:
-        size = max(1, FIELDS // len(first.fields))
-        block = [] if names is not None else [first]
-        for line in lines:
-            if len(line.fields) != len(first.fields):
+    def rows() -> Iterator[_Line]:
+        for line in lines if names is not None else chain([first], lines):
+            if len(line.fields) != width:
                 raise ValueError(
                     f"line {line.number} has {len(line.fields)} fields separated by "
-                    f"{delimiter!r}, the first line has {len(first.fields)}"
+                    f"{delimiter!r}, the first line has {width}"
                     + _other_delimiter(*first.fields, *line.fields)
                 )
-            block.append(line)
-            if len(block) == size:
-                yield numbers(block)
-                block = []
-        if block:
-            yield numbers(block)
+            if column is not None:
+                labels.append(line.fields.pop(column).strip())
+                if not labels[-1]:
+                    raise ValueError(f"line {line.number} has no label")
+            yield line
 
-    width = len(first.fields) - (column is not None)
+    def blocks() -> Iterator[Any]:
+        samples, size = rows(), max(1, FIELDS // width)
+        while block := list(islice(samples, size)):
+            try:
+                numbers = np.array([line.fields for line in block], dtype=np.float64)
+            except ValueError as error:
+                raise (_no_number(path, block, names, column) or error) from None
+            yield numbers
+
     form = Form(table=True, layout=layout, names=None if names is None else tuple(names))
-    array = spool(path, blocks(), width, np.float64, form)
+    array = spool(path, blocks(), width - (column is not None), np.float64, form)
     if column is not None:
         array.form = replace(form, labels=np.asarray(labels, dtype=np.str_), column=column)
     return array
@@ -179,14 +174,6 @@ def _is_header(path: Path, fields: list[str], header: str | None) -> bool:
     return not any(numbers)
 
 
-def _take_label(line: _Line, column: int) -> str:
-    """Remove the label from the fields of a row, and return it."""
-    label = line.fields.pop(column).strip()
-    if not label:
-        raise ValueError(f"line {line.number} has no label")
-    return label
-
-
 def _other_delimiter(*fields: str, marks: str = ";\t") -> str:
     """Return a hint if fields contain a character that other programs put between fields."""
     if not set("".join(fields)) & set(marks):
@@ -198,11 +185,11 @@ def _no_number(
     path: Path, block: list[_Line], names: list[str] | None, column: int | None
 ) -> ValueError | None:
     """Return an error about the first field of some rows that is no number."""
-    found = ((line, k) for line in block for k in range(len(line.fields)))
-    line, k = next(((a, k) for a, k in found if not is_number(a.fields[k])), (None, 0))
-    if line is None:
+    fields = ((line, k, field) for line in block for k, field in enumerate(line.fields))
+    bad = [found for found in fields if not is_number(found[-1])]
+    if not bad:
         return None
-    field = line.fields[k]
+    line, k, field = bad[0]
     k += column is not None and k >= column
     text = f"line {line.number} of {path} has {field[:40]!r} in column {k + 1}"
     if hint := _other_delimiter(field, marks="; \t"):

@@ -137,14 +137,8 @@ def create_regions(
 ) -> Iterator[RegionWriter]:
     """Write an array to disk from several processes; it appears when the block ends well.
 
-    Parameters
-    ----------
-    path
-        The file to write, ``.npy`` or ``.zarr``, on a disk that all processes see.
-    shape, dtype
-        Of the whole array; the dtype with its byte order.
-    rows
-        Samples per region. Each process writes regions that begin at a multiple of it.
+    The file, ``.npy`` or ``.zarr``, is on a disk that all processes see. Each writes regions that
+    begin at a multiple of ``rows`` samples. ``shape`` and ``dtype`` are as in :func:`create_array`.
     """
     path, shape, dtype = Path(path), tuple(shape), np.dtype(dtype)
     kind = format_of(path)

@@ -3,13 +3,12 @@
 import math
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gyrobn.data.stored import StoredArray, check_dtype, choose, reading
+from gyrobn.data.stored import SlicedArray, StoredArray, check_dtype, choose, library
 
 __all__ = ["create_zarr", "is_zarr", "open_zarr", "write_zarr"]
 
@@ -25,43 +24,26 @@ CODECS = frozenset(
 """Codecs that are safe; ``pickle``, for example, would run code from the file."""
 
 
-class ZarrArray(StoredArray):
-    """An array of zarr."""
-
-    def __init__(self, path: Path, key: str | None, array: Any) -> None:
-        _check_codecs(path, array.metadata.to_dict())
-        dtype: np.dtype[Any] = np.dtype(array.dtype)
-        check_dtype(path, dtype)
-        super().__init__(path, key, tuple(array.shape), dtype)
-        self._array = array
-        self.chunks = tuple(array.chunks)
-        if not all(self.chunks) and all(self.shape):
-            raise ValueError(f"{path} has chunks of shape {self.chunks}, which hold nothing")
-        missing = array.nchunks - array.nchunks_initialized
-        if missing:  # zarr is silent about it, but a partly copied store is damaged
-            warnings.warn(
-                f"{path} has {missing} of {array.nchunks} chunks missing, which are read as "
-                f"{array.fill_value}: copy it again, unless that is what was written",
-                stacklevel=4,
-            )
-
-    def _read(self, start: int, stop: int) -> Any:
-        with reading(self.path):
-            return np.asarray(self._array[start:stop])
-
-    def close(self) -> None:
-        """Do nothing: zarr keeps no file open."""
-
-
 def open_zarr(path: Path, key: str | None) -> StoredArray:
     """Open the array of a store, or one of a group."""
-    node = _library().open(str(path), mode="r")
+    node = library("zarr", ".zarr").open(str(path), mode="r")
     if hasattr(node, "array_keys"):
         key = choose(path, node.array_keys(), key)
         node = node[key]
     elif key is not None:
         raise ValueError(f"it holds one array without a name, got the key {key!r}")
-    return ZarrArray(path, key, node)
+    _check_codecs(path, node.metadata.to_dict())
+    check_dtype(path, np.dtype(node.dtype))
+    if not all(node.chunks) and all(node.shape):
+        raise ValueError(f"{path} has chunks of shape {node.chunks}, which hold nothing")
+    missing = node.nchunks - node.nchunks_initialized
+    if missing:  # zarr is silent about it, but a partly copied store is damaged
+        warnings.warn(
+            f"{path} has {missing} of {node.nchunks} chunks missing, which are read as "
+            f"{node.fill_value}: copy it again, unless that is what was written",
+            stacklevel=3,
+        )
+    return SlicedArray(path, key, node)
 
 
 def create_zarr(
@@ -74,33 +56,25 @@ def create_zarr(
     row = max(1, math.prod(shape[1:]) * dtype.itemsize)
     rows = max(1, CHUNK // row) if rows is None else rows
     chunks = (min(rows, max(1, shape[0])), *shape[1:])
-    array = _library().create_array(
+    array = library("zarr", ".zarr").create_array(
         str(path), shape=shape, dtype=dtype, chunks=chunks, config=ZEROS_TOO
     )
-    return partial(_put, array)
+
+    def put(start: int, chunk: Any) -> None:
+        array[start : start + len(chunk)] = chunk
+
+    return put
 
 
 def write_zarr(path: Path, start: int, chunk: Any) -> None:
     """Put samples into a store at an index, from any process; they must fill whole chunks."""
-    _put(_library().open_array(str(path), mode="r+", config=ZEROS_TOO), start, chunk)
-
-
-def _put(array: Any, start: int, chunk: Any) -> None:
+    array = library("zarr", ".zarr").open_array(str(path), mode="r+", config=ZEROS_TOO)
     array[start : start + len(chunk)] = chunk
 
 
 def is_zarr(path: Path) -> bool:
     """Return whether a directory is a store."""
     return any((path / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup"))
-
-
-def _library() -> Any:
-    try:
-        import zarr
-    except ImportError as error:
-        message = ".zarr files need zarr: install it with pip install 'gyrobn[zarr]'"
-        raise ImportError(message) from error
-    return zarr
 
 
 def _check_codecs(path: Path, metadata: Any) -> None:

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data.chunks import Chunks, take
-from gyrobn.estimator.fitting import by_label, find_stats, search_of
+from gyrobn.estimator.fitting import find_stats, search_of
 from gyrobn.estimator.labels import check_given, check_policy, check_unseen, labels_for
 from gyrobn.estimator.models import settle
 from gyrobn.estimator.validation import affine_for, as_array, reason
@@ -31,8 +31,9 @@ __all__ = [
     "check_action",
     "check_table",
     "in_dtype_of",
-    "output_of",
+    "known_stats",
     "stats_for",
+    "unseen_stats",
 ]
 
 
@@ -50,10 +51,7 @@ def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
     moved = Moved()
     X = on_manifold(bn.manifold_, X, project=project, moved=moved)
     moved.warn(bn.manifold_, X, method, 5)
-    labels, stats, online = stats_for(bn, X, domains, method)
-    out = apply_chunk(bn, X, labels, stats, method)
-    bn.online_ = online  # only now: a call that fails leaves everything as it was
-    return out
+    return apply_chunk(bn, X, stats_for(bn, X, domains, method), method)
 
 
 def _apply_small(bn: Any, X: Array, method: str) -> Array | None:
@@ -86,46 +84,46 @@ def apply_chunks(
 
     def checked(moved: Moved | None) -> Chunks:
         def check(x: Array, rows: Any) -> Array:
-            x, first = as_array(bn, x, method), int(rows[0])
-            return on_manifold(bn.manifold_, x, project=project, first=first, moved=moved)
+            x = as_array(bn, x, method)
+            return on_manifold(bn.manifold_, x, project=project, first=rows, moved=moved)
 
         return raw.map(check)
 
     in_order = bn.unseen == "online" and domains is not None
-    labels: Any
-    stats: dict[Any, Stats]
     if in_order:
         check_given(bn.domains_, domains, method)
-        labels, stats = labels_for(domains, raw.count), {}
+        found = Found(labels_for(domains, raw.count), {})
     else:
-        labels, stats, _ = stats_for(bn, checked(None), domains, method)
+        found = stats_for(bn, checked(None), domains, method)
 
     def results(moved: Moved) -> Iterator[Array]:
         for rows, x in checked(moved).numbered():
-            own, known, online = None if labels is None else labels[rows], stats, bn.online_
-            if in_order:
-                own, known, online = stats_for(bn, x, own, method)
-            out = apply_chunk(bn, x, own, known, method, int(rows[0]))
-            bn.online_ = online
-            yield out
+            labels = None if found.labels is None else found.labels[rows]
+            own = stats_for(bn, x, labels, method) if in_order else Found(labels, found.stats)
+            yield apply_chunk(bn, x, own, method, int(rows[0]))
         moved.warn(bn.manifold_, bn.mean_, method, 3)
 
     return results(Moved() if moved is None else moved)
 
 
-def apply_chunk(
-    bn: Any,
-    X: Array,
-    labels: Any,
-    stats: dict[Any, Stats],
-    method: str,
-    first: int = 0,
-    view: Centred | None = None,
-) -> Array:
-    """Normalize points, or undo it, and check the output.
+class Found(NamedTuple):
+    """Which statistics each sample gets."""
 
-    ``labels`` and ``stats`` come from :func:`stats_for`. ``first`` is the number of the first
-    sample, for messages. ``view`` holds the samples as they are seen from their mean, if known.
+    labels: Any
+    """One label per sample, or None if all samples have the same statistics."""
+    stats: dict[Any, Stats]
+    """The statistics of each label that occurs."""
+    online: dict[Any, OnlineStats] | None = None
+    """What ``unseen="online"`` knows after these samples; None if they change nothing."""
+
+
+def apply_chunk(
+    bn: Any, X: Array, found: Found, method: str, first: int = 0, view: Centred | None = None
+) -> Array:
+    """Normalize points, or undo it, check the output, and keep what ``unseen="online"`` found.
+
+    ``first`` is the number of the first sample, for messages. ``view`` holds the samples as they
+    are seen from their mean, if known.
     """
     manifold, action = bn.manifold_, _Action(bn, X, method, first)
     hidden = backend_of(X).hides_values(X)
@@ -136,9 +134,9 @@ def apply_chunk(
         stays.append(hidden or action.stays(out, reach))
         return out
 
-    places = {None: None} if labels is None else places_of(labels)
-    own = [in_dtype_of(manifold, stats[d], X) for d in places]
-    at = None if labels is None else list(places.values())
+    places = {None: None} if found.labels is None else places_of(found.labels)
+    own = [in_dtype_of(manifold, found.stats[d], X) for d in places]
+    at = None if found.labels is None else list(places.values())
     with np.errstate(all="ignore"):  # the checks name what fails
         if at is None:
             out = blockwise(lambda x: carry(x, own[0]), X)
@@ -148,26 +146,22 @@ def apply_chunk(
             action.check_output(X, out, own, at)
             if not all(stays):
                 action.check_distances(X, out, own, at)
+    if found.online is not None:  # only now: a call that fails leaves everything as it was
+        bn.online_ = found.online
     return out
 
 
-class Found(NamedTuple):
-    """Which statistics each sample gets."""
-
-    labels: Any
-    """One label per sample, or None if all samples have the same statistics."""
-    stats: dict[Any, Stats]
-    """The statistics of each label that occurs."""
-    online: dict[Any, OnlineStats]
-    """What ``unseen="online"`` knows after these samples."""
+def known_stats(bn: Any) -> dict[Any, Stats]:
+    """Return the statistics of each domain that fit saw; of all samples by the label None."""
+    return {label: Stats(*fitted[:2]) for label, fitted in bn._known.items()}
 
 
 def stats_for(bn: Any, X: Array | Chunks, domains: Any, method: str) -> Found:
     """Return which statistics each sample gets, and find those of new domains."""
     check_given(bn.domains_, domains, method)
-    known = {d: Stats(*f[:2]) for d, f in by_label(bn.domains_, bn._fitted).items()}
+    known = known_stats(bn)
     if bn.domains_ is None:
-        return Found(None, known, bn.online_)
+        return Found(None, known)
     labels = labels_for(domains, X.count if isinstance(X, Chunks) else X.shape[0])
     new = {d: at for d, at in places_of(labels).items() if d not in known}
     if new:
@@ -179,7 +173,7 @@ def stats_for(bn: Any, X: Array | Chunks, domains: Any, method: str) -> Found:
         found, _ = find_stats(bn.manifold_, X, new, None, method, **search_of(bn))
         batch = unseen_stats(bn, Stats(found.mean, found.variance))
         known |= {d: Stats(*(a[k, ...] for a in batch)) for k, d in enumerate(new)}
-    return Found(labels, known, bn.online_)
+    return Found(labels, known)
 
 
 def _online(bn: Any, X: Array, labels: Any, known: dict[Any, Stats], new: dict[Any, Any]) -> Found:
@@ -193,18 +187,16 @@ def _online(bn: Any, X: Array, labels: Any, known: dict[Any, Stats], new: dict[A
     x = shim.stop_gradient(X)
     if x.dtype != bn.mean_.dtype:
         x = settle(manifold, namespace_of(x).astype(x, bn.mean_.dtype))
-    online, prior = dict(bn.online_), None
+    online = dict(bn.online_)
+    first = [label for label in new if label not in online]
+    if first:
+        seen, search = Stats(bn.mean_, bn.var_), {"tol": bn.tol, "max_iter": bn.max_iter}
+        online |= dict.fromkeys(first, OnlineStats(0, *average_stats(manifold, seen, **search)))
     numbers = {label: k for k, label in enumerate(known)}
     own = np.asarray([numbers.get(label, -1) for label in labels.tolist()])
     stats = dict(enumerate(known.values()))
     for label, at in new.items():
-        start = online.get(label)
-        if start is None:
-            if prior is None:
-                seen, search = Stats(bn.mean_, bn.var_), {"tol": bn.tol, "max_iter": bn.max_iter}
-                prior = OnlineStats(0, *average_stats(manifold, seen, **search))
-            start = prior
-        states = online_stats(manifold, start, take(x, at), bn.prior_strength)
+        states = online_stats(manifold, online[label], take(x, at), bn.prior_strength)
         own[at] = range(len(stats), len(stats) + len(at))
         stats |= {k: state.stats for k, state in zip(own[at].tolist(), states, strict=True)}
         online[label] = states[-1]
@@ -220,23 +212,26 @@ def unseen_stats(bn: Any, batch: Stats) -> Stats:
     return adapt_stats(bn.manifold_, seen, batch, bn.adapt_rate, **options)
 
 
-def check_table(bn: Any, X: Array, method: str) -> None:
-    """Refuse to make a table of samples that are not vectors, as scikit-learn would afterwards."""
-    wanted = output_of(bn, method)
-    if wanted != "default" and X.ndim != 2:
+def check_table(bn: Any, X: Array, method: str, lazy: bool = False) -> None:
+    """Refuse the table that ``set_output`` asks for if the output cannot fill one.
+
+    The output of ``lazy`` samples is a Dask array, and a table would compute all of it at once.
+    """
+    own = getattr(bn, "_sklearn_output_config", {}).get("transform")
+    wanted = own or get_config()["transform_output"]
+    if method != "transform" or wanted == "default":
+        return
+    if X.ndim != 2:
         raise ValueError(
             f"set_output(transform={wanted!r}) makes a table with one column per feature, and "
             f"samples of shape {tuple(X.shape[1:])} fill none: leave it at "
             "set_output(transform='default'), and set it on a step that returns vectors"
         )
-
-
-def output_of(bn: Any, method: str) -> str:
-    """Return what scikit-learn makes of the output, as ``set_output`` says."""
-    if method != "transform":
-        return "default"
-    own = getattr(bn, "_sklearn_output_config", {}).get("transform")
-    return str(own or get_config()["transform_output"])
+    if lazy:
+        raise ValueError(
+            f"set_output(transform={wanted!r}) would compute all of a Dask array at once: leave it "
+            "at set_output(transform='default')"
+        )
 
 
 def check_action(bn: Any, X: Array, method: str) -> None:

@@ -18,6 +18,7 @@ from gyrobn.estimator.files import geometry_from_json, geometry_to_json
 from gyrobn.estimator.models import (
     Model,
     in_dtype,
+    number_or_array,
     of_estimator,
     settle,
     to_estimator,
@@ -78,14 +79,11 @@ def values_for(
     if not tracked:
         raise ValueError("a layer without running statistics cannot hold those of an estimator")
     model_scale = np.asarray(scale_for(model.geometry, model.scale))
-    missing = [
-        name
-        for name, here, needed in (
-            ("bias", bias, model.bias is not None),
-            ("scale", scale, bool(np.any(model_scale != 1.0))),
-        )
-        if needed and not here
-    ]
+    missing = []
+    if model.bias is not None and not bias:
+        missing.append("bias")
+    if np.any(model_scale != 1.0) and not scale:
+        missing.append("scale")
     if missing:
         raise ValueError(
             f"this estimator has a {' and a '.join(missing)}: give the layer one, too "
@@ -135,11 +133,11 @@ def layer_to_estimator(
     mean, variance = settings.running(geometry, Stats(*(_array_of_layer(a) for a in stats)))
     if mean.dtype == np.float64 and np.all(geometry.contains(mean.astype(np.float32))):
         mean = settle(geometry, mean)  # the layer was trained in float32 and then converted
-    bias = scale = None
+    bias, scale = None, 1.0
     if learnt.bias is not None:
         bias = geometry.from_normal(_array_of_layer(learnt.bias).astype(np.float64))
     if learnt.scale is not None:
-        scale = _array_of_layer(learnt.scale).astype(np.float64)
+        scale = number_or_array(_array_of_layer(learnt.scale))
     batch = mean.shape[: mean.ndim - len(geometry.point_shape)]
     model = Model(
         geometry=geometry,
@@ -150,7 +148,7 @@ def layer_to_estimator(
         n_iter=np.zeros(batch, np.int32),
         converged=np.zeros(batch, np.bool_),
         bias=bias,
-        scale=1.0 if scale is None else scale if scale.ndim else float(scale),
+        scale=scale,
         eps=settings.eps,
         tol=settings.tol,
         max_iter=settings.max_iter,

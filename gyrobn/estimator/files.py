@@ -7,7 +7,6 @@ memory in proportion to its length, and checks everything before a model is made
 
 import json
 import os
-import reprlib
 import stat
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from io import BytesIO
 from math import prod
+from reprlib import repr as _shown
 from typing import Any, Self
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
@@ -328,8 +328,3 @@ def _check_field(one: "Field[Any]", value: Any) -> None:
         good = type(value) is type(one.default)
     if not good:
         raise ValueError(f"{one.name} of the geometry cannot be {_shown(value)}")
-
-
-def _shown(value: Any) -> str:
-    """Return a value for a message: short, on one line."""
-    return reprlib.repr(value)

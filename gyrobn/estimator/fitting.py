@@ -1,6 +1,6 @@
 """How the estimator learns: the statistics of samples, per domain, and how to add more samples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,11 +56,11 @@ class Fitted(NamedTuple):
     converged: Array
 
 
-def by_label(labels: Any, fitted: Fitted) -> dict[Any, Fitted]:
+def by_label(labels: Iterable[Any] | None, fitted: Fitted) -> dict[Any, Fitted]:
     """Return what is known of each domain; without domains, of all samples by the label None."""
     if labels is None:
         return {None: fitted}
-    return {d: Fitted(*(a[k, ...] for a in fitted)) for k, d in enumerate(labels.tolist())}
+    return {d: Fitted(*(a[k, ...] for a in fitted)) for k, d in enumerate(labels)}
 
 
 def stacked(known: dict[Any, Fitted]) -> tuple[Any, Fitted]:
@@ -135,20 +135,19 @@ def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) 
         samples = checked
     batch = (count, *X.shape[1 : X.ndim - len(manifold.point_shape)])
     weights = weights_for(batch, X, sample_weight)
-    labels = places = None
+    places = None
     if domains is not None:
         labels = labels_for(domains, count)
-        places = places_of(labels)
         if more:
             check_kind(estimator.domains_, labels)
-        labels = np.asarray(list(places), dtype=labels.dtype)
+        places = places_of(labels)
     found, view = find_stats(manifold, samples, places, weights, method, **search_of(estimator))
     moved.warn(manifold, X, method, 4)
     total = _weight_sums(batch, found.mean, places, weights)
     fitted = Fitted(found.mean, found.variance, total, found.iterations, found.converged)
     if len(blocks_of(X)) > 1 or backend_of(X).differentiable(X) or not isinstance(view, Decomposed):
         view = None  # it was computed in blocks, is a constant, or saves nothing
-    return Finding(manifold, by_label(labels, fitted), count, moved.count, checked, view)
+    return Finding(manifold, by_label(places, fitted), count, moved.count, checked, view)
 
 
 def search_of(bn: Any) -> dict[str, Any]:
@@ -194,7 +193,7 @@ def find_stats(
             at, view = locate(manifold, *arrange(manifold, X, weights, 0), **options)
             found = result_of(at)
     if not backend_of(found.mean).hides_values(found.mean):
-        check_found(manifold, found, None if places is None else list(places), method)
+        check_found(manifold, found, places, method)
     return found, view
 
 
@@ -209,7 +208,7 @@ def check_enough(label: Any, count: int, method: str) -> None:
 
 
 def check_found(
-    manifold: GyroSpace, found: FrechetResult, labels: list[Any] | None, method: str
+    manifold: GyroSpace, found: FrechetResult, labels: Iterable[Any] | None, method: str
 ) -> None:
     """Say of which samples, or of which domain, there is no mean."""
     xp = namespace_of(found.mean)
@@ -218,7 +217,7 @@ def check_found(
     if not bool(xp.all(good)):
         which = "these samples"
         if labels is not None:
-            which = f"domain {labels[describe(good)[1][0]]!r}"
+            which = f"domain {list(labels)[describe(good)[1][0]]!r}"
         raise ValueError(
             f"GyroBN.{method}() finds no mean of {which}. {reason(manifold, found.mean)}"
         )

@@ -51,20 +51,16 @@ def check_unseen(known: Any, labels: Any, new: list[Any], unseen: str, method: s
     """Refuse domains that fit did not see, unless the policy allows them."""
     saw = f"fit() did not see domain {_listed(new)} (it saw {_listed(known)})"
     check_kind(known, labels)
-    if method == "inverse_transform" and unseen == "online":
-        raise ValueError(
-            f"{saw}, so GyroBN.inverse_transform() cannot know from where its samples came (by "
-            "unseen='online' every sample has statistics of its own, which are not kept): fit to "
-            "it, too"
-        )
     if method == "inverse_transform":
-        raise parameter_error(
-            f"{saw}, so GyroBN.inverse_transform() cannot know from where its samples came (what "
-            "transform() finds by ",
-            "unseen",
-            " is not kept): fit to it, too",
-            ("refit", "adapt"),
-        )
+        saw += ", so GyroBN.inverse_transform() cannot know from where its samples came"
+        if unseen == "online":
+            raise ValueError(
+                f"{saw} (by unseen='online' every sample has statistics of its own, which are not "
+                "kept): fit to it, too"
+            )
+        after = " is not kept): fit to it, too"
+        found = f"{saw} (what transform() finds by "
+        raise parameter_error(found, "unseen", after, ("refit", "adapt"))
     if unseen == "error":
         raise parameter_error(
             f"{saw}: fit to it, too, or choose what GyroBN.transform() does with such a domain by ",

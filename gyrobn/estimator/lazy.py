@@ -13,35 +13,11 @@ import array_api_compat as compat
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.backends import Array
 from gyrobn.data.dask import Block, DaskBlocks, cut_like, lazy_samples, stand_in
-from gyrobn.estimator.applying import (
-    apply,
-    apply_chunk,
-    check_action,
-    check_table,
-    output_of,
-    unseen_stats,
-)
-from gyrobn.estimator.fitting import (
-    Finding,
-    Fitted,
-    by_label,
-    check_enough,
-    check_found,
-    check_in_memory,
-    find,
-    stacked,
-)
+from gyrobn.estimator import applying, fitting, validation
 from gyrobn.estimator.labels import as_labels, check_given, check_kind, check_policy, labels_for
-from gyrobn.estimator.validation import (
-    affine_for,
-    as_array,
-    check_parameters,
-    geometry_for,
-    like,
-    weights_for,
-)
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import places_of
 from gyrobn.normalization.normalize import Stats
 from gyrobn.numerics.checks import parameter_error
@@ -54,79 +30,78 @@ from gyrobn.statistics.uniqueness import Domains
 __all__ = ["applier", "apply_block", "finder", "with_unseen"]
 
 
-def finder(X: Any) -> Callable[..., Finding]:
+def finder(X: Any) -> Callable[..., fitting.Finding]:
     """Return the function that checks samples like X and finds their statistics."""
-    return _find_lazily if compat.is_dask_array(X) else find
+    return _find_lazily if compat.is_dask_array(X) else fitting.find
 
 
 def applier(X: Any) -> Callable[..., Any]:
     """Return the function that normalizes samples like X, or undoes it."""
-    return _apply_lazily if compat.is_dask_array(X) else apply
+    return _apply_lazily if compat.is_dask_array(X) else applying.apply
 
 
-def _find_lazily(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
+def _find_lazily(
+    estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str
+) -> fitting.Finding:
     """Check the samples of a Dask array and find their statistics."""
-    check_parameters(estimator, estimator.mean)
+    validation.check_parameters(estimator, estimator.mean)
     more = method == "partial_fit" and hasattr(estimator, "mean_")
     if more:
         check_given(estimator.domains_, domains, method)
     X = lazy_samples(X)
     by_values = estimator.representation == "projector" and isinstance(estimator.manifold, str)
     blocks = DaskBlocks(X, head=by_values)
-    shape = as_array(estimator, blocks.stand_in, method)
+    shape = validation.as_array(estimator, blocks.stand_in, method)
     if more:
         manifold = estimator.manifold_
     else:
-        manifold = geometry_for(estimator, shape if blocks.head is None else blocks.head)
-    affine_for(manifold, shape, estimator.bias, estimator.scale)
+        manifold = validation.geometry_for(estimator, shape if blocks.head is None else blocks.head)
+    validation.affine_for(manifold, shape, estimator.bias, estimator.scale)
     if sample_weight is not None and not compat.is_dask_array(sample_weight):
         batch = shape.shape[: shape.ndim - len(manifold.point_shape)]
-        sample_weight = weights_for(batch, shape, sample_weight)
+        sample_weight = validation.weights_for(batch, shape, sample_weight)
     if domains is not None and not compat.is_dask_array(domains):
-        domains = labels_for(domains, blocks.shape[0])
+        domains = labels_for(domains, blocks.total)
     blocks = blocks.with_parts(sample_weight, domains)
-    project = estimator.on_invalid == "project"
-    reading = lazy.Reading(manifold.detached(), _split, check=True, project=project)
-    seen = lazy.survey(blocks, reading)
-    known = _statistics(estimator, blocks, reading, seen, more, method)
+    known, seen = _statistics(estimator, manifold, blocks, method)
     seen.moved.warn(manifold, shape, method, 4)
-    return Finding(manifold, known, seen.samples, seen.moved.count, None, None)
+    return fitting.Finding(manifold, known, seen.samples, seen.moved.count, None, None)
 
 
 def _statistics(
     estimator: Any,
+    manifold: GyroSpace,
     blocks: DaskBlocks,
-    reading: lazy.Reading,
-    seen: lazy.Survey,
-    more: bool,
     method: str,
-) -> dict[Any, Fitted]:
-    """Find the statistics of each domain in the blocks; ``more`` if others are known already."""
-    manifold, labels = reading.manifold, None
-    if None not in seen.domains:
-        labels = as_labels(list(seen.domains))
-        if more:
-            check_kind(estimator.domains_, labels)
+    without: frozenset[Any] = frozenset(),
+) -> tuple[dict[Any, fitting.Fitted], lazy.Survey]:
+    """Find the statistics of each domain in the blocks, but for some domains."""
+    manifold, split = manifold.detached(), partial(_split, without=without)
+    project = estimator.on_invalid == "project"
+    reading = lazy.Reading(manifold, split, check=True, project=project)
+    seen = lazy.survey(blocks, reading)
+    if not seen.domains:
+        return {}, seen
+    labels = None if None in seen.domains else list(seen.domains)
+    if labels is not None:
+        if method != "fit" and hasattr(estimator, "mean_"):
+            check_kind(estimator.domains_, as_labels(labels))
         for label, drawn in seen.domains.items():
-            check_enough(label, drawn.some, method)
-    check_in_memory(estimator.mean, method)
+            fitting.check_enough(label, drawn.some, method)
+    fitting.check_in_memory(estimator.mean, method)
     tol, max_iter, _ = check_search(estimator.tol, estimator.max_iter, None)
     scattered = lazy.Scattered(blocks, reading, seen)
     at = solve(manifold.inside, scattered, None, tol, max_iter)
-    named, xp = None, namespace_of(at.mean)
-    none = (0, *at.mean.shape)  # all were checked
-    given = xp.zeros(none, dtype=at.mean.dtype, device=device_of(at.mean))
-    if labels is not None:
-        named = Domains(list(seen.domains), np.zeros((0, len(labels)), dtype=int))
-    found = told(manifold, at, [manifold.from_inside(given)], max_iter, domains=named)
-    check_found(manifold, found, None if labels is None else list(seen.domains), method)
-    totals = np.stack([drawn.total for drawn in seen.domains.values()])
-    weight = like(totals if labels is not None else totals[0], found.mean)
-    fitted = Fitted(found.mean, found.variance, weight, found.iterations, found.converged)
-    return by_label(labels, fitted)
+    named = None if labels is None else Domains(labels, np.zeros((0, len(labels)), dtype=int))
+    given = manifold.from_inside(at.mean[None, ...][:0, ...])  # no samples: all were checked
+    found = told(manifold, at, [given], max_iter, domains=named)
+    fitting.check_found(manifold, found, labels, method)
+    weight = validation.like(scattered.total, found.mean)
+    fitted = fitting.Fitted(found.mean, found.variance, weight, found.iterations, found.converged)
+    return fitting.by_label(labels, fitted), seen
 
 
-def _split(labels: Any, count: int, without: frozenset[Any] = frozenset()) -> dict[Any, Any]:
+def _split(labels: Any, count: int, without: frozenset[Any]) -> dict[Any, Any]:
     """Return the indices of the samples of each domain in a block, but for some domains."""
     places = places_of(labels_for(labels, count))
     return {label: at for label, at in places.items() if label not in without}
@@ -146,19 +121,14 @@ def with_unseen(bn: Any, X: Any, domains: Any, method: str) -> Any:
         if not _split(domains, len(domains), seen):
             return bn
     blocks = DaskBlocks(X).with_parts(labels=domains)
-    project = bn.on_invalid == "project"
-    split = partial(_split, without=seen)
-    reading = lazy.Reading(bn.manifold_.detached(), split, check=True, project=project)
-    found = lazy.survey(blocks, reading)
-    if not found.domains:
+    new, _ = _statistics(bn, bn.manifold_, blocks, method, without=seen)
+    if not new:
         return bn
-    new = _statistics(bn, blocks, reading, found, True, method)
-    labels, fitted = stacked(new)
-    mean, variance = unseen_stats(bn, Stats(fitted.mean, fitted.variance))
-    fitted = fitted._replace(mean=mean, variance=variance)
+    _, fitted = fitting.stacked(new)
+    mean, variance = applying.unseen_stats(bn, Stats(fitted.mean, fitted.variance))
+    new = fitting.by_label(new, fitted._replace(mean=mean, variance=variance))
     both = copy.copy(bn)
-    known = by_label(bn.domains_, bn._fitted) | by_label(labels, fitted)
-    both._keep(bn.manifold_, known, bn.n_samples_seen_, bn.n_projected_)
+    both._keep(bn.manifold_, bn._known | new, bn.n_samples_seen_, bn.n_projected_)
     return both
 
 
@@ -172,10 +142,9 @@ def _apply_lazily(bn: Any, X: Any, domains: Any, method: str) -> Any:
     check_is_fitted(bn)
     X = lazy_samples(X)
     rows = 1 if np.isnan(X.shape[0]) else max(1, X.shape[0])
-    shape = as_array(bn, stand_in(X, rows), method)
-    check_table(bn, shape, method)
-    _check_no_table(bn, method)
-    check_action(bn, shape, method)
+    shape = validation.as_array(bn, stand_in(X, rows), method)
+    applying.check_table(bn, shape, method, lazy=True)
+    applying.check_action(bn, shape, method)
     check_given(bn.domains_, domains, method)
     bn = with_unseen(bn, X, domains, method)
     options = {"dtype": X.dtype, "meta": X._meta, "token": f"gyrobn-{method.replace('_', '-')}"}
@@ -225,16 +194,6 @@ def _check_known(bn: Any, labels: Any, method: str) -> None:
         )
 
 
-def _check_no_table(bn: Any, method: str) -> None:
-    """Refuse to make a data frame of a Dask array: that would compute all of it at once."""
-    wanted = output_of(bn, method)
-    if wanted != "default":
-        raise ValueError(
-            f"set_output(transform={wanted!r}) would compute all of a Dask array at once: leave it "
-            "at set_output(transform='default')"
-        )
-
-
 def _apply_block(
     x: Any, labels: Any = None, *, bn: Any, method: str, block_info: Any = None
 ) -> Any:
@@ -262,8 +221,7 @@ def apply_block(block: Block, bn: Any, method: str, moved: Moved) -> Array:
     if block.labels is not None:
         labels = labels_for(block.labels, block.x.shape[0])
         _check_known(bn, labels, method)
-    stats = {d: Stats(*f[:2]) for d, f in by_label(bn.domains_, bn._fitted).items()}
-    with np.errstate(all="ignore"):
-        project = bn.on_invalid == "project"
-        x = on_manifold(bn.manifold_, block.x, project=project, first=block.first, moved=moved)
-        return apply_chunk(bn, x, labels, stats, method, block.first)
+    project = bn.on_invalid == "project"
+    x = on_manifold(bn.manifold_, block.x, project=project, first=block.first, moved=moved)
+    found = applying.Found(labels, applying.known_stats(bn))
+    return applying.apply_chunk(bn, x, found, method, block.first)

@@ -24,6 +24,7 @@ __all__ = [
     "PARAMETERS",
     "Model",
     "in_dtype",
+    "number_or_array",
     "of_estimator",
     "settle",
     "to_estimator",
@@ -132,12 +133,12 @@ def of_estimator(bn: Any) -> Model:
         n_samples_seen=bn.n_samples_seen_,
         n_projected=bn.n_projected_,
         bias=None if bn.bias is None else host(bn.bias).astype(np.float64),
-        scale=_number_or_array(bn.scale),
+        scale=number_or_array(bn.scale),
         domains=bn.domains_,
         feature_names=None if names is None else np.asarray(names, dtype=np.str_),
         mean_kind=bn.mean,
         **_of_online(bn.online_),
-        **{name: _number_or_array(getattr(bn, name)) for name in (*PARAMETERS, *GEOMETRY)},
+        **{name: number_or_array(getattr(bn, name)) for name in (*PARAMETERS, *GEOMETRY)},
     )
 
 
@@ -217,7 +218,7 @@ def _on(shape: tuple[int, ...], value: Any, dtype: Any) -> Any:
     return np.broadcast_to(host(value), shape).astype(dtype)
 
 
-def _number_or_array(value: Any) -> Any:
+def number_or_array(value: Any) -> Any:
     """Return None and words as they are, a number as a plain value, else an array of float64."""
     if value is None or isinstance(value, str):
         return value
@@ -286,15 +287,14 @@ def _check_labels(model: Model) -> None:
 
 def _check_statistics(model: Model) -> None:
     geometry, mean, k = model.geometry, model.mean, len(model.lead)
-    points = geometry.point_shape
+    batch = (*model.lead, *model.channels)
     # the shape of the mean first: a geometry that contradicts it may have far too many blocks
-    _check_array("mean", mean, "f", (*model.lead, *model.channels, *points))
+    _check_array("mean", mean, "f", (*batch, *geometry.point_shape))
     if 0 in mean.shape:
         raise ValueError(f"mean must have no axis of length 0, got shape {mean.shape}")
-    batch = (*model.lead, *model.channels)
-    _check_array("var", model.var, "f", (*batch, *geometry.block_shape))
-    _check_array("weight", model.weight, "f", batch)
-    _check_array("n_iter", model.n_iter, "i", batch)
+    _check_sizes("var", model.var, "f", (*batch, *geometry.block_shape))
+    _check_sizes("weight", model.weight, "f", batch)
+    _check_sizes("n_iter", model.n_iter, "i", batch)
     _check_array("converged", model.converged, "b", batch)
     dtypes = {a.dtype for a in (mean, model.var, model.weight)}
     if len(dtypes) > 1 or mean.dtype not in (np.float32, np.float64):
@@ -302,9 +302,6 @@ def _check_statistics(model: Model) -> None:
             "mean, var and weight must all be float32, or all float64, got "
             + ", ".join(sorted(map(str, dtypes)))
         )
-    for name, values in (("var", model.var), ("weight", model.weight), ("n_iter", model.n_iter)):
-        if not np.all((values >= 0) & (values < np.inf)):
-            raise ValueError(f"{name} must be finite and not negative")
     names = model.feature_names
     if names is not None and mean.shape[k : k + 1] != names.shape:
         raise ValueError(f"feature_names must be {mean.shape[k]} names, got {len(names)}")
@@ -329,12 +326,16 @@ def _check_online(model: Model) -> None:
         raise ValueError("online must be labels other than domains, and like them")
     _check_array("online_count", count, "i", labels.shape)
     _check_array("online_mean", mean, "f", (*labels.shape, *model.mean.shape[1:]))
-    _check_array("online_var", var, "f", (*labels.shape, *model.var.shape[1:]))
+    _check_sizes("online_var", var, "f", (*labels.shape, *model.var.shape[1:]))
     if mean.dtype != model.mean.dtype or var.dtype != model.mean.dtype or np.any(count < 1):
         raise ValueError("online_mean and online_var must be like mean, and online_count positive")
-    if not np.all((var >= 0) & (var < np.inf)):
-        raise ValueError("online_var must be finite and not negative")
     on_manifold(model.geometry, mean, "online_mean")
+
+
+def _check_sizes(name: str, array: Any, kinds: str, shape: tuple[int, ...]) -> None:
+    _check_array(name, array, kinds, shape)
+    if not np.all((array >= 0) & (array < np.inf)):
+        raise ValueError(f"{name} must be finite and not negative")
 
 
 def _check_array(name: str, array: Any, kinds: str, shape: tuple[int, ...]) -> None:

@@ -261,7 +261,7 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
         manifold, new, count, moved, *_ = finder(X)(self, X, sample_weight, domains, "partial_fit")
         if hasattr(self, "mean_"):
             moved += self.n_projected_
-            old = by_label(self.domains_, self._fitted)
+            old = self._known
             both = {d: merge(manifold, old[d], new[d]) for d in new if d in old}
             new, count = old | new | both, count + self.n_samples_seen_
         self._keep(manifold, new, count, moved)
@@ -287,8 +287,8 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
         if samples is None or isinstance(samples, Chunks):
             return self.transform(X, domains)  # of chunks, it says what takes them
         check_table(self, samples, "transform")
-        labels, stats, _ = stats_for(self, samples, domains, "transform")
-        return apply_chunk(self, samples, labels, stats, "transform", view=found.view)
+        stats = stats_for(self, samples, domains, "transform")
+        return apply_chunk(self, samples, stats, "transform", view=found.view)
 
     def transform(self, X: Any, domains: Any = None) -> Array:
         r"""Normalize: :math:`\beta \oplus (s/\sqrt{v^2+\epsilon} \odot (\ominus\mu \oplus x))`.
@@ -375,9 +375,10 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
         return tags
 
     @property
-    def _fitted(self) -> Fitted:
+    def _known(self) -> dict[Any, Fitted]:
+        labels = None if self.domains_ is None else self.domains_.tolist()
         search = self.n_iter_, self.converged_
-        return Fitted(self.mean_, self.var_, self.weight_sum_, *search)
+        return by_label(labels, Fitted(self.mean_, self.var_, self.weight_sum_, *search))
 
     def _keep(self, manifold: GyroSpace, known: dict[Any, Fitted], count: int, moved: int) -> None:
         self.domains_, fitted = stacked(known)
