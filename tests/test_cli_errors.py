@@ -28,6 +28,7 @@ from cli_runner import (
 import gyrobn
 from gyrobn import SPD, GyroBN, PoincareBall
 from gyrobn.cli import main
+from gyrobn.cli.command import _ended_by_signals
 
 PACKAGE = Path(gyrobn.__file__).parent
 
@@ -373,6 +374,28 @@ def test_wrong_usage_as_a_process(folder, line):
     assert process.stdout == ""
     assert process.stderr.startswith("usage: gyrobn")
     assert "Traceback" not in process.stderr
+
+
+class InterruptedWhenDeleted:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):  # the signal arrives between two steps of Python
+            pass
+
+
+def test_interrupted_while_garbage_is_collected():
+    """Python drops an exception that is raised there; JAX has code that runs there."""
+    with pytest.raises(KeyboardInterrupt) as raised, _ended_by_signals():
+        _interrupted_and_going_on()
+    assert raised.value.args == (signal.SIGTERM,)
+
+
+def _interrupted_and_going_on():
+    garbage = InterruptedWhenDeleted()
+    del garbage
+    end = time.monotonic() + 60.0
+    while time.monotonic() < end:
+        pass
 
 
 # A package that is interrupted when it is imported, and hides that, as some do.

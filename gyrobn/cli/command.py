@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from _thread import interrupt_main
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -95,6 +96,14 @@ def _ended_by_signals() -> Iterator[None]:
         received.append(number)
         raise _Ended(number)
 
+    def end_again(dropped: Any) -> None:
+        """Repeat a signal that came while garbage was collected: Python drops what is raised."""
+        if isinstance(dropped.exc_value, _Ended):
+            threading.Timer(0.01, interrupt_main, dropped.exc_value.args).start()
+        else:
+            show(dropped)
+
+    show, sys.unraisablehook = sys.unraisablehook, end_again
     ours = {}
     if threading.current_thread() is threading.main_thread():  # no other may set handlers
         numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
@@ -108,6 +117,7 @@ def _ended_by_signals() -> Iterator[None]:
             raise _Ended(received[0]) from None
         raise
     finally:
+        sys.unraisablehook = show
         for number, handler in ours.items():
             signal.signal(number, handler)
 
