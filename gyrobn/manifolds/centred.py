@@ -17,8 +17,15 @@ class Centred:
     a subclass, in which one decomposition serves all of them.
     """
 
-    def __init__(self, space: Any, mean: Array, x: Array, seen: tuple[Array, ...] = ()) -> None:
-        self.space, self.mean, self.x = space, mean, x
+    def __init__(
+        self,
+        space: Any,
+        mean: Array,
+        x: Array,
+        seen: tuple[Array, ...] = (),
+        known: tuple[Array, ...] = (),
+    ) -> None:
+        self.space, self.mean, self.x, self.known = space, mean, x, known
         if seen:
             self._recall(*seen)
 
@@ -75,8 +82,7 @@ class Centred:
 
     def shift(self, step: Array) -> Array:
         r"""Return :math:`\mu \oplus \operatorname{Exp}_e(c)` for a step c from the mean."""
-        shifted: Array = self.space.shift(self.mean, step)
-        return shifted
+        return self.space.shift(self.mean, step)
 
     def retract(self, step: Array) -> Array:
         """Return the point after a small step, on the manifold: the mean itself for no step."""
@@ -84,19 +90,16 @@ class Centred:
 
     def push(self, step: Array) -> Array:
         """Return a small step c from the mean as a tangent vector there."""
-        pushed: Array = self.space.push(self.mean, step)
-        return pushed
+        return self.space.push(self.mean, step)
 
     def resolutions(self, weights: Array) -> Array:
         """Return how far rounding moves the mean: to its neighbours, or more; one per block."""
-        resolutions: Array = self.space.resolutions(self.mean)
-        return resolutions
+        return self.space.resolutions(self.mean)
 
     @cached_property
     def normal(self) -> Array:
         """Their normal coordinates, shape (N, *channels, dim)."""
-        normal: Array = self.space.relative_normal(self.mean, self.x)
-        return normal
+        return self.space.relative_normal(self.mean, self.x)
 
     def gradient(self, weights: Array) -> Array:
         """Return the mean of the normal coordinates: minus the gradient at the mean."""
@@ -105,8 +108,7 @@ class Centred:
     @cached_property
     def squares(self) -> Array:
         """The squares of their distances, one per block, shape (N, *channels, blocks)."""
-        squares: Array = self.space.by_block(self.normal * self.normal)
-        return squares
+        return self.space.by_block(self.normal * self.normal)
 
     def variance(self, weights: Array) -> Array:
         """Return the mean square of the distances, one per block."""

@@ -103,6 +103,10 @@ class ConstantCurvature(GyroSpace):
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
         """Return (f, gap): the squared chord between two points, f‖gap‖², without cancellation."""
 
+    def _given(self, *points: Array) -> tuple[Any, Any]:
+        """Return the namespace of ``points``, which are checked, and the curvature."""
+        return self._namespace(*points), self._parameter("curvature", points[0])
+
     # ------------------------------------------------------------------ gyro operations
 
     def add(self, x: Array, y: Array) -> Array:
@@ -115,16 +119,15 @@ class ConstantCurvature(GyroSpace):
 
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\ominus x \oplus y`, accurate also where x and y are far out and close."""
-        xp = self._namespace(x, y)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x, y)
         level, a, v = self._relative(xp, K, x, y)
         t = 1.0 + times(a, level) if self.sign == -1 else level
         return self._drop(xp, K, t, Combination(a, v, temporary=True))
 
     def known(self, x: Array) -> tuple[Array, ...]:
         """Return what :meth:`centred` needs of the samples alone."""
-        xp = self._namespace(x)
-        return self._known(xp, self._parameter("curvature", x), x) if self.sign == -1 else ()
+        xp, K = self._given(x)
+        return self._known(xp, K, x) if self.sign == -1 else ()
 
     def _relative(
         self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...] = ()
@@ -180,18 +183,13 @@ class ConstantCurvature(GyroSpace):
 
     def to_normal(self, x: Array) -> Array:
         r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity."""
-        xp = self._namespace(x)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x)
         t, a, v = self._lift(xp, K, x)
         return radial.to_normal(self.sign, K, None if self.sign == -1 else t, a, v)
 
-    def relative_normal(self, x: Array, y: Array) -> Array:
-        r"""Normal coordinates of :math:`\ominus x \oplus y`."""
-        xp = self._namespace(x, y)
-        return self._relative_normal(xp, x, y, ())
-
-    def _relative_normal(self, xp: Any, x: Array, y: Array, known: tuple[Array, ...]) -> Array:
-        K = self._parameter("curvature", x)
+    def relative_normal(self, x: Array, y: Array, known: tuple[Array, ...] = ()) -> Array:
+        r"""Normal coordinates of :math:`\ominus x \oplus y`; ``known`` is :meth:`known` of y."""
+        xp, K = self._given(x, y)
         level, a, v = self._relative(xp, K, x, y, known)
         return radial.to_normal(self.sign, K, level, a, v, temporary=True)
 
@@ -211,8 +209,7 @@ class ConstantCurvature(GyroSpace):
 
         On the sphere, :math:`t\theta = \pi` gives the point opposite to the identity.
         """
-        xp = self._namespace(x)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x)
         time, a, v = self._lift(xp, K, x)
         level = None if self.sign == -1 else time
         time, stretch = radial.multiple(self.sign, K, scalars_like(t, x), level, a, v)
@@ -222,8 +219,7 @@ class ConstantCurvature(GyroSpace):
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
     ) -> Array:
         r"""Centre, scale and bias, in one combination :math:`a_i x_i + b_i \mu + c_i \beta`."""
-        xp = self._namespace(x, mean, *(() if bias is None else (bias,)))
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x, mean, *(() if bias is None else (bias,)))
         level, a, v = self._relative(xp, K, mean, x)
         t = times(self._share, scalars_like(factor, x))
         t, stretch = radial.multiple(self.sign, K, t, level, a, v)
@@ -262,8 +258,7 @@ class ConstantCurvature(GyroSpace):
 
     def norm(self, x: Array) -> Array:
         r"""Distance from the identity."""
-        xp = self._namespace(x)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x)
         t, a, v = self._lift(xp, K, x)
         size = a * length(v)
         if self.sign == 0:
@@ -279,8 +274,7 @@ class ConstantCurvature(GyroSpace):
         On the sphere the complementary chord :math:`\bar q = 4/K - q` is measured too,
         :math:`\tan(\sqrt K d/2) = \sqrt{q/\bar q}`, so that antipodal points lose no digits.
         """
-        xp = self._namespace(x, y)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x, y)
         t_x, a_x, v_x = lifted_x = self._lift(xp, K, x)
         t_y, a_y, v_y = lifted_y = self._lift(xp, K, y)
         f, gap = self._chord(K, lifted_x, lifted_y)
@@ -310,8 +304,7 @@ class ConstantCurvature(GyroSpace):
             D &= 1 - 2K\langle p_x, p_y\rangle + K^2\|p_x\|^2\|p_y\|^2 .
             \end{aligned}
         """
-        xp = self._namespace(x, y, z)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x, y, z)
         t, a, v = self._lift(xp, K, z)
         turned = self._rotate(xp, K, x, y, Combination(a, v).value())
         return self._drop(xp, K, t, Combination(1.0, turned))
@@ -354,8 +347,7 @@ class ConstantCurvature(GyroSpace):
         return self._ball(xp, K, x)[0]
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        xp = self._namespace(x, y)
-        return self._rotate(xp, self._parameter("curvature", x), x, y, c)
+        return self._rotate(*self._given(x, y), x, y, c)
 
     # ------------------------------------------------------------------ the mean
 
@@ -373,8 +365,8 @@ class ConstantCurvature(GyroSpace):
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x."""
-        xp = self._namespace(x)
-        _, a, v = self._lift(xp, self._parameter("curvature", x), x)
+        xp, K = self._given(x)
+        _, a, v = self._lift(xp, K, x)
         return xp.finfo(x.dtype).eps * a * xp.sqrt(dot(v, v))
 
     # ------------------------------------------------------------------ tangent vectors

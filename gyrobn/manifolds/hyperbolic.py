@@ -27,9 +27,6 @@ class Hyperbolic(ConstantCurvature):
 class Sheet(Hyperbolic):
     """The models whose points contain the spatial part s itself."""
 
-    def _spatial(self, x: Array) -> Array:
-        return x
-
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
         # (1+t_x)(1+t_y)‖p_x − p_y‖² with p = s/(1+t), without forming p for the whole batch
         (t_x, _, s_x), (t_y, _, s_y) = x, y
@@ -37,7 +34,8 @@ class Sheet(Hyperbolic):
         return 1.0 / ratio, Combination(-ratio, s_x).plus(1.0, s_y).value()
 
     def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
-        return (1.0 + self._lift(xp, K, y)[0],)
+        t, _, s = self._lift(xp, K, y)
+        return 1.0 + t, s
 
     def _seen(
         self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]
@@ -45,10 +43,11 @@ class Sheet(Hyperbolic):
         r"""With :math:`\delta = s_y - \tfrac{1+t_y}{1+t_x}s_x`: :math:`s = \delta + m s_x`,
         :math:`m = \tfrac K2\|\delta\|^2/(1+t_y)`, and :math:`t - 1 = -m(1 + t_x)`.
         """
+        above, s_y = known
         t, _, s = self._lift(xp, K, x)
         below = -1.0 - t
-        gap = Combination(1.0, self._spatial(y)).plus(known[0] / below, s).value()
-        m = 0.5 * K * dot(gap, gap) / known[0]
+        gap = Combination(1.0, s_y).plus(above / below, s).value()
+        m = 0.5 * K * dot(gap, gap) / above
         return m * below, 1.0, Combination(1.0, gap, temporary=True).plus(m, s).value()
 
 

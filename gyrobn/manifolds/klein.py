@@ -93,8 +93,8 @@ class Klein(Hyperbolic, Ball):
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x, in the radial direction."""
-        xp = self._namespace(x)
-        t, _, _ = self._lift(xp, self._parameter("curvature", x), x)
+        xp, K = self._given(x)
+        t, _, _ = self._lift(xp, K, x)
         return xp.finfo(x.dtype).eps * t * t * xp.sqrt(dot(x, x))
 
     def push(self, x: Array, c: Array) -> Array:
@@ -102,8 +102,7 @@ class Klein(Hyperbolic, Ball):
 
         .. math:: v = \frac1t\Bigl(c + \frac{Kt}{1+t}\langle x, c\rangle\,x\Bigr)
         """
-        xp = self._namespace(x)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x)
         t, _, _ = self._lift(xp, K, x)
         return Combination(1.0 / t, c).plus(K / (1.0 + t) * dot(x, c), x).value()
 
@@ -112,7 +111,6 @@ class Klein(Hyperbolic, Ball):
 
         .. math:: c = t\Bigl(v - \frac{Kt^2}{1+t}\langle x, v\rangle\,x\Bigr)
         """
-        xp = self._namespace(x, v)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x, v)
         t, _, _ = self._lift(xp, K, x)
         return Combination(t, v).plus(-K * t**3 / (1.0 + t) * dot(x, v), x).value()

@@ -32,17 +32,12 @@ __all__ = ["CentredInBall", "carried", "exponential", "seen_multiple"]
 def exponential(K: Any, c: Array) -> Array:
     r"""Return :math:`\operatorname{Exp}_e(c)`, held inside the ball."""
 
-    def point(c: Array, K: Any) -> tuple[State, Array, Array]:
-        large, part = unit(c, least=1.0)
-        half = half_turn(K, 0.5 * large, part)
-        return half, large, part
-
     def exact(c: Array, K: Any) -> State:
-        (_, stretch), _, part = point(c, K)
-        return (Combination(stretch, part).value(),)
+        return primal(c, K)[0]
 
     def primal(c: Array, K: Any) -> Kept:
-        (w, stretch), large, part = point(c, K)
+        large, part = unit(c, least=1.0)
+        w, stretch = half_turn(K, 0.5 * large, part)
         return (Combination(stretch, part).value(),), (w, stretch / large, part)
 
     def cotangent(inputs: Any, kept: State, slope: Array) -> Slopes:
@@ -63,8 +58,7 @@ def carried(space: Any, K: Any, factor: Any, c: Array, bias: Array) -> Array:
     batch = tuple(c.shape[:-1])
 
     def exact(c: Array, factor: Any, bias: Array, K: Any) -> State:
-        w, stretch = half_turn(K, times(0.5, factor), c)
-        return (space._moved(namespace_of(c), K, bias, Combination(stretch, c), w),)
+        return primal(c, factor, bias, K)[0]
 
     def primal(c: Array, factor: Any, bias: Array, K: Any) -> Kept:
         w, stretch = half_turn(K, times(0.5, factor), c)

@@ -45,9 +45,6 @@ class Stereographic(Ball):
     array([0.8, 0. ])
     """
 
-    n: int
-    curvature: Any = -1.0
-
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return instances on both sides of zero curvature, and at it."""
@@ -61,13 +58,11 @@ class Stereographic(Ball):
         if self.sign == 0:  # without a square, which could overflow
             t = xp.ones_like(x[..., 0])
             return t, 2.0 * t, x
-        # on and beyond the boundary the model ends; there it continues as if a last digit inside
-        eps = float(xp.finfo(x.dtype).eps)
         if self.sign == -1:
-            a = xp.reciprocal(xp.clip(0.5 * K * dot(x, x) + 0.5, min=0.5 * eps))
+            (a,) = self._known(xp, K, x)
             return a - 1.0, a, x
         square = K * dot(x, x)
-        w = xp.clip(1.0 + square, min=eps)
+        w = xp.clip(1.0 + square, min=float(xp.finfo(x.dtype).eps))
         return (1.0 - square) / w, 2.0 / w, x
 
     def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
@@ -93,6 +88,7 @@ class Stereographic(Ball):
         return x
 
     def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
+        # on and beyond the boundary the model ends; there it continues as if a last digit inside
         half = xp.clip(0.5 * K * dot(y, y) + 0.5, min=0.5 * float(xp.finfo(y.dtype).eps))
         return (xp.reciprocal(half),)
 
@@ -119,8 +115,7 @@ class Stereographic(Ball):
         .. math:: x \oplus y = \frac{\delta + n x}{1 + K\|y\|^2 + n}, \qquad
                   n = -\tfrac K2 \lambda_x \|\delta\|^2 .
         """
-        xp = self._namespace(x, y)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x, y)
         if self.sign != -1:
             return super().add(x, y)
         w = xp.clip(times(K, dot(y, y)) + 1.0, min=float(xp.finfo(x.dtype).eps))
@@ -199,14 +194,12 @@ class Stereographic(Ball):
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport from the identity: :math:`v = c/\lambda_x`, since the model is conformal."""
-        xp = self._namespace(x, c)  # coordinates have the shape of a point
-        _, factor, _ = self._lift(xp, self._parameter("curvature", x), x)
+        _, factor, _ = self._lift(*self._given(x, c), x)  # coordinates have the shape of a point
         return c / factor[..., None]
 
     def pull(self, x: Array, v: Array) -> Array:
         r"""Transport to the identity: :math:`c = \lambda_x v`."""
-        xp = self._namespace(x, v)
-        _, factor, _ = self._lift(xp, self._parameter("curvature", x), x)
+        _, factor, _ = self._lift(*self._given(x, v), x)
         return factor[..., None] * v
 
 
@@ -229,8 +222,6 @@ class PoincareBall(Stereographic):
     1.098612288668
     """
 
-    n: int
-    curvature: Any = -1.0
     required_sign: ClassVar[int | None] = -1
 
     @classmethod
@@ -258,7 +249,6 @@ class ProjectedHypersphere(Stereographic):
     1.570796326795
     """
 
-    n: int
     curvature: Any = 1.0
     required_sign: ClassVar[int | None] = 1
 
