@@ -6,8 +6,8 @@ import numpy as np
 
 from gyrobn.backends import Array, dot
 from gyrobn.manifolds.constant_curvature import ConstantCurvature
+from gyrobn.manifolds.euclidean import Vectors
 from gyrobn.manifolds.radial import is_constant, size_of
-from gyrobn.manifolds.vectors import Vectors
 from gyrobn.numerics.arrays import check_coordinates, surely, unit
 from gyrobn.numerics.scalar import safe_sqrt, times
 

@@ -131,14 +131,16 @@ class Centred:
 
 
 class Decomposed(Centred):
-    """Samples that are matrices, decomposed once: a subclass says how, in ``_known``."""
+    """Samples that are matrices, decomposed once, and their mean: a subclass says how."""
 
     _known: Any
+    _known_mean: Any
+    smooth = False
 
     @property
     def decompositions(self) -> tuple[Array, ...]:
-        """Those of the samples."""
-        return tuple(self._known)
+        """The decompositions of the samples and of the mean."""
+        return (*self._known, *self._known_mean)
 
     def _share(self, other: Self) -> None:
-        self._known = other._known
+        self._known, self._known_mean = other._known, other._known_mean

@@ -56,6 +56,7 @@ class ConstantCurvature(GyroSpace):
     parameters: ClassVar[tuple[str, ...]] = ("curvature",)
     required_sign: ClassVar[int | None] = None
     """The sign that the curvature must have, where the model has only one."""
+    _view: ClassVar[type[Centred]] = CentredVectors
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -249,12 +250,6 @@ class ConstantCurvature(GyroSpace):
             move = t + inner / self._one_plus(xp, K, t_b, a_b, v_b)
             t, s = t_b * t + inner, s.plus(times(a_b, move), v_b)
         return self._drop(xp, K, t, s)
-
-    def centred(
-        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
-    ) -> Centred:
-        """Return the samples seen from the mean; ``known`` is what :meth:`known` returns."""
-        return CentredVectors(self, mean, x, seen, known)
 
     def norm(self, x: Array) -> Array:
         r"""Distance from the identity."""

@@ -26,7 +26,6 @@ from gyrobn.numerics.arrays import (
 )
 from gyrobn.numerics.checks import check_integers, check_number
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.scalar import safe_sqrt
 
 __all__ = ["GyroSpace", "space_of"]
 
@@ -164,6 +163,8 @@ class GyroSpace(Specified, ABC):
     convexity_radius: ClassVar[float] = float("inf")
     """Data inside a ball of this radius has only one mean."""
 
+    _view: ClassVar[type[Centred]] = Centred
+
     def contains(self, x: Array) -> Array:
         """Tell for each sample whether it is a point to half the digits of its dtype."""
         xp = self._namespace(x)
@@ -171,9 +172,7 @@ class GyroSpace(Specified, ABC):
 
     def resolution(self, x: Array) -> Array:
         """Distance from x to its neighbours in floating point, up to a small factor."""
-        xp = self._namespace(x)
-        c = self.to_normal(x)
-        return xp.finfo(x.dtype).eps * (1.0 + safe_sqrt(xp.sum(c * c, axis=-1)))
+        return self._namespace(x).finfo(x.dtype).eps * (1.0 + self.norm(x))
 
     def resolutions(self, x: Array) -> Array:
         """Return :meth:`resolution` for each block, shape (..., blocks) or (..., 1)."""
@@ -245,7 +244,7 @@ class GyroSpace(Specified, ABC):
         ``seen`` is that attribute of an earlier view from the same mean, and ``known`` is what
         :meth:`known` returns.
         """
-        return Centred(self, mean, x, seen)
+        return self._view(self, mean, x, seen, known)
 
     # ------------------------------------------------------------------ Riemannian operators
 
@@ -383,7 +382,7 @@ class GyroSpace(Specified, ABC):
             if tuple(x.shape[max(x.ndim - len(shape), 0) :]) != shape:
                 raise ValueError(
                     f"{self!r} expects arrays of shape (..., "
-                    f"{', '.join(map(str, self.point_shape))}), got {tuple(x.shape)}"
+                    f"{', '.join(map(str, shape))}), got {tuple(x.shape)}"
                 )
         return check_floating(*points)
 

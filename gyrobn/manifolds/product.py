@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import Field, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any, ClassVar, Self
 
 from gyrobn.backends import Array, namespace_of
+from gyrobn.backends.pytrees import declare
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.composite import Composite
 from gyrobn.manifolds.euclidean import Euclidean
@@ -48,11 +49,6 @@ class Product(Composite):
     factors: tuple[GyroSpace, ...]
     parameters: ClassVar[tuple[str, ...]] = ("factors",)
 
-    @classmethod
-    def checked(cls, one: "Field[Any]", value: Any) -> Any:
-        """Return the factors, which the constructor checks."""
-        return value
-
     def __init__(self, *spaces: GyroSpace, factors: Sequence[GyroSpace] = ()) -> None:
         # dataclasses.replace and JAX pass the factors by keyword
         object.__setattr__(self, "factors", (*spaces, *factors))
@@ -61,7 +57,7 @@ class Product(Composite):
         for factor in spaces:
             if not isinstance(factor, GyroSpace):
                 raise TypeError(f"Product takes geometries, such as Euclidean(3), got {factor!r}")
-        self.__post_init__()
+        declare(type(self))
 
     def __repr__(self) -> str:
         return f"Product({', '.join(map(repr, self.factors))})"

@@ -6,8 +6,8 @@ from typing import Any
 from gyrobn.backends import Array, dot
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
+from gyrobn.manifolds.euclidean import Vectors
 from gyrobn.manifolds.hyperbolic import Sheet, time_on_sheet
-from gyrobn.manifolds.vectors import Vectors
 
 __all__ = ["ProperVelocity"]
 

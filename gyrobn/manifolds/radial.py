@@ -120,15 +120,12 @@ def turn(sign: int | None, K: Any, factor: Any, c: Array) -> State:
     """
     if not sign:
         return turn_of_square(factor, square_of(sign, K, c), sign)
-    if is_constant(sign, K, factor, c):
-        size = size_of(K, c)
-        return _turned(sign, times(factor, size), size)
 
     def exact(c: Array, factor: Any, K: Any) -> State:
         return turn_of_square(factor, square_of(sign, K, c), sign)
 
     def primal(factor: Any, size: Array) -> State:
-        return _turned(sign, factor * size, size)
+        return _turned(sign, times(factor, size), size)
 
     def rates(t: Array, stretch: Array, square: Array, factor: Any) -> State:
         rate, bend = t, times(-float(sign), square, stretch)
@@ -165,8 +162,6 @@ def half_turn(K: Any, factor: Any, c: Array) -> State:
     def rates(w: Array, stretch: Array, square: Array, factor: Any) -> State:
         return w, -2.0 * square * stretch * w
 
-    if is_constant(-1, K, factor, c):
-        return primal(factor, size_of(K, c))
     return _along_radius(exact, primal, rates, -1, True, c, factor, K)
 
 
@@ -185,6 +180,8 @@ def _along_radius(
     ``rates`` returns their derivatives by the factor, the second's first. The second function is a
     ``tangent``, or a sine. Its slope need not be of size r: it is not in a second derivative.
     """
+    if is_constant(sign, K, factor, c):
+        return primal(factor, size_of(K, c))
     batch = tuple(c.shape[:-1])
     if not isinstance(factor, float):
         batch = broadcast_shapes(batch, factor.shape)

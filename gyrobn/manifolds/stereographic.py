@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Self
 from gyrobn.backends import Array, backend_of, dot
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.centred_vectors import CentredVectors
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
 from gyrobn.manifolds.moebius import CentredInBall, carried, exponential, seen_multiple
@@ -164,13 +165,9 @@ class Stereographic(Ball):
         square = t * t
         return s.times(t / (square + xp.clip(8.0 * eps * square - 0.5, min=0.0))).value()
 
-    def centred(
-        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
-    ) -> Centred:
-        """Return the samples seen from the mean; ``known`` is what :meth:`known` returns."""
-        if self.sign != -1:
-            return super().centred(mean, x, seen, known)
-        return CentredInBall(self, mean, x, seen, known)
+    @property
+    def _view(self) -> type[Centred]:  # type: ignore[override]
+        return CentredInBall if self.sign == -1 else CentredVectors
 
     def standardize(
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
