@@ -3,7 +3,7 @@
 from functools import cached_property
 from typing import Any, Self
 
-from gyrobn.backends import Array, backend_of
+from gyrobn.backends import Array, State, backend_of
 from gyrobn.numerics.arrays import scalars_like, weighted_sum
 from gyrobn.numerics.hessian import Hessian
 
@@ -18,12 +18,7 @@ class Centred:
     """
 
     def __init__(
-        self,
-        space: Any,
-        mean: Array,
-        x: Array,
-        seen: tuple[Array, ...] = (),
-        known: tuple[Array, ...] = (),
+        self, space: Any, mean: Array, x: Array, seen: State = (), known: State = ()
     ) -> None:
         self.space, self.mean, self.x, self.known = space, mean, x, known
         if seen:
@@ -33,12 +28,12 @@ class Centred:
         self.normal = normal
 
     @property
-    def seen(self) -> tuple[Array, ...]:
+    def seen(self) -> State:
         """The arrays from which the rest follows, for a loop to carry."""
         return (self.normal,)
 
     @property
-    def decompositions(self) -> tuple[Array, ...]:
+    def decompositions(self) -> State:
         """Arrays, as constants, that serve any samples and mean of the same values."""
         return ()
 
@@ -49,7 +44,7 @@ class Centred:
         """Take the decompositions of another view, with what was computed of them."""
 
     @property
-    def image(self) -> tuple[Array, ...]:
+    def image(self) -> State:
         """The arrays, with their derivatives, from which all else of the samples follows."""
         return (self.normal,)
 
@@ -65,9 +60,7 @@ class Centred:
     slope_by_samples: Any = None
     """A method, if there is one, that takes them back to the samples, the mean held."""
 
-    def moved(
-        self, space: Any, mean: Array, x: Array, decompositions: tuple[Array, ...] | None = None
-    ) -> Self:
+    def moved(self, space: Any, mean: Array, x: Array, decompositions: State | None = None) -> Self:
         """Return samples of the same values, seen from a mean of the same value.
 
         Only their derivatives may be others, so that the decompositions serve again. They are given
@@ -138,7 +131,7 @@ class Decomposed(Centred):
     smooth = False
 
     @property
-    def decompositions(self) -> tuple[Array, ...]:
+    def decompositions(self) -> State:
         """The decompositions of the samples and of the mean."""
         return (*self._known, *self._known_mean)
 

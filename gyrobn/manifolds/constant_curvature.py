@@ -23,20 +23,13 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gyrobn.backends import Array, dot, namespace_of
+from gyrobn.backends import Array, State, dot, namespace_of
 from gyrobn.manifolds import radial
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.centred_vectors import CentredVectors, centroid, curving, mean_hessian
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import (
-    Totals,
-    check_coordinates,
-    length,
-    scalars_like,
-    together,
-    unit,
-)
+from gyrobn.numerics.arrays import Totals, check_coordinates, length, scalars_like, together, unit
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.scalar import arc, safe_sqrt, times
 
@@ -125,14 +118,12 @@ class ConstantCurvature(GyroSpace):
         t = 1.0 + times(a, level) if self.sign == -1 else level
         return self._drop(xp, K, t, Combination(a, v, temporary=True))
 
-    def known(self, x: Array) -> tuple[Array, ...]:
+    def known(self, x: Array) -> State:
         """Return what :meth:`centred` needs of the samples alone."""
         xp, K = self._given(x)
         return self._known(xp, K, x) if self.sign == -1 else ()
 
-    def _relative(
-        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...] = ()
-    ) -> tuple[Array, Any, Array]:
+    def _relative(self, xp: Any, K: Any, x: Array, y: Array, known: State = ()) -> Lifted:
         """Return (level, a, v): the point y seen from x has the spatial part a v, v a new array.
 
         The level is its time; for K < 0, (t - 1)/a, which loses no digit.
@@ -153,13 +144,11 @@ class ConstantCurvature(GyroSpace):
         move = times(-1.0, a_x, t_y + inner / self._one_plus(xp, K, t_x, a_x, v_x))
         return t, 1.0, Combination(a_y, v_y).plus(move, v_x).value()
 
-    def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
+    def _known(self, xp: Any, K: Any, y: Array) -> State:
         """Return what :meth:`_seen` needs of y alone."""
         raise NotImplementedError
 
-    def _seen(
-        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]
-    ) -> tuple[Array, Any, Array]:
+    def _seen(self, xp: Any, K: Any, x: Array, y: Array, known: State) -> Lifted:
         r"""Return (level, a, v) of :meth:`_relative` on a model with K < 0.
 
         With :math:`p = s/(1+t)`, :math:`\delta = p_y - p_x` and :math:`q` the squared chord,
@@ -188,7 +177,7 @@ class ConstantCurvature(GyroSpace):
         t, a, v = self._lift(xp, K, x)
         return radial.to_normal(self.sign, K, None if self.sign == -1 else t, a, v)
 
-    def relative_normal(self, x: Array, y: Array, known: tuple[Array, ...] = ()) -> Array:
+    def relative_normal(self, x: Array, y: Array, known: State = ()) -> Array:
         r"""Normal coordinates of :math:`\ominus x \oplus y`; ``known`` is :meth:`known` of y."""
         xp, K = self._given(x, y)
         level, a, v = self._relative(xp, K, x, y, known)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends import Array, State, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.specification import Specified, space_of
 from gyrobn.numerics.arrays import (
@@ -231,14 +231,12 @@ class GyroSpace(Specified, ABC):
         z = self.scale(factor, self.relative(mean, x))
         return z if bias is None else self.add(bias, z)
 
-    def known(self, x: Array) -> tuple[Array, ...]:
+    def known(self, x: Array) -> State:
         """Return what :meth:`centred` can reuse for every mean of these samples: here nothing."""
         self._namespace(x)
         return ()
 
-    def centred(
-        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
-    ) -> Centred:
+    def centred(self, mean: Array, x: Array, seen: State = (), known: State = ()) -> Centred:
         """Return the view of samples from a mean, for all that statistics ask about them.
 
         ``seen`` is that attribute of an earlier view from the same mean, and ``known`` is what

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array, dot
+from gyrobn.backends import Array, State, dot
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
 from gyrobn.numerics.arrays import unit
@@ -33,13 +33,11 @@ class Sheet(Hyperbolic):
         ratio = (1.0 + t_y) / (1.0 + t_x)
         return 1.0 / ratio, Combination(-ratio, s_x).plus(1.0, s_y).value()
 
-    def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
+    def _known(self, xp: Any, K: Any, y: Array) -> State:
         t, _, s = self._lift(xp, K, y)
         return 1.0 + t, s
 
-    def _seen(
-        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]
-    ) -> tuple[Array, Any, Array]:
+    def _seen(self, xp: Any, K: Any, x: Array, y: Array, known: State) -> Lifted:
         r"""With :math:`\delta = s_y - \tfrac{1+t_y}{1+t_x}s_x`: :math:`s = \delta + m s_x`,
         :math:`m = \tfrac K2\|\delta\|^2/(1+t_y)`, and :math:`t - 1 = -m(1 + t_x)`.
         """

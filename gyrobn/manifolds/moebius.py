@@ -10,19 +10,10 @@ so each slope is a combination of the slope that comes in, of δ and of the poin
 
 from typing import Any
 
-from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.backends import Array, State, backend_of, dot, namespace_of
 from gyrobn.manifolds.centred_vectors import CentredVectors
 from gyrobn.manifolds.combination import Combination
-from gyrobn.manifolds.radial import (
-    Kept,
-    Slopes,
-    State,
-    half_turn,
-    held,
-    is_constant,
-    size_of,
-    spread,
-)
+from gyrobn.manifolds.radial import Kept, Slopes, half_turn, held, is_constant, size_of, spread
 from gyrobn.numerics.arrays import unit
 from gyrobn.numerics.scalar import times
 

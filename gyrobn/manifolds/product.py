@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array, namespace_of
+from gyrobn.backends import Array, State, namespace_of
 from gyrobn.backends.pytrees import declare
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.composite import Composite
@@ -185,9 +185,7 @@ class Product(Composite):
         parts = zip(self.factors, self._split_normal(c), strict=True)
         return joined_hessian([(f.dim, f.hessian(part, weights)) for f, part in parts])
 
-    def centred(
-        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
-    ) -> Centred:
+    def centred(self, mean: Array, x: Array, seen: State = (), known: State = ()) -> Centred:
         """Return the view of the samples from the mean, factor by factor."""
         return _CentredParts(self, mean, x, seen, self._each("centred", *self._points(mean, x)))
 
@@ -220,12 +218,7 @@ class _CentredParts(Centred):
     """The view of a product's points from the mean: a view per factor."""
 
     def __init__(
-        self,
-        space: Product,
-        mean: Array,
-        x: Array,
-        seen: tuple[Array, ...],
-        views: Sequence[Centred],
+        self, space: Product, mean: Array, x: Array, seen: State, views: Sequence[Centred]
     ) -> None:
         self.views = views
         super().__init__(space, mean, x, seen)

@@ -20,7 +20,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.backends import Array, State, backend_of, dot, namespace_of
+from gyrobn.backends.contract import Rule
 from gyrobn.manifolds.combination import Combination
 from gyrobn.numerics.arrays import broadcast_shapes
 from gyrobn.numerics.scalar import arc, asinh, largest_angle, slope_of_stretch, times
@@ -39,7 +40,6 @@ __all__ = [
     "turn",
 ]
 
-State = tuple[Array, ...]
 Kept = tuple[State, State]
 """Outputs, and what their derivative needs. (Dynamo cannot read the type in an inner function.)"""
 Slopes = tuple[Callable[[], Array | None], ...]
@@ -166,14 +166,7 @@ def half_turn(K: Any, factor: Any, c: Array) -> State:
 
 
 def _along_radius(
-    exact: Callable[..., State],
-    primal: Callable[..., State],
-    rates: Callable[..., State],
-    sign: int,
-    tangent: bool,
-    c: Array,
-    factor: Any,
-    K: Any,
+    exact: Rule, primal: Rule, rates: Rule, sign: int, tangent: bool, c: Array, factor: Any, K: Any
 ) -> State:
     """Return two functions of ``factor`` times the angle of c, the second one over that of c.
 

@@ -3,7 +3,7 @@ r"""The stereographic model of every constant curvature: Poincaré ball, plane, 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array, backend_of, dot
+from gyrobn.backends import Array, State, backend_of, dot
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.centred_vectors import CentredVectors
@@ -88,14 +88,12 @@ class Stereographic(Ball):
     def _ball_point(self, xp: Any, K: Any, x: Array) -> Array:
         return x
 
-    def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
+    def _known(self, xp: Any, K: Any, y: Array) -> State:
         # on and beyond the boundary the model ends; there it continues as if a last digit inside
         half = xp.clip(0.5 * K * dot(y, y) + 0.5, min=0.5 * float(xp.finfo(y.dtype).eps))
         return (xp.reciprocal(half),)
 
-    def _seen(
-        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]
-    ) -> tuple[Array, Any, Array]:
+    def _seen(self, xp: Any, K: Any, x: Array, y: Array, known: State) -> Lifted:
         r"""With :math:`\delta = y - x`: :math:`s = \lambda_y(\delta - n x)`, :math:`n =
         -\tfrac K2\lambda_x\|\delta\|^2`, and :math:`t - 1 = \lambda_y n`.
         """
