@@ -104,8 +104,8 @@ class Hyperboloid(Radius, Sheet):
     def project(self, x: Array) -> Array:
         """Recompute the time from the spatial part."""
         xp, K = self._given(x)
-        t = time_on_sheet(xp, K, x[..., 1:])
-        return xp.concat([(t / root(xp, K))[..., None], x[..., 1:]], axis=-1)
+        s = x[..., 1:]
+        return self._drop(xp, K, time_on_sheet(xp, K, s), Combination(1.0, s))
 
     def violation(self, x: Array) -> Array:
         r"""Return :math:`|x_t - \sqrt{\|x_s\|^2 - 1/K}|`, relative to that root."""
@@ -158,10 +158,8 @@ class Sphere(Radius):
 
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
         (t_x, _, s_x), (t_y, _, s_y) = x, y
-        xp = namespace_of(s_x, s_y)
         gap = s_y - s_x
-        time = xp.broadcast_to((t_y - t_x) / root(xp, K), gap.shape[:-1])
-        return 1.0, xp.concat([time[..., None], gap], axis=-1)
+        return 1.0, self._drop(namespace_of(gap), K, t_y - t_x, Combination(1.0, gap))
 
     def project(self, x: Array) -> Array:
         """Divide by the length; the zero vector goes to e."""
