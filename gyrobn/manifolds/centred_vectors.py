@@ -33,9 +33,9 @@ def curving(space: Any, c: Array) -> tuple[Array, Array]:
     return h, times(K, bend(u, h))
 
 
-def centroid(space: Any, xp: Any, x: Array, weights: Array, total: Totals) -> Array:
+def centroid(space: Any, x: Array, weights: Array, total: Totals) -> Array:
     """Return the centroid in the ambient space, put back on the quadric."""
-    K = space._parameter("curvature", x)
+    xp, K = space._given(x)
     t, a, v = space._lift(xp, K, x)
     t, s = total(weighted_sum(weights, t), weighted_sum(weights * a, v))
     eps = float(xp.finfo(x.dtype).eps)

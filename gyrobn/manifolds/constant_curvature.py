@@ -345,7 +345,7 @@ class ConstantCurvature(GyroSpace):
 
     def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
         """First guess of the mean: the centroid in the ambient space, put back on the quadric."""
-        return centroid(self, self._namespace(x), x, weights, total)
+        return centroid(self, x, weights, total)
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x."""

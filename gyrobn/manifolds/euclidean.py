@@ -74,10 +74,7 @@ class Euclidean(Vectors):
     array([1.5, 2.5])
     """
 
-    @property
-    def flat(self) -> bool:
-        """True: the mean is the arithmetic one."""
-        return True
+    flat: ClassVar[bool] = True
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:

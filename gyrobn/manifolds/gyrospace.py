@@ -82,10 +82,8 @@ class GyroSpace(Specified, ABC):
         r"""Whether :math:`(s + t) \odot x = s \odot x \oplus t \odot x`."""
         return True
 
-    @property
-    def flat(self) -> bool:
-        """Whether the mean is the mean of the coordinates, and :meth:`start` finds it."""
-        return False
+    flat: ClassVar[bool] = False
+    """Whether the mean is the mean of the coordinates, and :meth:`start` finds it."""
 
     # ------------------------------------------------------------------ the space it is computed in
 
