@@ -18,7 +18,7 @@ class Composite(GyroSpace):
 
     An operation is the same operation of every other geometry, on its parts of the arguments. A
     subclass says how to split points, normal coordinates, multipliers and tangent vectors into
-    parts, and how to join what comes back. By default there is one part, and only points change.
+    parts, and how to join what comes back. By default there is one part, the argument itself.
     """
 
     @property
@@ -26,13 +26,14 @@ class Composite(GyroSpace):
     def _spaces(self) -> Sequence[GyroSpace]:
         """The other geometries."""
 
-    @abstractmethod
     def _split(self, x: Array) -> list[Array]:
         """Return a point of each of them."""
+        return [x]
 
-    @abstractmethod
     def _join(self, parts: list[Array]) -> Array:
         """Undo :meth:`_split`."""
+        (x,) = parts
+        return x
 
     def _split_normal(self, c: Array) -> list[Array]:
         return [c]

@@ -78,13 +78,6 @@ class PolyHyperboloid(Composite):
     def _spaces(self) -> Sequence[GyroSpace]:
         return (self.row,)
 
-    def _split(self, x: Array) -> list[Array]:
-        return [x]
-
-    def _join(self, parts: list[Array]) -> Array:
-        (x,) = parts
-        return x
-
     def _split_normal(self, c: Array) -> list[Array]:
         check_coordinates(self, c)
         return [self._unpack(c)]
