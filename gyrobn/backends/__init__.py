@@ -14,11 +14,12 @@ from typing import Any, cast
 import array_api_compat as compat
 import numpy as np
 
-from gyrobn.backends.contract import Array, Backend
+from gyrobn.backends.contract import Array, Backend, State
 
 __all__ = [
     "Array",
     "Backend",
+    "State",
     "backend_of",
     "cast_to",
     "check_kind",

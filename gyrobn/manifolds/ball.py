@@ -1,14 +1,13 @@
 r"""Models whose points are vectors: inside a ball where K < 0, all of them where K >= 0."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from gyrobn.backends import Array, dot
 from gyrobn.manifolds.constant_curvature import ConstantCurvature
+from gyrobn.manifolds.euclidean import Vectors
 from gyrobn.manifolds.radial import is_constant, size_of
-from gyrobn.manifolds.vectors import Vectors
 from gyrobn.numerics.arrays import check_coordinates, surely, unit
 from gyrobn.numerics.scalar import safe_sqrt, times
 
@@ -18,9 +17,6 @@ __all__ = ["Ball"]
 @dataclass(frozen=True)
 class Ball(ConstantCurvature, Vectors):
     r"""Common part of the models on :math:`\{x \in \mathbb R^n : K\|x\|^2 > -1\}`, identity 0."""
-
-    n: int
-    curvature: Any = -1.0
 
     def from_normal(self, c: Array) -> Array:
         """Exponential map at the identity; where K < 0, points are held inside the boundary."""
@@ -57,8 +53,7 @@ class Ball(ConstantCurvature, Vectors):
 
     def contains(self, x: Array) -> Array:
         """Return whether each point is finite and strictly inside the boundary."""
-        xp = self._namespace(x)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x)
         with np.errstate(all="ignore"):  # overflowed values are checked again
             square = xp.abs(K * dot(x, x))
         inside = square < 1.0 - 16.0 * float(xp.finfo(x.dtype).eps)

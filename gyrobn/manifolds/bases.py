@@ -261,21 +261,11 @@ class Bases(GyroSpace):
 class _CentredBases(Decomposed):
     """The view of bases from the mean, with one decomposition of every upper block."""
 
-    smooth = False
-
     def _recall(self, normal: Array, *known: Array) -> None:
         self.normal, self._known = normal, Singular(*known)
 
     def _know(self, *arrays: Array) -> None:
         self._known, self._known_mean = Singular(*arrays[:3]), Singular(*arrays[3:])
-
-    def _share(self, other: Self) -> None:
-        self._known, self._known_mean = other._known, other._known_mean
-
-    @property
-    def decompositions(self) -> tuple[Array, ...]:
-        """The decompositions of the samples and of the mean."""
-        return (*self._known, *self._known_mean)
 
     @property
     def seen(self) -> tuple[Array, ...]:

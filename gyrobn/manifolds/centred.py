@@ -3,7 +3,7 @@
 from functools import cached_property
 from typing import Any, Self
 
-from gyrobn.backends import Array, backend_of
+from gyrobn.backends import Array, State, backend_of
 from gyrobn.numerics.arrays import scalars_like, weighted_sum
 from gyrobn.numerics.hessian import Hessian
 
@@ -17,8 +17,10 @@ class Centred:
     a subclass, in which one decomposition serves all of them.
     """
 
-    def __init__(self, space: Any, mean: Array, x: Array, seen: tuple[Array, ...] = ()) -> None:
-        self.space, self.mean, self.x = space, mean, x
+    def __init__(
+        self, space: Any, mean: Array, x: Array, seen: State = (), known: State = ()
+    ) -> None:
+        self.space, self.mean, self.x, self.known = space, mean, x, known
         if seen:
             self._recall(*seen)
 
@@ -26,12 +28,12 @@ class Centred:
         self.normal = normal
 
     @property
-    def seen(self) -> tuple[Array, ...]:
+    def seen(self) -> State:
         """The arrays from which the rest follows, for a loop to carry."""
         return (self.normal,)
 
     @property
-    def decompositions(self) -> tuple[Array, ...]:
+    def decompositions(self) -> State:
         """Arrays, as constants, that serve any samples and mean of the same values."""
         return ()
 
@@ -42,7 +44,7 @@ class Centred:
         """Take the decompositions of another view, with what was computed of them."""
 
     @property
-    def image(self) -> tuple[Array, ...]:
+    def image(self) -> State:
         """The arrays, with their derivatives, from which all else of the samples follows."""
         return (self.normal,)
 
@@ -58,9 +60,7 @@ class Centred:
     slope_by_samples: Any = None
     """A method, if there is one, that takes them back to the samples, the mean held."""
 
-    def moved(
-        self, space: Any, mean: Array, x: Array, decompositions: tuple[Array, ...] | None = None
-    ) -> Self:
+    def moved(self, space: Any, mean: Array, x: Array, decompositions: State | None = None) -> Self:
         """Return samples of the same values, seen from a mean of the same value.
 
         Only their derivatives may be others, so that the decompositions serve again. They are given
@@ -75,8 +75,7 @@ class Centred:
 
     def shift(self, step: Array) -> Array:
         r"""Return :math:`\mu \oplus \operatorname{Exp}_e(c)` for a step c from the mean."""
-        shifted: Array = self.space.shift(self.mean, step)
-        return shifted
+        return self.space.shift(self.mean, step)
 
     def retract(self, step: Array) -> Array:
         """Return the point after a small step, on the manifold: the mean itself for no step."""
@@ -84,19 +83,16 @@ class Centred:
 
     def push(self, step: Array) -> Array:
         """Return a small step c from the mean as a tangent vector there."""
-        pushed: Array = self.space.push(self.mean, step)
-        return pushed
+        return self.space.push(self.mean, step)
 
     def resolutions(self, weights: Array) -> Array:
         """Return how far rounding moves the mean: to its neighbours, or more; one per block."""
-        resolutions: Array = self.space.resolutions(self.mean)
-        return resolutions
+        return self.space.resolutions(self.mean)
 
     @cached_property
     def normal(self) -> Array:
         """Their normal coordinates, shape (N, *channels, dim)."""
-        normal: Array = self.space.relative_normal(self.mean, self.x)
-        return normal
+        return self.space.relative_normal(self.mean, self.x)
 
     def gradient(self, weights: Array) -> Array:
         """Return the mean of the normal coordinates: minus the gradient at the mean."""
@@ -105,8 +101,7 @@ class Centred:
     @cached_property
     def squares(self) -> Array:
         """The squares of their distances, one per block, shape (N, *channels, blocks)."""
-        squares: Array = self.space.by_block(self.normal * self.normal)
-        return squares
+        return self.space.by_block(self.normal * self.normal)
 
     def variance(self, weights: Array) -> Array:
         """Return the mean square of the distances, one per block."""
@@ -129,14 +124,16 @@ class Centred:
 
 
 class Decomposed(Centred):
-    """Samples that are matrices, decomposed once: a subclass says how, in ``_known``."""
+    """Samples that are matrices, decomposed once, and their mean: a subclass says how."""
 
     _known: Any
+    _known_mean: Any
+    smooth = False
 
     @property
-    def decompositions(self) -> tuple[Array, ...]:
-        """Those of the samples."""
-        return tuple(self._known)
+    def decompositions(self) -> State:
+        """The decompositions of the samples and of the mean."""
+        return (*self._known, *self._known_mean)
 
     def _share(self, other: Self) -> None:
-        self._known = other._known
+        self._known, self._known_mean = other._known, other._known_mean

@@ -39,20 +39,14 @@ class CentredMatrices(Decomposed):
         values, U = self._known_mean
         return (*self._known, values[None, ...], U[None, ...])
 
-    @property
-    def decompositions(self) -> tuple[Array, ...]:
-        """The eigendecompositions of the samples and of the mean."""
-        return (*self._known, *self._known_mean)
-
     def _know(self, *arrays: Array) -> None:
         self._known, self._known_mean = Eigen(*arrays[:2]), Eigen(*arrays[2:])
         self._at_mean = True
 
     def _share(self, other: Self) -> None:
-        self._known, self._known_mean = other._known, other._known_mean
+        super()._share(other)
         self._at_mean = True
 
-    smooth = False
     _at_mean = False
     """Whether this is the view from the mean that was found, where the gradient is zero."""
 

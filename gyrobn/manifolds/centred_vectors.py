@@ -33,9 +33,9 @@ def curving(space: Any, c: Array) -> tuple[Array, Array]:
     return h, times(K, bend(u, h))
 
 
-def centroid(space: Any, xp: Any, x: Array, weights: Array, total: Totals) -> Array:
+def centroid(space: Any, x: Array, weights: Array, total: Totals) -> Array:
     """Return the centroid in the ambient space, put back on the quadric."""
-    K = space._parameter("curvature", x)
+    xp, K = space._given(x)
     t, a, v = space._lift(xp, K, x)
     t, s = total(weighted_sum(weights, t), weighted_sum(weights * a, v))
     eps = float(xp.finfo(x.dtype).eps)
@@ -50,8 +50,7 @@ def centroid(space: Any, xp: Any, x: Array, weights: Array, total: Totals) -> Ar
         # no translation leads to the point opposite to e: start beside it
         nudge = eps**0.5 * xp.astype(1.0 + t < 4.0 * eps, x.dtype)
         scaled = Combination(1.0, s + nudge[..., None] / space.n**0.5)
-    point: Array = space._drop(xp, K, t, scaled)
-    return point
+    return space._drop(xp, K, t, scaled)
 
 
 def mean_hessian(space: Any, c: Array, weights: Array, h: Array, per_square: Array) -> Hessian:
@@ -79,23 +78,10 @@ def mean_hessian(space: Any, c: Array, weights: Array, h: Array, per_square: Arr
 class CentredVectors(Centred):
     """Points as they are seen from the mean, in normal coordinates."""
 
-    def __init__(
-        self,
-        space: Any,
-        mean: Array,
-        x: Array,
-        seen: tuple[Array, ...] = (),
-        known: tuple[Array, ...] = (),
-    ) -> None:
-        self.known = known
-        super().__init__(space, mean, x, seen)
-
     @cached_property
     def normal(self) -> Array:
         """Their normal coordinates, shape (N, *channels, n)."""
-        xp = self.space._namespace(self.mean, self.x)
-        normal: Array = self.space._relative_normal(xp, self.mean, self.x, self.known)
-        return normal
+        return self.space.relative_normal(self.mean, self.x, self.known)
 
     def slope_by_step(self, slope: Array) -> Array:
         r"""Return the slope by a step δ of the mean, from those by the normal coordinates.
@@ -129,10 +115,8 @@ class CentredVectors(Centred):
         """Return the mean after a step; in one combination if no rounding leads off the model."""
         if self.space.drifts:
             return super().shift(step)
-        shifted: Array = self.space._carried(step, 1.0, self.mean)
-        return shifted
+        return self.space._carried(step, 1.0, self.mean)
 
     def standardize(self, factor: Array, bias: Array | None) -> Array:
         r"""Scale and bias, in one combination :math:`a_i c_i + b_i \beta`."""
-        point: Array = self.space._carried(self.normal, scalars_like(factor, self.normal), bias)
-        return point
+        return self.space._carried(self.normal, scalars_like(factor, self.normal), bias)

@@ -23,20 +23,13 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gyrobn.backends import Array, dot, namespace_of
+from gyrobn.backends import Array, State, dot, namespace_of
 from gyrobn.manifolds import radial
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.centred_vectors import CentredVectors, centroid, curving, mean_hessian
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import (
-    Totals,
-    check_coordinates,
-    length,
-    scalars_like,
-    together,
-    unit,
-)
+from gyrobn.numerics.arrays import Totals, check_coordinates, length, scalars_like, together, unit
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.scalar import arc, safe_sqrt, times
 
@@ -56,6 +49,7 @@ class ConstantCurvature(GyroSpace):
     parameters: ClassVar[tuple[str, ...]] = ("curvature",)
     required_sign: ClassVar[int | None] = None
     """The sign that the curvature must have, where the model has only one."""
+    _view: ClassVar[type[Centred]] = CentredVectors
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,6 +97,10 @@ class ConstantCurvature(GyroSpace):
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
         """Return (f, gap): the squared chord between two points, f‖gap‖², without cancellation."""
 
+    def _given(self, *points: Array) -> tuple[Any, Any]:
+        """Return the namespace of ``points``, which are checked, and the curvature."""
+        return self._namespace(*points), self._parameter("curvature", points[0])
+
     # ------------------------------------------------------------------ gyro operations
 
     def add(self, x: Array, y: Array) -> Array:
@@ -115,20 +113,17 @@ class ConstantCurvature(GyroSpace):
 
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\ominus x \oplus y`, accurate also where x and y are far out and close."""
-        xp = self._namespace(x, y)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x, y)
         level, a, v = self._relative(xp, K, x, y)
         t = 1.0 + times(a, level) if self.sign == -1 else level
         return self._drop(xp, K, t, Combination(a, v, temporary=True))
 
-    def known(self, x: Array) -> tuple[Array, ...]:
+    def known(self, x: Array) -> State:
         """Return what :meth:`centred` needs of the samples alone."""
-        xp = self._namespace(x)
-        return self._known(xp, self._parameter("curvature", x), x) if self.sign == -1 else ()
+        xp, K = self._given(x)
+        return self._known(xp, K, x) if self.sign == -1 else ()
 
-    def _relative(
-        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...] = ()
-    ) -> tuple[Array, Any, Array]:
+    def _relative(self, xp: Any, K: Any, x: Array, y: Array, known: State = ()) -> Lifted:
         """Return (level, a, v): the point y seen from x has the spatial part a v, v a new array.
 
         The level is its time; for K < 0, (t - 1)/a, which loses no digit.
@@ -149,13 +144,11 @@ class ConstantCurvature(GyroSpace):
         move = times(-1.0, a_x, t_y + inner / self._one_plus(xp, K, t_x, a_x, v_x))
         return t, 1.0, Combination(a_y, v_y).plus(move, v_x).value()
 
-    def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
+    def _known(self, xp: Any, K: Any, y: Array) -> State:
         """Return what :meth:`_seen` needs of y alone."""
         raise NotImplementedError
 
-    def _seen(
-        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]
-    ) -> tuple[Array, Any, Array]:
+    def _seen(self, xp: Any, K: Any, x: Array, y: Array, known: State) -> Lifted:
         r"""Return (level, a, v) of :meth:`_relative` on a model with K < 0.
 
         With :math:`p = s/(1+t)`, :math:`\delta = p_y - p_x` and :math:`q` the squared chord,
@@ -180,18 +173,13 @@ class ConstantCurvature(GyroSpace):
 
     def to_normal(self, x: Array) -> Array:
         r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity."""
-        xp = self._namespace(x)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x)
         t, a, v = self._lift(xp, K, x)
         return radial.to_normal(self.sign, K, None if self.sign == -1 else t, a, v)
 
-    def relative_normal(self, x: Array, y: Array) -> Array:
-        r"""Normal coordinates of :math:`\ominus x \oplus y`."""
-        xp = self._namespace(x, y)
-        return self._relative_normal(xp, x, y, ())
-
-    def _relative_normal(self, xp: Any, x: Array, y: Array, known: tuple[Array, ...]) -> Array:
-        K = self._parameter("curvature", x)
+    def relative_normal(self, x: Array, y: Array, known: State = ()) -> Array:
+        r"""Normal coordinates of :math:`\ominus x \oplus y`; ``known`` is :meth:`known` of y."""
+        xp, K = self._given(x, y)
         level, a, v = self._relative(xp, K, x, y, known)
         return radial.to_normal(self.sign, K, level, a, v, temporary=True)
 
@@ -211,8 +199,7 @@ class ConstantCurvature(GyroSpace):
 
         On the sphere, :math:`t\theta = \pi` gives the point opposite to the identity.
         """
-        xp = self._namespace(x)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x)
         time, a, v = self._lift(xp, K, x)
         level = None if self.sign == -1 else time
         time, stretch = radial.multiple(self.sign, K, scalars_like(t, x), level, a, v)
@@ -222,8 +209,7 @@ class ConstantCurvature(GyroSpace):
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
     ) -> Array:
         r"""Centre, scale and bias, in one combination :math:`a_i x_i + b_i \mu + c_i \beta`."""
-        xp = self._namespace(x, mean, *(() if bias is None else (bias,)))
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x, mean, *(() if bias is None else (bias,)))
         level, a, v = self._relative(xp, K, mean, x)
         t = times(self._share, scalars_like(factor, x))
         t, stretch = radial.multiple(self.sign, K, t, level, a, v)
@@ -254,16 +240,9 @@ class ConstantCurvature(GyroSpace):
             t, s = t_b * t + inner, s.plus(times(a_b, move), v_b)
         return self._drop(xp, K, t, s)
 
-    def centred(
-        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
-    ) -> Centred:
-        """Return the samples seen from the mean; ``known`` is what :meth:`known` returns."""
-        return CentredVectors(self, mean, x, seen, known)
-
     def norm(self, x: Array) -> Array:
         r"""Distance from the identity."""
-        xp = self._namespace(x)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x)
         t, a, v = self._lift(xp, K, x)
         size = a * length(v)
         if self.sign == 0:
@@ -279,8 +258,7 @@ class ConstantCurvature(GyroSpace):
         On the sphere the complementary chord :math:`\bar q = 4/K - q` is measured too,
         :math:`\tan(\sqrt K d/2) = \sqrt{q/\bar q}`, so that antipodal points lose no digits.
         """
-        xp = self._namespace(x, y)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x, y)
         t_x, a_x, v_x = lifted_x = self._lift(xp, K, x)
         t_y, a_y, v_y = lifted_y = self._lift(xp, K, y)
         f, gap = self._chord(K, lifted_x, lifted_y)
@@ -310,8 +288,7 @@ class ConstantCurvature(GyroSpace):
             D &= 1 - 2K\langle p_x, p_y\rangle + K^2\|p_x\|^2\|p_y\|^2 .
             \end{aligned}
         """
-        xp = self._namespace(x, y, z)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x, y, z)
         t, a, v = self._lift(xp, K, z)
         turned = self._rotate(xp, K, x, y, Combination(a, v).value())
         return self._drop(xp, K, t, Combination(1.0, turned))
@@ -354,8 +331,7 @@ class ConstantCurvature(GyroSpace):
         return self._ball(xp, K, x)[0]
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        xp = self._namespace(x, y)
-        return self._rotate(xp, self._parameter("curvature", x), x, y, c)
+        return self._rotate(*self._given(x, y), x, y, c)
 
     # ------------------------------------------------------------------ the mean
 
@@ -369,12 +345,12 @@ class ConstantCurvature(GyroSpace):
 
     def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
         """First guess of the mean: the centroid in the ambient space, put back on the quadric."""
-        return centroid(self, self._namespace(x), x, weights, total)
+        return centroid(self, x, weights, total)
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x."""
-        xp = self._namespace(x)
-        _, a, v = self._lift(xp, self._parameter("curvature", x), x)
+        xp, K = self._given(x)
+        _, a, v = self._lift(xp, K, x)
         return xp.finfo(x.dtype).eps * a * xp.sqrt(dot(v, v))
 
     # ------------------------------------------------------------------ tangent vectors

@@ -1,14 +1,57 @@
-"""Euclidean space: the flat case, where GyroBN is ordinary batch normalization."""
+"""Euclidean space, where GyroBN is ordinary batch normalization; geometries of vectors."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from gyrobn.backends import Array
-from gyrobn.manifolds.vectors import Vectors
-from gyrobn.numerics.arrays import BLOCK, Totals, together, weighted_sum
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import BLOCK, Totals, together, weighted_sum, zeros
 from gyrobn.numerics.hessian import Hessian, flat_hessian
 
-__all__ = ["Euclidean"]
+__all__ = ["Euclidean", "Vectors"]
+
+
+@dataclass(frozen=True)
+class Vectors(GyroSpace):
+    """Vectors of n numbers with identity 0 and inverse -x; every vector is a point by default."""
+
+    n: int
+    drifts: ClassVar[bool] = False
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one point: ``(n,)``."""
+        return (self.n,)
+
+    @property
+    def dim(self) -> int:
+        """Dimension n."""
+        return self.n
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the space whose points have the length of the last axis of ``shape``."""
+        return cls(shape[-1])
+
+    def origin(self, like: Array) -> Array:
+        """Return the zero vector."""
+        return zeros(self.n, like)
+
+    def neg(self, x: Array) -> Array:
+        """Negative -x."""
+        self._namespace(x)
+        return -x
+
+    def project(self, x: Array) -> Array:
+        """Return x itself: every vector is a point."""
+        self._namespace(x)
+        return x
+
+    def violation(self, x: Array) -> Array:
+        """Return 0 for every finite vector and infinity for the others."""
+        xp = self._namespace(x)
+        finite = xp.all(xp.isfinite(x), axis=-1)
+        return xp.where(finite, xp.zeros_like(x[..., 0]), xp.inf)
 
 
 @dataclass(frozen=True)
@@ -31,10 +74,7 @@ class Euclidean(Vectors):
     array([1.5, 2.5])
     """
 
-    @property
-    def flat(self) -> bool:
-        """True: the mean is the arithmetic one."""
-        return True
+    flat: ClassVar[bool] = True
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:

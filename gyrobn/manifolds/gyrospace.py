@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends import Array, State, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.specification import Specified, space_of
 from gyrobn.numerics.arrays import (
@@ -26,7 +26,6 @@ from gyrobn.numerics.arrays import (
 )
 from gyrobn.numerics.checks import check_integers, check_number
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.scalar import safe_sqrt
 
 __all__ = ["GyroSpace", "space_of"]
 
@@ -83,10 +82,8 @@ class GyroSpace(Specified, ABC):
         r"""Whether :math:`(s + t) \odot x = s \odot x \oplus t \odot x`."""
         return True
 
-    @property
-    def flat(self) -> bool:
-        """Whether the mean is the mean of the coordinates, and :meth:`start` finds it."""
-        return False
+    flat: ClassVar[bool] = False
+    """Whether the mean is the mean of the coordinates, and :meth:`start` finds it."""
 
     # ------------------------------------------------------------------ the space it is computed in
 
@@ -164,6 +161,8 @@ class GyroSpace(Specified, ABC):
     convexity_radius: ClassVar[float] = float("inf")
     """Data inside a ball of this radius has only one mean."""
 
+    _view: ClassVar[type[Centred]] = Centred
+
     def contains(self, x: Array) -> Array:
         """Tell for each sample whether it is a point to half the digits of its dtype."""
         xp = self._namespace(x)
@@ -171,9 +170,7 @@ class GyroSpace(Specified, ABC):
 
     def resolution(self, x: Array) -> Array:
         """Distance from x to its neighbours in floating point, up to a small factor."""
-        xp = self._namespace(x)
-        c = self.to_normal(x)
-        return xp.finfo(x.dtype).eps * (1.0 + safe_sqrt(xp.sum(c * c, axis=-1)))
+        return self._namespace(x).finfo(x.dtype).eps * (1.0 + self.norm(x))
 
     def resolutions(self, x: Array) -> Array:
         """Return :meth:`resolution` for each block, shape (..., blocks) or (..., 1)."""
@@ -232,20 +229,18 @@ class GyroSpace(Specified, ABC):
         z = self.scale(factor, self.relative(mean, x))
         return z if bias is None else self.add(bias, z)
 
-    def known(self, x: Array) -> tuple[Array, ...]:
+    def known(self, x: Array) -> State:
         """Return what :meth:`centred` can reuse for every mean of these samples: here nothing."""
         self._namespace(x)
         return ()
 
-    def centred(
-        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
-    ) -> Centred:
+    def centred(self, mean: Array, x: Array, seen: State = (), known: State = ()) -> Centred:
         """Return the view of samples from a mean, for all that statistics ask about them.
 
         ``seen`` is that attribute of an earlier view from the same mean, and ``known`` is what
         :meth:`known` returns.
         """
-        return Centred(self, mean, x, seen)
+        return self._view(self, mean, x, seen, known)
 
     # ------------------------------------------------------------------ Riemannian operators
 
@@ -383,7 +378,7 @@ class GyroSpace(Specified, ABC):
             if tuple(x.shape[max(x.ndim - len(shape), 0) :]) != shape:
                 raise ValueError(
                     f"{self!r} expects arrays of shape (..., "
-                    f"{', '.join(map(str, self.point_shape))}), got {tuple(x.shape)}"
+                    f"{', '.join(map(str, shape))}), got {tuple(x.shape)}"
                 )
         return check_floating(*points)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array, dot
+from gyrobn.backends import Array, State, dot
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
 from gyrobn.numerics.arrays import unit
@@ -27,28 +27,25 @@ class Hyperbolic(ConstantCurvature):
 class Sheet(Hyperbolic):
     """The models whose points contain the spatial part s itself."""
 
-    def _spatial(self, x: Array) -> Array:
-        return x
-
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
         # (1+t_x)(1+t_y)‖p_x − p_y‖² with p = s/(1+t), without forming p for the whole batch
         (t_x, _, s_x), (t_y, _, s_y) = x, y
         ratio = (1.0 + t_y) / (1.0 + t_x)
         return 1.0 / ratio, Combination(-ratio, s_x).plus(1.0, s_y).value()
 
-    def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
-        return (1.0 + self._lift(xp, K, y)[0],)
+    def _known(self, xp: Any, K: Any, y: Array) -> State:
+        t, _, s = self._lift(xp, K, y)
+        return 1.0 + t, s
 
-    def _seen(
-        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]
-    ) -> tuple[Array, Any, Array]:
+    def _seen(self, xp: Any, K: Any, x: Array, y: Array, known: State) -> Lifted:
         r"""With :math:`\delta = s_y - \tfrac{1+t_y}{1+t_x}s_x`: :math:`s = \delta + m s_x`,
         :math:`m = \tfrac K2\|\delta\|^2/(1+t_y)`, and :math:`t - 1 = -m(1 + t_x)`.
         """
+        above, s_y = known
         t, _, s = self._lift(xp, K, x)
         below = -1.0 - t
-        gap = Combination(1.0, self._spatial(y)).plus(known[0] / below, s).value()
-        m = 0.5 * K * dot(gap, gap) / known[0]
+        gap = Combination(1.0, s_y).plus(above / below, s).value()
+        m = 0.5 * K * dot(gap, gap) / above
         return m * below, 1.0, Combination(1.0, gap, temporary=True).plus(m, s).value()
 
 

@@ -45,8 +45,7 @@ def convert(
         raise ValueError(
             f"{source!r} and {target!r} differ in dimension or curvature, so no isometry joins them"
         )
-    xp = source._namespace(x)
-    K = source._parameter("curvature", x)
+    xp, K = source._given(x)
     t, a, v = source._lift(xp, K, x)
     y = target._drop(xp, K, t, Combination(a, v))
     if not tangents:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from gyrobn.backends import Array, backend_of, dot
+from gyrobn.backends import Array, State, backend_of, dot
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
@@ -71,14 +71,12 @@ class Klein(Hyperbolic, Ball):
         gap = Combination(t_y / (1.0 + t_y), v_y).plus(-t_x / (1.0 + t_x), v_x).value()
         return (1.0 + t_x) * (1.0 + t_y), gap
 
-    def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
+    def _known(self, xp: Any, K: Any, y: Array) -> State:
         t, _, _ = self._lift(xp, K, y)
         above = 1.0 + t
         return above, t / above
 
-    def _seen(
-        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]
-    ) -> tuple[Array, Any, Array]:
+    def _seen(self, xp: Any, K: Any, x: Array, y: Array, known: State) -> Lifted:
         r"""With :math:`\delta = p_y - p_x`: :math:`s = (1+t_y)(\delta + \|\delta\|^2 h)`,
         :math:`h = \tfrac K2 s_x`, and :math:`t - 1 = (1+t_y)\|\delta\|^2 h_t`, :math:`h_t =
         -\tfrac K2(1+t_x)`.
@@ -93,8 +91,8 @@ class Klein(Hyperbolic, Ball):
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x, in the radial direction."""
-        xp = self._namespace(x)
-        t, _, _ = self._lift(xp, self._parameter("curvature", x), x)
+        xp, K = self._given(x)
+        t, _, _ = self._lift(xp, K, x)
         return xp.finfo(x.dtype).eps * t * t * xp.sqrt(dot(x, x))
 
     def push(self, x: Array, c: Array) -> Array:
@@ -102,8 +100,7 @@ class Klein(Hyperbolic, Ball):
 
         .. math:: v = \frac1t\Bigl(c + \frac{Kt}{1+t}\langle x, c\rangle\,x\Bigr)
         """
-        xp = self._namespace(x)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x)
         t, _, _ = self._lift(xp, K, x)
         return Combination(1.0 / t, c).plus(K / (1.0 + t) * dot(x, c), x).value()
 
@@ -112,7 +109,6 @@ class Klein(Hyperbolic, Ball):
 
         .. math:: c = t\Bigl(v - \frac{Kt^2}{1+t}\langle x, v\rangle\,x\Bigr)
         """
-        xp = self._namespace(x, v)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x, v)
         t, _, _ = self._lift(xp, K, x)
         return Combination(t, v).plus(-K * t**3 / (1.0 + t) * dot(x, v), x).value()

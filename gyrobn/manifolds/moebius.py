@@ -10,19 +10,10 @@ so each slope is a combination of the slope that comes in, of δ and of the poin
 
 from typing import Any
 
-from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.backends import Array, State, backend_of, dot, namespace_of
 from gyrobn.manifolds.centred_vectors import CentredVectors
 from gyrobn.manifolds.combination import Combination
-from gyrobn.manifolds.radial import (
-    Kept,
-    Slopes,
-    State,
-    half_turn,
-    held,
-    is_constant,
-    size_of,
-    spread,
-)
+from gyrobn.manifolds.radial import Kept, Slopes, half_turn, held, is_constant, size_of, spread
 from gyrobn.numerics.arrays import unit
 from gyrobn.numerics.scalar import times
 
@@ -32,17 +23,12 @@ __all__ = ["CentredInBall", "carried", "exponential", "standardized"]
 def exponential(K: Any, c: Array) -> Array:
     r"""Return :math:`\operatorname{Exp}_e(c)`, held inside the ball."""
 
-    def point(c: Array, K: Any) -> tuple[State, Array, Array]:
-        large, part = unit(c, least=1.0)
-        half = half_turn(K, 0.5 * large, part)
-        return half, large, part
-
     def exact(c: Array, K: Any) -> State:
-        (_, stretch), _, part = point(c, K)
-        return (Combination(stretch, part).value(),)
+        return primal(c, K)[0]
 
     def primal(c: Array, K: Any) -> Kept:
-        (w, stretch), large, part = point(c, K)
+        large, part = unit(c, least=1.0)
+        w, stretch = half_turn(K, 0.5 * large, part)
         return (Combination(stretch, part).value(),), (w, stretch / large, part)
 
     def cotangent(inputs: Any, kept: State, slope: Array) -> Slopes:
@@ -63,8 +49,7 @@ def carried(space: Any, K: Any, factor: Any, c: Array, bias: Array) -> Array:
     batch = tuple(c.shape[:-1])
 
     def exact(c: Array, factor: Any, bias: Array, K: Any) -> State:
-        w, stretch = half_turn(K, times(0.5, factor), c)
-        return (space._moved(namespace_of(c), K, bias, Combination(stretch, c), w),)
+        return primal(c, factor, bias, K)[0]
 
     def primal(c: Array, factor: Any, bias: Array, K: Any) -> Kept:
         w, stretch = half_turn(K, times(0.5, factor), c)

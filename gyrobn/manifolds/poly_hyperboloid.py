@@ -1,10 +1,11 @@
 """The product of hyperboloids of dimension 1, 2, ..., m: one per row, all computed at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from gyrobn.backends import Array, namespace_of
+from gyrobn.manifolds.composite import Composite
 from gyrobn.manifolds.gyrospace import GyroSpace, space_of
 from gyrobn.manifolds.radius import Hyperboloid
 from gyrobn.numerics.arrays import Totals, check_coordinates, length, together
@@ -15,7 +16,7 @@ __all__ = ["PolyHyperboloid"]
 
 
 @dataclass(frozen=True)
-class PolyHyperboloid(GyroSpace):
+class PolyHyperboloid(Composite):
     r"""The product :math:`\mathbb H^1 \times \mathbb H^2 \times \dots \times \mathbb H^m`.
 
     A point is an m × (m + 1) array: row k is a point of the unit hyperboloid, time first, whose
@@ -71,6 +72,25 @@ class PolyHyperboloid(GyroSpace):
         """Return the product of a line, a plane and a space."""
         return (cls(3),)
 
+    # ------------------------------------------------------------------ all rows as one part
+
+    @property
+    def _spaces(self) -> Sequence[GyroSpace]:
+        return (self.row,)
+
+    def _split_normal(self, c: Array) -> list[Array]:
+        check_coordinates(self, c)
+        return [self._unpack(c)]
+
+    def _join_normal(self, parts: list[Array]) -> Array:
+        return self._pack(*parts)
+
+    def _split_factor(self, t: Any) -> list[Any]:
+        return [t if isinstance(t, float) or t.ndim == 0 else self.expand_blocks(t)]
+
+    def _join_lengths(self, parts: list[Array]) -> Array:
+        return length(*parts)
+
     def _pack(self, rows: Array) -> Array:
         """Return the coordinates of the rows, one after the other, without the zeros."""
         return to_triangle(rows, diagonal=True)
@@ -78,85 +98,11 @@ class PolyHyperboloid(GyroSpace):
     def _unpack(self, c: Array) -> Array:
         return from_triangle(c, self.m, diagonal=True)
 
-    def _by_row(self, t: Any) -> Any:
-        """Return multipliers with an axis for the rows, or a number for all of them."""
-        return self.expand_blocks(t) if getattr(t, "ndim", 0) else t
-
-    # ------------------------------------------------------------------ gyro operations
+    # ------------------------------------------------------------------ points, and their mean
 
     def origin(self, like: Array) -> Array:
         """Return the identity of the hyperboloid in every row."""
         return namespace_of(like).broadcast_to(self.row.origin(like), self.point_shape)
-
-    def add(self, x: Array, y: Array) -> Array:
-        """Gyroaddition of every row."""
-        self._namespace(x, y)
-        return self.row.add(x, y)
-
-    def neg(self, x: Array) -> Array:
-        """Gyroinverse of every row."""
-        self._namespace(x)
-        return self.row.neg(x)
-
-    def relative(self, x: Array, y: Array) -> Array:
-        r"""Return :math:`\ominus x \oplus y` for every row."""
-        self._namespace(x, y)
-        return self.row.relative(x, y)
-
-    def to_normal(self, x: Array) -> Array:
-        """Normal coordinates of the rows, one after the other."""
-        self._namespace(x)
-        return self._pack(self.row.to_normal(x))
-
-    def relative_normal(self, x: Array, y: Array) -> Array:
-        r"""Normal coordinates of :math:`\ominus x \oplus y`."""
-        self._namespace(x, y)
-        return self._pack(self.row.relative_normal(x, y))
-
-    def from_normal(self, c: Array) -> Array:
-        """Inverse of :meth:`to_normal`."""
-        check_coordinates(self, c)
-        return self.row.from_normal(self._unpack(c))
-
-    def scale(self, t: Array | float, x: Array) -> Array:
-        """Gyromultiplication of every row, by one number per row or one for all."""
-        self._namespace(x)
-        return self.row.scale(self._by_row(t), x)
-
-    def standardize(
-        self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
-    ) -> Array:
-        """Centre, scale and bias every row."""
-        self._namespace(x, mean, *(() if bias is None else (bias,)))
-        return self.row.standardize(x, mean, self._by_row(factor), bias)
-
-    def norm(self, x: Array) -> Array:
-        r"""Gyronorm :math:`\sqrt{\sum_k \|x_k\|^2}`."""
-        self._namespace(x)
-        return length(self.row.norm(x))
-
-    def dist(self, x: Array, y: Array) -> Array:
-        r"""Distance :math:`\sqrt{\sum_k d^2(x_k, y_k)}`."""
-        self._namespace(x, y)
-        return length(self.row.dist(x, y))
-
-    def gyration(self, x: Array, y: Array, z: Array) -> Array:
-        """Gyration of every row."""
-        self._namespace(x, y, z)
-        return self.row.gyration(x, y, z)
-
-    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        return self._pack(self.row._gyrate_normal(x, y, self._unpack(c)))
-
-    # ------------------------------------------------------------------ points and tangent vectors
-
-    def push(self, x: Array, c: Array) -> Array:
-        """Carry normal coordinates at e to a tangent vector at x, row by row."""
-        return self.row.push(x, self._unpack(c))
-
-    def pull(self, x: Array, v: Array) -> Array:
-        """Inverse of :meth:`push`."""
-        return self._pack(self.row.pull(x, v))
 
     def project(self, x: Array) -> Array:
         """Recompute the times from the spatial parts."""
@@ -168,16 +114,10 @@ class PolyHyperboloid(GyroSpace):
         xp = self._namespace(x)
         return xp.max(self.row.violation(x), axis=-1)
 
-    def resolution(self, x: Array) -> Array:
-        """Return the largest resolution of a row."""
-        return namespace_of(x).max(self.resolutions(x), axis=-1)
-
     def resolutions(self, x: Array) -> Array:
         """Return the resolution of each row."""
         self._namespace(x)
         return self.row.resolution(x)
-
-    # ------------------------------------------------------------------ the mean
 
     def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
         """First guess of the mean, row by row."""

@@ -2,24 +2,26 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import Field, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array, namespace_of
+from gyrobn.backends import Array, State, namespace_of
+from gyrobn.backends.pytrees import declare
 from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.composite import Composite
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.radius import Sphere
 from gyrobn.manifolds.stereographic import PoincareBall
-from gyrobn.numerics.arrays import Totals, check_coordinates, length, pieces, scalars_like, together
+from gyrobn.numerics.arrays import check_coordinates, length, pieces, scalars_like
 from gyrobn.numerics.hessian import Hessian, joined_hessian
 
 __all__ = ["Product"]
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class Product(GyroSpace):
+class Product(Composite):
     r"""The product of geometries, :math:`d^2 = \sum_k d_k^2`, each factor normalized on its own.
 
     A point is one vector: the factors' points, flattened and concatenated. Every factor has its own
@@ -47,11 +49,6 @@ class Product(GyroSpace):
     factors: tuple[GyroSpace, ...]
     parameters: ClassVar[tuple[str, ...]] = ("factors",)
 
-    @classmethod
-    def checked(cls, one: "Field[Any]", value: Any) -> Any:
-        """Return the factors, which the constructor checks."""
-        return value
-
     def __init__(self, *spaces: GyroSpace, factors: Sequence[GyroSpace] = ()) -> None:
         # dataclasses.replace and JAX pass the factors by keyword
         object.__setattr__(self, "factors", (*spaces, *factors))
@@ -60,7 +57,7 @@ class Product(GyroSpace):
         for factor in spaces:
             if not isinstance(factor, GyroSpace):
                 raise TypeError(f"Product takes geometries, such as Euclidean(3), got {factor!r}")
-        self.__post_init__()
+        declare(type(self))
 
     def __repr__(self) -> str:
         return f"Product({', '.join(map(repr, self.factors))})"
@@ -71,36 +68,6 @@ class Product(GyroSpace):
     def point_shape(self) -> tuple[int, ...]:
         """Shape of one point: the number of entries of all factors' points."""
         return (sum(math.prod(f.point_shape) for f in self.factors),)
-
-    @property
-    def dim(self) -> int:
-        """Sum of the factors' dimensions."""
-        return sum(f.dim for f in self.factors)
-
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        """The factors' blocks, concatenated."""
-        return tuple(size for f in self.factors for size in f.blocks)
-
-    @property
-    def gyrocommutative(self) -> bool:
-        """Whether all factors are."""
-        return all(f.gyrocommutative for f in self.factors)
-
-    @property
-    def reductive(self) -> bool:
-        """Whether all factors are."""
-        return all(f.reductive for f in self.factors)
-
-    @property
-    def gyrovector(self) -> bool:
-        """Whether all factors are."""
-        return all(f.gyrovector for f in self.factors)
-
-    @property
-    def convexity_radius(self) -> float:  # type: ignore[override]
-        """The least of the factors'."""
-        return min(f.convexity_radius for f in self.factors)
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
@@ -119,10 +86,8 @@ class Product(GyroSpace):
 
     def split(self, x: Array) -> list[Array]:
         """Return the factors' points, each in its own shape."""
-        xp = self._namespace(x)
-        shapes = [f.point_shape for f in self.factors]
-        parts = zip(shapes, pieces(x, [math.prod(shape) for shape in shapes]), strict=True)
-        return [xp.reshape(part, (*x.shape[:-1], *shape)) for shape, part in parts]
+        self._namespace(x)
+        return self._split(x)
 
     def join(self, *parts: Array) -> Array:
         """Put the factors' points into one array; leading axes are broadcast."""
@@ -136,12 +101,29 @@ class Product(GyroSpace):
             flat.append(xp.reshape(part, (*part.shape[: -len(shape)], math.prod(shape))))
         return _concat(flat)
 
+    @property
+    def _spaces(self) -> Sequence[GyroSpace]:
+        return self.factors
+
+    def _split(self, x: Array) -> list[Array]:
+        shapes = [f.point_shape for f in self.factors]
+        parts = zip(shapes, pieces(x, [math.prod(shape) for shape in shapes]), strict=True)
+        return [namespace_of(x).reshape(part, (*x.shape[:-1], *shape)) for shape, part in parts]
+
+    def _join(self, parts: list[Array]) -> Array:
+        return self.join(*parts)
+
     def _split_normal(self, c: Array) -> list[Array]:
         check_coordinates(self, c)
         return pieces(c, [f.dim for f in self.factors])
 
+    def _join_normal(self, parts: list[Array]) -> Array:
+        return _concat(parts)
+
+    def _join_lengths(self, parts: list[Array]) -> Array:
+        return length(namespace_of(*parts).stack(parts, axis=-1))
+
     def _split_factor(self, t: Any) -> list[Any]:
-        """Return a multiplier for each factor, from one for all or one per block."""
         sizes = [len(f.blocks) for f in self.factors]
         if isinstance(t, float) or t.ndim == 0 or sizes == [1]:
             return [t for _ in sizes]
@@ -150,116 +132,31 @@ class Product(GyroSpace):
             part[..., 0] if size == 1 else part for size, part in zip(sizes, parts, strict=True)
         ]
 
-    def _split_bias(self, bias: Array | None) -> list[Any]:
-        return [None for _ in self.factors] if bias is None else self.split(bias)
-
     def parts(self, *points: Array) -> list[tuple[GyroSpace, *tuple[Array, ...]]]:
         """Return every factor with its part of the points."""
         return list(zip(self.factors, *(self.split(x) for x in points), strict=True))
-
-    def _each(self, name: str, *points: Array) -> list[Any]:
-        """Call a method of every factor with its part of the points."""
-        return [getattr(f, name)(*p) for f, *p in self.parts(*points)]
-
-    def _map(self, name: str, *columns: Sequence[Any]) -> list[Any]:
-        """Call a method of every factor with its entry of each column."""
-        return [getattr(f, name)(*row) for f, *row in zip(self.factors, *columns, strict=True)]
-
-    # ------------------------------------------------------------------ gyro operations
 
     def origin(self, like: Array) -> Array:
         """Return the factors' identities."""
         return self.join(*(f.origin(like) for f in self.factors))
 
-    def add(self, x: Array, y: Array) -> Array:
-        """Add in every factor."""
-        self._namespace(x, y)
-        return self.join(*self._each("add", x, y))
-
-    def neg(self, x: Array) -> Array:
-        """Invert in every factor."""
-        return self.join(*self._each("neg", x))
-
-    def relative(self, x: Array, y: Array) -> Array:
-        r"""Return :math:`\ominus x \oplus y` in every factor."""
-        self._namespace(x, y)
-        return self.join(*self._each("relative", x, y))
-
-    def relative_normal(self, x: Array, y: Array) -> Array:
-        r"""Normal coordinates of :math:`\ominus x \oplus y`, factor by factor."""
-        return _concat(self._each("relative_normal", x, y))
-
-    def to_normal(self, x: Array) -> Array:
-        """Normal coordinates of the factors, concatenated."""
-        return _concat(self._each("to_normal", x))
-
-    def from_normal(self, c: Array) -> Array:
-        """Inverse of :meth:`to_normal`."""
-        return self.join(*self._map("from_normal", self._split_normal(c)))
-
-    def scale(self, t: Array | float, x: Array) -> Array:
-        """Multiply in every factor, by one number or by one per block."""
-        return self.join(*self._map("scale", self._split_factor(scalars_like(t, x)), self.split(x)))
-
-    def norm(self, x: Array) -> Array:
-        """Root of the sum of the factors' squares."""
-        return _root_sum(self._each("norm", x))
-
-    def dist(self, x: Array, y: Array) -> Array:
-        """Root of the sum of the factors' squared distances."""
-        return _root_sum(self._each("dist", x, y))
-
-    def gyration(self, x: Array, y: Array, z: Array) -> Array:
-        """Gyration in every factor."""
-        return self.join(*self._each("gyration", x, y, z))
-
-    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        columns = self.split(x), self.split(y), self._split_normal(c)
-        return _concat(self._map("_gyrate_normal", *columns))
-
-    def standardize(
-        self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
-    ) -> Array:
-        """Centre, scale and bias in every factor."""
-        self._namespace(x, mean, *(() if bias is None else (bias,)))
-        scales, biases = self._split_factor(scalars_like(factor, x)), self._split_bias(bias)
-        return self.join(*self._map("standardize", self.split(x), self.split(mean), scales, biases))
-
-    # ------------------------------------------------------------------ tangent vectors
-
-    def push(self, x: Array, c: Array) -> Array:
-        """Carry coordinates at e to a tangent vector at x, factor by factor."""
-        return self.join(*self._map("push", self.split(x), self._split_normal(c)))
-
-    def pull(self, x: Array, v: Array) -> Array:
-        """Inverse of :meth:`push`."""
-        return _concat(self._each("pull", x, v))
-
-    def transport(self, x: Array, y: Array, v: Array) -> Array:
-        """Parallel transport, factor by factor."""
-        return self.join(*self._each("transport", x, y, v))
-
     # ------------------------------------------------------------------ points, good and bad
 
     def project(self, x: Array) -> Array:
         """Project in every factor."""
-        return self.join(*self._each("project", x))
+        return self.join(*self._each("project", self.split(x)))
 
     def violation(self, x: Array) -> Array:
         """Return the largest violation of a factor."""
-        return reduce(self._namespace(x).maximum, self._each("violation", x))
+        return reduce(self._namespace(x).maximum, self._each("violation", self.split(x)))
 
     def contains(self, x: Array) -> Array:
         """Return whether every factor contains its part."""
-        return reduce(self._namespace(x).logical_and, self._each("contains", x))
-
-    def resolution(self, x: Array) -> Array:
-        """Return the largest resolution of a factor."""
-        return namespace_of(x).max(self.resolutions(x), axis=-1)
+        return reduce(self._namespace(x).logical_and, self._each("contains", self.split(x)))
 
     def resolutions(self, x: Array) -> Array:
         """Return the resolution of every block."""
-        return self._by_every_block(self._each("resolutions", x))
+        return self._by_every_block(self._each("resolutions", self.split(x)))
 
     def _by_every_block(self, values: Sequence[Array]) -> Array:
         """Concatenate the factors' values, which are one per block or one for all blocks."""
@@ -277,26 +174,20 @@ class Product(GyroSpace):
 
     def to_inside(self, x: Array) -> Array:
         """Carry every factor's point to the space in which it is computed."""
-        return self.inside.join(*self._each("to_inside", x))
+        return self.inside.join(*self._each("to_inside", self.split(x)))
 
     def from_inside(self, x: Array) -> Array:
         """Carry every factor's point back."""
-        return self.join(*self._map("from_inside", self.inside.split(x)))
-
-    def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
-        """First guess of the mean, factor by factor."""
-        return self.join(*(f.start(part, weights, total) for f, part in self.parts(x)))
+        return self.join(*self._each("from_inside", self.inside.split(x)))
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         """Return the factors' Hessians, on their parts of the coordinates."""
         parts = zip(self.factors, self._split_normal(c), strict=True)
         return joined_hessian([(f.dim, f.hessian(part, weights)) for f, part in parts])
 
-    def centred(
-        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
-    ) -> Centred:
+    def centred(self, mean: Array, x: Array, seen: State = (), known: State = ()) -> Centred:
         """Return the view of the samples from the mean, factor by factor."""
-        return _CentredParts(self, mean, x, seen, self._each("centred", mean, x))
+        return _CentredParts(self, mean, x, seen, self._each("centred", *self._points(mean, x)))
 
     def joined(self, mean: Array, x: Array, views: Sequence[Centred]) -> Centred:
         """Return the view of a product's points from those of its factors."""
@@ -323,20 +214,11 @@ def _concat(parts: list[Array]) -> Array:
     return xp.concat(parts, axis=-1)
 
 
-def _root_sum(lengths: list[Array]) -> Array:
-    return length(namespace_of(*lengths).stack(lengths, axis=-1))
-
-
 class _CentredParts(Centred):
     """The view of a product's points from the mean: a view per factor."""
 
     def __init__(
-        self,
-        space: Product,
-        mean: Array,
-        x: Array,
-        seen: tuple[Array, ...],
-        views: Sequence[Centred],
+        self, space: Product, mean: Array, x: Array, seen: State, views: Sequence[Centred]
     ) -> None:
         self.views = views
         super().__init__(space, mean, x, seen)
@@ -373,5 +255,6 @@ class _CentredParts(Centred):
         """Scale and bias in every factor."""
         space = self.space
         scales = space._split_factor(scalars_like(factor, self.x))
-        parts = zip(self.views, scales, space._split_bias(bias), strict=True)
+        biases = [None for _ in self.views] if bias is None else space.split(bias)
+        parts = zip(self.views, scales, biases, strict=True)
         return space.join(*(view.standardize(t, b) for view, t, b in parts))

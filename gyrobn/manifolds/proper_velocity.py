@@ -6,8 +6,8 @@ from typing import Any
 from gyrobn.backends import Array, dot
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
+from gyrobn.manifolds.euclidean import Vectors
 from gyrobn.manifolds.hyperbolic import Sheet, time_on_sheet
-from gyrobn.manifolds.vectors import Vectors
 
 __all__ = ["ProperVelocity"]
 
@@ -41,13 +41,11 @@ class ProperVelocity(Sheet, Vectors):
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport from the identity: :math:`c - \frac{K\langle x, c\rangle}{1+t}\,x`."""
-        xp = self._namespace(x)
-        _, v = self._push_lifted(xp, self._parameter("curvature", x), x, c)
+        _, v = self._push_lifted(*self._given(x), x, c)
         return v
 
     def pull(self, x: Array, v: Array) -> Array:
         r"""Inverse of :meth:`push`, from :math:`\dot t = -K\langle x, v\rangle/t`."""
-        xp = self._namespace(x, v)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x, v)
         t, _, s = self._lift(xp, K, x)
         return self._pull_lifted(xp, K, x, -K * dot(s, v) / t, v)

@@ -20,7 +20,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.backends import Array, State, backend_of, dot, namespace_of
+from gyrobn.backends.contract import Rule
 from gyrobn.manifolds.combination import Combination
 from gyrobn.numerics.arrays import broadcast_shapes
 from gyrobn.numerics.scalar import arc, asinh, largest_angle, slope_of_stretch, times
@@ -39,7 +40,6 @@ __all__ = [
     "turn",
 ]
 
-State = tuple[Array, ...]
 Kept = tuple[State, State]
 """Outputs, and what their derivative needs. (Dynamo cannot read the type in an inner function.)"""
 Slopes = tuple[Callable[[], Array | None], ...]
@@ -120,15 +120,12 @@ def turn(sign: int | None, K: Any, factor: Any, c: Array) -> State:
     """
     if not sign:
         return turn_of_square(factor, square_of(sign, K, c), sign)
-    if is_constant(sign, K, factor, c):
-        size = size_of(K, c)
-        return _turned(sign, times(factor, size), size)
 
     def exact(c: Array, factor: Any, K: Any) -> State:
         return turn_of_square(factor, square_of(sign, K, c), sign)
 
     def primal(factor: Any, size: Array) -> State:
-        return _turned(sign, factor * size, size)
+        return _turned(sign, times(factor, size), size)
 
     def rates(t: Array, stretch: Array, square: Array, factor: Any) -> State:
         rate, bend = t, times(-float(sign), square, stretch)
@@ -165,26 +162,19 @@ def half_turn(K: Any, factor: Any, c: Array) -> State:
     def rates(w: Array, stretch: Array, square: Array, factor: Any) -> State:
         return w, -2.0 * square * stretch * w
 
-    if is_constant(-1, K, factor, c):
-        return primal(factor, size_of(K, c))
     return _along_radius(exact, primal, rates, -1, True, c, factor, K)
 
 
 def _along_radius(
-    exact: Callable[..., State],
-    primal: Callable[..., State],
-    rates: Callable[..., State],
-    sign: int,
-    tangent: bool,
-    c: Array,
-    factor: Any,
-    K: Any,
+    exact: Rule, primal: Rule, rates: Rule, sign: int, tangent: bool, c: Array, factor: Any, K: Any
 ) -> State:
     """Return two functions of ``factor`` times the angle of c, the second one over that of c.
 
     ``rates`` returns their derivatives by the factor, the second's first. The second function is a
     ``tangent``, or a sine. Its slope need not be of size r: it is not in a second derivative.
     """
+    if is_constant(sign, K, factor, c):
+        return primal(factor, size_of(K, c))
     batch = tuple(c.shape[:-1])
     if not isinstance(factor, float):
         batch = broadcast_shapes(batch, factor.shape)

@@ -1,6 +1,5 @@
 r"""The radius model: the hyperboloid and the sphere, in :math:`\mathbb R^{n+1}` with time first."""
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -38,8 +37,7 @@ class Radius(ConstantCurvature):
     def origin(self, like: Array) -> Array:
         r"""Return :math:`(1/\sqrt{|K|}, 0, \dots, 0)`."""
         xp = namespace_of(like)
-        K = self._parameter("curvature", like)
-        time = xp.ones_like(zeros(1, like)) / root(xp, K)
+        time = xp.ones_like(zeros(1, like)) / root(xp, self._parameter("curvature", like))
         return xp.concat([time, zeros(self.n, like)])
 
     def add(self, x: Array, y: Array) -> Array:
@@ -52,17 +50,13 @@ class Radius(ConstantCurvature):
         :math:`\vartheta` from there the error is :math:`\epsilon/\vartheta^2`. (:meth:`relative`
         takes one more inner product, and its error is :math:`\epsilon`.)
         """
-        xp = self._namespace(x, y)
-        k = root(xp, self._parameter("curvature", x))
-        x_t, y_t = x[..., 0], y[..., 0]
-        time = k * self._time_of_sum(x_t, y_t, dot(x, y))
+        xp, K = self._given(x, y)
+        k, x_t, y_t = root(xp, K), x[..., 0], y[..., 0]
+        product = dot(x, y)  # of the whole vectors, with their times
+        time = k * (product if self.sign == -1 else 2.0 * x_t * y_t - product)
         move = (y_t + time) / (x_t + 1.0 / k)
         # combining whole arrays, with their times, saves a copy; then the time is replaced
         return xpx.at(Combination(1.0, y).plus(move, x).value())[..., 0].set(time)
-
-    @abstractmethod
-    def _time_of_sum(self, x_t: Array, y_t: Array, product: Array) -> Array:
-        r"""Return :math:`x_t y_t \mp \langle x_s, y_s\rangle` from the product of whole vectors."""
 
     def neg(self, x: Array) -> Array:
         """Gyroinverse: the spatial part changes its sign."""
@@ -79,15 +73,13 @@ class Radius(ConstantCurvature):
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport from the identity: the paper's :math:`PT_{e \to x}`."""
-        xp = self._namespace(x)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x)
         rate, s = self._push_lifted(xp, K, x, c)
         return self._drop(xp, K, rate, Combination(1.0, s))
 
     def pull(self, x: Array, v: Array) -> Array:
         r"""Transport to the identity: the inverse of :meth:`push`."""
-        xp = self._namespace(x, v)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x, v)
         return self._pull_lifted(xp, K, x, root(xp, K) * v[..., 0], v[..., 1:])
 
 
@@ -109,25 +101,17 @@ class Hyperboloid(Radius, Sheet):
     array([1.5431, 1.1752, 0.    ])
     """
 
-    def _time_of_sum(self, x_t: Array, y_t: Array, product: Array) -> Array:
-        return product
-
-    def _spatial(self, x: Array) -> Array:
-        return x[..., 1:]
-
     def project(self, x: Array) -> Array:
         """Recompute the time from the spatial part."""
-        xp = self._namespace(x)
-        K = self._parameter("curvature", x)
-        t = time_on_sheet(xp, K, x[..., 1:])
-        return xp.concat([(t / root(xp, K))[..., None], x[..., 1:]], axis=-1)
+        xp, K = self._given(x)
+        s = x[..., 1:]
+        return self._drop(xp, K, time_on_sheet(xp, K, s), Combination(1.0, s))
 
     def violation(self, x: Array) -> Array:
         r"""Return :math:`|x_t - \sqrt{\|x_s\|^2 - 1/K}|`, relative to that root."""
-        xp = self._namespace(x)
+        xp, K = self._given(x)
         finite = xp.all(xp.isfinite(x), axis=-1)
         x = xp.where(finite[..., None], x, 0.0)
-        K = self._parameter("curvature", x)
         right = time_on_sheet(xp, K, x[..., 1:])
         return xp.where(finite, xp.abs(root(xp, K) * x[..., 0] / right - 1.0), xp.inf)
 
@@ -172,15 +156,10 @@ class Sphere(Radius):
         """Return the surface, and a sphere of another curvature."""
         return cls(2), cls(3, 0.5)
 
-    def _time_of_sum(self, x_t: Array, y_t: Array, product: Array) -> Array:
-        return 2.0 * x_t * y_t - product
-
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
         (t_x, _, s_x), (t_y, _, s_y) = x, y
-        xp = namespace_of(s_x, s_y)
         gap = s_y - s_x
-        time = xp.broadcast_to((t_y - t_x) / root(xp, K), gap.shape[:-1])
-        return 1.0, xp.concat([time[..., None], gap], axis=-1)
+        return 1.0, self._drop(namespace_of(gap), K, t_y - t_x, Combination(1.0, gap))
 
     def project(self, x: Array) -> Array:
         """Divide by the length; the zero vector goes to e."""

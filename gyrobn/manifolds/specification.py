@@ -1,4 +1,4 @@
-"""What a geometry is told: the fields of its dataclass, which are sizes, options and parameters."""
+"""The fields of a geometry's dataclass: sizes, options and parameters."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace

@@ -3,9 +3,10 @@ r"""The stereographic model of every constant curvature: Poincaré ball, plane, 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array, backend_of, dot
+from gyrobn.backends import Array, State, backend_of, dot
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.centred_vectors import CentredVectors
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
 from gyrobn.manifolds.moebius import CentredInBall, carried, exponential, standardized
@@ -45,9 +46,6 @@ class Stereographic(Ball):
     array([0.8, 0. ])
     """
 
-    n: int
-    curvature: Any = -1.0
-
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return instances on both sides of zero curvature, and at it."""
@@ -61,13 +59,11 @@ class Stereographic(Ball):
         if self.sign == 0:  # without a square, which could overflow
             t = xp.ones_like(x[..., 0])
             return t, 2.0 * t, x
-        # on and beyond the boundary the model ends; there it continues as if a last digit inside
-        eps = float(xp.finfo(x.dtype).eps)
         if self.sign == -1:
-            a = xp.reciprocal(xp.clip(0.5 * K * dot(x, x) + 0.5, min=0.5 * eps))
+            (a,) = self._known(xp, K, x)
             return a - 1.0, a, x
         square = K * dot(x, x)
-        w = xp.clip(1.0 + square, min=eps)
+        w = xp.clip(1.0 + square, min=float(xp.finfo(x.dtype).eps))
         return (1.0 - square) / w, 2.0 / w, x
 
     def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
@@ -92,13 +88,12 @@ class Stereographic(Ball):
     def _ball_point(self, xp: Any, K: Any, x: Array) -> Array:
         return x
 
-    def _known(self, xp: Any, K: Any, y: Array) -> tuple[Array, ...]:
+    def _known(self, xp: Any, K: Any, y: Array) -> State:
+        # on and beyond the boundary the model ends; there it continues as if a last digit inside
         half = xp.clip(0.5 * K * dot(y, y) + 0.5, min=0.5 * float(xp.finfo(y.dtype).eps))
         return (xp.reciprocal(half),)
 
-    def _seen(
-        self, xp: Any, K: Any, x: Array, y: Array, known: tuple[Array, ...]
-    ) -> tuple[Array, Any, Array]:
+    def _seen(self, xp: Any, K: Any, x: Array, y: Array, known: State) -> Lifted:
         r"""With :math:`\delta = y - x`: :math:`s = \lambda_y(\delta - n x)`, :math:`n =
         -\tfrac K2\lambda_x\|\delta\|^2`, and :math:`t - 1 = \lambda_y n`.
         """
@@ -119,8 +114,7 @@ class Stereographic(Ball):
         .. math:: x \oplus y = \frac{\delta + n x}{1 + K\|y\|^2 + n}, \qquad
                   n = -\tfrac K2 \lambda_x \|\delta\|^2 .
         """
-        xp = self._namespace(x, y)
-        K = self._parameter("curvature", x)
+        xp, K = self._given(x, y)
         if self.sign != -1:
             return super().add(x, y)
         w = xp.clip(times(K, dot(y, y)) + 1.0, min=float(xp.finfo(x.dtype).eps))
@@ -170,13 +164,9 @@ class Stereographic(Ball):
         square = t * t
         return s.times(t / (square + xp.clip(8.0 * eps * square - 0.5, min=0.0))).value()
 
-    def centred(
-        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
-    ) -> Centred:
-        """Return the samples seen from the mean; ``known`` is what :meth:`known` returns."""
-        if self.sign != -1:
-            return super().centred(mean, x, seen, known)
-        return CentredInBall(self, mean, x, seen, known)
+    @property
+    def _view(self) -> type[Centred]:  # type: ignore[override]
+        return CentredInBall if self.sign == -1 else CentredVectors
 
     def standardize(
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
@@ -199,14 +189,12 @@ class Stereographic(Ball):
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport from the identity: :math:`v = c/\lambda_x`, since the model is conformal."""
-        xp = self._namespace(x, c)  # coordinates have the shape of a point
-        _, factor, _ = self._lift(xp, self._parameter("curvature", x), x)
+        _, factor, _ = self._lift(*self._given(x, c), x)  # coordinates have the shape of a point
         return c / factor[..., None]
 
     def pull(self, x: Array, v: Array) -> Array:
         r"""Transport to the identity: :math:`c = \lambda_x v`."""
-        xp = self._namespace(x, v)
-        _, factor, _ = self._lift(xp, self._parameter("curvature", x), x)
+        _, factor, _ = self._lift(*self._given(x, v), x)
         return factor[..., None] * v
 
 
@@ -229,8 +217,6 @@ class PoincareBall(Stereographic):
     1.098612288668
     """
 
-    n: int
-    curvature: Any = -1.0
     required_sign: ClassVar[int | None] = -1
 
     @classmethod
@@ -258,7 +244,6 @@ class ProjectedHypersphere(Stereographic):
     1.570796326795
     """
 
-    n: int
     curvature: Any = 1.0
     required_sign: ClassVar[int | None] = 1
 
