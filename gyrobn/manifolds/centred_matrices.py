@@ -10,9 +10,9 @@ from gyrobn.manifolds.turned import turned_hessian
 from gyrobn.numerics.arrays import scalars_like
 from gyrobn.numerics.decompositions import Eigen, eigh, spectrum_of
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.linalg import framed_functions, symmetric_function
+from gyrobn.numerics.linalg import symmetric_function, symmetric_functions
 from gyrobn.numerics.matrices import matmul, pack, symmetric, transpose
-from gyrobn.numerics.spectral import EXP, INVERSE_ROOT, LOG, POWER, ROOT
+from gyrobn.numerics.spectral import EXP, INVERSE_ROOT, LOG, POWER, ROOT, Spectral
 
 __all__ = ["CentredMatrices"]
 
@@ -63,12 +63,15 @@ class CentredMatrices(Decomposed):
     @cached_property
     def back(self) -> Array:
         """B."""
-        return transpose(framed_functions(self.mean, self._known_mean, INVERSE_ROOT)[0])
+        return transpose(self._of_mean(INVERSE_ROOT))
 
     @cached_property
     def root(self) -> Array:
         r"""The inverse of B, :math:`U\Lambda^{1/2}`."""
-        return framed_functions(self.mean, self._known_mean, ROOT)[0]
+        return self._of_mean(ROOT)
+
+    def _of_mean(self, f: Spectral) -> Array:
+        return symmetric_functions(self.mean, f, known=self._known_mean, framed=True)[0]
 
     @cached_property
     def turn(self) -> Array:

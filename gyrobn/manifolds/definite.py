@@ -130,8 +130,8 @@ def _floor_second(p: Triples, t: Array) -> Array:
 FLOOR = Spectral(
     lambda s, t: namespace_of(s.x).maximum(s.x, t),
     _floor_quotient,
-    lambda s, t: namespace_of(s.x).where(s.x < t, 1.0 + 0.0 * s.x, 0.0),
     _floor_second,
+    lambda s, t: namespace_of(s.x).where(s.x < t, 1.0 + 0.0 * s.x, 0.0),
 )
 
 

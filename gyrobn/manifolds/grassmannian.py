@@ -164,7 +164,7 @@ def _leading(p: int) -> Spectral:
             found = found + alone / xp.where(xp.logical_and(alone != 0, gaps != 0), gaps, 1.0)
         return found
 
-    return Spectral(value, quotient, second=second)
+    return Spectral(value, quotient, second)
 
 
 def of_projectors(x: "np.ndarray[Any, Any]") -> Grassmannian:

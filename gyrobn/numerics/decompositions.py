@@ -12,7 +12,6 @@ from gyrobn.numerics.matrices import eye, kept_eye, symmetric
 from gyrobn.numerics.spectra import Spectrum
 
 __all__ = [
-    "Decomposition",
     "Eigen",
     "PrecisionWarning",
     "Singular",
@@ -36,9 +35,26 @@ class PrecisionWarning(UserWarning):
     """Matrices are so close to singular that their floats do not determine the result."""
 
 
+class _Tables:
+    """Keeps the :class:`Spectrum` of a decomposition, which :func:`spectrum_of` returns."""
+
+    values: Array
+
+    @cached_property
+    def _spectrum(self) -> Spectrum:
+        return Spectrum(self.values)
+
+
 class _Eigen(NamedTuple):
     values: Array
     vectors: Array
+
+
+class Eigen(_Eigen, _Tables):
+    r"""What :func:`eigh` returns: :math:`A = U \operatorname{diag}(\lambda)\, U^\top`.
+
+    Handed on as ``known``, it carries the tables of its eigenvalues from one function to the next.
+    """
 
 
 class _Singular(NamedTuple):
@@ -47,40 +63,21 @@ class _Singular(NamedTuple):
     right: Array
 
 
-class Eigen(_Eigen):
-    r"""What :func:`eigh` returns: :math:`A = U \operatorname{diag}(\lambda)\, U^\top`.
-
-    Handed on as ``known``, it carries the tables of its eigenvalues from one function to the next.
-    """
-
-    @cached_property
-    def _spectrum(self) -> Spectrum:
-        return Spectrum(self.values)
-
-
-class Singular(_Singular):
+class Singular(_Singular, _Tables):
     """What :func:`svd` returns: A = P c Tᵀ, the last of them Tᵀ."""
 
-    @cached_property
-    def _spectrum(self) -> Spectrum:
-        return Spectrum(self.values)
 
-
-Decomposition = Eigen | Singular
-
-
-def spectrum_of(known: Decomposition) -> Spectrum:
+def spectrum_of(known: Eigen | Singular) -> Spectrum:
     """Return the eigenvalues, with the tables that were computed of them already.
 
     Where a transformation is under way (``jit``, ``vmap``, a compiler), nothing is kept from one
     function to the next: what is traced inside of one must not be seen by another.
     """
-    if backend_of(known.values).plain(known.values):
-        return known._spectrum
-    return Spectrum(known.values)
+    plain = backend_of(known.values).plain(known.values)
+    return known._spectrum if plain else Spectrum(known.values)
 
 
-def again(known: Decomposition | None, values: Array) -> Spectrum:
+def again(known: Eigen | Singular | None, values: Array) -> Spectrum:
     """Return the eigenvalues that a derivative was handed, with their tables if those are known."""
     if known is not None and backend_of(values).plain(values):
         return spectrum_of(known)

@@ -79,9 +79,9 @@ def bent_by(f: Spectral, values: Array, X: Array, Y: Array, t: Any = None) -> Ar
     return namespace_of(X).sum(second * X[..., :, :, None] * Y[..., None, :, :], axis=-2)
 
 
-def function_jet(f: Spectral, values: Array, U: Array, change: Array, t: Any = None) -> Array:
-    """Return f(A, t) from the decomposition of its value and from the change of A."""
-    inner = inner_jet(f, values, matmul(transpose(U), change, U), t)
+def function_jet(f: Spectral, values: Array, U: Array, change: Array) -> Array:
+    """Return f(A) from the decomposition of its value and from the change of A."""
+    inner = inner_jet(f, values, matmul(transpose(U), change, U))
     return matmul(U, inner, transpose(U))
 
 
