@@ -34,8 +34,7 @@ from gyrobn.numerics.arrays import (
 from gyrobn.numerics.decompositions import Singular, eigh, svd
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.linalg import polar
-from gyrobn.numerics.matrices import eye, matmul, transpose
-from gyrobn.numerics.wide import apart, beside
+from gyrobn.numerics.matrices import apart, beside, eye, matmul, transpose
 
 __all__ = ["Bases", "orthonormalized"]
 

@@ -14,8 +14,7 @@ from functools import cache
 from gyrobn.backends import Array, namespace_of
 from gyrobn.numerics.arrays import samples_last, weighted_gram, weighted_sum
 from gyrobn.numerics.hessian import Hessian, compact_hessian
-from gyrobn.numerics.matrices import matmul, transpose
-from gyrobn.numerics.wide import beside
+from gyrobn.numerics.matrices import beside, matmul, transpose
 
 __all__ = ["hessian_of_bases"]
 

@@ -13,7 +13,7 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.arrays import weighted_gram
 from gyrobn.numerics.decompositions import Eigen, again, spectrum_of
 from gyrobn.numerics.jets import change_of, inner_jet
-from gyrobn.numerics.matrices import compose, diagonal_matrix, matmul, symmetric, transpose
+from gyrobn.numerics.matrices import beside, compose, diagonal_matrix, matmul, symmetric, transpose
 from gyrobn.numerics.spectra import Spectrum
 from gyrobn.numerics.spectral import LOG, POWER, Spectral
 
@@ -55,8 +55,7 @@ def change_by_matrix(X: Array, B: Array, known: Eigen, change: Array) -> Array:
         return (change + matmul(transpose(V), X - stop(X), V),)
 
     X = namespace_of(X).broadcast_to(X, known.vectors.shape)
-    rules = primal, tangent, cotangent
-    (change,) = backend_of(X).with_derivative(*rules, X, change, B, twice=twice)
+    (change,) = backend_of(X).with_derivative(primal, tangent, cotangent, X, change, B, twice=twice)
     return change
 
 
@@ -83,8 +82,7 @@ def change_by_frame(B: Array, back: Array, known: Eigen, X: Array) -> Array:
         V = matmul(transpose(B), W)
         return (matmul(transpose(V), X, V),)
 
-    rules = primal, tangent, cotangent
-    (change,) = backend_of(B).with_derivative(*rules, B, twice=twice)
+    (change,) = backend_of(B).with_derivative(primal, tangent, cotangent, B, twice=twice)
     return change
 
 
@@ -116,8 +114,7 @@ def function(change: Array, known: Eigen, f: Spectral, t: Any = None) -> Array:
         values, W = kept
         return (matmul(W, inner_jet(f, values, change_of(symmetric(change)), t), transpose(W)),)
 
-    rules = primal, tangent, cotangent
-    (found,) = backend_of(change).with_derivative(*rules, change, twice=twice)
+    (found,) = backend_of(change).with_derivative(primal, tangent, cotangent, change, twice=twice)
     return found
 
 
@@ -162,8 +159,7 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
         return (matmul(Y, inner, transpose(Y)),)
 
     t = xp.broadcast_to(t, change.shape[:-2])
-    rules = primal, tangent, cotangent
-    (y,) = backend_of(change).with_derivative(*rules, change, R, t, twice=twice)
+    (y,) = backend_of(change).with_derivative(primal, tangent, cotangent, change, R, t, twice=twice)
     return y
 
 
@@ -193,8 +189,7 @@ def log_squares(change: Array, known: Eigen) -> Array:
         along = xp.sum(slopes(values) * xp.linalg.diagonal(E), axis=-1)
         return (along + 0.5 * xp.sum(bend * E * transpose(E), axis=(-2, -1)),)
 
-    rules = primal, tangent, cotangent
-    (squares,) = backend_of(change).with_derivative(*rules, change, twice=twice)
+    (squares,) = backend_of(change).with_derivative(primal, tangent, cotangent, change, twice=twice)
     return squares
 
 
@@ -233,8 +228,9 @@ def mean_logarithm(change: Array, weights: Array, known: Eigen, at_mean: bool = 
         inner = w[..., None, None] * inner_jet(LOG, values, change_of(symmetric(change)))
         return (_sum_of_products(matmul(W, inner), W, W.shape[1:]),)
 
-    rules = primal, tangent, cotangent
-    (total,) = backend_of(change).with_derivative(*rules, change, weights, twice=twice)
+    (total,) = backend_of(change).with_derivative(
+        primal, tangent, cotangent, change, weights, twice=twice
+    )
     return total
 
 
@@ -247,9 +243,7 @@ def _sum_of_products(A: Array, T: Array, shape: tuple[int, ...]) -> Array:
     """Return A Tᵀ, summed over the axes along which an array of this shape was broadcast."""
     xp = namespace_of(A)
     if tuple(A.shape[1:]) == tuple(shape):  # a sum over samples is one large product
-        rows = (xp.permute_dims(x, (*range(1, x.ndim - 1), 0, x.ndim - 1)) for x in (A, T))
-        wide, tall = (xp.reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1])) for x in rows)
-        return matmul(wide, transpose(tall))
+        return matmul(beside(A, 1), transpose(beside(T, 1)))
     full = matmul(A, transpose(T))
     lead = full.ndim - len(shape)
     full = xp.sum(full, axis=tuple(range(lead))) if lead else full

@@ -13,7 +13,15 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.arrays import samples_last
 from gyrobn.numerics.decompositions import finite_or_identity
 from gyrobn.numerics.hessian import DENSE, Hessian
-from gyrobn.numerics.matrices import matmul, mean_of_turned, pack, symmetric, transpose, unpack
+from gyrobn.numerics.matrices import (
+    beside,
+    matmul,
+    mean_of_turned,
+    pack,
+    symmetric,
+    transpose,
+    unpack,
+)
 from gyrobn.numerics.scalar import cotangent
 
 __all__ = ["turned_hessian"]
@@ -75,22 +83,17 @@ class _Turned:
     def _frame(self, dtype: Any) -> tuple[Array, Array]:
         """Return U, and all U of a channel beside each other: (*channels, 1, n, N n)."""
         if dtype not in self._frames:
-            xp = namespace_of(self.weights)
-            U = xp.astype(samples_last(self.known()[1], 2), dtype, copy=False)
-            k = U.ndim - 3
-            between = xp.permute_dims(U, (*range(k), k + 1, k, k + 2))
-            wide = xp.reshape(between, (*U.shape[:-3], 1, self.n, U.shape[-3] * self.n))
-            self._frames[dtype] = U, wide
+            _, U = self.known()
+            U = namespace_of(U).astype(U, dtype, copy=False)
+            self._frames[dtype] = samples_last(U, 2), beside(U, 1)[..., None, :, :]
         return self._frames[dtype]
 
     def _table(self, dtype: Any) -> Array:
         """Return K times the weights."""
         if dtype not in self._tables:
-            xp, arrays = (
-                namespace_of(self.weights),
-                (self.curvature(), self.weights[..., None, None]),
-            )
-            K, w = (xp.astype(samples_last(a, 2), dtype, copy=False) for a in arrays)
+            xp, w = namespace_of(self.weights), self.weights[..., None, None]
+            tables = (samples_last(a, 2) for a in (w, self.curvature()))
+            w, K = (xp.astype(a, dtype, copy=False) for a in tables)
             self._tables[dtype] = w * K
         return self._tables[dtype]
 

@@ -25,20 +25,8 @@ from gyrobn.numerics.decompositions import (
     svd,
     warn_of_lost_digits,
 )
-from gyrobn.numerics.jets import (
-    bent_by,
-    change_of,
-    inner_jet,
-    pair_sums,
-    polar_jet,
-)
-from gyrobn.numerics.matrices import (
-    congruence,
-    diagonal_matrix,
-    matmul,
-    symmetric,
-    transpose,
-)
+from gyrobn.numerics.jets import bent_by, change_of, inner_jet, pair_sums, polar_jet
+from gyrobn.numerics.matrices import congruence, diagonal_matrix, matmul, symmetric, transpose
 from gyrobn.numerics.spectra import Spectrum
 from gyrobn.numerics.spectral import LOG, Spectral
 
