@@ -20,7 +20,7 @@ from typing import Self
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.bases_hessian import hessian_of_bases
-from gyrobn.manifolds.centred import Centred, Decomposed
+from gyrobn.manifolds.centred import Decomposed
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.principal import direct_rotation, exponential, logarithm
 from gyrobn.numerics.arrays import (
@@ -142,8 +142,7 @@ class Bases(GyroSpace):
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\operatorname{mexp}(-\Omega_x)\,y`."""
         self._namespace(x, y)
-        turned = self._rotate_halves(direct_rotation(x), self._halves(y), -1.0)
-        return self._normal_of_halves(turned)
+        return self.centred(x, y).normal
 
     def _normal_of_halves(self, x: Halves, known: Singular | None = None) -> Array:
         return self._flat(logarithm(*x, known))
@@ -167,9 +166,9 @@ class Bases(GyroSpace):
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`, with one direct rotation."""
         self._namespace(x, y)
-        rotation = direct_rotation(x)
-        c = self._normal_of_halves(self._rotate_halves(rotation, self._halves(y), -1.0))
-        return self._rotate(rotation, self.from_normal(self.by_coordinate(scalars_like(t, x)) * c))
+        view = self.centred(x, y)
+        c = self.by_coordinate(scalars_like(t, x)) * view.normal
+        return self._rotate(view._rotation, self.from_normal(c))
 
     def standardize(
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
@@ -180,7 +179,7 @@ class Bases(GyroSpace):
 
     def centred(
         self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
-    ) -> Centred:
+    ) -> "_CentredBases":
         """Return the samples seen from the mean, with one singular value decomposition each."""
         return _CentredBases(self, mean, x, seen)
 

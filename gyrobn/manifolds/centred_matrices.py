@@ -6,7 +6,7 @@ from typing import Self
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds import eigenbasis
 from gyrobn.manifolds.centred import Decomposed
-from gyrobn.manifolds.turned import turned_hessian
+from gyrobn.manifolds.turned import Turned
 from gyrobn.numerics.arrays import scalars_like
 from gyrobn.numerics.decompositions import Eigen, eigh, spectrum_of
 from gyrobn.numerics.hessian import Hessian
@@ -176,13 +176,9 @@ class CentredMatrices(Decomposed):
         """Return the mean Hessian as a constant, from the decompositions of C."""
         stop = backend_of(self.x).stop_gradient
         spectrum, U = spectrum_of(self._known), self._known.vectors
-        return turned_hessian(
-            self.space.n,
-            stop(weights),
-            lambda: (spectrum.log, U),
-            lambda: spectrum.pairs.curvature,
-            stop(self.turn),
-        )
+        known, curvature = lambda: (spectrum.log, U), lambda: spectrum.pairs.curvature
+        turned = Turned(self.space.n, stop(weights), known, curvature, stop(self.turn))
+        return turned.hessian()
 
     def shift(self, c: Array) -> Array:
         r"""Return :math:`M \oplus \operatorname{Exp}_e(c)` from the decomposition of the mean.

@@ -24,7 +24,7 @@ from gyrobn.numerics.matrices import (
 )
 from gyrobn.numerics.scalar import cotangent
 
-__all__ = ["turned_hessian"]
+__all__ = ["Turned"]
 
 SMALL, ENTRIES = 36, 2**17
 """If values can be seen, H is formed up to this dimension, and so many entries of its tables:
@@ -32,14 +32,8 @@ beyond, conjugate gradients are faster. If not, the 24 products of Chebyshev ste
 several devices each of them would also be a reduction, and H takes only one."""
 
 
-def turned_hessian(
-    n: int,
-    weights: Array,
-    decomposition: Callable[[], tuple[Array, Array]],
-    curvature: Callable[[], Array],
-    turn: Array | None = None,
-) -> Hessian:
-    """Return the Hessian on packed n × n matrices.
+class Turned:
+    """The Hessian on packed n × n matrices; each part is computed when it is first needed.
 
     Parameters
     ----------
@@ -47,38 +41,43 @@ def turned_hessian(
         Number of rows.
     weights
         Shape (N, *channels).
-    decomposition, curvature
+    known, curvature
         Functions; the first returns the logarithms of the eigenvalues and U, the second K.
     turn
         The orthogonal matrix from the basis in which U is written to that of the coordinates, if
         they differ.
     """
-    xp = namespace_of(weights)
-    mean = _Turned(n, weights, decomposition, curvature, turn)
-    dim = n * (n + 1) // 2
-    dense = DENSE
-    if not backend_of(weights).hides_values(weights):
-        dense = SMALL if math.prod(weights.shape) * n * dim <= ENTRIES else 0
-    return Hessian(
-        mean.apply,
-        lambda: xp.sum(weights, axis=0),
-        mean.highest,
-        rough=mean.rough if weights.dtype == xp.float64 else None,
-        matrix=mean.matrix,
-        dense=dense,
-        at_least_one=True,
-        smooth=False,
-    )
 
-
-class _Turned:
-    """The parts of the Hessian, each computed when it is first needed."""
-
-    def __init__(self, n: int, weights: Array, known: Any, curvature: Any, turn: Any) -> None:
+    def __init__(
+        self,
+        n: int,
+        weights: Array,
+        known: Callable[[], tuple[Array, Array]],
+        curvature: Callable[[], Array],
+        turn: Array | None = None,
+    ) -> None:
         self.n, self.weights, self.known, self.curvature = n, weights, known, curvature
         self.turn = turn
         self._frames: dict[Any, tuple[Array, Array]] = {}
         self._tables: dict[Any, Array] = {}
+
+    def hessian(self) -> Hessian:
+        """Return it as an operator."""
+        xp, weights, n = namespace_of(self.weights), self.weights, self.n
+        dense = DENSE
+        if not backend_of(weights).hides_values(weights):
+            entries = math.prod(weights.shape) * n * n * (n + 1) // 2
+            dense = SMALL if entries <= ENTRIES else 0
+        return Hessian(
+            self.apply,
+            lambda: xp.sum(weights, axis=0),
+            self.highest,
+            rough=self.rough if weights.dtype == xp.float64 else None,
+            matrix=self.matrix,
+            dense=dense,
+            at_least_one=True,
+            smooth=False,
+        )
 
     def _frame(self, dtype: Any) -> tuple[Array, Array]:
         """Return U, and all U of a channel beside each other: (*channels, 1, n, N n)."""

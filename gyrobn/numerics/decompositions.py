@@ -116,11 +116,7 @@ def svd(A: Array) -> Singular:
     xp = namespace_of(A)
     A, finite = finite_or_identity(A)
     P, c, Th = xp.linalg.svd(A, full_matrices=False)
-    return Singular(P, _or_nan(finite[..., 0], c), _or_nan(finite, Th))
-
-
-def _or_nan(good: Array, x: Array) -> Array:
-    return namespace_of(x).where(good, x, np.nan)
+    return Singular(P, xp.where(finite[..., 0], c, xp.nan), xp.where(finite, Th, xp.nan))
 
 
 def cholesky(P: Array) -> Array:
@@ -139,7 +135,7 @@ def cholesky(P: Array) -> Array:
         safe, finite = finite_or_identity(P)
         if bool(xp.all(finite)):
             raise ValueError(_not_definite(P)) from error
-    return _or_nan(finite, cholesky(safe))
+    return xp.where(finite, cholesky(safe), xp.nan)
 
 
 def surely_definite(A: Array) -> bool:

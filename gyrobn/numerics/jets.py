@@ -25,6 +25,7 @@ __all__ = [
     "change_of",
     "function_jet",
     "inner_jet",
+    "one_more_axis",
     "pair_sums",
     "polar_jet",
     "twice_only",
@@ -65,10 +66,15 @@ def inner_jet(f: Spectral, values: Array, E: Array, t: Any = None) -> Array:
 
     ``t`` is a number, or an array with one number per matrix and an axis more, and may change too.
     """
-    spectrum, number = Spectrum(values), t is None or isinstance(t, (int, float))
-    first = f.quotient(spectrum.pairs, t if number else t[..., None])
-    bent = bent_by(f, values, E, E, t if number else t[..., None, None])
+    spectrum, by_pair = Spectrum(values), one_more_axis(t)
+    first = f.quotient(spectrum.pairs, by_pair)
+    bent = bent_by(f, values, E, E, one_more_axis(by_pair))
     return diagonal_matrix(f.value(spectrum, t)) + first * E + bent
+
+
+def one_more_axis(t: Any) -> Any:
+    """Return t, reshaped to broadcast against pairs instead of single eigenvalues."""
+    return t if t is None or isinstance(t, (int, float)) else t[..., None]
 
 
 def bent_by(f: Spectral, values: Array, X: Array, Y: Array, t: Any = None) -> Array:

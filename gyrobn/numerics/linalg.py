@@ -25,7 +25,7 @@ from gyrobn.numerics.decompositions import (
     svd,
     warn_of_lost_digits,
 )
-from gyrobn.numerics.jets import bent_by, change_of, inner_jet, pair_sums, polar_jet
+from gyrobn.numerics.jets import bent_by, change_of, inner_jet, one_more_axis, pair_sums, polar_jet
 from gyrobn.numerics.matrices import congruence, diagonal_matrix, matmul, symmetric, transpose
 from gyrobn.numerics.spectra import Spectrum
 from gyrobn.numerics.spectral import LOG, Spectral
@@ -139,9 +139,7 @@ def polar(A: Array, decompose: Callable[[Array], Singular] | None = None) -> Arr
         E = matmul(transpose(P), change, transpose(Th))
         return (matmul(P, (E - transpose(E)) / pair_sums(c), Th),)
 
-    def twice(kept: State, A: Array) -> State:
-        return (polar_jet(kept, A),)
-
+    twice = lambda kept, A: (polar_jet(kept, A),)  # noqa: E731
     (W,) = backend_of(A).with_derivative(primal, change, change, A, twice=twice)
     return W
 
@@ -151,7 +149,7 @@ def _changes(
 ) -> Iterable[Array]:
     """Yield the changes of f(A, t) by that of A and by that of t, all in the eigenbasis of A."""
     for f in functions:
-        inner = f.quotient(spectrum.pairs, _for_pairs(t)) * change
+        inner = f.quotient(spectrum.pairs, one_more_axis(t)) * change
         if ds and f.slope is not None:
             inner = inner + diagonal_matrix(f.slope(spectrum, t) * ds[0][..., None])
         yield inner
@@ -164,7 +162,7 @@ def _slopes(
     total: Any = None
     by_t = tuple(namespace_of(a).zeros_like(a) for a in s)
     for f, inner in zip(functions, slopes, strict=True):
-        product = f.quotient(spectrum.pairs, _for_pairs(t)) * inner
+        product = f.quotient(spectrum.pairs, one_more_axis(t)) * inner
         total = product if total is None else total + product
         if by_t and f.slope is not None:
             xp = namespace_of(inner)
@@ -185,11 +183,6 @@ def _inputs(A: Array, t: Any) -> State:
 def _one(s: Any, t: Any) -> Any:
     """Return t, reshaped to broadcast against eigenvalues: one number, or one per matrix."""
     return s[0][..., None] if s else t
-
-
-def _for_pairs(t: Any) -> Any:
-    """Return t, reshaped to broadcast against pairs of eigenvalues."""
-    return t if t is None or isinstance(t, (int, float)) else t[..., None]
 
 
 def differential(f: Spectral, A: Array, dA: Array, inverse: bool = False) -> Array:

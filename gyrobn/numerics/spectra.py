@@ -244,11 +244,7 @@ _TERMS = 16
 
 def _powers(u: Array) -> Array:
     """Return 1, u, u², ... along a new last axis."""
-    return u[..., None] ** constant(_exponents, u)
-
-
-def _exponents() -> "np.ndarray[Any, Any]":
-    return np.arange(float(_TERMS))
+    return u[..., None] ** constant(np.arange, u, float(_TERMS))
 
 
 def _quotients(of: str) -> "np.ndarray[Any, Any]":
