@@ -13,7 +13,6 @@ of the principal angles θ, and all else is a function of C.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -137,15 +136,12 @@ class Bases(GyroSpace):
         At a principal angle of π/2, in the cut locus, Ω is not unique; one of them is returned.
         """
         self._namespace(x)
-        return self._normal_of_halves(self._halves(x))
+        return self._flat(logarithm(*self._halves(x)))
 
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\operatorname{mexp}(-\Omega_x)\,y`."""
         self._namespace(x, y)
         return self.centred(x, y).normal
-
-    def _normal_of_halves(self, x: Halves, known: Singular | None = None) -> Array:
-        return self._flat(logarithm(*x, known))
 
     def _flat(self, B: Array) -> Array:
         return namespace_of(B).reshape(B, (*B.shape[:-2], self.dim))
@@ -250,10 +246,8 @@ class Bases(GyroSpace):
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         """Mean Hessian: see :func:`hessian_of_bases`."""
-        return self._hessian(c, weights, lambda B: eigh(matmul(transpose(B), B), True).vectors)
-
-    def _hessian(self, c: Array, weights: Array, directions: Callable[[Array], Array]) -> Hessian:
-        return hessian_of_bases(c, weights, (self.n - self.p, self.p), directions)
+        directions = lambda B: eigh(matmul(transpose(B), B), exact=True).vectors  # noqa: E731
+        return hessian_of_bases(c, weights, self.p, directions)
 
 
 class _CentredBases(Decomposed):
@@ -301,7 +295,7 @@ class _CentredBases(Decomposed):
     @cached_property
     def normal(self) -> Array:
         """The normal coordinates of the samples."""
-        normal: Array = self.space._normal_of_halves(self._halves, self._known)
+        normal: Array = self.space._flat(logarithm(*self._halves, self._known))
         return normal
 
     def shift(self, c: Array) -> Array:
@@ -314,9 +308,8 @@ class _CentredBases(Decomposed):
 
     def hessian(self, weights: Array) -> Hessian:
         """Return the mean Hessian as a constant, with the directions of the decompositions."""
-        space: Bases = self.space
-        stop = backend_of(self.x).stop_gradient
-        return space._hessian(stop(self.normal), stop(weights), lambda B: self._known.left)
+        p, stop = self.space.p, backend_of(self.x).stop_gradient
+        return hessian_of_bases(stop(self.normal), stop(weights), p, lambda B: self._known.left)
 
     def standardize(self, factor: Array | float, bias: Array | None) -> Array:
         """Return the bases at multiples of the angles, and carry them to the bias."""

@@ -93,14 +93,9 @@ class CentredMatrices(Decomposed):
     @cached_property
     def _change(self) -> Array:
         """The change of C in its eigenbasis, with what P and M contribute."""
-        shim, change = backend_of(self.x), self._known.vectors
-        stop = shim.stop_gradient
-        if shim.differentiable(self.mean):
-            fixed = stop(self.root), self._known, stop(self.x)
-            change = eigenbasis.change_by_frame(self.back, *fixed)
-        if shim.differentiable(self.x):
-            change = eigenbasis.change_by_matrix(self.x, self.back, self._known, change)
-        return change
+        shim = backend_of(self.x)
+        root = (shim.stop_gradient(self.root),) if shim.differentiable(self.mean) else ()
+        return eigenbasis.change_by(self.x, self.back, self._known, *root)
 
     @cached_property
     def _known(self) -> Eigen:

@@ -1,9 +1,12 @@
 r"""Flat metrics of correlation matrices by the logarithm of a symmetric matrix."""
 
+from typing import Any
+
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.manifolds.correlation_matrices import CorrelationMatrices, to_unit_diagonal
+from gyrobn.numerics.arrays import constant
 from gyrobn.numerics.decompositions import eigh, finite_or_identity, solve
 from gyrobn.numerics.jets import change_of, function_jet, twice_only
 from gyrobn.numerics.linalg import differential, symmetric_functions
@@ -173,7 +176,8 @@ class LogScaled(CorrelationMatrices):
         M, dM = _scaled(x, d), _scaled(symmetric(v), d)
         u = -solve(M + eye(M), xp.sum(dM, axis=-1))  # the relative change of Δ
         dM = dM + u[..., :, None] * M + u[..., None, :] * M
-        return pack(differential(LOG, _restrict(M), congruence(transpose(_helmert(x)), dM)))
+        Q = constant(_helmert, x, self.n)
+        return pack(differential(LOG, _restrict(M), congruence(transpose(Q), dM)))
 
     def tangent_from_inside(self, x: Array, v: Array) -> Array:
         """Return the change of C, from that of the exponential."""
@@ -267,22 +271,21 @@ def _search_unit_row_sums(C: Array) -> tuple[Array, ...]:
     return (x,)
 
 
-def _helmert(like: Array, n: int | None = None) -> Array:
-    """Return n × (n−1) matrices whose columns are an orthonormal basis of the vectors of sum 0."""
-    n = like.shape[-1] if n is None else n
+def _helmert(n: int) -> "np.ndarray[Any, Any]":
+    """Return n × (n−1): its columns are an orthonormal basis of the vectors of sum 0."""
     k = np.arange(1, n)
     Q = np.triu(np.ones((n, n - 1)))
     Q[k, k - 1] = -k
-    return backend_of(like).from_numpy(Q / np.sqrt(k * (k + 1.0)), like)
+    return Q / np.sqrt(k * (k + 1.0))
 
 
 def _restrict(M: Array) -> Array:
     """Return QᵀMQ; exactly the identity for the identity."""
-    Q = _helmert(M)
+    Q = constant(_helmert, M, M.shape[-1])
     return eye(M, M.shape[-1] - 1) + matmul(transpose(Q), M - eye(M), Q)
 
 
 def _extend(A: Array) -> Array:
     """Return QAQᵀ."""
-    Q = _helmert(A, A.shape[-1] + 1)
+    Q = constant(_helmert, A, A.shape[-1] + 1)
     return matmul(Q, A, transpose(Q))

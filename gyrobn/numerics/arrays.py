@@ -159,16 +159,11 @@ def sum_of_products(A: Array, B: Array) -> Array:
     xp = namespace_of(A, B)
     parts = []
     for blocks in zip(_blocks(A), _blocks(B), strict=True):
-        left, right = (_tall(samples_last(rows, 2, 1)) for rows in blocks)
+        rows = [samples_last(block, 2, 1) for block in blocks]
+        left, right = (xp.reshape(a, (*a.shape[:-3], -1, a.shape[-1])) for a in rows)
         parts.append(xp.matmul(xp.matrix_transpose(left), right))
     one = len(parts) == 1 and parts[0].shape[0] == 1
     return parts[0][0, ...] if one else sum_samples(xp.concat(parts))
-
-
-def _tall(rows: Array) -> Array:
-    """Return matrices (..., N, k, n) below each other, (..., N k, n)."""
-    shape = (*rows.shape[:-3], rows.shape[-3] * rows.shape[-2], rows.shape[-1])
-    return namespace_of(rows).reshape(rows, shape)
 
 
 def sum_samples(x: Array) -> Array:
