@@ -25,8 +25,6 @@ from gyrobn.numerics.scalar import safe_sqrt
 from gyrobn.numerics.spectra import mean_curvature
 from gyrobn.numerics.spectral import EXP, INVERSE, INVERSE_ROOT, POWER, ROOT
 
-__all__ = ["AffineInvariant"]
-
 
 @dataclass(frozen=True)
 class AffineInvariant(Definite, GyroSpace):

@@ -35,8 +35,6 @@ from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.linalg import polar
 from gyrobn.numerics.matrices import apart, beside, eye, matmul, transpose
 
-__all__ = ["Bases", "orthonormalized"]
-
 Halves = tuple[Array, Array]
 """The upper p and the lower n − p rows of matrices."""
 Rotation = tuple[Array, Array, Array]

@@ -16,8 +16,6 @@ from gyrobn.numerics.arrays import samples_last, weighted_gram, weighted_sum
 from gyrobn.numerics.hessian import Hessian, compact_hessian
 from gyrobn.numerics.matrices import beside, matmul, transpose
 
-__all__ = ["hessian_of_bases"]
-
 
 def hessian_of_bases(
     c: Array, weights: Array, p: int, directions: Callable[[Array], Array]

@@ -14,8 +14,6 @@ from gyrobn.numerics.linalg import symmetric_function, symmetric_functions
 from gyrobn.numerics.matrices import matmul, pack, symmetric, transpose
 from gyrobn.numerics.spectral import EXP, INVERSE_ROOT, LOG, POWER, ROOT, Spectral
 
-__all__ = ["CentredMatrices"]
-
 
 class CentredMatrices(Decomposed):
     r"""Matrices P as seen from the mean M; each is decomposed once.

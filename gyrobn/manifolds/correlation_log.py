@@ -26,8 +26,6 @@ from gyrobn.numerics.matrices import (
 from gyrobn.numerics.spectra import Spectrum
 from gyrobn.numerics.spectral import EXP, LOG
 
-__all__ = ["LogScaled", "OffLog"]
-
 ROOT2 = 2.0**0.5
 
 

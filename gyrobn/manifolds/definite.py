@@ -12,8 +12,6 @@ from gyrobn.numerics.spectra import Pairs
 from gyrobn.numerics.spectral import Spectral
 from gyrobn.numerics.triples import Triples
 
-__all__ = ["Definite"]
-
 
 class Definite:
     """What every geometry of symmetric positive definite n × n matrices has."""

@@ -18,15 +18,6 @@ from gyrobn.numerics.matrices import beside, compose, diagonal_matrix, matmul, s
 from gyrobn.numerics.spectra import Spectrum
 from gyrobn.numerics.spectral import LOG, POWER, Spectral
 
-__all__ = [
-    "carried",
-    "change_by",
-    "function",
-    "log_squares",
-    "mean_logarithm",
-    "slope_by_frame",
-]
-
 
 def change_by(X: Array, B: Array, known: Eigen, *back: Array) -> Array:
     r"""Return the change of :math:`C = B X B^\top` by X and by B.

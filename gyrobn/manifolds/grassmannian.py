@@ -16,8 +16,6 @@ from gyrobn.numerics.spectra import Pairs, Spectrum
 from gyrobn.numerics.spectral import INVERSE_ROOT, Spectral
 from gyrobn.numerics.triples import Triples
 
-__all__ = ["Grassmannian", "of_projectors"]
-
 
 @dataclass(frozen=True)
 class Grassmannian(Pullback):

@@ -14,8 +14,6 @@ from gyrobn.numerics.matrices import compose, eye, matmul, symmetric, transpose
 from gyrobn.numerics.spectra import Spectrum
 from gyrobn.numerics.spectral import ANGLE, COSINE_OF_ROOT, SINC_OF_ROOT
 
-__all__ = ["direct_rotation", "exponential", "logarithm", "tall_product"]
-
 Kept = tuple[Array, ...]
 
 

@@ -11,8 +11,6 @@ from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import eye, kept_eye, matmul
 from gyrobn.numerics.scalar import arc, cotangent, sinc
 
-__all__ = ["hessian_of_axes", "logarithm_by_quaternion", "sinc_of_root"]
-
 
 def logarithm_by_quaternion(x: Array) -> Array:
     r"""Return the normal coordinates of 3 × 3 rotations, with all digits at any angle.

@@ -26,8 +26,6 @@ from gyrobn.numerics.matrices import (
 )
 from gyrobn.numerics.spectral import EXP, LOG, power
 
-__all__ = ["METRICS", "SPD"]
-
 
 class Chart:
     r"""The map of a metric to a space in which it is simple; here the identity.

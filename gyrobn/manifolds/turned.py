@@ -24,8 +24,6 @@ from gyrobn.numerics.matrices import (
 )
 from gyrobn.numerics.scalar import cotangent
 
-__all__ = ["Turned"]
-
 SMALL, ENTRIES = 36, 2**17
 """If values can be seen, H is formed up to this dimension, and so many entries of its tables:
 beyond, conjugate gradients are faster. If not, the 24 products of Chebyshev steps are slower. On

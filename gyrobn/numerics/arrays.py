@@ -10,27 +10,6 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, cast_to, device_of, dot, namespace_of
 from gyrobn.numerics.scalar import safe_sqrt
 
-__all__ = [
-    "BLOCK",
-    "blocks_of",
-    "blockwise",
-    "broadcast_shapes",
-    "check_coordinates",
-    "check_floating",
-    "constant",
-    "length",
-    "pieces",
-    "samples_last",
-    "scalars_like",
-    "sum_of_products",
-    "sum_samples",
-    "surely",
-    "unit",
-    "weighted_gram",
-    "weighted_sum",
-    "zeros",
-]
-
 
 def check_floating(*arrays: Array, half: bool = False) -> Any:
     """Return the namespace of ``arrays``, which must share one device and one dtype.

@@ -11,22 +11,6 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.matrices import eye, kept_eye, symmetric
 from gyrobn.numerics.spectra import Spectrum
 
-__all__ = [
-    "Eigen",
-    "PrecisionWarning",
-    "Singular",
-    "again",
-    "cholesky",
-    "eigh",
-    "finite_or_identity",
-    "solve",
-    "spectrum_of",
-    "surely_definite",
-    "svd",
-    "warn_of_lost_digits",
-]
-
-
 LAPACK_ERRORS = (np.linalg.LinAlgError, RuntimeError, ValueError)
 """What libraries raise for a matrix without a decomposition; dpnp's own error is a ValueError."""
 

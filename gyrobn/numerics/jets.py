@@ -20,17 +20,6 @@ from gyrobn.numerics.spectra import Spectrum
 from gyrobn.numerics.spectral import Spectral
 from gyrobn.numerics.triples import Triples
 
-__all__ = [
-    "bent_by",
-    "change_of",
-    "function_jet",
-    "inner_jet",
-    "one_more_axis",
-    "pair_sums",
-    "polar_jet",
-    "twice_only",
-]
-
 
 def twice_only(x: Array, times: int = 2) -> Array:
     """Return x, as an array that can be differentiated so many ``times``; once more is an error."""

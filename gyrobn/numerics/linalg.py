@@ -30,14 +30,6 @@ from gyrobn.numerics.matrices import congruence, diagonal_matrix, matmul, symmet
 from gyrobn.numerics.spectra import Spectrum
 from gyrobn.numerics.spectral import LOG, Spectral
 
-__all__ = [
-    "differential",
-    "logarithm",
-    "polar",
-    "symmetric_function",
-    "symmetric_functions",
-]
-
 
 def symmetric_functions(
     A: Array,

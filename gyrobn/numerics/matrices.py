@@ -9,25 +9,6 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.arrays import constant, sum_of_products
 
-__all__ = [
-    "apart",
-    "beside",
-    "compose",
-    "congruence",
-    "diagonal_matrix",
-    "eye",
-    "from_triangle",
-    "kept_eye",
-    "matmul",
-    "mean_of_turned",
-    "pack",
-    "symmetric",
-    "to_triangle",
-    "transpose",
-    "unpack",
-    "with_diagonal",
-]
-
 
 def transpose(A: Array) -> Array:
     """Return the transposed matrices."""

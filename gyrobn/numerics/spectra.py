@@ -14,8 +14,6 @@ import numpy as np
 from gyrobn.backends import Array, namespace_of
 from gyrobn.numerics.arrays import constant
 
-__all__ = ["Pairs", "Spectrum", "Values", "mean_curvature", "negative_gap"]
-
 
 class Values:
     """Eigenvalues x, and terms that their functions share, each computed when first needed."""

@@ -17,20 +17,6 @@ from gyrobn.backends import Array, namespace_of
 from gyrobn.numerics.spectra import Pairs, Spectrum, Values, negative_gap
 from gyrobn.numerics.triples import NEAR, TERMS, Triples, homogeneous
 
-__all__ = [
-    "ANGLE",
-    "COSINE_OF_ROOT",
-    "EXP",
-    "INVERSE",
-    "INVERSE_ROOT",
-    "LOG",
-    "POWER",
-    "ROOT",
-    "SINC_OF_ROOT",
-    "Spectral",
-    "power",
-]
-
 
 class Spectral(NamedTuple):
     """A function f(x, t) of an eigenvalue, with the terms of its derivative."""

@@ -17,8 +17,6 @@ from typing import Any
 from gyrobn.backends import Array, namespace_of
 from gyrobn.numerics.spectra import Pairs, Values
 
-__all__ = ["NEAR", "TERMS", "Triples"]
-
 NEAR = 0.1
 """Eigenvalues are close if they differ by less than this part of their mean."""
 TERMS = 16
