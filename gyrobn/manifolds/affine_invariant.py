@@ -8,7 +8,7 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.centred_matrices import CentredMatrices
 from gyrobn.manifolds.definite import Definite
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.manifolds.turned import turned_hessian
+from gyrobn.manifolds.turned import Turned
 from gyrobn.numerics.arrays import (
     Totals,
     check_coordinates,
@@ -24,8 +24,6 @@ from gyrobn.numerics.matrices import congruence, matmul, pack, symmetric, transp
 from gyrobn.numerics.scalar import safe_sqrt
 from gyrobn.numerics.spectra import mean_curvature
 from gyrobn.numerics.spectral import EXP, INVERSE, INVERSE_ROOT, POWER, ROOT
-
-__all__ = ["AffineInvariant"]
 
 
 @dataclass(frozen=True)
@@ -225,7 +223,7 @@ class AffineInvariant(Definite, GyroSpace):
         :math:`K_{ij} = a\coth a` with :math:`a = (\lambda_i - \lambda_j)/2`.
         """
         known = cache(lambda: eigh(self._matrix(c), exact=True))
-        return turned_hessian(self.n, weights, known, lambda: mean_curvature(known().values))
+        return Turned(self.n, weights, known, lambda: mean_curvature(known().values)).hessian()
 
     def resolution(self, x: Array) -> Array:
         """Return how far rounding moves samples seen from P: about κ(P)/8 ulps."""

@@ -13,14 +13,13 @@ of the principal angles θ, and all else is a function of C.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.bases_hessian import hessian_of_bases
-from gyrobn.manifolds.centred import Centred, Decomposed
+from gyrobn.manifolds.centred import Decomposed
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.principal import direct_rotation, exponential, logarithm
 from gyrobn.numerics.arrays import (
@@ -34,10 +33,7 @@ from gyrobn.numerics.arrays import (
 from gyrobn.numerics.decompositions import Singular, eigh, svd
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.linalg import polar
-from gyrobn.numerics.matrices import eye, matmul, transpose
-from gyrobn.numerics.wide import apart, beside
-
-__all__ = ["Bases", "orthonormalized"]
+from gyrobn.numerics.matrices import apart, beside, eye, matmul, transpose
 
 Halves = tuple[Array, Array]
 """The upper p and the lower n − p rows of matrices."""
@@ -138,16 +134,12 @@ class Bases(GyroSpace):
         At a principal angle of π/2, in the cut locus, Ω is not unique; one of them is returned.
         """
         self._namespace(x)
-        return self._normal_of_halves(self._halves(x))
+        return self._flat(logarithm(*self._halves(x)))
 
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\operatorname{mexp}(-\Omega_x)\,y`."""
         self._namespace(x, y)
-        turned = self._rotate_halves(direct_rotation(x), self._halves(y), -1.0)
-        return self._normal_of_halves(turned)
-
-    def _normal_of_halves(self, x: Halves, known: Singular | None = None) -> Array:
-        return self._flat(logarithm(*x, known))
+        return self.centred(x, y).normal
 
     def _flat(self, B: Array) -> Array:
         return namespace_of(B).reshape(B, (*B.shape[:-2], self.dim))
@@ -168,9 +160,9 @@ class Bases(GyroSpace):
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`, with one direct rotation."""
         self._namespace(x, y)
-        rotation = direct_rotation(x)
-        c = self._normal_of_halves(self._rotate_halves(rotation, self._halves(y), -1.0))
-        return self._rotate(rotation, self.from_normal(self.by_coordinate(scalars_like(t, x)) * c))
+        view = self.centred(x, y)
+        c = self.by_coordinate(scalars_like(t, x)) * view.normal
+        return self._rotate(view._rotation, self.from_normal(c))
 
     def standardize(
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
@@ -181,7 +173,7 @@ class Bases(GyroSpace):
 
     def centred(
         self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
-    ) -> Centred:
+    ) -> "_CentredBases":
         """Return the samples seen from the mean, with one singular value decomposition each."""
         return _CentredBases(self, mean, x, seen)
 
@@ -252,10 +244,8 @@ class Bases(GyroSpace):
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         """Mean Hessian: see :func:`hessian_of_bases`."""
-        return self._hessian(c, weights, lambda B: eigh(matmul(transpose(B), B), True).vectors)
-
-    def _hessian(self, c: Array, weights: Array, directions: Callable[[Array], Array]) -> Hessian:
-        return hessian_of_bases(c, weights, (self.n - self.p, self.p), directions)
+        directions = lambda B: eigh(matmul(transpose(B), B), exact=True).vectors  # noqa: E731
+        return hessian_of_bases(c, weights, self.p, directions)
 
 
 class _CentredBases(Decomposed):
@@ -293,7 +283,7 @@ class _CentredBases(Decomposed):
     @cached_property
     def normal(self) -> Array:
         """The normal coordinates of the samples."""
-        normal: Array = self.space._normal_of_halves(self._halves, self._known)
+        normal: Array = self.space._flat(logarithm(*self._halves, self._known))
         return normal
 
     def shift(self, c: Array) -> Array:
@@ -306,9 +296,8 @@ class _CentredBases(Decomposed):
 
     def hessian(self, weights: Array) -> Hessian:
         """Return the mean Hessian as a constant, with the directions of the decompositions."""
-        space: Bases = self.space
-        stop = backend_of(self.x).stop_gradient
-        return space._hessian(stop(self.normal), stop(weights), lambda B: self._known.left)
+        p, stop = self.space.p, backend_of(self.x).stop_gradient
+        return hessian_of_bases(stop(self.normal), stop(weights), p, lambda B: self._known.left)
 
     def standardize(self, factor: Array | float, bias: Array | None) -> Array:
         """Return the bases at multiples of the angles, and carry them to the bias."""

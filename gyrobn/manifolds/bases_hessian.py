@@ -14,17 +14,14 @@ from functools import cache
 from gyrobn.backends import Array, namespace_of
 from gyrobn.numerics.arrays import samples_last, weighted_gram, weighted_sum
 from gyrobn.numerics.hessian import Hessian, compact_hessian
-from gyrobn.numerics.matrices import matmul, transpose
-from gyrobn.numerics.wide import beside
-
-__all__ = ["hessian_of_bases"]
+from gyrobn.numerics.matrices import beside, matmul, transpose
 
 
 def hessian_of_bases(
-    c: Array, weights: Array, shape: tuple[int, int], directions: Callable[[Array], Array]
+    c: Array, weights: Array, p: int, directions: Callable[[Array], Array]
 ) -> Hessian:
     """Return the mean Hessian; ``directions`` finds P of the blocks B, the angles ascending."""
-    xp = namespace_of(c)
+    xp, shape = namespace_of(c), (c.shape[-1] // p, p)
 
     @cache
     def spectrum() -> tuple[Array, ...]:
@@ -38,7 +35,7 @@ def hessian_of_bases(
     def lowest() -> Array:
         """Return the eigenvalue of the largest angles: a·cot a falls."""
         _, _, _, other, alone = spectrum()
-        least = alone[..., -1] if shape[1] == 1 else other[..., -1, -2]
+        least = alone[..., -1] if p == 1 else other[..., -1, -2]
         return weighted_sum(weights, least)
 
     ricci = float(sum(shape) - 2)

@@ -6,15 +6,13 @@ from typing import Self
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds import eigenbasis
 from gyrobn.manifolds.centred import Decomposed
-from gyrobn.manifolds.turned import turned_hessian
+from gyrobn.manifolds.turned import Turned
 from gyrobn.numerics.arrays import scalars_like
 from gyrobn.numerics.decompositions import Eigen, eigh, spectrum_of
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.linalg import framed_functions, symmetric_function
+from gyrobn.numerics.linalg import symmetric_function, symmetric_functions
 from gyrobn.numerics.matrices import matmul, pack, symmetric, transpose
-from gyrobn.numerics.spectral import EXP, INVERSE_ROOT, LOG, POWER, ROOT
-
-__all__ = ["CentredMatrices"]
+from gyrobn.numerics.spectral import EXP, INVERSE_ROOT, LOG, POWER, ROOT, Spectral
 
 
 class CentredMatrices(Decomposed):
@@ -57,12 +55,15 @@ class CentredMatrices(Decomposed):
     @cached_property
     def back(self) -> Array:
         """B."""
-        return transpose(framed_functions(self.mean, self._known_mean, INVERSE_ROOT)[0])
+        return transpose(self._of_mean(INVERSE_ROOT))
 
     @cached_property
     def root(self) -> Array:
         r"""The inverse of B, :math:`U\Lambda^{1/2}`."""
-        return framed_functions(self.mean, self._known_mean, ROOT)[0]
+        return self._of_mean(ROOT)
+
+    def _of_mean(self, f: Spectral) -> Array:
+        return symmetric_functions(self.mean, f, known=self._known_mean, framed=True)[0]
 
     @cached_property
     def turn(self) -> Array:
@@ -84,14 +85,9 @@ class CentredMatrices(Decomposed):
     @cached_property
     def _change(self) -> Array:
         """The change of C in its eigenbasis, with what P and M contribute."""
-        shim, change = backend_of(self.x), self._known.vectors
-        stop = shim.stop_gradient
-        if shim.differentiable(self.mean):
-            fixed = stop(self.root), self._known, stop(self.x)
-            change = eigenbasis.change_by_frame(self.back, *fixed)
-        if shim.differentiable(self.x):
-            change = eigenbasis.change_by_matrix(self.x, self.back, self._known, change)
-        return change
+        shim = backend_of(self.x)
+        root = (shim.stop_gradient(self.root),) if shim.differentiable(self.mean) else ()
+        return eigenbasis.change_by(self.x, self.back, self._known, *root)
 
     @cached_property
     def _known(self) -> Eigen:
@@ -167,13 +163,9 @@ class CentredMatrices(Decomposed):
         """Return the mean Hessian as a constant, from the decompositions of C."""
         stop = backend_of(self.x).stop_gradient
         spectrum, U = spectrum_of(self._known), self._known.vectors
-        return turned_hessian(
-            self.space.n,
-            stop(weights),
-            lambda: (spectrum.log, U),
-            lambda: spectrum.pairs.curvature,
-            stop(self.turn),
-        )
+        known, curvature = lambda: (spectrum.log, U), lambda: spectrum.pairs.curvature
+        turned = Turned(self.space.n, stop(weights), known, curvature, stop(self.turn))
+        return turned.hessian()
 
     def shift(self, c: Array) -> Array:
         r"""Return :math:`M \oplus \operatorname{Exp}_e(c)` from the decomposition of the mean.

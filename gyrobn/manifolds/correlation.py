@@ -18,8 +18,6 @@ from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_square
 from gyrobn.numerics.matrices import symmetric
 
-__all__ = ["CHARTS", "Correlation", "covariance_to_correlation"]
-
 CHARTS: dict[str, type[CorrelationMatrices]] = {
     "poly_hyperbolic_cholesky": PolyHyperbolicCholesky,
     "euclidean_cholesky": EuclideanCholesky,

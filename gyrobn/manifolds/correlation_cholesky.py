@@ -24,12 +24,6 @@ from gyrobn.numerics.matrices import (
     with_diagonal,
 )
 
-__all__ = [
-    "EuclideanCholesky",
-    "LogEuclideanCholesky",
-    "PolyHyperbolicCholesky",
-]
-
 
 class CholeskyMatrices(CorrelationMatrices):
     r"""A metric that is simple in Θ; a subclass writes the map from Θ to the space inside."""

@@ -1,9 +1,12 @@
 r"""Flat metrics of correlation matrices by the logarithm of a symmetric matrix."""
 
+from typing import Any
+
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.manifolds.correlation_matrices import CorrelationMatrices, to_unit_diagonal
+from gyrobn.numerics.arrays import constant
 from gyrobn.numerics.decompositions import eigh, finite_or_identity, solve
 from gyrobn.numerics.jets import change_of, function_jet, twice_only
 from gyrobn.numerics.linalg import differential, symmetric_functions
@@ -22,8 +25,6 @@ from gyrobn.numerics.matrices import (
 )
 from gyrobn.numerics.spectra import Spectrum
 from gyrobn.numerics.spectral import EXP, LOG
-
-__all__ = ["LogScaled", "OffLog"]
 
 ROOT2 = 2.0**0.5
 
@@ -56,11 +57,9 @@ class OffLog(CorrelationMatrices):
         values, U = eigh(x)
         quotients = 1.0 / LOG.quotient(Spectrum(values).pairs, None)
         dS = self._symmetric(v)
-        dC = congruence(U, congruence(transpose(U), dS) * quotients)
-        J = _diagonal_jacobian(U, quotients)
+        J, dC = _diagonal_jacobian(U, quotients), _across(U, quotients, dS)
         dD = -solve(J, xp.linalg.diagonal(dC))
-        inner = congruence(transpose(U), dS + diagonal_matrix(dD)) * quotients
-        return with_diagonal(congruence(U, inner), 0.0)
+        return with_diagonal(_across(U, quotients, dS + diagonal_matrix(dD)), 0.0)
 
     def _symmetric(self, y: Array) -> Array:
         return from_triangle(y, self.n, diagonal=False, weight=ROOT2, mirror=1.0)
@@ -81,18 +80,16 @@ def _log_diagonal(S: Array) -> Array:
     def primal(S: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         values, U = eigh(S + diagonal_matrix(d))
         quotients = EXP.quotient(Spectrum(values).pairs, None)
-        entries, J = dot(U * U, xp.exp(values)[..., None, :]), _diagonal_jacobian(U, quotients)
-        return (d + solve(J, 1.0 - entries),), (values, U, quotients, J)
+        J = _diagonal_jacobian(U, quotients)
+        return (d + solve(J, 1.0 - _diagonal_of_exp(values, U)),), (values, U, quotients, J)
 
     def tangent(kept: tuple[Array, ...], dS: Array) -> tuple[Array, ...]:
         _, U, quotients, J = kept
-        change = congruence(U, quotients * congruence(transpose(U), dS))
-        return (-solve(J, xp.linalg.diagonal(change)),)
+        return (-solve(J, xp.linalg.diagonal(_across(U, quotients, dS))),)
 
     def cotangent(kept: tuple[Array, ...], slope: Array) -> tuple[Array, ...]:
         _, U, quotients, J = kept
-        by_entries = diagonal_matrix(-solve(J, slope))
-        return (congruence(U, quotients * congruence(transpose(U), by_entries)),)
+        return (_across(U, quotients, diagonal_matrix(-solve(J, slope))),)
 
     def twice(kept: tuple[Array, ...], S: Array) -> tuple[Array, ...]:
         """Take two steps with the constant Jacobian: the second is right to second order."""
@@ -113,8 +110,9 @@ def _search_log_diagonal(S: Array) -> tuple[Array, ...]:
 
     def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
         d, done = state
-        entries, J = _diagonal_of_exp(S, d)
-        p = solve(J, 1.0 - entries)
+        values, U = eigh(S + diagonal_matrix(d))
+        J = _diagonal_jacobian(U, EXP.quotient(Spectrum(values).pairs, None))
+        p = solve(J, 1.0 - _diagonal_of_exp(values, U))
         size = xp.max(xp.abs(p), axis=-1)
         some = xp.where(size > 0, size, 1.0)
         damping = xp.where(size > 0, xp.log1p(some) / some, 1.0)
@@ -124,17 +122,20 @@ def _search_log_diagonal(S: Array) -> tuple[Array, ...]:
     d = xp.zeros_like(S[..., 0])
     for _ in range(2):  # the fixed point iteration of Archakov and Hansen, a contraction
         values, U = eigh(S + diagonal_matrix(d))
-        d = d - xp.log(dot(U * U, xp.exp(values)[..., None, :]))
+        d = d - xp.log(_diagonal_of_exp(values, U))
     state = (d, xp.max(xp.abs(d), axis=-1) < 0)
     d, _ = backend_of(S).while_loop(lambda s: xp.logical_not(xp.all(s[1])), body, state, 50)
     return (d,)
 
 
-def _diagonal_of_exp(S: Array, d: Array) -> tuple[Array, Array]:
-    """Return the diagonal of exp(S + diag d) and its derivative with respect to d."""
-    values, U = eigh(S + diagonal_matrix(d))
-    entries = dot(U * U, namespace_of(S).exp(values)[..., None, :])
-    return entries, _diagonal_jacobian(U, EXP.quotient(Spectrum(values).pairs, None))
+def _across(U: Array, quotients: Array, change: Array) -> Array:
+    """Return the change of a matrix function, by the quotients in the eigenbasis U."""
+    return congruence(U, quotients * congruence(transpose(U), change))
+
+
+def _diagonal_of_exp(values: Array, U: Array) -> Array:
+    """Return the diagonal of the exponential of a matrix, from its decomposition."""
+    return dot(U * U, namespace_of(U).exp(values)[..., None, :])
 
 
 def _diagonal_jacobian(U: Array, quotients: Array) -> Array:
@@ -173,7 +174,8 @@ class LogScaled(CorrelationMatrices):
         M, dM = _scaled(x, d), _scaled(symmetric(v), d)
         u = -solve(M + eye(M), xp.sum(dM, axis=-1))  # the relative change of Δ
         dM = dM + u[..., :, None] * M + u[..., None, :] * M
-        return pack(differential(LOG, _restrict(M), congruence(transpose(_helmert(x)), dM)))
+        Q = constant(_helmert, x, self.n)
+        return pack(differential(LOG, _restrict(M), congruence(transpose(Q), dM)))
 
     def tangent_from_inside(self, x: Array, v: Array) -> Array:
         """Return the change of C, from that of the exponential."""
@@ -267,22 +269,21 @@ def _search_unit_row_sums(C: Array) -> tuple[Array, ...]:
     return (x,)
 
 
-def _helmert(like: Array, n: int | None = None) -> Array:
-    """Return n × (n−1) matrices whose columns are an orthonormal basis of the vectors of sum 0."""
-    n = like.shape[-1] if n is None else n
+def _helmert(n: int) -> "np.ndarray[Any, Any]":
+    """Return n × (n−1): its columns are an orthonormal basis of the vectors of sum 0."""
     k = np.arange(1, n)
     Q = np.triu(np.ones((n, n - 1)))
     Q[k, k - 1] = -k
-    return backend_of(like).from_numpy(Q / np.sqrt(k * (k + 1.0)), like)
+    return Q / np.sqrt(k * (k + 1.0))
 
 
 def _restrict(M: Array) -> Array:
     """Return QᵀMQ; exactly the identity for the identity."""
-    Q = _helmert(M)
+    Q = constant(_helmert, M, M.shape[-1])
     return eye(M, M.shape[-1] - 1) + matmul(transpose(Q), M - eye(M), Q)
 
 
 def _extend(A: Array) -> Array:
     """Return QAQᵀ."""
-    Q = _helmert(A, A.shape[-1] + 1)
+    Q = constant(_helmert, A, A.shape[-1] + 1)
     return matmul(Q, A, transpose(Q))

@@ -11,8 +11,6 @@ from gyrobn.numerics.checks import check_square
 from gyrobn.numerics.decompositions import finite_or_identity
 from gyrobn.numerics.matrices import eye, matmul, symmetric, transpose, with_diagonal
 
-__all__ = ["CorrelationMatrices", "to_unit_diagonal"]
-
 
 @dataclass(frozen=True)
 class CorrelationMatrices(Pullback):

@@ -10,81 +10,58 @@ the sum to X and to B.
 from typing import Any
 
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends.contract import State
 from gyrobn.numerics.arrays import weighted_gram
 from gyrobn.numerics.decompositions import Eigen, again, spectrum_of
 from gyrobn.numerics.jets import change_of, inner_jet
-from gyrobn.numerics.matrices import compose, diagonal_matrix, matmul, symmetric, transpose
+from gyrobn.numerics.matrices import beside, compose, diagonal_matrix, matmul, symmetric, transpose
 from gyrobn.numerics.spectra import Spectrum
 from gyrobn.numerics.spectral import LOG, POWER, Spectral
 
-__all__ = [
-    "carried",
-    "change_by_frame",
-    "change_by_matrix",
-    "function",
-    "log_squares",
-    "mean_logarithm",
-    "slope_by_frame",
-]
 
-Arrays = tuple[Array, ...]
+def change_by(X: Array, B: Array, known: Eigen, *back: Array) -> Array:
+    r"""Return the change of :math:`C = B X B^\top` by X and by B.
 
+    .. math:: W^\top dC\,W = V^\top dX\,V + E + E^\top, \qquad
+              V = B^\top W, \quad E = W^\top dB\,B^{-1}W\Lambda
 
-def change_by_matrix(X: Array, B: Array, known: Eigen, change: Array) -> Array:
-    r"""Add to a change what X contributes: :math:`V^\top dX\,V`, :math:`V = B^\top W`.
-
-    The other change has that by B. But a second derivative is by both.
+    ``back`` is the inverse of B, as a constant, if B is differentiated.
     """
-    stop = backend_of(X).stop_gradient
+    shim = backend_of(X)
+    by_X, stop = shim.differentiable(X), shim.stop_gradient
+    if not (by_X or back):
+        return known.vectors
 
-    def primal(X: Array, change: Array, B: Array) -> tuple[Arrays, Arrays]:
-        return _carrier(known), (known.vectors, stop(B))
+    def primal(X: Array, B: Array) -> tuple[State, State]:
+        return (stop(known.vectors),), (*known, stop(B), *back)
 
-    def tangent(kept: Arrays, dX: Array, change: Array, dB: Array) -> Arrays:
-        W, B = kept
-        V = matmul(transpose(B), W)
-        return (change + matmul(transpose(V), dX, V),)
+    def tangent(kept: State, dX: Array, dB: Array) -> State:
+        values, W, B, *back = kept
+        total: Any = 0.0
+        if back:
+            E = matmul(transpose(W), matmul(dB, *back), W) * values[..., None, :]
+            total = E + transpose(E)
+        if by_X:
+            V = matmul(transpose(B), W)
+            total = total + matmul(transpose(V), dX, V)
+        return (total,)
 
-    def cotangent(kept: Arrays, slope: Array) -> tuple[Array | None, ...]:
-        W, B = kept
-        V = matmul(transpose(B), W)
-        return matmul(V, slope, transpose(V)), slope, None
+    def cotangent(kept: State, slope: Array) -> tuple[Array | None, ...]:
+        values, W, B, *back = kept
+        of_X = of_B = None
+        if by_X:
+            V = matmul(transpose(B), W)
+            of_X = matmul(V, slope, transpose(V))
+        if back:
+            of_B = matmul(slope_by_frame(slope, Eigen(values, W), B.shape), transpose(*back))
+        return of_X, of_B
 
-    def twice(kept: Arrays, X: Array, change: Array, B: Array) -> Arrays:
-        V = matmul(transpose(B), kept[0])
-        return (change + matmul(transpose(V), X - stop(X), V),)
-
-    X = namespace_of(X).broadcast_to(X, known.vectors.shape)
-    rules = primal, tangent, cotangent
-    (change,) = backend_of(X).with_derivative(*rules, X, change, B, twice=twice)
-    return change
-
-
-def change_by_frame(B: Array, back: Array, known: Eigen, X: Array) -> Array:
-    r"""Return what B contributes: :math:`E + E^\top`, :math:`E = W^\top dB\,B^{-1}W\Lambda`.
-
-    ``back`` is the inverse of B, and both it and X are constants.
-    """
-
-    def primal(B: Array) -> tuple[Arrays, Arrays]:
-        return _carrier(known), (*known, back, X)
-
-    def tangent(kept: Arrays, dB: Array) -> Arrays:
-        values, W, back, _ = kept
-        E = matmul(transpose(W), matmul(dB, back), W) * values[..., None, :]
-        return (E + transpose(E),)
-
-    def cotangent(kept: Arrays, slope: Array) -> Arrays:
-        *known, back, _ = kept
-        return (matmul(slope_by_frame(slope, Eigen(*known), B.shape), transpose(back)),)
-
-    def twice(kept: Arrays, B: Array) -> Arrays:
-        _, W, _, X = kept
-        V = matmul(transpose(B), W)
+    def twice(kept: State, X: Array, B: Array) -> State:
+        V = matmul(transpose(B), kept[1])
         return (matmul(transpose(V), X, V),)
 
-    rules = primal, tangent, cotangent
-    (change,) = backend_of(B).with_derivative(*rules, B, twice=twice)
+    X = namespace_of(X).broadcast_to(X, known.vectors.shape)
+    (change,) = shim.with_derivative(primal, tangent, cotangent, X, B, twice=twice)
     return change
 
 
@@ -98,26 +75,25 @@ def slope_by_frame(slope: Array, known: Eigen, shape: tuple[int, ...]) -> Array:
 def function(change: Array, known: Eigen, f: Spectral, t: Any = None) -> Array:
     """Return f(C, t) for a number t."""
 
-    def primal(change: Array) -> tuple[Arrays, Arrays]:
+    def primal(change: Array) -> tuple[State, State]:
         U = known.vectors
         return (compose(U, f.value(spectrum_of(known), t), U),), known
 
-    def tangent(kept: Arrays, change: Array) -> Arrays:
+    def tangent(kept: State, change: Array) -> State:
         values, W = kept
         inner = f.quotient(again(known, values).pairs, t) * change
         return (matmul(W, inner, transpose(W)),)
 
-    def cotangent(kept: Arrays, slope: Array) -> Arrays:
+    def cotangent(kept: State, slope: Array) -> State:
         values, W = kept
         inner = matmul(transpose(W), symmetric(slope), W)  # dC is symmetric, so its slope is
         return (f.quotient(again(known, values).pairs, t) * inner,)
 
-    def twice(kept: Arrays, change: Array) -> Arrays:
+    def twice(kept: State, change: Array) -> State:
         values, W = kept
         return (matmul(W, inner_jet(f, values, change_of(symmetric(change)), t), transpose(W)),)
 
-    rules = primal, tangent, cotangent
-    (found,) = backend_of(change).with_derivative(*rules, change, twice=twice)
+    (found,) = backend_of(change).with_derivative(primal, tangent, cotangent, change, twice=twice)
     return found
 
 
@@ -130,13 +106,13 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
     """
     xp, shape = namespace_of(change), R.shape
 
-    def primal(change: Array, R: Array, t: Array) -> tuple[Arrays, Arrays]:
+    def primal(change: Array, R: Array, t: Array) -> tuple[State, State]:
         roots = xp.exp((0.5 * t)[..., None] * spectrum_of(known).log)
         T = known.vectors * roots[..., None, :]
         Y = matmul(R, T)
         return (matmul(Y, transpose(Y)),), (*known, T, Y, t)
 
-    def tangent(kept: Arrays, change: Array, dR: Array, dt: Array) -> Arrays:
+    def tangent(kept: State, change: Array, dR: Array, dt: Array) -> State:
         values, _, T, Y, t = kept
         spectrum = again(known, values)
         inner = spectrum.pairs.even_power(t[..., None, None]) * change
@@ -145,7 +121,7 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
         whole = matmul(half, transpose(Y))
         return (whole + transpose(whole),)
 
-    def cotangent(kept: Arrays, slope: Array) -> Arrays:
+    def cotangent(kept: State, slope: Array) -> State:
         values, _, T, Y, t = kept
         spectrum = again(known, values)
         by_Y = matmul(slope + transpose(slope), Y)
@@ -155,15 +131,14 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
         inner *= spectrum.pairs.even_power(t[..., None, None])
         return inner, by_R, by_t
 
-    def twice(kept: Arrays, change: Array, R: Array, t: Array) -> Arrays:
+    def twice(kept: State, change: Array, R: Array, t: Array) -> State:
         values, W, *_ = kept
         Y = matmul(R, W)
         inner = inner_jet(POWER, values, change_of(symmetric(change)), t[..., None])
         return (matmul(Y, inner, transpose(Y)),)
 
     t = xp.broadcast_to(t, change.shape[:-2])
-    rules = primal, tangent, cotangent
-    (y,) = backend_of(change).with_derivative(*rules, change, R, t, twice=twice)
+    (y,) = backend_of(change).with_derivative(primal, tangent, cotangent, change, R, t, twice=twice)
     return y
 
 
@@ -171,20 +146,20 @@ def log_squares(change: Array, known: Eigen) -> Array:
     r"""Return :math:`\|\log C\|^2`, of derivative :math:`2\operatorname{tr}(C^{-1}\log C\,dC)`."""
     xp = namespace_of(change)
 
-    def primal(change: Array) -> tuple[Arrays, Arrays]:
+    def primal(change: Array) -> tuple[State, State]:
         logs = spectrum_of(known).log
         return (xp.sum(logs * logs, axis=-1),), (known.values,)
 
     def slopes(values: Array) -> Array:
         return 2.0 * again(known, values).log / values
 
-    def tangent(kept: Arrays, change: Array) -> Arrays:
+    def tangent(kept: State, change: Array) -> State:
         return (xp.sum(slopes(*kept) * xp.linalg.diagonal(change), axis=-1),)
 
-    def cotangent(kept: Arrays, by_square: Array) -> Arrays:
+    def cotangent(kept: State, by_square: Array) -> State:
         return (diagonal_matrix(by_square[..., None] * slopes(*kept)),)
 
-    def twice(kept: Arrays, change: Array) -> Arrays:
+    def twice(kept: State, change: Array) -> State:
         """With E, add half the quotients of 2 log(x)/x times E², all products of it summed up."""
         (values,), E = kept, change_of(symmetric(change))
         spectrum = Spectrum(values)
@@ -193,8 +168,7 @@ def log_squares(change: Array, known: Eigen) -> Array:
         along = xp.sum(slopes(values) * xp.linalg.diagonal(E), axis=-1)
         return (along + 0.5 * xp.sum(bend * E * transpose(E), axis=(-2, -1)),)
 
-    rules = primal, tangent, cotangent
-    (squares,) = backend_of(change).with_derivative(*rules, change, twice=twice)
+    (squares,) = backend_of(change).with_derivative(primal, tangent, cotangent, change, twice=twice)
     return squares
 
 
@@ -206,20 +180,20 @@ def mean_logarithm(change: Array, weights: Array, known: Eigen, at_mean: bool = 
     """
     xp = namespace_of(change)
 
-    def primal(change: Array, w: Array) -> tuple[Arrays, Arrays]:
+    def primal(change: Array, w: Array) -> tuple[State, State]:
         if at_mean:
             return (0.0 * known.vectors[0, ...],), (*known, w)
         heavy = w[..., None] * spectrum_of(known).log
         return (weighted_gram(heavy, transpose(known.vectors)),), (*known, w)
 
-    def tangent(kept: Arrays, change: Array, dw: Array) -> Arrays:
+    def tangent(kept: State, change: Array, dw: Array) -> State:
         values, W, w = kept
         spectrum = again(known, values)
         inner = w[..., None, None] * (LOG.quotient(spectrum.pairs, None) * change)
         inner = inner + diagonal_matrix(dw[..., None] * spectrum.log)
         return (_sum_of_products(matmul(W, inner), W, W.shape[1:]),)
 
-    def cotangent(kept: Arrays, slope: Array) -> Arrays:
+    def cotangent(kept: State, slope: Array) -> State:
         values, W, w = kept
         spectrum = again(known, values)
         inner = matmul(transpose(W), symmetric(slope), W)
@@ -228,28 +202,22 @@ def mean_logarithm(change: Array, weights: Array, known: Eigen, at_mean: bool = 
         inner *= w[..., None, None]
         return inner, by_w
 
-    def twice(kept: Arrays, change: Array, w: Array) -> Arrays:
+    def twice(kept: State, change: Array, w: Array) -> State:
         values, W, _ = kept
         inner = w[..., None, None] * inner_jet(LOG, values, change_of(symmetric(change)))
         return (_sum_of_products(matmul(W, inner), W, W.shape[1:]),)
 
-    rules = primal, tangent, cotangent
-    (total,) = backend_of(change).with_derivative(*rules, change, weights, twice=twice)
+    (total,) = backend_of(change).with_derivative(
+        primal, tangent, cotangent, change, weights, twice=twice
+    )
     return total
-
-
-def _carrier(known: Eigen) -> Arrays:
-    """Return an array of the shape of C, to which the derivatives of a change are attached."""
-    return (backend_of(known.vectors).stop_gradient(known.vectors),)
 
 
 def _sum_of_products(A: Array, T: Array, shape: tuple[int, ...]) -> Array:
     """Return A Tᵀ, summed over the axes along which an array of this shape was broadcast."""
     xp = namespace_of(A)
     if tuple(A.shape[1:]) == tuple(shape):  # a sum over samples is one large product
-        rows = (xp.permute_dims(x, (*range(1, x.ndim - 1), 0, x.ndim - 1)) for x in (A, T))
-        wide, tall = (xp.reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1])) for x in rows)
-        return matmul(wide, transpose(tall))
+        return matmul(beside(A, 1), transpose(beside(T, 1)))
     full = matmul(A, transpose(T))
     lead = full.ndim - len(shape)
     full = xp.sum(full, axis=tuple(range(lead))) if lead else full

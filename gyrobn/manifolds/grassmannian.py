@@ -16,8 +16,6 @@ from gyrobn.numerics.spectra import Pairs, Spectrum
 from gyrobn.numerics.spectral import INVERSE_ROOT, Spectral
 from gyrobn.numerics.triples import Triples
 
-__all__ = ["Grassmannian", "of_projectors"]
-
 
 @dataclass(frozen=True)
 class Grassmannian(Pullback):
@@ -164,7 +162,7 @@ def _leading(p: int) -> Spectral:
             found = found + alone / xp.where(xp.logical_and(alone != 0, gaps != 0), gaps, 1.0)
         return found
 
-    return Spectral(value, quotient, second=second)
+    return Spectral(value, quotient, second)
 
 
 def of_projectors(x: "np.ndarray[Any, Any]") -> Grassmannian:

@@ -14,8 +14,6 @@ from gyrobn.numerics.matrices import compose, eye, matmul, symmetric, transpose
 from gyrobn.numerics.spectra import Spectrum
 from gyrobn.numerics.spectral import ANGLE, COSINE_OF_ROOT, SINC_OF_ROOT
 
-__all__ = ["direct_rotation", "exponential", "logarithm", "tall_product"]
-
 Kept = tuple[Array, ...]
 
 
@@ -66,8 +64,7 @@ def direct_rotation(U: Array, known: Singular | None = None) -> tuple[Array, Arr
         C, S = matmul(U[..., :p, :], transpose(W)), matmul(U[..., p:, :], transpose(W))
         return symmetric(C), S, xp.linalg.inv(symmetric(C) + eye(C))
 
-    rules = primal, tangent, cotangent
-    C, S, inverse = backend_of(U).with_derivative(*rules, U, twice=twice)
+    C, S, inverse = backend_of(U).with_derivative(primal, tangent, cotangent, U, twice=twice)
     return C, S, inverse
 
 
@@ -110,8 +107,7 @@ def logarithm(top: Array, bottom: Array, known: Singular | None = None) -> Array
         ratio = function_jet(ANGLE, c, P, change_of(C))
         return (matmul(bottom, matmul(transpose(W), ratio)),)
 
-    rules = primal, tangent, cotangent
-    (B,) = backend_of(top).with_derivative(*rules, top, bottom, twice=twice)
+    (B,) = backend_of(top).with_derivative(primal, tangent, cotangent, top, bottom, twice=twice)
     return B
 
 
@@ -150,8 +146,7 @@ def exponential(B: Array) -> tuple[Array, Array]:
         cos, ratio = (function_jet(f, values, P, change) for f in (COSINE_OF_ROOT, SINC_OF_ROOT))
         return cos, matmul(B, ratio)
 
-    rules = primal, tangent, cotangent
-    top, bottom = backend_of(B).with_derivative(*rules, B, twice=twice)
+    top, bottom = backend_of(B).with_derivative(primal, tangent, cotangent, B, twice=twice)
     return top, bottom
 
 

@@ -9,8 +9,6 @@ from gyrobn.numerics.arrays import constant
 from gyrobn.numerics.decompositions import Singular, svd
 from gyrobn.numerics.matrices import eye, matmul, transpose
 
-__all__ = ["svd_of_sum", "svd_without_reflection"]
-
 
 def svd_without_reflection(A: Array) -> Singular:
     """Decompose A = P c Tᵀ so that P Tᵀ is a rotation; the last of c is negative if A reflects.

@@ -20,8 +20,6 @@ from gyrobn.numerics.matrices import eye, from_triangle, matmul, symmetric, to_t
 from gyrobn.numerics.scalar import cotangent, safe_sqrt
 from gyrobn.numerics.spectral import ANGLE, COSINE_OF_ROOT, SINC_OF_ROOT
 
-__all__ = ["SpecialOrthogonal"]
-
 ROOT2 = 2.0**0.5
 
 

@@ -8,10 +8,8 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.numerics.arrays import constant, sum_samples, weighted_gram, weighted_sum
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.matrices import eye, matmul
+from gyrobn.numerics.matrices import eye, kept_eye, matmul
 from gyrobn.numerics.scalar import arc, cotangent, sinc
-
-__all__ = ["hessian_of_axes", "logarithm_by_quaternion", "sinc_of_root"]
 
 
 def logarithm_by_quaternion(x: Array) -> Array:
@@ -22,10 +20,10 @@ def logarithm_by_quaternion(x: Array) -> Array:
     """
     xp = namespace_of(x)
     flat = xp.reshape(x, (*x.shape[:-2], 9))
-    squares = xp.matmul(flat, constant(_quaternion_map, x)) + constant(_quaternion_one, x)
-    squares = xp.reshape(squares, (*x.shape[:-2], 4, 4))
+    squares = xp.reshape(xp.matmul(flat, constant(_quaternion_map, x)), (*x.shape[:-2], 4, 4))
+    squares = squares + kept_eye(x, 4)
     best = xp.argmax(xp.linalg.diagonal(squares), axis=-1, keepdims=True)
-    pick = xp.astype(best == constant(_four, x), x.dtype)
+    pick = xp.astype(best == constant(np.arange, x, 4), x.dtype)
     row = xp.sum(pick[..., None] * squares, axis=-2)
     q = row / xp.sqrt(dot(row, row))[..., None]
     q = q * (1.0 - 2.0 * xp.astype(q[..., :1] < 0, x.dtype))  # an angle of at most π
@@ -55,14 +53,6 @@ def _quaternion_map() -> "np.ndarray[Any, Any]":
         [wx, zx, yx, a - b - c],
     ]
     return np.asarray(entries).reshape(16, 9).T.copy()
-
-
-def _quaternion_one() -> "np.ndarray[Any, Any]":
-    return np.eye(4).reshape(-1)
-
-
-def _four() -> "np.ndarray[Any, Any]":
-    return np.arange(4)
 
 
 def sinc_of_root(square: Array) -> Array:

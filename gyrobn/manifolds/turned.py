@@ -13,10 +13,16 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.arrays import samples_last
 from gyrobn.numerics.decompositions import finite_or_identity
 from gyrobn.numerics.hessian import DENSE, Hessian
-from gyrobn.numerics.matrices import matmul, mean_of_turned, pack, symmetric, transpose, unpack
+from gyrobn.numerics.matrices import (
+    beside,
+    matmul,
+    mean_of_turned,
+    pack,
+    symmetric,
+    transpose,
+    unpack,
+)
 from gyrobn.numerics.scalar import cotangent
-
-__all__ = ["turned_hessian"]
 
 SMALL, ENTRIES = 36, 2**17
 """If values can be seen, H is formed up to this dimension, and so many entries of its tables:
@@ -24,14 +30,8 @@ beyond, conjugate gradients are faster. If not, the 24 products of Chebyshev ste
 several devices each of them would also be a reduction, and H takes only one."""
 
 
-def turned_hessian(
-    n: int,
-    weights: Array,
-    decomposition: Callable[[], tuple[Array, Array]],
-    curvature: Callable[[], Array],
-    turn: Array | None = None,
-) -> Hessian:
-    """Return the Hessian on packed n × n matrices.
+class Turned:
+    """The Hessian on packed n × n matrices; each part is computed when it is first needed.
 
     Parameters
     ----------
@@ -39,58 +39,58 @@ def turned_hessian(
         Number of rows.
     weights
         Shape (N, *channels).
-    decomposition, curvature
+    known, curvature
         Functions; the first returns the logarithms of the eigenvalues and U, the second K.
     turn
         The orthogonal matrix from the basis in which U is written to that of the coordinates, if
         they differ.
     """
-    xp = namespace_of(weights)
-    mean = _Turned(n, weights, decomposition, curvature, turn)
-    dim = n * (n + 1) // 2
-    dense = DENSE
-    if not backend_of(weights).hides_values(weights):
-        dense = SMALL if math.prod(weights.shape) * n * dim <= ENTRIES else 0
-    return Hessian(
-        mean.apply,
-        lambda: xp.sum(weights, axis=0),
-        mean.highest,
-        rough=mean.rough if weights.dtype == xp.float64 else None,
-        matrix=mean.matrix,
-        dense=dense,
-        at_least_one=True,
-        smooth=False,
-    )
 
-
-class _Turned:
-    """The parts of the Hessian, each computed when it is first needed."""
-
-    def __init__(self, n: int, weights: Array, known: Any, curvature: Any, turn: Any) -> None:
+    def __init__(
+        self,
+        n: int,
+        weights: Array,
+        known: Callable[[], tuple[Array, Array]],
+        curvature: Callable[[], Array],
+        turn: Array | None = None,
+    ) -> None:
         self.n, self.weights, self.known, self.curvature = n, weights, known, curvature
         self.turn = turn
         self._frames: dict[Any, tuple[Array, Array]] = {}
         self._tables: dict[Any, Array] = {}
 
+    def hessian(self) -> Hessian:
+        """Return it as an operator."""
+        xp, weights, n = namespace_of(self.weights), self.weights, self.n
+        dense = DENSE
+        if not backend_of(weights).hides_values(weights):
+            entries = math.prod(weights.shape) * n * n * (n + 1) // 2
+            dense = SMALL if entries <= ENTRIES else 0
+        return Hessian(
+            self.apply,
+            lambda: xp.sum(weights, axis=0),
+            self.highest,
+            rough=self.rough if weights.dtype == xp.float64 else None,
+            matrix=self.matrix,
+            dense=dense,
+            at_least_one=True,
+            smooth=False,
+        )
+
     def _frame(self, dtype: Any) -> tuple[Array, Array]:
         """Return U, and all U of a channel beside each other: (*channels, 1, n, N n)."""
         if dtype not in self._frames:
-            xp = namespace_of(self.weights)
-            U = xp.astype(samples_last(self.known()[1], 2), dtype, copy=False)
-            k = U.ndim - 3
-            between = xp.permute_dims(U, (*range(k), k + 1, k, k + 2))
-            wide = xp.reshape(between, (*U.shape[:-3], 1, self.n, U.shape[-3] * self.n))
-            self._frames[dtype] = U, wide
+            _, U = self.known()
+            U = namespace_of(U).astype(U, dtype, copy=False)
+            self._frames[dtype] = samples_last(U, 2), beside(U, 1)[..., None, :, :]
         return self._frames[dtype]
 
     def _table(self, dtype: Any) -> Array:
         """Return K times the weights."""
         if dtype not in self._tables:
-            xp, arrays = (
-                namespace_of(self.weights),
-                (self.curvature(), self.weights[..., None, None]),
-            )
-            K, w = (xp.astype(samples_last(a, 2), dtype, copy=False) for a in arrays)
+            xp, w = namespace_of(self.weights), self.weights[..., None, None]
+            tables = (samples_last(a, 2) for a in (w, self.curvature()))
+            w, K = (xp.astype(a, dtype, copy=False) for a in tables)
             self._tables[dtype] = w * K
         return self._tables[dtype]
 

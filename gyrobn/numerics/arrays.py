@@ -10,27 +10,6 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, cast_to, device_of, dot, namespace_of
 from gyrobn.numerics.scalar import safe_sqrt
 
-__all__ = [
-    "BLOCK",
-    "blocks_of",
-    "blockwise",
-    "broadcast_shapes",
-    "check_coordinates",
-    "check_floating",
-    "constant",
-    "length",
-    "pieces",
-    "samples_last",
-    "scalars_like",
-    "sum_of_products",
-    "sum_samples",
-    "surely",
-    "unit",
-    "weighted_gram",
-    "weighted_sum",
-    "zeros",
-]
-
 
 def check_floating(*arrays: Array, half: bool = False) -> Any:
     """Return the namespace of ``arrays``, which must share one device and one dtype.
@@ -137,13 +116,8 @@ def weighted_sum(weights: Array, x: Array) -> Array:
     flat = x if len(rest) == 1 else xp.reshape(x, (*x.shape[: weights.ndim], math.prod(rest)))
     if weights.ndim == 1 and _one_block(x):
         total = weights @ flat
-        return total if len(rest) == 1 else xp.reshape(total, rest)
-    parts = [
-        xp.matmul(samples_last(w, 0, 1)[..., None, :], samples_last(v, 1, 1))[..., 0, :]
-        for w, v in zip(_blocks(weights), _blocks(flat), strict=True)
-    ]
-    one = len(parts) == 1 and parts[0].shape[0] == 1
-    total = parts[0][0, ...] if one else sum_samples(xp.concat(parts))
+    else:
+        total = sum_of_products(weights[..., None, None], flat[..., None, :])[..., 0, :]
     return total if len(rest) == 1 else xp.reshape(total, (*total.shape[:-1], *rest))
 
 
@@ -164,16 +138,11 @@ def sum_of_products(A: Array, B: Array) -> Array:
     xp = namespace_of(A, B)
     parts = []
     for blocks in zip(_blocks(A), _blocks(B), strict=True):
-        left, right = (_tall(samples_last(rows, 2, 1)) for rows in blocks)
+        rows = [samples_last(block, 2, 1) for block in blocks]
+        left, right = (xp.reshape(a, (*a.shape[:-3], -1, a.shape[-1])) for a in rows)
         parts.append(xp.matmul(xp.matrix_transpose(left), right))
     one = len(parts) == 1 and parts[0].shape[0] == 1
     return parts[0][0, ...] if one else sum_samples(xp.concat(parts))
-
-
-def _tall(rows: Array) -> Array:
-    """Return matrices (..., N, k, n) below each other, (..., N k, n)."""
-    shape = (*rows.shape[:-3], rows.shape[-3] * rows.shape[-2], rows.shape[-1])
-    return namespace_of(rows).reshape(rows, shape)
 
 
 def sum_samples(x: Array) -> Array:
@@ -246,17 +215,15 @@ def largest(x: Array) -> Array:
     return xp.max(xp.abs(x), axis=-1)
 
 
-def unit(x: Array, least: float = 0.0) -> tuple[Array, Array]:
-    """Return the largest coordinate of each vector, at least ``least``, and x divided by it.
+def unit(x: Array, least: float = 0.0, most: float | None = None) -> tuple[Array, Array]:
+    """Return the largest coordinate of each vector, within the bounds, and x divided by it.
 
     The square of the quotient cannot overflow, as that of x can. The divisor counts as a constant:
     what is computed with both does not depend on it.
     """
-    xp = namespace_of(x)
-    large = xp.clip(
-        largest(backend_of(x).stop_gradient(x)),
-        min=max(least, float(xp.finfo(x.dtype).smallest_normal)),
-    )
+    xp, large = namespace_of(x), largest(backend_of(x).stop_gradient(x))
+    tiny = float(xp.finfo(x.dtype).smallest_normal)
+    large = xp.clip(large, min=max(least, tiny), max=most)
     return large, x / large[..., None]
 
 
@@ -267,14 +234,7 @@ def length(x: Array) -> Array:
     >>> length(np.asarray([[3e200, 4e200], [3e-200, 4e-200]]))
     array([5.e+200, 5.e-200])
     """
-    xp = namespace_of(x)
-    info = xp.finfo(x.dtype)
-    large = xp.clip(  # a constant: the slope by it is zero
-        largest(backend_of(x).stop_gradient(x)),
-        min=float(info.smallest_normal),
-        max=float(info.max),
-    )
-    part = x / large[..., None]
+    large, part = unit(x, most=float(namespace_of(x).finfo(x.dtype).max))
     return large * safe_sqrt(dot(part, part))
 
 
@@ -288,9 +248,6 @@ def samples_last(x: Array, trailing: int = 0, first: int = 0) -> Array:
     return namespace_of(x).permute_dims(x, order)
 
 
-_constants: dict[Any, Array] = {}
-
-
 def pieces(x: Array, sizes: Sequence[int], axis: int = -1) -> list[Array]:
     """Return consecutive pieces of these sizes along the last axis, or the last but one."""
     cuts, stop = [], 0
@@ -298,6 +255,9 @@ def pieces(x: Array, sizes: Sequence[int], axis: int = -1) -> list[Array]:
         start, stop = stop, stop + size
         cuts.append(x[..., start:stop] if axis == -1 else x[..., start:stop, :])
     return cuts
+
+
+_constants: dict[Any, Array] = {}
 
 
 def constant(make: Callable[..., "np.ndarray[Any, Any]"], like: Array, *key: Any) -> Array:

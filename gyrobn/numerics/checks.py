@@ -18,20 +18,6 @@ from numpy.typing import NDArray
 
 from gyrobn.backends import backend_of, check_kind
 
-__all__ = [
-    "Parameter",
-    "check_choice",
-    "check_integer",
-    "check_integers",
-    "check_number",
-    "check_square",
-    "did_you_mean",
-    "host",
-    "is_number",
-    "parameter_error",
-    "unmasked",
-]
-
 
 class Parameter(NamedTuple):
     """The parameter that the message of an error names, its attribute ``parameter``."""

@@ -11,23 +11,6 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.matrices import eye, kept_eye, symmetric
 from gyrobn.numerics.spectra import Spectrum
 
-__all__ = [
-    "Decomposition",
-    "Eigen",
-    "PrecisionWarning",
-    "Singular",
-    "again",
-    "cholesky",
-    "eigh",
-    "finite_or_identity",
-    "solve",
-    "spectrum_of",
-    "surely_definite",
-    "svd",
-    "warn_of_lost_digits",
-]
-
-
 LAPACK_ERRORS = (np.linalg.LinAlgError, RuntimeError, ValueError)
 """What libraries raise for a matrix without a decomposition; dpnp's own error is a ValueError."""
 
@@ -36,9 +19,26 @@ class PrecisionWarning(UserWarning):
     """Matrices are so close to singular that their floats do not determine the result."""
 
 
+class _Tables:
+    """Keeps the :class:`Spectrum` of a decomposition, which :func:`spectrum_of` returns."""
+
+    values: Array
+
+    @cached_property
+    def _spectrum(self) -> Spectrum:
+        return Spectrum(self.values)
+
+
 class _Eigen(NamedTuple):
     values: Array
     vectors: Array
+
+
+class Eigen(_Eigen, _Tables):
+    r"""What :func:`eigh` returns: :math:`A = U \operatorname{diag}(\lambda)\, U^\top`.
+
+    Handed on as ``known``, it carries the tables of its eigenvalues from one function to the next.
+    """
 
 
 class _Singular(NamedTuple):
@@ -47,40 +47,21 @@ class _Singular(NamedTuple):
     right: Array
 
 
-class Eigen(_Eigen):
-    r"""What :func:`eigh` returns: :math:`A = U \operatorname{diag}(\lambda)\, U^\top`.
-
-    Handed on as ``known``, it carries the tables of its eigenvalues from one function to the next.
-    """
-
-    @cached_property
-    def _spectrum(self) -> Spectrum:
-        return Spectrum(self.values)
-
-
-class Singular(_Singular):
+class Singular(_Singular, _Tables):
     """What :func:`svd` returns: A = P c Tᵀ, the last of them Tᵀ."""
 
-    @cached_property
-    def _spectrum(self) -> Spectrum:
-        return Spectrum(self.values)
 
-
-Decomposition = Eigen | Singular
-
-
-def spectrum_of(known: Decomposition) -> Spectrum:
+def spectrum_of(known: Eigen | Singular) -> Spectrum:
     """Return the eigenvalues, with the tables that were computed of them already.
 
     Where a transformation is under way (``jit``, ``vmap``, a compiler), nothing is kept from one
     function to the next: what is traced inside of one must not be seen by another.
     """
-    if backend_of(known.values).plain(known.values):
-        return known._spectrum
-    return Spectrum(known.values)
+    plain = backend_of(known.values).plain(known.values)
+    return known._spectrum if plain else Spectrum(known.values)
 
 
-def again(known: Decomposition | None, values: Array) -> Spectrum:
+def again(known: Eigen | Singular | None, values: Array) -> Spectrum:
     """Return the eigenvalues that a derivative was handed, with their tables if those are known."""
     if known is not None and backend_of(values).plain(values):
         return spectrum_of(known)
@@ -119,11 +100,7 @@ def svd(A: Array) -> Singular:
     xp = namespace_of(A)
     A, finite = finite_or_identity(A)
     P, c, Th = xp.linalg.svd(A, full_matrices=False)
-    return Singular(P, _or_nan(finite[..., 0], c), _or_nan(finite, Th))
-
-
-def _or_nan(good: Array, x: Array) -> Array:
-    return namespace_of(x).where(good, x, np.nan)
+    return Singular(P, xp.where(finite[..., 0], c, xp.nan), xp.where(finite, Th, xp.nan))
 
 
 def cholesky(P: Array) -> Array:
@@ -142,7 +119,7 @@ def cholesky(P: Array) -> Array:
         safe, finite = finite_or_identity(P)
         if bool(xp.all(finite)):
             raise ValueError(_not_definite(P)) from error
-    return _or_nan(finite, cholesky(safe))
+    return xp.where(finite, cholesky(safe), xp.nan)
 
 
 def surely_definite(A: Array) -> bool:

@@ -8,15 +8,6 @@ from gyrobn.backends import Array, namespace_of
 from gyrobn.numerics.arrays import pieces, sum_samples, weighted_sum
 from gyrobn.numerics.matrices import kept_eye
 
-__all__ = [
-    "DENSE",
-    "Hessian",
-    "compact_hessian",
-    "flat_hessian",
-    "joined_hessian",
-    "matrix_hessian",
-]
-
 DENSE = 128
 """Up to this dimension a Hessian is formed and solved; beyond, Chebyshev steps apply it."""
 

@@ -20,16 +20,6 @@ from gyrobn.numerics.spectra import Spectrum
 from gyrobn.numerics.spectral import Spectral
 from gyrobn.numerics.triples import Triples
 
-__all__ = [
-    "bent_by",
-    "change_of",
-    "function_jet",
-    "inner_jet",
-    "pair_sums",
-    "polar_jet",
-    "twice_only",
-]
-
 
 def twice_only(x: Array, times: int = 2) -> Array:
     """Return x, as an array that can be differentiated so many ``times``; once more is an error."""
@@ -65,10 +55,15 @@ def inner_jet(f: Spectral, values: Array, E: Array, t: Any = None) -> Array:
 
     ``t`` is a number, or an array with one number per matrix and an axis more, and may change too.
     """
-    spectrum, number = Spectrum(values), t is None or isinstance(t, (int, float))
-    first = f.quotient(spectrum.pairs, t if number else t[..., None])
-    bent = bent_by(f, values, E, E, t if number else t[..., None, None])
+    spectrum, by_pair = Spectrum(values), one_more_axis(t)
+    first = f.quotient(spectrum.pairs, by_pair)
+    bent = bent_by(f, values, E, E, one_more_axis(by_pair))
     return diagonal_matrix(f.value(spectrum, t)) + first * E + bent
+
+
+def one_more_axis(t: Any) -> Any:
+    """Return t, reshaped to broadcast against pairs instead of single eigenvalues."""
+    return t if t is None or isinstance(t, (int, float)) else t[..., None]
 
 
 def bent_by(f: Spectral, values: Array, X: Array, Y: Array, t: Any = None) -> Array:
@@ -79,9 +74,9 @@ def bent_by(f: Spectral, values: Array, X: Array, Y: Array, t: Any = None) -> Ar
     return namespace_of(X).sum(second * X[..., :, :, None] * Y[..., None, :, :], axis=-2)
 
 
-def function_jet(f: Spectral, values: Array, U: Array, change: Array, t: Any = None) -> Array:
-    """Return f(A, t) from the decomposition of its value and from the change of A."""
-    inner = inner_jet(f, values, matmul(transpose(U), change, U), t)
+def function_jet(f: Spectral, values: Array, U: Array, change: Array) -> Array:
+    """Return f(A) from the decomposition of its value and from the change of A."""
+    inner = inner_jet(f, values, matmul(transpose(U), change, U))
     return matmul(U, inner, transpose(U))
 
 

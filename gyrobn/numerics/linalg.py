@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends.contract import State
 from gyrobn.numerics.arrays import broadcast_shapes
 from gyrobn.numerics.decompositions import (
     Eigen,
@@ -24,39 +25,20 @@ from gyrobn.numerics.decompositions import (
     svd,
     warn_of_lost_digits,
 )
-from gyrobn.numerics.jets import (
-    bent_by,
-    change_of,
-    function_jet,
-    inner_jet,
-    pair_sums,
-    polar_jet,
-)
-from gyrobn.numerics.matrices import (
-    compose,
-    congruence,
-    diagonal_matrix,
-    matmul,
-    symmetric,
-    transpose,
-)
+from gyrobn.numerics.jets import bent_by, change_of, inner_jet, one_more_axis, pair_sums, polar_jet
+from gyrobn.numerics.matrices import congruence, diagonal_matrix, matmul, symmetric, transpose
 from gyrobn.numerics.spectra import Spectrum
 from gyrobn.numerics.spectral import LOG, Spectral
 
-__all__ = [
-    "differential",
-    "framed_functions",
-    "logarithm",
-    "polar",
-    "symmetric_function",
-    "symmetric_functions",
-]
-
 
 def symmetric_functions(
-    A: Array, *functions: Spectral, t: Any = None, known: Eigen | None = None
-) -> tuple[Array, ...]:
-    """Return f(A, t) for each of ``functions``, from one eigendecomposition.
+    A: Array,
+    *functions: Spectral,
+    t: Any = None,
+    known: Eigen | None = None,
+    framed: bool = False,
+) -> State:
+    r"""Return f(A, t) for each of ``functions``, from one eigendecomposition.
 
     Parameters
     ----------
@@ -69,6 +51,11 @@ def symmetric_functions(
     known
         Eigenvalues and eigenvectors of A, if they are known, as constants. Then A, and what its
         functions are multiplied by to differentiate them, must be symmetric.
+    framed
+        Return :math:`f(A, t)\,U` for the known eigenvectors U. Its columns are
+        :math:`f(\lambda_k)\,u_k`, so even the smallest has all its digits;
+        :math:`U f(\Lambda) U^\top` mixes columns of different sizes and rounds to the largest.
+        And it takes one product less.
 
     Examples
     --------
@@ -80,31 +67,38 @@ def symmetric_functions(
     (True, True)
     """
 
-    def primal(A: Array, *s: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def back(inner: Array, U: Array) -> Array:
+        """Return a matrix that is given in the eigenbasis."""
+        return matmul(U, inner) if framed else matmul(U, inner, transpose(U))
+
+    def primal(A: Array, *s: Array) -> tuple[State, State]:
         found = eigh(A) if known is None else known
         at, spectrum, U = _one(s, t), spectrum_of(found), found.vectors
-        return tuple(compose(U, f.value(spectrum, at), U) for f in functions), (*found, *s)
+        scaled = (U * f.value(spectrum, at)[..., None, :] for f in functions)
+        return tuple(a if framed else matmul(a, transpose(U)) for a in scaled), (*found, *s)
 
-    def tangent(kept: tuple[Array, ...], dA: Array, *ds: Array) -> tuple[Array, ...]:
+    def tangent(kept: State, dA: Array, *ds: Array) -> State:
         values, U, *s = kept
         change = matmul(transpose(U), dA if known else symmetric(dA), U)
         changes = _changes(functions, again(known, values), _one(s, t), change, ds)
-        return tuple(matmul(U, d, transpose(U)) for d in changes)
+        return tuple(back(d, U) for d in changes)
 
-    def cotangent(kept: tuple[Array, ...], *slopes: Array) -> tuple[Array, ...]:
+    def cotangent(kept: State, *slopes: Array) -> State:
         values, U, *s = kept
-        inner = (matmul(transpose(U), slope, U) for slope in slopes)
+        right = () if framed else (U,)
+        inner = (matmul(transpose(U), slope, *right) for slope in slopes)
         total, by_t = _slopes(functions, again(known, values), _one(s, t), inner, s)
-        total = total if known else symmetric(total)
+        total = total if known and not framed else symmetric(total)
         return matmul(U, total, transpose(U)), *by_t
 
-    def twice(kept: tuple[Array, ...], A: Array, *s: Array) -> tuple[Array, ...]:
+    def twice(kept: State, A: Array, *s: Array) -> State:
         values, U, *_ = kept
-        change, at = change_of(A if known else symmetric(A)), _one(s, t)
-        return tuple(function_jet(f, values, U, change, at) for f in functions)
+        A = A if known and not framed else symmetric(A)
+        E = matmul(transpose(U), change_of(A), U)
+        return tuple(back(inner_jet(f, values, E, _one(s, t)), U) for f in functions)
 
-    rules = primal, tangent, cotangent
     second = None if any(f.second is None for f in functions) else twice
+    rules = primal, tangent, cotangent
     return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t), twice=second))
 
 
@@ -112,41 +106,6 @@ def symmetric_function(A: Array, f: Spectral) -> Array:
     """Return f(A) of matrices that are symmetric but for rounding."""
     known = eigh(backend_of(A).stop_gradient(A), exact=True)
     return symmetric_functions(A, f, known=known)[0]
-
-
-def framed_functions(
-    A: Array, known: Eigen, *functions: Spectral, t: Any = None
-) -> tuple[Array, ...]:
-    r"""Return :math:`f(A, t)\,U` for each of ``functions``, the eigenvectors U held constant.
-
-    Its columns are :math:`f(\lambda_k)\,u_k`, so even the smallest has all its digits;
-    :math:`U f(\Lambda) U^\top` mixes columns of different sizes and rounds to the largest. And it
-    takes one product less.
-    """
-
-    def primal(A: Array, *s: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        at, spectrum, U = _one(s, t), spectrum_of(known), known.vectors
-        return tuple(U * f.value(spectrum, at)[..., None, :] for f in functions), (*known, *s)
-
-    def tangent(kept: tuple[Array, ...], dA: Array, *ds: Array) -> tuple[Array, ...]:
-        values, U, *s = kept
-        change = matmul(transpose(U), dA, U)
-        changes = _changes(functions, again(known, values), _one(s, t), change, ds)
-        return tuple(matmul(U, d) for d in changes)
-
-    def cotangent(kept: tuple[Array, ...], *slopes: Array) -> tuple[Array, ...]:
-        values, U, *s = kept
-        inner = (matmul(transpose(U), slope) for slope in slopes)
-        total, by_t = _slopes(functions, again(known, values), _one(s, t), inner, s)
-        return matmul(U, symmetric(total), transpose(U)), *by_t
-
-    def twice(kept: tuple[Array, ...], A: Array, *s: Array) -> tuple[Array, ...]:
-        values, U, *_ = kept
-        E = matmul(transpose(U), change_of(symmetric(A)), U)
-        return tuple(matmul(U, inner_jet(f, values, E, _one(s, t))) for f in functions)
-
-    rules = primal, tangent, cotangent
-    return tuple(backend_of(A).with_derivative(*rules, *_inputs(A, t), twice=twice))
 
 
 def polar(A: Array, decompose: Callable[[Array], Singular] | None = None) -> Array:
@@ -162,19 +121,17 @@ def polar(A: Array, decompose: Callable[[Array], Singular] | None = None) -> Arr
     """
     decompose = decompose or svd
 
-    def primal(A: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def primal(A: Array) -> tuple[State, State]:
         found = decompose(A)
         return (matmul(found.left, found.right),), found
 
-    def change(kept: tuple[Array, ...], change: Array) -> tuple[Array, ...]:
+    def change(kept: State, change: Array) -> State:
         """Return the change of W; the map is its own transpose."""
         P, c, Th = kept
         E = matmul(transpose(P), change, transpose(Th))
         return (matmul(P, (E - transpose(E)) / pair_sums(c), Th),)
 
-    def twice(kept: tuple[Array, ...], A: Array) -> tuple[Array, ...]:
-        return (polar_jet(kept, A),)
-
+    twice = lambda kept, A: (polar_jet(kept, A),)  # noqa: E731
     (W,) = backend_of(A).with_derivative(primal, change, change, A, twice=twice)
     return W
 
@@ -184,7 +141,7 @@ def _changes(
 ) -> Iterable[Array]:
     """Yield the changes of f(A, t) by that of A and by that of t, all in the eigenbasis of A."""
     for f in functions:
-        inner = f.quotient(spectrum.pairs, _for_pairs(t)) * change
+        inner = f.quotient(spectrum.pairs, one_more_axis(t)) * change
         if ds and f.slope is not None:
             inner = inner + diagonal_matrix(f.slope(spectrum, t) * ds[0][..., None])
         yield inner
@@ -192,12 +149,12 @@ def _changes(
 
 def _slopes(
     functions: Sequence[Spectral], spectrum: Spectrum, t: Any, slopes: Iterable[Array], s: Any
-) -> tuple[Any, tuple[Array, ...]]:
+) -> tuple[Any, State]:
     """Transpose :func:`_changes`: return the slope by A, in its eigenbasis, and by t if given."""
     total: Any = None
     by_t = tuple(namespace_of(a).zeros_like(a) for a in s)
     for f, inner in zip(functions, slopes, strict=True):
-        product = f.quotient(spectrum.pairs, _for_pairs(t)) * inner
+        product = f.quotient(spectrum.pairs, one_more_axis(t)) * inner
         total = product if total is None else total + product
         if by_t and f.slope is not None:
             xp = namespace_of(inner)
@@ -206,7 +163,7 @@ def _slopes(
     return total, by_t
 
 
-def _inputs(A: Array, t: Any) -> tuple[Array, ...]:
+def _inputs(A: Array, t: Any) -> State:
     """Return what to differentiate by: the matrices and, where it is an array, t, of one shape."""
     xp = namespace_of(A)
     if t is None or isinstance(t, (int, float)):
@@ -218,11 +175,6 @@ def _inputs(A: Array, t: Any) -> tuple[Array, ...]:
 def _one(s: Any, t: Any) -> Any:
     """Return t, reshaped to broadcast against eigenvalues: one number, or one per matrix."""
     return s[0][..., None] if s else t
-
-
-def _for_pairs(t: Any) -> Any:
-    """Return t, reshaped to broadcast against pairs of eigenvalues."""
-    return t if t is None or isinstance(t, (int, float)) else t[..., None]
 
 
 def differential(f: Spectral, A: Array, dA: Array, inverse: bool = False) -> Array:
@@ -250,24 +202,24 @@ def differential(f: Spectral, A: Array, dA: Array, inverse: bool = False) -> Arr
         change = bent(values, E, X)
         return -across(values, change) if inverse else change
 
-    def primal(A: Array, V: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def primal(A: Array, V: Array) -> tuple[State, State]:
         values, U = known
         S = congruence(transpose(U), V)
         found = across(values, S)
         return (congruence(U, found),), (values, U, found if inverse else S)
 
-    def tangent(kept: tuple[Array, ...], E: Array, dV: Array) -> tuple[Array, ...]:
+    def tangent(kept: State, E: Array, dV: Array) -> State:
         values, U, X = kept
         E, S = (congruence(transpose(U), a) for a in (E, dV))
         return (congruence(U, across(values, S) + moved(values, E, X)),)
 
-    def cotangent(kept: tuple[Array, ...], slope: Array) -> tuple[Array, ...]:
+    def cotangent(kept: State, slope: Array) -> State:
         values, U, X = kept
         s = congruence(transpose(U), slope)
         r = across(values, s)
         return congruence(U, bent(values, -r if inverse else s, X)), congruence(U, r)
 
-    def twice(kept: tuple[Array, ...], A: Array, V: Array) -> tuple[Array, ...]:
+    def twice(kept: State, A: Array, V: Array) -> State:
         values, U, _ = kept
         E, S = (congruence(transpose(U), a) for a in (change_of(A, times=1), V))
         found = across(values, S)

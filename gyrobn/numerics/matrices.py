@@ -1,5 +1,6 @@
 """Products, symmetric parts, identities and triangles of matrices."""
 
+import math
 from functools import reduce
 from typing import Any
 
@@ -7,23 +8,6 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.arrays import constant, sum_of_products
-
-__all__ = [
-    "compose",
-    "congruence",
-    "diagonal_matrix",
-    "eye",
-    "from_triangle",
-    "kept_eye",
-    "matmul",
-    "mean_of_turned",
-    "pack",
-    "symmetric",
-    "to_triangle",
-    "transpose",
-    "unpack",
-    "with_diagonal",
-]
 
 
 def transpose(A: Array) -> Array:
@@ -51,6 +35,26 @@ def compose(U: Array, values: Array, V: Array) -> Array:
     return matmul(U * values[..., None, :], transpose(V))
 
 
+def beside(A: Array, count: int) -> Array:
+    """Put the matrices along the first ``count`` axes beside each other, as one wide matrix.
+
+    One product with it is several times as fast as one product per matrix.
+    """
+    xp = namespace_of(A)
+    axes = tuple(range(A.ndim))
+    A = xp.permute_dims(A, (*axes[count:-1], *axes[:count], axes[-1]))
+    return xp.reshape(A, (*A.shape[: -1 - count], math.prod(A.shape[-1 - count :])))
+
+
+def apart(A: Array, sizes: tuple[int, ...]) -> Array:
+    """Undo :func:`beside`: ``sizes`` are the lengths of the first axes and of the last one."""
+    xp = namespace_of(A)
+    A = xp.reshape(A, (*A.shape[:-1], *sizes))
+    axes = tuple(range(A.ndim))
+    rows = A.ndim - len(sizes)
+    return xp.permute_dims(A, (*axes[rows:-1], *axes[:rows], axes[-1]))
+
+
 def diagonal_matrix(values: Array) -> Array:
     """Return the matrices with these values on the diagonal."""
     return values[..., None] * kept_eye(values)
@@ -65,11 +69,7 @@ def eye(like: Array, n: int | None = None) -> Array:
 
 def kept_eye(like: Array, n: int | None = None) -> Array:
     """Return the identity as :func:`eye` does, as a constant that must not reach a user."""
-    return constant(_eye, like, like.shape[-1] if n is None else n)
-
-
-def _eye(n: int) -> "np.ndarray[Any, Any]":
-    return np.eye(n)
+    return constant(np.eye, like, like.shape[-1] if n is None else n)
 
 
 def _on_diagonal(n: int) -> "np.ndarray[Any, Any]":

@@ -21,20 +21,6 @@ from typing import Any
 
 from gyrobn.backends import Array, backend_of, namespace_of
 
-__all__ = [
-    "arc",
-    "asinh",
-    "bend",
-    "cosine",
-    "cotangent",
-    "largest_angle",
-    "safe_sqrt",
-    "sinc",
-    "slope_of_stretch",
-    "times",
-    "turn",
-]
-
 # Taylor coefficients in u
 _ORDER = 14
 _SINC = [(-1.0) ** n / math.factorial(2 * n + 1) for n in range(_ORDER)]

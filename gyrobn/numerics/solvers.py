@@ -9,8 +9,6 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import kept_eye
 
-__all__ = ["inverse", "newton_step"]
-
 Operator = Callable[[Array], Array]
 Bounds = tuple[Array, ...]
 """The least and the largest eigenvalue of each channel; on the host if they can be seen."""

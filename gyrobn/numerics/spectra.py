@@ -14,8 +14,6 @@ import numpy as np
 from gyrobn.backends import Array, namespace_of
 from gyrobn.numerics.arrays import constant
 
-__all__ = ["Pairs", "Spectrum", "Values", "mean_curvature", "negative_gap"]
-
 
 class Values:
     """Eigenvalues x, and terms that their functions share, each computed when first needed."""
@@ -244,11 +242,7 @@ _TERMS = 16
 
 def _powers(u: Array) -> Array:
     """Return 1, u, u², ... along a new last axis."""
-    return u[..., None] ** constant(_exponents, u)
-
-
-def _exponents() -> "np.ndarray[Any, Any]":
-    return np.arange(float(_TERMS))
+    return u[..., None] ** constant(np.arange, u, float(_TERMS))
 
 
 def _quotients(of: str) -> "np.ndarray[Any, Any]":
