@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from gyrobn.backends import Array, namespace_of
@@ -108,10 +108,16 @@ class LayerSettings(LearntGeometry):
     mean: str = "frechet"
     formula: Callable[..., Array] = normalize
     """What to do with the statistics; :mod:`gyrobn.normalization.baselines` has others."""
+    centre: bool = True
+    """Whether to move the mean to the bias, or to scale from the identity alone."""
     name: str = "GyroBN"
     """What errors call the layer."""
     check_input: str | bool = "first"
     """Which batches to check for samples off the manifold: the first, all (True) or none."""
+    axis_name: Any = None
+    """JAX only: the named axes over which a batch is distributed."""
+    axis_index_groups: Any = None
+    """JAX only: groups of the indices of that axis, each a batch of its own."""
     seen: list[bool] = field(default_factory=list, compare=False, repr=False)
     """Not empty once the first batch was checked. It does not count for equality, so a compiled
     program stays valid."""
@@ -141,10 +147,6 @@ class Settings(LayerSettings):
     """The options of a layer that normalizes batches."""
 
     axis: tuple[int, ...]
-    axis_name: Any = None
-    """JAX only: the named axes over which a batch is distributed."""
-    axis_index_groups: Any = None
-    """JAX only: groups of the indices of that axis, each a batch of its own."""
     remedy: str = "layer.eval()"
     """What to advise if a training batch has a single sample."""
 
@@ -154,8 +156,10 @@ class Settings(LayerSettings):
         manifold: GyroSpace,
         channels: int | Sequence[int],
         axis: int | Sequence[int],
+        axis_name: Any = None,
+        axis_index_groups: Any = None,
         **options: Any,
-    ) -> "Settings":
+    ) -> Self:
         """Check the arguments of a layer, and return them as settings."""
         channels = check_integers("channels", channels, 1)
         axes = check_integers("axis", axis)
@@ -167,9 +171,21 @@ class Settings(LayerSettings):
         axes = tuple(sorted({a % lead for a in axes}))
         if len(axes) + len(channels) != lead:
             raise ValueError(f"axis names a batch axis twice: {axis}")
-        options = _checked(options)
+        names = tuple(axis_name) if isinstance(axis_name, list) else axis_name
+        if axis_index_groups is not None:
+            axis_index_groups = tuple(tuple(group) for group in axis_index_groups)
+            if names is None:
+                raise ValueError("axis_index_groups are indices of an axis: give axis_name too")
+        options = _checked(options) | {"axis_name": names, "axis_index_groups": axis_index_groups}
         settings = cls(geometry=manifold, channels=channels, axis=axes, **options)
         return settings.checking(settings.check_input)
+
+    @classmethod
+    def from_arguments(cls, arguments: dict[str, Any], **more: Any) -> Self:
+        """Do so for a constructor, given its ``locals()``: its arguments have the names here."""
+        names = {own.name for own in fields(cls)}
+        known = {name: value for name, value in arguments.items() if name in names}
+        return cls.of(arguments["manifold"], **known | more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,8 +196,6 @@ class SetSettings(LayerSettings):
     """The axes of a set; by default all leading axes but the first and the channels."""
     group: int | None = None
     """How many consecutive channels are one set; None if they are not grouped."""
-    centre: bool = True
-    """Whether to move the mean of a set to the bias, or to scale from the identity alone."""
 
     @classmethod
     def layer(

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from gyrobn.backends import namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.docstrings import documented
-from gyrobn.normalization.layers import initial, mean_error
+from gyrobn.normalization.layers import mean_error
 from gyrobn.normalization.normalize import Stats, normalize
 from gyrobn.normalization.settings import Settings
 from gyrobn.statistics.mean_error import MeanError
-from gyrobn.torch.graphs import Constant, no_autocast, recorded, run_forward
-from gyrobn.torch.ranks import WORLD, group_of
-from gyrobn.torch.running import RunningLayer
+from gyrobn.torch.graphs import Constant, no_autocast
+from gyrobn.torch.normalizing import NormalizingLayer
+from gyrobn.torch.ranks import WORLD
 
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model
@@ -25,7 +25,7 @@ __all__ = ["GyroBN"]
 
 
 @documented
-class GyroBN(RunningLayer):
+class GyroBN(NormalizingLayer):
     """Riemannian batch normalization.
 
     %(algorithm)s
@@ -93,39 +93,11 @@ class GyroBN(RunningLayer):
         *,
         mean: str = "frechet",
     ) -> None:
-        super().__init__()
-        search = {"tol": tol, "max_iter": max_iter, "steps": steps, "mean_gradient": mean_gradient}
-        options: dict[str, Any] = {"eps": eps, "clamp": clamp, "mean": mean} | search
-        options |= {"learn_curvature": learn_curvature, "check_input": check_input}
-        settings = Settings.of(manifold, channels, axis, formula=self._formula, **options)
-        self.process_group, self.affine = process_group, affine
-        like = torch.empty((), device=device, dtype=dtype)
-        learnt, stats = initial(settings, like, affine, affine, self._copies)
-        self._hold(settings, learnt)
-        self._track(stats, momentum, track_running_stats)
+        settings = Settings.from_arguments(locals(), formula=self._formula)
+        super().__init__(settings, momentum, affine, track_running_stats, device, dtype)
+        self.process_group = process_group
 
     _formula: Callable[..., Tensor] = staticmethod(normalize)
-
-    # ------------------------------------------------------------------ the call
-
-    @documented
-    def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Normalize a batch.
-
-        %(call)s
-        """
-        sync = self.process_group is not None and self.training
-        if sync and torch.compiler.is_dynamo_compiling():  # it runs between two graphs
-            return torch.compiler.disable(self.forward)(x, weights)  # type: ignore[no-untyped-call,no-any-return]
-        with no_autocast(x):
-            given = self._given(x, weights, mean=self.running_mean, var=self.running_var)
-            group = group_of(self.process_group, x) if self.training else None
-            rest = () if group is None else (group,)  # the compiler takes plain values only
-            run = recorded(run_forward)
-            y, *new = run(self._constant, given, self._rate, self.training, *rest)
-            self._learn(new)
-        out: Tensor = y
-        return out
 
     @documented
     def mean_error(self, x: Tensor, weights: Tensor | None = None) -> MeanError:

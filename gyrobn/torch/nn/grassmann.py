@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from gyrobn.manifolds.grassmannian import Grassmannian
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_integer
+from gyrobn.torch.geometric import GeometryLayer
 from gyrobn.torch.graphs import no_autocast
-from gyrobn.torch.nn.geometric import GeometryLayer
 
 __all__ = ["GrassmannPool", "GrassmannTranslation", "ProjMap"]
 

@@ -11,8 +11,8 @@ from gyrobn.manifolds.radial import root
 from gyrobn.manifolds.stereographic import PoincareBall
 from gyrobn.numerics.arrays import check_floating, length
 from gyrobn.numerics.checks import check_integer, check_number
+from gyrobn.torch.geometric import GeometryLayer
 from gyrobn.torch.graphs import no_autocast
-from gyrobn.torch.nn.geometric import GeometryLayer
 from gyrobn.torch.nn.poincare import check_ball
 
 __all__ = ["HorosphereBlock", "Horospheres"]

@@ -15,8 +15,8 @@ from gyrobn.manifolds.stereographic import PoincareBall
 from gyrobn.numerics.arrays import broadcast_shapes, check_floating, length, pieces
 from gyrobn.numerics.checks import check_integer, check_integers
 from gyrobn.numerics.scalar import arc, largest_angle, sinc, times, turn
+from gyrobn.torch.geometric import GeometryLayer
 from gyrobn.torch.graphs import no_autocast
-from gyrobn.torch.nn.geometric import GeometryLayer
 
 __all__ = ["BetaConcat", "PoincareLinear", "PoincareMLR", "check_ball"]
 
