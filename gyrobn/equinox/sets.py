@@ -83,7 +83,7 @@ class GyroInstanceNorm(RunningLayer):
     inference
         Whether to use the running statistics, if they are kept; ``equinox.nn.inference_mode``
         switches it, and the call can overrule it.
-    %(instance_options)s
+    %(set_options)s
 
     %(instance_attributes)s
     stats : equinox.nn.StateIndex, or None

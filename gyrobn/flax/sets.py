@@ -74,7 +74,7 @@ class GyroInstanceNorm(RunningLayer):
         Whether to use them, if they are kept; :meth:`train` and :meth:`eval` switch it, and the
         call can overrule it.
     %(momentum)s
-    %(instance_options)s
+    %(set_options)s
 
     %(instance_attributes)s
     mean, var : nnx.BatchStat, or None

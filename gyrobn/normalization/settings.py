@@ -20,7 +20,7 @@ class LearntGeometry:
     """A geometry, and whether its curvature is learnt."""
 
     geometry: GyroSpace
-    learn_curvature: bool
+    learn_curvature: bool = False
 
     def __post_init__(self) -> None:
         manifold = self.geometry
@@ -100,7 +100,7 @@ class LayerSettings(LearntGeometry):
     channels: tuple[int, ...]
     """Shape of what has a bias and a scale each."""
     eps: float
-    clamp: float | None
+    clamp: float | None = None
     mean_gradient: str = "implicit"
     steps: int | None = None
     tol: float | None = None
@@ -124,6 +124,19 @@ class LayerSettings(LearntGeometry):
     asked: list[bool] = field(default_factory=list, compare=False, repr=False)
     """Not empty once a batch was checked for a second mean."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        tol, max_iter, steps = check_search(self.tol, self.max_iter, self.steps)
+        check_choice("mean_gradient", self.mean_gradient, ("implicit", "detach"))
+        check_mean(self.mean, steps)
+        eps, clamp, checks = check_number("eps", self.eps, 0.0), self.clamp, self.check_input
+        if clamp is not None:
+            clamp = check_number("clamp", clamp, above=0.0)
+        if not isinstance(checks, bool) and checks != "first":
+            raise ValueError(f"check_input must be 'first', True or False, got {checks!r}")
+        plain = {"tol": tol, "max_iter": max_iter, "steps": steps, "eps": eps, "clamp": clamp}
+        self.__dict__.update(plain)  # numbers of Python, also if those given were of NumPy
+
     @property
     def statistics_shape(self) -> tuple[int, ...]:
         """Shape of variance and scale."""
@@ -131,8 +144,6 @@ class LayerSettings(LearntGeometry):
 
     def checking(self, check_input: Any) -> Self:
         """Return the same settings with another ``check_input``, before their first batch."""
-        if not isinstance(check_input, bool) and check_input != "first":
-            raise ValueError(f"check_input must be 'first', True or False, got {check_input!r}")
         return replace(self, check_input=check_input, seen=[], asked=[])
 
     def running(self, manifold: GyroSpace, stats: Stats) -> Stats:
@@ -176,9 +187,8 @@ class Settings(LayerSettings):
             axis_index_groups = tuple(tuple(group) for group in axis_index_groups)
             if names is None:
                 raise ValueError("axis_index_groups are indices of an axis: give axis_name too")
-        options = _checked(options) | {"axis_name": names, "axis_index_groups": axis_index_groups}
-        settings = cls(geometry=manifold, channels=channels, axis=axes, **options)
-        return settings.checking(settings.check_input)
+        options |= {"axis_name": names, "axis_index_groups": axis_index_groups}
+        return cls(geometry=manifold, channels=channels, axis=axes, **options)
 
     @classmethod
     def from_arguments(cls, arguments: dict[str, Any], **more: Any) -> Self:
@@ -231,26 +241,11 @@ class SetSettings(LayerSettings):
 
     @classmethod
     def _of(cls, name: str, manifold: GyroSpace, options: dict[str, Any], **sets: Any) -> Self:
-        known: dict[str, Any] = {"clamp": None, "learn_curvature": False, "check_input": "first"}
+        known = {"clamp", "learn_curvature", "check_input"}
         if sets.get("centre", True):
-            known |= {"tol": None, "max_iter": 64, "steps": None, "mean_gradient": "implicit"}
-        unknown = options.keys() - known.keys() - {"eps"}
+            known |= {"tol", "max_iter", "steps", "mean_gradient"}
+        unknown = options.keys() - known - {"eps"}
         if unknown:
             names = ", ".join(sorted(known))
             raise TypeError(f"{name} has no option {min(unknown)!r}; its options are {names}")
-        settings = cls(name=name, geometry=manifold, **sets, **_checked(known | options))
-        return settings.checking(settings.check_input)
-
-
-def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that all layers share, checked."""
-    search = [name for name in ("tol", "max_iter", "steps") if name in options]
-    if search:
-        plain = check_search(*(options[name] for name in search))
-        options |= dict(zip(search, plain, strict=True))
-        check_choice("mean_gradient", options["mean_gradient"], ("implicit", "detach"))
-        check_mean(options.get("mean", "frechet"), options["steps"])
-    clamp = options["clamp"]
-    options["eps"] = check_number("eps", options["eps"], 0.0)
-    options["clamp"] = None if clamp is None else check_number("clamp", clamp, above=0.0)
-    return options
+        return cls(name=name, geometry=manifold, **sets, **options)

@@ -110,12 +110,8 @@ class DomainGyroBN(GyroBN):
         weights
             Weights of the samples, shape ``(batch,)`` or ``(batch, *channels)``.
         """
-        run = self._by_domain
         if torch.compiler.is_dynamo_compiling():  # the computation depends on the domains
-            run = torch.compiler.disable(run)  # type: ignore[no-untyped-call]
-        return run(x, domains, weights)
-
-    def _by_domain(self, x: Tensor, domains: Tensor, weights: Tensor | None) -> Tensor:
+            return torch.compiler.disable(self.forward)(x, domains, weights)  # type: ignore[no-untyped-call,no-any-return]
         with no_autocast(x, domains):
             group = group_of(self.process_group, x) if self.training else None
             running = Stats(self.running_mean, self.running_var)

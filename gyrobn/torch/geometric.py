@@ -80,6 +80,9 @@ class GeometryState(nn.Module):
 class GeometryLayer(GeometryState):
     """A layer of :mod:`gyrobn.torch.nn` with parameters on one geometry."""
 
+    _shown: tuple[str, ...] = ()
+    """Attributes to print."""
+
     def __init__(
         self,
         manifold: GyroSpace,
@@ -101,5 +104,6 @@ class GeometryLayer(GeometryState):
 
     def extra_repr(self) -> str:
         """Return the options to print."""
-        learns = ", learn_curvature=True" if self.settings.learn_curvature else ""
-        return f"{self.settings.geometry!r}{learns}"
+        learns = ["learn_curvature=True"] if self.settings.learn_curvature else []
+        own = [f"{name}={getattr(self, name)}" for name in self._shown]
+        return ", ".join([repr(self.settings.geometry), *learns, *own])

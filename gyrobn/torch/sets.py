@@ -97,7 +97,7 @@ class GyroInstanceNorm(SetLayer):
         Fraction of a new batch in the running statistics; None for the average of all batches.
     track_running_stats
         Whether to keep running statistics, and to use them in evaluation.
-    %(instance_options)s
+    %(set_options)s
 
     %(instance_attributes)s
     running_mean, running_var, num_batches_tracked

@@ -54,6 +54,7 @@ class GrassmannTranslation(GeometryLayer):
     """
 
     weight: nn.Parameter
+    _shown = ("channels",)
 
     def __init__(
         self,
@@ -86,10 +87,6 @@ class GrassmannTranslation(GeometryLayer):
                 )
             y: Tensor = M.add(M.from_normal(self.weight), x)
         return y
-
-    def extra_repr(self) -> str:
-        """Return the options to print."""
-        return f"{super().extra_repr()}, channels={self.channels}"
 
 
 class GrassmannPool(nn.Module):
