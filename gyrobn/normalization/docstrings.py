@@ -53,6 +53,22 @@ rngs
 }
 """What differs in the shared paragraphs."""
 
+
+def _attributes(bias: str, scale: str, meaning: str = "Standard deviation s of a set.") -> str:
+    """Return the attributes of a layer, with the shapes of its bias and scale."""
+    return f"""Attributes
+----------
+bias : %(array)s of shape {bias}, or None
+    Normal coordinates b of the bias.
+scale : %(array)s of shape {scale}, or None
+    {meaning}
+raw_curvature : %(array)s, or None
+    See :attr:`manifold`."""
+
+
+_PER_CHANNEL = "(*channels, dim)", "(*channels,), or (*channels, blocks)"
+_FOR_ALL = "(dim,)", "() or (blocks,)"
+
 _SHARED = {
     # ---------------------------------------------------------------- formulas
     "centred": r""".. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot
@@ -118,15 +134,11 @@ mean
 %(check_mean)s %(hidden)s
 %(set_dtype)s""",
     # ---------------------------------------------------------------- attributes
-    "raw_curvature": """raw_curvature : %(array)s, or None
-    See :attr:`manifold`.""",
-    "attributes": """Attributes
-----------
-bias : %(array)s of shape (*channels, dim), or None
-    Normal coordinates b of the bias.
-scale : %(array)s of shape (*channels,), or (*channels, blocks), or None
-    Standard deviation s of the output.
-%(raw_curvature)s""",
+    "attributes": _attributes(*_PER_CHANNEL, "Standard deviation s of the output."),
+    "instance_attributes": _attributes(*_PER_CHANNEL),
+    "layer_attributes": _attributes(*_FOR_ALL),
+    "group_attributes": _attributes("(groups, dim)", "(groups,), or (groups, blocks)"),
+    "rms_attributes": _attributes(*_FOR_ALL, "Root mean square distance s of a set from the bias."),
     # ---------------------------------------------------------------- layers of sets
     "layer_norm": """%(sets)s
 
@@ -138,13 +150,7 @@ axis
 %(variance)s for all sets.
 %(set_options)s
 
-Attributes
-----------
-bias : %(array)s of shape (dim,), or None
-    Normal coordinates b of the bias.
-scale : %(array)s of shape () or (blocks,), or None
-    Standard deviation s of a set.
-%(raw_curvature)s""",
+%(layer_attributes)s""",
     "instance_norm": r"""%(sets)s
 
 By default training and evaluation are the same, and a set never needs the rest of
@@ -161,13 +167,6 @@ channels
     Shape of the channels: the input has shape ``(batch, *channels, *positions,
     *point_shape)``, with at least one axis of positions.
 %(variance)s per channel.""",
-    "instance_attributes": """Attributes
-----------
-bias : %(array)s of shape (*channels, dim), or None
-    Normal coordinates b of the bias.
-scale : %(array)s of shape (*channels,), or (*channels, blocks), or None
-    Standard deviation s of a set.
-%(raw_curvature)s""",
     "group_norm": """%(sets)s
 
 %(alone)s
@@ -180,13 +179,7 @@ channels
     follow from its parameters.)
 %(set_options)s
 
-Attributes
-----------
-bias : %(array)s of shape (groups, dim), or None
-    Normal coordinates b of the bias.
-scale : %(array)s of shape (groups,), or (groups, blocks), or None
-    Standard deviation s of a set.
-%(raw_curvature)s""",
+%(group_attributes)s""",
     "rms_norm": r""".. math:: \tilde x_i = \beta \oplus
           \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot x_i\Bigr), \qquad
           v^2 = \sum_j w_j\, d^2(e, x_j)
@@ -208,13 +201,7 @@ axis
 %(check)s %(hidden)s
 %(set_dtype)s
 
-Attributes
-----------
-bias : %(array)s of shape (dim,), or None
-    Normal coordinates b of the bias.
-scale : %(array)s of shape () or (blocks,), or None
-    Root mean square distance s of a set from the bias.
-%(raw_curvature)s""",
+%(rms_attributes)s""",
     # ---------------------------------------------------------------- the rest
     "jax_tokens": """>>> import jax.numpy as jnp
 >>> from gyrobn import PoincareBall

@@ -7,6 +7,9 @@ set: only then is the mean of the set the bias, and its variance the square of t
 
 Training and evaluation are the same, unless an instance normalization keeps running statistics:
 those of the average set of a channel, with which it normalizes in evaluation.
+
+:func:`gyrobn.normalization.layers.forward` with ``SetSettings`` computes all of this;
+``forward_sets`` is another name for it.
 """
 
 from gyrobn.normalization.layers import forward as forward_sets

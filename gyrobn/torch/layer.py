@@ -14,8 +14,8 @@ from gyrobn.normalization.layers import mean_error
 from gyrobn.normalization.normalize import Stats, normalize
 from gyrobn.normalization.settings import Settings
 from gyrobn.statistics.mean_error import MeanError
+from gyrobn.torch.affine import AffineLayer
 from gyrobn.torch.graphs import Constant, no_autocast
-from gyrobn.torch.normalizing import NormalizingLayer
 from gyrobn.torch.ranks import WORLD
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ __all__ = ["GyroBN"]
 
 
 @documented
-class GyroBN(NormalizingLayer):
+class GyroBN(AffineLayer):
     """Riemannian batch normalization.
 
     %(algorithm)s
@@ -70,6 +70,7 @@ class GyroBN(NormalizingLayer):
     """
 
     settings: Settings
+    _formula: Callable[..., Tensor] = staticmethod(normalize)
 
     def __init__(
         self,
@@ -96,8 +97,6 @@ class GyroBN(NormalizingLayer):
         settings = Settings.from_arguments(locals(), formula=self._formula)
         super().__init__(settings, momentum, affine, track_running_stats, device, dtype)
         self.process_group = process_group
-
-    _formula: Callable[..., Tensor] = staticmethod(normalize)
 
     @documented
     def mean_error(self, x: Tensor, weights: Tensor | None = None) -> MeanError:

@@ -9,12 +9,12 @@ from torch import Tensor
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.docstrings import documented
 from gyrobn.normalization.settings import SetSettings
-from gyrobn.torch.normalizing import NormalizingLayer
+from gyrobn.torch.affine import AffineLayer
 
 __all__ = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
 
 
-class SetLayer(NormalizingLayer):
+class SetLayer(AffineLayer):
     """A layer that normalizes sets of points within each sample."""
 
     settings: SetSettings

@@ -15,10 +15,10 @@ from gyrobn.torch.geometric import GeometryState
 from gyrobn.torch.graphs import Constant, no_autocast, recomputing, recorded, run_forward
 from gyrobn.torch.ranks import group_of
 
-__all__ = ["NormalizingLayer"]
+__all__ = ["AffineLayer"]
 
 
-class NormalizingLayer(GeometryState):
+class AffineLayer(GeometryState):
     """A layer that normalizes points, with a learnable bias, scale and curvature.
 
     It may keep running statistics, in buffers.
