@@ -1,30 +1,22 @@
 """Which axes of its input a layer averages over, and how these come to the front."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from gyrobn.backends import Array, namespace_of
 from gyrobn.normalization.settings import LayerSettings, SetSettings, Settings
 
-__all__ = ["InFront", "in_front"]
+__all__ = ["in_front"]
 
 Shape = tuple[int, ...]
 Carry = Callable[[Array], Array]
-
-
-class InFront(NamedTuple):
-    """Input and weights of a layer, with the axes to average over in front."""
-
-    x: Array
-    weights: Array | None
-    axes: int
-    """How many axes these are."""
-    undo: Carry
-    """Carries an array like x to the axes of the input."""
+InFront = tuple[Array, Array | None, int, Carry]
 
 
 def in_front(settings: LayerSettings, x: Array, weights: Array | None) -> InFront:
-    """Check the shapes of a layer's input and weights, and bring the axes to the front."""
+    """Check the shapes of a layer's input and weights, and bring the axes to average over in front.
+
+    Return both, the number of these axes, and a function that carries an array like x back.
+    """
     if isinstance(settings, SetSettings):
         return _sets_first(settings, x, weights)
     assert isinstance(settings, Settings)
@@ -37,7 +29,7 @@ def _batch_first(settings: Settings, x: Array, weights: Array | None) -> InFront
     if settings.axis_name is not None and shape == (*channels, *points):
         alone = (None,) * k  # one example: the batch is the named axis
         w = None if weights is None else weights[alone]
-        return InFront(x[alone], w, k, lambda y: y[(0,) * k])
+        return x[alone], w, k, lambda y: y[(0,) * k]
     sizes = iter(channels)
     wanted = [*("batch" if a in axis else next(sizes) for a in range(lead)), *points]
     if len(shape) != len(wanted) or any(
@@ -50,10 +42,11 @@ def _batch_first(settings: Settings, x: Array, weights: Array | None) -> InFront
         raise ValueError(
             f"GyroBN on {settings.geometry!r} expects input of shape {text}, got {shape}"
         )
-    in_order, undo = _order(shape[:lead], shape[:lead], axis)
+    batch = shape[:lead]
+    in_order, undo = _order(batch, batch, axis)
     if weights is not None and weights.ndim == lead:
         weights = in_order(weights)
-    return InFront(in_order(x), weights, k, undo)
+    return in_order(x), weights, k, undo
 
 
 def _sets_first(settings: SetSettings, x: Array, weights: Array | None) -> InFront:
@@ -61,7 +54,7 @@ def _sets_first(settings: SetSettings, x: Array, weights: Array | None) -> InFro
     in_order, undo = _order(batch, lead, axes)
     if weights is not None:  # in their own dtype: half precision would round them
         weights = in_order(_full_weights(settings, weights, x, batch))
-    return InFront(in_order(x), weights, len(axes), undo)
+    return in_order(x), weights, len(axes), undo
 
 
 def _order(batch: Shape, lead: Shape, axes: Shape) -> tuple[Carry, Carry]:
