@@ -102,8 +102,8 @@ def domain_stats(
     >>> found.mean[:, 0], found.variance
     (array([ 2., 13.]), array([1., 9.]))
     """
-    labels = list(places) if isinstance(places, Mapping) else list(range(len(places)))
-    places = list(places.values()) if isinstance(places, Mapping) else places
+    named = places if isinstance(places, Mapping) else dict(enumerate(places))
+    labels, places = list(named), list(named.values())
     axis = options.pop("axis", 0)
     if isinstance(x, Chunks) or axis not in (0, (0,)):
         each = [

@@ -33,7 +33,7 @@ from gyrobn.normalization.online import OnlineStats, check_strength, online_stat
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
 from gyrobn.statistics.spread import Group
 from gyrobn.torch.graphs import no_autocast, recomputing
-from gyrobn.torch.layer import GyroBN, _place
+from gyrobn.torch.layer import GyroBN
 from gyrobn.torch.ranks import group_of
 
 __all__ = ["DomainGyroBN"]
@@ -323,7 +323,7 @@ class DomainGyroBN(GyroBN):
         model = fitted(bn, domains=True)
         given = {"domains": len(bn.domains_), "unseen": model.unseen, "momentum": model.adapt_rate}
         given["prior_strength"] = model.prior_strength
-        layer = cls._of_model(model, given | _place(bn, model, device, dtype) | options)
+        layer = cls._of_model(bn, model, device, dtype, given | options)
         if layer.train_momentum is not None:
             for k in range(layer.domains):
                 layer._store("training", k, layer._of("running", k))

@@ -172,20 +172,22 @@ class GyroBN(AffineLayer):
         """
         from gyrobn.estimator.conversion import fitted
 
-        model = fitted(bn)
-        return cls._of_model(model, _place(bn, model, device, dtype) | options)
+        return cls._of_model(bn, fitted(bn), device, dtype, options)
 
     @classmethod
-    def _of_model(cls, model: "Model", options: dict[str, Any]) -> Self:
-        """Return a layer with the parameters and statistics of a model."""
+    def _of_model(cls, bn: Any, model: "Model", device: Any, dtype: Any, more: Any) -> Self:
+        """Return a layer with the parameters and statistics of an estimator's model."""
         from gyrobn.estimator.conversion import values_for
 
-        given: dict[str, Any] = {"eps": model.eps, "tol": model.tol, "max_iter": model.max_iter}
-        given["mean"] = model.mean_kind
-        layer = cls(model.geometry, channels=model.channels, **given | options)
-        dtype = np.float64 if options["dtype"] == torch.float64 else np.float32
+        if device is None and isinstance(bn.mean_, Tensor):
+            device = bn.mean_.device
+        dtype = dtype or getattr(torch, model.mean.dtype.name)
+        options: dict[str, Any] = {"eps": model.eps, "tol": model.tol, "max_iter": model.max_iter}
+        options |= {"mean": model.mean_kind, "device": device, "dtype": dtype, **more}
+        layer = cls(model.geometry, channels=model.channels, **options)
+        wide = np.float64 if dtype == torch.float64 else np.float32
         has = layer.bias is not None, layer.scale is not None, layer.track_running_stats
-        learnt, stats = values_for(layer.settings, model, *has, dtype)
+        learnt, stats = values_for(layer.settings, model, *has, wide)
         kept = layer.bias, layer.scale, layer.running_mean, layer.running_var
         with torch.no_grad():
             for own, value in zip(kept, (*learnt[:2], *stats), strict=True):
@@ -225,10 +227,3 @@ class GyroBN(AffineLayer):
 namespace_of(torch.empty(0), nn.Parameter(torch.empty(0)))
 
 _Constant = Constant  # the name in older pickled layers
-
-
-def _place(bn: Any, model: "Model", device: Any, dtype: torch.dtype | None) -> dict[str, Any]:
-    """Return device and dtype for a layer that does what an estimator does."""
-    if device is None and isinstance(bn.mean_, Tensor):
-        device = bn.mean_.device
-    return {"device": device, "dtype": dtype or getattr(torch, model.mean.dtype.name)}
