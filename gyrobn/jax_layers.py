@@ -9,11 +9,10 @@ import numpy as np
 from jax import Array
 
 from gyrobn.backends.jax_axes import varies, varying
-from gyrobn.normalization.layers import Learnt, Settings
+from gyrobn.normalization.layers import Learnt
 from gyrobn.normalization.layers import forward as any_forward
 from gyrobn.normalization.normalize import Stats
-from gyrobn.normalization.sets import forward_sets as any_sets
-from gyrobn.normalization.settings import SetSettings
+from gyrobn.normalization.settings import LayerSettings
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_number
 from gyrobn.statistics.spread import Group
@@ -21,28 +20,7 @@ from gyrobn.statistics.spread import Group
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model
 
-__all__ = [
-    "arguments",
-    "check_momentum",
-    "forward",
-    "forward_sets",
-    "like",
-    "settings_of",
-    "start",
-]
-
-
-def settings_of(
-    momentum: Any, axis_name: Any, axis_index_groups: Any, *args: Any, **options: Any
-) -> Settings:
-    """Check the arguments of a layer, and return them as settings."""
-    check_momentum(momentum)
-    names = tuple(axis_name) if isinstance(axis_name, list) else axis_name
-    if axis_index_groups is not None:
-        axis_index_groups = tuple(tuple(group) for group in axis_index_groups)
-        if names is None:
-            raise ValueError("axis_index_groups are indices of an axis: give axis_name too")
-    return Settings.of(*args, axis_name=names, axis_index_groups=axis_index_groups, **options)
+__all__ = ["arguments", "check_momentum", "forward", "like", "start"]
 
 
 def check_momentum(momentum: Any) -> float:
@@ -73,14 +51,14 @@ def start(layer: Any, model: "Model", dtype: Any) -> tuple[Learnt, Stats]:
 
 
 def forward(
-    settings: Settings,
+    settings: LayerSettings,
     learnt: Learnt,
-    stats: Stats,
+    stats: Stats | None,
     x: Array,
     weights: Array | None,
-    momentum: float,
-    training: bool,
-) -> tuple[Array, Stats]:
+    momentum: float = 1.0,
+    training: bool = True,
+) -> tuple[Array, Stats | None]:
     """Do what ``layers.forward`` does, with statistics of the batch on all devices of an axis."""
     check_floating(x, half=True)
     name, groups = settings.axis_name, settings.axis_index_groups
@@ -91,24 +69,9 @@ def forward(
     if typed:
         learnt = jax.tree.map(lambda a: varying(a, name), learnt)
     y, new = any_forward(settings, learnt, stats, x, weights, 1.0 - momentum, training, group)
-    assert new is not None
     if typed and groups is None:  # they are equal on all devices, and JAX shall know that
         new = jax.tree.map(partial(jax.lax.pmax, axis_name=name), new)
     return y, new
-
-
-def forward_sets(
-    settings: SetSettings,
-    learnt: Learnt,
-    stats: Stats | None,
-    x: Array,
-    weights: Array | None,
-    momentum: float = 1.0,
-    training: bool = True,
-) -> tuple[Array, Stats | None]:
-    """Do what ``sets.forward_sets`` does, with an error for what are no floating point numbers."""
-    check_floating(x, half=True)
-    return any_sets(settings, learnt, stats, x, weights, 1.0 - momentum, training)
 
 
 def like(dtype: Any) -> Array:

@@ -30,8 +30,9 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 
 import gyrobn  # noqa: E402
 import gyrobn.flax  # noqa: E402
-from gyrobn.jax_layers import forward, settings_of  # noqa: E402
+from gyrobn.jax_layers import forward  # noqa: E402
 from gyrobn.normalization.layers import initial  # noqa: E402
+from gyrobn.normalization.settings import Settings  # noqa: E402
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 OPTIONS = {
@@ -60,8 +61,8 @@ class Case:
         self.M, random = M, np.random.default_rng(0)
         learn = "curvature" in M.parameters
         options = OPTIONS | {"learn_curvature": learn} | options
-        self.alone = settings_of(0.9, None, None, M, (2,), 0, **options)
-        self.named = settings_of(0.9, "b", groups, M, (2,), 0, **options)
+        self.alone = Settings.of(M, (2,), 0, **options)
+        self.named = Settings.of(M, (2,), 0, "b", groups, **options)
         x = M.add(M.random(rng=9, spread=0.5), M.random(COUNT, 2, rng=4, spread=0.4))
         weights = random.uniform(0.5, 1.5, (COUNT, 2))
         weights[1, 0] = weights[2:4] = 0.0  # all samples of the second device
@@ -197,7 +198,7 @@ def programs():
     for M in (gyrobn.PoincareBall(5), gyrobn.SPD(8)):
         alone = M.random(61 * RANKS, rng=0, like=jnp.zeros(()), spread=0.5)
         x = jax.device_put(alone, NamedSharding(mesh, P("b")))
-        settings = settings_of(0.9, "b", None, M, (), 0, learn_curvature=False, **OPTIONS)
+        settings = Settings.of(M, (), 0, "b", learn_curvature=False, **OPTIONS)
         learnt, stats = initial(settings, jnp.zeros(()), True, True)
         layer = partial(forward, settings, learnt, stats, weights=None, momentum=0.9, training=True)
         mapped = jax.shard_map(

@@ -1,14 +1,14 @@
 """What the layers of Equinox share: bias, scale and curvature, and statistics in a state."""
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 from jax import Array
 
+from gyrobn.jax_layers import check_momentum, forward, like
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt
-from gyrobn.normalization.normalize import Stats
+from gyrobn.normalization.layers import Learnt, initial
+from gyrobn.normalization.settings import LayerSettings
 
 __all__ = ["AffineLayer", "RunningLayer"]
 
@@ -20,6 +20,13 @@ class AffineLayer(eqx.Module):
     scale: Array | None
     raw_curvature: Array | None
     settings: Any = eqx.field(static=True)
+
+    def __init__(
+        self, settings: LayerSettings, use_bias: bool, use_scale: bool, dtype: Any
+    ) -> None:
+        self.settings = settings
+        learnt, _ = initial(settings, like(dtype), use_bias, use_scale)
+        self.bias, self.scale, self.raw_curvature = learnt
 
     @property
     def manifold(self) -> GyroSpace:
@@ -44,13 +51,27 @@ class RunningLayer(AffineLayer, eqx.nn.StatefulLayer):
     inference: bool
     momentum: float = eqx.field(static=True)
 
+    def __init__(
+        self,
+        settings: LayerSettings,
+        use_bias: bool,
+        use_scale: bool,
+        dtype: Any,
+        momentum: float,
+        inference: bool,
+        tracked: bool = True,
+    ) -> None:
+        super().__init__(settings, use_bias, use_scale, dtype)
+        self.momentum, self.inference = check_momentum(momentum), inference
+        _, stats = initial(settings, like(dtype), False, False)
+        self.stats = eqx.nn.StateIndex(stats) if tracked else None
+
     def is_stateful(self) -> bool:
         """Tell ``equinox.nn.Sequential`` whether to call the layer with a state."""
         return self.stats is not None
 
     def _run(
         self,
-        forward: Callable[..., tuple[Array, Stats | None]],
         x: Array,
         state: eqx.nn.State,
         weights: Array | None,

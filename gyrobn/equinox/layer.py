@@ -7,10 +7,11 @@ import equinox as eqx
 from jax import Array
 
 from gyrobn.equinox.affine import RunningLayer
-from gyrobn.jax_layers import arguments, forward, like, settings_of, start
+from gyrobn.jax_layers import arguments, start
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.docstrings import documented
-from gyrobn.normalization.layers import MeanError, initial, mean_error
+from gyrobn.normalization.layers import MeanError, mean_error
+from gyrobn.normalization.settings import Settings
 
 __all__ = ["GyroBN"]
 
@@ -87,19 +88,9 @@ class GyroBN(RunningLayer):
         inference: bool = False,
         dtype: Any = None,
     ) -> None:
-        search = {"tol": tol, "max_iter": max_iter, "steps": steps, "mean_gradient": mean_gradient}
-        search["mean"] = mean
-        options = {"eps": eps, "clamp": clamp, "learn_curvature": learn_curvature} | search
-        options |= {"remedy": "the running statistics, with inference=True"}
-        self.settings = settings_of(
-            *(momentum, axis_name, axis_index_groups, manifold, channels, axis),
-            check_input=check_input,
-            **options,
-        )
-        self.momentum, self.inference = float(momentum), inference
-        learnt, stats = initial(self.settings, like(dtype), use_bias, use_scale)
-        self.bias, self.scale, self.raw_curvature = learnt
-        self.stats = eqx.nn.StateIndex(stats)
+        remedy = "the running statistics, with inference=True"
+        settings = Settings.from_arguments(locals(), remedy=remedy)
+        super().__init__(settings, use_bias, use_scale, dtype, momentum, inference)
 
     @classmethod
     @documented
@@ -175,4 +166,4 @@ class GyroBN(RunningLayer):
         y, state
             The normalized batch, and the state with the new running statistics.
         """
-        return self._run(forward, x, state, weights, inference, check_input)
+        return self._run(x, state, weights, inference, check_input)

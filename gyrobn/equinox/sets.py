@@ -7,10 +7,9 @@ import equinox as eqx
 from jax import Array
 
 from gyrobn.equinox.affine import AffineLayer, RunningLayer
-from gyrobn.jax_layers import check_momentum, forward_sets, like
+from gyrobn.jax_layers import forward
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.docstrings import documented
-from gyrobn.normalization.layers import initial
 from gyrobn.normalization.settings import SetSettings
 
 __all__ = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
@@ -18,11 +17,6 @@ __all__ = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
 
 class SetLayer(AffineLayer):
     """A layer that normalizes sets of points within each sample; it needs no state."""
-
-    def __init__(self, settings: SetSettings, use_bias: bool, use_scale: bool, dtype: Any) -> None:
-        self.settings = settings
-        learnt, _ = initial(settings, like(dtype), use_bias, use_scale)
-        self.bias, self.scale, self.raw_curvature = learnt
 
     @documented
     def __call__(
@@ -41,7 +35,7 @@ class SetLayer(AffineLayer):
         check_input
             Overrules that of the layer.
         """
-        return forward_sets(self._checking(check_input), self._learnt, None, x, weights)[0]
+        return forward(self._checking(check_input), self._learnt, None, x, weights)[0]
 
 
 class AxisLayer(SetLayer):
@@ -63,7 +57,7 @@ class AxisLayer(SetLayer):
         settings = SetSettings.layer(
             type(self).__name__, manifold, axis, eps=eps, centre=self._centre, **options
         )
-        super().__init__(settings, use_bias, use_scale, dtype)
+        AffineLayer.__init__(self, settings, use_bias, use_scale, dtype)
 
 
 @documented
@@ -79,7 +73,7 @@ class GyroLayerNorm(AxisLayer):
 
 
 @documented
-class GyroInstanceNorm(SetLayer, RunningLayer):
+class GyroInstanceNorm(RunningLayer):
     """Riemannian instance normalization: the points of one channel of a sample are one set.
 
     %(instance_norm)s
@@ -89,7 +83,7 @@ class GyroInstanceNorm(SetLayer, RunningLayer):
     inference
         Whether to use the running statistics, if they are kept; ``equinox.nn.inference_mode``
         switches it, and the call can overrule it.
-    %(instance_options)s
+    %(set_options)s
 
     %(instance_attributes)s
     stats : equinox.nn.StateIndex, or None
@@ -127,10 +121,8 @@ class GyroInstanceNorm(SetLayer, RunningLayer):
     ) -> None:
         name = type(self).__name__
         settings = SetSettings.instance(name, manifold, channels, eps=eps, **options)
-        super().__init__(settings, use_bias, use_scale, dtype)
-        self.momentum, self.inference = check_momentum(momentum), inference
-        stats = initial(self.settings, like(dtype), False, False)[1]
-        self.stats = eqx.nn.StateIndex(stats) if track_running_stats else None
+        affine = use_bias, use_scale, dtype
+        super().__init__(settings, *affine, momentum, inference, track_running_stats)
 
     @documented
     def __call__(
@@ -160,13 +152,13 @@ class GyroInstanceNorm(SetLayer, RunningLayer):
             new ones.
         """
         if self.stats is None:
-            return super().__call__(x, check_input=check_input, weights=weights)
+            return forward(self._checking(check_input), self._learnt, None, x, weights)[0]
         if state is None:
             raise TypeError(
                 f"{self.settings.name} with track_running_stats=True keeps them in a state: call "
                 "it as y, state = layer(x, state), with the state of eqx.nn.make_with_state"
             )
-        return self._run(forward_sets, x, state, weights, inference, check_input)
+        return self._run(x, state, weights, inference, check_input)
 
 
 @documented
@@ -190,7 +182,7 @@ class GyroGroupNorm(SetLayer):
     ) -> None:
         name = type(self).__name__
         settings = SetSettings.grouped(name, manifold, groups, channels, eps=eps, **options)
-        super().__init__(settings, use_bias, use_scale, dtype)
+        AffineLayer.__init__(self, settings, use_bias, use_scale, dtype)
 
 
 @documented

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from gyrobn.flax.running import RunningLayer
-from gyrobn.jax_layers import arguments, forward, settings_of, start
+from gyrobn.flax.affine import RunningLayer
+from gyrobn.jax_layers import arguments, start
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.docstrings import documented
-from gyrobn.normalization.layers import MeanError, initial, mean_error
+from gyrobn.normalization.layers import MeanError, mean_error
+from gyrobn.normalization.settings import Settings
 
 __all__ = ["GyroBN"]
 
@@ -88,18 +89,9 @@ class GyroBN(RunningLayer):
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        search = {"tol": tol, "max_iter": max_iter, "steps": steps, "mean_gradient": mean_gradient}
-        search["mean"] = mean
-        options = {"eps": epsilon, "clamp": clamp, "learn_curvature": learn_curvature} | search
-        options |= {"remedy": "the running statistics, with layer.eval()"}
-        settings = settings_of(
-            *(momentum, axis_name, axis_index_groups, manifold, channels, axis),
-            check_input=check_input,
-            **options,
-        )
-        learnt, stats = initial(settings, jnp.zeros((), param_dtype), use_bias, use_scale)
-        self._hold(settings, learnt)
-        self._keep(stats, float(momentum), use_running_average)
+        remedy = "the running statistics, with layer.eval()"
+        settings = Settings.from_arguments(locals(), eps=epsilon, remedy=remedy)
+        super().__init__(settings, use_bias, use_scale, param_dtype, momentum, use_running_average)
 
     @classmethod
     @documented
@@ -148,4 +140,4 @@ class GyroBN(RunningLayer):
         use_running_average
             Overrules that of the layer.
         """
-        return self._run(forward, x, weights, use_running_average)
+        return self._run(x, weights, use_running_average)

@@ -7,12 +7,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from gyrobn.flax.affine import AffineLayer
-from gyrobn.flax.running import RunningLayer
-from gyrobn.jax_layers import check_momentum, forward_sets
+from gyrobn.flax.affine import AffineLayer, RunningLayer
+from gyrobn.jax_layers import forward
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.docstrings import documented
-from gyrobn.normalization.layers import initial
 from gyrobn.normalization.settings import SetSettings
 
 __all__ = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
@@ -21,19 +19,13 @@ __all__ = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
 class SetLayer(AffineLayer):
     """A layer that normalizes sets of points within each sample."""
 
-    def __init__(
-        self, settings: SetSettings, use_bias: bool, use_scale: bool, param_dtype: Any
-    ) -> None:
-        like = jnp.zeros((), param_dtype)
-        self._hold(settings, initial(settings, like, use_bias, use_scale)[0])
-
     @documented
     def __call__(self, x: Array, *, weights: Array | None = None) -> Array:
         """Normalize every set of a batch.
 
         %(set_call)s
         """
-        return forward_sets(self.settings, self._learnt, None, x, weights)[0]
+        return forward(self.settings, self._learnt, None, x, weights)[0]
 
 
 class AxisLayer(SetLayer):
@@ -72,7 +64,7 @@ class GyroLayerNorm(AxisLayer):
 
 
 @documented
-class GyroInstanceNorm(RunningLayer, SetLayer):
+class GyroInstanceNorm(RunningLayer):
     """Riemannian instance normalization: the points of one channel of a sample are one set.
 
     %(instance_norm)s
@@ -82,7 +74,7 @@ class GyroInstanceNorm(RunningLayer, SetLayer):
         Whether to use them, if they are kept; :meth:`train` and :meth:`eval` switch it, and the
         call can overrule it.
     %(momentum)s
-    %(instance_options)s
+    %(set_options)s
 
     %(instance_attributes)s
     mean, var : nnx.BatchStat, or None
@@ -119,10 +111,8 @@ class GyroInstanceNorm(RunningLayer, SetLayer):
     ) -> None:
         name = type(self).__name__
         settings = SetSettings.instance(name, manifold, channels, eps=epsilon, **options)
-        super().__init__(settings, use_bias, use_scale, param_dtype)
-        stats = initial(self.settings, jnp.zeros((), param_dtype), False, False)[1]
-        own = stats if track_running_stats else None
-        self._keep(own, check_momentum(momentum), use_running_average)
+        affine = use_bias, use_scale, param_dtype
+        super().__init__(settings, *affine, momentum, use_running_average, track_running_stats)
 
     @documented
     def __call__(
@@ -134,7 +124,7 @@ class GyroInstanceNorm(RunningLayer, SetLayer):
         use_running_average
             Overrules that of the layer.
         """
-        return self._run(forward_sets, x, weights, use_running_average)
+        return self._run(x, weights, use_running_average)
 
 
 @documented

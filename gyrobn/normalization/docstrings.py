@@ -14,9 +14,10 @@ def documented(thing: _Documented) -> _Documented:
     Their words are those of the framework in whose package the class or function is defined.
     """
     if thing.__doc__:
-        words = _WORDS[thing.__module__.split(".")[1]]
-        shared = {name: text % words for name, text in _SHARED.items()}
-        thing.__doc__ = inspect.cleandoc(thing.__doc__) % shared
+        text = inspect.cleandoc(thing.__doc__)
+        while "%(" in text:  # paragraphs name others
+            text = text % (_SHARED | _WORDS[thing.__module__.split(".")[1]])
+        thing.__doc__ = text
     return thing
 
 
@@ -26,7 +27,7 @@ _WORDS = {
         "affine": "affine",
         "array": "Parameter",
         "overrule": "It can be set later.",
-        "dtype": """device, dtype
+        "set_dtype": """device, dtype
     Of the parameters. Input in half precision is computed in float32 and rounded back.""",
     },
     "flax": {
@@ -34,7 +35,7 @@ _WORDS = {
         "affine": "use_bias, use_scale",
         "array": "nnx.Param",
         "overrule": "It can be set later.",
-        "dtype": """param_dtype
+        "set_dtype": """param_dtype
     Of the parameters. The computation is in the wider dtype of the layer and the input, and in
     float32 at least; half precision in gives half precision out.
 rngs
@@ -45,89 +46,12 @@ rngs
         "affine": "use_bias, use_scale",
         "array": "array",
         "overrule": "The call can overrule it.",
-        "dtype": """dtype
+        "set_dtype": """dtype
     Of the parameters; JAX's default by default. The computation is in the wider dtype of the
     layer and the input, and in float32 at least; half precision in gives half precision out.""",
     },
 }
 """What differs in the shared paragraphs."""
-
-# ---------------------------------------------------------------------- options
-
-_MEAN = """mean_gradient
-    ``"implicit"`` for the exact derivative of the mean, ``"detach"`` to hold it constant.
-steps
-    Number of Newton steps for the mean; until convergence by default.
-"""
-_CENTROID = """mean
-    ``"frechet"``, or ``"centroid"`` for a formula in one pass over the batch, without a search. The
-    mean and variance of the output are then off by what :meth:`mean_error` says. A warning tells if
-    that is more than a tenth of the standard deviation, on the batches that ``check_input`` names.
-"""
-_FACTOR = r"""learn_curvature
-    Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
-clamp
-    Largest factor :math:`s/\sqrt{v^2+\epsilon}`, if any.
-"""
-_SEARCH = """tol, max_iter
-    As in :func:`gyrobn.frechet`.
-"""
-_CHECK = """check_input
-    ``"first"`` to check the first batch, in training or evaluation, for samples off the manifold,
-    and raise ValueError; True to check every batch, False for none. """
-_UNIQUE = """The same batches are checked
-    for a second mean, with a warning. """
-_HIDDEN = """Compiled and vectorized functions (``torch.compile``,
-    ``jit``, ``grad`` of JAX, ``vmap``) hide values, so nothing is checked there.
-    %(overrule)s"""
-
-# ---------------------------------------------------------------------- layers
-
-_MANIFOLD = """manifold
-    The geometry of the points. Its parameters must be plain numbers."""
-_CENTRED = r""".. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot
-          (\ominus\mu \oplus x_i)\Bigr)
-
-"""
-_SETS = r"""with the Fréchet mean :math:`\mu` and variance :math:`v^2` of the set that :math:`x_i`
-belongs to. Every set of the output has the mean :math:`\beta = \operatorname{Exp}_e(b)` and the
-variance :math:`s^2 v^2/(v^2 + \epsilon)`. A set of a single point moves to :math:`\beta`.
-
-"""
-_RMS = r""".. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot x_i
-          \Bigr), \qquad v^2 = \sum_j w_j\, d^2(e, x_j)
-
-with the mean over the set that :math:`x_i` belongs to. The points of a set keep their directions
-from the identity and the ratios of their distances. In the output the mean square of the distances
-from :math:`\beta = \operatorname{Exp}_e(b)` is :math:`s^2 v^2/(v^2 + \epsilon)`, per block. There
-is no mean to search, so this is the fastest normalization, and the one for sets of a single
-point.
-
-"""
-_ALONE = """Training and evaluation are the same, without running statistics: a set never needs the
-rest of the batch.
-
-"""
-_RUNNING = r"""By default training and evaluation are the same, and a set never needs the rest of
-the batch. With ``track_running_stats`` evaluation takes :math:`\mu` and :math:`v^2` from running
-statistics, one of each per channel. In training each set still has its own. The running ones move
-towards the average set of the batch, with the Fréchet mean of the means and the mean of the
-variances, as in :func:`gyrobn.update_stats`. Sets without weight do not count. If a batch lies on
-several processes or devices, each learns from its own samples.
-
-"""
-
-
-def _parameters(sets: str, each: str, spread: str = "variance") -> str:
-    """Return the first parameters of a layer that normalizes sets."""
-    return f"""Parameters
-----------
-{_MANIFOLD}
-{sets}
-%(eps)s
-    Added to the {spread}.
-%(affine)s
-    Whether bias and scale are learnt, one of each {each}"""
 
 
 def _attributes(bias: str, scale: str, meaning: str = "Standard deviation s of a set.") -> str:
@@ -142,79 +66,143 @@ raw_curvature : %(array)s, or None
     See :attr:`manifold`."""
 
 
-def _whole(theory: str, parameters: str, options: str, attributes: str) -> str:
-    """Return all that the layers of the frameworks have in common, but for an example."""
-    return f"{theory}{parameters}\n{options}\n\n{attributes}"
-
-
-_OPTIONS = _MEAN + _FACTOR + _SEARCH + _CHECK + _UNIQUE + _HIDDEN + "\n%(dtype)s"
-_RMS_OPTIONS = _FACTOR + _CHECK + _HIDDEN + "\n%(dtype)s"
 _PER_CHANNEL = "(*channels, dim)", "(*channels,), or (*channels, blocks)"
+_FOR_ALL = "(dim,)", "() or (blocks,)"
 
 _SHARED = {
-    "algorithm": _CENTRED
-    + r"""In training :math:`\mu` and :math:`v^2` are the Fréchet mean and variance of the batch; in
+    # ---------------------------------------------------------------- formulas
+    "centred": r""".. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot
+          (\ominus\mu \oplus x_i)\Bigr)""",
+    "algorithm": r"""%(centred)s
+
+In training :math:`\mu` and :math:`v^2` are the Fréchet mean and variance of the batch; in
 evaluation they are the running ones. The bias is :math:`\beta = \operatorname{Exp}_e(b)` with an
 unconstrained parameter b of ``manifold.dim`` numbers per channel, so any optimizer works.""",
-    "points": _MANIFOLD
-    + """
+    "sets": r"""%(centred)s
+
+with the Fréchet mean :math:`\mu` and variance :math:`v^2` of the set that :math:`x_i`
+belongs to. Every set of the output has the mean :math:`\beta = \operatorname{Exp}_e(b)` and the
+variance :math:`s^2 v^2/(v^2 + \epsilon)`. A set of a single point moves to :math:`\beta`.""",
+    # ---------------------------------------------------------------- options
+    "manifold": """manifold
+    The geometry of the points. Its parameters must be plain numbers.""",
+    "alone": """Training and evaluation are the same, without running statistics: a set never needs
+the rest of the batch.
+
+Parameters
+----------
+%(manifold)s""",
+    "variance": """%(eps)s
+    Added to the variance.
+%(affine)s
+    Whether bias and scale are learnt, one of each""",
+    "points": """%(manifold)s
 channels
     Shape of the channels, which are normalized separately: the input has shape ``(batch,
     *channels, *point_shape)``.""",
+    "search": """mean_gradient
+    ``"implicit"`` for the exact derivative of the mean, ``"detach"`` to hold it constant.
+steps
+    Number of Newton steps for the mean; until convergence by default.""",
+    "factor": r"""learn_curvature
+    Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
+clamp
+    Largest factor :math:`s/\sqrt{v^2+\epsilon}`, if any.""",
+    "tolerance": """tol, max_iter
+    As in :func:`gyrobn.frechet`.""",
+    "check": """check_input
+    ``"first"`` to check the first batch, in training or evaluation, for samples off the manifold,
+    and raise ValueError; True to check every batch, False for none.""",
+    "check_mean": """%(check)s The same batches are checked
+    for a second mean, with a warning.""",
+    "hidden": """Compiled and vectorized functions (``torch.compile``,
+    ``jit``, ``grad`` of JAX, ``vmap``) hide values, so nothing is checked there.
+    %(overrule)s""",
     "options": """axis
     The batch axis, or axes; the other leading axes are the channels.
-"""
-    + (_MEAN + _CENTROID + _FACTOR + _SEARCH + _CHECK + _UNIQUE + _HIDDEN),
+%(search)s
+mean
+    ``"frechet"``, or ``"centroid"`` for a formula in one pass over the batch, without a search. The
+    mean and variance of the output are then off by what :meth:`mean_error` says. A warning tells if
+    that is more than a tenth of the standard deviation, on the batches that ``check_input`` names.
+%(factor)s
+%(tolerance)s
+%(check_mean)s %(hidden)s""",
+    "set_options": """%(search)s
+%(factor)s
+%(tolerance)s
+%(check_mean)s %(hidden)s
+%(set_dtype)s""",
+    # ---------------------------------------------------------------- attributes
     "attributes": _attributes(*_PER_CHANNEL, "Standard deviation s of the output."),
-    "layer_norm": _whole(
-        _CENTRED + _SETS + _ALONE,
-        _parameters(
-            """axis
+    "instance_attributes": _attributes(*_PER_CHANNEL),
+    "layer_attributes": _attributes(*_FOR_ALL),
+    "group_attributes": _attributes("(groups, dim)", "(groups,), or (groups, blocks)"),
+    "rms_attributes": _attributes(*_FOR_ALL, "Root mean square distance s of a set from the bias."),
+    # ---------------------------------------------------------------- layers of sets
+    "layer_norm": """%(sets)s
+
+%(alone)s
+axis
     The axis of a set, or axes, among those in front of a point; negative ones count from the
     point. By default all but the first: one set per sample. On ``(batch, tokens, heads,
-    *point_shape)``, ``axis=-1`` normalizes the heads of each token.""",
-            "for all sets.",
-        ),
-        _OPTIONS,
-        _attributes("(dim,)", "() or (blocks,)"),
-    ),
-    "instance_norm": (_CENTRED + _SETS + _RUNNING)
-    + _parameters(
-        """channels
+    *point_shape)``, ``axis=-1`` normalizes the heads of each token.
+%(variance)s for all sets.
+%(set_options)s
+
+%(layer_attributes)s""",
+    "instance_norm": r"""%(sets)s
+
+By default training and evaluation are the same, and a set never needs the rest of
+the batch. With ``track_running_stats`` evaluation takes :math:`\mu` and :math:`v^2` from running
+statistics, one of each per channel. In training each set still has its own. The running ones move
+towards the average set of the batch, with the Fréchet mean of the means and the mean of the
+variances, as in :func:`gyrobn.update_stats`. Sets without weight do not count. If a batch lies on
+several processes or devices, each learns from its own samples.
+
+Parameters
+----------
+%(manifold)s
+channels
     Shape of the channels: the input has shape ``(batch, *channels, *positions,
-    *point_shape)``, with at least one axis of positions.""",
-        "per channel.",
-    ),
-    "instance_options": _OPTIONS,
-    "instance_attributes": _attributes(*_PER_CHANNEL),
-    "group_norm": _whole(
-        _CENTRED + _SETS + _ALONE,
-        _parameters(
-            """groups
+    *point_shape)``, with at least one axis of positions.
+%(variance)s per channel.""",
+    "group_norm": """%(sets)s
+
+%(alone)s
+groups
     Number of groups of consecutive channels, of equal size.
 channels
-    Number of channels: the input has shape ``(batch, channels, *positions, *point_shape)``.""",
-            """per group. (Group
+    Number of channels: the input has shape ``(batch, channels, *positions, *point_shape)``.
+%(variance)s per group. (Group
     normalization of vectors has one per channel, but then the mean and variance of a group do not
-    follow from its parameters.)""",
-        ),
-        _OPTIONS,
-        _attributes("(groups, dim)", "(groups,), or (groups, blocks)"),
-    ),
-    "rms_norm": _whole(
-        _RMS + _ALONE,
-        _parameters(
-            """axis
+    follow from its parameters.)
+%(set_options)s
+
+%(group_attributes)s""",
+    "rms_norm": r""".. math:: \tilde x_i = \beta \oplus
+          \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot x_i\Bigr), \qquad
+          v^2 = \sum_j w_j\, d^2(e, x_j)
+
+with the mean over the set that :math:`x_i` belongs to. The points of a set keep their directions
+from the identity and the ratios of their distances. In the output the mean square of the distances
+from :math:`\beta = \operatorname{Exp}_e(b)` is :math:`s^2 v^2/(v^2 + \epsilon)`, per block. There
+is no mean to search, so this is the fastest normalization, and the one for sets of a single point.
+
+%(alone)s
+axis
     The axis of a set, or axes, as in :class:`GyroLayerNorm`; by default one set per sample.
-    ``axis=()`` scales every point by itself, to distance s.""",
-            "for all sets.",
-            "mean square of the distances",
-        ),
-        _RMS_OPTIONS,
-        _attributes(
-            "(dim,)", "() or (blocks,)", "Root mean square distance s of a set from the bias."
-        ),
-    ),
+    ``axis=()`` scales every point by itself, to distance s.
+%(eps)s
+    Added to the mean square of the distances.
+%(affine)s
+    Whether bias and scale are learnt, one of each for all sets.
+%(factor)s
+%(check)s %(hidden)s
+%(set_dtype)s
+
+%(rms_attributes)s""",
+    # ---------------------------------------------------------------- the rest
     "jax_tokens": """>>> import jax.numpy as jnp
 >>> from gyrobn import PoincareBall
 >>> M = PoincareBall(2)

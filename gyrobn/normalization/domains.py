@@ -21,7 +21,15 @@ from gyrobn.statistics.locate import locate
 from gyrobn.statistics.samples import arrange, check_weights
 from gyrobn.statistics.uniqueness import Domains, warn
 
-__all__ = ["UNSEEN", "adapt_stats", "average_stats", "by_domain", "domain_stats", "places_of"]
+__all__ = [
+    "UNSEEN",
+    "adapt_stats",
+    "average_stats",
+    "by_domain",
+    "domain_stats",
+    "padded",
+    "places_of",
+]
 
 UNSEEN = ("error", "refit", "adapt", "online")
 """What to do with a domain without statistics: refuse it, compute them from the samples at hand
@@ -94,8 +102,8 @@ def domain_stats(
     >>> found.mean[:, 0], found.variance
     (array([ 2., 13.]), array([1., 9.]))
     """
-    labels = list(places) if isinstance(places, Mapping) else list(range(len(places)))
-    places = list(places.values()) if isinstance(places, Mapping) else places
+    named = places if isinstance(places, Mapping) else dict(enumerate(places))
+    labels, places = list(named), list(named.values())
     axis = options.pop("axis", 0)
     if isinstance(x, Chunks) or axis not in (0, (0,)):
         each = [
@@ -132,7 +140,7 @@ def _solve(
     **options: Any,
 ) -> FrechetResult:
     """Find the statistics of several domains together, as channels of one padded batch."""
-    rows, xp = _padded(places), namespace_of(samples)
+    rows, xp = padded(places), namespace_of(samples)
     own, mass = _take_rows(samples, rows), _take_rows(w, rows)
     padding = xp.asarray(rows < 0, device=device_of(samples))
     mass = xp.where(padding[(..., *(None,) * (mass.ndim - 2))], 0.0, mass)
@@ -165,9 +173,9 @@ def _groups(places: Sequence[Place], size: int) -> "list[np.ndarray[Any, Any]]":
     return [np.asarray(group) for group in groups]
 
 
-def _padded(places: Sequence[Place]) -> "np.ndarray[Any, Any]":
+def padded(places: Sequence[Place]) -> "np.ndarray[Any, Any]":
     """Return the numbers of the samples of several domains, (most, domains), −1 for padding."""
-    rows = np.full((max(map(len, places)), len(places)), -1)
+    rows = np.full((max([1, *map(len, places)]), len(places)), -1)
     for j, place in enumerate(places):
         rows[: len(place), j] = place
     return rows
@@ -272,7 +280,7 @@ def by_domain(
     """
     xp, parts, numbers = namespace_of(x), [], []
     for group in _groups(places, math.prod(x.shape[1:])):
-        rows = _padded([places[k] for k in group])
+        rows = padded([places[k] for k in group])
         together = Stats(*(xp.stack([stats[k][i] for k in group]) for i in range(2)))
         out = function(_take_rows(x, rows), together)
         flat = xp.reshape(out, (rows.size, *out.shape[2:]))

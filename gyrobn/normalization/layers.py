@@ -11,9 +11,18 @@ from typing import Any, NamedTuple
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.axes import in_front
+from gyrobn.normalization.domains import average_stats
 from gyrobn.normalization.dtypes import cast, common_dtype, is_half
-from gyrobn.normalization.normalize import Output, Stats, normalize, normalize_to, update_stats
-from gyrobn.normalization.settings import LayerSettings, Settings
+from gyrobn.normalization.normalize import (
+    Output,
+    Stats,
+    normalize,
+    normalize_to,
+    rescale_to,
+    update_stats,
+)
+from gyrobn.normalization.settings import LayerSettings, SetSettings, Settings
 from gyrobn.statistics.locate import as_few, locate
 from gyrobn.statistics.mean_error import MeanError, measured, tell_error
 from gyrobn.statistics.points import on_manifold
@@ -27,18 +36,15 @@ __all__ = [
     "MeanError",
     "Settings",
     "apply",
-    "arranged",
     "batch_stats",
-    "cast_stats",
+    "check_count",
     "check_variance",
     "common_dtype",
     "forward",
     "initial",
     "is_half",
     "mean_error",
-    "output_of",
     "prepare",
-    "search_options",
     "update",
 ]
 
@@ -79,42 +85,52 @@ def initial(
 
 
 class Batch(NamedTuple):
-    """What a layer computes with: all arrays in one dtype, the batch axes in front."""
+    """What a layer computes with: all arrays in one dtype, the axes to average over in front."""
 
     manifold: GyroSpace
     learnt: Learnt
     running: Stats | None
     x: Array
     weights: Array | None
+    axes: int
+    """The number of axes to average over."""
     checked: Array
     """The input, with the identity in place of samples without weight."""
+    empty: Array | None
+    """Which sets have no weight: their weights here are ones. None if no set has weights."""
     finish: Callable[[Array], Array]
     """Carries the output to the axes and the dtype of the input."""
 
 
 def forward(
-    settings: Settings,
+    settings: LayerSettings,
     learnt: Learnt,
     running: Stats | None,
     x: Array,
     weights: Array | None,
-    rate: Any,
-    training: bool,
+    rate: Any = 0.0,
+    training: bool = True,
     group: Group | None = None,
 ) -> tuple[Array, Stats | None]:
-    """Normalize a batch, with its own statistics in training and with the running ones otherwise.
+    """Normalize a batch, or every set of points within each sample.
 
-    The computation is in the widest dtype of all arrays, and in float32 at least. The output has
-    that dtype, or half precision if the input has. The statistics keep their dtype.
+    Training uses the statistics of the batch or set, evaluation the running ones. The computation
+    is in the widest dtype of all arrays, and in float32 at least. The output has that dtype, or
+    half precision if the input has. The statistics keep their dtype.
 
     Parameters
     ----------
     settings, learnt
-        The options and the parameters of the layer.
+        The options and the parameters of the layer. ``SetSettings`` are those of a layer of sets.
     running
         The running statistics. With None, the layer keeps none and always uses those of the batch.
-    x, weights
-        The batch, and the weights of its samples.
+    x
+        Points, shape ``(batch, *channels, *point_shape)``, or
+        ``(batch, *channels, *positions, *point_shape)`` if they form sets.
+    weights
+        The weights of the samples. Those of points in sets have as many axes as x has in front of a
+        point, of the same lengths or of length one; a set that weighs nothing is returned as it
+        came.
     rate
         Fraction of the batch in the new running statistics.
     training
@@ -128,27 +144,35 @@ def forward(
         The normalized batch, and the running statistics after it.
     """
     batch = prepare(settings, learnt, running, x, weights, group)
-    manifold, _, old, x, weights, checked, finish = batch
+    manifold, old = batch.manifold, batch.running
     if not training and old is not None:
-        return finish(apply(settings, batch, x, settings.running(manifold, old))), running
-    if settings.formula is normalize:
-        _check_count(settings, x, training and group is None)
-        more = search_options(settings) | {"axes": len(settings.axis), "group": group}
-        y, stats = normalize_to(manifold, x, weights, output_of(settings, batch), **more)
+        y = apply(settings, batch, batch.x, settings.running(manifold, old))
+        return batch.finish(y), running
+    if training and group is None:
+        check_count(settings, batch)
+    given = manifold, batch.x, batch.weights, _output_of(settings, batch), batch.axes
+    if not settings.centre:
+        y, stats = rescale_to(*given)
+    elif settings.formula is normalize:
+        y, stats = normalize_to(*given, group=group, **_search_options(settings))
     else:
-        stats = batch_stats(settings, manifold, x, weights, training, group)
-        y = apply(settings, batch, x, stats)
-    check_variance(settings, manifold, checked, stats, group=group)
+        stats = batch_stats(settings, batch, group)
+        y = apply(settings, batch, batch.x, stats)
+    check_variance(settings, batch, stats, group=group)
     if old is not None and running is not None:
-        running = cast_stats(update(settings, manifold, old, stats, rate), running)
-    return finish(y), running
+        if isinstance(settings, SetSettings):
+            new = _update_from_sets(settings, batch, old, stats, rate)
+        else:
+            new = update(settings, manifold, old, stats, rate)
+        running = Stats(cast(new.mean, running.mean.dtype), cast(new.var, running.var.dtype))
+    return batch.finish(y), running
 
 
 def prepare(
-    settings: Settings,
+    settings: LayerSettings,
     learnt: Learnt,
     running: Stats | None,
-    x: Array,
+    given: Array,
     weights: Array | None,
     group: Group | None = None,
 ) -> Batch:
@@ -156,93 +180,40 @@ def prepare(
 
     An error on one rank is sent to the others of its group, which would wait for it otherwise.
     """
-    if group is None:
-        return _prepare(settings, learnt, running, x, weights)
+    dtype = common_dtype(given, *learnt, *(running or ()))
     try:
-        return _prepare(settings, learnt, running, x, weights)
+        x, weights, axes, undo = in_front(settings, given, weights)
+        learnt = Learnt(*[cast(a, dtype) for a in learnt])
+        manifold = settings.manifold(learnt.raw_curvature)
+        checked = given if weights is None else undo(only_weighted(manifold, x, weights))
+        if settings.check_input is True or (settings.check_input == "first" and not settings.seen):
+            _check_points(settings, manifold, checked)
     except (TypeError, ValueError) as error:
-        dtype = common_dtype(x, *learnt, *(running or ()))
-        like = namespace_of(x).zeros((), dtype=dtype, device=device_of(x))
-        withdraw(settings.geometry, settings.channels, like, group, error)
+        if group is not None:
+            like = namespace_of(given).zeros((), dtype=dtype, device=device_of(given))
+            withdraw(settings.geometry, settings.channels, like, group, error)
         raise
-
-
-def _prepare(
-    settings: Settings, learnt: Learnt, running: Stats | None, x: Array, weights: Array | None
-) -> Batch:
-    return arranged(settings, learnt, running, x, *_batch_first(settings, x, weights))
-
-
-def arranged(
-    settings: LayerSettings,
-    learnt: Learnt,
-    running: Stats | None,
-    given: Array,
-    x: Array,
-    weights: Array | None,
-    undo: Callable[[Array], Array],
-) -> Batch:
-    """Check the input, and bring all arrays to one dtype.
-
-    ``given`` is the input as it came, ``x`` and ``weights`` have the axes to average over in front,
-    and ``undo`` carries an array like x to the axes of the input.
-    """
-    dtype = common_dtype(x, *learnt, *(running or ()))
-    learnt = Learnt(*[cast(a, dtype) for a in learnt])
     running = None if running is None else Stats(*[cast(a, dtype) for a in running])
-    manifold = settings.manifold(learnt.raw_curvature)
-    checked = given if weights is None else undo(only_weighted(manifold, x, weights))
-    if settings.check_input is True or (settings.check_input == "first" and not settings.seen):
-        _check_points(settings, manifold, checked)
     if x.dtype != dtype:  # rounded to few digits, a point is not on the manifold
         x = manifold.project(cast(x, dtype))
     x, put_back = set_aside(manifold, x, weights)
+    xp, empty = namespace_of(x), None
+    if weights is not None and isinstance(settings, SetSettings):
+        # Without weights there is no mean. Any weights give numbers, which are not used.
+        empty = xp.all(weights == 0, axis=tuple(range(axes)), keepdims=True)
+        weights = xp.where(empty, xp.ones_like(weights), weights)
 
     def finish(y: Array) -> Array:
+        if empty is not None:
+            y = xp.where(empty[(..., *(None,) * len(manifold.point_shape))], x, y)
         y = undo(put_back(y))
         return y if given.dtype == dtype or not is_half(given) else cast(y, given.dtype)
 
-    return Batch(manifold, learnt, running, x, weights, checked, finish)
-
-
-def _batch_first(
-    settings: Settings, x: Array, weights: Array | None
-) -> tuple[Array, Array | None, Callable[[Array], Array]]:
-    """Return input and weights with the batch axes in front, and a function that undoes it."""
-    axis, channels, points = settings.axis, settings.channels, settings.geometry.point_shape
-    k, lead, shape = len(axis), len(channels) + len(axis), tuple(x.shape)
-    if settings.axis_name is not None and shape == (*channels, *points):
-        alone = (None,) * k  # one example: the batch is the named axis
-        return x[alone], None if weights is None else weights[alone], lambda y: y[(0,) * k]
-    rest = [a for a in range(lead) if a not in axis]
-    if len(shape) != lead + len(points) or (*[shape[a] for a in rest], *shape[lead:]) != (
-        *channels,
-        *points,
-    ):
-        wanted = ["batch"] * lead
-        for a, size in zip(rest, channels, strict=True):
-            wanted[a] = str(size)
-        text = f"({', '.join([*wanted, *map(str, points)])})"
-        if settings.axis_name is not None:
-            example = ", ".join(map(str, (*channels, *points)))
-            text += f", or one example ({example}) under the axis {settings.axis_name!r}"
-        raise ValueError(
-            f"GyroBN on {settings.geometry!r} expects input of shape {text}, got {shape}"
-        )
-    front = tuple(range(k))
-    if axis == front:
-        return x, weights, lambda y: y
-    xp = namespace_of(x)
-    if weights is not None and weights.ndim == lead:
-        weights = xp.moveaxis(weights, axis, front)
-    return xp.moveaxis(x, axis, front), weights, lambda y: xp.moveaxis(y, front, axis)
+    return Batch(manifold, learnt, running, x, weights, axes, checked, empty, finish)
 
 
 def _check_points(settings: LayerSettings, manifold: GyroSpace, x: Array, first: Any = 0) -> None:
-    """Refuse a batch with samples off the manifold, if its values can be seen.
-
-    ``first`` has the numbers of the samples, if they are part of a batch.
-    """
+    """Refuse a batch with samples off the manifold, if its values can be seen."""
     shim = backend_of(x)
     if x.shape[0:1] == (0,) or any(
         shim.hides_values(a) for a in (x, *manifold.learnable()) if not isinstance(a, (int, float))
@@ -267,23 +238,15 @@ def _check_points(settings: LayerSettings, manifold: GyroSpace, x: Array, first:
 # ---------------------------------------------------------------------- the statistics
 
 
-def batch_stats(
-    settings: Settings,
-    manifold: GyroSpace,
-    x: Array,
-    weights: Array | None,
-    several: bool,
-    group: Group | None = None,
-) -> Stats:
-    """Return the statistics of a batch; ``several`` refuses a single sample."""
-    _check_count(settings, x, several and group is None)
-    axes = tuple(range(len(settings.axis)))
-    samples, w, spread = arrange_spread(manifold, x, weights, axes, group)
-    found, _ = locate(manifold, samples, w, spread=spread, **search_options(settings))
+def batch_stats(settings: LayerSettings, batch: Batch, group: Group | None = None) -> Stats:
+    """Return the statistics of a batch."""
+    axes = tuple(range(batch.axes))
+    samples, w, spread = arrange_spread(batch.manifold, batch.x, batch.weights, axes, group)
+    found, _ = locate(batch.manifold, samples, w, spread=spread, **_search_options(settings))
     return Stats(found.mean, found.variance)
 
 
-def search_options(settings: LayerSettings) -> dict[str, Any]:
+def _search_options(settings: LayerSettings) -> dict[str, Any]:
     """Return the options of :func:`gyrobn.statistics.locate.locate`."""
     return {
         "steps": settings.steps,
@@ -307,31 +270,45 @@ def _tell(settings: LayerSettings, *found: Any) -> None:
         asked.append(True)
 
 
-def mean_error(settings: Settings, learnt: Learnt, x: Array, weights: Array | None) -> MeanError:
+def mean_error(
+    settings: LayerSettings, learnt: Learnt, x: Array, weights: Array | None
+) -> MeanError:
     """Return how far the mean and variance that a layer takes are from those of Fréchet."""
     batch = prepare(settings, learnt, None, x, weights)
-    samples, w = arrange(batch.manifold, batch.x, batch.weights, tuple(range(len(settings.axis))))
-    return measured(batch.manifold, samples, w, **search_options(settings) | {"tell": warn})
+    samples, w = arrange(batch.manifold, batch.x, batch.weights, tuple(range(batch.axes)))
+    return measured(batch.manifold, samples, w, **_search_options(settings) | {"tell": warn})
 
 
-def _check_count(settings: Settings, x: Array, several: bool) -> None:
-    if several and math.prod(x.shape[: len(settings.axis)]) < 2:
+def check_count(settings: LayerSettings, batch: Batch) -> None:
+    """Refuse to learn statistics from a single sample, or from sets of a single point."""
+    if math.prod(batch.x.shape[: batch.axes]) >= 2:
+        return
+    if isinstance(settings, Settings):
         raise ValueError(
             "GyroBN needs more than one sample per channel for statistics, got a batch of shape "
-            f"{tuple(x.shape)}: use a larger batch, or {settings.remedy}"
+            f"{tuple(batch.x.shape)}: use a larger batch, or {settings.remedy}"
+        )
+    if batch.running is not None:
+        shape = tuple(batch.checked.shape)
+        raise ValueError(
+            f"{settings.name} needs more than one point per set for running statistics, got "
+            f"points in an array of shape {shape[: len(shape) - len(batch.manifold.point_shape)]}: "
+            "give more positions, or track_running_stats=False"
         )
 
 
 def check_variance(
     settings: LayerSettings,
-    manifold: GyroSpace,
-    x: Array,
+    batch: Batch,
     stats: Stats,
     first: Any = 0,
     group: Group | None = None,
 ) -> None:
-    """If a batch has no finite variance, name the sample, and the rank, that is the reason."""
-    shim = backend_of(x)
+    """If a batch has no finite variance, name the sample, and the rank, that is the reason.
+
+    ``first`` has the numbers of the samples, if they are part of a batch.
+    """
+    shim = backend_of(stats.var)
     if shim.hides_values(stats.var):
         return
     var = shim.stop_gradient(stats.var)
@@ -339,7 +316,7 @@ def check_variance(
     if math.isfinite(float(total)):
         return
     try:
-        _check_points(settings, manifold, x, first)
+        _check_points(settings, batch.manifold, batch.checked, first)
     except ValueError as error:
         if group is not None:
             group.agree(error)
@@ -367,9 +344,31 @@ def update(
     return Stats(*backend_of(batch.var).from_few(new))
 
 
-def cast_stats(stats: Stats, like: Stats) -> Stats:
-    """Return statistics in the dtypes of others."""
-    return Stats(cast(stats.mean, like.mean.dtype), cast(stats.var, like.var.dtype))
+def _update_from_sets(
+    settings: LayerSettings, batch: Batch, old: Stats, sets: Stats, rate: Any
+) -> Stats:
+    """Return running statistics, moved towards the average of sets ``(batch, *channels, ...)``.
+
+    Sets without weight do not count. A channel without any other keeps its statistics.
+    """
+    xp, stop = namespace_of(sets.var), backend_of(sets.var).stop_gradient
+    sets, weights, none = Stats(stop(sets.mean), stop(sets.var)), None, None
+    if batch.empty is not None:
+        empty = batch.empty[(0,) * batch.axes]
+        none = xp.all(empty, axis=0)
+        weights = xp.astype(xp.logical_or(none, xp.logical_not(empty)), sets.var.dtype)
+    constant = batch.manifold.detached()
+    average = average_stats(constant, sets, weights, **_search_options(settings))
+    new = update(settings, batch.manifold, old, average, rate)
+    if none is None:
+        return new
+    k = len(settings.channels)
+    return Stats(
+        *(
+            xp.where(none[(..., *(None,) * (a.ndim - k))], a, b)
+            for a, b in zip(old, new, strict=True)
+        )
+    )
 
 
 # ---------------------------------------------------------------------- the output
@@ -379,11 +378,11 @@ def apply(settings: LayerSettings, batch: Batch, x: Array, stats: Stats) -> Arra
     """Normalize samples with given statistics, inside the manifold."""
     manifold, inside = batch.manifold, batch.manifold.inside
     stats, x = Stats(manifold.to_inside(stats.mean), stats.var), manifold.to_inside(x)
-    y = settings.formula(inside, x, stats, *output_of(settings, batch))
+    y = settings.formula(inside, x, stats, *_output_of(settings, batch))
     return manifold.from_inside(y)
 
 
-def output_of(settings: LayerSettings, batch: Batch) -> Output:
+def _output_of(settings: LayerSettings, batch: Batch) -> Output:
     """Return what a layer does with centred samples."""
     bias, scale, _ = batch.learnt
     target = None if bias is None else batch.manifold.inside.from_normal(bias)

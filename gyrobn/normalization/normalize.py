@@ -196,8 +196,7 @@ def normalize(
     >>> bool(abs(mean).max() < 1e-12), round(float(var), 4)
     (True, 0.25)
     """
-    centre, factor, target = route(manifold, x, stats, bias, scale, eps, clamp)
-    return manifold.standardize(x, centre, factor, target)
+    return manifold.standardize(x, *route(manifold, x, stats, bias, scale, eps, clamp))
 
 
 def normalize_batch(
@@ -307,8 +306,8 @@ def denormalize(
     manifold, x, stats, bias, scale, eps, clamp
         What :func:`normalize` was given; ``scale`` may not be zero.
     """
-    centre, factor, target = route(manifold, x, stats, bias, scale, eps, clamp, inverse=True)
-    return manifold.standardize(x, centre, factor, target)
+    road = route(manifold, x, stats, bias, scale, eps, clamp, inverse=True)
+    return manifold.standardize(x, *road)
 
 
 def route(

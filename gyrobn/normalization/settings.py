@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from gyrobn.backends import Array, namespace_of
@@ -20,7 +20,7 @@ class LearntGeometry:
     """A geometry, and whether its curvature is learnt."""
 
     geometry: GyroSpace
-    learn_curvature: bool
+    learn_curvature: bool = False
 
     def __post_init__(self) -> None:
         manifold = self.geometry
@@ -100,7 +100,7 @@ class LayerSettings(LearntGeometry):
     channels: tuple[int, ...]
     """Shape of what has a bias and a scale each."""
     eps: float
-    clamp: float | None
+    clamp: float | None = None
     mean_gradient: str = "implicit"
     steps: int | None = None
     tol: float | None = None
@@ -108,15 +108,34 @@ class LayerSettings(LearntGeometry):
     mean: str = "frechet"
     formula: Callable[..., Array] = normalize
     """What to do with the statistics; :mod:`gyrobn.normalization.baselines` has others."""
+    centre: bool = True
+    """Whether to move the mean to the bias, or to scale from the identity alone."""
     name: str = "GyroBN"
     """What errors call the layer."""
     check_input: str | bool = "first"
     """Which batches to check for samples off the manifold: the first, all (True) or none."""
+    axis_name: Any = None
+    """JAX only: the named axes over which a batch is distributed."""
+    axis_index_groups: Any = None
+    """JAX only: groups of the indices of that axis, each a batch of its own."""
     seen: list[bool] = field(default_factory=list, compare=False, repr=False)
     """Not empty once the first batch was checked. It does not count for equality, so a compiled
     program stays valid."""
     asked: list[bool] = field(default_factory=list, compare=False, repr=False)
     """Not empty once a batch was checked for a second mean."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        tol, max_iter, steps = check_search(self.tol, self.max_iter, self.steps)
+        check_choice("mean_gradient", self.mean_gradient, ("implicit", "detach"))
+        check_mean(self.mean, steps)
+        eps, clamp, checks = check_number("eps", self.eps, 0.0), self.clamp, self.check_input
+        if clamp is not None:
+            clamp = check_number("clamp", clamp, above=0.0)
+        if not isinstance(checks, bool) and checks != "first":
+            raise ValueError(f"check_input must be 'first', True or False, got {checks!r}")
+        plain = {"tol": tol, "max_iter": max_iter, "steps": steps, "eps": eps, "clamp": clamp}
+        self.__dict__.update(plain)  # numbers of Python, also if those given were of NumPy
 
     @property
     def statistics_shape(self) -> tuple[int, ...]:
@@ -125,8 +144,6 @@ class LayerSettings(LearntGeometry):
 
     def checking(self, check_input: Any) -> Self:
         """Return the same settings with another ``check_input``, before their first batch."""
-        if not isinstance(check_input, bool) and check_input != "first":
-            raise ValueError(f"check_input must be 'first', True or False, got {check_input!r}")
         return replace(self, check_input=check_input, seen=[], asked=[])
 
     def running(self, manifold: GyroSpace, stats: Stats) -> Stats:
@@ -141,10 +158,6 @@ class Settings(LayerSettings):
     """The options of a layer that normalizes batches."""
 
     axis: tuple[int, ...]
-    axis_name: Any = None
-    """JAX only: the named axes over which a batch is distributed."""
-    axis_index_groups: Any = None
-    """JAX only: groups of the indices of that axis, each a batch of its own."""
     remedy: str = "layer.eval()"
     """What to advise if a training batch has a single sample."""
 
@@ -154,8 +167,10 @@ class Settings(LayerSettings):
         manifold: GyroSpace,
         channels: int | Sequence[int],
         axis: int | Sequence[int],
+        axis_name: Any = None,
+        axis_index_groups: Any = None,
         **options: Any,
-    ) -> "Settings":
+    ) -> Self:
         """Check the arguments of a layer, and return them as settings."""
         channels = check_integers("channels", channels, 1)
         axes = check_integers("axis", axis)
@@ -167,9 +182,20 @@ class Settings(LayerSettings):
         axes = tuple(sorted({a % lead for a in axes}))
         if len(axes) + len(channels) != lead:
             raise ValueError(f"axis names a batch axis twice: {axis}")
-        options = _checked(options)
-        settings = cls(geometry=manifold, channels=channels, axis=axes, **options)
-        return settings.checking(settings.check_input)
+        names = tuple(axis_name) if isinstance(axis_name, list) else axis_name
+        if axis_index_groups is not None:
+            axis_index_groups = tuple(tuple(group) for group in axis_index_groups)
+            if names is None:
+                raise ValueError("axis_index_groups are indices of an axis: give axis_name too")
+        options |= {"axis_name": names, "axis_index_groups": axis_index_groups}
+        return cls(geometry=manifold, channels=channels, axis=axes, **options)
+
+    @classmethod
+    def from_arguments(cls, arguments: dict[str, Any], **more: Any) -> Self:
+        """Do so for a constructor, given its ``locals()``: its arguments have the names here."""
+        names = {own.name for own in fields(cls)}
+        known = {name: value for name, value in arguments.items() if name in names}
+        return cls.of(arguments["manifold"], **known | more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,8 +206,6 @@ class SetSettings(LayerSettings):
     """The axes of a set; by default all leading axes but the first and the channels."""
     group: int | None = None
     """How many consecutive channels are one set; None if they are not grouped."""
-    centre: bool = True
-    """Whether to move the mean of a set to the bias, or to scale from the identity alone."""
 
     @classmethod
     def layer(
@@ -217,26 +241,11 @@ class SetSettings(LayerSettings):
 
     @classmethod
     def _of(cls, name: str, manifold: GyroSpace, options: dict[str, Any], **sets: Any) -> Self:
-        known: dict[str, Any] = {"clamp": None, "learn_curvature": False, "check_input": "first"}
+        known = {"clamp", "learn_curvature", "check_input"}
         if sets.get("centre", True):
-            known |= {"tol": None, "max_iter": 64, "steps": None, "mean_gradient": "implicit"}
-        unknown = options.keys() - known.keys() - {"eps"}
+            known |= {"tol", "max_iter", "steps", "mean_gradient"}
+        unknown = options.keys() - known - {"eps"}
         if unknown:
             names = ", ".join(sorted(known))
             raise TypeError(f"{name} has no option {min(unknown)!r}; its options are {names}")
-        settings = cls(name=name, geometry=manifold, **sets, **_checked(known | options))
-        return settings.checking(settings.check_input)
-
-
-def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that all layers share, checked."""
-    search = [name for name in ("tol", "max_iter", "steps") if name in options]
-    if search:
-        plain = check_search(*(options[name] for name in search))
-        options |= dict(zip(search, plain, strict=True))
-        check_choice("mean_gradient", options["mean_gradient"], ("implicit", "detach"))
-        check_mean(options.get("mean", "frechet"), options["steps"])
-    clamp = options["clamp"]
-    options["eps"] = check_number("eps", options["eps"], 0.0)
-    options["clamp"] = None if clamp is None else check_number("clamp", clamp, above=0.0)
-    return options
+        return cls(name=name, geometry=manifold, **sets, **options)

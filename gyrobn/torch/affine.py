@@ -1,39 +1,64 @@
-"""What all normalization layers of torch share: bias, scale and curvature, and their dtype."""
+"""What all normalization layers of torch share: parameters, running statistics, and the call."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt
+from gyrobn.normalization.docstrings import documented
+from gyrobn.normalization.layers import Learnt, common_dtype, initial, is_half
 from gyrobn.normalization.settings import LayerSettings
 from gyrobn.numerics.arrays import check_floating
-from gyrobn.torch.graphs import Constant
-from gyrobn.torch.states import GeometryState
+from gyrobn.numerics.checks import check_number
+from gyrobn.torch.geometric import GeometryState
+from gyrobn.torch.graphs import Constant, no_autocast, recomputing, recorded, run_forward
+from gyrobn.torch.ranks import group_of
 
 __all__ = ["AffineLayer"]
 
 
 class AffineLayer(GeometryState):
-    """A layer that normalizes points, with a learnable bias, scale and curvature."""
+    """A layer that normalizes points, with a learnable bias, scale and curvature.
+
+    It may keep running statistics, in buffers.
+    """
 
     settings: LayerSettings
     bias: nn.Parameter | None
     scale: nn.Parameter | None
-    raw_curvature: nn.Parameter | None
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
 
-    def _hold(self, settings: LayerSettings, learnt: Learnt) -> None:
-        """Take settings, and make the parameters."""
+    process_group: Any = None
+    _copies: tuple[int, ...] = ()
+    """Shape of the statistics in front of the channels."""
+
+    def __init__(
+        self,
+        settings: LayerSettings,
+        momentum: float | None,
+        affine: bool,
+        track_running_stats: bool,
+        device: Any,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        if momentum is not None:
+            check_number("momentum, the fraction of a new batch,", momentum, 0.0, 1.0)
         self.settings, self._constant = settings, Constant(settings)
+        self.momentum, self.affine = momentum, affine
+        self.track_running_stats = track_running_stats
+        like = torch.empty((), device=device, dtype=dtype)
+        learnt, stats = initial(settings, like, affine, affine, self._copies)
         self.bias, self.scale, self.raw_curvature = (
             None if value is None else nn.Parameter(value) for value in learnt
         )
-
-    @property
-    def manifold(self) -> GyroSpace:
-        """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
-        return self.settings.manifold(self.raw_curvature)
+        count = torch.zeros(self._copies, dtype=torch.long, device=device)
+        buffers = {"running_mean": stats.mean, "running_var": stats.var}
+        for name, value in (buffers | {"num_batches_tracked": count}).items():
+            self.register_buffer(name, value if track_running_stats else None)
 
     @property
     def check_input(self) -> str | bool:
@@ -45,16 +70,44 @@ class AffineLayer(GeometryState):
         self.settings = self.settings.checking(value)
         self._constant = Constant(self.settings)
 
+    # ------------------------------------------------------------------ the call
+
+    @documented
+    def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Normalize a batch.
+
+        %(call)s
+        """
+        sync = self.process_group is not None and self.training
+        if sync and torch.compiler.is_dynamo_compiling():  # it runs between two graphs
+            return torch.compiler.disable(self.forward)(x, weights)  # type: ignore[no-untyped-call,no-any-return]
+        with no_autocast(x):
+            group = group_of(self.process_group, x) if self.training else None
+            rest = () if group is None else (group,)  # the compiler takes plain values only
+            run = recorded(run_forward)
+            given = self._given(x, weights)
+            y, *new = run(self._constant, given, self._rate, self.training, *rest)
+            if new and self.training and not recomputing():
+                # torch.compile (2.13) loses what is written into a float64 buffer without axes on
+                # a CPU, but not what is written into a view of it.
+                self.running_mean.detach().copy_(new[0])
+                self.running_var.detach().copy_(new[1])
+                self.num_batches_tracked += 1
+        out: Tensor = y
+        return out
+
     @property
     def _learnt(self) -> Learnt:
         return Learnt(self.bias, self.scale, self.raw_curvature)
 
     @property
-    def _own(self) -> Tensor | None:
-        """An array in the dtype of the layer, if it has one."""
-        return self.scale
+    def _rate(self) -> Any:
+        """The fraction of the next batch in the running statistics."""
+        if self.momentum is None and self.track_running_stats:
+            return 1.0 / (self.num_batches_tracked + 1).to(self.running_var.dtype)
+        return 0.0 if self.momentum is None else self.momentum
 
-    def _given(self, x: Tensor, weights: Tensor | None, **more: Tensor | None) -> dict[str, Tensor]:
+    def _given(self, x: Tensor, weights: Tensor | None) -> dict[str, Tensor]:
         """Return the arrays of a call by name, for :mod:`gyrobn.torch.graphs`."""
         arrays = {
             "x": self._checked(x),
@@ -62,7 +115,8 @@ class AffineLayer(GeometryState):
             "bias": self.bias,
             "scale": self.scale,
             "raw_curvature": self.raw_curvature,
-            **more,
+            "mean": self.running_mean,
+            "var": self.running_var,
         }
         return {name: a for name, a in arrays.items() if a is not None}
 
@@ -70,7 +124,7 @@ class AffineLayer(GeometryState):
         """Return the input; refuse other dtypes than real ones, and float64 mixed with float32."""
         if x.dtype not in _REAL:
             check_floating(x, half=True)
-        own = self._own
+        own = self.running_var if self.scale is None else self.scale
         # Not by common_dtype: it looks into a table that grows while a graph is made. The compiler
         # would guard the table, and compile the same batch once more.
         if own is not None and (x.dtype == torch.float64) != (own.dtype == torch.float64):
@@ -80,14 +134,32 @@ class AffineLayer(GeometryState):
             )
         return x
 
+    # ------------------------------------------------------------------ torch's habits
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Convert the layer, as ``half`` and ``to`` do, but keep the statistics in float32."""
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, new in self._buffers.items():
+            old = before[name]
+            if old is not None and new is not None and new.is_floating_point() and is_half(new):
+                self._buffers[name] = old.to(new.device, common_dtype(new))
+        return self
+
+    def reset_running_stats(self) -> None:
+        """Forget the running statistics: the mean is the identity, the variance one."""
+        if self.track_running_stats:
+            self.running_mean.copy_(self.settings.geometry.origin(self.running_mean))
+            self.running_var.fill_(1.0)
+            self.num_batches_tracked.zero_()
+
     def reset_parameters(self) -> None:
-        """Reset the parameters."""
-        with torch.no_grad():
-            if self.bias is not None and self.scale is not None:
-                self.bias.zero_()
-                self.scale.fill_(1.0)
-            if self.raw_curvature is not None:
-                self.raw_curvature.fill_(self.settings.initial_curvature)
+        """Reset the parameters and the running statistics."""
+        self.reset_running_stats()
+        super().reset_parameters()
+        if self.bias is not None and self.scale is not None:
+            nn.init.zeros_(self.bias)
+            nn.init.ones_(self.scale)
 
     def parameter_groups(self, **scale_options: Any) -> list[dict[str, Any]]:
         """Return groups for an optimizer, the scale in one of its own with ``scale_options``.

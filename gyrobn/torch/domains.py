@@ -15,12 +15,14 @@ from gyrobn.normalization.domains import (
     adapt_stats,
     average_stats,
     by_domain,
+    padded,
     places_of,
 )
 from gyrobn.normalization.layers import (
     Batch,
     apply,
     batch_stats,
+    check_count,
     check_variance,
     common_dtype,
     prepare,
@@ -31,7 +33,7 @@ from gyrobn.normalization.online import OnlineStats, check_strength, online_stat
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
 from gyrobn.statistics.spread import Group
 from gyrobn.torch.graphs import no_autocast, recomputing
-from gyrobn.torch.layer import GyroBN, _place
+from gyrobn.torch.layer import GyroBN
 from gyrobn.torch.ranks import group_of
 
 __all__ = ["DomainGyroBN"]
@@ -108,12 +110,8 @@ class DomainGyroBN(GyroBN):
         weights
             Weights of the samples, shape ``(batch,)`` or ``(batch, *channels)``.
         """
-        run = self._by_domain
         if torch.compiler.is_dynamo_compiling():  # the computation depends on the domains
-            run = torch.compiler.disable(run)  # type: ignore[no-untyped-call]
-        return run(x, domains, weights)
-
-    def _by_domain(self, x: Tensor, domains: Tensor, weights: Tensor | None) -> Tensor:
+            return torch.compiler.disable(self.forward)(x, domains, weights)  # type: ignore[no-untyped-call,no-any-return]
         with no_autocast(x, domains):
             group = group_of(self.process_group, x) if self.training else None
             running = Stats(self.running_mean, self.running_var)
@@ -172,39 +170,31 @@ class DomainGyroBN(GyroBN):
         if bool(counts.isnan().any()):
             group.agree(None)
         present = torch.nonzero(counts).flatten().tolist()
-        x, weights = self._columns(batch, places, present)
-        found = batch_stats(self.settings, batch.manifold, x, weights, several=True, group=group)
-        check_variance(self.settings, batch.manifold, batch.checked, found, group=group)
+        found = batch_stats(self.settings, self._columns(batch, places, present), group)
+        check_variance(self.settings, batch, found, group=group)
         each = {k: Stats(found.mean[j], found.var[j]) for j, k in enumerate(present)}
         return {k: self._learnt_from(batch.manifold, k, own) for k, own in each.items()}
 
-    def _columns(
-        self, batch: Batch, places: dict[int, Any], present: list[int]
-    ) -> tuple[Tensor, Tensor]:
+    def _columns(self, batch: Batch, places: dict[int, Any], present: list[int]) -> Batch:
         """Return samples (most, domains, ...), padded with the identity, and their weights."""
         manifold, x, weights = batch.manifold, batch.x, batch.weights
-        none = np.empty(0, dtype=np.int64)
-        most = max([1, *map(len, places.values())])
-        rows = np.full((most, len(present)), -1)
-        for j, k in enumerate(present):
-            place = places.get(k, none)
-            rows[: len(place), j] = place
-        padding = torch.as_tensor(rows < 0, device=x.device)
+        rows = torch.as_tensor(padded([places.get(k, ()) for k in present]), device=x.device)
         e = manifold.origin(x).expand(1, *x.shape[1:])
-        numbers = torch.as_tensor(np.where(rows < 0, x.shape[0], rows), device=x.device)
-        columns = torch.cat([x, e])[numbers]
+        channels = self.settings.channels
         if weights is None:
-            weights = x.new_ones(x.shape[: x.ndim - len(manifold.point_shape)])
-        weights = torch.cat([weights, weights.new_zeros((1, *weights.shape[1:]))])[numbers]
-        weights = weights.masked_fill(padding[(..., *(None,) * (weights.ndim - 2))], 0.0)
-        channels = len(self.settings.channels)
-        wide = weights[(..., *(None,) * (channels + 2 - weights.ndim))]
-        return columns, wide.expand(columns.shape[: channels + 2]).to(x.dtype)
+            weights = x.new_ones(x.shape[0])
+        weights = weights.to(x.dtype)[(..., *(None,) * (len(channels) + 1 - weights.ndim))]
+        weights = weights.expand(x.shape[0], *channels)
+        nothing = weights.new_zeros((1, *channels))
+        both = torch.cat([x, e])[rows], torch.cat([weights, nothing])[rows]  # −1 is the last
+        return batch._replace(x=both[0], weights=both[1])
 
     def _batch_stats(self, batch: Batch, place: Any) -> Stats:
         x, weights = batch.x[place], None if batch.weights is None else batch.weights[place]
-        stats = batch_stats(self.settings, batch.manifold, x, weights, several=True)
-        check_variance(self.settings, batch.manifold, x, stats, first=place)
+        part = batch._replace(x=x, weights=weights, checked=x)
+        check_count(self.settings, part)
+        stats = batch_stats(self.settings, part)
+        check_variance(self.settings, part, stats, first=place)
         return stats
 
     def _training_stats(self, whole: Batch, k: int, place: Any) -> Stats:
@@ -277,7 +267,8 @@ class DomainGyroBN(GyroBN):
         if mean.dtype != start.mean.dtype or self.settings.learn_curvature:
             mean = manifold.project(mean)
         states = online_stats(manifold, OnlineStats(start.count, mean, var), x, self.prior_strength)
-        check_variance(self.settings, manifold, x, states[-1].stats, first=place)
+        part = whole._replace(checked=x)
+        check_variance(self.settings, part, states[-1].stats, first=place)
         return states
 
     def reset_online(self) -> Self:
@@ -332,7 +323,7 @@ class DomainGyroBN(GyroBN):
         model = fitted(bn, domains=True)
         given = {"domains": len(bn.domains_), "unseen": model.unseen, "momentum": model.adapt_rate}
         given["prior_strength"] = model.prior_strength
-        layer = cls._of_model(model, given | _place(bn, model, device, dtype) | options)
+        layer = cls._of_model(bn, model, device, dtype, given | options)
         if layer.train_momentum is not None:
             for k in range(layer.domains):
                 layer._store("training", k, layer._of("running", k))

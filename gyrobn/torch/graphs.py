@@ -11,11 +11,10 @@ from torch.utils._pytree import register_constant
 from gyrobn.backends import namespace_of
 from gyrobn.normalization.layers import Learnt, forward
 from gyrobn.normalization.normalize import Stats
-from gyrobn.normalization.sets import forward_sets
 from gyrobn.normalization.settings import LayerSettings
 from gyrobn.statistics.spread import Group
 
-__all__ = ["Constant", "no_autocast", "recomputing", "recorded", "run_forward", "run_sets"]
+__all__ = ["Constant", "no_autocast", "recomputing", "recorded", "run_forward"]
 
 
 def no_autocast(x: Any, *others: Any) -> Any:
@@ -76,21 +75,8 @@ def run_forward(
     group: Group | None = None,
 ) -> tuple[Tensor, ...]:
     """Call :func:`gyrobn.normalization.layers.forward` with tensors only, for the compiler."""
-    return _flat(*forward(constant.settings, *_inputs(given), rate, training, group))
-
-
-def run_sets(
-    constant: Constant, given: dict[str, Tensor], rate: Any, training: bool
-) -> tuple[Tensor, ...]:
-    """Call :func:`gyrobn.normalization.sets.forward_sets` with tensors only, for the compiler."""
-    return _flat(*forward_sets(constant.settings, *_inputs(given), rate, training))
-
-
-def _inputs(given: dict[str, Tensor]) -> tuple[Learnt, Stats | None, Tensor, Tensor | None]:
     learnt = Learnt(given.get("bias"), given.get("scale"), given.get("raw_curvature"))
     running = Stats(given["mean"], given["var"]) if "mean" in given else None
-    return learnt, running, given["x"], given.get("weights")
-
-
-def _flat(y: Tensor, new: Stats | None) -> tuple[Tensor, ...]:
+    own = learnt, running, given["x"], given.get("weights")
+    y, new = forward(constant.settings, *own, rate, training, group)
     return (y,) if new is None else (y, *new)

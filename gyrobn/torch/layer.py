@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from gyrobn.backends import namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.docstrings import documented
-from gyrobn.normalization.layers import initial, mean_error
+from gyrobn.normalization.layers import mean_error
 from gyrobn.normalization.normalize import Stats, normalize
 from gyrobn.normalization.settings import Settings
 from gyrobn.statistics.mean_error import MeanError
-from gyrobn.torch.graphs import Constant, no_autocast, recorded, run_forward
-from gyrobn.torch.ranks import WORLD, group_of
-from gyrobn.torch.running import RunningLayer
+from gyrobn.torch.affine import AffineLayer
+from gyrobn.torch.graphs import Constant, no_autocast
+from gyrobn.torch.ranks import WORLD
 
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model
@@ -25,7 +25,7 @@ __all__ = ["GyroBN"]
 
 
 @documented
-class GyroBN(RunningLayer):
+class GyroBN(AffineLayer):
     """Riemannian batch normalization.
 
     %(algorithm)s
@@ -70,6 +70,7 @@ class GyroBN(RunningLayer):
     """
 
     settings: Settings
+    _formula: Callable[..., Tensor] = staticmethod(normalize)
 
     def __init__(
         self,
@@ -93,39 +94,9 @@ class GyroBN(RunningLayer):
         *,
         mean: str = "frechet",
     ) -> None:
-        super().__init__()
-        search = {"tol": tol, "max_iter": max_iter, "steps": steps, "mean_gradient": mean_gradient}
-        options: dict[str, Any] = {"eps": eps, "clamp": clamp, "mean": mean} | search
-        options |= {"learn_curvature": learn_curvature, "check_input": check_input}
-        settings = Settings.of(manifold, channels, axis, formula=self._formula, **options)
-        self.process_group, self.affine = process_group, affine
-        like = torch.empty((), device=device, dtype=dtype)
-        learnt, stats = initial(settings, like, affine, affine, self._copies)
-        self._hold(settings, learnt)
-        self._track(stats, momentum, track_running_stats)
-
-    _formula: Callable[..., Tensor] = staticmethod(normalize)
-
-    # ------------------------------------------------------------------ the call
-
-    @documented
-    def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Normalize a batch.
-
-        %(call)s
-        """
-        sync = self.process_group is not None and self.training
-        if sync and torch.compiler.is_dynamo_compiling():  # it runs between two graphs
-            return torch.compiler.disable(self.forward)(x, weights)  # type: ignore[no-untyped-call,no-any-return]
-        with no_autocast(x):
-            given = self._given(x, weights, mean=self.running_mean, var=self.running_var)
-            group = group_of(self.process_group, x) if self.training else None
-            rest = () if group is None else (group,)  # the compiler takes plain values only
-            run = recorded(run_forward)
-            y, *new = run(self._constant, given, self._rate, self.training, *rest)
-            self._learn(new)
-        out: Tensor = y
-        return out
+        settings = Settings.from_arguments(locals(), formula=self._formula)
+        super().__init__(settings, momentum, affine, track_running_stats, device, dtype)
+        self.process_group = process_group
 
     @documented
     def mean_error(self, x: Tensor, weights: Tensor | None = None) -> MeanError:
@@ -201,20 +172,22 @@ class GyroBN(RunningLayer):
         """
         from gyrobn.estimator.conversion import fitted
 
-        model = fitted(bn)
-        return cls._of_model(model, _place(bn, model, device, dtype) | options)
+        return cls._of_model(bn, fitted(bn), device, dtype, options)
 
     @classmethod
-    def _of_model(cls, model: "Model", options: dict[str, Any]) -> Self:
-        """Return a layer with the parameters and statistics of a model."""
+    def _of_model(cls, bn: Any, model: "Model", device: Any, dtype: Any, more: Any) -> Self:
+        """Return a layer with the parameters and statistics of an estimator's model."""
         from gyrobn.estimator.conversion import values_for
 
-        given: dict[str, Any] = {"eps": model.eps, "tol": model.tol, "max_iter": model.max_iter}
-        given["mean"] = model.mean_kind
-        layer = cls(model.geometry, channels=model.channels, **given | options)
-        dtype = np.float64 if options["dtype"] == torch.float64 else np.float32
+        if device is None and isinstance(bn.mean_, Tensor):
+            device = bn.mean_.device
+        dtype = dtype or getattr(torch, model.mean.dtype.name)
+        options: dict[str, Any] = {"eps": model.eps, "tol": model.tol, "max_iter": model.max_iter}
+        options |= {"mean": model.mean_kind, "device": device, "dtype": dtype, **more}
+        layer = cls(model.geometry, channels=model.channels, **options)
+        wide = np.float64 if dtype == torch.float64 else np.float32
         has = layer.bias is not None, layer.scale is not None, layer.track_running_stats
-        learnt, stats = values_for(layer.settings, model, *has, dtype)
+        learnt, stats = values_for(layer.settings, model, *has, wide)
         kept = layer.bias, layer.scale, layer.running_mean, layer.running_var
         with torch.no_grad():
             for own, value in zip(kept, (*learnt[:2], *stats), strict=True):
@@ -254,10 +227,3 @@ class GyroBN(RunningLayer):
 namespace_of(torch.empty(0), nn.Parameter(torch.empty(0)))
 
 _Constant = Constant  # the name in older pickled layers
-
-
-def _place(bn: Any, model: "Model", device: Any, dtype: torch.dtype | None) -> dict[str, Any]:
-    """Return device and dtype for a layer that does what an estimator does."""
-    if device is None and isinstance(bn.mean_, Tensor):
-        device = bn.mean_.device
-    return {"device": device, "dtype": dtype or getattr(torch, model.mean.dtype.name)}

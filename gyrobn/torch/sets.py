@@ -8,34 +8,16 @@ from torch import Tensor
 
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.docstrings import documented
-from gyrobn.normalization.layers import initial
 from gyrobn.normalization.settings import SetSettings
-from gyrobn.torch.graphs import no_autocast, recorded, run_sets
-from gyrobn.torch.running import RunningLayer
+from gyrobn.torch.affine import AffineLayer
 
 __all__ = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
 
 
-class SetLayer(RunningLayer):
+class SetLayer(AffineLayer):
     """A layer that normalizes sets of points within each sample."""
 
     settings: SetSettings
-
-    def __init__(
-        self,
-        settings: SetSettings,
-        affine: bool,
-        device: Any,
-        dtype: torch.dtype | None,
-        momentum: float | None = None,
-        tracked: bool = False,
-    ) -> None:
-        super().__init__()
-        like = torch.empty((), device=device, dtype=dtype)
-        learnt, stats = initial(settings, like, affine, affine)
-        self._hold(settings, learnt)
-        self._track(stats, momentum, tracked)
-        self.affine = affine
 
     @documented
     def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -43,12 +25,7 @@ class SetLayer(RunningLayer):
 
         %(set_call)s
         """
-        with no_autocast(x):
-            given = self._given(x, weights, mean=self.running_mean, var=self.running_var)
-            y, *new = recorded(run_sets)(self._constant, given, self._rate, self.training)
-            self._learn(new)
-        out: Tensor = y
-        return out
+        return super().forward(x, weights)
 
     def extra_repr(self) -> str:
         """Return the options to print; some only if they differ from the default."""
@@ -86,7 +63,7 @@ class AxisLayer(SetLayer):
         settings = SetSettings.layer(
             type(self).__name__, manifold, axis, eps=eps, centre=self._centre, **options
         )
-        super().__init__(settings, affine, device, dtype)
+        super().__init__(settings, None, affine, False, device, dtype)
 
 
 @documented
@@ -120,7 +97,7 @@ class GyroInstanceNorm(SetLayer):
         Fraction of a new batch in the running statistics; None for the average of all batches.
     track_running_stats
         Whether to keep running statistics, and to use them in evaluation.
-    %(instance_options)s
+    %(set_options)s
 
     %(instance_attributes)s
     running_mean, running_var, num_batches_tracked
@@ -154,7 +131,7 @@ class GyroInstanceNorm(SetLayer):
     ) -> None:
         name = type(self).__name__
         settings = SetSettings.instance(name, manifold, channels, eps=eps, **options)
-        super().__init__(settings, affine, device, dtype, momentum, track_running_stats)
+        super().__init__(settings, momentum, affine, track_running_stats, device, dtype)
 
 
 @documented
@@ -188,7 +165,7 @@ class GyroGroupNorm(SetLayer):
     ) -> None:
         name = type(self).__name__
         settings = SetSettings.grouped(name, manifold, groups, channels, eps=eps, **options)
-        super().__init__(settings, affine, device, dtype)
+        super().__init__(settings, None, affine, False, device, dtype)
 
 
 @documented

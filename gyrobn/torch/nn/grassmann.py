@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from gyrobn.manifolds.grassmannian import Grassmannian
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_integer
+from gyrobn.torch.geometric import GeometryLayer
 from gyrobn.torch.graphs import no_autocast
-from gyrobn.torch.nn.geometric import GeometryLayer
 
 __all__ = ["GrassmannPool", "GrassmannTranslation", "ProjMap"]
 
@@ -54,6 +54,7 @@ class GrassmannTranslation(GeometryLayer):
     """
 
     weight: nn.Parameter
+    _shown = ("channels",)
 
     def __init__(
         self,
@@ -86,10 +87,6 @@ class GrassmannTranslation(GeometryLayer):
                 )
             y: Tensor = M.add(M.from_normal(self.weight), x)
         return y
-
-    def extra_repr(self) -> str:
-        """Return the options to print."""
-        return f"{super().extra_repr()}, channels={self.channels}"
 
 
 class GrassmannPool(nn.Module):

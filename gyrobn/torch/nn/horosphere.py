@@ -11,8 +11,8 @@ from gyrobn.manifolds.radial import root
 from gyrobn.manifolds.stereographic import PoincareBall
 from gyrobn.numerics.arrays import check_floating, length
 from gyrobn.numerics.checks import check_integer, check_number
+from gyrobn.torch.geometric import GeometryLayer
 from gyrobn.torch.graphs import no_autocast
-from gyrobn.torch.nn.geometric import GeometryLayer
 from gyrobn.torch.nn.poincare import check_ball
 
 __all__ = ["HorosphereBlock", "Horospheres"]
@@ -54,6 +54,7 @@ class Horospheres(GeometryLayer):
 
     weight: nn.Parameter
     bias: nn.Parameter
+    _shown = ("count",)
 
     def __init__(
         self,
@@ -115,10 +116,6 @@ class Horospheres(GeometryLayer):
         gap = torch.maximum(gap, (0.5 * room).square()[..., None])
         q = (torch.log(room)[..., None] - torch.log(gap)) / k + self.bias
         return q, room, gap, omega
-
-    def extra_repr(self) -> str:
-        """Return the options to print."""
-        return f"{super().extra_repr()}, count={self.count}"
 
 
 class HorosphereBlock(nn.Module):

@@ -15,8 +15,8 @@ from gyrobn.manifolds.stereographic import PoincareBall
 from gyrobn.numerics.arrays import broadcast_shapes, check_floating, length, pieces
 from gyrobn.numerics.checks import check_integer, check_integers
 from gyrobn.numerics.scalar import arc, largest_angle, sinc, times, turn
+from gyrobn.torch.geometric import GeometryLayer
 from gyrobn.torch.graphs import no_autocast
-from gyrobn.torch.nn.geometric import GeometryLayer
 
 __all__ = ["BetaConcat", "PoincareLinear", "PoincareMLR", "check_ball"]
 
@@ -291,6 +291,8 @@ class BetaConcat(GeometryLayer):
     (tensor([0.5000]), tensor([0.0000, 0.5000]))
     """
 
+    _shown = ("sizes",)
+
     def __init__(
         self,
         manifold: PoincareBall,
@@ -333,10 +335,6 @@ class BetaConcat(GeometryLayer):
 
     def _balls(self, M: PoincareBall) -> list[PoincareBall]:
         return [replace(M, n=size) for size in self.sizes]
-
-    def extra_repr(self) -> str:
-        """Return the options to print."""
-        return f"{super().extra_repr()}, sizes={self.sizes}"
 
 
 def _beta(a: int) -> float:

@@ -1,19 +1,34 @@
-"""States of layers: the geometry belongs to them, and another one is refused."""
+"""What all layers with a geometry share: its place in the state, and a curvature to learn."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.settings import LearntGeometry
 
-__all__ = ["GeometryState"]
+__all__ = ["GeometryLayer", "GeometryState"]
 
 
 class GeometryState(nn.Module):
-    """A module whose state dict holds its geometry."""
+    """A module on one geometry, whose curvature may be learnt.
+
+    Its state dict holds the geometry, and refuses that of a layer on another one.
+    """
 
     settings: LearntGeometry
+    raw_curvature: nn.Parameter | None
+
+    @property
+    def manifold(self) -> GyroSpace:
+        """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
+        return self.settings.manifold(self.raw_curvature)
+
+    def reset_parameters(self) -> None:
+        """Reset the curvature."""
+        if self.raw_curvature is not None:
+            nn.init.constant_(self.raw_curvature, self.settings.initial_curvature)
 
     def get_extra_state(self) -> Tensor:
         """Return the geometry as part of the state: its JSON description, as bytes in a tensor.
@@ -60,3 +75,35 @@ class GeometryState(nn.Module):
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
+
+
+class GeometryLayer(GeometryState):
+    """A layer of :mod:`gyrobn.torch.nn` with parameters on one geometry."""
+
+    _shown: tuple[str, ...] = ()
+    """Attributes to print."""
+
+    def __init__(
+        self,
+        manifold: GyroSpace,
+        learn_curvature: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.settings = LearntGeometry(manifold, learn_curvature)
+        self.raw_curvature = None
+        if learn_curvature:
+            raw = self.settings.initial_curvature
+            self.raw_curvature = nn.Parameter(torch.tensor(raw, device=device, dtype=dtype))
+
+    @property
+    def manifold(self) -> Any:
+        """The geometry, with the curvature learnt so far."""
+        return super().manifold
+
+    def extra_repr(self) -> str:
+        """Return the options to print."""
+        learns = ["learn_curvature=True"] if self.settings.learn_curvature else []
+        own = [f"{name}={getattr(self, name)}" for name in self._shown]
+        return ", ".join([repr(self.settings.geometry), *learns, *own])
