@@ -200,7 +200,17 @@ class Settings(LayerSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class SetSettings(LayerSettings):
-    """The options of a layer that normalizes sets of points within each sample."""
+    """The options of a layer that normalizes sets of points within each sample.
+
+    A set is some of the points of one sample: all of them (layer), those of one channel (instance),
+    or those of a group of channels (group). Each set has its own mean and variance, and no set
+    depends on the rest of the batch. Bias and scale are one per channel or group, and the same for
+    all points of a set: only then is the mean of the set the bias, and its variance the square of
+    the scale.
+
+    Training and evaluation are the same, unless an instance normalization keeps running statistics:
+    those of the average set of a channel, with which it normalizes in evaluation.
+    """
 
     axis: tuple[int, ...] | None = None
     """The axes of a set; by default all leading axes but the first and the channels."""
