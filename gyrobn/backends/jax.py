@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxlib.version import __version_info__ as _version
 
-from gyrobn.backends.contract import Array, Partials, Rule, State
+from gyrobn.backends.contract import Array, Loop, Partials, Primal, Rule, State
 from gyrobn.backends.jax_axes import varies, varying
 from gyrobn.backends.jax_twice import bent, filled, is_zero, replaced
 from gyrobn.backends.numpy import few as few
@@ -53,8 +53,8 @@ def stop_gradient(x: Array) -> Array:
 
 
 def while_loop(
-    condition: Callable[[State], Array], body: Callable[[State], State], state: State, limit: int
-) -> State:
+    condition: Callable[..., Array], body: Callable[..., Loop], state: Loop, limit: int
+) -> Loop:
     """Run ``body`` while ``condition`` holds, at most ``limit`` times.
 
     In one compiled loop where the state is traced. Outside of ``jit`` an eager loop is far faster:
@@ -101,12 +101,8 @@ def add_product(total: Array, scalar: Any, vector: Array, out: Any) -> Array:
 
 
 def with_derivative(
-    primal: Callable[..., tuple[tuple[Array, ...], tuple[Array, ...]]],
-    tangent: Rule,
-    cotangent: Rule,
-    *inputs: Array,
-    twice: Rule | None = None,
-) -> tuple[Array, ...]:
+    primal: Primal, tangent: Rule, cotangent: Rule, *inputs: Array, twice: Rule | None = None
+) -> State:
     """Return the outputs of ``primal`` with the derivative ``tangent``, which JAX transposes."""
     known = primal(*(stop_gradient(x) for x in inputs))
     if not differentiable(*inputs):
@@ -213,7 +209,7 @@ def all_sum(x: Array, group: Any) -> Array:
     return varying(total, name) if varies(x) else total
 
 
-def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:
+def smooth(function: Rule, partials: Partials, *inputs: Array) -> State:
     """Return the outputs of an elementwise function, with its derivatives where it is traced."""
     if not differentiable(*inputs):
         return function(*inputs)
@@ -231,12 +227,7 @@ def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -
     return ruled(*inputs)
 
 
-def shortcut(
-    exact: Callable[..., State],
-    primal: Callable[..., tuple[State, State]],
-    cotangent: Callable[..., Any],
-    *inputs: Any,
-) -> State:
+def shortcut(exact: Rule, primal: Primal, cotangent: Callable[..., Any], *inputs: Any) -> State:
     """Return the outputs: a derivative that is traced may be differentiated again."""
     return exact(*inputs)
 

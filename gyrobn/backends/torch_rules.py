@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.autograd.forward_ad as forward_ad
 
-from gyrobn.backends.contract import Array, Partials, Rule, State
+from gyrobn.backends.contract import Array, Partials, Primal, Rule, State
 
 __all__ = [
     "FORWARD_TWICE",
@@ -198,7 +198,7 @@ class Pull:
         return [None if x is None else next(found) for x in self.own[which]]
 
 
-def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:
+def smooth(function: Rule, partials: Partials, *inputs: Array) -> State:
     """Return the outputs of an elementwise function, with its derivatives where they are asked."""
     if not differentiable(*inputs):
         return function(*inputs)
@@ -209,7 +209,7 @@ def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -
     return _Smooth.apply(function, partials, *inputs)
 
 
-def _linear_smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:
+def _linear_smooth(function: Rule, partials: Partials, *inputs: Array) -> State:
     """Return the outputs as constants, plus zero with their first derivative.
 
     For Dynamo, which cannot follow a ``Function`` that is given its rules; a graph that it makes
@@ -224,12 +224,7 @@ def _linear_smooth(function: Callable[..., State], partials: Partials, *inputs: 
     )
 
 
-def shortcut(
-    exact: Callable[..., State],
-    primal: Callable[..., tuple[State, State]],
-    cotangent: Callable[..., Any],
-    *inputs: Any,
-) -> State:
+def shortcut(exact: Rule, primal: Primal, cotangent: Callable[..., Any], *inputs: Any) -> State:
     """Return the outputs, with ``cotangent`` as their derivative unless that is differentiated.
 
     Forward mode and the transformations of torch.func do not take the shortcut.

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gyrobn.backends.contract import SECOND_ORDER, Array, Rule, State
+from gyrobn.backends.contract import SECOND_ORDER, Array, Primal, Rule, State
 from gyrobn.backends.torch_rules import (
     FORWARD_TWICE,
     Function,
@@ -21,12 +21,8 @@ __all__ = ["lazily", "may_follow", "push", "refuse", "with_derivative"]
 
 
 def with_derivative(
-    primal: Callable[..., tuple[tuple[Array, ...], tuple[Array, ...]]],
-    tangent: Rule,
-    cotangent: Rule,
-    *inputs: Array,
-    twice: Rule | None = None,
-) -> tuple[Array, ...]:
+    primal: Primal, tangent: Rule, cotangent: Rule, *inputs: Array, twice: Rule | None = None
+) -> State:
     """Return the outputs of ``primal``, with ``cotangent`` and ``tangent`` as its derivatives."""
     if not differentiable(*inputs):
         return primal(*inputs)[0]

@@ -110,15 +110,15 @@ def _statistics(
         for label, drawn in seen.domains.items():
             check_enough(label, drawn.some, method)
     check_in_memory(estimator.mean, method)
-    tol, max_iter, _ = check_search(estimator.tol, estimator.max_iter, None)
+    search = check_search(estimator.tol, estimator.max_iter, None)
     scattered = lazy.Scattered(blocks, reading, seen)
-    at = solve(manifold.inside, scattered, None, tol, max_iter)
+    at = solve(scattered, None, search)
     named, xp = None, namespace_of(at.mean)
     none = (0, *at.mean.shape)  # all were checked
     given = xp.zeros(none, dtype=at.mean.dtype, device=device_of(at.mean))
     if labels is not None:
         named = Domains(list(seen.domains), np.zeros((0, len(labels)), dtype=int))
-    found = told(manifold, at, [manifold.from_inside(given)], max_iter, domains=named)
+    found = told(manifold, at, [manifold.from_inside(given)], search.max_iter, domains=named)
     check_found(manifold, found, None if labels is None else list(seen.domains), method)
     totals = np.stack([drawn.total for drawn in seen.domains.values()])
     weight = like(totals if labels is not None else totals[0], found.mean)

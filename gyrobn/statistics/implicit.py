@@ -1,5 +1,6 @@
 """The derivatives of a mean, which do not depend on how it was found."""
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -10,10 +11,21 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics import solvers
 from gyrobn.statistics.spread import Shared
 
-__all__ = ["implicit", "onto"]
+__all__ = ["implicit", "learnt", "onto", "with_learnt"]
 
 Constants = tuple[Array, ...]
 """The mean, and the samples as they are seen from it."""
+
+
+def learnt(space: GyroSpace) -> list[Array]:
+    """Return the parameters of a geometry that are arrays."""
+    return [v for v in space.learnable() if not isinstance(v, (int, float))]
+
+
+def with_learnt(space: GyroSpace, arrays: Iterable[Array]) -> GyroSpace:
+    """Return the geometry with other arrays for these parameters."""
+    left, values = iter(arrays), space.learnable()
+    return space.with_learnable([v if isinstance(v, (int, float)) else next(left) for v in values])
 
 
 def onto(manifold: GyroSpace, constant: GyroSpace, mean: Array) -> Array:
@@ -76,7 +88,7 @@ class _Equation:
     ) -> None:
         self.space, self.view, self.tol = space, view, tol
         self.shared, self.known = shared, known
-        self.learnt = [v for v in space.learnable() if not isinstance(v, (int, float))]
+        self.learnt = learnt(space)
 
     @property
     def rules(self) -> RootRules:
@@ -99,12 +111,7 @@ class _Equation:
 
     def seen(self, constants: Constants, x: Array, learnt: tuple[Array, ...]) -> Centred:
         """Return the samples as they are seen from the mean."""
-        space, left = self.space, iter(learnt)
-        if learnt:
-            values = space.learnable()
-            space = space.with_learnable(
-                [v if isinstance(v, (int, float)) else next(left) for v in values]
-            )
+        space = with_learnt(self.space, learnt)
         mean = space.project(constants[0]) if learnt else constants[0]
         return self.view.moved(space, mean, x, constants[1 : 1 + len(self.view.decompositions)])
 

@@ -186,19 +186,19 @@ class Scattered(Streamed):
             self.number = {label: k for k, label in enumerate(found.domains)}
             self.total = np.stack([d.total for d in drawn])
             x, w = _side_by_side(drawn)
-        self.held = Held(reading.manifold.to_inside(x), shares(w, sum_samples(w)))
+        space, y = reading.manifold.inside, reading.manifold.to_inside(x)
+        self.manifold, self.held = space, Held(space, y, shares(w, sum_samples(w)))
 
-    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+    def look(self, mean: Array) -> Look:
         """Return the sums over all blocks."""
         there = _From(self.reading, mean, self.total, self.number)
         sums: dict[int, Sums] = self.blocks.reduce("gyrobn-look-at-mean", _look_at, _add_up, there)
         if self.number is None:
-            return sums[0].look
-        each = [sums[k] for k in range(len(sums))]
-        *arrays, ones = zip(*each, strict=True)
+            return sums[0].look(mean)
+        *arrays, ones = zip(*(sums[k] for k in range(len(sums))), strict=True)
         xp = namespace_of(mean)
         stacked = (None if a[0] is None else xp.stack(a) for a in arrays)
-        return Sums._make((*stacked, ones[0])).look
+        return Sums._make((*stacked, ones[0])).look(mean)
 
 
 def _side_by_side(drawn: list[Drawn]) -> tuple[Array, Array]:
