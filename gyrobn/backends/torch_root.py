@@ -13,6 +13,7 @@ from gyrobn.backends.torch_rules import (
     add_up,
     by_numpy,
     differentiable,
+    filled,
     no_transform,
     orders,
 )
@@ -66,10 +67,8 @@ class _Root(Function):
             few = iter(arrays[first + len(wanted) :])
             by = [None if s is None else next(few) for s in slopes]
             pull = Pull(lambda *x: (rules.twice or refuse)(constants, *x), inputs, wanted, given)
-            found_again = zip(inputs, pull(by), found, strict=True)
-            return [
-                torch.zeros_like(x) if a is None else a for x, a, f in found_again if f is not None
-            ]
+            both = zip(filled(inputs, pull(by)), found, strict=True)
+            return [a for a, f in both if f is not None]
 
         return *nothing, *lazily(found, again, *arrays[:first], *inputs, *given)
 
@@ -77,17 +76,14 @@ class _Root(Function):
     def jvp(ctx: Any, *changes: Any) -> State:
         rules, (first, shown), arrays = ctx.rules, ctx.counts, ctx.saved_tensors
         inputs = arrays[first + shown :]
-        moves = tuple(
-            torch.zeros_like(x) if d is None else d
-            for x, d in zip(inputs, changes[2 + first + shown :], strict=True)
-        )
+        moves = filled(inputs, changes[2 + first + shown :])
         if rules.smooth or not may_follow(*inputs):
             return _changes(rules, ctx.counts, arrays, moves)
         with torch.no_grad():
             found = _changes(rules, ctx.counts, [a.detach() for a in arrays], moves)
         shapes = [f.shape for f in found]
 
-        def again(*arrays: Array) -> list[Array]:
+        def again(*arrays: Array) -> State:
             constants, inputs = arrays[:first], arrays[first : first + len(moves)]
             twice = lambda *x: (rules.twice or refuse)(constants, *x)  # noqa: E731
             return push(twice, inputs, arrays[first + len(moves) :], shapes)
