@@ -123,10 +123,7 @@ def _slopes(
         also = (last,)
     slopes = [s for s in (by_root, *by_image, *also) if s is not None]
     pull = Pull(
-        lambda root, *x: rules.image((root, *rest), *x),
-        (root, *inputs),
-        (True, *wanted),
-        slopes,
+        lambda root, *x: rules.image((root, *rest), *x), (root, *inputs), (True, *wanted), slopes
     )
     quick = rules.quick and not pull.again and all(s is not None for s in by_image)
     if not quick:  # what the root changes of the summed variance is left to ``inverse``

@@ -24,16 +24,7 @@ from gyrobn.numerics.solvers import inverse, newton_step
 from gyrobn.statistics.held import Held, Look, choose_all
 from gyrobn.statistics.samples import arrange, shares
 
-__all__ = [
-    "LARGEST",
-    "Group",
-    "Seen",
-    "Shared",
-    "Spread",
-    "Traced",
-    "arrange_spread",
-    "withdraw",
-]
+__all__ = ["LARGEST", "Group", "Seen", "Shared", "Spread", "Traced", "arrange_spread", "withdraw"]
 
 LARGEST = DENSE
 """Up to this dimension the Hessian is sent along as a matrix. Beyond, it is applied to vectors, and
@@ -64,11 +55,7 @@ class Spread(NamedTuple):
 
 
 def arrange_spread(
-    manifold: GyroSpace,
-    x: Array,
-    weights: Array | None,
-    axis: tuple[int, ...],
-    group: Group | None,
+    manifold: GyroSpace, x: Array, weights: Array | None, axis: tuple[int, ...], group: Group | None
 ) -> tuple[Array, Array, Spread | None]:
     """Arrange samples as :func:`~gyrobn.statistics.samples.arrange` does; of a group, those here.
 
