@@ -227,10 +227,9 @@ def _join(space: GyroSpace, found: Sequence[Found]) -> Found:
 
 def _larger(a: Any, b: Any) -> Any:
     """Return the larger of two numbers, or of two arrays."""
-    if isinstance(a, int):
-        return max(a, b) if isinstance(b, int) else namespace_of(b).clip(b, min=a)
-    xp = namespace_of(a)
-    return xp.clip(a, min=b) if isinstance(b, int) else xp.maximum(a, b)
+    if isinstance(a, int):  # an array, if there is one, comes first
+        a, b = b, a
+    return max(a, b) if isinstance(a, int) else namespace_of(a).clip(a, min=b)
 
 
 def outside(manifold: GyroSpace, found: Found) -> Found:

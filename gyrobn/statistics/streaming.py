@@ -28,7 +28,7 @@ from gyrobn.statistics.held import Held, Look, Samples, choose
 from gyrobn.statistics.newton import Search, solve
 from gyrobn.statistics.samples import check_weights, set_aside, shares
 
-__all__ = ["Streamed", "Sums", "in_memory", "look_at_part", "most_kept", "streamed", "weights_of"]
+__all__ = ["Streamed", "Sums", "in_memory", "look_at_part", "most_kept", "streamed", "weighted"]
 
 MOST = 8192
 """How many samples are kept in memory at most."""
@@ -44,9 +44,7 @@ def streamed(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> "Str
 
     def read() -> Iterator[tuple[Array, Array]]:
         for rows, x in chunks.numbered():
-            w = weights_of(manifold, x, rows, weights)
-            if weights is not None:
-                x, _ = set_aside(manifold, x, w)
+            x, w = weighted(manifold, x, rows, weights)
             yield manifold.to_inside(x), w / total
 
     return Streamed(read, kept)
@@ -208,9 +206,7 @@ def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[H
     kept: tuple[Any, Array, Array] | None = None
     for rows, x in chunks.numbered():
         xp = manifold._namespace(x)
-        w = weights_of(manifold, x, rows, weights)
-        if weights is not None:
-            x, _ = set_aside(manifold, x, w)
+        x, w = weighted(manifold, x, rows, weights)
         check_weights(w, sum_samples(w) + 1.0, int(rows[0]))  # a chunk may weigh nothing
         total.add(sum_samples(w))
         most = most_kept(manifold, x)
@@ -237,16 +233,19 @@ def most_kept(manifold: GyroSpace, x: Array) -> int:
     return min(MOST, max(64, 16 * BYTES // size))
 
 
-def weights_of(manifold: GyroSpace, x: Array, rows: Rows, weights: Array | None) -> Array:
-    """Return the weights of a chunk, shape (n, *channels)."""
+def weighted(
+    manifold: GyroSpace, x: Array, rows: Rows, weights: Array | None
+) -> tuple[Array, Array]:
+    """Return a chunk with padding set aside, and its weights, shape (n, *channels)."""
     xp = namespace_of(x)
     batch = tuple(x.shape[: x.ndim - len(manifold.point_shape)])
     if weights is None:
-        return xp.ones(batch, dtype=x.dtype, device=device_of(x))
+        return x, xp.ones(batch, dtype=x.dtype, device=device_of(x))
     w = take(scalars_like(weights, x), rows)
     if tuple(w.shape) not in (batch[:1], batch):
         raise ValueError(
             f"weights must have the shape of the samples, (N,), or of the whole batch, "
             f"(N, {', '.join(map(str, batch[1:]))}); got {tuple(weights.shape)}"
         )
-    return xp.broadcast_to(w[(..., *(None,) * (len(batch) - w.ndim))], batch)
+    w = xp.broadcast_to(w[(..., *(None,) * (len(batch) - w.ndim))], batch)
+    return set_aside(manifold, x, w)[0], w
