@@ -371,11 +371,12 @@ class _Smooth(Function):
         )
 
 
-def add_up(terms: Iterable[Array]) -> Any:
-    """Return the sum of the terms, or None without any."""
+def add_up(terms: Iterable[Array | None]) -> Any:
+    """Return the sum of the terms that are not None, or None without any."""
     total = None
     for term in terms:
-        total = term if total is None else total + term
+        if term is not None:
+            total = term if total is None else total + term
     return total
 
 

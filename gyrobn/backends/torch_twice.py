@@ -17,7 +17,7 @@ from gyrobn.backends.torch_rules import (
     orders,
 )
 
-__all__ = ["lazily", "may_follow", "push", "refuse", "with_derivative"]
+__all__ = ["lazily", "may_follow", "push", "refuse", "split", "with_derivative"]
 
 
 def with_derivative(
@@ -88,7 +88,7 @@ class _Ruled(Function):
         found = filled(given, found)
 
         def again(*arrays: Array) -> Sequence[Array]:
-            inputs, kept, slopes = _split(arrays, len(given), len(saved))
+            inputs, kept, slopes = split(arrays, len(given), len(saved))
             return pull(lambda *x: ctx.rules.twice(kept, *x), inputs, slopes)
 
         return None, *lazily(found, again, *saved, *slopes)
@@ -102,7 +102,7 @@ class _Ruled(Function):
         if may_follow(*given):
 
             def again(*arrays: Array) -> Sequence[Array]:
-                inputs, kept, changes = _split(arrays, len(given), len(saved))
+                inputs, kept, changes = split(arrays, len(given), len(saved))
                 return push(lambda *x: ctx.rules.twice(kept, *x), inputs, changes, ctx.shapes)
 
             found = lazily(found, again, *saved, *changes)
@@ -114,7 +114,8 @@ def may_follow(*given: Array) -> bool:
     return no_transform() and differentiable(*given)
 
 
-def _split(arrays: State, first: int, second: int) -> tuple[State, State, State]:
+def split(arrays: State, first: int, second: int) -> tuple[State, State, State]:
+    """Return the arrays cut in two places."""
     return arrays[:first], arrays[first:second], arrays[second:]
 
 
