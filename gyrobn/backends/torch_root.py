@@ -48,8 +48,7 @@ class _Rule:
 
     def split(self, arrays: Sequence[Array]) -> tuple[State, State, State]:
         """Return constants, image and inputs."""
-        lead = self.first + self.shown
-        return tuple(arrays[: self.first]), tuple(arrays[self.first : lead]), tuple(arrays[lead:])
+        return split(tuple(arrays), self.first, self.first + self.shown)
 
     def twice(self, constants: State) -> Callable[..., State]:
         """Return the root and its image as a function of the inputs, for a second derivative."""

@@ -1,6 +1,7 @@
 """The derivatives of a mean, which do not depend on how it was found."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -65,30 +66,25 @@ def implicit(
     if shared is not None:
         shown = *shown, variance
     constants = view.mean, *view.decompositions, *known
-    given = x, w, *equation.learnt
+    given = x, w, *learnt(space)
     mean, *found = backend_of(x).implicit(equation.rules, constants, shown, *given)
     if shared is not None:
         *found, variance = found
     return view.moved(space, mean, x).showing(*found), variance
 
 
+@dataclass(eq=False)
 class _Equation:
     """The equation g = 0, as the shims need it: see :class:`~gyrobn.backends.contract.RootRules`.
 
     Its inputs are samples, weights, and the parameters of the geometry that are arrays.
     """
 
-    def __init__(
-        self,
-        space: GyroSpace,
-        view: Centred,
-        shared: Shared | None,
-        known: tuple[Array, ...],
-        tol: float,
-    ) -> None:
-        self.space, self.view, self.tol = space, view, tol
-        self.shared, self.known = shared, known
-        self.learnt = learnt(space)
+    space: GyroSpace
+    view: Centred
+    shared: Shared | None
+    known: tuple[Array, ...]
+    tol: float
 
     @property
     def rules(self) -> RootRules:
@@ -98,7 +94,7 @@ class _Equation:
             self.image, self.inverse, self.move, quick, self.shape, smooth=self.view.smooth
         )
         if self.shared is None:
-            known = self.view.slope_by_samples is not None and not self.learnt
+            known = self.view.slope_by_samples is not None and not learnt(self.space)
             return rules._replace(twice=self.twice, slopes=self.slopes if known else None)
         sums = self.sums if len(self.known) > 2 else None
         return rules._replace(total=self.shared.total, sums=sums, fall=self.fall)
