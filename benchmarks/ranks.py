@@ -92,14 +92,11 @@ class Secants:
     def __getattr__(self, name):
         return getattr(self.held, name)
 
-    def prepared(self, space):
-        return self
-
-    def shift(self, space, mean, now, step):
+    def shift(self, now, step):
         self.way = step
-        return self.held.shift(space, mean, now, step)
+        return self.held.shift(now, step)
 
-    def step(self, space, mean, now, accuracy):
+    def step(self, now, accuracy):
         g = now.g
         if self.g is not None and self.g is not g and np.sum(self.way * (self.g - g)) > 0:
             self.pairs.append((self.way, self.g - g))
@@ -107,7 +104,7 @@ class Secants:
         for s, y in reversed(self.pairs):
             back.append(np.sum(s * v) / np.sum(s * y))
             v = v - back[-1] * y
-        matrix = self.held.view(space, mean, now.view).hessian(self.held.w).as_matrix(g)
+        matrix = self.held.view(now).hessian(self.held.w).as_matrix(g)
         v = v * (g.shape[-1] / np.trace(matrix))
         for (s, y), first in zip(self.pairs, reversed(back), strict=True):
             v = v + (first - np.sum(y * v) / np.sum(s * y)) * s
@@ -118,7 +115,7 @@ def by_secants(space):
     """Return evaluations by secants, and products with H that conjugate gradients take back."""
     x = space.to_inside(space.random(BATCH, rng=0, spread=0.5))
     w, inner, products = np.full(BATCH, 1.0 / BATCH), space.inside, []
-    found = newton.solve(inner, Secants(Held(x, w).prepared(inner)), None, None, 64)
+    found = newton.solve(Secants(Held(inner, x, w)), None, newton.Search())
     view = inner.centred(found.mean, x)
     hessian = view.hessian(w)
 

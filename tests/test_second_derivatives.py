@@ -17,6 +17,7 @@ from gyrobn import (
     PoincareBall,
     Sphere,
     Stereographic,
+    frechet,
     normalize_batch,
 )
 from gyrobn.backends.contract import SECOND_ORDER, THIRD_ORDER
@@ -276,6 +277,30 @@ def test_every_road():
         np.testing.assert_allclose(
             np.asarray(way), expected, rtol=1e-11, atol=1e-12, err_msg=str(k)
         )
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
+@pytest.mark.parametrize("M", [PoincareBall(2), Stereographic(2, 0.7), SPD(2)], ids=repr)
+def test_every_road_through_a_mean(M):
+    """The rules of a root meet the transformations of torch.func in any order."""
+    x = torch.as_tensor(M.random(5, rng=0, spread=0.5))
+    D = torch.as_tensor(np.random.default_rng(1).normal(size=x.shape))
+
+    def value(x):
+        mean, variance, *_ = frechet(M, x)
+        return variance + (mean**3).sum()
+
+    func, axes = torch.func, tuple(range(-x.ndim, 0))
+    expected = torch.autograd.functional.vhp(value, x, D)[1]
+    found = [
+        (func.hessian(value)(x) * D).sum(axes),
+        (func.vmap(func.hessian(value))(x[None])[0] * D).sum(axes),
+        (func.jacrev(func.jacrev(value))(x) * D).sum(axes),
+        (func.jacrev(func.jacfwd(value))(x) * D).sum(axes),
+        func.jvp(func.grad(value), (x,), (D,))[1],
+    ]
+    for k, way in enumerate(found):
+        np.testing.assert_allclose(way, expected, rtol=1e-11, atol=1e-12, err_msg=str(k))
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,19 @@ class TestSizes:
             assert result.converged
             assert result.iterations <= 4
 
+    @pytest.mark.parametrize("metric", ["affine_invariant", "cholesky_affine_invariant"])
+    def test_matrices_that_differ_by_rounding_have_converged(self, metric):
+        """No residual is small against their spread, which is a rounding error itself."""
+        M = SPD(4, metric)
+        for seed in (4, 29, 44, 264, 384):
+            rng = np.random.default_rng(seed)
+            P = M.random(rng=rng, spread=(0.3, 1.0)[seed % 4])
+            errors = symmetric(2**-52 * rng.standard_normal((200, 4, 4)))
+            result = frechet(M, P * (1.0 + errors))
+            assert result.converged
+            assert result.iterations <= 8
+            assert M.dist(result.mean, P) < 64 * 2**-52
+
     def test_float32_of_tiny_size(self):
         M = SPD(4)
         x = (1e-26 * covariances(4, 20)).astype(np.float32)

@@ -7,6 +7,7 @@ no framework. Arrays of any other library that follows the standard are served b
 except those of Dask, which have no shim: they hold tasks, and the mathematics runs on their blocks.
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import Any, cast
@@ -26,6 +27,7 @@ __all__ = [
     "device_of",
     "dot",
     "namespace_of",
+    "with_decompositions",
     "with_functions",
 ]
 
@@ -36,6 +38,9 @@ DASK = (
     "arrays of weights and domains"
 )
 """What a Dask array gets, except where it is welcome."""
+
+DECOMPOSING = ("cholesky", "det", "eigh", "eigvalsh", "inv", "qr", "slogdet", "solve", "svd")
+"""Functions that call LAPACK, or what a GPU has in its place."""
 
 _SHIMS = {"torch": compat.is_torch_array, "jax": compat.is_jax_array, "cupy": compat.is_cupy_array}
 _known: dict[type, tuple[Any, Backend]] = {}
@@ -72,6 +77,12 @@ def with_functions(module: ModuleType, **functions: Any) -> ModuleType:
     namespace = ModuleType(module.__name__)
     namespace.__dict__.update(vars(module) | functions)
     return namespace
+
+
+def with_decompositions(module: Any, wrap: Callable[[Any], Any]) -> ModuleType:
+    """Return a namespace whose functions that decompose matrices are wrapped."""
+    wrapped = {name: wrap(getattr(module.linalg, name)) for name in DECOMPOSING}
+    return with_functions(module, linalg=with_functions(module.linalg, **wrapped))
 
 
 def check_kind(x: Any, name: str = "this") -> None:

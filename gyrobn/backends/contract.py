@@ -6,7 +6,7 @@ checks the types of every shim against it, and ``tests/test_backends.py`` the na
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,7 +16,9 @@ __all__ = [
     "THIRD_ORDER",
     "Array",
     "Backend",
+    "Loop",
     "Partials",
+    "Primal",
     "RootRules",
     "Rule",
     "State",
@@ -28,8 +30,14 @@ Array = Any
 State = tuple[Array, ...]
 """Several arrays."""
 
+Loop = TypeVar("Loop", bound=State)
+"""The state of a loop, which may be a ``NamedTuple``, also with further tuples in it."""
+
 Rule = Callable[..., State]
 """A function of arrays that returns several arrays."""
+
+Primal = Callable[..., tuple[State, State]]
+"""A function that returns its outputs, and the arrays that its derivative needs."""
 
 Partials = Callable[[State, State], Sequence[Sequence[Callable[[], Array]]]]
 """A function of inputs and outputs: per output and input, a function that returns a derivative."""
@@ -117,12 +125,8 @@ class Backend(Protocol):
         """Return the values of ``x`` as a constant to differentiation."""
 
     def while_loop(
-        self,
-        condition: Callable[[State], Array],
-        body: Callable[[State], State],
-        state: State,
-        limit: int,
-    ) -> State:
+        self, condition: Callable[..., Array], body: Callable[..., Loop], state: Loop, limit: int
+    ) -> Loop:
         """Run ``state = body(state)`` while ``condition(state)`` holds, at most ``limit`` times.
 
         A library that cannot read the condition may run the body ``limit`` times: the body itself
@@ -170,7 +174,7 @@ class Backend(Protocol):
 
     def with_derivative(
         self,
-        primal: Callable[..., tuple[State, State]],
+        primal: Primal,
         tangent: Rule,
         cotangent: Rule,
         *inputs: Array,
@@ -195,11 +199,7 @@ class Backend(Protocol):
         """
 
     def shortcut(
-        self,
-        exact: Rule,
-        primal: Callable[..., tuple[State, State]],
-        cotangent: Callable[..., Any],
-        *inputs: Any,
+        self, exact: Rule, primal: Primal, cotangent: Callable[..., Any], *inputs: Any
     ) -> State:
         """Return the outputs of a function that has a cheap first derivative.
 

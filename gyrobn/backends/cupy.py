@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import wraps
-from types import ModuleType
 from typing import Any
 
 import array_api_compat.cupy
@@ -10,7 +9,7 @@ import cupy
 import cupyx
 import numpy as np
 
-from gyrobn.backends import with_functions
+from gyrobn.backends import with_decompositions
 from gyrobn.backends.contract import Array
 
 # what an eager library without gradients does anyway
@@ -34,9 +33,6 @@ from gyrobn.backends.numpy import vecdot as vecdot
 from gyrobn.backends.numpy import while_loop as while_loop
 from gyrobn.backends.numpy import with_derivative as with_derivative
 
-CHECKED = ("cholesky", "det", "eigh", "eigvalsh", "inv", "qr", "slogdet", "solve", "svd")
-"""Functions that call cuSOLVER or cuBLAS."""
-
 
 def _raising(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let a function raise LinAlgError for a matrix without an answer, as NumPy's does.
@@ -53,14 +49,7 @@ def _raising(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def _checked(linalg: ModuleType) -> ModuleType:
-    return with_functions(linalg, **{name: _raising(getattr(linalg, name)) for name in CHECKED})
-
-
-namespace = with_functions(
-    array_api_compat.cupy,
-    linalg=_checked(array_api_compat.cupy.linalg),  # type: ignore[attr-defined]
-)
+namespace = with_decompositions(array_api_compat.cupy, _raising)
 """CuPy as the standard has it, with errors of matrices as NumPy has them."""
 
 

@@ -1,14 +1,16 @@
 """JAX."""
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import reduce
 from typing import Any
 
 import jax
 import numpy as np
 from jaxlib.version import __version_info__ as _version
 
-from gyrobn.backends.contract import Array, Partials, Rule, State
+from gyrobn.backends.contract import Array, Loop, Partials, Primal, Rule, State
 from gyrobn.backends.jax_axes import varies, varying
 from gyrobn.backends.jax_twice import bent, filled, is_zero, replaced
 from gyrobn.backends.numpy import few as few
@@ -53,8 +55,8 @@ def stop_gradient(x: Array) -> Array:
 
 
 def while_loop(
-    condition: Callable[[State], Array], body: Callable[[State], State], state: State, limit: int
-) -> State:
+    condition: Callable[..., Array], body: Callable[..., Loop], state: Loop, limit: int
+) -> Loop:
     """Run ``body`` while ``condition`` holds, at most ``limit`` times.
 
     In one compiled loop where the state is traced. Outside of ``jit`` an eager loop is far faster:
@@ -101,12 +103,8 @@ def add_product(total: Array, scalar: Any, vector: Array, out: Any) -> Array:
 
 
 def with_derivative(
-    primal: Callable[..., tuple[tuple[Array, ...], tuple[Array, ...]]],
-    tangent: Rule,
-    cotangent: Rule,
-    *inputs: Array,
-    twice: Rule | None = None,
-) -> tuple[Array, ...]:
+    primal: Primal, tangent: Rule, cotangent: Rule, *inputs: Array, twice: Rule | None = None
+) -> State:
     """Return the outputs of ``primal`` with the derivative ``tangent``, which JAX transposes."""
     known = primal(*(stop_gradient(x) for x in inputs))
     if not differentiable(*inputs):
@@ -136,52 +134,39 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
         return arrays[0], *arrays[count:shown]
 
     def derivative(arrays: State, changes: State) -> tuple[State, State]:
-        outputs, (inputs, changes) = root(*arrays), (arrays[shown:], changes[shown:])
-        moving = [k for k, change in enumerate(changes) if not is_zero(change)]
-        values, slopes = (tuple(a[k] for k in moving) for a in (inputs, changes))
-
-        def among(function: Callable[..., Any], inputs: State) -> Callable[..., Any]:
-            """Return a function of its first argument and of the inputs that change."""
-
-            return lambda first, *some: function(first, *replaced(inputs, moving, some))
-
+        outputs, changes = root(*arrays), changes[shown:]
+        here = outputs[0], *arrays[1:count], *outputs[1:], *arrays[shown:]
+        if not rules.smooth:
+            here = tuple(stop_gradient(a) for a in arrays)
+        at = here[:count]
+        found = _moves(rules, at, here[count:shown], here[shown:], changes)
         if rules.smooth:
-            at = outputs[0], *arrays[1:count]
-            return outputs, _moves(rules, at, outputs, inputs, values, slopes, among)
-        fixed = tuple(stop_gradient(a) for a in arrays)
-        still = tuple(fixed[shown + k] for k in moving)
-        first = fixed[0], *fixed[count:shown]
-        found = _moves(rules, fixed[:count], first, fixed[shown:], still, slopes, among)
-        return outputs, bent(rules.twice, fixed[:count], inputs, changes, found)
+            return outputs, found
+        return outputs, bent(rules.twice, at, arrays[shown:], changes, found)
 
     root.defjvp(derivative, symbolic_zeros=True)
     return root(*constants, *image, *inputs)
 
 
-def _moves(
-    rules: Any,
-    at: State,
-    outputs: State,
-    inputs: State,
-    values: State,
-    slopes: State,
-    among: Callable[..., Any],
-) -> State:
+def _moves(rules: Any, at: State, image: State, inputs: State, changes: Sequence[Any]) -> State:
     """Return the changes of a root and its image by those of the inputs that change."""
+    moving = [k for k, change in enumerate(changes) if not is_zero(change)]
+    values, slopes = (tuple(a[k] for k in moving) for a in (inputs, changes))
+
+    def among(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of its first argument and of the inputs that change."""
+        return lambda first, *some: function(first, *replaced(inputs, moving, some))
+
     if rules.sums is not None:
         at = *at[:-2], *_recalled(rules.sums, at, inputs)
-    image = among(lambda mean, *x: rules.image((mean, *at[1:]), *x), inputs)
-    _, push = jax.linearize(image, at[0], *values)
-    still = jax.numpy.zeros_like(at[0])
-    seen, also, dg = outputs[1:], None, push(still, *slopes)
+    show = among(lambda mean, *x: rules.image((mean, *at[1:]), *x))
+    _, push = jax.linearize(show, at[0], *values)
+    dg, also = push(jax.numpy.zeros_like(at[0]), *slopes), None
     if rules.total is not None:
-        seen, also = outputs[1:-1], dg[-2]
-    step, also = rules.inverse(seen, (), at, dg[-1], also, *inputs)
-    _, moved = jax.jvp(
-        among(lambda step, *x: rules.move(at, step, *x), inputs),
-        (jax.numpy.zeros_like(step), *values),
-        (step, *slopes),
-    )
+        image, also = image[:-1], dg[-2]
+    step, also = rules.inverse(image, (), at, dg[-1], also, *inputs)
+    move = among(lambda step, *x: rules.move(at, step, *x))
+    _, moved = jax.jvp(move, (jax.numpy.zeros_like(step), *values), (step, *slopes))
     changed = list(push(moved, *slopes)[:-1])
     if rules.total is not None:
         changed[-1] = also + rules.fall(at, step)
@@ -213,7 +198,7 @@ def all_sum(x: Array, group: Any) -> Array:
     return varying(total, name) if varies(x) else total
 
 
-def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:
+def smooth(function: Rule, partials: Partials, *inputs: Array) -> State:
     """Return the outputs of an elementwise function, with its derivatives where it is traced."""
     if not differentiable(*inputs):
         return function(*inputs)
@@ -226,24 +211,15 @@ def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -
     def derivative(inputs: State, changes: State) -> tuple[State, State]:
         outputs = ruled(*inputs)
         rows = partials(inputs, outputs)
-        return outputs, tuple(_along(row, changes) for row in rows)
+        terms = ([p() * c for p, c in zip(row, changes, strict=True)] for row in rows)
+        return outputs, tuple(reduce(operator.add, each) for each in terms)
 
     return ruled(*inputs)
 
 
-def shortcut(
-    exact: Callable[..., State],
-    primal: Callable[..., tuple[State, State]],
-    cotangent: Callable[..., Any],
-    *inputs: Any,
-) -> State:
+def shortcut(exact: Rule, primal: Primal, cotangent: Callable[..., Any], *inputs: Any) -> State:
     """Return the outputs: a derivative that is traced may be differentiated again."""
     return exact(*inputs)
-
-
-def _along(row: Sequence[Callable[[], Array]], changes: State) -> Array:
-    first, *rest = (partial() * change for partial, change in zip(row, changes, strict=True))
-    return sum(rest, start=first)
 
 
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":

@@ -18,13 +18,10 @@ from jax.extend.core import Primitive
 from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import ad, batching, mlir
 
-from gyrobn.backends import with_functions
+from gyrobn.backends import with_decompositions
 from gyrobn.backends.contract import Array, State
 
 __all__ = ["in_turn", "namespace"]
-
-DECOMPOSING = ("cholesky", "det", "eigh", "eigvalsh", "inv", "qr", "slogdet", "solve", "svd")
-"""Functions that call LAPACK."""
 
 WHOLE = ("func.call", "stablehlo.while")
 """Operations that are a decomposition, as the functions of ``jax.numpy`` are, or contain one."""
@@ -106,8 +103,9 @@ def _never(last: Array) -> Array:
     return jnp.reshape(corner, ()) < -jnp.inf
 
 
-def _jvp(results: State, changes: Any) -> tuple[Any, Any]:
-    return _turn_p.bind(*results), list(changes)
+def _bound(results: State, others: Any) -> tuple[Any, Any]:
+    """Return the results, and as they are their changes, or their batch axes."""
+    return _turn_p.bind(*results), list(others)
 
 
 def _transposed(slopes: Any, *results: Any) -> list[Any]:
@@ -115,19 +113,14 @@ def _transposed(slopes: Any, *results: Any) -> list[Any]:
     return list(slopes)
 
 
-def _batched(results: State, axes: Any) -> tuple[Any, Any]:
-    return _turn_p.bind(*results), list(axes)
-
-
 _turn_p = Primitive("gyrobn_turn")
 _turn_p.multiple_results = True
 _turn_p.def_impl(_same)
 _turn_p.def_abstract_eval(_same)
-ad.primitive_jvps[_turn_p] = _jvp
+ad.primitive_jvps[_turn_p] = _bound
 ad.primitive_transposes[_turn_p] = _transposed
-batching.primitive_batchers[_turn_p] = _batched
+batching.primitive_batchers[_turn_p] = _bound
 mlir.register_lowering(_turn_p, _lowered, cacheable=False)  # it depends on the place
 
-_linalg = {name: in_turn(getattr(jnp.linalg, name)) for name in DECOMPOSING}
-namespace = with_functions(jnp, linalg=with_functions(jnp.linalg, **_linalg))
+namespace = with_decompositions(jnp, in_turn)
 """JAX as the standard has it, with decompositions that take turns."""

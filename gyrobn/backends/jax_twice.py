@@ -5,7 +5,9 @@ it. So a rule for the derivative of a derivative has to be that of a primitive. 
 neither computes anything: one returns the changes that it is given, one returns zeros.
 """
 
+import operator
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import jax
@@ -110,17 +112,16 @@ def _derivative(
 ) -> tuple[Any, Any]:
     """Add what the vectors change, in which a primitive is linear, and what the inputs change."""
     outputs = primitive.bind(*primals, bend=bend)
-    given, moves, vectors = primals[: bend.given], tangents[bend.kept : bend.given], None
-    total = [jax.numpy.zeros_like(out) for out in outputs]
-    if any(type(t) is not ad.Zero for t in tangents[bend.given :]):
-        vectors = [ad.instantiate_zeros(t) for t in tangents[bend.given :]]
-        total = primitive.bind(*given, *vectors, bend=bend)
+    given, terms = primals[: bend.given], []
+    moves, vectors = tangents[bend.kept : bend.given], tangents[bend.given :]
+    if any(type(t) is not ad.Zero for t in vectors):
+        linear = (ad.instantiate_zeros(t) for t in vectors)
+        terms.append(primitive.bind(*given, *linear, bend=bend))
     if any(type(m) is not ad.Zero for m in moves):
-        curved = bend.along(given, moves, derivative)
-        total = (
-            list(curved) if vectors is None else [a + b for a, b in zip(total, curved, strict=True)]
-        )
-    return outputs, total
+        terms.append(bend.along(given, moves, derivative))
+    if not terms:
+        return outputs, [jax.numpy.zeros_like(out) for out in outputs]
+    return outputs, [reduce(operator.add, each) for each in zip(*terms, strict=True)]
 
 
 def _pushed_transpose(slopes: Any, *arrays: Any, bend: _Bend) -> list[Any]:

@@ -10,7 +10,7 @@ import array_api_compat.numpy
 import numpy as np
 
 from gyrobn.backends import namespace_of, with_functions
-from gyrobn.backends.contract import Array, Partials, Rule, State
+from gyrobn.backends.contract import Array, Loop, Partials, Primal, Rule, State
 
 
 def _clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
@@ -62,8 +62,8 @@ def stop_gradient(x: Array) -> Array:
 
 
 def while_loop(
-    condition: Callable[[State], Array], body: Callable[[State], State], state: State, limit: int
-) -> State:
+    condition: Callable[..., Array], body: Callable[..., Loop], state: Loop, limit: int
+) -> Loop:
     """Run ``body`` while ``condition`` holds, at most ``limit`` times."""
     for _ in range(limit):
         if not bool(condition(state)):
@@ -72,7 +72,7 @@ def while_loop(
     return state
 
 
-def opaque(key: Any, function: Callable[..., State], *arrays: Array) -> State:
+def opaque(key: Any, function: Rule, *arrays: Array) -> State:
     """Return ``function(*arrays)``: there is no graph to keep it out of."""
     return function(*arrays)
 
@@ -148,12 +148,8 @@ def add_product(total: Array, scalar: Any, vector: Array, out: Any) -> Array:
 
 
 def with_derivative(
-    primal: Callable[..., tuple[tuple[Array, ...], tuple[Array, ...]]],
-    tangent: Rule,
-    cotangent: Rule,
-    *inputs: Array,
-    twice: Rule | None = None,
-) -> tuple[Array, ...]:
+    primal: Primal, tangent: Rule, cotangent: Rule, *inputs: Array, twice: Rule | None = None
+) -> State:
     """Return the outputs of ``primal``: there are no derivatives here."""
     return primal(*inputs)[0]
 
@@ -163,18 +159,13 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
     return constants[0], *image
 
 
-def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:
+def smooth(function: Rule, partials: Partials, *inputs: Array) -> State:
     """Return the outputs of an elementwise ``function``: there are no derivatives here."""
     with np.errstate(all="ignore"):
         return function(*inputs)
 
 
-def shortcut(
-    exact: Callable[..., State],
-    primal: Callable[..., tuple[State, State]],
-    cotangent: Callable[..., Any],
-    *inputs: Any,
-) -> State:
+def shortcut(exact: Rule, primal: Primal, cotangent: Callable[..., Any], *inputs: Any) -> State:
     """Return the outputs of ``primal``: there are no derivatives here."""
     return primal(*inputs)[0]
 

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import is_fake
 
 from gyrobn.backends import with_functions
-from gyrobn.backends.contract import Array, State
+from gyrobn.backends.contract import Array, Loop, Rule, State
 from gyrobn.backends.numpy import while_loop as _eager_while_loop
 from gyrobn.backends.torch_ranks import all_sum as all_sum
 from gyrobn.backends.torch_root import implicit as implicit
@@ -85,8 +85,8 @@ def stop_gradient(x: Array) -> Array:
 
 
 def while_loop(
-    condition: Callable[[State], Array], body: Callable[[State], State], state: State, limit: int
-) -> State:
+    condition: Callable[..., Array], body: Callable[..., Loop], state: Loop, limit: int
+) -> Loop:
     """Run ``body`` while ``condition`` holds; under ``vmap``, exactly ``limit`` times.
 
     Under ``vmap`` no value can be looked at, so the body itself must leave a finished state alone.
@@ -100,7 +100,7 @@ def while_loop(
     return _eager_while_loop(condition, body, state, limit)
 
 
-def opaque(key: Any, function: Callable[..., State], *arrays: Array) -> State:
+def opaque(key: Any, function: Rule, *arrays: Array) -> State:
     """Return ``function(*arrays)``; where a graph is compiled, as one operation of it.
 
     The graph holds the text of ``key``, not the function: it may be kept on the disk.

@@ -1,6 +1,8 @@
 """The derivative of a root on PyTorch: that of the equation that the root solves."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,10 +15,11 @@ from gyrobn.backends.torch_rules import (
     add_up,
     by_numpy,
     differentiable,
+    filled,
     no_transform,
     orders,
 )
-from gyrobn.backends.torch_twice import lazily, may_follow, push, refuse
+from gyrobn.backends.torch_twice import lazily, may_follow, push, refuse, split
 
 __all__ = ["implicit"]
 
@@ -29,97 +32,107 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
         changing = (rules.twice or refuse)(constants, *inputs)
         both = zip((constants[0], *image), changing, strict=True)
         return tuple(out + (c - c.detach()) for out, c in both)
-    counts = len(constants), len(image)
-    return _Root.apply(rules, counts, *constants, *image, *inputs)
+    return _Root.apply(_Rule(rules, len(constants), len(image)), *constants, *image, *inputs)
+
+
+@dataclass(eq=False)
+class _Rule:
+    """The rules of a root, and how many of the arrays are constants, and how many its image.
+
+    It is no tuple: the vmap of torch.func would take that for several arguments.
+    """
+
+    rules: Any
+    first: int
+    shown: int
+
+    def split(self, arrays: Sequence[Array]) -> tuple[State, State, State]:
+        """Return constants, image and inputs."""
+        return split(tuple(arrays), self.first, self.first + self.shown)
+
+    def twice(self, constants: State) -> Callable[..., State]:
+        """Return the root and its image as a function of the inputs, for a second derivative."""
+        return partial(self.rules.twice or refuse, constants)
 
 
 class _Root(Function):
     """A root with the rules for its derivative, which call the root again for the next one."""
 
     @staticmethod
-    def forward(rules: Any, counts: tuple[int, int], *arrays: Array) -> State:
-        first, shown = counts
-        return tuple(a.view_as(a) for a in (arrays[0], *arrays[first : first + shown]))
+    def forward(rule: _Rule, *arrays: Array) -> State:
+        constants, image, _ = rule.split(arrays)
+        return tuple(a.view_as(a) for a in (constants[0], *image))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: State) -> None:
-        ctx.rules, ctx.counts, *arrays = inputs
+        ctx.rule, *arrays = inputs
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*arrays)
         ctx.save_for_forward(*arrays)
 
     @staticmethod
     def backward(ctx: Any, *slopes: Array | None) -> tuple[Any, ...]:
-        rules, (first, shown), arrays = ctx.rules, ctx.counts, ctx.saved_tensors
-        lead, wanted = first + shown, ctx.needs_input_grad[2 + first + shown :]
-        nothing = None, None, *(None for _ in range(lead))
-        inputs = arrays[lead:]
-        if rules.smooth or not may_follow(*inputs):
-            return *nothing, *_slopes(rules, ctx.counts, wanted, arrays, *slopes)
+        rule, arrays = ctx.rule, ctx.saved_tensors
+        constants, image, inputs = rule.split(arrays)
+        wanted = ctx.needs_input_grad[-len(inputs) :]
+        nothing = None, *(None for _ in (*constants, *image))
+        if rule.rules.smooth or not may_follow(*inputs):
+            return *nothing, *_slopes(rule, wanted, arrays, *slopes)
         given = [s for s in slopes if s is not None]
         with torch.no_grad():
-            fixed = [a.detach() for a in arrays]
-            found = _slopes(rules, ctx.counts, wanted, fixed, *slopes)
+            found = _slopes(rule, wanted, [a.detach() for a in arrays], *slopes)
 
         def again(*arrays: Array) -> list[Array]:
-            constants, inputs = arrays[:first], arrays[first : first + len(wanted)]
-            few = iter(arrays[first + len(wanted) :])
-            by = [None if s is None else next(few) for s in slopes]
-            pull = Pull(lambda *x: (rules.twice or refuse)(constants, *x), inputs, wanted, given)
-            found_again = zip(inputs, pull(by), found, strict=True)
-            return [
-                torch.zeros_like(x) if a is None else a for x, a, f in found_again if f is not None
-            ]
+            constants, inputs, few = split(arrays, rule.first, rule.first + len(wanted))
+            left = iter(few)
+            by = [None if s is None else next(left) for s in slopes]
+            pull = Pull(rule.twice(constants), inputs, wanted, given)
+            both = zip(filled(inputs, pull(by)), found, strict=True)
+            return [a for a, f in both if f is not None]
 
-        return *nothing, *lazily(found, again, *arrays[:first], *inputs, *given)
+        return *nothing, *lazily(found, again, *constants, *inputs, *given)
 
     @staticmethod
     def jvp(ctx: Any, *changes: Any) -> State:
-        rules, (first, shown), arrays = ctx.rules, ctx.counts, ctx.saved_tensors
-        inputs = arrays[first + shown :]
-        moves = tuple(
-            torch.zeros_like(x) if d is None else d
-            for x, d in zip(inputs, changes[2 + first + shown :], strict=True)
-        )
-        if rules.smooth or not may_follow(*inputs):
-            return _changes(rules, ctx.counts, arrays, moves)
+        rule, arrays = ctx.rule, ctx.saved_tensors
+        constants, _, inputs = rule.split(arrays)
+        moves = filled(inputs, changes[-len(inputs) :])
+        if rule.rules.smooth or not may_follow(*inputs):
+            return _changes(rule, arrays, moves)
         with torch.no_grad():
-            found = _changes(rules, ctx.counts, [a.detach() for a in arrays], moves)
-        shapes = [f.shape for f in found]
+            found = _changes(rule, [a.detach() for a in arrays], moves)
+        shapes, count = [f.shape for f in found], len(inputs)
 
-        def again(*arrays: Array) -> list[Array]:
-            constants, inputs = arrays[:first], arrays[first : first + len(moves)]
-            twice = lambda *x: (rules.twice or refuse)(constants, *x)  # noqa: E731
-            return push(twice, inputs, arrays[first + len(moves) :], shapes)
+        def again(*arrays: Array) -> State:
+            constants, inputs, moves = split(arrays, rule.first, rule.first + count)
+            return push(rule.twice(constants), inputs, moves, shapes)
 
-        return tuple(lazily(found, again, *arrays[:first], *inputs, *moves))
+        return tuple(lazily(found, again, *constants, *inputs, *moves))
 
 
-def _at(rules: Any, counts: tuple[int, int], arrays: Sequence[Array]) -> tuple[State, State]:
+def _at(rule: _Rule, arrays: Sequence[Array]) -> tuple[State, State]:
     """Return the constants, the root among them as a function of the inputs, and those."""
-    first, shown = counts
-    constants, inputs = tuple(arrays[:first]), tuple(arrays[first + shown :])
+    constants, _, inputs = rule.split(arrays)
     if differentiable(*inputs):
-        constants = _Root.apply(rules, counts, *arrays)[0], *constants[1:]
-        if rules.sums is not None:
-            constants = *constants[:-2], *rules.sums(constants, *inputs)
+        constants = _Root.apply(rule, *arrays)[0], *constants[1:]
+        if rule.rules.sums is not None:
+            constants = *constants[:-2], *rule.rules.sums(constants, *inputs)
     return constants, inputs
 
 
 def _slopes(
-    rules: Any,
-    counts: tuple[int, int],
+    rule: _Rule,
     wanted: tuple[bool, ...],
     arrays: Sequence[Array],
     by_root: Array | None,
     *by_image: Array | None,
 ) -> list[Array | None]:
     """Return the slopes of the inputs from those of the root and of the image."""
+    rules, first = rule.rules, rule.first
     if rules.slopes is not None and by_root is None and not differentiable(*arrays, *by_image):
-        first = counts[0]
         given = *arrays[: first + 1], *by_image, *arrays[first + 1 :]
         return by_numpy(lambda *a: rules.slopes(a[:first], *a[first:]), *given)
-    constants, inputs = _at(rules, counts, arrays)
+    constants, inputs = _at(rule, arrays)
     root, *rest = constants
     also: tuple[Array | None, ...] = ()  # the slope of a sum over all ranks
     if rules.total is not None:
@@ -127,15 +140,12 @@ def _slopes(
         also = (last,)
     slopes = [s for s in (by_root, *by_image, *also) if s is not None]
     pull = Pull(
-        lambda root, *x: rules.image((root, *rest), *x),
-        (root, *inputs),
-        (True, *wanted),
-        slopes,
+        lambda root, *x: rules.image((root, *rest), *x), (root, *inputs), (True, *wanted), slopes
     )
     quick = rules.quick and not pull.again and all(s is not None for s in by_image)
     if not quick:  # what the root changes of the summed variance is left to ``inverse``
         (more,) = pull((*by_image, *(None for _ in also), None), slice(1))
-        by_root = add_up(s for s in (by_root, more) if s is not None)
+        by_root = add_up((by_root, more))
     by_step, direct = None, [None for _ in inputs]
     if by_root is not None:
         step = root.new_zeros(rules.shape)
@@ -147,25 +157,26 @@ def _slopes(
     given = seen, shown, constants, by_step, also[0] if also else None
     v, last = rules.inverse(*given, *inputs, back=True)
     found = pull((*by_image, *(last for _ in also), v), slice(1, None))
-    return [add_up(s for s in two if s is not None) for two in zip(found, direct, strict=True)]
+    return [add_up(two) for two in zip(found, direct, strict=True)]
 
 
-def _changes(rules: Any, counts: tuple[int, int], arrays: Sequence[Array], moves: State) -> State:
+def _changes(rule: _Rule, arrays: Sequence[Array], moves: State) -> State:
     """Return the changes of the root and of the image from those of the inputs."""
-    constants, inputs = _at(rules, counts, arrays)
+    constants, inputs = _at(rule, arrays)
     root, *rest = constants
+    rules = rule.rules
 
     def seen(root: Array, *x: Array) -> State:
         return tuple(rules.image((root, *rest), *x))
 
     dg = _along(lambda *x: seen(root, *x)[-1], inputs, moves)
-    count = counts[1] - (rules.total is not None)
+    count = rule.shown - (rules.total is not None)
     step, _ = rules.inverse(seen(root, *inputs)[:count], (), constants, dg, None, *inputs)
     at = torch.zeros_like(step), *inputs
     moved = _along(lambda s, *x: rules.move(constants, s, *x), at, (step, *moves))
     shown = [
         _along(lambda *given, k=k: seen(*given)[k], (root, *inputs), (moved, *moves))
-        for k in range(counts[1])
+        for k in range(rule.shown)
     ]
     if rules.total is not None:
         shown[-1] = rules.total(shown[-1])
@@ -179,11 +190,5 @@ def _along(function: Callable[..., Array], inputs: State, moves: State) -> Array
     except RuntimeError as error:
         if str(error) != FORWARD_TWICE:
             raise
-    # what pulls slopes back is linear in them, and its slope is what pushes changes forward
-    value, back, *_ = torch.func.vjp(function, *inputs)
-
-    def along(slope: Array) -> Array:
-        return add_up((by * move).sum() for by, move in zip(back(slope), moves, strict=True))
-
-    total, forth, *_ = torch.func.vjp(along, torch.zeros_like(value))
-    return forth(torch.ones_like(total))[0]
+    shape = function(*inputs).shape
+    return push(lambda *x: (function(*x),), inputs, moves, [shape])[0]

@@ -5,13 +5,14 @@ Each rule is a ``torch.autograd.Function`` that is given the rules as an argumen
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import torch.autograd.forward_ad as forward_ad
 
-from gyrobn.backends.contract import Array, Partials, Rule, State
+from gyrobn.backends.contract import Array, Partials, Primal, Rule, State
 
 __all__ = [
     "FORWARD_TWICE",
@@ -20,8 +21,9 @@ __all__ = [
     "Rules",
     "add_up",
     "by_numpy",
+    "check_forward",
     "differentiable",
-    "forward_levels",
+    "filled",
     "is_plain",
     "no_transform",
     "orders",
@@ -167,19 +169,21 @@ class Function(torch.autograd.Function):
         return super(torch.autograd.Function, cls).apply(*arguments)  # type: ignore[misc]
 
 
+@dataclass(eq=False)
 class Rules:
-    """A function with its derivatives; and, once it was called, how many outputs it has.
+    """A function with its derivatives.
 
-    Of a shortcut, ``tangent`` is the exact function, and ``kept`` is what NumPy found for its
-    derivative.
+    Of a shortcut, ``tangent`` is the exact function.
     """
 
-    def __init__(
-        self, primal: Any, tangent: Rule, cotangent: Rule, twice: Rule | None = None
-    ) -> None:
-        self.primal, self.tangent, self.cotangent, self.twice = primal, tangent, cotangent, twice
-        self.count = 0
-        self.kept: State = ()
+    primal: Primal
+    tangent: Rule
+    cotangent: Callable[..., Any]
+    twice: Rule | None = None
+    count: int = 0
+    """How many outputs the function has, once it was called."""
+    kept: State = ()
+    """What NumPy found for the derivative of a shortcut."""
 
 
 class Pull:
@@ -214,38 +218,31 @@ class Pull:
     ) -> list[Array | None]:
         """Return the slopes by some inputs from those by the outputs, of which some may be None."""
         if self.back is not None:
-            full = (
-                torch.zeros_like(out) if s is None else s
-                for out, s in zip(self.outputs, slopes, strict=True)
-            )
-            return list(self.back(tuple(full))[which])
+            return list(self.back(filled(self.outputs, slopes))[which])
         mine = [x for x in self.own[which] if x is not None]
         both = [(o, s) for o, s in zip(self.outputs, slopes, strict=True) if s is not None]
         if not both or not mine:
             return [None for _ in self.own[which]]
+        outputs, given = zip(*both, strict=True)
         found = iter(
             torch.autograd.grad(
-                *([o for o, _ in both], mine, [s for _, s in both]),
-                retain_graph=True,
-                create_graph=self.again,
-                allow_unused=True,
+                outputs, mine, given, retain_graph=True, create_graph=self.again, allow_unused=True
             )
         )
         return [None if x is None else next(found) for x in self.own[which]]
 
 
-def smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:
+def smooth(function: Rule, partials: Partials, *inputs: Array) -> State:
     """Return the outputs of an elementwise function, with its derivatives where they are asked."""
     if not differentiable(*inputs):
         return function(*inputs)
     if torch.compiler.is_dynamo_compiling():
         return _linear_smooth(function, partials, *inputs)
-    if not no_transform() and any(forward_levels(x) > 1 for x in inputs):
-        raise RuntimeError(FORWARD_TWICE)  # torch would return zero
+    check_forward(*inputs)
     return _Smooth.apply(function, partials, *inputs)
 
 
-def _linear_smooth(function: Callable[..., State], partials: Partials, *inputs: Array) -> State:
+def _linear_smooth(function: Rule, partials: Partials, *inputs: Array) -> State:
     """Return the outputs as constants, plus zero with their first derivative.
 
     For Dynamo, which cannot follow a ``Function`` that is given its rules; a graph that it makes
@@ -260,12 +257,7 @@ def _linear_smooth(function: Callable[..., State], partials: Partials, *inputs: 
     )
 
 
-def shortcut(
-    exact: Callable[..., State],
-    primal: Callable[..., tuple[State, State]],
-    cotangent: Callable[..., Any],
-    *inputs: Any,
-) -> State:
+def shortcut(exact: Rule, primal: Primal, cotangent: Callable[..., Any], *inputs: Any) -> State:
     """Return the outputs, with ``cotangent`` as their derivative unless that is differentiated.
 
     Forward mode and the transformations of torch.func do not take the shortcut.
@@ -331,10 +323,14 @@ class _Short(Function):
         return None, *by_numpy(cotangent, *tensors, *kept, *slopes)
 
 
-def forward_levels(x: Array) -> int:
-    """Return how many forward modes of torch.func follow ``x``."""
+def check_forward(*arrays: Array) -> None:
+    """Refuse two forward modes of torch.func, one over the other: torch would return zero."""
+    if no_transform():
+        return
     forward = torch._C._functorch.TransformType.Jvp
-    return sum(key == forward for _, key, _ in _wrappers(x))
+    for x in arrays:
+        if sum(key == forward for _, key, _ in _wrappers(x)) > 1:
+            raise RuntimeError(FORWARD_TWICE)
 
 
 def orders(*arrays: Array) -> int:
@@ -411,9 +407,16 @@ class _Smooth(Function):
         )
 
 
-def add_up(terms: Iterable[Array]) -> Any:
-    """Return the sum of the terms, or None without any."""
+def add_up(terms: Iterable[Array | None]) -> Any:
+    """Return the sum of the terms that are not None, or None without any."""
     total = None
     for term in terms:
-        total = term if total is None else total + term
+        if term is not None:
+            total = term if total is None else total + term
     return total
+
+
+def filled(arrays: Iterable[Array], others: Iterable[Array | None]) -> State:
+    """Return the others, with zeros like the arrays in place of None."""
+    both = zip(arrays, others, strict=True)
+    return tuple(torch.zeros_like(x) if other is None else other for x, other in both)

@@ -5,35 +5,30 @@ from typing import Any
 
 import torch
 
-from gyrobn.backends.contract import SECOND_ORDER, Array, Rule, State
+from gyrobn.backends.contract import SECOND_ORDER, Array, Primal, Rule, State
 from gyrobn.backends.torch_rules import (
-    FORWARD_TWICE,
     Function,
     Pull,
     Rules,
+    check_forward,
     differentiable,
-    forward_levels,
+    filled,
     no_transform,
     orders,
 )
 
-__all__ = ["lazily", "may_follow", "push", "refuse", "with_derivative"]
+__all__ = ["lazily", "may_follow", "push", "refuse", "split", "with_derivative"]
 
 
 def with_derivative(
-    primal: Callable[..., tuple[tuple[Array, ...], tuple[Array, ...]]],
-    tangent: Rule,
-    cotangent: Rule,
-    *inputs: Array,
-    twice: Rule | None = None,
-) -> tuple[Array, ...]:
+    primal: Primal, tangent: Rule, cotangent: Rule, *inputs: Array, twice: Rule | None = None
+) -> State:
     """Return the outputs of ``primal``, with ``cotangent`` and ``tangent`` as its derivatives."""
     if not differentiable(*inputs):
         return primal(*inputs)[0]
     if torch.compiler.is_dynamo_compiling():
         return _linear(primal, tangent, *inputs)
-    if not no_transform() and any(forward_levels(x) > 1 for x in inputs):
-        raise RuntimeError(FORWARD_TWICE)  # torch would return zero
+    check_forward(*inputs)
     order = orders(*inputs)
     if order == 0 and twice is not None:  # vmap alone
         return primal(*inputs)[0]
@@ -90,11 +85,10 @@ class _Ruled(Function):
         found = ctx.rules.cotangent(kept, *slopes)
         if not may_follow(*given):
             return None, *found
-        both = zip(given, found, strict=True)
-        found = [torch.zeros_like(x) if f is None else f for x, f in both]
+        found = filled(given, found)
 
         def again(*arrays: Array) -> Sequence[Array]:
-            inputs, kept, slopes = _split(arrays, len(given), len(saved))
+            inputs, kept, slopes = split(arrays, len(given), len(saved))
             return pull(lambda *x: ctx.rules.twice(kept, *x), inputs, slopes)
 
         return None, *lazily(found, again, *saved, *slopes)
@@ -103,13 +97,12 @@ class _Ruled(Function):
     def jvp(ctx: Any, _: None, *changes: Array) -> tuple[Any, ...]:
         saved = ctx.saved_tensors  # once: torch.utils.checkpoint gives them no second time
         given, kept = saved[: ctx.given], saved[ctx.given :]
-        both = zip(given, changes, strict=True)
-        changes = tuple(torch.zeros_like(x) if d is None else d for x, d in both)
+        changes = filled(given, changes)
         found = ctx.rules.tangent(kept, *changes)
         if may_follow(*given):
 
             def again(*arrays: Array) -> Sequence[Array]:
-                inputs, kept, changes = _split(arrays, len(given), len(saved))
+                inputs, kept, changes = split(arrays, len(given), len(saved))
                 return push(lambda *x: ctx.rules.twice(kept, *x), inputs, changes, ctx.shapes)
 
             found = lazily(found, again, *saved, *changes)
@@ -121,23 +114,24 @@ def may_follow(*given: Array) -> bool:
     return no_transform() and differentiable(*given)
 
 
-def _split(arrays: State, first: int, second: int) -> tuple[State, State, State]:
+def split(arrays: State, first: int, second: int) -> tuple[State, State, State]:
+    """Return the arrays cut in two places."""
     return arrays[:first], arrays[first:second], arrays[second:]
 
 
-def pull(function: Rule, inputs: State, slopes: State) -> list[Array]:
+def pull(function: Rule, inputs: State, slopes: State) -> State:
     """Return the slopes by all inputs, as a function that can be differentiated."""
     found = Pull(function, inputs, tuple(True for _ in inputs), slopes)(slopes)
-    return [torch.zeros_like(x) if f is None else f for x, f in zip(inputs, found, strict=True)]
+    return filled(inputs, found)
 
 
-def push(function: Rule, inputs: State, changes: State, shapes: Sequence[Any]) -> list[Array]:
+def push(function: Rule, inputs: State, changes: State, shapes: Sequence[Any]) -> State:
     """Return the changes of the outputs, which have these shapes, by those of the inputs.
 
     What pulls slopes back is linear in them, and its transpose is what pushes changes forward.
     """
     at = tuple(inputs[0].new_zeros(shape) for shape in shapes)
-    return pull(lambda *slopes: tuple(pull(function, inputs, slopes)), at, changes)
+    return pull(lambda *slopes: pull(function, inputs, slopes), at, changes)
 
 
 def lazily(
@@ -176,6 +170,4 @@ class _Lazy(Function):
     def jvp(ctx: Any, *changes: Any) -> State:
         saved = ctx.saved_tensors
         shapes, arrays = [a.shape for a in saved[: ctx.count]], saved[ctx.count :]
-        both = zip(arrays, changes[2 + ctx.count :], strict=True)
-        moves = tuple(torch.zeros_like(x) if d is None else d for x, d in both)
-        return tuple(push(ctx.function, arrays, moves, shapes))
+        return push(ctx.function, arrays, filled(arrays, changes[2 + ctx.count :]), shapes)

@@ -89,12 +89,12 @@ def _statistics(
         for label, drawn in seen.domains.items():
             fitting.check_enough(label, drawn.some, method)
     fitting.check_in_memory(estimator.mean, method)
-    tol, max_iter, _ = check_search(estimator.tol, estimator.max_iter, None)
+    search = check_search(estimator.tol, estimator.max_iter, None)
     scattered = lazy.Scattered(blocks, reading, seen)
-    at = solve(manifold.inside, scattered, None, tol, max_iter)
+    at = solve(scattered, None, search)
     named = None if labels is None else Domains(labels, np.zeros((0, len(labels)), dtype=int))
     given = manifold.from_inside(at.mean[None, ...][:0, ...])  # no samples: all were checked
-    found = told(manifold, at, [given], max_iter, domains=named)
+    found = told(manifold, at, [given], search.max_iter, domains=named)
     fitting.check_found(manifold, found, labels, method)
     weight = validation.like(scattered.total, found.mean)
     fitted = fitting.Fitted(found.mean, found.variance, weight, found.iterations, found.converged)

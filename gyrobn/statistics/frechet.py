@@ -111,7 +111,7 @@ def frechet(
     if isinstance(x, Chunks) or compat.is_dask_array(x):
         if axis not in (0, (0,)) or steps is not None:
             raise ValueError("samples in chunks are averaged over their first axis, to convergence")
-        tol, max_iter, _ = check_search(tol, max_iter, None)
+        search = check_search(tol, max_iter, None)
         constant = manifold.detached()  # the mean is a constant, too
         given: Iterable[Array]
         if isinstance(x, Chunks):
@@ -120,8 +120,7 @@ def frechet(
             parts = lazy.scattered(constant, x, weights)
             given = parts.blocks.each()
         start = None if init is None else constant.to_inside(init)
-        found = solve(constant.inside, parts, start, tol, max_iter)
-        return told(manifold, found, given, max_iter)
+        return told(manifold, solve(parts, start, search), given, search.max_iter)
     samples, w = arrange(manifold, x, weights, axis)
     found, _ = locate(manifold, samples, w, tol, max_iter, init, steps, mean_gradient)
     return result_of(found)

@@ -1,14 +1,15 @@
 """The interface through which the loop reads its samples, and samples in memory."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.solvers import newton_step
 
-__all__ = ["Held", "Look", "Samples", "choose", "choose_all"]
+__all__ = ["Held", "Look", "Samples", "arrays_of", "choose", "choose_all"]
 
 
 class Look(NamedTuple):
@@ -16,6 +17,7 @@ class Look(NamedTuple):
 
     view: Any
     """The samples seen from there: a ``Centred``, in a traced loop its arrays, or None."""
+    mean: Array
     g: Array
     """The mean of the normal coordinates: minus the gradient."""
     variance: Array
@@ -26,85 +28,94 @@ class Look(NamedTuple):
     resolution: Array
     """Distance of the mean to its neighbours in floating point; one per block, or one."""
 
+    def unless(self, take: Array, new: "Look") -> "Look":
+        """Return the new look for channels to take, else this one, without a view."""
+        return Look(None, *choose_all(take, new[1:], self[1:]))
+
 
 class Samples(Protocol):
     """The source of the loop's samples: memory, or chunks read one by one."""
 
-    def prepared(self, manifold: GyroSpace) -> "Samples":
-        """Return the samples with what is needed of them alone computed, once for all means."""
+    manifold: GyroSpace
 
-    def start(self, manifold: GyroSpace) -> Array:
+    def start(self) -> Array:
         """Return a first guess of the mean."""
 
-    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+    def look(self, mean: Array) -> Look:
         """Return what is seen from a mean."""
 
-    def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
-        """Return nearly H⁻¹g: the Newton step from a mean, in normal coordinates."""
+    def step(self, now: Look, accuracy: float) -> Array:
+        """Return nearly H⁻¹g: the Newton step from the mean, in normal coordinates."""
 
-    def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
+    def shift(self, now: Look, step: Array) -> Array:
         """Return the mean after a step."""
 
-    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> Any:
-        """Return the view from a mean that is the new one for channels to take, else the old."""
+    def merged(self, take: Array, new: Look, old: Look) -> Look:
+        """Return the new look for channels to take, else the old."""
 
 
-class Held(NamedTuple):
-    """Samples in memory."""
+class Held:
+    """Samples in memory: ``x`` of shape (N, *channels, *point_shape), ``w`` (N, *channels).
 
-    x: Array
-    """Shape (N, *channels, *point_shape)."""
-    w: Array
-    """Shape (N, *channels), of sum one."""
-    known: tuple[Array, ...] = ()
-    """What the geometry needs of the samples alone."""
+    The weights sum to one.
+    """
 
-    def prepared(self, manifold: GyroSpace) -> Self:
-        """Return the samples with what is needed of them alone computed, once for all means."""
-        return self._replace(known=manifold.known(self.x))
+    def __init__(self, manifold: GyroSpace, x: Array, w: Array) -> None:
+        self.manifold, self.x, self.w = manifold, x, w
 
-    def start(self, manifold: GyroSpace) -> Array:
+    @cached_property
+    def known(self) -> tuple[Array, ...]:
+        """What the geometry needs of the samples alone, computed once for all means."""
+        return self.manifold.known(self.x)
+
+    def start(self) -> Array:
         """Return a first guess of the mean."""
-        return manifold.start(self.x, self.w)
+        return self.manifold.start(self.x, self.w)
 
-    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+    def look(self, mean: Array) -> Look:
         """Return what is seen from a mean."""
-        view = self.view(manifold, mean)
+        view, w = self.centred(mean), self.w
         hidden = backend_of(mean).hides_values(mean)
         far = None
-        if not hidden and manifold.convexity_radius < float("inf"):
+        if not hidden and self.manifold.convexity_radius < float("inf"):
             xp, squares = namespace_of(mean), view.squares
             total = squares[..., 0] if squares.shape[-1] == 1 else xp.sum(squares, axis=-1)
             far = xp.max(total, axis=0)
         kept = view.seen if hidden else view
-        w = self.w
-        return Look(kept, view.gradient(w), view.variance(w), far, view.resolutions(w))
+        return Look(kept, mean, view.gradient(w), view.variance(w), far, view.resolutions(w))
 
-    def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
+    def step(self, now: Look, accuracy: float) -> Array:
         """Return nearly H⁻¹g."""
-        hessian = self.view(manifold, mean, now.view).hessian(self.w)
-        return newton_step(hessian, now.g, accuracy)
+        return newton_step(self.view(now).hessian(self.w), now.g, accuracy)
 
-    def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
+    def shift(self, now: Look, step: Array) -> Array:
         """Return the mean after a step."""
-        return self.view(manifold, mean, now.view).shift(step)
+        return self.view(now).shift(step)
 
-    def view(self, manifold: GyroSpace, mean: Array, kept: Any = ()) -> Centred:
+    def view(self, now: Look) -> Centred:
         """Return the samples seen from a mean, from what a look has kept of them."""
-        if isinstance(kept, Centred):
-            return kept
-        return manifold.centred(mean, self.x, kept, self.known)
+        return now.view if isinstance(now.view, Centred) else self.centred(now.mean, now.view)
 
-    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> Any:
-        """Return the view from a mean that is the new one for channels to take, else the old."""
-        if isinstance(new.view, Centred):
-            if take.all():
-                return new.view
-            if not take.any():
-                return old.view
-            seen = choose_all(take, new.view.seen, old.view.seen, lead=1)
-            return manifold.centred(mean, self.x, seen, self.known)
-        return choose_all(take, new.view, old.view, lead=1)
+    def centred(self, mean: Array, seen: tuple[Array, ...] = ()) -> Centred:
+        """Return the samples seen from a mean."""
+        return self.manifold.centred(mean, self.x, seen, self.known)
+
+    def merged(self, take: Array, new: Look, old: Look) -> Look:
+        """Return the new look for channels to take, else the old."""
+        look = old.unless(take, new)
+        if not isinstance(new.view, Centred):
+            return look._replace(view=choose_all(take, new.view, old.view, lead=1))
+        if take.all():
+            return new
+        if not take.any():
+            return old
+        seen = choose_all(take, new.view.seen, old.view.seen, lead=1)
+        return look._replace(view=self.centred(look.mean, seen))
+
+
+def arrays_of(view: Any) -> tuple[Array, ...]:
+    """Return what a traced loop carries of a view."""
+    return view.seen if isinstance(view, Centred) else view
 
 
 def choose(take: Array, new: Any, old: Any) -> Any:

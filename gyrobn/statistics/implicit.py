@@ -1,5 +1,7 @@
 """The derivatives of a mean, which do not depend on how it was found."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,10 +12,21 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics import solvers
 from gyrobn.statistics.spread import Shared
 
-__all__ = ["implicit", "onto"]
+__all__ = ["implicit", "learnt", "onto", "with_learnt"]
 
 Constants = tuple[Array, ...]
 """The mean, and the samples as they are seen from it."""
+
+
+def learnt(space: GyroSpace) -> list[Array]:
+    """Return the parameters of a geometry that are arrays."""
+    return [v for v in space.learnable() if not isinstance(v, (int, float))]
+
+
+def with_learnt(space: GyroSpace, arrays: Iterable[Array]) -> GyroSpace:
+    """Return the geometry with other arrays for these parameters."""
+    left, values = iter(arrays), space.learnable()
+    return space.with_learnable([v if isinstance(v, (int, float)) else next(left) for v in values])
 
 
 def onto(manifold: GyroSpace, constant: GyroSpace, mean: Array) -> Array:
@@ -53,30 +66,25 @@ def implicit(
     if shared is not None:
         shown = *shown, variance
     constants = view.mean, *view.decompositions, *known
-    given = x, w, *equation.learnt
+    given = x, w, *learnt(space)
     mean, *found = backend_of(x).implicit(equation.rules, constants, shown, *given)
     if shared is not None:
         *found, variance = found
     return view.moved(space, mean, x).showing(*found), variance
 
 
+@dataclass(eq=False)
 class _Equation:
     """The equation g = 0, as the shims need it: see :class:`~gyrobn.backends.contract.RootRules`.
 
     Its inputs are samples, weights, and the parameters of the geometry that are arrays.
     """
 
-    def __init__(
-        self,
-        space: GyroSpace,
-        view: Centred,
-        shared: Shared | None,
-        known: tuple[Array, ...],
-        tol: float,
-    ) -> None:
-        self.space, self.view, self.tol = space, view, tol
-        self.shared, self.known = shared, known
-        self.learnt = [v for v in space.learnable() if not isinstance(v, (int, float))]
+    space: GyroSpace
+    view: Centred
+    shared: Shared | None
+    known: tuple[Array, ...]
+    tol: float
 
     @property
     def rules(self) -> RootRules:
@@ -86,7 +94,7 @@ class _Equation:
             self.image, self.inverse, self.move, quick, self.shape, smooth=self.view.smooth
         )
         if self.shared is None:
-            known = self.view.slope_by_samples is not None and not self.learnt
+            known = self.view.slope_by_samples is not None and not learnt(self.space)
             return rules._replace(twice=self.twice, slopes=self.slopes if known else None)
         sums = self.sums if len(self.known) > 2 else None
         return rules._replace(total=self.shared.total, sums=sums, fall=self.fall)
@@ -99,12 +107,7 @@ class _Equation:
 
     def seen(self, constants: Constants, x: Array, learnt: tuple[Array, ...]) -> Centred:
         """Return the samples as they are seen from the mean."""
-        space, left = self.space, iter(learnt)
-        if learnt:
-            values = space.learnable()
-            space = space.with_learnable(
-                [v if isinstance(v, (int, float)) else next(left) for v in values]
-            )
+        space = with_learnt(self.space, learnt)
         mean = space.project(constants[0]) if learnt else constants[0]
         return self.view.moved(space, mean, x, constants[1 : 1 + len(self.view.decompositions)])
 

@@ -20,8 +20,8 @@ from gyrobn.numerics.arrays import sum_samples
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.held import Held, Look
 from gyrobn.statistics.points import Moved, on_manifold
-from gyrobn.statistics.samples import check_weights, set_aside, shares
-from gyrobn.statistics.streaming import Streamed, Sums, look_at_part, most_kept, weights_of
+from gyrobn.statistics.samples import check_weights, shares
+from gyrobn.statistics.streaming import Streamed, Sums, look_at_part, most_kept, weighted
 
 __all__ = ["Reading", "Scattered", "Survey", "scattered", "survey"]
 
@@ -42,15 +42,11 @@ class Reading(NamedTuple):
 
     def samples(self, block: Block, moved: Moved | None = None) -> tuple[Array, Array]:
         """Return samples and weights; with ``moved``, check the samples first."""
-        x, weights = backend_of(block.x).stop_gradient(block.x), block.weights
+        x = backend_of(block.x).stop_gradient(block.x)
         if self.project or (self.check and moved is not None):
             x = on_manifold(self.manifold, x, project=self.project, first=block.first, moved=moved)
-        if weights is not None:
-            weights = _like(weights, x)
-        w = weights_of(self.manifold, x, np.arange(x.shape[0]), weights)
-        if weights is not None:
-            x, _ = set_aside(self.manifold, x, w)
-        return x, w
+        weights = None if block.weights is None else _like(block.weights, x)
+        return weighted(self.manifold, x, np.arange(x.shape[0]), weights)
 
     def places(self, block: Block) -> dict[Any, Any]:
         """Return the indices of the samples of each domain; the key None stands for all samples."""
@@ -158,18 +154,6 @@ def _lucky(drawn: Drawn, most: int) -> Drawn:
     return Drawn(*drawn[:2], *kept)
 
 
-class _From(NamedTuple):
-    """The mean from which the blocks are seen; it is sent to the workers."""
-
-    reading: Reading
-    mean: Array
-    total: Any
-    """The sums of all weights, on the host; both have a leading axis of the domains, if there are
-    domains."""
-    number: dict[Any, int] | None
-    """The place of each domain in these."""
-
-
 class Scattered(Streamed):
     """Samples in a Dask array, of one domain or of several, which are channels.
 
@@ -179,26 +163,27 @@ class Scattered(Streamed):
     def __init__(self, blocks: DaskBlocks, reading: Reading, found: Survey) -> None:
         self.blocks, self.reading = blocks, reading
         drawn = list(found.domains.values())
+        # the sums of all weights, on the host, and the place of each domain in these
         if None in found.domains:
-            self.number = None
-            self.total, x, w = drawn[0].total, drawn[0].x, drawn[0].w
+            self.total, self.number = drawn[0].total, None
+            x, w = drawn[0].x, drawn[0].w
         else:
-            self.number = {label: k for k, label in enumerate(found.domains)}
             self.total = np.stack([d.total for d in drawn])
+            self.number = {label: k for k, label in enumerate(found.domains)}
             x, w = _side_by_side(drawn)
-        self.held = Held(reading.manifold.to_inside(x), shares(w, sum_samples(w)))
+        space, y = reading.manifold.inside, reading.manifold.to_inside(x)
+        self.manifold, self.held = space, Held(space, y, shares(w, sum_samples(w)))
 
-    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+    def look(self, mean: Array) -> Look:
         """Return the sums over all blocks."""
-        there = _From(self.reading, mean, self.total, self.number)
+        there = self.reading, mean, self.total, self.number  # which is sent to the workers
         sums: dict[int, Sums] = self.blocks.reduce("gyrobn-look-at-mean", _look_at, _add_up, there)
         if self.number is None:
-            return sums[0].look
-        each = [sums[k] for k in range(len(sums))]
-        *arrays, ones = zip(*each, strict=True)
+            return sums[0].look(mean)
+        *arrays, ones = zip(*(sums[k] for k in range(len(sums))), strict=True)
         xp = namespace_of(mean)
         stacked = (None if a[0] is None else xp.stack(a) for a in arrays)
-        return Sums._make((*stacked, ones[0])).look
+        return Sums._make((*stacked, ones[0])).look(mean)
 
 
 def _side_by_side(drawn: list[Drawn]) -> tuple[Array, Array]:
@@ -218,16 +203,16 @@ def _side_by_side(drawn: list[Drawn]) -> tuple[Array, Array]:
     return x, xp.where(padding, 0.0, w)
 
 
-def _look_at(block: Block, there: _From) -> dict[int, Sums]:
+def _look_at(block: Block, there: tuple[Reading, Array, Any, Any]) -> dict[int, Sums]:
     """Return the sums over a block, by the number of the domain; runs in a task."""
-    manifold = there.reading.manifold
-    x, w = there.reading.samples(block)
-    y, space, found = manifold.to_inside(x), manifold.inside, {}
-    for label, at in there.reading.places(block).items():
-        k = 0 if there.number is None else there.number[label]
-        mean, total = (a if there.number is None else a[k, ...] for a in (there.mean, there.total))
-        share = _some(w, at) / _like(total, w)
-        found[k] = look_at_part(space, mean, _some(y, at), share)
+    reading, mean, total, number = there
+    manifold, found = reading.manifold, {}
+    x, w = reading.samples(block)
+    y = manifold.to_inside(x)
+    for label, at in reading.places(block).items():
+        k, which = (0, ...) if number is None else (number[label], (number[label], ...))
+        share = _some(w, at) / _like(total[which], w)
+        found[k] = look_at_part(manifold.inside, mean[which], _some(y, at), share)
     return found
 
 

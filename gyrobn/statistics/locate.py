@@ -11,17 +11,14 @@ from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_choice
-from gyrobn.statistics.held import Held
-from gyrobn.statistics.implicit import implicit, onto
-from gyrobn.statistics.newton import ROUGH_SLOPE, Found, check_search, solve, status
-from gyrobn.statistics.spread import LARGEST, Seen, Shared, Spread, Traced
+from gyrobn.statistics.held import Held, arrays_of
+from gyrobn.statistics.implicit import implicit, learnt, onto, with_learnt
+from gyrobn.statistics.newton import ROUGH_SLOPE, Found, Search, check_search, solve, status
+from gyrobn.statistics.spread import LARGEST, Shared, Spread, Traced
 from gyrobn.statistics.streaming import in_memory
 from gyrobn.statistics.uniqueness import warn
 
 __all__ = ["as_few", "check_mean", "like", "locate", "outside"]
-
-Search = tuple[float | None, int, int | None]
-"""Tolerance, most evaluations, and the number of steps to take instead."""
 
 
 def check_mean(mean: Any, steps: int | None, started: bool = False) -> None:
@@ -55,8 +52,8 @@ def locate(
     ``tell`` is what warns of a mean that was not found, or is not the only one. With the mean
     ``"centroid"`` nothing is searched for: it is the geometry's first guess.
     """
-    tol, max_iter, steps = check_search(tol, max_iter, steps)
-    check_mean(mean, steps, init is not None)
+    search = check_search(tol, max_iter, steps)
+    check_mean(mean, search.steps, init is not None)
     check_choice("mean_gradient", mean_gradient, ("implicit", "detach"))
     if init is not None:
         check_floating(x, init)
@@ -65,12 +62,12 @@ def locate(
     stop = backend_of(x).stop_gradient
     space, y = manifold.inside, manifold.to_inside(x)
     start = None if init is None else stop(manifold.to_inside(init))
-    search = None if mean == "centroid" else (tol, max_iter, steps)
-    found, view = _find(space, y, w, start, search, mean_gradient == "implicit", spread)
+    asked = None if mean == "centroid" else search
+    found, view = _find(space, y, w, start, asked, mean_gradient == "implicit", spread)
     if steps is None and not backend_of(x).hides_values(found.mean):
         # of samples on other ranks, only the distance of those here is known
         given = (stop(x),), (stop(y), stop(w)) if spread is None else None
-        tell(manifold, space.detached(), *given, found, max_iter)
+        tell(manifold, space.detached(), *given, found, search.max_iter)
     return outside(manifold, found), view
 
 
@@ -102,14 +99,14 @@ def _find(
         return _find_spread(space, x, w, init, search, exact, spread)
     shim = backend_of(x)
     constant, frozen = space.detached(), (shim.stop_gradient(x), shim.stop_gradient(w))
-    if shim.hides_values(x) and not (space.flat and search[2] is None):
+    if shim.hides_values(x) and not (space.flat and search.steps is None):
         found = _opaque_solve(constant, *frozen, init, search)
     else:
         found = _visible_solve(constant, x, w, init, search)
     view = found.view
     if not isinstance(view, Centred):
         view = constant.centred(found.mean, frozen[0], view)
-    found = found._replace(status=partial(status, constant, view, frozen[1], search[0]))
+    found = found._replace(status=partial(status, constant, view, frozen[1], search.tol))
     if shim.differentiable(x, w, *space.learnable()):
         if not exact:
             view = view.moved(space, onto(space, constant, found.mean), x)
@@ -125,7 +122,7 @@ def _find(
 
 def _slope_error(space: GyroSpace, search: Search) -> float:
     """Return the error that a derivative may have: after a few steps with a large H it is rough."""
-    return ROUGH_SLOPE if search[2] is not None and space.dim > LARGEST else 0.0
+    return ROUGH_SLOPE if search.steps is not None and space.dim > LARGEST else 0.0
 
 
 def _visible_solve(
@@ -134,16 +131,15 @@ def _visible_solve(
     """Run the loop on samples whose values can be seen."""
     with as_few(constant, x, w, init) as (own, weights, start):
         stop = backend_of(own).stop_gradient
-        own, weights = stop(own), stop(weights)
-        held = search[2] is not None
-        samples = Held(own, weights) if held else in_memory(constant, own, weights)
-        found = solve(constant, samples, start, *search)
-    if not isinstance(samples, Held):
+        held = Held(constant, stop(own), stop(weights))
+        samples = in_memory(held) if search.steps is None else held
+        found = solve(samples, start, search)
+    if samples is not held:
         found = found._replace(view=())
     if namespace_of(own) is namespace_of(x):
         return found
-    view = found.view.seen if isinstance(found.view, Centred) else found.view
-    mean, variance, *seen = backend_of(x).from_few((found.mean, found.variance, *view))
+    arrays = found.mean, found.variance, *arrays_of(found.view)
+    mean, variance, *seen = backend_of(x).from_few(arrays)
     return found._replace(mean=mean, variance=variance, view=tuple(seen))
 
 
@@ -166,18 +162,16 @@ def _find_spread(
     """Find the mean of a batch on several ranks, with its derivatives."""
     shim = backend_of(x)
     stop, constant = shim.stop_gradient, space.detached()
-    samples = Shared.of(constant, Held(stop(x), stop(w)), spread)
-    found = solve(constant, samples, init, *search)
-    seen = Seen(*found.view)
-    kept = seen.view
-    if isinstance(kept, Centred) and kept.mean is not found.mean:  # which is NaN
-        kept = kept.seen
-    view = samples.held.view(constant, found.mean, kept)
+    samples = Shared(Held(constant, stop(x), stop(w)), spread)
+    found = solve(samples, init, search)
+    view = found.view.view
+    if not isinstance(view, Centred) or view.mean is not found.mean:  # which is NaN
+        view = samples.held.centred(found.mean, arrays_of(view))
     if not shim.differentiable(x, w, spread.weight, *space.learnable()):
         return found, view
     w = samples.weights(w)
     if exact:
-        known = samples, seen.sums, found.variance
+        known = samples, found.view.sums, found.variance
         view, variance = implicit(space, view, x, w, *known, tol=_slope_error(space, search))
     else:
         view = view.moved(space, onto(space, constant, found.mean), x)
@@ -191,8 +185,9 @@ def _centroid(
     """Return the geometry's first guess of the mean, differentiated as the formula it is."""
     shim = backend_of(x)
     stop, constant = shim.stop_gradient, space.detached()
-    shared = None if spread is None else Shared.of(space, Held(x, w), spread, slopes=True)
-    mean = space.start(x, w) if shared is None else shared.start(space)
+    held = Held(space, x, w)
+    shared = None if spread is None else Shared(held, spread, slopes=True)
+    mean = (shared or held).start()
     if not exact:
         mean = onto(space, constant, stop(mean))
     view = constant.centred(stop(mean), stop(x))
@@ -232,10 +227,9 @@ def _join(space: GyroSpace, found: Sequence[Found]) -> Found:
 
 def _larger(a: Any, b: Any) -> Any:
     """Return the larger of two numbers, or of two arrays."""
-    if isinstance(a, int):
-        return max(a, b) if isinstance(b, int) else namespace_of(b).clip(b, min=a)
-    xp = namespace_of(a)
-    return xp.clip(a, min=b) if isinstance(b, int) else xp.maximum(a, b)
+    if isinstance(a, int):  # an array, if there is one, comes first
+        a, b = b, a
+    return max(a, b) if isinstance(a, int) else namespace_of(a).clip(a, min=b)
 
 
 def outside(manifold: GyroSpace, found: Found) -> Found:
@@ -255,28 +249,25 @@ def _opaque_solve(
     manifold: GyroSpace, x: Array, w: Array, init: Array | None, search: Search
 ) -> Found:
     """Run the loop on samples that are traced: as one operation, if a graph is compiled."""
-    steps = search[2]
-    numbers = [v if isinstance(v, (int, float)) else None for v in manifold.learnable()]
-    given = [v for v, n in zip(manifold.learnable(), numbers, strict=True) if n is None]
+    steps, starts = search.steps, () if init is None else (init,)
 
     def run(x: Array, w: Array, *rest: Array) -> tuple[Array, ...]:
-        start, arrays = (None, iter(rest)) if init is None else (rest[0], iter(rest[1:]))
-        values = [next(arrays) if n is None else n for n in numbers]
-        own, samples = manifold.with_learnable(values), Held(x, w)
+        start = rest[0] if starts else None
+        held = Held(with_learnt(manifold, rest[len(starts) :]), x, w)
         if steps is None and manifold.dim <= LARGEST and backend_of(x).hides_values(x):
-            found = solve(own, Traced(samples), start, *search)
-            found = found._replace(view=Seen(*found.view).view)
+            found = solve(Traced(held), start, search)
+            view = found.view.view
         else:
-            found = solve(own, samples, start, *search)
+            found = solve(held, start, search)
+            view = found.view
         if steps is not None:
-            return found.mean, *found.view.seen
-        view = found.view.seen if isinstance(found.view, Centred) else found.view
+            return found.mean, *arrays_of(view)
         told = (like(a, found.mean) for a in (found.evaluations, found.residual, found.converged))
-        return found.mean, found.variance, *told, *view
+        return found.mean, found.variance, *told, *arrays_of(view)
 
-    key = (manifold, numbers, init is None, search)
-    starts = () if init is None else (init,)
-    mean, *rest = backend_of(x).opaque(key, run, x, w, *starts, *given)
+    numbers = [v if isinstance(v, (int, float)) else None for v in manifold.learnable()]
+    key = (manifold, numbers, init is None, tuple(search))
+    mean, *rest = backend_of(x).opaque(key, run, x, w, *starts, *learnt(manifold))
     if steps is not None:
         return Found(mean, None, tuple(rest), steps + 1)
     variance, count, residual, converged, *seen = rest

@@ -19,6 +19,7 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import length, pieces, weighted_sum
 from gyrobn.numerics.scalar import cotangent
 from gyrobn.numerics.solvers import newton_step
+from gyrobn.statistics.implicit import learnt
 from gyrobn.statistics.locate import locate
 from gyrobn.statistics.samples import arrange
 from gyrobn.statistics.uniqueness import FrechetWarning
@@ -96,8 +97,7 @@ def measured(
     If ``at`` is given, return the error of that point, which may be any.
     """
     stop, constant = backend_of(x).stop_gradient, manifold.detached()
-    learnt = [v for v in constant.learnable() if not isinstance(v, (int, float))]
-    if any(backend_of(v).hides_values(v) for v in learnt):
+    if any(backend_of(v).hides_values(v) for v in learnt(constant)):
         raise ValueError(
             f"mean_error needs the curvature of {type(manifold).__name__} as a number, which a "
             "compiled or vectorized function hides: call it outside of jit, grad and vmap"

@@ -12,6 +12,7 @@ the manifold never begins to.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,18 +20,39 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import pieces
 from gyrobn.numerics.checks import check_integer, check_number
 from gyrobn.numerics.hessian import DENSE
 from gyrobn.numerics.solvers import newton_step
-from gyrobn.statistics.held import Held, Look, Samples, choose, choose_all
+from gyrobn.statistics.held import Held, Look, Samples, arrays_of, choose, choose_all
 
-__all__ = ["ROUGH_SLOPE", "Found", "Numbers", "check_search", "solve", "status"]
+__all__ = ["ROUGH_SLOPE", "Found", "Search", "check_search", "solve", "status"]
 
 ROUGH = 1e-2
 """Accuracy of a Newton step with a large H, where only a few are asked for and no mean; where they
 are to lead there, it takes fewer of them if each is accurate."""
 ROUGH_SLOPE = 1e-5
 """Accuracy of the derivative of a mean, with a large H, that a number of steps need not reach."""
+
+
+class Search(NamedTuple):
+    """The limits of a search."""
+
+    tol: float | None = None
+    """Largest residual, relative to the spread; 8 ulp by default."""
+    max_iter: int = 64
+    """Most evaluations."""
+    steps: int | None = None
+    """The number of steps to take instead, without a test for convergence."""
+
+
+def check_search(tol: Any, max_iter: Any, steps: Any) -> Search:
+    """Return the limits of a search as plain numbers, or name the one that is not a number."""
+    return Search(
+        None if tol is None else check_number("tol", tol, 0.0),
+        check_integer("max_iter", max_iter, 1),
+        None if steps is None else check_integer("steps", steps, 0),
+    )
 
 
 class Numbers(NamedTuple):
@@ -54,11 +76,7 @@ class Numbers(NamedTuple):
 
     def small(self, tol: float | None) -> Array:
         """Return whether the residual meets the tolerance in every block."""
-        return namespace_of(self.gain).all(self.each_small(tol), axis=-1)
-
-    def each_small(self, tol: float | None) -> Array:
-        """Return whether the residual meets the tolerance, for each block."""
-        return self.residual <= self.least(tol)
+        return namespace_of(self.gain).all(self.residual <= self.least(tol), axis=-1)
 
     def least(self, tol: float | None) -> Array:
         """Return the residual to reach in each block."""
@@ -70,12 +88,11 @@ class Numbers(NamedTuple):
 class _State(NamedTuple):
     """Where the loop stands: the best mean so far, and the step that led there or failed."""
 
-    mean: Array
-    look: Look
-    """The samples, seen from the mean."""
-    numbers: Numbers
     step: Array
     """In normal coordinates at the mean."""
+    look: Look
+    """The mean, and the samples seen from it."""
+    numbers: Numbers
     gain: Array
     """The gain that the step promises."""
     taken: Array
@@ -113,80 +130,67 @@ class Found(NamedTuple):
         return residual, small if self.converged is None else self.converged
 
 
-def solve(
-    manifold: GyroSpace,
-    samples: Samples,
-    init: Array | None,
-    tol: float | None,
-    max_iter: int,
-    steps: int | None = None,
-) -> Found:
+def solve(samples: Samples, init: Array | None, search: Search) -> Found:
     """Run the loop."""
-    samples = samples.prepared(manifold)
+    manifold, (tol, max_iter, steps) = samples.manifold, search
     at_once = manifold.flat and steps is None and isinstance(samples, Held)
-    mean = samples.start(manifold) if init is None or at_once else init
+    mean = samples.start() if init is None or at_once else init
     if isinstance(samples, Held) and (at_once or steps is not None):
-        return _take_steps(manifold, samples, mean, steps)
+        return _take_steps(samples, mean, steps)
     if steps is not None:
-        return _walk(manifold, samples, mean, tol, steps)
+        return _walk(samples, mean, tol, steps)
 
-    def body(state: tuple[Any, ...]) -> _State:
-        now = _State(*state)
-        old = Look(*now.look)
-        full = samples.step(manifold, now.mean, old, _accuracy(now))
+    def body(now: _State) -> _State:
+        old = now.look
+        full = samples.step(old, _accuracy(now))
         step = choose(now.taken, full, lambda: 0.25 * now.step)
-        trial = samples.shift(manifold, now.mean, old, step)
-        new = samples.look(manifold, trial)
+        new = samples.look(samples.shift(old, step))
         numbers = _numbers(manifold, new, full, old.g)
         gain = choose(now.taken, numbers.gain, lambda: 0.25 * now.gain)
-        better, stuck = _judge(Numbers(*now.numbers), numbers, gain, tol)
+        better, stuck = _judge(now.numbers, numbers, gain, tol)
         take = better & ~now.done
-        both = (trial, *numbers, *new[1:]), (now.mean, *now.numbers, *old[1:])
-        mean, *rest = choose_all(take, *both)
-        numbers, rest = Numbers(*rest[: len(numbers)]), rest[len(numbers) :]
-        view = samples.merged(manifold, mean, take, new, old)
+        numbers = Numbers(*choose_all(take, numbers, now.numbers))
         return _State(
-            mean=mean,
-            look=Look(view, *rest),
-            numbers=numbers,
             step=step,
+            look=samples.merged(take, new, old),
+            numbers=numbers,
             gain=gain,
             taken=better,
             count=now.count + _as_counts(~now.done),
             done=now.done | stuck | numbers.small(tol),
         )
 
-    look = samples.look(manifold, mean)
+    look = samples.look(mean)
     numbers = _numbers(manifold, look, look.g, look.g)
     always = ~(numbers.gain < 0)
-    sound = _finite(numbers)  # a sample off the manifold is NaN from everywhere: no step helps
+    # a sample off the manifold is NaN from everywhere: no step helps
+    total = _sum(numbers.residual) + _sum(numbers.variance)
+    sound = namespace_of(total).isfinite(total)
     state = _State(
-        mean=mean,
+        step=look.g,
         look=look,
         numbers=numbers,
-        step=look.g,
         gain=numbers.gain,
         taken=always,
         count=_as_counts(always),
         done=numbers.small(tol) | ~sound,
     )
     loop = backend_of(mean).while_loop
-    state = _State(*loop(lambda s: ~_State(*s).done.all(), body, state, max_iter - 1))
-    return _found(state, sound)
+    return _found(loop(lambda now: ~now.done.all(), body, state, max_iter - 1), sound)
 
 
-def _take_steps(manifold: GyroSpace, samples: Held, mean: Array, steps: int | None) -> Found:
+def _take_steps(samples: Held, mean: Array, steps: int | None) -> Found:
     """Take exactly that many steps, without a test for convergence; None if the mean is known."""
-    x, w, known = samples
-    accuracy = _accuracy_of_few(manifold, x)
+    accuracy, w = _accuracy_of_few(samples.manifold, mean), samples.w
 
-    def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        view = manifold.centred(state[0], x, (), known)
+    def body(state: tuple[Array]) -> tuple[Array]:
+        view = samples.centred(state[0])
         return (view.shift(newton_step(view.hessian(w), view.gradient(w), accuracy)),)
 
+    view = samples.centred(mean)  # computes what all means need, outside of the loop
     if steps:
         (mean,) = backend_of(mean).while_loop(lambda state: True, body, (mean,), steps)
-    view = manifold.centred(mean, x, (), known)
+        view = samples.centred(mean)
     if steps is not None:
         return Found(mean, None, view, steps + 1)
     variance = view.variance(w)
@@ -196,31 +200,28 @@ def _take_steps(manifold: GyroSpace, samples: Held, mean: Array, steps: int | No
     return Found(mean, variance, view, 1, converged=xp.all(xp.isfinite(seen), axis=-1))
 
 
-def _walk(
-    manifold: GyroSpace, samples: Samples, mean: Array, tol: float | None, steps: int
-) -> Found:
+def _walk(samples: Samples, mean: Array, tol: float | None, steps: int) -> Found:
     """Take exactly that many steps with samples that are not all in memory here."""
-    look = samples.look(manifold, mean)
-    accuracy = _accuracy_of_few(manifold, mean)
+    look = samples.look(mean)
+    accuracy = _accuracy_of_few(samples.manifold, mean)
     for _ in range(steps):
-        mean = samples.shift(manifold, mean, look, samples.step(manifold, mean, look, accuracy))
-        look = samples.look(manifold, mean)
-    numbers = _numbers(manifold, look, look.g, look.g)
-    small = numbers.small(tol)
-    return Found(mean, look.variance, look.view, steps + 1, numbers.length, small, numbers.far)
+        look = samples.look(samples.shift(look, samples.step(look, accuracy)))
+    numbers = _numbers(samples.manifold, look, look.g, look.g)
+    more = steps + 1, numbers.length, numbers.small(tol), numbers.far
+    return Found(look.mean, look.variance, look.view, *more)
 
 
 def _found(state: _State, sound: Array) -> Found:
     """Return the result; the mean is NaN where no evaluation was finite."""
-    mean, look, numbers = state.mean, Look(*state.look), Numbers(*state.numbers)
-    xp, residual = namespace_of(mean), numbers.length
-    known = namespace_of(residual).isfinite(residual)
-    variance = choose(known, look.variance, lambda: xp.full_like(look.variance, xp.nan))
-    mean = choose(known, mean, lambda: xp.full_like(mean, xp.nan))
-    view = look.view
-    if mean is not state.mean and isinstance(view, Centred):  # it belongs to another mean
-        view = view.seen
-    return Found(mean, variance, view, state.count, residual, state.done & sound, numbers.far)
+    look, residual = state.look, state.numbers.length
+    known, xp = namespace_of(residual).isfinite(residual), namespace_of(look.mean)
+    both = look.mean, look.variance
+    nan = [partial(xp.full_like, values, xp.nan) for values in both]
+    mean, variance = choose_all(known, both, nan)
+    # a view knows its mean, and would be wrong with another
+    view = look.view if mean is look.mean else arrays_of(look.view)
+    converged = state.done & sound
+    return Found(mean, variance, view, state.count, residual, converged, state.numbers.far)
 
 
 # ---------------------------------------------------------------------- numbers that decide
@@ -232,7 +233,7 @@ def _accuracy(now: _State) -> float:
     The closer the mean is, the better is an exact step: what is left of the residual, relative to
     the spread of the samples, is its square. A step as good as that saves an evaluation.
     """
-    numbers = Numbers(*now.numbers)
+    numbers = now.numbers
     if backend_of(numbers.variance).hides_values(numbers.variance):
         return 1e-4
     residual, variance = (
@@ -263,58 +264,42 @@ def _judge(old: Numbers, new: Numbers, gain: Array, tol: float | None) -> tuple[
     some = float(xp.finfo(gain.dtype).eps) ** 0.5
     after, before = _sum(new.variance), _sum(old.variance)
     lower = (gain > some * before) & (after <= before - 0.1 * gain)
-    nearer = xp.all((new.residual < old.residual) | new.each_small(tol), axis=-1)
+    nearer = xp.all((new.residual < old.residual) | (new.residual <= new.least(tol)), axis=-1)
     # rounding errors of the distances are no reason to reject a step either
     slack = some * before + 16.0 * xp.sqrt(before) * xp.max(old.resolution, axis=-1)
     better = lower | ((after <= before + slack) & nearer)
-    close = xp.all(old.residual <= some * xp.sqrt(old.variance), axis=-1)
+    # if the samples differ by rounding errors only, no residual is small against their spread
+    close = old.residual <= xp.maximum(some * xp.sqrt(old.variance), 64.0 * old.resolution)
     # a Newton step that does not halve a residual near its bound has met rounding errors
     still = (new.residual > 0.5 * old.residual) & (old.residual <= 64.0 * old.least(tol))
-    return better, close & (xp.all(still, axis=-1) | ~better)
+    return better, xp.all(close, axis=-1) & (xp.all(still, axis=-1) | ~better)
 
 
 def status(manifold: GyroSpace, view: Centred, w: Array, tol: float | None) -> tuple[Array, Array]:
     """Return the residual at a mean that was not searched for, and whether it is small."""
     g = view.gradient(w)
-    look = Look(None, g, view.variance(w), None, view.resolutions(w))
-    numbers = _unpack(_pack(manifold, look, g, g), len(manifold.blocks), None)
+    look = Look(None, view.mean, g, view.variance(w), None, view.resolutions(w))
+    numbers = _numbers(manifold, look, g, g, fetch=False)
     return numbers.length, numbers.small(tol)
 
 
-def _numbers(manifold: GyroSpace, look: Look, full: Array, g: Array) -> Numbers:
+def _numbers(manifold: GyroSpace, look: Look, full: Array, g: Array, fetch: bool = True) -> Numbers:
     """Return the numbers of a mean to which the step ``full`` led, from where the gradient was g.
 
     They are brought to the host, if they can be, all at once: on a GPU this is the one wait for it.
     """
-    packed = _pack(manifold, look, full, g)
-    shim = backend_of(packed)
-    if not shim.hides_values(packed):
-        packed = shim.to_numpy(packed)
-    return _unpack(packed, len(manifold.blocks), look.far)
-
-
-def _pack(manifold: GyroSpace, look: Look, full: Array, g: Array) -> Array:
     xp = namespace_of(g)
-    parts = [look.variance, manifold.by_block(look.g * look.g), look.resolution]
-    parts.append(xp.sum(g * full, axis=-1, keepdims=True))
+    gain = xp.sum(g * full, axis=-1, keepdims=True)
+    parts = [look.variance, manifold.by_block(look.g * look.g), look.resolution, gain]
     if look.far is not None:
         parts.append(look.far[..., None])
-    return xp.concat(parts, axis=-1)
-
-
-def _unpack(packed: Array, blocks: int, far: Array | None) -> Numbers:
-    xp, far_too = namespace_of(packed), far is not None
-    variance, square = packed[..., :blocks], packed[..., blocks : 2 * blocks]
-    last = packed.shape[-1] - 1 - far_too
-    resolution, gain = packed[..., 2 * blocks : last], packed[..., last]
-    return Numbers(
-        variance, xp.sqrt(square), resolution, gain, packed[..., -1] if far_too else None
-    )
-
-
-def _finite(numbers: Numbers) -> Array:
-    total = _sum(numbers.residual) + _sum(numbers.variance)
-    return namespace_of(total).isfinite(total)
+    packed = xp.concat(parts, axis=-1)
+    shim = backend_of(packed)
+    if fetch and not shim.hides_values(packed):
+        packed = shim.to_numpy(packed)
+    variance, square, resolution, *single = pieces(packed, [part.shape[-1] for part in parts])
+    gain, far = (*(values[..., 0] for values in single), None)[:2]
+    return Numbers(variance, namespace_of(packed).sqrt(square), resolution, gain, far)
 
 
 def _sum(values: Array) -> Array:
@@ -324,12 +309,3 @@ def _sum(values: Array) -> Array:
 def _as_counts(values: Array) -> Array:
     xp = namespace_of(values)
     return xp.astype(values, xp.int32)
-
-
-def check_search(tol: Any, max_iter: Any, steps: Any) -> tuple[float | None, int, int | None]:
-    """Return the limits of a search as plain numbers, or name the one that is not a number."""
-    return (
-        None if tol is None else check_number("tol", tol, 0.0),
-        check_integer("max_iter", max_iter, 1),
-        None if steps is None else check_integer("steps", steps, 0),
-    )

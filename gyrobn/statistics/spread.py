@@ -12,27 +12,19 @@ the same sums, decides the same, and holds the same mean.
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import pieces
 from gyrobn.numerics.hessian import DENSE, Hessian, matrix_hessian
 from gyrobn.numerics.matrices import from_triangle, to_triangle
 from gyrobn.numerics.solvers import inverse, newton_step
-from gyrobn.statistics.held import Held, Look, choose
+from gyrobn.statistics.held import Held, Look, choose_all
 from gyrobn.statistics.samples import arrange, shares
 
-__all__ = [
-    "LARGEST",
-    "Group",
-    "Seen",
-    "Shared",
-    "Spread",
-    "Traced",
-    "arrange_spread",
-    "withdraw",
-]
+__all__ = ["LARGEST", "Group", "Seen", "Shared", "Spread", "Traced", "arrange_spread", "withdraw"]
 
 LARGEST = DENSE
 """Up to this dimension the Hessian is sent along as a matrix. Beyond, it is applied to vectors, and
@@ -63,11 +55,7 @@ class Spread(NamedTuple):
 
 
 def arrange_spread(
-    manifold: GyroSpace,
-    x: Array,
-    weights: Array | None,
-    axis: tuple[int, ...],
-    group: Group | None,
+    manifold: GyroSpace, x: Array, weights: Array | None, axis: tuple[int, ...], group: Group | None
 ) -> tuple[Array, Array, Spread | None]:
     """Arrange samples as :func:`~gyrobn.statistics.samples.arrange` does; of a group, those here.
 
@@ -115,15 +103,7 @@ class Seen(NamedTuple):
 class Shared:
     """Samples that are distributed over ranks."""
 
-    def __init__(
-        self, held: Held, exact: Array, start: Array, total: Any, each: Array | None
-    ) -> None:
-        self.held, self.total = held, total
-        self.exact, self.share = exact, backend_of(exact).stop_gradient(exact)
-        self._start, self._each = start, each
-
-    @classmethod
-    def of(cls, manifold: GyroSpace, held: Held, spread: Spread, slopes: bool = False) -> Self:
+    def __init__(self, held: Held, spread: Spread, slopes: bool = False) -> None:
         """Find the share of this rank and a common start, in one reduction.
 
         The share has its derivative by the weights. The samples are constants, unless the start
@@ -152,55 +132,52 @@ class Shared:
             found = pieces(stop(sums[..., 1:] / whole), _sizes(parts))
             return tuple(xp.reshape(a, b.shape) for a, b in zip(found, own, strict=True))
 
-        start = manifold.start(held.x, held.w, totals)
-        exact = spread.weight / sum_of_all[0]
-        return cls(
-            held, exact, start, total, None if spread.each is None else spread.each / sum_of_all[0]
-        )
+        self.manifold, self.held, self.total = held.manifold, held, total
+        self._start = held.manifold.start(held.x, held.w, totals)
+        self.exact = spread.weight / sum_of_all[0]
+        self.share = shim.stop_gradient(self.exact)
+        self._each = None if spread.each is None else spread.each / sum_of_all[0]
 
-    def prepared(self, manifold: GyroSpace) -> Self:
-        """Return the samples with what is needed of them alone computed, once for all means."""
-        held = self.held.prepared(manifold)
-        return type(self)(held, self.exact, self._start, self.total, self._each)
-
-    def start(self, manifold: GyroSpace) -> Array:
+    def start(self) -> Array:
         """Return a first guess of the mean, the same on every rank."""
         return self._start
 
-    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+    def look(self, mean: Array) -> Look:
         """Return the sums over all ranks, seen from a mean."""
-        own = self.held.look(manifold, mean)
+        own, dim = self.held.look(mean), self.manifold.dim
         parts = [own.g, own.variance, own.resolution]
-        hessian = self.held.view(manifold, mean, own.view).hessian(self.held.w)
+        hessian = self.held.view(own).hessian(self.held.w)
         matrix = bounds = None
         if hessian.identity:
             g, variance, resolution = self.sums(parts)
-        elif manifold.dim <= LARGEST:
+        elif dim <= LARGEST:
             g, variance, resolution, *packed = self.sums([*parts, *_packed(hessian, own.g)])
-            matrix, bounds = _unpacked(packed, manifold.dim)
+            matrix, bounds = _unpacked(packed, dim)
         else:
             both = namespace_of(mean).stack([hessian.lowest(), hessian.top], axis=-1)
             g, variance, resolution, bounds = self.sums([*parts, both])
-        return Look(Seen(own.view, g, matrix, bounds), g, variance, own.far, resolution)
+        return Look(Seen(own.view, g, matrix, bounds), mean, g, variance, own.far, resolution)
 
-    def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
+    def step(self, now: Look, accuracy: float) -> Array:
         """Return nearly H⁻¹g."""
-        seen = Seen(*now.view)
-        own = self.held.view(manifold, mean, seen.view).hessian(self.held.w)
-        if own.quick is not None and manifold.dim > LARGEST:
-            return own.quick(now.g, namespace_of(mean).sum(now.variance, axis=-1))
-        return newton_step(self.whole(own, seen.matrix, seen.bounds), now.g, accuracy)
+        own = self._view(now).hessian(self.held.w)
+        if own.quick is not None and self.manifold.dim > LARGEST:
+            return own.quick(now.g, namespace_of(now.g).sum(now.variance, axis=-1))
+        return newton_step(self.whole(own, now.view.matrix, now.view.bounds), now.g, accuracy)
 
-    def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
+    def shift(self, now: Look, step: Array) -> Array:
         """Return the mean after a step."""
-        return self.held.view(manifold, mean, now.view[0]).shift(step)
+        return self._view(now).shift(step)
 
-    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> Any:
-        """Return what to keep of a mean that is the new one for channels to take, else the old."""
-        after, before = Seen(*new.view), Seen(*old.view)
-        views = (look._replace(view=look.view[0]) for look in (new, old))
-        view = self.held.merged(manifold, mean, take, *views)
-        return Seen(view, *(choose(take, a, b) for a, b in zip(after[1:], before[1:], strict=True)))
+    def _view(self, now: Look) -> Centred:
+        """Return the samples here, seen from the mean."""
+        return self.held.view(now._replace(view=now.view.view))
+
+    def merged(self, take: Array, new: Look, old: Look) -> Look:
+        """Return the new look for channels to take, else the old."""
+        own = (look._replace(view=look.view.view) for look in (new, old))
+        look = self.held.merged(take, *own)
+        return look._replace(view=Seen(look.view, *choose_all(take, new.view[1:], old.view[1:])))
 
     def weights(self, w: Array) -> Array:
         """Return the weights of the samples here as shares in all samples, with their derivatives.
@@ -288,20 +265,16 @@ class Traced(Shared):
     """
 
     def __init__(self, held: Held) -> None:
-        self.held = held
+        self.manifold, self.held = held.manifold, held
 
-    def prepared(self, manifold: GyroSpace) -> Self:
-        """Return the samples with what is needed of them alone computed, once for all means."""
-        return type(self)(self.held.prepared(manifold))
-
-    def start(self, manifold: GyroSpace) -> Array:
+    def start(self) -> Array:
         """Return a first guess of the mean."""
-        return self.held.start(manifold)
+        return self.held.start()
 
-    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+    def look(self, mean: Array) -> Look:
         """Return what is seen from a mean, with the Hessian there."""
-        own = self.held.look(manifold, mean)
-        hessian = self.held.view(manifold, mean, own.view).hessian(self.held.w)
+        own = self.held.look(mean)
+        hessian = self.held.view(own).hessian(self.held.w)
         lowest = None if hessian.at_least_one else hessian.lowest()
         return own._replace(view=Seen(own.view, None, hessian.as_matrix(own.g), lowest))
 
@@ -316,7 +289,7 @@ def withdraw(
     e = xp.broadcast_to(space.origin(like), (1, *channels, *space.point_shape))
     ones = xp.ones((1, *channels), dtype=like.dtype, device=device_of(like))
     own = group._replace(agree=lambda _: group.agree(error))
-    Shared.of(space, Held(e, ones), Spread(own, xp.nan * ones[0, ...]))
+    Shared(Held(space, e, ones), Spread(own, xp.nan * ones[0, ...]))
 
 
 def _packed(hessian: Hessian, like: Array) -> list[Array]:

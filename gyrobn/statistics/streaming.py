@@ -13,7 +13,7 @@ looked at in the same way, in blocks that fit the cache.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,18 +25,10 @@ from gyrobn.numerics.arrays import blocks_of, scalars_like, sum_samples
 from gyrobn.numerics.hessian import DENSE, Hessian, matrix_hessian
 from gyrobn.numerics.solvers import newton_step
 from gyrobn.statistics.held import Held, Look, Samples, choose
-from gyrobn.statistics.newton import solve
+from gyrobn.statistics.newton import Search, solve
 from gyrobn.statistics.samples import check_weights, set_aside, shares
 
-__all__ = [
-    "Streamed",
-    "Sums",
-    "in_memory",
-    "look_at_part",
-    "most_kept",
-    "streamed",
-    "weights_of",
-]
+__all__ = ["Streamed", "Sums", "in_memory", "look_at_part", "most_kept", "streamed", "weighted"]
 
 MOST = 8192
 """How many samples are kept in memory at most."""
@@ -52,12 +44,10 @@ def streamed(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> "Str
 
     def read() -> Iterator[tuple[Array, Array]]:
         for rows, x in chunks.numbered():
-            w = weights_of(manifold, x, rows, weights)
-            if weights is not None:
-                x, _ = set_aside(manifold, x, w)
+            x, w = weighted(manifold, x, rows, weights)
             yield manifold.to_inside(x), w / total
 
-    return Streamed(read, Held(manifold.to_inside(kept.x), kept.w))
+    return Streamed(read, kept)
 
 
 class Sums(NamedTuple):
@@ -75,41 +65,43 @@ class Sums(NamedTuple):
     one: bool
     """Whether none is below 1."""
 
-    @property
-    def look(self) -> Look:
-        """The sums over all samples as the loop wants them."""
+    def look(self, mean: Array) -> Look:
+        """Return the sums over all samples as the loop wants them."""
         hessian = None
         if self.matrix is not None:
             hessian = matrix_hessian(self.matrix, self.lowest, self.one)
-        return Look(hessian, *self[:4])
+        return Look(hessian, mean, *self[:4])
 
 
 def look_at_part(manifold: GyroSpace, mean: Array, x: Array, w: Array) -> Sums:
     """Return the sums over some samples, seen from a mean."""
-    view, *sums = Held(x, w).look(manifold, mean)
-    hessian = small_hessian(manifold, view, w)
+    view, _, *sums = Held(manifold, x, w).look(mean)
+    hessian = small_hessian(view, w)
     if hessian is None or hessian.matrix is None:
         return Sums._make((*sums, None, None, False))
     return Sums._make((*sums, hessian.matrix(), hessian.lowest(), hessian.at_least_one))
 
 
 class Streamed:
-    """Samples that are read part by part: chunks, which are read again in each evaluation."""
+    """Samples that are read part by part: chunks, which are read again in each evaluation.
+
+    Some of them are held in memory.
+    """
 
     def __init__(self, read: Callable[[], Iterator[tuple[Array, Array]]], held: Held) -> None:
-        self.read, self.held = read, held
+        self.manifold, self.read, self.held = held.manifold, read, held
 
-    def start(self, manifold: GyroSpace) -> Array:
+    def start(self) -> Array:
         """Return the mean of the samples that are held, to a few digits."""
-        return solve(manifold, self.held, None, 1e-3, 64).mean
+        return solve(self.held, None, Search(tol=1e-3)).mean
 
-    def look(self, manifold: GyroSpace, mean: Array) -> Look:
+    def look(self, mean: Array) -> Look:
         """Return the sums over all parts."""
         xp = namespace_of(mean)
         g, variance, matrix, lowest = _Sum(), _Sum(), _Sum(), _Sum()
         far = resolution = None
         for x, w in self.read():
-            own = look_at_part(manifold, mean, x, w)
+            own = look_at_part(self.manifold, mean, x, w)
             del x  # before the next part comes
             g.add(own.g)
             variance.add(own.variance)
@@ -120,71 +112,69 @@ class Streamed:
                 matrix.add(own.matrix)
                 lowest.add(own.lowest)
         sums = Sums(g.total, variance.total, far, resolution, matrix.total, lowest.total, own.one)
-        return sums.look
+        return sums.look(mean)
 
-    def step(self, manifold: GyroSpace, mean: Array, now: Look, accuracy: float) -> Array:
+    def step(self, now: Look, accuracy: float) -> Array:
         """Return the Newton step, with the Hessian of samples that are held if there is no other.
 
         It decides how fast the loop arrives, and not where.
         """
         hessian = now.view
         if hessian is None:
-            hessian = manifold.centred(mean, self.held.x).hessian(self.held.w)
+            hessian = self.manifold.centred(now.mean, self.held.x).hessian(self.held.w)
         step: Array = newton_step(hessian, now.g, accuracy)
         return step
 
-    def shift(self, manifold: GyroSpace, mean: Array, now: Look, step: Array) -> Array:
+    def shift(self, now: Look, step: Array) -> Array:
         """Return the mean after a step, as any view would."""
-        return manifold.centred(mean, mean[None, ...]).shift(step)
+        return self.manifold.centred(now.mean, now.mean[None, ...]).shift(step)
 
-    def merged(self, manifold: GyroSpace, mean: Array, take: Array, new: Look, old: Look) -> Any:
-        """Return the Hessian that is the new one for channels to take, else the old."""
-        after, before = new.view, old.view
-        if after is None or take.all():
-            return after
+    def merged(self, take: Array, new: Look, old: Look) -> Look:
+        """Return the new look for channels to take, else the old."""
+        if take.all():
+            return new
         if not take.any():
-            return before
+            return old
+        look, after, before = old.unless(take, new), new.view, old.view
+        if after is None:
+            return look
         matrix = choose(take, after.matrix(), before.matrix())
         lowest = choose(take, after.lowest(), before.lowest())
-        return matrix_hessian(matrix, lowest, after.at_least_one)
-
-    def prepared(self, manifold: GyroSpace) -> Self:
-        """Return the samples: what is needed of a part is computed when it is read."""
-        return self
+        return look._replace(view=matrix_hessian(matrix, lowest, after.at_least_one))
 
 
 class Blocks(Streamed):
     """An array of samples, looked at in blocks that fit the cache; none is kept between looks."""
 
-    def __init__(self, x: Array, w: Array) -> None:
-        self.x, self.w = x, w
+    def __init__(self, held: Held) -> None:
+        self.manifold, self.held = held.manifold, held
 
     def read(self) -> Iterator[tuple[Array, Array]]:
         """Yield the blocks, with their weights."""
-        for block in blocks_of(self.x):
-            yield self.x[block], self.w[block]
+        for block in blocks_of(self.held.x):
+            yield self.held.x[block], self.held.w[block]
 
-    def start(self, manifold: GyroSpace) -> Array:
+    def start(self) -> Array:
         """Return a first guess of the mean."""
-        return manifold.start(self.x, self.w)
+        return self.held.start()
 
 
-def in_memory(manifold: GyroSpace, x: Array, w: Array) -> Samples:
+def in_memory(held: Held) -> Samples:
     """Return samples as the loop wants them: in blocks if they are many and their sums are small.
 
     Blocks take less time and memory, but nothing is kept of the samples seen from the mean.
     """
-    if len(blocks_of(x, 1024)) > 1 and not manifold.flat:
+    if len(blocks_of(held.x, 1024)) > 1 and not held.manifold.flat:
         one = slice(0, 1)
-        view = manifold.centred(x[0, ...], x[one])
-        if small_hessian(manifold, view, w[one]) is not None:
-            return Blocks(x, w)
-    return Held(x, w)
+        view = held.manifold.centred(held.x[0, ...], held.x[one])
+        if small_hessian(view, held.w[one]) is not None:
+            return Blocks(held)
+    return held
 
 
-def small_hessian(manifold: GyroSpace, view: Centred, w: Array) -> Hessian | None:
+def small_hessian(view: Centred, w: Array) -> Hessian | None:
     """Return the Hessian of some samples if it is a small matrix in closed form, to be summed."""
-    if manifold.dim > SMALL:
+    if view.space.dim > SMALL:
         return None
     hessian = view.hessian(w)
     return None if hessian.matrix is None else hessian
@@ -207,7 +197,7 @@ class _Sum:
 
 
 def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[Held, Array]:
-    """Return random samples with their weights, and the sum of all weights.
+    """Return random samples with their weights, inside a manifold, and the sum of all weights.
 
     Each sample draws a number, and those with the lowest stay.
     """
@@ -216,9 +206,7 @@ def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[H
     kept: tuple[Any, Array, Array] | None = None
     for rows, x in chunks.numbered():
         xp = manifold._namespace(x)
-        w = weights_of(manifold, x, rows, weights)
-        if weights is not None:
-            x, _ = set_aside(manifold, x, w)
+        x, w = weighted(manifold, x, rows, weights)
         check_weights(w, sum_samples(w) + 1.0, int(rows[0]))  # a chunk may weigh nothing
         total.add(sum_samples(w))
         most = most_kept(manifold, x)
@@ -234,7 +222,8 @@ def _draw(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> tuple[H
         raise ValueError("an empty batch has no mean: there are no samples")
     _, x, w = kept
     check_weights(w, total.total)
-    return Held(x, shares(w, sum_samples(w))), total.total
+    held = Held(manifold.inside, manifold.to_inside(x), shares(w, sum_samples(w)))
+    return held, total.total
 
 
 def most_kept(manifold: GyroSpace, x: Array) -> int:
@@ -244,16 +233,19 @@ def most_kept(manifold: GyroSpace, x: Array) -> int:
     return min(MOST, max(64, 16 * BYTES // size))
 
 
-def weights_of(manifold: GyroSpace, x: Array, rows: Rows, weights: Array | None) -> Array:
-    """Return the weights of a chunk, shape (n, *channels)."""
+def weighted(
+    manifold: GyroSpace, x: Array, rows: Rows, weights: Array | None
+) -> tuple[Array, Array]:
+    """Return a chunk with padding set aside, and its weights, shape (n, *channels)."""
     xp = namespace_of(x)
     batch = tuple(x.shape[: x.ndim - len(manifold.point_shape)])
     if weights is None:
-        return xp.ones(batch, dtype=x.dtype, device=device_of(x))
+        return x, xp.ones(batch, dtype=x.dtype, device=device_of(x))
     w = take(scalars_like(weights, x), rows)
     if tuple(w.shape) not in (batch[:1], batch):
         raise ValueError(
             f"weights must have the shape of the samples, (N,), or of the whole batch, "
             f"(N, {', '.join(map(str, batch[1:]))}); got {tuple(weights.shape)}"
         )
-    return xp.broadcast_to(w[(..., *(None,) * (len(batch) - w.ndim))], batch)
+    w = xp.broadcast_to(w[(..., *(None,) * (len(batch) - w.ndim))], batch)
+    return set_aside(manifold, x, w)[0], w
