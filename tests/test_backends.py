@@ -46,6 +46,7 @@ NO_SHIMS = (
     "jax_turns",
     "jax_twice",
     "torch_rules",
+    "torch_values",
     "torch_root",
     "torch_twice",
     "torch_ranks",

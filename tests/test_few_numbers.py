@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gyrobn import SPD, PoincareBall, Sphere
-from gyrobn.backends import dot, namespace_of, torch_rules
+from gyrobn.backends import dot, namespace_of, torch_values
 from gyrobn.torch import GyroBN
 
 
@@ -27,7 +27,7 @@ def test_torch_and_numpy_agree(M, monkeypatch):
         return [a.detach() for a in (y, *by)]
 
     quick = found(False)
-    monkeypatch.setattr(torch_rules, "FEW", -1)
+    monkeypatch.setattr(torch_values, "FEW", -1)
     for other in found(False), found(True):  # the second differentiates the exact functions
         for a, b in zip(quick, other, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
@@ -46,7 +46,7 @@ def test_evaluation_on_the_ball(dtype, monkeypatch):
         return [*both, M.standardize(x, mean, 1.7, bias[0, 0]), M.from_normal(x)]
 
     quick = found()
-    monkeypatch.setattr(torch_rules, "FEW", -1)
+    monkeypatch.setattr(torch_values, "FEW", -1)
     exact = [
         M.add(bias, M.scale(1.7, M.relative(mean, x))),
         M.add(bias, M.scale(-0.4, M.relative(mean, x))),

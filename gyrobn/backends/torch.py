@@ -13,13 +13,13 @@ from gyrobn.backends.contract import Array, Loop, Rule, State
 from gyrobn.backends.numpy import while_loop as _eager_while_loop
 from gyrobn.backends.torch_ranks import all_sum as all_sum
 from gyrobn.backends.torch_root import implicit as implicit
-from gyrobn.backends.torch_rules import differentiable as differentiable
-from gyrobn.backends.torch_rules import few as few
-from gyrobn.backends.torch_rules import from_few as from_few
-from gyrobn.backends.torch_rules import is_plain, no_transform, quicker_by_numpy, seen_by_numpy
 from gyrobn.backends.torch_rules import shortcut as shortcut
 from gyrobn.backends.torch_rules import smooth as smooth
 from gyrobn.backends.torch_twice import with_derivative as with_derivative
+from gyrobn.backends.torch_values import differentiable as differentiable
+from gyrobn.backends.torch_values import few as few
+from gyrobn.backends.torch_values import from_few as from_few
+from gyrobn.backends.torch_values import is_plain, no_transform, quicker_by_numpy, seen_by_numpy
 
 
 def _where(condition: Array, x: Any, y: Any, /) -> Array:

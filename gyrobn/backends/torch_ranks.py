@@ -8,7 +8,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from gyrobn.backends.contract import Array
-from gyrobn.backends.torch_rules import Function, differentiable
+from gyrobn.backends.torch_rules import Function
+from gyrobn.backends.torch_values import differentiable
 
 __all__ = ["all_sum"]
 

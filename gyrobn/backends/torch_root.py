@@ -8,18 +8,9 @@ from typing import Any
 import torch
 
 from gyrobn.backends.contract import Array, State
-from gyrobn.backends.torch_rules import (
-    FORWARD_TWICE,
-    Function,
-    Pull,
-    add_up,
-    by_numpy,
-    differentiable,
-    filled,
-    no_transform,
-    orders,
-)
+from gyrobn.backends.torch_rules import FORWARD_TWICE, Function, Pull, add_up, filled, orders
 from gyrobn.backends.torch_twice import lazily, may_follow, push, refuse, split
+from gyrobn.backends.torch_values import by_numpy, differentiable, no_transform
 
 __all__ = ["implicit"]
 

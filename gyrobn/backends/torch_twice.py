@@ -6,16 +6,8 @@ from typing import Any
 import torch
 
 from gyrobn.backends.contract import SECOND_ORDER, Array, Primal, Rule, State
-from gyrobn.backends.torch_rules import (
-    Function,
-    Pull,
-    Rules,
-    check_forward,
-    differentiable,
-    filled,
-    no_transform,
-    orders,
-)
+from gyrobn.backends.torch_rules import Function, Pull, Rules, check_forward, filled, orders
+from gyrobn.backends.torch_values import differentiable, no_transform
 
 __all__ = ["lazily", "may_follow", "push", "refuse", "split", "with_derivative"]
 
