@@ -31,15 +31,10 @@ from gyrobn.normalization.normalize import (
     update_stats,
 )
 from gyrobn.numerics.decompositions import PrecisionWarning
-from gyrobn.statistics.frechet import (
-    FrechetResult,
-    FrechetWarning,
-    frechet,
-    frechet_mean,
-    frechet_variance,
-)
+from gyrobn.statistics.frechet import FrechetResult, frechet, frechet_mean, frechet_variance
 from gyrobn.statistics.mean_error import MeanError, mean_error
 from gyrobn.statistics.suggest import Suggestion, suggest
+from gyrobn.statistics.uniqueness import FrechetWarning
 
 __version__ = "0.1.0"
 __all__ = [

@@ -20,8 +20,6 @@ from gyrobn.statistics.spread import Group
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model
 
-__all__ = ["arguments", "check_momentum", "forward", "like", "start"]
-
 
 def check_momentum(momentum: Any) -> float:
     """Check the fraction of the running statistics to keep, and return it."""

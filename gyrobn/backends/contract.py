@@ -11,19 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "SECOND_ORDER",
-    "THIRD_ORDER",
-    "Array",
-    "Backend",
-    "Loop",
-    "Partials",
-    "Primal",
-    "RootRules",
-    "Rule",
-    "State",
-]
-
 Array = Any
 """An array of any library that follows the standard (there is no common static type yet)."""
 

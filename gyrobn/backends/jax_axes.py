@@ -6,8 +6,6 @@ import jax
 
 from gyrobn.backends.contract import Array
 
-__all__ = ["varies", "varying"]
-
 
 def varying(x: Array, name: Any) -> Array:
     """Return ``x`` as an array that may differ between the devices of an axis of ``shard_map``."""

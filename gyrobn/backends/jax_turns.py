@@ -21,8 +21,6 @@ from jax.interpreters import ad, batching, mlir
 from gyrobn.backends import with_decompositions
 from gyrobn.backends.contract import Array, State
 
-__all__ = ["in_turn", "namespace"]
-
 WHOLE = ("func.call", "stablehlo.while")
 """Operations that are a decomposition, as the functions of ``jax.numpy`` are, or contain one."""
 

@@ -16,8 +16,6 @@ from jax.interpreters import ad, batching, mlir
 
 from gyrobn.backends.contract import SECOND_ORDER, Array, Rule, State
 
-__all__ = ["bent", "filled", "is_zero", "replaced"]
-
 
 def is_zero(change: Any) -> bool:
     """Return whether a change is known to be zero."""

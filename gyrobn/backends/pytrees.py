@@ -19,8 +19,6 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-__all__ = ["declare", "follow"]
-
 _classes: set[type] = set()
 _followers: list[Callable[[type], None]] = []
 

@@ -11,8 +11,6 @@ from gyrobn.backends.contract import Array
 from gyrobn.backends.torch_rules import Function
 from gyrobn.backends.torch_values import differentiable
 
-__all__ = ["all_sum"]
-
 
 def all_sum(x: Array, group: Any) -> Array:
     """Return the sum over a process group; None is the group of all processes."""

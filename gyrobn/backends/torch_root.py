@@ -12,8 +12,6 @@ from gyrobn.backends.torch_rules import FORWARD_TWICE, Function, Pull, add_up, f
 from gyrobn.backends.torch_twice import lazily, may_follow, push, refuse, split
 from gyrobn.backends.torch_values import by_numpy, differentiable, no_transform
 
-__all__ = ["implicit"]
-
 
 def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> State:
     """Return the first of ``constants``, a root that depends on ``inputs``, and ``image``."""

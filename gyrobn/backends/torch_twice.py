@@ -9,8 +9,6 @@ from gyrobn.backends.contract import SECOND_ORDER, Array, Primal, Rule, State
 from gyrobn.backends.torch_rules import Function, Pull, Rules, check_forward, filled, orders
 from gyrobn.backends.torch_values import differentiable, no_transform
 
-__all__ = ["lazily", "may_follow", "push", "refuse", "split", "with_derivative"]
-
 
 def with_derivative(
     primal: Primal, tangent: Rule, cotangent: Rule, *inputs: Array, twice: Rule | None = None

@@ -16,8 +16,6 @@ from gyrobn.data.tables import HEADERS
 from gyrobn.normalization.domains import UNSEEN
 from gyrobn.numerics.checks import check_number, is_number
 
-__all__ = ["COMMANDS", "build", "parse"]
-
 FILES = (
     "Files are .npy, .npz (one array, or --key) or .zarr, with samples along the first axis; "
     "tables (.csv, .tsv, .parquet) with one sample per row; or .mat files of MATLAB. A - is a pipe."

@@ -20,8 +20,6 @@ from gyrobn.normalization.normalize import batch_stats, normalize
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.frechet import frechet
 
-__all__ = ["in_a_line", "mean_error", "run", "version_of"]
-
 LIBRARIES = {
     "numpy": "array_api_compat.numpy",
     "torch": "array_api_compat.torch",

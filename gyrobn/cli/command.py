@@ -22,8 +22,6 @@ from gyrobn.cli.arguments import COMMANDS, parse
 from gyrobn.cli.console import Console
 from gyrobn.cli.interrupts import end_at_once
 
-__all__ = ["main"]
-
 FAILURES = (OSError, ValueError, TypeError, ImportError, MemoryError, OverflowError)
 """What bad input can raise. Anything else is a bug, and shows its traceback."""
 

@@ -6,8 +6,6 @@ from pathlib import Path
 from gyrobn.cli.arguments import build
 from gyrobn.cli.console import Console
 
-__all__ = ["run"]
-
 
 def run(options: Namespace, console: Console) -> None:
     """Print the script."""

@@ -19,8 +19,6 @@ from gyrobn.data.chunks import Chunks
 from gyrobn.numerics.checks import Parameter
 from gyrobn.statistics.uniqueness import FrechetWarning
 
-__all__ = ["Console", "Report", "span"]
-
 Report = tuple[dict[str, Any], list[str]]
 """What a command reports: values for JSON, and lines of text."""
 

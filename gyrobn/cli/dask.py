@@ -24,8 +24,6 @@ from gyrobn.estimator.lazy import apply_block, with_unseen
 from gyrobn.estimator.validation import as_array
 from gyrobn.statistics.points import Moved
 
-__all__ = ["on_dask"]
-
 
 @contextmanager
 def on_dask(

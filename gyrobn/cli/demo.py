@@ -28,8 +28,6 @@ from gyrobn.plot import Panel, plot_overview
 from gyrobn.plot.canvas import NEEDS_MATPLOTLIB, check_format, name_of, save_figure
 from gyrobn.statistics.frechet import frechet
 
-__all__ = ["EPS", "FIGURE", "REAL", "STEPS", "Row", "demonstrate", "demonstrate_real", "run"]
-
 EPS = 1e-5
 r"""The :math:`\epsilon` that the demo gives to :func:`~gyrobn.normalize`."""
 

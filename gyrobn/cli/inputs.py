@@ -23,20 +23,6 @@ from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.checks import Parameter
 
-__all__ = [
-    "check_place",
-    "check_samples",
-    "domains_of",
-    "geometry_of",
-    "is_model",
-    "naming_the_file",
-    "open_inputs",
-    "open_other",
-    "open_samples",
-    "projectors_of",
-    "read_bias",
-]
-
 FEW = 100
 """Number of samples whose traces are checked."""
 

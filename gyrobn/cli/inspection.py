@@ -21,8 +21,6 @@ from gyrobn.statistics.points import at_index
 from gyrobn.statistics.suggest import suggest
 from gyrobn.statistics.uniqueness import FrechetWarning
 
-__all__ = ["run"]
-
 
 def run(options: Namespace, console: Console) -> None:
     """Describe a file: a model, samples of a geometry, or samples of an unknown geometry."""

@@ -8,8 +8,6 @@ import os
 import signal
 import sys
 
-__all__ = ["end_at_once", "watch"]
-
 
 def watch() -> None:
     """Let Ctrl-C end this process at once, if it is the command and nothing else handles it."""

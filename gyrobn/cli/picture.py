@@ -16,8 +16,6 @@ from gyrobn.plot import can_plot, plot_normalization, plot_tangent
 from gyrobn.plot.canvas import check_format, save_figure
 from gyrobn.statistics.points import Moved, on_manifold
 
-__all__ = ["run"]
-
 MOST = 2000
 """The most samples that are drawn."""
 

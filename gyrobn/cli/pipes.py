@@ -14,8 +14,6 @@ from gyrobn.data.npy import copied
 from gyrobn.data.stored import reading
 from gyrobn.data.tables import DELIMITERS, open_text
 
-__all__ = ["FORMATS", "PIPE", "create_pipe", "open_pipe"]
-
 PIPE = Path("-")
 
 FORMATS = ("npy", "csv", "tsv")

@@ -6,8 +6,6 @@ import time
 from contextlib import AbstractContextManager
 from typing import Any, TextIO
 
-__all__ = ["Progress"]
-
 INTERVAL = 0.1  # seconds between two drawings
 
 

@@ -34,8 +34,6 @@ from gyrobn.normalization.normalize import normalize_batch
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.frechet import frechet
 
-__all__ = ["Place", "Row", "check", "places", "run"]
-
 NAMESPACES = {k: v for k, v in LIBRARIES.items() if k != "array-api-strict"} | {"dpnp": "dpnp"}
 """The libraries that are tested; array-api-strict has no device of its own."""
 

@@ -7,8 +7,6 @@ from typing import Any
 import gyrobn
 from gyrobn.cli.backends import version_of
 
-__all__ = ["BOUNDS", "report_of", "table"]
-
 KINDS = {
     "values": "operations",
     "laws": "laws",

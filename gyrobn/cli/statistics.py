@@ -19,8 +19,6 @@ from gyrobn.statistics.points import Moved
 if TYPE_CHECKING:
     from gyrobn.estimator.transformer import GyroBN
 
-__all__ = ["InOrder", "about_mean", "describe", "fitted", "load", "run"]
-
 VERBS = {
     "normalize": "normalized",
     "fit": "fitted to",

@@ -13,8 +13,6 @@ from gyrobn.cli.pipes import PIPE
 from gyrobn.data.stored import SUFFIXES
 from gyrobn.manifolds import REGISTRY
 
-__all__ = ["check", "geometries", "geometry_options"]
-
 READ = "input", "model", "bias", "domains", "after"
 WRITTEN = "output", "save_model", "figure", "report"
 

@@ -11,8 +11,6 @@ import numpy as np
 from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.numerics.checks import check_integer
 
-__all__ = ["Chunks", "is_chunk_list", "is_streamed", "rows_per_chunk", "take"]
-
 BYTES = 2**23
 """Default size of a chunk. Computing with a chunk takes about ten times as much memory."""
 

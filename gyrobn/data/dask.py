@@ -17,8 +17,6 @@ from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.data.stored import StoredArray
 from gyrobn.numerics.checks import host
 
-__all__ = ["Block", "DaskBlocks", "cut_like", "from_stored", "lazy_samples", "stand_in"]
-
 TOGETHER = 8
 """How many results a task of the tree merges."""
 

@@ -13,8 +13,6 @@ import numpy as np
 from gyrobn.data.stored import Form, StoredArray
 from gyrobn.data.writing import check_replaceable, create_array, move_into_place
 
-__all__ = ["FolderWriter", "JoinedArray", "create_folder"]
-
 
 class JoinedArray(StoredArray):
     """The samples of several arrays, one after the other; closes all of them."""

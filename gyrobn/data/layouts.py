@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Layout", "suggest"]
-
 SHAPE = re.compile(r"([1-9]\d{0,8}(?:x[1-9]\d{0,8})*)(:columns)?")
 
 TRIANGLES = ("upper", "lower")

@@ -18,8 +18,6 @@ from gyrobn.data.npy import GROWTH
 from gyrobn.data.stored import Form, SlicedArray, StoredArray, choose
 from gyrobn.numerics.checks import check_choice, parameter_error
 
-__all__ = ["AXES", "create_mat", "open_mat"]
-
 AXES = ("first", "last")
 
 NUMBERS = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8"}

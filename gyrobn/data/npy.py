@@ -15,8 +15,6 @@ from numpy.lib import format as npy
 
 from gyrobn.data.stored import StoredArray, check_dtype, choose, reading
 
-__all__ = ["HEAD", "Header", "NpyArray", "copied", "open_npz"]
-
 HEAD = 1 << 14
 """Bytes in which a header ends: NumPy allows it 10,000."""
 

@@ -12,8 +12,6 @@ from gyrobn.data.layouts import Layout
 from gyrobn.data.stored import Form, StoredArray, library
 from gyrobn.data.tables import FIELDS, flat, place_of, spool
 
-__all__ = ["create_parquet", "open_parquet"]
-
 LIBRARIES = ("pyarrow", "pyarrow.parquet")
 
 

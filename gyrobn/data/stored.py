@@ -15,22 +15,6 @@ import numpy as np
 from gyrobn.data.layouts import Layout
 from gyrobn.numerics.checks import parameter_error
 
-__all__ = [
-    "ARRAYS",
-    "SUFFIXES",
-    "TABLES",
-    "Form",
-    "KeptArray",
-    "SlicedArray",
-    "StoredArray",
-    "check_dtype",
-    "choose",
-    "fits",
-    "format_of",
-    "library",
-    "reading",
-]
-
 ARRAYS = (".npy", ".npz", ".zarr")
 """The suffixes of arrays of any shape, with the samples along the first axis."""
 

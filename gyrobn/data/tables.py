@@ -15,8 +15,6 @@ from gyrobn.data.layouts import Layout
 from gyrobn.data.stored import Form, StoredArray, reading
 from gyrobn.numerics.checks import check_choice, is_number, parameter_error
 
-__all__ = ["DELIMITERS", "HEADERS", "create_text", "flat", "open_text", "place_of", "spool"]
-
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 HEADERS = ("yes", "no")

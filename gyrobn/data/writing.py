@@ -20,8 +20,6 @@ from gyrobn.data.stored import PLAIN, Form, format_of
 from gyrobn.data.tables import DELIMITERS, create_text, flat
 from gyrobn.data.zarr import create_zarr, is_zarr, write_zarr
 
-__all__ = ["PARALLEL", "ArrayWriter", "RegionWriter", "create_array", "create_regions", "replacing"]
-
 PARALLEL = (".npy", ".zarr")
 """The suffixes of files that several processes can read and write."""
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from gyrobn.data.stored import SlicedArray, StoredArray, check_dtype, choose, library
 
-__all__ = ["create_zarr", "is_zarr", "open_zarr", "write_zarr"]
-
 CHUNK = 1 << 23  # bytes, about
 
 ZEROS_TOO = {"write_empty_chunks": True}

@@ -10,8 +10,6 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.layers import Learnt, initial
 from gyrobn.normalization.settings import LayerSettings
 
-__all__ = ["AffineLayer", "RunningLayer"]
-
 
 class AffineLayer(eqx.Module):
     """A layer that normalizes points, with a learnable bias, scale and curvature."""

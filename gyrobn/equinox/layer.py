@@ -10,10 +10,9 @@ from gyrobn.equinox.affine import RunningLayer
 from gyrobn.jax_layers import arguments, start
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.docstrings import documented
-from gyrobn.normalization.layers import MeanError, mean_error
+from gyrobn.normalization.layers import mean_error
 from gyrobn.normalization.settings import Settings
-
-__all__ = ["GyroBN"]
+from gyrobn.statistics.mean_error import MeanError
 
 
 @documented

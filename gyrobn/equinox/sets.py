@@ -12,8 +12,6 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.docstrings import documented
 from gyrobn.normalization.settings import SetSettings
 
-__all__ = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
-
 
 class SetLayer(AffineLayer):
     """A layer that normalizes sets of points within each sample; it needs no state."""

@@ -24,18 +24,6 @@ from gyrobn.numerics.checks import host
 from gyrobn.statistics.points import Moved, describe, far_out, on_manifold
 from gyrobn.statistics.uniqueness import FrechetWarning
 
-__all__ = [
-    "apply",
-    "apply_chunk",
-    "apply_chunks",
-    "check_action",
-    "check_table",
-    "in_dtype_of",
-    "known_stats",
-    "stats_for",
-    "unseen_stats",
-]
-
 
 def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
     """Check samples and normalize them, or undo it."""

@@ -24,13 +24,12 @@ from gyrobn.estimator.models import (
     to_estimator,
 )
 from gyrobn.estimator.transformer import GyroBN
-from gyrobn.normalization.layers import Learnt, Settings, common_dtype
+from gyrobn.normalization.dtypes import common_dtype
+from gyrobn.normalization.layers import Learnt
 from gyrobn.normalization.normalize import Stats, normalize, scale_for
-from gyrobn.normalization.settings import LearntGeometry
+from gyrobn.normalization.settings import LearntGeometry, Settings
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.points import plain_geometry
-
-__all__ = ["fitted", "geometry_text", "layer_to_estimator", "raw_shift", "values_for"]
 
 
 def geometry_text(settings: LearntGeometry) -> str:

@@ -15,8 +15,6 @@ from gyrobn.statistics.mean_error import MeanError, measured
 from gyrobn.statistics.points import on_manifold
 from gyrobn.statistics.samples import arrange
 
-__all__ = ["ErrorMixin"]
-
 
 class ErrorMixin:
     """The method ``mean_error`` of the estimator."""

@@ -29,8 +29,6 @@ from gyrobn.estimator.validation import GEOMETRY
 from gyrobn.manifolds import REGISTRY, Product
 from gyrobn.manifolds.gyrospace import GyroSpace
 
-__all__ = ["FileMixin", "read", "write"]
-
 FORMAT, VERSION = "gyrobn model", 1
 HEADER, HEADER_LIMIT = "header.json", 2**20
 NEEDED = {"mean", "var", "weight", "n_iter", "converged"}

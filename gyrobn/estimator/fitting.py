@@ -30,20 +30,6 @@ from gyrobn.statistics.mean_error import tell_error
 from gyrobn.statistics.points import Moved, describe, on_manifold
 from gyrobn.statistics.samples import arrange
 
-__all__ = [
-    "Finding",
-    "Fitted",
-    "by_label",
-    "check_enough",
-    "check_found",
-    "check_in_memory",
-    "find",
-    "find_stats",
-    "merge",
-    "search_of",
-    "stacked",
-]
-
 
 class Fitted(NamedTuple):
     """What is known of some samples; with several domains, with a leading axis."""

@@ -11,8 +11,6 @@ from gyrobn.normalization.domains import UNSEEN
 from gyrobn.normalization.online import check_strength
 from gyrobn.numerics.checks import check_choice, check_number, parameter_error
 
-__all__ = ["as_labels", "check_given", "check_kind", "check_policy", "check_unseen", "labels_for"]
-
 
 def check_policy(given: Any) -> None:
     """Check the parameters for domains that ``fit`` did not see, of an estimator or a model."""

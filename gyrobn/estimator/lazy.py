@@ -27,8 +27,6 @@ from gyrobn.statistics.newton import check_search, solve
 from gyrobn.statistics.points import Moved, on_manifold
 from gyrobn.statistics.uniqueness import Domains
 
-__all__ = ["applier", "apply_block", "finder", "with_unseen"]
-
 
 def finder(X: Any) -> Callable[..., fitting.Finding]:
     """Return the function that checks samples like X and finds their statistics."""

@@ -20,16 +20,6 @@ from gyrobn.normalization.online import OnlineStats
 from gyrobn.numerics.checks import check_integer, check_number, host
 from gyrobn.statistics.points import on_manifold, plain_geometry
 
-__all__ = [
-    "PARAMETERS",
-    "Model",
-    "in_dtype",
-    "number_or_array",
-    "of_estimator",
-    "settle",
-    "to_estimator",
-]
-
 PARAMETERS = ("eps", "tol", "max_iter", "on_invalid", "unseen", "adapt_rate", "prior_strength")
 """The parameters of the estimator that are plain values."""
 

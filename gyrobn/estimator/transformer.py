@@ -20,8 +20,6 @@ from gyrobn.estimator.lazy import applier, finder
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.online import OnlineStats
 
-__all__ = ["GyroBN"]
-
 
 class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     r"""Normalize data on a manifold to a given mean and variance.

@@ -24,19 +24,6 @@ from gyrobn.numerics.checks import check_choice, check_number, did_you_mean, hos
 from gyrobn.statistics.newton import check_search
 from gyrobn.statistics.points import on_manifold
 
-__all__ = [
-    "GEOMETRY",
-    "affine_for",
-    "as_array",
-    "check_parameters",
-    "chunked",
-    "geometry_for",
-    "like",
-    "reason",
-    "weights_for",
-]
-
-
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 
 

@@ -11,8 +11,6 @@ from gyrobn.normalization.layers import Learnt, initial
 from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import LayerSettings
 
-__all__ = ["AffineLayer", "RunningLayer"]
-
 
 class AffineLayer(nnx.Module):
     """A layer that normalizes points, with a learnable bias, scale and curvature."""

@@ -11,8 +11,6 @@ from gyrobn.manifolds.radial import is_constant, size_of
 from gyrobn.numerics.arrays import check_coordinates, surely, unit
 from gyrobn.numerics.scalar import safe_sqrt, times
 
-__all__ = ["Ball"]
-
 
 @dataclass(frozen=True)
 class Ball(ConstantCurvature, Vectors):

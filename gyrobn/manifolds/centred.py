@@ -7,8 +7,6 @@ from gyrobn.backends import Array, State, backend_of
 from gyrobn.numerics.arrays import scalars_like, weighted_sum
 from gyrobn.numerics.hessian import Hessian
 
-__all__ = ["Centred", "Decomposed"]
-
 
 class Centred:
     r"""The samples :math:`\ominus\mu \oplus x_i`, shape (N, *channels, *point_shape).

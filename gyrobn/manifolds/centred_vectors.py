@@ -12,8 +12,6 @@ from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import kept_eye
 from gyrobn.numerics.scalar import bend, cotangent, times
 
-__all__ = ["CentredVectors", "centroid", "curving", "mean_hessian"]
-
 
 def curving(space: Any, c: Array) -> tuple[Array, Array]:
     r"""Return h and :math:`(1-h)/\|c\|^2` of the Hessian for each sample."""

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Self
 from gyrobn.backends import Array, backend_of, dot
 from gyrobn.numerics.scalar import times
 
-__all__ = ["Combination"]
-
 
 class Term(NamedTuple):
+    """A scalar times a vector."""
+
     scalar: Any
     """A Python float, or an array with one number per sample."""
     vector: Array

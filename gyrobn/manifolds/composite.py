@@ -9,8 +9,6 @@ from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import Totals, scalars_like, together
 
-__all__ = ["Composite"]
-
 
 @dataclass(frozen=True)
 class Composite(GyroSpace):

@@ -33,8 +33,6 @@ from gyrobn.numerics.arrays import Totals, check_coordinates, length, scalars_li
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.scalar import arc, safe_sqrt, times
 
-__all__ = ["ConstantCurvature"]
-
 Lifted = tuple[Array, Any, Array]
 """A point of the quadric: its time t, and a scalar a and a vector v with s = a v."""
 

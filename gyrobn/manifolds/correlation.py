@@ -13,7 +13,8 @@ from gyrobn.manifolds.correlation_cholesky import (
 )
 from gyrobn.manifolds.correlation_log import LogScaled, OffLog
 from gyrobn.manifolds.correlation_matrices import CorrelationMatrices, to_unit_diagonal
-from gyrobn.manifolds.gyrospace import GyroSpace, space_of
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.specification import space_of
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_square
 from gyrobn.numerics.matrices import symmetric

@@ -10,8 +10,9 @@ from abc import abstractmethod
 
 from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.manifolds.correlation_matrices import CorrelationMatrices
-from gyrobn.manifolds.gyrospace import GyroSpace, space_of
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
+from gyrobn.manifolds.specification import space_of
 from gyrobn.numerics.decompositions import cholesky
 from gyrobn.numerics.matrices import (
     eye,

@@ -5,8 +5,9 @@ from typing import ClassVar, Self
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.euclidean import Euclidean
-from gyrobn.manifolds.gyrospace import GyroSpace, space_of
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.pullback import Pullback
+from gyrobn.manifolds.specification import space_of
 from gyrobn.numerics.checks import check_square
 from gyrobn.numerics.decompositions import finite_or_identity
 from gyrobn.numerics.matrices import eye, matmul, symmetric, transpose, with_diagonal

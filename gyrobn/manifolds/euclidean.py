@@ -8,8 +8,6 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import BLOCK, Totals, together, weighted_sum, zeros
 from gyrobn.numerics.hessian import Hessian, flat_hessian
 
-__all__ = ["Euclidean", "Vectors"]
-
 
 @dataclass(frozen=True)
 class Vectors(GyroSpace):

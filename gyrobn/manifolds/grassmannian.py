@@ -7,8 +7,8 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.bases import Bases
-from gyrobn.manifolds.gyrospace import space_of
 from gyrobn.manifolds.pullback import Pullback
+from gyrobn.manifolds.specification import space_of
 from gyrobn.numerics.decompositions import eigh
 from gyrobn.numerics.linalg import symmetric_functions
 from gyrobn.numerics.matrices import matmul, symmetric, transpose

@@ -14,7 +14,7 @@ import numpy as np
 
 from gyrobn.backends import Array, State, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
-from gyrobn.manifolds.specification import Specified, space_of
+from gyrobn.manifolds.specification import Specified
 from gyrobn.numerics.arrays import (
     Totals,
     check_floating,
@@ -26,8 +26,6 @@ from gyrobn.numerics.arrays import (
 )
 from gyrobn.numerics.checks import check_integers, check_number
 from gyrobn.numerics.hessian import Hessian
-
-__all__ = ["GyroSpace", "space_of"]
 
 
 @dataclass(frozen=True)

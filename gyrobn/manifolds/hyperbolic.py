@@ -8,8 +8,6 @@ from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
 from gyrobn.numerics.arrays import unit
 
-__all__ = ["Hyperbolic", "Sheet", "time_on_sheet"]
-
 
 @dataclass(frozen=True)
 class Hyperbolic(ConstantCurvature):

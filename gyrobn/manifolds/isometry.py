@@ -6,8 +6,6 @@ from gyrobn.backends import Array
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import ConstantCurvature
 
-__all__ = ["convert"]
-
 
 def convert(
     source: ConstantCurvature, target: ConstantCurvature, x: Array, *tangents: Array

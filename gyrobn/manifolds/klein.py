@@ -11,8 +11,6 @@ from gyrobn.manifolds.hyperbolic import Hyperbolic
 from gyrobn.manifolds.radial import is_constant, root
 from gyrobn.numerics.scalar import times
 
-__all__ = ["Klein"]
-
 
 @dataclass(frozen=True)
 class Klein(Hyperbolic, Ball):

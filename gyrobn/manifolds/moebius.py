@@ -17,8 +17,6 @@ from gyrobn.manifolds.radial import Kept, Slopes, half_turn, held, is_constant, 
 from gyrobn.numerics.arrays import unit
 from gyrobn.numerics.scalar import times
 
-__all__ = ["CentredInBall", "carried", "exponential", "standardized"]
-
 
 def exponential(K: Any, c: Array) -> Array:
     r"""Return :math:`\operatorname{Exp}_e(c)`, held inside the ball."""

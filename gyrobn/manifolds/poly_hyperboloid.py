@@ -6,13 +6,12 @@ from typing import Any, Self
 
 from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.composite import Composite
-from gyrobn.manifolds.gyrospace import GyroSpace, space_of
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.radius import Hyperboloid
+from gyrobn.manifolds.specification import space_of
 from gyrobn.numerics.arrays import Totals, check_coordinates, length, together
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import from_triangle, to_triangle
-
-__all__ = ["PolyHyperboloid"]
 
 
 @dataclass(frozen=True)

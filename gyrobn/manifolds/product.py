@@ -17,8 +17,6 @@ from gyrobn.manifolds.stereographic import PoincareBall
 from gyrobn.numerics.arrays import check_coordinates, length, pieces, scalars_like
 from gyrobn.numerics.hessian import Hessian, joined_hessian
 
-__all__ = ["Product"]
-
 
 @dataclass(frozen=True, init=False, repr=False)
 class Product(Composite):

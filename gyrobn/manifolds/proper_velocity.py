@@ -9,8 +9,6 @@ from gyrobn.manifolds.constant_curvature import Lifted
 from gyrobn.manifolds.euclidean import Vectors
 from gyrobn.manifolds.hyperbolic import Sheet, time_on_sheet
 
-__all__ = ["ProperVelocity"]
-
 
 @dataclass(frozen=True)
 class ProperVelocity(Sheet, Vectors):

@@ -9,8 +9,6 @@ from gyrobn.manifolds.composite import Composite
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.hessian import Hessian
 
-__all__ = ["Pullback"]
-
 
 @dataclass(frozen=True)
 class Pullback(Composite):

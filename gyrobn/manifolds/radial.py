@@ -27,19 +27,6 @@ from gyrobn.numerics.arrays import broadcast_shapes
 from gyrobn.numerics.scalar import arc, asinh, largest_angle, slope_of_stretch, times
 from gyrobn.numerics.scalar import turn as turn_of_square
 
-__all__ = [
-    "half_turn",
-    "held",
-    "is_constant",
-    "multiple",
-    "root",
-    "size_of",
-    "spread",
-    "square_of",
-    "to_normal",
-    "turn",
-]
-
 Kept = tuple[State, State]
 """Outputs, and what their derivative needs. (Dynamo cannot read the type in an inner function.)"""
 Slopes = tuple[Callable[[], Array | None], ...]

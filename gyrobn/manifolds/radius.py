@@ -14,8 +14,6 @@ from gyrobn.manifolds.radial import root
 from gyrobn.numerics.arrays import surely, unit, zeros
 from gyrobn.numerics.scalar import safe_sqrt, times
 
-__all__ = ["Hyperboloid", "Radius", "Sphere"]
-
 
 @dataclass(frozen=True)
 class Radius(ConstantCurvature):

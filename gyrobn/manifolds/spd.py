@@ -7,8 +7,9 @@ from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.affine_invariant import AffineInvariant
 from gyrobn.manifolds.definite import Definite
 from gyrobn.manifolds.euclidean import Euclidean
-from gyrobn.manifolds.gyrospace import GyroSpace, space_of
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.pullback import Pullback
+from gyrobn.manifolds.specification import space_of
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_square
 from gyrobn.numerics.decompositions import cholesky

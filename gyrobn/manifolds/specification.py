@@ -12,8 +12,6 @@ from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.backends.pytrees import declare
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
 
-__all__ = ["Specified", "space_of"]
-
 Space = TypeVar("Space", bound="Specified")
 
 

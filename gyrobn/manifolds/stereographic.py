@@ -14,8 +14,6 @@ from gyrobn.manifolds.radial import half_turn, is_constant
 from gyrobn.numerics.arrays import check_coordinates, scalars_like
 from gyrobn.numerics.scalar import times
 
-__all__ = ["PoincareBall", "ProjectedHypersphere", "Stereographic"]
-
 
 @dataclass(frozen=True)
 class Stereographic(Ball):

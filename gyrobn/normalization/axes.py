@@ -5,8 +5,6 @@ from collections.abc import Callable
 from gyrobn.backends import Array, namespace_of
 from gyrobn.normalization.settings import LayerSettings, SetSettings, Settings
 
-__all__ = ["in_front"]
-
 Shape = tuple[int, ...]
 Carry = Callable[[Array], Array]
 InFront = tuple[Array, Array | None, int, Carry]

@@ -21,8 +21,6 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import Stats, multiplier, normalize
 from gyrobn.numerics.arrays import check_floating, scalars_like
 
-__all__ = ["lrbn", "manifold_norm", "manifold_norm_group"]
-
 
 def lrbn(
     manifold: GyroSpace,

@@ -3,8 +3,6 @@
 import inspect
 from typing import TypeVar
 
-__all__ = ["documented"]
-
 _Documented = TypeVar("_Documented")
 
 

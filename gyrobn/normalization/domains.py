@@ -21,16 +21,6 @@ from gyrobn.statistics.locate import locate
 from gyrobn.statistics.samples import arrange, check_weights
 from gyrobn.statistics.uniqueness import Domains, warn
 
-__all__ = [
-    "UNSEEN",
-    "adapt_stats",
-    "average_stats",
-    "by_domain",
-    "domain_stats",
-    "padded",
-    "places_of",
-]
-
 UNSEEN = ("error", "refit", "adapt", "online")
 """What to do with a domain without statistics: refuse it, compute them from the samples at hand
 (:func:`domain_stats`), move the average of the known domains towards those

@@ -4,8 +4,6 @@ from typing import Any
 
 from gyrobn.backends import Array, namespace_of
 
-__all__ = ["cast", "common_dtype", "is_half"]
-
 
 def is_half(x: Array) -> bool:
     """Return whether an array is in half precision: float16 or bfloat16."""

@@ -30,24 +30,6 @@ from gyrobn.statistics.samples import arrange, only_weighted, set_aside
 from gyrobn.statistics.spread import Group, arrange_spread, withdraw
 from gyrobn.statistics.uniqueness import warn
 
-__all__ = [
-    "Batch",
-    "Learnt",
-    "MeanError",
-    "Settings",
-    "apply",
-    "batch_stats",
-    "check_count",
-    "check_variance",
-    "common_dtype",
-    "forward",
-    "initial",
-    "is_half",
-    "mean_error",
-    "prepare",
-    "update",
-]
-
 
 class Learnt(NamedTuple):
     """The parameters of a layer; None for those that it does not learn."""

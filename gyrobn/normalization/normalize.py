@@ -20,16 +20,6 @@ from gyrobn.statistics.locate import locate
 from gyrobn.statistics.samples import arrange, set_aside
 from gyrobn.statistics.spread import Group, arrange_spread
 
-__all__ = [
-    "Stats",
-    "batch_stats",
-    "denormalize",
-    "merge_stats",
-    "normalize",
-    "normalize_batch",
-    "update_stats",
-]
-
 
 class Stats(NamedTuple):
     """Statistics of a batch, or running statistics."""

@@ -7,8 +7,6 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import Stats, merge_stats
 from gyrobn.numerics.checks import check_number
 
-__all__ = ["OnlineStats", "check_strength", "online_stats"]
-
 
 @dataclass(frozen=True, eq=False)
 class OnlineStats:

@@ -12,8 +12,6 @@ from gyrobn.numerics.checks import check_choice, check_integer, check_integers, 
 from gyrobn.statistics.locate import check_mean
 from gyrobn.statistics.newton import check_search
 
-__all__ = ["LayerSettings", "LearntGeometry", "SetSettings", "Settings"]
-
 
 @dataclass(frozen=True)
 class LearntGeometry:

@@ -10,30 +10,6 @@ import numpy as np
 from gyrobn.data import replacing
 from gyrobn.manifolds.gyrospace import GyroSpace
 
-__all__ = [
-    "BLUE",
-    "COLOURS",
-    "FACE",
-    "GREEN",
-    "GRID",
-    "INK",
-    "MARKERS",
-    "MEAN_AFTER",
-    "MEAN_BEFORE",
-    "NEEDS_MATPLOTLIB",
-    "ORANGE",
-    "TARGET",
-    "VERMILION",
-    "add_legend",
-    "check_format",
-    "groups_of",
-    "legend_below",
-    "legend_entries",
-    "name_of",
-    "new_figure",
-    "save_figure",
-]
-
 # Okabe and Ito's palette, for any kind of colour vision. Whatever differs in colour also differs in
 # marker, for black-and-white printers.
 BLUE, ORANGE, VERMILION, GREEN = "#0072B2", "#E69F00", "#D55E00", "#009E73"

@@ -10,10 +10,9 @@ from gyrobn.backends import Array
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.checks import host
 from gyrobn.plot.canvas import BLUE, COLOURS, INK, MARKERS, legend_below, name_of, new_figure
-from gyrobn.statistics.frechet import FrechetResult, FrechetWarning, frechet
+from gyrobn.statistics.frechet import FrechetResult, frechet
 from gyrobn.statistics.points import plain_geometry
-
-__all__ = ["plot_convergence"]
+from gyrobn.statistics.uniqueness import FrechetWarning
 
 
 def plot_convergence(

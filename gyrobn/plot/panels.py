@@ -29,8 +29,6 @@ from gyrobn.plot.scenes import Scene, scene_of
 from gyrobn.statistics.frechet import frechet_mean
 from gyrobn.statistics.points import plain_geometry
 
-__all__ = ["Panel", "can_plot", "plot_normalization", "plot_overview"]
-
 
 class Panel(NamedTuple):
     """What :func:`plot_overview` draws in one panel; see :func:`plot_normalization`."""

@@ -15,8 +15,6 @@ from gyrobn.manifolds import Correlation, Grassmannian, Product
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.plot.canvas import FACE, GRID, INK
 
-__all__ = ["Scene", "scene_of", "unit_circle"]
-
 RING = 0.5
 """Distance between two grey rings."""
 _GREY = {"color": GRID, "linewidth": 0.8, "zorder": 2, "label": "distance rings, 0.5 apart"}

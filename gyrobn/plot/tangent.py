@@ -24,8 +24,6 @@ from gyrobn.plot.scenes import unit_circle
 from gyrobn.statistics.frechet import frechet
 from gyrobn.statistics.points import plain_geometry
 
-__all__ = ["plot_tangent"]
-
 
 def plot_tangent(
     manifold: GyroSpace,

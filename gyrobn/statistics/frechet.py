@@ -14,17 +14,7 @@ from gyrobn.statistics.locate import like, locate, outside
 from gyrobn.statistics.newton import Found, check_search, solve
 from gyrobn.statistics.samples import arrange
 from gyrobn.statistics.streaming import streamed
-from gyrobn.statistics.uniqueness import FrechetWarning, warn
-
-__all__ = [
-    "FrechetResult",
-    "FrechetWarning",
-    "frechet",
-    "frechet_mean",
-    "frechet_variance",
-    "result_of",
-    "told",
-]
+from gyrobn.statistics.uniqueness import warn
 
 
 class FrechetResult(NamedTuple):

@@ -9,8 +9,6 @@ from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.solvers import newton_step
 
-__all__ = ["Held", "Look", "Samples", "arrays_of", "choose", "choose_all"]
-
 
 class Look(NamedTuple):
     """What the loop needs to know about the samples, seen from a mean."""

@@ -12,8 +12,6 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics import solvers
 from gyrobn.statistics.spread import Shared
 
-__all__ = ["implicit", "learnt", "onto", "with_learnt"]
-
 Constants = tuple[Array, ...]
 """The mean, and the samples as they are seen from it."""
 

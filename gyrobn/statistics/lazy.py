@@ -23,8 +23,6 @@ from gyrobn.statistics.points import Moved, on_manifold
 from gyrobn.statistics.samples import check_weights, shares
 from gyrobn.statistics.streaming import Streamed, Sums, look_at_part, most_kept, weighted
 
-__all__ = ["Reading", "Scattered", "Survey", "scattered", "survey"]
-
 LEAST = 64
 """The least number of samples to keep per domain, if it has that many."""
 

@@ -18,8 +18,6 @@ from gyrobn.statistics.spread import LARGEST, Shared, Spread, Traced
 from gyrobn.statistics.streaming import in_memory
 from gyrobn.statistics.uniqueness import warn
 
-__all__ = ["as_few", "check_mean", "like", "locate", "outside"]
-
 
 def check_mean(mean: Any, steps: int | None, started: bool = False) -> None:
     """Refuse a kind of mean that is not known, and a centroid that is searched for."""

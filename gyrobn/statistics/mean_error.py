@@ -24,8 +24,6 @@ from gyrobn.statistics.locate import locate
 from gyrobn.statistics.samples import arrange
 from gyrobn.statistics.uniqueness import FrechetWarning
 
-__all__ = ["MeanError", "mean_error", "measured", "tell_error"]
-
 MUCH = 0.1
 """A layer warns if the gradient is longer than this part of the standard deviation."""
 

@@ -26,8 +26,6 @@ from gyrobn.numerics.hessian import DENSE
 from gyrobn.numerics.solvers import newton_step
 from gyrobn.statistics.held import Held, Look, Samples, arrays_of, choose, choose_all
 
-__all__ = ["ROUGH_SLOPE", "Found", "Search", "check_search", "solve", "status"]
-
 ROUGH = 1e-2
 """Accuracy of a Newton step with a large H, where only a few are asked for and no mean; where they
 are to lead there, it takes fewer of them if each is accurate."""

@@ -18,8 +18,6 @@ from gyrobn.numerics.arrays import blockwise
 from gyrobn.numerics.checks import host, parameter_error
 from gyrobn.statistics.uniqueness import FrechetWarning
 
-__all__ = ["Moved", "at_index", "describe", "far_out", "flaw", "on_manifold", "plain_geometry"]
-
 
 def on_manifold(
     manifold: GyroSpace,

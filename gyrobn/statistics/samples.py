@@ -11,8 +11,6 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import scalars_like, sum_samples
 from gyrobn.numerics.checks import check_integers
 
-__all__ = ["arrange", "check_weights", "only_weighted", "set_aside", "shares"]
-
 
 def arrange(
     manifold: GyroSpace,

@@ -24,8 +24,6 @@ from gyrobn.numerics.solvers import inverse, newton_step
 from gyrobn.statistics.held import Held, Look, choose_all
 from gyrobn.statistics.samples import arrange, shares
 
-__all__ = ["LARGEST", "Group", "Seen", "Shared", "Spread", "Traced", "arrange_spread", "withdraw"]
-
 LARGEST = DENSE
 """Up to this dimension the Hessian is sent along as a matrix. Beyond, it is applied to vectors, and
 each application is a reduction: to form it would take longer (docs/many_machines.md)."""

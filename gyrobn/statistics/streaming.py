@@ -28,8 +28,6 @@ from gyrobn.statistics.held import Held, Look, Samples, choose
 from gyrobn.statistics.newton import Search, solve
 from gyrobn.statistics.samples import check_weights, set_aside, shares
 
-__all__ = ["Streamed", "Sums", "in_memory", "look_at_part", "most_kept", "streamed", "weighted"]
-
 MOST = 8192
 """How many samples are kept in memory at most."""
 SMALL = 32

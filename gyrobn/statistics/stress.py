@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Fit", "Matrix", "fit", "refit"]
-
 Matrix = np.ndarray[Any, Any]
 TINY = 1e-24
 STARTS = 0.3, 2.0

@@ -19,8 +19,6 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.checks import check_integer, check_integers
 from gyrobn.statistics.stress import Fit, Matrix, fit, refit
 
-__all__ = ["Suggestion", "suggest"]
-
 MOST = 120
 """More points than this are replaced by a random part: the fit looks at all pairs."""
 HALVES = 12

@@ -13,9 +13,6 @@ from gyrobn.data.chunks import take
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import blockwise
 
-__all__ = ["Domains", "FrechetWarning", "enclosing_radius", "warn"]
-
-
 MANY = 4096
 """With at least this many samples, leaving some out of a search saves time."""
 

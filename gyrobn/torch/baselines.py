@@ -14,8 +14,6 @@ from gyrobn.normalization.baselines import lrbn, manifold_norm
 from gyrobn.normalization.normalize import Stats
 from gyrobn.torch.layer import GyroBN
 
-__all__ = ["LRBN", "ManifoldNorm"]
-
 
 class LRBN(GyroBN):
     """Batch normalization of Lou et al. (2020): :func:`gyrobn.normalization.baselines.lrbn`.

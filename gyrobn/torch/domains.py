@@ -18,13 +18,13 @@ from gyrobn.normalization.domains import (
     padded,
     places_of,
 )
+from gyrobn.normalization.dtypes import common_dtype
 from gyrobn.normalization.layers import (
     Batch,
     apply,
     batch_stats,
     check_count,
     check_variance,
-    common_dtype,
     prepare,
     update,
 )
@@ -35,8 +35,6 @@ from gyrobn.statistics.spread import Group
 from gyrobn.torch.graphs import no_autocast, recomputing
 from gyrobn.torch.layer import GyroBN
 from gyrobn.torch.ranks import group_of
-
-__all__ = ["DomainGyroBN"]
 
 
 class DomainGyroBN(GyroBN):

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.settings import LearntGeometry
 
-__all__ = ["GeometryLayer", "GeometryState"]
-
 
 class GeometryState(nn.Module):
     """A module on one geometry, whose curvature may be learnt.

@@ -14,8 +14,6 @@ from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import LayerSettings
 from gyrobn.statistics.spread import Group
 
-__all__ = ["Constant", "no_autocast", "recomputing", "recorded", "run_forward"]
-
 
 def no_autocast(x: Any, *others: Any) -> Any:
     """Return a context without autocast on the device of x; refuse what is not a tensor."""

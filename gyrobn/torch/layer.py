@@ -21,8 +21,6 @@ from gyrobn.torch.ranks import WORLD
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model
 
-__all__ = ["GyroBN"]
-
 
 @documented
 class GyroBN(AffineLayer):

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from gyrobn.statistics.spread import Group
 
-__all__ = ["WORLD", "group_of"]
-
 WORLD = "world"
 """All processes, whenever they are asked for: a layer may be built before they are connected."""
 

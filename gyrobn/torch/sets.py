@@ -11,8 +11,6 @@ from gyrobn.normalization.docstrings import documented
 from gyrobn.normalization.settings import SetSettings
 from gyrobn.torch.affine import AffineLayer
 
-__all__ = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
-
 
 class SetLayer(AffineLayer):
     """A layer that normalizes sets of points within each sample."""

@@ -5,8 +5,6 @@ from torch import Tensor
 
 from gyrobn.torch.nn.place import On, Place
 
-__all__ = ["FermiDiracDecoder"]
-
 
 class FermiDiracDecoder(On):
     r"""Probability of an edge between two points, from their distance.

@@ -12,8 +12,6 @@ from gyrobn.numerics.checks import check_integer
 from gyrobn.torch.geometric import GeometryLayer
 from gyrobn.torch.graphs import no_autocast
 
-__all__ = ["GrassmannPool", "GrassmannTranslation", "ProjMap"]
-
 
 def _check_grassmannian(layer: object, manifold: Any) -> Grassmannian:
     if not isinstance(manifold, Grassmannian):

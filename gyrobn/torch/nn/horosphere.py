@@ -15,8 +15,6 @@ from gyrobn.torch.geometric import GeometryLayer
 from gyrobn.torch.graphs import no_autocast
 from gyrobn.torch.nn.poincare import check_ball
 
-__all__ = ["HorosphereBlock", "Horospheres"]
-
 
 class Horospheres(GeometryLayer):
     r"""Signed distances of points of a Poincaré ball to learnt horospheres.

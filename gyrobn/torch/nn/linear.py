@@ -9,8 +9,6 @@ from torch.nn.functional import dropout, linear
 
 from gyrobn.torch.nn.place import Between, On, Place
 
-__all__ = ["GyroActivation", "GyroLinear"]
-
 
 class GyroLinear(Between):
     r"""A linear map between the tangent spaces at the identities, and a translation.

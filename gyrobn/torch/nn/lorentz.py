@@ -12,8 +12,6 @@ from gyrobn.manifolds import Hyperboloid
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.torch.nn.place import Between, On, Place
 
-__all__ = ["LorentzActivation", "LorentzLinear"]
-
 
 class LorentzLinear(Between):
     r"""The fully connected layer of Chen et al. (2021) on the hyperboloid.

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.torch.nn.place import On, Place
 
-__all__ = ["ManifoldParameter"]
-
 
 class ManifoldParameter(On):
     r"""A learnable point: free normal coordinates c, read as :math:`\operatorname{Exp}_e(c)`.

@@ -6,8 +6,6 @@ from torch import nn
 
 from gyrobn.manifolds.gyrospace import GyroSpace
 
-__all__ = ["Between", "HasManifold", "On", "Place"]
-
 
 @runtime_checkable
 class HasManifold(Protocol):

@@ -18,8 +18,6 @@ from gyrobn.numerics.scalar import arc, largest_angle, sinc, times, turn
 from gyrobn.torch.geometric import GeometryLayer
 from gyrobn.torch.graphs import no_autocast
 
-__all__ = ["BetaConcat", "PoincareLinear", "PoincareMLR", "check_ball"]
-
 
 def check_ball(layer: object, manifold: Any) -> PoincareBall:
     """Return the geometry of a layer if it is a Poincaré ball; raise if not."""
