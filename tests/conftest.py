@@ -62,10 +62,6 @@ class Library:
             return importlib.import_module("dpnp").asarray(a)
         return array_api_strict.asarray(a, device=STRICT_DEVICE)
 
-    def jit(self, function: Any) -> Any:
-        """Return the function; for JAX as one program, since else it compiles each operation."""
-        return jax.jit(function) if self.name == "jax" else function
-
     @property
     def like(self) -> Any:
         """An array in this library, dtype and device."""
