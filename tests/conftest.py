@@ -17,10 +17,6 @@ os.environ.setdefault(
     " --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1",
 )
 
-# Tracing and compiling make many objects that live: at Python's default of 700 new ones per
-# collection, collections take a tenth of the time.
-gc.set_threshold(50_000, 20, 20)
-
 import array_api_strict
 import jax
 import numpy as np
@@ -29,6 +25,10 @@ import torch
 
 from gyrobn import REGISTRY
 from gyrobn.backends import backend_of
+
+# Tracing and compiling make many objects that live: at Python's default of 700 new ones per
+# collection, collections take a tenth of the time.
+gc.set_threshold(50_000, 20, 20)
 
 jax.config.update("jax_enable_x64", True)
 # Outside of jit, JAX compiles every operation for every shape: share that between the processes.

@@ -209,7 +209,7 @@ def program(M):
     second each time they occur.
     """
     first = next((other for other in FLAT if type(other) is type(M)), M)
-    return maps if M in FLAT and M != first else everything
+    return maps if M in FLAT and first != M else everything
 
 
 def three(M):
