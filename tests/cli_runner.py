@@ -11,7 +11,9 @@ import pty
 import subprocess
 import sys
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
 
+import gyrobn
 from gyrobn.cli import main
 
 PYTHON = [sys.executable, "-W", "error"]
@@ -29,7 +31,10 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def environment():
+    """Return the variables of a process that runs this checkout, whichever is installed."""
     variables = {**os.environ, "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
+    path = [str(Path(gyrobn.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables["PYTHONPATH"] = os.pathsep.join(path)
     for name in ("DISPLAY", "PYTHONUNBUFFERED"):
         variables.pop(name, None)
     return variables

@@ -16,10 +16,11 @@ RANKS = 8
 if __name__ == "__main__":
     several = sys.argv[1] != "process"
     # on a busy machine a device may be late: XLA would give up after 40 seconds
-    flags = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
+    flags = ["--xla_cpu_collective_call_terminate_timeout_seconds=600"]
     if several:
-        flags += f" --xla_force_host_platform_device_count={RANKS}"
-    os.environ["XLA_FLAGS"] = flags
+        flags.append(f"--xla_force_host_platform_device_count={RANKS}")
+    # conftest.py's flags, for fast compilation, are in the environment
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags])
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
@@ -142,8 +143,9 @@ class Case:
 
 def error(found, wanted):
     """Return the largest difference, relative to 1 + the value."""
-    each = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b) / (1 + jnp.abs(b))), found, wanted)
-    return float(jnp.max(jnp.stack(jax.tree.leaves(each))))
+    found, wanted = jax.device_get((found, wanted))  # on devices, JAX would compile each operation
+    each = jax.tree.map(lambda a, b: np.max(np.abs(a - b) / (1 + np.abs(b))), found, wanted)
+    return float(np.max(jax.tree.leaves(each)))
 
 
 # ---------------------------------------------------------------------- checks

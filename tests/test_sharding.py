@@ -19,7 +19,8 @@ pytestmark = pytest.mark.xdist_group("devices")  # several threads per device: n
 def start(*args):
     command = [sys.executable, str(SCRIPT), *map(str, args)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, **pipes)
+    here = {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(SCRIPT.parents[1])}
+    return subprocess.Popen(command, env=os.environ | here, **pipes)
 
 
 def result(process, timeout=600):
