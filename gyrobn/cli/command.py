@@ -95,10 +95,13 @@ def _ended_by_signals() -> Iterator[None]:
         raise _Ended(number)
 
     def end_again(dropped: Any) -> None:
-        """Repeat a signal that came while garbage was collected: Python drops what is raised."""
+        """Repeat a signal that came while garbage was collected: Python drops what is raised.
+
+        What else is dropped after a signal, such as that a file was not closed, follows from it.
+        """
         if isinstance(dropped.exc_value, _Ended):
             threading.Timer(0.01, interrupt_main, dropped.exc_value.args).start()
-        else:
+        elif not received:
             show(dropped)
 
     show, sys.unraisablehook = sys.unraisablehook, end_again
