@@ -399,6 +399,24 @@ def _interrupted_and_going_on():
         pass
 
 
+class BrokenWhenDeleted:
+    def __del__(self):
+        raise ResourceWarning("not closed")
+
+
+def test_after_a_signal_nothing_else_is_shown(monkeypatch):
+    """An interrupted import leaves a file open, of which Python would tell."""
+    shown = []
+    monkeypatch.setattr(sys, "unraisablehook", shown.append)
+    with _ended_by_signals():
+        BrokenWhenDeleted()
+        assert len(shown) == 1
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+        BrokenWhenDeleted()
+    assert len(shown) == 1
+
+
 # A package that is interrupted when it is imported, and hides that, as some do.
 INTERRUPTED = """
 import os, signal
