@@ -11,6 +11,7 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.checks import host
 from gyrobn.plot.canvas import BLUE, COLOURS, INK, MARKERS, legend_below, name_of, new_figure
 from gyrobn.statistics.frechet import FrechetResult, frechet
+from gyrobn.statistics.newton import least_residual
 from gyrobn.statistics.points import plain_geometry
 from gyrobn.statistics.uniqueness import FrechetWarning
 
@@ -90,8 +91,7 @@ def _relative(
     # if all samples are equal, the residual is a rounding error and has no unit
     unit = np.where(deviation > 0, deviation, 1.0)
     # the largest residual of each block that frechet takes for zero
-    tol = 8.0 * float(np.finfo(mean.dtype).eps) if tol is None else tol
-    by_block = np.maximum(tol * np.sqrt(variance), 8.0 * manifold.inside.resolutions(mean))
+    by_block = least_residual(variance, manifold.inside.resolutions(mean), tol)
     tolerance = np.sqrt(np.sum(by_block**2, axis=-1)) / unit
     relative = np.stack([r.residual / unit for r in results])
     least = float(np.min(relative, initial=math.inf, where=relative > 0))

@@ -78,9 +78,14 @@ class Numbers(NamedTuple):
 
     def least(self, tol: float | None) -> Array:
         """Return the residual to reach in each block."""
-        xp = namespace_of(self.gain)
-        tol = 8.0 * float(xp.finfo(self.gain.dtype).eps) if tol is None else tol
-        return xp.maximum(tol * xp.sqrt(self.variance), 8.0 * self.resolution)
+        return least_residual(self.variance, self.resolution, tol)
+
+
+def least_residual(variance: Array, resolution: Array, tol: float | None) -> Array:
+    """Return the residual to reach: ``tol`` times the spread, or as much as rounding leaves."""
+    xp = namespace_of(variance)
+    tol = 8.0 * float(xp.finfo(variance.dtype).eps) if tol is None else tol
+    return xp.maximum(tol * xp.sqrt(variance), 8.0 * resolution)
 
 
 class _State(NamedTuple):
