@@ -90,6 +90,15 @@ def test_large_products_on_one_thread(count, threads, monkeypatch):
     assert A.untyped_storage().resizable()  # as in the next test
 
 
+def test_large_products_warn_of_nothing(threads):
+    """A product that is not finite is NaN or infinite, as torch has it; a warning is an error."""
+    threads(1)
+    A, x = torch.full((64, 16, 16), 1e200, dtype=torch.float64), torch.full((3000, 40), 1e30)
+    A[0, 0, 0], A[0, 0, 1] = torch.inf, -torch.inf
+    torch.testing.assert_close(namespace_of(A).matmul(A, A), A @ A, equal_nan=True)
+    torch.testing.assert_close(dot(x, x), (x * x).sum(-1))
+
+
 def test_memory_of_parameters_stays_free():
     """FSDP frees that of parameters between uses, which torch refuses for what NumPy holds."""
     M = PoincareBall(4)

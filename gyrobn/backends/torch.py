@@ -19,7 +19,7 @@ from gyrobn.backends.torch_twice import with_derivative as with_derivative
 from gyrobn.backends.torch_values import differentiable as differentiable
 from gyrobn.backends.torch_values import few as few
 from gyrobn.backends.torch_values import from_few as from_few
-from gyrobn.backends.torch_values import is_plain, no_transform, quicker_by_numpy, seen_by_numpy
+from gyrobn.backends.torch_values import is_plain, no_transform, quicker_by_numpy, through_numpy
 
 
 def _where(condition: Array, x: Any, y: Any, /) -> Array:
@@ -37,7 +37,7 @@ def _matmul(x: Array, y: Array, /) -> Array:
     """
     double = x.dtype == torch.float64 and x.ndim > 1 and y.ndim > 1
     if double and quicker_by_numpy(2**14, x, y):
-        return torch.from_numpy(np.matmul(seen_by_numpy(x), seen_by_numpy(y)))
+        return through_numpy(np.matmul, x, y)
     return torch.matmul(x, y)
 
 
@@ -175,8 +175,7 @@ def vecdot(x: Array, y: Array) -> Array:
 def _square(x: Array) -> Array:
     """Return the squared length: this reads x once, and makes no other array of its size."""
     if quicker_by_numpy(2**16, x):
-        values = seen_by_numpy(x)
-        return torch.from_numpy(np.vecdot(values, values))
+        return through_numpy(np.vecdot, x, x)
     return torch.linalg.vector_norm(x, dim=-1).square_()
 
 

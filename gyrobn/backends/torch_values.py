@@ -122,6 +122,12 @@ def quicker_by_numpy(least: int, *arrays: Array) -> bool:
     )
 
 
+def through_numpy(function: Callable[..., Any], *arrays: Array) -> Array:
+    """Return what a function of NumPy, which makes a new array, computes of plain tensors."""
+    with np.errstate(all="ignore"):  # torch does not warn of infinities either
+        return torch.from_numpy(function(*map(seen_by_numpy, arrays)))
+
+
 def owned(a: Any) -> Any:
     """Return an array in memory of its own: a part of a given one may be freed by its owner."""
     view = isinstance(a, np.ndarray) and not (a.flags.owndata and a.flags.writeable)
