@@ -81,6 +81,8 @@ def test_large_products_on_one_thread(count, threads, monkeypatch):
     torch.testing.assert_close(multiply(A, B.mT), torch.matmul(A, B.mT))
     torch.testing.assert_close(multiply(A, B[0]), torch.matmul(A, B[0]))
     torch.testing.assert_close(dot(x, x), (x * x).sum(-1))
+    with pytest.raises(RuntimeError, match=r"Float\b.*Double\b"):
+        multiply(A, B.float())
     assert len(used) == (3 if count == 1 else 0)
     slope, P, Q = torch.randn(64, 32, 32, dtype=torch.float64), A.clone(), B.clone()
     multiply(P.requires_grad_(), Q.requires_grad_()).backward(slope)
