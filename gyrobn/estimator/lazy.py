@@ -42,10 +42,7 @@ def _find_lazily(
     estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str
 ) -> fitting.Finding:
     """Check the samples of a Dask array and find their statistics."""
-    validation.check_parameters(estimator, estimator.mean)
-    more = method == "partial_fit" and hasattr(estimator, "mean_")
-    if more:
-        check_given(estimator.domains_, domains, method)
+    more = fitting.goes_on(estimator, domains, method)
     X = lazy_samples(X)
     by_values = estimator.representation == "projector" and isinstance(estimator.manifold, str)
     blocks = DaskBlocks(X, head=by_values)
