@@ -492,6 +492,19 @@ def test_what_the_command_refuses(files, capsys, monkeypatch):
             assert text.endswith(f"needs {name}: install it with pip install 'gyrobn[dask]'")
 
 
+def test_workers_that_die_again_and_again(files, capsys, monkeypatch):
+    class KilledWorker(Exception):  # as Dask's, which is known by its name
+        pass
+
+    def die(*_):
+        raise KilledWorker
+
+    monkeypatch.setattr("gyrobn.cli.dask.with_unseen", die)
+    assert run("normalize", "x.npy", "y.npy", "--manifold", "spd", "--engine", "dask") == 1
+    assert capsys.readouterr().err.startswith("gyrobn: error: the workers died several times, ")
+    assert not list(files.glob(".gyrobn*"))
+
+
 def test_euclidean_needs_one_evaluation():
     x = samples(Euclidean(3))
     with Computes() as computes:

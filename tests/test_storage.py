@@ -414,6 +414,15 @@ def test_zarr_of_strings(tmp_path):
         damaged(tmp_path / "x.zarr", "")
 
 
+def test_zarr_of_a_number(tmp_path):
+    """Its missing chunk is not what is wrong with it, so there is no warning."""
+    import zarr
+
+    zarr.create_array(str(tmp_path / "x.zarr"), shape=(), dtype="f8")
+    with pytest.raises(ValueError, match=r"x\.zarr holds a single number"):
+        open_array(tmp_path / "x.zarr")
+
+
 def test_without_zarr(tmp_path, monkeypatch):
     path = write(tmp_path / "x.zarr")
     monkeypatch.setitem(sys.modules, "zarr", None)

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 try:
                     options = parse(argv)
                 finally:
-                    sys.stdout.flush()  # here an error is shown; the help is in stdout
+                    sys.stdout.flush()  # write the help now, while an error can still be shown
                 console = Console(options)
                 # what overflows is off the manifold, and is reported as such
                 with console.showing_warnings(), np.errstate(all="ignore"):

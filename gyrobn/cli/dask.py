@@ -89,11 +89,11 @@ class _OnDask(InOrder):
         self.blocks = from_stored(source, self.rows)
 
     def create(self, output: Path) -> AbstractContextManager[Any]:
-        """Return what makes the output and yields its writer."""
+        """Return a context that makes the output and yields its writer."""
         return create_regions(output, self.source.shape, self.source.stored, self.rows)
 
     def samples(self, label: str) -> AbstractContextManager[Any]:
-        """Return the samples; Dask shows the progress."""
+        """Return a context that yields the samples; Dask shows the progress."""
         return nullcontext(self.blocks)
 
     def write(self, bn: Any, out: Any, domains: Any, method: str) -> int:

@@ -58,7 +58,7 @@ class Place(NamedTuple):
     scalar: Callable[[str], Array]
     """Return a scalar of a dtype there."""
     context: Callable[[], AbstractContextManager[Any]]
-    """Return what has to be entered for float64."""
+    """Return the context in which the library has float64."""
 
 
 class Row(NamedTuple):

@@ -138,7 +138,7 @@ class InOrder:
         """The format of an output that is a pipe."""
 
     def create(self, output: Path) -> AbstractContextManager[Any]:
-        """Return what makes the output and yields its writer."""
+        """Return a context that makes the output and yields its writer."""
         source = self.source
         if output == PIPE:
             return create_pipe(self.kind, source)
@@ -147,7 +147,7 @@ class InOrder:
         return create_array(output, source.shape, source.stored, source.key, source.form)
 
     def samples(self, label: str) -> AbstractContextManager[Any]:
-        """Return what opens the samples, and shows each pass over them as progress."""
+        """Return a context that yields the samples, and shows each pass over them as progress."""
         return self.console.reading(label, self.source)
 
     def write(self, bn: Any, out: Any, domains: Any, method: str) -> int:

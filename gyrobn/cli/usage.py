@@ -101,7 +101,7 @@ def _check_engine(parser: argparse.ArgumentParser, options: argparse.Namespace) 
 
 
 def _expand(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Replace patterns by files; ``joined`` is whether they are several, with a folder as OUT."""
+    """Replace patterns by files; set ``joined`` if OUT is a folder, for one file or several."""
     found: list[Path] = []
     for path in options.input:
         if path.exists() or not glob.has_magic(str(path)):

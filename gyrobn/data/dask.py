@@ -82,9 +82,9 @@ def _is_eager(block: Any) -> bool:
 
 
 def stand_in(x: Any, rows: int) -> Array:
-    """Return an array like the blocks of x, of so many samples, that takes no memory.
+    """Return an array like the blocks of x, with ``rows`` samples, that takes no memory.
 
-    Checks that need no values take it for x.
+    Checks that need no values get it in place of x.
     """
     meta = x._meta
     xp = namespace_of(meta)

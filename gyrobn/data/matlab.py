@@ -141,7 +141,7 @@ def _array(one: _Variable, order: str) -> Any:
 
 
 def _unpacked(packed: memoryview, order: str) -> memoryview:
-    """Return the bytes of a variable after its tag, whose check sum must be right."""
+    """Unpack a variable, compare its check sum, and return its bytes after the tag."""
     stream = zlib.decompressobj()
     _, size = struct.unpack(f"{order}II", stream.decompress(packed, 8))
     if size > GROWTH * len(packed):

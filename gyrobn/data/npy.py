@@ -108,7 +108,7 @@ class NpzArray(NpyArray):
             pass
 
     def unpacked(self) -> StoredArray:
-        """Return an array in Fortran order, whose slices are scattered, in a temporary file."""
+        """Return the array, in a temporary file if Fortran order scatters its slices."""
         if not self._header.fortran:
             return self
         with self:

@@ -48,9 +48,10 @@ def open_parquet(path: Path, layout: Layout | None, domain_column: str | None) -
         form = Form(table=True, layout=layout, names=tuple(names))
         array = spool(path, blocks(), len(types), dtype, form)
     if column is not None:
-        plain = {type(label) for label in labels} in ({int}, {str})
-        texts = np.asarray(labels, dtype=None if plain else object)  # of no common kind
-        array.form = replace(form, labels=texts, column=column)
+        good = {type(label) for label in labels} in ({int}, {str})
+        # others, such as dates, stay as they are, for the error that names the first of them
+        values = np.asarray(labels, dtype=None if good else object)
+        array.form = replace(form, labels=values, column=column)
     return array
 
 

@@ -93,7 +93,7 @@ def create_array(
 def _creating(
     path: Path, kind: str, shape: tuple[int, ...], dtype: Any, key: str | None, form: Form
 ) -> AbstractContextManager[Callable[[int, Any], Any]]:
-    """Return what makes a file of a format and yields a function that puts samples into it."""
+    """Return a context that makes a file, and yields a function that puts samples into it."""
     if kind == ".zarr":
         return nullcontext(create_zarr(path, shape, dtype))
     if kind == ".mat":
@@ -193,7 +193,7 @@ def replacing(path: str | os.PathLike[str], store: bool = False) -> Iterator[Pat
 
 
 def check_replaceable(path: str | os.PathLike[str], store: bool) -> None:
-    """Refuse a path where there is something else than a file, or a ``store``."""
+    """Refuse a path that holds anything but a file, or but a zarr store if a ``store`` is meant."""
     target = Path(os.fsdecode(path))
     if target.exists() and not (is_zarr(target) if store else target.is_file()):
         kind = "zarr store" if store else "regular file"

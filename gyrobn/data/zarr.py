@@ -32,6 +32,7 @@ def open_zarr(path: Path, key: str | None) -> StoredArray:
         raise ValueError(f"it holds one array without a name, got the key {key!r}")
     _check_codecs(path, node.metadata.to_dict())
     check_dtype(path, np.dtype(node.dtype))
+    array = SlicedArray(path, key, node)
     if not all(node.chunks) and all(node.shape):
         raise ValueError(f"{path} has chunks of shape {node.chunks}, which hold nothing")
     missing = node.nchunks - node.nchunks_initialized
@@ -41,7 +42,7 @@ def open_zarr(path: Path, key: str | None) -> StoredArray:
             f"{node.fill_value}: copy it again, unless that is what was written",
             stacklevel=3,
         )
-    return SlicedArray(path, key, node)
+    return array
 
 
 def create_zarr(

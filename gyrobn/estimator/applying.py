@@ -178,8 +178,9 @@ def _online(bn: Any, X: Array, labels: Any, known: dict[Any, Stats], new: dict[A
     online = dict(bn.online_)
     first = [label for label in new if label not in online]
     if first:
-        seen, search = Stats(bn.mean_, bn.var_), {"tol": bn.tol, "max_iter": bn.max_iter}
-        online |= dict.fromkeys(first, OnlineStats(0, *average_stats(manifold, seen, **search)))
+        seen = Stats(bn.mean_, bn.var_)
+        average = average_stats(manifold, seen, tol=bn.tol, max_iter=bn.max_iter)
+        online |= dict.fromkeys(first, OnlineStats(0, *average))
     numbers = {label: k for k, label in enumerate(known)}
     own = np.asarray([numbers.get(label, -1) for label in labels.tolist()])
     stats = dict(enumerate(known.values()))
@@ -196,8 +197,7 @@ def unseen_stats(bn: Any, batch: Stats) -> Stats:
     if bn.unseen != "adapt":
         return batch
     seen = in_dtype_of(bn.manifold_, Stats(bn.mean_, bn.var_), batch.mean)
-    options: dict[str, Any] = {"tol": bn.tol, "max_iter": bn.max_iter}
-    return adapt_stats(bn.manifold_, seen, batch, bn.adapt_rate, **options)
+    return adapt_stats(bn.manifold_, seen, batch, bn.adapt_rate, tol=bn.tol, max_iter=bn.max_iter)
 
 
 def check_table(bn: Any, X: Array, method: str, lazy: bool = False) -> None:

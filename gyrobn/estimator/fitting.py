@@ -93,12 +93,18 @@ class Finding(NamedTuple):
     """The samples as they are seen from the mean, if they are matrices and decomposed already."""
 
 
-def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
-    """Check samples and find their statistics."""
+def goes_on(estimator: Any, domains: Any, method: str) -> bool:
+    """Check the parameters, and return whether the samples are added to those of earlier calls."""
     check_parameters(estimator, estimator.mean)
     more = method == "partial_fit" and hasattr(estimator, "mean_")
     if more:
         check_given(estimator.domains_, domains, method)
+    return more
+
+
+def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
+    """Check samples and find their statistics."""
+    more = goes_on(estimator, domains, method)
     raw, X = None, chunked(estimator, X, method)
     if isinstance(X, Chunks):
         raw, X = X, next(iter(X))

@@ -42,10 +42,7 @@ def _find_lazily(
     estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str
 ) -> fitting.Finding:
     """Check the samples of a Dask array and find their statistics."""
-    validation.check_parameters(estimator, estimator.mean)
-    more = method == "partial_fit" and hasattr(estimator, "mean_")
-    if more:
-        check_given(estimator.domains_, domains, method)
+    more = fitting.goes_on(estimator, domains, method)
     X = lazy_samples(X)
     by_values = estimator.representation == "projector" and isinstance(estimator.manifold, str)
     blocks = DaskBlocks(X, head=by_values)
@@ -73,7 +70,7 @@ def _statistics(
     method: str,
     without: frozenset[Any] = frozenset(),
 ) -> tuple[dict[Any, fitting.Fitted], lazy.Survey]:
-    """Find the statistics of each domain in the blocks, but for some domains."""
+    """Find the statistics of each domain in the blocks that is not among ``without``."""
     manifold, split = manifold.detached(), partial(_split, without=without)
     project = estimator.on_invalid == "project"
     reading = lazy.Reading(manifold, split, check=True, project=project)
@@ -100,7 +97,7 @@ def _statistics(
 
 
 def _split(labels: Any, count: int, without: frozenset[Any]) -> dict[Any, Any]:
-    """Return the indices of the samples of each domain in a block, but for some domains."""
+    """Return the indices of the samples in a block, by domain; leave out those in ``without``."""
     places = places_of(labels_for(labels, count))
     return {label: at for label, at in places.items() if label not in without}
 

@@ -196,7 +196,7 @@ def in_dtype(model: Model, dtype: Any) -> Model:
 
 
 def settle(geometry: GyroSpace, points: Array) -> Array:
-    """Return the points, those projected that are off the manifold."""
+    """Return the points; those that are off the manifold are projected."""
     good = geometry.contains(points)[(..., *(None,) * len(geometry.point_shape))]
     return namespace_of(points).where(good, points, geometry.project(points))
 

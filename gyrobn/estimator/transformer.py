@@ -283,7 +283,7 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
         samples = found.samples
         self._keep(*found[:4])
         if samples is None or isinstance(samples, Chunks):
-            return self.transform(X, domains)  # of chunks, it says what takes them
+            return self.transform(X, domains)  # it refuses chunks, and says what takes them
         check_table(self, samples, "transform")
         stats = stats_for(self, samples, domains, "transform")
         return apply_chunk(self, samples, stats, "transform", view=found.view)
