@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from sklearn.pipeline import make_pipeline
 
 import gyrobn.equinox
 import gyrobn.flax
@@ -15,9 +16,11 @@ from gyrobn import (
     Chunks,
     Correlation,
     Euclidean,
+    FrechetWarning,
     Grassmannian,
     GyroBN,
     PoincareBall,
+    PrecisionWarning,
     SpecialOrthogonal,
     Sphere,
     Stats,
@@ -174,3 +177,28 @@ def test_scale_and_weights_are_numbers(value):
             GyroBN(PoincareBall(2)).fit(X, sample_weight=[value] * 10)
         with pytest.raises(ValueError, match="bias must be numbers"):
             GyroBN(PoincareBall(2), bias=[value] * 2).fit(X)
+
+
+# ---------------------------------------------------------------------- warnings
+
+WIDE = Sphere(2).random(200, rng=0, spread=2.0)
+SINGULAR = np.stack([np.eye(2), np.diag([2.0, 1.0]), np.diag([1.0, 0.0])])
+WARNED = {
+    "frechet": lambda: frechet(Sphere(2), WIDE),
+    "fit": lambda: GyroBN("sphere").fit(WIDE),
+    "fit, chunks": lambda: GyroBN("sphere").fit(Chunks([WIDE[:100], WIDE[100:]])),
+    "fit, pipeline": lambda: make_pipeline(GyroBN("sphere")).fit(WIDE),
+    "fit, project": lambda: GyroBN("spd", on_invalid="project").fit(SINGULAR),
+    "transform": lambda: GyroBN("sphere", scale=9.0).fit(CLOSE).transform(CLOSE),
+    "norm": lambda: SPD(2).norm(np.diag([1.0, 1e-17])),
+    "torch": lambda: gyrobn.torch.GyroBN(Sphere(2), dtype=torch.float64)(torch.as_tensor(WIDE)),
+    "flax": lambda: gyrobn.flax.GyroBN(Sphere(2))(jnp.asarray(WIDE, jnp.float32)),
+}
+CLOSE = Sphere(2).random(50, rng=1, spread=0.3)
+
+
+@pytest.mark.parametrize("road", WARNED)
+def test_a_warning_points_at_the_line_of_the_user(road):
+    with pytest.warns((FrechetWarning, PrecisionWarning)) as caught:
+        WARNED[road]()
+    assert {warning.filename for warning in caught} == {__file__}

@@ -107,7 +107,7 @@ class _OnDask(InOrder):
         found = blocks.reduce("gyrobn-transform-and-write", _write, _written, bn, out, method)
         if isinstance(found, Exception):
             raise found
-        found.warn(bn.manifold_, np.zeros((), self.source.dtype), method, 3)
+        found.warn(bn.manifold_, np.zeros((), self.source.dtype), method)
         return int(found.count)
 
 

@@ -1,7 +1,6 @@
 """Arrays of zarr, which is imported on first use."""
 
 import math
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gyrobn.data.stored import SlicedArray, StoredArray, check_dtype, choose, library
+from gyrobn.numerics.checks import warn_caller
 
 CHUNK = 1 << 23  # bytes, about
 
@@ -37,10 +37,9 @@ def open_zarr(path: Path, key: str | None) -> StoredArray:
         raise ValueError(f"{path} has chunks of shape {node.chunks}, which hold nothing")
     missing = node.nchunks - node.nchunks_initialized
     if missing:  # zarr is silent about it, but a partly copied store is damaged
-        warnings.warn(
+        warn_caller(
             f"{path} has {missing} of {node.nchunks} chunks missing, which are read as "
             f"{node.fill_value}: copy it again, unless that is what was written",
-            stacklevel=3,
         )
     return array
 

@@ -1,6 +1,5 @@
 """How the estimator applies Algorithm 1 to samples, or undoes it, and what it checks on the way."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from gyrobn.normalization.domains import adapt_stats, average_stats, by_domain, 
 from gyrobn.normalization.normalize import Stats, multiplier, route
 from gyrobn.normalization.online import OnlineStats, online_stats
 from gyrobn.numerics.arrays import blocks_of, blockwise
-from gyrobn.numerics.checks import host
+from gyrobn.numerics.checks import host, warn_caller
 from gyrobn.statistics.points import Moved, describe, far_out, on_manifold
 from gyrobn.statistics.uniqueness import FrechetWarning
 
@@ -38,7 +37,7 @@ def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
             return out
     moved = Moved()
     X = on_manifold(bn.manifold_, X, project=project, moved=moved)
-    moved.warn(bn.manifold_, X, method, 5)
+    moved.warn(bn.manifold_, X, method)
     return apply_chunk(bn, X, stats_for(bn, X, domains, method), method)
 
 
@@ -89,7 +88,7 @@ def apply_chunks(
             labels = None if found.labels is None else found.labels[rows]
             own = stats_for(bn, x, labels, method) if in_order else Found(labels, found.stats)
             yield apply_chunk(bn, x, own, method, int(rows[0]))
-        moved.warn(bn.manifold_, bn.mean_, method, 3)
+        moved.warn(bn.manifold_, bn.mean_, method)
 
     return results(Moved() if moved is None else moved)
 
@@ -320,12 +319,11 @@ class _Action:
             if far_out(manifold, out):
                 why.append(f"farther than coordinates in {X.dtype} reach, where they are held")
                 advice += ", or a bias closer to the identity"
-            warnings.warn(
+            warn_caller(
                 f"GyroBN.{self.method}() scales {describe(good, self.first)[0]}, "
                 f"{', or '.join(why)}: on {manifold!r} the output then has not the variance that "
                 f"was asked for, and cannot be undone; {advice}",
                 FrechetWarning,
-                stacklevel=5,
             )
 
 

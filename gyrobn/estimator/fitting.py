@@ -134,7 +134,7 @@ def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) 
             check_kind(estimator.domains_, labels)
         places = places_of(labels)
     found, view = find_stats(manifold, samples, places, weights, method, **search_of(estimator))
-    moved.warn(manifold, X, method, 4)
+    moved.warn(manifold, X, method)
     total = _weight_sums(batch, found.mean, places, weights)
     fitted = Fitted(found.mean, found.variance, total, found.iterations, found.converged)
     if len(blocks_of(X)) > 1 or backend_of(X).differentiable(X) or not isinstance(view, Decomposed):

@@ -59,7 +59,7 @@ def _find_lazily(
         domains = labels_for(domains, blocks.total)
     blocks = blocks.with_parts(sample_weight, domains)
     known, seen = _statistics(estimator, manifold, blocks, method)
-    seen.moved.warn(manifold, shape, method, 4)
+    seen.moved.warn(manifold, shape, method)
     return fitting.Finding(manifold, known, seen.samples, seen.moved.count, None, None)
 
 
@@ -206,7 +206,7 @@ def _apply_block(
         if np.isnan(first):
             error.add_note(f"The index counts from the start of block {number} of X.")
         raise
-    moved.warn(bn.manifold_, x, method, 2)
+    moved.warn(bn.manifold_, x, method)
     return out
 
 

@@ -5,6 +5,8 @@ what came and what was expected.
 """
 
 import operator
+import sys
+import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from difflib import get_close_matches
@@ -17,6 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gyrobn.backends import backend_of, check_kind
+
+_INNER = {"gyrobn", "sklearn", "torch", "jax", "flax", "equinox"}
+"""Packages whose functions call each other between a user's line and a warning."""
+
+
+def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, and point at the line of the user's own code.
+
+    Python shows a warning once per line. If all of them came from one line of this package, a
+    user would not see the second one.
+    """
+    level, frame = 2, sys._getframe(1)
+    while frame.f_globals.get("__name__", "").partition(".")[0] in _INNER and frame.f_back:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
 
 
 class Parameter(NamedTuple):

@@ -1,13 +1,13 @@
 """Decompositions of matrices in which one bad matrix does not spoil the batch."""
 
 import math
-import warnings
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.numerics.checks import warn_caller
 from gyrobn.numerics.matrices import eye, kept_eye, symmetric
 from gyrobn.numerics.spectra import Spectrum
 
@@ -202,12 +202,11 @@ def warn_of_lost_digits(error: Array) -> None:
         return
     count = int(xp.sum(xp.astype(lost, xp.int32)))
     worst = float(xp.max(xp.where(lost, error, 0.0)))
-    warnings.warn(
+    warn_caller(
         f"{count} of {math.prod(error.shape)} matrices are singular up to rounding in "
         f"{error.dtype}: the relative error of their smallest eigenvalue is up to {worst:.1g}, so "
         "distances and normal coordinates have no certain digit. Shrink the matrices towards a "
         "multiple of the identity, or use a wider dtype; for a distance, call dist(x, y) and not "
         "norm(relative(x, y))",
         PrecisionWarning,
-        stacklevel=4,
     )

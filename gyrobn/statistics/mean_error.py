@@ -10,13 +10,13 @@ Where no curvature is positive, c = 1 everywhere. Elsewhere c depends on the dis
 """
 
 import math
-import warnings
 from functools import reduce
 from typing import Any, NamedTuple
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import length, pieces, weighted_sum
+from gyrobn.numerics.checks import warn_caller
 from gyrobn.numerics.scalar import cotangent
 from gyrobn.numerics.solvers import newton_step
 from gyrobn.statistics.implicit import learnt
@@ -163,11 +163,10 @@ def tell_error(manifold: GyroSpace, *known: Any) -> None:
     total = xp.sum(shim.stop_gradient(variance), axis=-1)
     part = float(xp.max(residual / xp.sqrt(xp.where(total > 0, total, 1.0))))
     if part > MUCH:
-        warnings.warn(
+        warn_caller(
             f"the centroid of a batch on {manifold!r} is not its Fréchet mean: the gradient there "
             f"is {part:.2g} standard deviations long, so the mean of the output is off by about as "
             "many, and its variance by the square. mean_error has the numbers; mean='frechet' has "
             "no such error",
             FrechetWarning,
-            stacklevel=3,
         )

@@ -4,7 +4,6 @@ The estimator and the layers of all frameworks check here, so they use the same 
 """
 
 import math
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,7 +14,7 @@ from gyrobn.manifolds import Correlation
 from gyrobn.manifolds.constant_curvature import ConstantCurvature
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import blockwise
-from gyrobn.numerics.checks import host, parameter_error
+from gyrobn.numerics.checks import host, parameter_error, warn_caller
 from gyrobn.statistics.uniqueness import FrechetWarning
 
 
@@ -203,17 +202,16 @@ class Moved:
             if what and not self.which:
                 self.which = f"the first, {at_index(i, first)}, is {what}"
 
-    def warn(self, manifold: GyroSpace, x: Array, method: str, level: int) -> None:
+    def warn(self, manifold: GyroSpace, x: Array, method: str) -> None:
         """Warn if singular matrices got a floor under their eigenvalues."""
         if self.singular:
             floor = float(namespace_of(x).finfo(x.dtype).eps) ** 0.5
-            warnings.warn(
+            warn_caller(
                 f"GyroBN.{method}() moved {self.count} of {self.total} samples onto {manifold!r}; "
                 f"{self.singular} of them were not positive definite ({self.which}), and their "
                 f"lowest eigenvalues are now {floor:.2g} of the largest: their distances and the "
                 f"variance depend on this floor. {SHRINK}",
                 FrechetWarning,
-                stacklevel=level,
             )
 
 

@@ -1,7 +1,6 @@
 """Whether a mean was found, and whether it is the only one: what a user should be told."""
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data.chunks import take
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import blockwise
+from gyrobn.numerics.checks import warn_caller
 
 MANY = 4096
 """With at least this many samples, leaving some out of a search saves time."""
@@ -68,7 +68,7 @@ def warn(
         return
     if not found.converged.all():
         off = _off(manifold, given, ~found.converged, domains)
-        _warn(_no_mean(manifold, found, limit, of, off))
+        warn_caller(_no_mean(manifold, found, limit, of, off), FrechetWarning)
     if not unique or found.far is None:
         return
     radius = found.far**0.5
@@ -78,9 +78,10 @@ def warn(
         "beyond the {:.3f} within which a mean is sure to be unique: another mean may fit as well"
     )
     if weighted is None:
-        _warn(
+        warn_caller(
             f"the samples on {manifold!r} lie up to {float(radius.max()):.3f} from their mean, "
-            f"{beyond.format(space.convexity_radius)}"
+            f"{beyond.format(space.convexity_radius)}",
+            FrechetWarning,
         )
         return
     x, w = weighted
@@ -96,14 +97,11 @@ def warn(
         far = float(xp.max(balls))
         if far >= limit_ball:
             where = "" if known is manifold else f"the factor {known!r} of "
-            _warn(
+            warn_caller(
                 f"the samples {of(balls >= limit_ball)}on {where}{manifold!r} need a ball of "
-                f"radius {far:.3f}, {beyond.format(limit_ball)}"
+                f"radius {far:.3f}, {beyond.format(limit_ball)}",
+                FrechetWarning,
             )
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, FrechetWarning, stacklevel=4)
 
 
 def _no_mean(
