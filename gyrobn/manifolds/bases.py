@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Self
 
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.backends import Array, State, backend_of, device_of, namespace_of
 from gyrobn.manifolds.bases_hessian import hessian_of_bases
 from gyrobn.manifolds.centred import Decomposed
 from gyrobn.manifolds.gyrospace import GyroSpace
@@ -51,7 +51,7 @@ class _CentredBases(Decomposed):
         self._known, self._known_mean = Singular(*arrays[:3]), Singular(*arrays[3:])
 
     @property
-    def seen(self) -> tuple[Array, ...]:
+    def seen(self) -> State:
         """The normal coordinates and the decompositions of the samples."""
         return (self.normal, *self._known)
 

@@ -9,8 +9,7 @@ the sum to X and to B.
 
 from typing import Any
 
-from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.backends.contract import State
+from gyrobn.backends import Array, State, backend_of, namespace_of
 from gyrobn.numerics.arrays import broadcast_shapes, weighted_gram
 from gyrobn.numerics.decompositions import Eigen, again, spectrum_of
 from gyrobn.numerics.jets import change_of, inner_jet

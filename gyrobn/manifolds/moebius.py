@@ -113,9 +113,7 @@ def standardized(K: Any, x: Array, mean: Array, factor: Any, bias: Array) -> Arr
     return y
 
 
-def _multiple(
-    K: Any, factor: Any, mean: Array, bias: Array, square: Array, apart: Array
-) -> tuple[Array, ...]:
+def _multiple(K: Any, factor: Any, mean: Array, bias: Array, square: Array, apart: Array) -> State:
     r"""Return what combines x, μ and β, from :math:`\|x\|^2` and :math:`\|x - \mu\|^2`.
 
     The length of :math:`v \propto \ominus\mu \oplus x` takes no pass over v: with

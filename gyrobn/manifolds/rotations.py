@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar, Self
 
-from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.backends import Array, State, backend_of, dot, namespace_of
 from gyrobn.manifolds.bases import orthonormalized
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
@@ -226,7 +226,7 @@ class SpecialOrthogonal(GyroSpace):
         X = self._skew_of(c)
 
         @cache
-        def spectrum() -> tuple[Array, ...]:
+        def spectrum() -> State:
             square, V = eigh(matmul(transpose(X), X))
             theta = safe_sqrt(square)
             some = theta > 0

@@ -136,7 +136,7 @@ class Stereographic(Ball):
 
     def _moved_with(
         self, xp: Any, K: Any, x: Array, y: Combination, w: Array
-    ) -> tuple[Array, tuple[Array, ...]]:
+    ) -> tuple[Array, State]:
         """Return x ⊕ y and what its derivative needs: the room of x, n, and w as it is held."""
         gap, room = y.onto(x).value(), self._room(xp, K, x)
         n = dot(gap, gap) / room
