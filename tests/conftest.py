@@ -21,10 +21,15 @@ import array_api_strict
 import jax
 import numpy as np
 import pytest
+import threadpoolctl
 import torch
 
 from gyrobn import REGISTRY
 from gyrobn.backends import backend_of
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # the processes share the cores, and threads would wait
+    threadpoolctl.threadpool_limits(1)
+    torch.set_num_threads(1)
 
 # Tracing and compiling make many objects that live: at Python's default of 700 new ones per
 # collection, collections take a twentieth of the time, and a quarter of that of collecting tests.

@@ -81,6 +81,8 @@ def test_large_products_on_one_thread(count, threads, monkeypatch):
     torch.testing.assert_close(multiply(A, B.mT), torch.matmul(A, B.mT))
     torch.testing.assert_close(multiply(A, B[0]), torch.matmul(A, B[0]))
     torch.testing.assert_close(dot(x, x), (x * x).sum(-1))
+    with pytest.raises(RuntimeError, match=r"Float\b.*Double\b"):
+        multiply(A, B.float())
     assert len(used) == (3 if count == 1 else 0)
     slope, P, Q = torch.randn(64, 32, 32, dtype=torch.float64), A.clone(), B.clone()
     multiply(P.requires_grad_(), Q.requires_grad_()).backward(slope)
@@ -88,6 +90,15 @@ def test_large_products_on_one_thread(count, threads, monkeypatch):
     torch.testing.assert_close(Q.grad, A.mT @ slope)
     assert len(used) == (3 if count == 1 else 0)
     assert A.untyped_storage().resizable()  # as in the next test
+
+
+def test_large_products_warn_of_nothing(threads):
+    """A product that is not finite is NaN or infinite, as torch has it; a warning is an error."""
+    threads(1)
+    A, x = torch.full((64, 16, 16), 1e200, dtype=torch.float64), torch.full((3000, 40), 1e30)
+    A[0, 0, 0], A[0, 0, 1] = torch.inf, -torch.inf
+    torch.testing.assert_close(namespace_of(A).matmul(A, A), A @ A, equal_nan=True)
+    torch.testing.assert_close(dot(x, x), (x * x).sum(-1))
 
 
 def test_memory_of_parameters_stays_free():

@@ -5,7 +5,7 @@ import pytest
 from conftest import LIBRARIES, host
 
 from gyrobn import Correlation, Euclidean, PoincareBall, frechet
-from gyrobn.numerics.arrays import sum_samples, weighted_sum
+from gyrobn.numerics.arrays import sum_of_products, sum_samples, weighted_sum
 
 SINGLE = [lib for lib in LIBRARIES if lib.dtype == "float32"]
 EPS = float(np.finfo(np.float32).eps)
@@ -23,6 +23,16 @@ def test_weighted_sums(lib, channels, rest):
     found = host(weighted_sum(lib.array(w), lib.array(x)))
     np.testing.assert_allclose(found, true, rtol=8 * EPS)
     np.testing.assert_allclose(host(sum_samples(lib.array(w))), w.sum(0, np.float64), rtol=8 * EPS)
+
+
+@pytest.mark.parametrize("lib", SINGLE, ids=lambda lib: lib.name)
+@pytest.mark.parametrize("shape", [(300, 0), (5, 2, 0), (5, 0, 3), (0, 2, 3)])
+def test_sums_of_empty_arrays(lib, shape):
+    x = lib.array(np.ones(shape, dtype=np.float32))
+    w = lib.array(np.ones(shape[:-1], dtype=np.float32))
+    np.testing.assert_array_equal(host(weighted_sum(w, x)), np.zeros(shape[1:]))
+    found = sum_of_products(x[..., None, :], x[..., None, :])
+    np.testing.assert_array_equal(host(found), np.zeros((*shape[1:], shape[-1])))
 
 
 @pytest.mark.parametrize(

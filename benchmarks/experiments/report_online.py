@@ -57,12 +57,12 @@ domain, if trials are independent.
 
 ## What to know
 
-* **`transform` changes the estimator** (`online_`) if a domain is new. To transform the same trials twice counts them
+* **`transform` changes the estimator** (`online_`) if a domain is new. If you transform the same trials twice, they count
   twice. `reset_online()` forgets all new domains, and so do `fit` and `partial_fit`. A call that fails changes nothing.
 * The order of the trials matters, so a lazy Dask array with new domains is refused, and so is `jax.jit`. `transform_chunks`
   takes the chunks in their order.
 * `inverse_transform` refuses a domain that `fit` did not see: every trial had its own statistics.
-* A pickle keeps the state. `clone` and files of `save` do not: a loaded model starts with no new domains.
+* A pickle and a file of `save` keep the state, so a loaded model goes on with the new domains. `clone` does not.
 * `gyrobn.torch.DomainGyroBN(..., unseen="online")` does the same in evaluation. Its state is the dictionary `layer.online`,
   which is not in `state_dict()`. A training batch empties it, and training refuses a domain with one sample. Weights are
   refused for new domains. In a distributed evaluation each process follows the trials that it gets.

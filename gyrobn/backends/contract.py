@@ -51,9 +51,10 @@ class RootRules(NamedTuple):
     inverse: Callable[..., tuple[Array, Array | None]]
     """``inverse(image, slopes, constants, v, also, *inputs, back=False)`` returns minus the inverse
     of the gradient's derivative by the root, in coordinates, applied to v. With a shortcut, it
-    takes slopes of the image and adds to v what they contribute to a step. In a batch on several
-    ranks it sums v and ``also`` over them, and returns both. ``also`` is the change of the summed
-    array of the image, or ``back`` its slope: then it adds what that contributes to a step, too."""
+    takes slopes of the image and adds to v what they contribute to a step. If the batch lies on
+    several ranks, it sums v and ``also`` over them, and returns both. ``also`` is the change of the
+    summed array of the image. With ``back`` it is the slope of that array, and v gets what it
+    contributes to a step, too."""
     move: Callable[..., Array]
     """``move(constants, step, *inputs)`` returns the root after a small step in coordinates."""
     quick: bool

@@ -49,7 +49,7 @@ def plain(x: Array) -> bool:
 
 
 def stop_gradient(x: Array) -> Array:
-    """Return ``x`` as a constant to differentiation; one that was made of NumPy's, as JAX's."""
+    """Return ``x`` as a constant to differentiation: an array of JAX, also if it is NumPy's."""
     found = jax.lax.stop_gradient(x)
     return found if isinstance(found, jax.Array) else jax.numpy.asarray(found)
 
@@ -88,7 +88,7 @@ def vecdot(x: Array, y: Array) -> Array:
 
 
 def take(x: Array, indices: Array) -> Array:
-    """Return the entries at ``indices``, along the last axis, with no look for negative ones."""
+    """Return the entries at ``indices``, along the last axis, without a check for negative ones."""
     return jax.numpy.take(x, indices, axis=-1, mode="clip")
 
 
@@ -174,7 +174,7 @@ def _moves(rules: Any, at: State, image: State, inputs: State, changes: Sequence
 
 
 def _recalled(sums: Callable[..., State], constants: State, inputs: State) -> State:
-    """Return the last two constants, which ``sums`` need not compute but for their derivatives."""
+    """Return the last two constants, which are known; ``sums`` computes only their derivatives."""
 
     @jax.custom_jvp
     def recalled(constants: State, *inputs: Array) -> State:

@@ -102,7 +102,7 @@ def _never(last: Array) -> Array:
 
 
 def _bound(results: State, others: Any) -> tuple[Any, Any]:
-    """Return the results, and as they are their changes, or their batch axes."""
+    """Return the results; their changes, or their batch axes, stay as they are."""
     return _turn_p.bind(*results), list(others)
 
 

@@ -28,7 +28,7 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
 class _Rule:
     """The rules of a root, and how many of the arrays are constants, and how many its image.
 
-    It is no tuple: the vmap of torch.func would take that for several arguments.
+    It is not a tuple: the vmap of torch.func would take a tuple for several arguments.
     """
 
     rules: Any
@@ -100,7 +100,7 @@ class _Root(Function):
 
 
 def _at(rule: _Rule, arrays: Sequence[Array]) -> tuple[State, State]:
-    """Return the constants, the root among them as a function of the inputs, and those."""
+    """Return the constants, with the root as a function of the inputs, and the inputs."""
     constants, _, inputs = rule.split(arrays)
     if differentiable(*inputs):
         constants = _Root.apply(rule, *arrays)[0], *constants[1:]

@@ -99,7 +99,7 @@ class Pull:
 
 
 def smooth(function: Rule, partials: Partials, *inputs: Array) -> State:
-    """Return the outputs of an elementwise function, with its derivatives where they are asked."""
+    """Return the outputs of an elementwise function, with its derivatives if they are asked for."""
     if not differentiable(*inputs):
         return function(*inputs)
     if torch.compiler.is_dynamo_compiling():
@@ -171,18 +171,19 @@ class _Short(Function):
         count, needed = sum(x is None for x in ctx.plain), ctx.needs_input_grad[1:]
         tensors, kept, slopes = saved[:count], saved[count:] + rules.kept, slopes[: rules.count]
 
-        def filled(tensors: State) -> list[Any]:
+        def with_plain(tensors: State) -> list[Any]:
+            """Return all inputs, also those that are no tensors."""
             left = iter(tensors)
             return [next(left) if x is None else x[0] for x in ctx.plain]
 
         if differentiable(*tensors, *slopes):
             wanted = tuple(n for n, x in zip(needed, ctx.plain, strict=True) if x is None)
-            pull = Pull(lambda *x: rules.tangent(*filled(x)), tensors, wanted, slopes)
+            pull = Pull(lambda *x: rules.tangent(*with_plain(x)), tensors, wanted, slopes)
             found = iter(pull(slopes))
             return None, *(next(found) if x is None else None for x in ctx.plain)
 
         def cotangent(*arrays: Any) -> State:
-            given, more = filled(arrays[:count]), arrays[count:]
+            given, more = with_plain(arrays[:count]), arrays[count:]
             each = rules.cotangent(given, more[: len(kept)], *more[len(kept) :])
             return tuple(by() if need else None for by, need in zip(each, needed, strict=True))
 

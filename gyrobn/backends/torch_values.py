@@ -81,7 +81,7 @@ def by_numpy(function: Callable[..., State], *arrays: Any) -> list[Any]:
 def if_few(arrays: Iterable[Any]) -> list[Any] | None:
     """Return constants as NumPy's arrays, or None if torch has to compute with them.
 
-    Not where a dispatch mode records or counts the operations.
+    It has to if they are many, or while a dispatch mode records or counts the operations.
     """
     if torch._C._len_torch_dispatch_stack() or not no_transform():
         return None
@@ -110,7 +110,7 @@ def seen_by_numpy(a: Array) -> "np.ndarray[Any, Any]":
 def quicker_by_numpy(least: int, *arrays: Array) -> bool:
     """Return whether NumPy multiplies constants, one of ``least`` numbers, faster than torch.
 
-    It has one thread. Not where a dispatch mode records or counts the operations.
+    It does on one thread. torch multiplies while a dispatch mode records or counts the operations.
     """
     return (
         not torch.compiler.is_compiling()  # a size would bind a program to some sizes
@@ -122,8 +122,14 @@ def quicker_by_numpy(least: int, *arrays: Array) -> bool:
     )
 
 
+def through_numpy(function: Callable[..., Any], *arrays: Array) -> Array:
+    """Return what a function of NumPy, which makes a new array, computes of plain tensors."""
+    with np.errstate(all="ignore"):  # torch does not warn of infinities either
+        return torch.from_numpy(function(*map(seen_by_numpy, arrays)))
+
+
 def owned(a: Any) -> Any:
-    """Return an array in memory of its own: a part of a given one may be freed by its owner."""
+    """Return an array in memory of its own: the owner of other memory may free or change it."""
     view = isinstance(a, np.ndarray) and not (a.flags.owndata and a.flags.writeable)
     return a.copy() if view else a
 

@@ -241,8 +241,12 @@ class Bases(GyroSpace):
         return self._view(self, mean, x).standardize(factor, bias)
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        """Apply the gyration, an orthogonal map of each half of the space, to a tangent block."""
-        first, second, both = (direct_rotation(z) for z in (x, y, self.add(x, y)))
+        """Apply the gyration, an orthogonal map of each half of the space, to a tangent block.
+
+        Sums lose some of their orthonormality. They get it back here, so that lengths are kept.
+        """
+        points = (orthonormalized(z) for z in (x, y, self.add(x, y)))
+        first, second, both = (direct_rotation(z) for z in points)
 
         def gyrate(V: Array) -> Array:
             return self._rotate(both, self._rotate(first, self._rotate(second, V)), -1.0)

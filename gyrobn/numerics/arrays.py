@@ -139,7 +139,9 @@ def sum_of_products(A: Array, B: Array) -> Array:
     parts = []
     for blocks in zip(_blocks(A), _blocks(B), strict=True):
         rows = [samples_last(block, 2, 1) for block in blocks]
-        left, right = (xp.reshape(a, (*a.shape[:-3], -1, a.shape[-1])) for a in rows)
+        # no -1 for the length, which would be ambiguous in an empty array
+        shapes = [(*a.shape[:-3], a.shape[-3] * a.shape[-2], a.shape[-1]) for a in rows]
+        left, right = map(xp.reshape, rows, shapes)
         parts.append(xp.matmul(xp.matrix_transpose(left), right))
     one = len(parts) == 1 and parts[0].shape[0] == 1
     return parts[0][0, ...] if one else sum_samples(xp.concat(parts))

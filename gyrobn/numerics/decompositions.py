@@ -71,7 +71,7 @@ def again(known: Eigen | Singular | None, values: Array) -> Spectrum:
 def finite_or_identity(A: Array) -> tuple[Array, Array]:
     """Return A with the identity in place of matrices that are not finite, and which are finite.
 
-    No value is looked at: on a GPU that would wait for all that was computed before.
+    It reads no value: on a GPU that would wait for everything computed before.
     """
     finite = _finite(A)
     return namespace_of(A).where(finite, A, kept_eye(A)), finite
@@ -96,7 +96,7 @@ def eigh(A: Array, exact: bool = False) -> Eigen:
 
 
 def svd(A: Array) -> Singular:
-    """Return P, c, Tᵀ of square matrices A = P c Tᵀ, c and T NaN for a matrix that has one."""
+    """Return P, c, Tᵀ of square matrices A = P c Tᵀ, c and T NaN for one that is not finite."""
     xp = namespace_of(A)
     A, finite = finite_or_identity(A)
     P, c, Th = xp.linalg.svd(A, full_matrices=False)
@@ -104,7 +104,7 @@ def svd(A: Array) -> Singular:
 
 
 def cholesky(P: Array) -> Array:
-    """Return the Cholesky factor of the symmetric part, NaN for a matrix that has one.
+    """Return the Cholesky factor of the symmetric part, NaN for a matrix that is not finite.
 
     NumPy and torch raise for the whole batch if one matrix is not positive definite: say which.
     They would look at the lower triangle only, and not see a NaN above it.

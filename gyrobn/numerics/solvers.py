@@ -119,7 +119,7 @@ def chebyshev(apply: Operator, g: Array, bounds: Bounds, tol: float) -> Array:
 
 
 def _rounds(bounds: Bounds, tol: float) -> Array:
-    """Return how many Chebyshev steps leave an error of ``tol``: k of them 2 rate^(k + 1)."""
+    """Return how many Chebyshev steps leave an error of ``tol``: k steps leave 2 rate^(k + 1)."""
     low, high = bounds
     xp = namespace_of(high)
     with np.errstate(all="ignore"):
