@@ -4,9 +4,17 @@ from functools import cache
 
 import numpy as np
 import pytest
+import torch
 from conftest import GEOMETRIES, Library, assert_close, assert_same, host, per_block
 
-from gyrobn import Grassmannian, GyroSpace, PoincareBall
+from gyrobn import (
+    Grassmannian,
+    GyroSpace,
+    Klein,
+    PoincareBall,
+    ProperVelocity,
+    Stereographic,
+)
 
 
 @pytest.fixture(params=GEOMETRIES, ids=repr)
@@ -274,3 +282,55 @@ class TestBroadcasting:
         assert_close(M.add(x, y)[3, 1, 2, ...], M.add(x[3, 0, 2, ...], y[1, 0, ...]), 8 * lib.eps)
         single = M.standardize(z, y[1, 0, ...], 0.5, x[3, 0, 2, ...])
         assert_close(M.standardize(z, y, 0.5, x)[3, 1, 2, ...], single, 50 * lib.eps)
+
+    def test_multipliers(self, M, eager):
+        """Many multipliers of few points."""
+        x, y, z = (M.random(rng=seed, like=eager.like, spread=0.5) for seed in (1, 2, 3))
+        t = np.linspace(-0.5, 1.5, 6).reshape(3, 2)
+        several = per_block(M, eager.array(t))
+        for operation in (
+            lambda t: M.scale(t, x),
+            lambda t: M.geodesic(x, y, t),
+            lambda t: M.standardize(x, y, t),
+            lambda t: M.standardize(x, y, t, z),
+        ):
+            found = operation(several)
+            assert found.shape == (3, 2, *M.point_shape)
+            assert_close(found[2, 0, ...], operation(float(t[2, 0])), 50 * eager.eps)
+
+    def test_derivatives(self, M):
+        """The slopes of arrays that are broadcast are those of the whole arrays, summed up."""
+        like = torch.zeros((), dtype=torch.float64)
+        x, mean, bias = (
+            M.random(*shape, rng=seed, like=like, spread=0.5).requires_grad_()
+            for seed, shape in enumerate([(2,), (), (3, 1)])
+        )
+        t = per_block(M, torch.linspace(0.5, 1.5, 4, dtype=torch.float64)[:, None, None])
+        given = x, mean, t.requires_grad_(), bias
+        ends = M.point_shape, M.point_shape, t.shape[3:], M.point_shape
+        whole = [a.expand((4, 3, 2, *end)) for a, end in zip(given, ends, strict=True)]
+        found, expected = (M.standardize(*arrays) for arrays in (given, whole))
+        slope = torch.linspace(-1.0, 1.0, found.numel(), dtype=torch.float64).reshape(found.shape)
+        for a, b in zip(
+            torch.autograd.grad(found, given, slope),
+            torch.autograd.grad(expected, given, slope),
+            strict=True,
+        ):
+            assert_close(a, b, 1e-12)
+
+
+@pytest.mark.parametrize("cls", [PoincareBall, Stereographic, Klein, ProperVelocity])
+def test_several_curvatures_in_one_array(cls, eager):
+    """Also of single points, which then have fewer axes than the result."""
+    K = (-1.5, -0.5)
+    M, each = cls(3, eager.array(K)), [cls(3, k) for k in K]
+    x, y, z = (each[1].random(rng=seed, like=eager.like, spread=0.3) for seed in (1, 2, 3))
+    for operation in (
+        lambda M: M.add(x, y),
+        lambda M: M.relative(x, y),
+        lambda M: M.dist(x, y),
+        lambda M: M.geodesic(x, y, 0.3),
+        lambda M: M.standardize(x, y, 0.5, z),
+    ):
+        expected = np.stack([host(operation(one)) for one in each])
+        assert_close(operation(M), expected, 50 * eager.eps, like=x)

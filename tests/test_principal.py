@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import assert_close, host
 
+from gyrobn import Grassmannian
 from gyrobn.manifolds.principal import direct_rotation, exponential, logarithm
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -163,3 +164,16 @@ class TestDerivatives:
             size = max(1.0, *(abs(a).max() for a in changes))
             for a, e in zip(forward, changes, strict=True):
                 np.testing.assert_allclose(a, e, atol=1e-12 * size)
+
+
+def test_changes_may_be_numpys_arrays():
+    """``jax.jvp`` passes them on as they are, beside a point that is traced."""
+    M = Grassmannian(4, 2)
+    x, y = (M.random(rng=seed, spread=0.5) for seed in (1, 2))
+    v = np.linspace(-1.0, 1.0, x.size).reshape(x.shape)
+
+    def change(x, v):
+        return jax.jvp(lambda x: M.relative_normal(x, jnp.asarray(y)), (x,), (v,))[1]
+
+    found = jax.jit(lambda x: change(x, v))(jnp.asarray(x))
+    np.testing.assert_allclose(found, change(jnp.asarray(x), jnp.asarray(v)), atol=1e-12)

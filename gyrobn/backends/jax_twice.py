@@ -23,8 +23,8 @@ def is_zero(change: Any) -> bool:
 
 
 def filled(x: Array, change: Any) -> Array:
-    """Return the change, as an array."""
-    return jax.numpy.zeros_like(x) if is_zero(change) else change
+    """Return the change, as an array of JAX: the user may have passed NumPy's to ``jax.jvp``."""
+    return jax.numpy.zeros_like(x) if is_zero(change) else jax.numpy.asarray(change)
 
 
 def replaced(arrays: State, places: Sequence[int], others: State) -> list[Array]:

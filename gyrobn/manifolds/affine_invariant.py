@@ -42,6 +42,7 @@ class AffineInvariant(Definite, GyroSpace):
     theta: float = 1.0
 
     drifts: ClassVar[bool] = False  # a mean is the product of a matrix and its transpose
+    _view: ClassVar[type[CentredMatrices]] = CentredMatrices
 
     @property
     def dim(self) -> int:
@@ -112,7 +113,7 @@ class AffineInvariant(Definite, GyroSpace):
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`R_P (R_P^{-1} Q R_P^{-\top})^t R_P^\top`."""
         self._namespace(x, y)
-        view = self.centred(x, y)
+        view = self._view(self, x, y)
         return view.carried(view.root, t)
 
     def standardize(
@@ -120,7 +121,7 @@ class AffineInvariant(Definite, GyroSpace):
     ) -> Array:
         """Centre, scale and bias."""
         self._namespace(x, mean)
-        return self.centred(mean, x).standardize(factor, bias)
+        return self._view(self, mean, x).standardize(factor, bias)
 
     def scale(self, t: Array | float, x: Array) -> Array:
         r"""Gyromultiplication :math:`P^t`."""
@@ -159,16 +160,10 @@ class AffineInvariant(Definite, GyroSpace):
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
         return c if self.cholesky else pack(congruence(self._turn(x, y), unpack(c, self.n)))
 
-    def centred(
-        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
-    ) -> CentredMatrices:
-        """Return the samples seen from the mean, with one eigendecomposition each."""
-        return CentredMatrices(self, mean, x, seen)
-
     def _certain(self, x: Array, y: Array) -> CentredMatrices:
         """Return the view of y from x; warn if rounding leaves it no certain digit."""
         self._namespace(x, y)
-        view = self.centred(x, y)
+        view = self._view(self, x, y)
         warn_of_lost_digits(view.uncertainty)
         return view
 
@@ -198,7 +193,7 @@ class AffineInvariant(Definite, GyroSpace):
         .. math:: E = P^{1/2}(P^{-1/2} Q P^{-1/2})^{1/2} P^{-1/2}
         """
         self._namespace(x, y, v)
-        view = self.centred(x, y)
+        view = self._view(self, x, y)
         return congruence(matmul(view.root, view.power(0.5), view.back), v)
 
     # ------------------------------------------------------------------ the mean

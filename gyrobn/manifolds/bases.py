@@ -15,9 +15,9 @@ of the principal angles θ, and all else is a function of C.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.backends import Array, State, backend_of, device_of, namespace_of
 from gyrobn.manifolds.bases_hessian import hessian_of_bases
 from gyrobn.manifolds.centred import Decomposed
 from gyrobn.manifolds.gyrospace import GyroSpace
@@ -41,12 +41,81 @@ Rotation = tuple[Array, Array, Array]
 """C, S and (I + C)⁻¹ of a direct rotation."""
 
 
+class _CentredBases(Decomposed):
+    """The view of bases from the mean, with one decomposition of every upper block."""
+
+    def _recall(self, normal: Array, *known: Array) -> None:
+        self.normal, self._known = normal, Singular(*known)
+
+    def _know(self, *arrays: Array) -> None:
+        self._known, self._known_mean = Singular(*arrays[:3]), Singular(*arrays[3:])
+
+    @property
+    def seen(self) -> State:
+        """The normal coordinates and the decompositions of the samples."""
+        return (self.normal, *self._known)
+
+    @cached_property
+    def _known_mean(self) -> Singular:
+        return svd(backend_of(self.mean).stop_gradient(self.mean[..., : self.space.p, :]))
+
+    @cached_property
+    def _rotation(self) -> Rotation:
+        """The direct rotation to the mean."""
+        return direct_rotation(self.mean, self._known_mean)
+
+    @cached_property
+    def _halves(self) -> Halves:
+        space: Bases = self.space
+        return space._rotate_halves(self._rotation, space._halves(self.x), -1.0)
+
+    @cached_property
+    def _known(self) -> Singular:
+        return svd(backend_of(self.x).stop_gradient(self._halves[0]))
+
+    @cached_property
+    def normal(self) -> Array:
+        """The normal coordinates of the samples."""
+        return self.space._flat(logarithm(*self._halves, self._known))
+
+    def shift(self, c: Array) -> Array:
+        """Return the mean ⊕ Exp(c), orthonormal to rounding without a QR decomposition."""
+        return orthonormalized(self.space._rotate(self._rotation, self.space.from_normal(c)))
+
+    def retract(self, step: Array) -> Array:
+        """Return the point after a small step; :meth:`shift` returns another basis of it."""
+        return orthonormalized(self.mean + self.push(step))
+
+    def hessian(self, weights: Array) -> Hessian:
+        """Return the mean Hessian as a constant, with the directions of the decompositions."""
+        p, stop = self.space.p, backend_of(self.x).stop_gradient
+        return hessian_of_bases(stop(self.normal), stop(weights), p, lambda B: self._known.left)
+
+    def standardize(self, factor: Array | float, bias: Array | None) -> Array:
+        """Return the bases at multiples of the angles, and carry them to the bias."""
+        space: Bases = self.space
+        t = space.by_coordinate(scalars_like(factor, self.x))
+        z = exponential(space._block(t * self.normal))
+        if bias is not None:
+            z = space._rotate_halves(direct_rotation(bias), z)
+        return space._stack(*z)
+
+
+def orthonormalized(U: Array) -> Array:
+    r"""Return nearly orthonormal columns after one Newton step, which squares their error.
+
+    The step goes towards the polar factor: :math:`U(3I - U^\top U)/2`.
+    """
+    return 1.5 * U - 0.5 * matmul(U, matmul(transpose(U), U))
+
+
 @dataclass(frozen=True)
 class Bases(GyroSpace):
     """Subspaces as orthonormal bases, n × p: two bases of one subspace are the same point."""
 
     n: int
     p: int
+    _view: ClassVar[type[_CentredBases]] = _CentredBases
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -139,7 +208,7 @@ class Bases(GyroSpace):
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\operatorname{mexp}(-\Omega_x)\,y`."""
         self._namespace(x, y)
-        return self.centred(x, y).normal
+        return self._view(self, x, y).normal
 
     def _flat(self, B: Array) -> Array:
         return namespace_of(B).reshape(B, (*B.shape[:-2], self.dim))
@@ -160,7 +229,7 @@ class Bases(GyroSpace):
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`, with one direct rotation."""
         self._namespace(x, y)
-        view = self.centred(x, y)
+        view = self._view(self, x, y)
         c = self.by_coordinate(scalars_like(t, x)) * view.normal
         return self._rotate(view._rotation, self.from_normal(c))
 
@@ -169,13 +238,7 @@ class Bases(GyroSpace):
     ) -> Array:
         r"""Centre, scale and bias: :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))`."""
         self._namespace(x, mean, *(() if bias is None else (bias,)))
-        return self.centred(mean, x).standardize(factor, bias)
-
-    def centred(
-        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
-    ) -> "_CentredBases":
-        """Return the samples seen from the mean, with one singular value decomposition each."""
-        return _CentredBases(self, mean, x, seen)
+        return self._view(self, mean, x).standardize(factor, bias)
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
         """Apply the gyration, an orthogonal map of each half of the space, to a tangent block.
@@ -250,72 +313,3 @@ class Bases(GyroSpace):
         """Mean Hessian: see :func:`hessian_of_bases`."""
         directions = lambda B: eigh(matmul(transpose(B), B), exact=True).vectors  # noqa: E731
         return hessian_of_bases(c, weights, self.p, directions)
-
-
-class _CentredBases(Decomposed):
-    """The view of bases from the mean, with one decomposition of every upper block."""
-
-    def _recall(self, normal: Array, *known: Array) -> None:
-        self.normal, self._known = normal, Singular(*known)
-
-    def _know(self, *arrays: Array) -> None:
-        self._known, self._known_mean = Singular(*arrays[:3]), Singular(*arrays[3:])
-
-    @property
-    def seen(self) -> tuple[Array, ...]:
-        """The normal coordinates and the decompositions of the samples."""
-        return (self.normal, *self._known)
-
-    @cached_property
-    def _known_mean(self) -> Singular:
-        return svd(backend_of(self.mean).stop_gradient(self.mean[..., : self.space.p, :]))
-
-    @cached_property
-    def _rotation(self) -> Rotation:
-        """The direct rotation to the mean."""
-        return direct_rotation(self.mean, self._known_mean)
-
-    @cached_property
-    def _halves(self) -> Halves:
-        space: Bases = self.space
-        return space._rotate_halves(self._rotation, space._halves(self.x), -1.0)
-
-    @cached_property
-    def _known(self) -> Singular:
-        return svd(backend_of(self.x).stop_gradient(self._halves[0]))
-
-    @cached_property
-    def normal(self) -> Array:
-        """The normal coordinates of the samples."""
-        normal: Array = self.space._flat(logarithm(*self._halves, self._known))
-        return normal
-
-    def shift(self, c: Array) -> Array:
-        """Return the mean ⊕ Exp(c), orthonormal to rounding without a QR decomposition."""
-        return orthonormalized(self.space._rotate(self._rotation, self.space.from_normal(c)))
-
-    def retract(self, step: Array) -> Array:
-        """Return the point after a small step; :meth:`shift` returns another basis of it."""
-        return orthonormalized(self.mean + self.push(step))
-
-    def hessian(self, weights: Array) -> Hessian:
-        """Return the mean Hessian as a constant, with the directions of the decompositions."""
-        p, stop = self.space.p, backend_of(self.x).stop_gradient
-        return hessian_of_bases(stop(self.normal), stop(weights), p, lambda B: self._known.left)
-
-    def standardize(self, factor: Array | float, bias: Array | None) -> Array:
-        """Return the bases at multiples of the angles, and carry them to the bias."""
-        space: Bases = self.space
-        t = space.by_coordinate(scalars_like(factor, self.x))
-        z = exponential(space._block(t * self.normal))
-        if bias is not None:
-            z = space._rotate_halves(direct_rotation(bias), z)
-        return space._stack(*z)
-
-
-def orthonormalized(U: Array) -> Array:
-    r"""Return nearly orthonormal columns after one Newton step, which squares their error.
-
-    The step goes towards the polar factor: :math:`U(3I - U^\top U)/2`.
-    """
-    return 1.5 * U - 0.5 * matmul(U, matmul(transpose(U), U))

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from functools import cache
 
-from gyrobn.backends import Array, namespace_of
+from gyrobn.backends import Array, State, namespace_of
 from gyrobn.numerics.arrays import samples_last, weighted_gram, weighted_sum
 from gyrobn.numerics.hessian import Hessian, compact_hessian
 from gyrobn.numerics.matrices import beside, matmul, transpose
@@ -24,12 +24,12 @@ def hessian_of_bases(
     xp, shape = namespace_of(c), (c.shape[-1] // p, p)
 
     @cache
-    def spectrum() -> tuple[Array, ...]:
+    def spectrum() -> State:
         B = xp.reshape(c, (*c.shape[:-1], *shape))
         return _spectrum(B, directions(B))
 
     @cache
-    def tables() -> tuple[Array, ...]:
+    def tables() -> State:
         return _tables(weights, *spectrum())
 
     def lowest() -> Array:
@@ -42,7 +42,7 @@ def hessian_of_bases(
     return compact_hessian(c, weights, ricci, lambda v: _apply(shape, v, tables()), lowest)
 
 
-def _spectrum(B: Array, P: Array) -> tuple[Array, ...]:
+def _spectrum(B: Array, P: Array) -> State:
     """Return P, Q, and the eigenvalues for differences, for sums and for single angles."""
     xp = namespace_of(B)
     info = xp.finfo(B.dtype)
@@ -59,9 +59,7 @@ def _spectrum(B: Array, P: Array) -> tuple[Array, ...]:
     return P, Q, apart / xp.tan(apart), other, theta / xp.tan(theta)
 
 
-def _tables(
-    weights: Array, P: Array, Q: Array, alike: Array, other: Array, alone: Array
-) -> tuple[Array, ...]:
+def _tables(weights: Array, P: Array, Q: Array, alike: Array, other: Array, alone: Array) -> State:
     """Return all Q beside each other; P and the factors of W and Wᵀ, samples last; Σ w P a Pᵀ."""
     heavy = weights[..., None, None]
     straight = heavy * (0.5 * (alike + other) - alone[..., None, :])
@@ -70,7 +68,7 @@ def _tables(
     return beside(Q, 1), *last, weighted_gram(weights[..., None] * alone, transpose(P))
 
 
-def _apply(shape: tuple[int, int], v: Array, tables: tuple[Array, ...]) -> Array:
+def _apply(shape: tuple[int, int], v: Array, tables: State) -> Array:
     r"""Apply H to columns (*channels, dim, k), for all samples in two products.
 
     With :math:`W = Q^\top V P`, and the symmetric and antisymmetric parts written as a sum of W and

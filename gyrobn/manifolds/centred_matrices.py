@@ -3,7 +3,7 @@
 from functools import cached_property
 from typing import Self
 
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.backends import Array, State, backend_of, device_of, namespace_of
 from gyrobn.manifolds import eigenbasis
 from gyrobn.manifolds.centred import Decomposed
 from gyrobn.manifolds.turned import Turned
@@ -32,7 +32,7 @@ class CentredMatrices(Decomposed):
         self._known, self._known_mean = Eigen(values, W), Eigen(of_mean[0, ...], U[0, ...])
 
     @property
-    def seen(self) -> tuple[Array, ...]:
+    def seen(self) -> State:
         """The eigendecompositions of the samples, and that of the mean."""
         values, U = self._known_mean
         return (*self._known, values[None, ...], U[None, ...])
@@ -73,7 +73,7 @@ class CentredMatrices(Decomposed):
         return self._known_mean.vectors
 
     @property
-    def image(self) -> tuple[Array, ...]:
+    def image(self) -> State:
         """The change of C: see :mod:`gyrobn.manifolds.eigenbasis`."""
         return (self._change,)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.backends import Array, State, backend_of, dot, namespace_of
 from gyrobn.manifolds.correlation_matrices import CorrelationMatrices, to_unit_diagonal
 from gyrobn.numerics.arrays import constant
 from gyrobn.numerics.decompositions import eigh, finite_or_identity, solve
@@ -77,21 +77,21 @@ def _log_diagonal(S: Array) -> Array:
     xp, shim = namespace_of(S), backend_of(S)
     (d,) = shim.opaque("log diagonal", _search_log_diagonal, shim.stop_gradient(S))
 
-    def primal(S: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def primal(S: Array) -> tuple[State, State]:
         values, U = eigh(S + diagonal_matrix(d))
         quotients = EXP.quotient(Spectrum(values).pairs, None)
         J = _diagonal_jacobian(U, quotients)
         return (d + solve(J, 1.0 - _diagonal_of_exp(values, U)),), (values, U, quotients, J)
 
-    def tangent(kept: tuple[Array, ...], dS: Array) -> tuple[Array, ...]:
+    def tangent(kept: State, dS: Array) -> State:
         _, U, quotients, J = kept
         return (-solve(J, xp.linalg.diagonal(_across(U, quotients, dS))),)
 
-    def cotangent(kept: tuple[Array, ...], slope: Array) -> tuple[Array, ...]:
+    def cotangent(kept: State, slope: Array) -> State:
         _, U, quotients, J = kept
         return (_across(U, quotients, diagonal_matrix(-solve(J, slope))),)
 
-    def twice(kept: tuple[Array, ...], S: Array) -> tuple[Array, ...]:
+    def twice(kept: State, S: Array) -> State:
         """Take two steps with the constant Jacobian: the second is right to second order."""
         values, U, _, J = kept
         change, e = change_of(symmetric(S)), 0.0
@@ -104,11 +104,11 @@ def _log_diagonal(S: Array) -> Array:
     return found
 
 
-def _search_log_diagonal(S: Array) -> tuple[Array, ...]:
+def _search_log_diagonal(S: Array) -> State:
     xp = namespace_of(S)
     tol = float(xp.finfo(S.dtype).eps) ** 0.5
 
-    def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
+    def body(state: State) -> State:
         d, done = state
         values, U = eigh(S + diagonal_matrix(d))
         J = _diagonal_jacobian(U, EXP.quotient(Spectrum(values).pairs, None))
@@ -207,23 +207,23 @@ def _unit_row_sums(C: Array) -> Array:
     def row_sums(x: Array, C: Array) -> Array:
         return x * matmul(C, x[..., None])[..., 0]
 
-    def primal(C: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def primal(C: Array) -> tuple[State, State]:
         H, rest = _scaled(known, x) + eye(known), 1.0 - row_sums(x, C)
         found = x * (1.0 + solve(H, rest))
         # if C is not positive definite, there may be no such x, and the search ends anywhere
         good = xp.max(xp.abs(rest), axis=-1, keepdims=True) < 0.5
         return (xp.where(xp.logical_and(finite[..., 0], good), found, xp.nan),), (x, H)
 
-    def tangent(kept: tuple[Array, ...], dC: Array) -> tuple[Array, ...]:
+    def tangent(kept: State, dC: Array) -> State:
         x, H = kept
         return (-x * solve(H, row_sums(x, dC)),)
 
-    def cotangent(kept: tuple[Array, ...], slope: Array) -> tuple[Array, ...]:
+    def cotangent(kept: State, slope: Array) -> State:
         x, H = kept
         by_sums = -x * solve(H, x * slope)
         return (by_sums[..., :, None] * x[..., None, :],)
 
-    def twice(kept: tuple[Array, ...], C: Array) -> tuple[Array, ...]:
+    def twice(kept: State, C: Array) -> State:
         """Take two steps with the constant Hessian: the second is right to second order."""
         x, H = kept
         C, y = twice_only(C), x
@@ -235,11 +235,11 @@ def _unit_row_sums(C: Array) -> Array:
     return found
 
 
-def _search_unit_row_sums(C: Array) -> tuple[Array, ...]:
+def _search_unit_row_sums(C: Array) -> State:
     xp, loop = namespace_of(C), backend_of(C).while_loop
     eps = float(xp.finfo(C.dtype).eps)
 
-    def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
+    def body(state: State) -> State:
         x, done = state
         M = _scaled(C, x)
         q = solve(M + eye(M), 1.0 - xp.sum(M, axis=-1))  # the step, relative to x
@@ -247,7 +247,7 @@ def _search_unit_row_sums(C: Array) -> tuple[Array, ...]:
         bend, slope = xp.clip(dot(q, turn), min=0.0), xp.sum(turn, axis=-1)
         decrement = xp.sqrt(dot(q, q) + bend)
 
-        def along(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        def along(state: State) -> State:
             (t,) = state
             share = q / (1.0 + t[..., None] * q)
             gradient = slope + bend * t - xp.sum(share, axis=-1)

@@ -9,9 +9,8 @@ the sum to X and to B.
 
 from typing import Any
 
-from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.backends.contract import State
-from gyrobn.numerics.arrays import weighted_gram
+from gyrobn.backends import Array, State, backend_of, namespace_of
+from gyrobn.numerics.arrays import broadcast_shapes, weighted_gram
 from gyrobn.numerics.decompositions import Eigen, again, spectrum_of
 from gyrobn.numerics.jets import change_of, inner_jet
 from gyrobn.numerics.matrices import beside, compose, diagonal_matrix, matmul, symmetric, transpose
@@ -137,7 +136,10 @@ def carried(change: Array, known: Eigen, R: Array, t: Array) -> Array:
         inner = inner_jet(POWER, values, change_of(symmetric(change)), t[..., None])
         return (matmul(Y, inner, transpose(Y)),)
 
-    t = xp.broadcast_to(t, change.shape[:-2])
+    batch = broadcast_shapes(change.shape[:-2], R.shape[:-2], t.shape)
+    t = xp.broadcast_to(t, batch)
+    if batch != tuple(change.shape[:-2]):
+        change = xp.broadcast_to(change, (*batch, *change.shape[-2:]))
     (y,) = backend_of(change).with_derivative(primal, tangent, cotangent, change, R, t, twice=twice)
     return y
 

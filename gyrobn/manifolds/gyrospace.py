@@ -160,6 +160,7 @@ class GyroSpace(Specified, ABC):
     """Data inside a ball of this radius has only one mean."""
 
     _view: ClassVar[type[Centred]] = Centred
+    """What :meth:`centred` returns."""
 
     def contains(self, x: Array) -> Array:
         """Tell for each sample whether it is a point to half the digits of its dtype."""

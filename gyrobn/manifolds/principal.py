@@ -7,14 +7,12 @@ p × p matrices that are functions of θ in the bases P and T. The same holds fo
 each rule takes few products.
 """
 
-from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends import Array, State, backend_of, namespace_of
 from gyrobn.numerics.decompositions import Singular, again, eigh, spectrum_of, svd
 from gyrobn.numerics.jets import change_of, function_jet, pair_sums, polar_jet
 from gyrobn.numerics.matrices import compose, eye, matmul, symmetric, transpose
 from gyrobn.numerics.spectra import Spectrum
 from gyrobn.numerics.spectral import ANGLE, COSINE_OF_ROOT, SINC_OF_ROOT
-
-Kept = tuple[Array, ...]
 
 
 def direct_rotation(U: Array, known: Singular | None = None) -> tuple[Array, Array, Array]:
@@ -26,7 +24,7 @@ def direct_rotation(U: Array, known: Singular | None = None) -> tuple[Array, Arr
     xp = namespace_of(U)
     p = U.shape[-1]
 
-    def primal(U: Array) -> tuple[Kept, Kept]:
+    def primal(U: Array) -> tuple[State, State]:
         P, c, Th = svd(U[..., :p, :]) if known is None else known
         F = matmul(U[..., p:, :], transpose(Th))
         outputs = compose(P, c, P), matmul(F, transpose(P)), compose(P, 1.0 / (1.0 + c), P)
@@ -37,7 +35,7 @@ def direct_rotation(U: Array, known: Singular | None = None) -> tuple[Array, Arr
         k = 1.0 / (1.0 + c)
         return k[..., :, None] * k[..., None, :]
 
-    def tangent(kept: Kept, dU: Array) -> Kept:
+    def tangent(kept: State, dU: Array) -> State:
         P, c, Th, F = kept
         E = matmul(transpose(P), dU[..., :p, :], transpose(Th)) / pair_sums(c)
         half = E * c[..., None, :]
@@ -49,7 +47,7 @@ def direct_rotation(U: Array, known: Singular | None = None) -> tuple[Array, Arr
             matmul(P, -reciprocals(c) * change, transpose(P)),
         )
 
-    def cotangent(kept: Kept, by_C: Array, by_S: Array, by_inverse: Array) -> Kept:
+    def cotangent(kept: State, by_C: Array, by_S: Array, by_inverse: Array) -> State:
         P, c, Th, F = kept
         inner = matmul(transpose(P), by_C, P)
         inner = inner - reciprocals(c) * matmul(transpose(P), by_inverse, P)
@@ -59,7 +57,7 @@ def direct_rotation(U: Array, known: Singular | None = None) -> tuple[Array, Arr
         upper = matmul(P, inner / pair_sums(c), Th)
         return (xp.concat([upper, matmul(turned, Th)], axis=-2),)
 
-    def twice(kept: Kept, U: Array) -> Kept:
+    def twice(kept: State, U: Array) -> State:
         W = polar_jet(kept[:3], U[..., :p, :])
         C, S = matmul(U[..., :p, :], transpose(W)), matmul(U[..., p:, :], transpose(W))
         return symmetric(C), S, xp.linalg.inv(symmetric(C) + eye(C))
@@ -80,27 +78,27 @@ def logarithm(top: Array, bottom: Array, known: Singular | None = None) -> Array
     ``known`` is the decomposition of the upper block, if it was computed before.
     """
 
-    def primal(top: Array, bottom: Array) -> tuple[Kept, Kept]:
+    def primal(top: Array, bottom: Array) -> tuple[State, State]:
         found = svd(top) if known is None else known
         P, _, Th = found
         J = matmul(transpose(Th) * spectrum_of(found).stretch[..., None, :], transpose(P))
         return (tall_product(bottom, J),), (*found, J, bottom)
 
-    def tangent(kept: Kept, dtop: Array, dbottom: Array) -> Kept:
+    def tangent(kept: State, dtop: Array, dbottom: Array) -> State:
         P, c, Th, J, bottom = kept
         direct, turned = again(known, c).pairs.logarithm
         E = matmul(transpose(P), dtop, transpose(Th))
         dJ = matmul(transpose(Th), direct * E + turned * transpose(E), transpose(P))
         return (tall_product(dbottom, J) + tall_product(bottom, dJ),)
 
-    def cotangent(kept: Kept, slope: Array) -> Kept:
+    def cotangent(kept: State, slope: Array) -> State:
         P, c, Th, J, bottom = kept
         direct, turned = again(known, c).pairs.logarithm
         M = matmul(Th, matmul(transpose(bottom), slope), P)
         by_top = matmul(P, direct * M + transpose(turned * M), Th)
         return by_top, tall_product(slope, transpose(J))
 
-    def twice(kept: Kept, top: Array, bottom: Array) -> Kept:
+    def twice(kept: State, top: Array, bottom: Array) -> State:
         P, c, Th, *_ = kept
         W = polar_jet((P, c, Th), top)
         C = symmetric(matmul(top, transpose(W)))
@@ -117,14 +115,14 @@ def exponential(B: Array) -> tuple[Array, Array]:
     The eigenvalues of :math:`A^2` are the squares of the angles, which may have any size.
     """
 
-    def primal(B: Array) -> tuple[Kept, Kept]:
+    def primal(B: Array) -> tuple[State, State]:
         values, P = eigh(matmul(transpose(B), B), exact=True)
         spectrum = Spectrum(values)
         ratio = compose(P, spectrum.sinc_of_root, P)
         outputs = compose(P, spectrum.cosine_of_root, P), tall_product(B, ratio)
         return outputs, (values, P, ratio, B)
 
-    def tangent(kept: Kept, dB: Array) -> Kept:
+    def tangent(kept: State, dB: Array) -> State:
         values, P, ratio, B = kept
         by_cosine, by_sinc = Spectrum(values).pairs.quotients_of_root
         gram = matmul(transpose(B), dB)
@@ -132,7 +130,7 @@ def exponential(B: Array) -> tuple[Array, Array]:
         dcos, dratio = (matmul(P, f * change, transpose(P)) for f in (by_cosine, by_sinc))
         return dcos, tall_product(dB, ratio) + tall_product(B, dratio)
 
-    def cotangent(kept: Kept, by_top: Array, by_bottom: Array) -> Kept:
+    def cotangent(kept: State, by_top: Array, by_bottom: Array) -> State:
         values, P, ratio, B = kept
         by_cosine, by_sinc = Spectrum(values).pairs.quotients_of_root
         change = by_cosine * matmul(transpose(P), by_top, P)
@@ -140,7 +138,7 @@ def exponential(B: Array) -> tuple[Array, Array]:
         gram = matmul(P, change + transpose(change), transpose(P))
         return (tall_product(by_bottom, ratio) + tall_product(B, gram),)
 
-    def twice(kept: Kept, B: Array) -> Kept:
+    def twice(kept: State, B: Array) -> State:
         values, P, *_ = kept
         change = change_of(matmul(transpose(B), B))
         cos, ratio = (function_jet(f, values, P, change) for f in (COSINE_OF_ROOT, SINC_OF_ROOT))

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends import Array, State, backend_of, namespace_of
 from gyrobn.numerics.arrays import constant
 from gyrobn.numerics.decompositions import Singular, svd
 from gyrobn.numerics.matrices import eye, matmul, transpose
@@ -42,14 +42,14 @@ def svd_of_sum(A: Array) -> Singular:
 
     # Planes of equal angles mix their vectors, and a threshold could separate these. So quarter
     # turns are added to A with a weight that fades out, and again if a sum happens to vanish.
-    def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
+    def body(state: State) -> State:
         A, *known = state
         turned, size = _quarter_turns(*known)
         push = least / (1.0 + (4.0 * size / least) ** 2)
         A = A + matmul(turned * push[..., None, :], known[2])
         return A, *svd(A)
 
-    def condition(state: tuple[Array, ...]) -> Array:
+    def condition(state: State) -> Array:
         return xp.any(state[2] < 32.0 * least)
 
     _, P, c, Th = backend_of(A).while_loop(condition, body, (A, P, c, Th), 2)

@@ -3,9 +3,9 @@ r"""The rotation group SO(n) with its bi-invariant metric: LieBN's normalization
 import math
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Self
+from typing import ClassVar, Self
 
-from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.backends import Array, State, backend_of, dot, namespace_of
 from gyrobn.manifolds.bases import orthonormalized
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
@@ -21,6 +21,19 @@ from gyrobn.numerics.scalar import cotangent, safe_sqrt
 from gyrobn.numerics.spectral import ANGLE, COSINE_OF_ROOT, SINC_OF_ROOT
 
 ROOT2 = 2.0**0.5
+
+
+class _CentredRotations(Centred):
+    """The view of rotations from the mean."""
+
+    @property
+    def smooth(self) -> bool:  # type: ignore[override]
+        """Whether the rotations are of space, where no matrix is decomposed."""
+        return bool(self.space.n == 3)
+
+    def shift(self, c: Array) -> Array:
+        """Return the mean ⊕ Exp(c), a rotation to rounding without a projection."""
+        return orthonormalized(matmul(self.mean, self.space.from_normal(c)))
 
 
 @dataclass(frozen=True)
@@ -49,6 +62,7 @@ class SpecialOrthogonal(GyroSpace):
     """
 
     n: int = field(metadata={"least": 2})
+    _view: ClassVar[type[Centred]] = _CentredRotations
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -170,12 +184,6 @@ class SpecialOrthogonal(GyroSpace):
         half = self.scale(0.5, self.relative(x, y))
         return matmul(y, transpose(half), matmul(transpose(x), v), half)
 
-    def centred(
-        self, mean: Array, x: Array, seen: tuple[Array, ...] = (), known: tuple[Array, ...] = ()
-    ) -> Centred:
-        """Return the samples seen from the mean."""
-        return _CentredRotations(self, mean, x, seen)
-
     # ------------------------------------------------------------------ points, good and bad
 
     def project(self, x: Array) -> Array:
@@ -218,7 +226,7 @@ class SpecialOrthogonal(GyroSpace):
         X = self._skew_of(c)
 
         @cache
-        def spectrum() -> tuple[Array, ...]:
+        def spectrum() -> State:
             square, V = eigh(matmul(transpose(X), X))
             theta = safe_sqrt(square)
             some = theta > 0
@@ -247,19 +255,6 @@ class SpecialOrthogonal(GyroSpace):
             return weighted_sum(weights, least)
 
         return compact_hessian(c, weights, (self.n - 2) / 4, apply, lowest)
-
-
-class _CentredRotations(Centred):
-    """The view of rotations from the mean."""
-
-    @property
-    def smooth(self) -> bool:  # type: ignore[override]
-        """Whether the rotations are of space, where no matrix is decomposed."""
-        return bool(self.space.n == 3)
-
-    def shift(self, c: Array) -> Array:
-        """Return the mean ⊕ Exp(c), a rotation to rounding without a projection."""
-        return orthonormalized(matmul(self.mean, self.space.from_normal(c)))
 
 
 def _skew(A: Array) -> Array:

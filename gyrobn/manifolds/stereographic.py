@@ -7,7 +7,7 @@ from gyrobn.backends import Array, State, backend_of, dot
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.centred_vectors import CentredVectors
-from gyrobn.manifolds.combination import Combination
+from gyrobn.manifolds.combination import Combination, fits
 from gyrobn.manifolds.constant_curvature import Lifted
 from gyrobn.manifolds.moebius import CentredInBall, carried, exponential, standardized
 from gyrobn.manifolds.radial import half_turn, is_constant
@@ -136,7 +136,7 @@ class Stereographic(Ball):
 
     def _moved_with(
         self, xp: Any, K: Any, x: Array, y: Combination, w: Array
-    ) -> tuple[Array, tuple[Array, ...]]:
+    ) -> tuple[Array, State]:
         """Return x ⊕ y and what its derivative needs: the room of x, n, and w as it is held."""
         gap, room = y.onto(x).value(), self._room(xp, K, x)
         n = dot(gap, gap) / room
@@ -148,7 +148,7 @@ class Stereographic(Ball):
         if shim.hides_values(gap):
             # to read the terms again costs a compiled program less than to write their sum
             return y.plus(1.0 + n, x).over(w).value(), kept
-        total = shim.add_product(gap, n, x, gap)
+        total = shim.add_product(gap, n, x, gap if fits(n, gap, 1) else None)
         total *= xp.reciprocal(w)[..., None]
         return total, kept
 
