@@ -138,6 +138,23 @@ def test_domains_break_the_graph():
     torch.testing.assert_close(compiled(x), expected)
 
 
+class Halved(DomainGyroBN):
+    """A layer that does something to the input first."""
+
+    def forward(self, x, domains):
+        return super().forward(0.5 * x, domains)
+
+
+def test_a_subclass_of_domains_is_compiled_with_its_own_forward():
+    M, domains = PoincareBall(2), torch.arange(8) % 2
+    x = torch.as_tensor(batches(M, 8))
+    layers = [Halved(M, 2, dtype=DOUBLE) for _ in range(2)]
+    expected = layers[0](x, domains)
+    found = torch.compile(layers[1], backend="aot_eager")(x, domains)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(layers[1].running_var, layers[0].running_var)
+
+
 def test_the_search_is_one_operation():
     """Its number of iterations follows the data, though the graph was made with others."""
     M = PoincareBall(2)

@@ -68,6 +68,22 @@ class TestConvergence:
         assert int(result.iterations) <= 12
         assert float(result.residual) <= (1e-11 if dtype == "float64" else 1e-6)
 
+    @pytest.mark.parametrize(
+        ("cls", "far", "spread"), [(PoincareBall, 12.0, 4.0), (Hyperboloid, 11.0, 6.0)]
+    )
+    def test_far_out_in_float32_no_step_is_taken_for_rounding(self, cls, far, spread):
+        """On the way the mean is where floats are coarse; steps fail there, or hardly help."""
+        M = cls(3)
+        for seed in range(16):
+            rng = np.random.default_rng(seed)
+            centre = M.from_normal(far * unit(seed, 3))
+            c = spread / 3**0.5 * rng.standard_normal((10, 3))
+            x = M.project(M.add(centre, M.from_normal(c)).astype("float32"))
+            result = frechet(M, x)
+            expected = frechet(M, M.project(x.astype("float64"))).mean
+            assert result.converged
+            assert M.dist(M.project(result.mean.astype("float64")), expected) < 0.05 * spread
+
     def test_data_along_a_line(self):
         """Where a scalar in place of the Hessian would be slow: see DENSE for both branches."""
         for n in (2, 100, 200):

@@ -119,3 +119,12 @@ def test_jax_layers(M):
     expected, _ = normalize_batch(M, x[KEPT], W[KEPT])
     assert np.max(M.dist(host(y)[KEPT], expected)) < 1e-9
     assert np.all(np.isnan(host(y)[BAD]))
+
+
+@geometries
+def test_layers_in_half_precision(M):
+    x = torch.from_numpy(padded(M, np.nan)).half()
+    y = TorchGyroBN(M)(x, torch.from_numpy(W).float())
+    assert y.dtype == torch.float16
+    assert torch.isfinite(y[KEPT]).all()
+    assert torch.isnan(y[BAD]).all()

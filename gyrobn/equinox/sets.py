@@ -55,6 +55,7 @@ class AxisLayer(SetLayer):
         settings = SetSettings.layer(
             type(self).__name__, manifold, axis, eps=eps, centre=self._centre, **options
         )
+        # not super(): mypy takes the constructor of SetLayer for one of a dataclass
         AffineLayer.__init__(self, settings, use_bias, use_scale, dtype)
 
 

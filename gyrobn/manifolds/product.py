@@ -136,7 +136,8 @@ class Product(Composite):
 
     def origin(self, like: Array) -> Array:
         """Return the factors' identities."""
-        return self.join(*(f.origin(like) for f in self.factors))
+        xp = namespace_of(like)
+        return _concat([xp.reshape(f.origin(like), (-1,)) for f in self.factors])
 
     # ------------------------------------------------------------------ points, good and bad
 

@@ -271,11 +271,13 @@ def _judge(old: Numbers, new: Numbers, gain: Array, tol: float | None) -> tuple[
     # rounding errors of the distances are no reason to reject a step either
     slack = some * before + 16.0 * xp.sqrt(before) * xp.max(old.resolution, axis=-1)
     better = lower | ((after <= before + slack) & nearer)
-    # if the samples differ by rounding errors only, no residual is small against their spread
-    close = old.residual <= xp.maximum(some * xp.sqrt(old.variance), 64.0 * old.resolution)
+    close = xp.all(old.residual <= some * xp.sqrt(old.variance), axis=-1)
     # a Newton step that does not halve a residual near its bound has met rounding errors
     still = (new.residual > 0.5 * old.residual) & (old.residual <= 64.0 * old.least(tol))
-    return better, xp.all(close, axis=-1) & (xp.all(still, axis=-1) | ~better)
+    # If the samples differ by rounding errors only, no residual is small against their spread. Then
+    # steps shorter than the resolution fail, too. (Far out it is coarse: long steps prove little.)
+    near = xp.all(old.residual <= 64.0 * old.resolution, axis=-1) & (gain <= new.gain / 64.0)
+    return better, (close & xp.all(still, axis=-1)) | ((close | near) & ~better)
 
 
 def status(manifold: GyroSpace, view: Centred, w: Array, tol: float | None) -> tuple[Array, Array]:

@@ -104,9 +104,9 @@ class Shared:
     def __init__(self, held: Held, spread: Spread, slopes: bool = False) -> None:
         """Find the share of this rank and a common start, in one reduction.
 
-        The share has its derivative by the weights. The samples are constants, unless the start
-        shall have its ``slopes``.
-        The start is that of the whole batch: a geometry computes it from sums over the samples.
+        The start is that of the whole batch: a geometry computes it from sums over the samples. The
+        share has its derivative by the weights. The samples are constants, unless the start shall
+        have its ``slopes``.
         """
         xp, shim = namespace_of(held.x), backend_of(held.x)
         total = partial(shim.all_sum, group=spread.group.ranks)

@@ -79,13 +79,13 @@ class AffineLayer(GeometryState):
         """
         sync = self.process_group is not None and self.training
         if sync and torch.compiler.is_dynamo_compiling():  # it runs between two graphs
-            return torch.compiler.disable(self.forward)(x, weights)  # type: ignore[no-untyped-call,no-any-return]
+            run = torch.compiler.disable(AffineLayer.forward)  # type: ignore[no-untyped-call]
+            return run(self, x, weights)  # type: ignore[no-any-return]
         with no_autocast(x):
             group = group_of(self.process_group, x) if self.training else None
             rest = () if group is None else (group,)  # the compiler takes plain values only
-            run = recorded(run_forward)
-            given = self._given(x, weights)
-            y, *new = run(self._constant, given, self._rate, self.training, *rest)
+            given = self._given(x, weights), self._rate, self.training
+            y, *new = recorded(run_forward)(self._constant, *given, *rest)
             if new and self.training and not recomputing():
                 # torch.compile (2.13) loses what is written into a float64 buffer without axes on
                 # a CPU, but not what is written into a view of it.

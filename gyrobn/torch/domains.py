@@ -109,7 +109,8 @@ class DomainGyroBN(GyroBN):
             Weights of the samples, shape ``(batch,)`` or ``(batch, *channels)``.
         """
         if torch.compiler.is_dynamo_compiling():  # the computation depends on the domains
-            return torch.compiler.disable(self.forward)(x, domains, weights)  # type: ignore[no-untyped-call,no-any-return]
+            run = torch.compiler.disable(DomainGyroBN.forward)  # type: ignore[no-untyped-call]
+            return run(self, x, domains, weights)  # type: ignore[no-any-return]
         with no_autocast(x, domains):
             group = group_of(self.process_group, x) if self.training else None
             running = Stats(self.running_mean, self.running_var)
