@@ -341,6 +341,18 @@ def test_pipes(here, monkeypatch, capsys, kind):
     assert names(here) == []
 
 
+def test_a_pipe_of_text_and_a_file_called_like_a_pipe(here, monkeypatch, capsys):
+    GyroBN(BALL).fit(X).save("-")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines(X).encode())))
+    from gyrobn.cli import main
+
+    assert main(["inspect", "-", "--manifold", "poincare_ball"]) == 1
+    assert "holds a .npy file unless --format csv or" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines(X).encode())))
+    assert main(["inspect", "-", "--manifold", "poincare_ball", "--format", "csv"]) == 0
+    assert f"-: {len(X)} samples" in capsys.readouterr().out
+
+
 def test_a_pipeline(here):
     """Of real processes; the second one also reads what the first one wrote."""
     np.save("x.npy", X)
