@@ -135,6 +135,18 @@ def test_parquet_of_float32_and_integer_labels(here):
     assert max(map(len, fields)) < 15  # no digits of float64
 
 
+def test_parquet_of_labels_of_64_bits(here):
+    labels = [2**63 + 5, 7]
+    table = {"a": X[:, 0], "b": X[:, 1], "who": np.asarray(labels * 30, dtype=np.uint64)}
+    pyarrow.parquet.write_table(pyarrow.table(table), "x.parquet")
+    options = "--manifold", "poincare_ball", "--domain-column", "who"
+    assert report("normalize", "x.parquet", "y.parquet", *options)["domains"] == sorted(labels)
+    y = pyarrow.parquet.read_table("y.parquet")
+    assert y["who"].to_pylist() == labels * 30
+    found = np.stack([y[name].to_numpy() for name in "ab"], axis=1)
+    close(found, normalized(BALL, X, domains=labels * 30))
+
+
 def test_other_arrays_become_tables(here):
     np.save("x.npy", P)
     report("normalize", "x.npy", "y.parquet", "--manifold", "spd")
