@@ -105,8 +105,8 @@ def test_normalize_says_what_it_did(tmp_path):
 def test_the_report_counts_eps(tmp_path):
     """Samples close together do not get the standard deviation of the scale."""
     np.save(tmp_path / "x.npy", 1e-3 * X)
-    command = "normalize x.npy y.npy --manifold poincare_ball --save-model m.npz".split()
-    said = run_here(*command, cwd=tmp_path).stdout
+    options = "--manifold", "poincare_ball", "--save-model", "m.npz"
+    said = run_here("normalize", "x.npy", "y.npy", *options, cwd=tmp_path).stdout
     deviation = GyroBN(PoincareBall(2)).fit(np.load(tmp_path / "y.npy")).var_ ** 0.5
     assert deviation < 0.5
     assert f"to become {deviation:.4g}\n" in said

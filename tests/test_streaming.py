@@ -5,6 +5,7 @@ from pathlib import Path
 
 import array_api_strict
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from conftest import FIRST, GEOMETRIES
@@ -232,6 +233,8 @@ def test_bad_chunks():
         list(Chunks(lambda: iter([x, [1.0]])))
     with pytest.raises(TypeError, match=r"chunk 0 must be an array .* got shape \(4,\)"):
         list(Chunks(lambda: iter([x[:, 0]])))
+    with pytest.raises(TypeError, match=r"chunk 0 must be .* got a DataFrame: call its to_numpy"):
+        GyroBN().fit([pd.DataFrame(x), pd.DataFrame(x)])
     with pytest.raises(ValueError, match="hold 0 samples"):
         list(Chunks(lambda: iter([])))
     with pytest.raises(ValueError, match="size must be a positive integer"):
