@@ -199,6 +199,8 @@ def _guesses(source: StoredArray, console: Console) -> Report:
         if count.good:
             good = "all" if count.good == count.points else f"{count.good} of {count.points}"
             lines.append(f"  {good:>18}  --manifold {options}")
+    if len(lines) == 1:
+        lines.append(f"  {'none':>18}")
     values, more = _curvatures(source)
     return {"geometries": found} | values, lines + more
 
