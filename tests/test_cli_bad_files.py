@@ -43,6 +43,10 @@ def tables(folder):
         "semicolon.csv": TABLE.replace(",", ";"),
         "comma.csv": TABLE.replace(",", ";").replace(".", ","),
         "european.csv": "a;b\n0,1;0,2\n0,3;0,4\n",
+        "decimals.csv": "0,1;0,2\n0,3;0,4\n",
+        "quoted.csv": 'a,b\n"0,1","0,2"\n',
+        "commas.tsv": TABLE,
+        "names.csv": 'who,b\n"Lovelace, Ada",0.2\n',
         "spaces.csv": TABLE.replace(",", " "),
         "quote.csv": 'a,b\n"0.1,0.2\n',
         "index.csv": ",a,b\n0,0.1,0.2\n",
@@ -135,6 +139,10 @@ BAD = [
     bad("semicolon.csv", "line 2 of semicolon.csv has", ".csv is for commas"),
     bad("comma.csv", "of comma.csv"),
     bad("european.csv", "line 2 has 3 fields separated by ','", "numbers have decimal points"),
+    bad("decimals.csv", "words and numbers: .csv is for commas", "by --header yes or --header no"),
+    bad("quoted.csv", "has '0,1' in column 1", "numbers have decimal points"),
+    bad("commas.tsv", "line 2 of commas.tsv has", ".tsv for tabs"),
+    bad("names.csv", "has 'Lovelace, Ada' in column 1, who", "by --domain-column"),
     bad("spaces.csv", "line 2 of spaces.csv has", ".csv is for commas"),
     bad("quote.csv", "cannot read quote.csv"),
     bad("index.csv", "column 1 has no name", "index=False"),
@@ -200,6 +208,15 @@ def test_bad_files(folder, line, words):
     assert (process.returncode, process.stdout) == (1, "")
     check_one_line(process.stderr, *words)
     assert contents(folder) == before
+
+
+def test_a_bad_bias_is_in_no_file_of_samples(folder):
+    np.save("c.npy", np.stack([X, X], axis=1))
+    np.save("d.npy", np.stack([X, X], axis=1))
+    np.save("b.npy", np.asarray([[0.1, 0.2], [3.0, 0.0]]))
+    process = run_here("normalize", "c.npy", "d.npy", "out", *BALLS.split(), "--bias", "b.npy")
+    check_one_line(process.stderr, "bias is off", "the first at index 1")
+    assert "c.npy" not in process.stderr
 
 
 @pytest.mark.parametrize("there", [False, True])

@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from cli_runner import names, report, run
+from cli_runner import names, report, run, run_here
 
 from gyrobn import (
     SPD,
@@ -100,6 +100,17 @@ def test_normalize_says_what_it_did(tmp_path):
     assert "converged" in lines[1]
     assert "to become 1" in lines[2]
     assert lines[3].split() == ["written", "y.npy"]
+
+
+def test_the_report_counts_eps(tmp_path):
+    """Samples close together do not get the standard deviation of the scale."""
+    np.save(tmp_path / "x.npy", 1e-3 * X)
+    options = "--manifold", "poincare_ball", "--save-model", "m.npz"
+    said = run_here("normalize", "x.npy", "y.npy", *options, cwd=tmp_path).stdout
+    deviation = GyroBN(PoincareBall(2)).fit(np.load(tmp_path / "y.npy")).var_ ** 0.5
+    assert deviation < 0.5
+    assert f"to become {deviation:.4g}\n" in said
+    assert f"to become {deviation:.4g}\n" in run_here("inspect", "m.npz", cwd=tmp_path).stdout
 
 
 GEOMETRIES = [

@@ -180,6 +180,11 @@ def test_guesses(tmp_path, capsys, x, options):
     assert not any(line.split()[0] == "0" for line in lines)
 
 
+def test_no_geometry_fits(tmp_path):
+    np.save(tmp_path / "x.npy", np.full((4, 3), np.nan))
+    assert run_here("inspect", "x.npy", cwd=tmp_path).stdout.splitlines()[-1].split() == ["none"]
+
+
 def test_guesses_of_bad_samples(tmp_path, capsys):
     for x in (np.full((3, 4), np.nan), np.zeros((3, 1)), np.full((2, 2, 2), 1e200)):
         np.save(tmp_path / "x.npy", x)

@@ -135,6 +135,18 @@ def test_parquet_of_float32_and_integer_labels(here):
     assert max(map(len, fields)) < 15  # no digits of float64
 
 
+def test_parquet_of_labels_of_64_bits(here):
+    labels = [2**63 + 5, 7]
+    table = {"a": X[:, 0], "b": X[:, 1], "who": np.asarray(labels * 30, dtype=np.uint64)}
+    pyarrow.parquet.write_table(pyarrow.table(table), "x.parquet")
+    options = "--manifold", "poincare_ball", "--domain-column", "who"
+    assert report("normalize", "x.parquet", "y.parquet", *options)["domains"] == sorted(labels)
+    y = pyarrow.parquet.read_table("y.parquet")
+    assert y["who"].to_pylist() == labels * 30
+    found = np.stack([y[name].to_numpy() for name in "ab"], axis=1)
+    close(found, normalized(BALL, X, domains=labels * 30))
+
+
 def test_other_arrays_become_tables(here):
     np.save("x.npy", P)
     report("normalize", "x.npy", "y.parquet", "--manifold", "spd")
@@ -339,6 +351,18 @@ def test_pipes(here, monkeypatch, capsys, kind):
         assert found.readline() == b"a,b\n"
         close(np.loadtxt(found, delimiter=","), normalized(BALL, X))
     assert names(here) == []
+
+
+def test_a_pipe_of_text_and_a_file_called_like_a_pipe(here, monkeypatch, capsys):
+    GyroBN(BALL).fit(X).save("-")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines(X).encode())))
+    from gyrobn.cli import main
+
+    assert main(["inspect", "-", "--manifold", "poincare_ball"]) == 1
+    assert "holds a .npy file unless --format csv or" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines(X).encode())))
+    assert main(["inspect", "-", "--manifold", "poincare_ball", "--format", "csv"]) == 0
+    assert f"-: {len(X)} samples" in capsys.readouterr().out
 
 
 def test_a_pipeline(here):

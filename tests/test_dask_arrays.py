@@ -302,6 +302,12 @@ def test_a_mean_that_is_not_unique():
     x = S.random(100, rng=0, spread=1.2)
     with pytest.warns(FrechetWarning, match="another mean may fit"):
         frechet(S, lazy(x))
+    # warnings are errors here
+    both = Product(S, Euclidean(2))
+    wide = both.join(S.random(100, rng=0, spread=0.1), 10.0 * Euclidean(2).random(100, rng=0))
+    GyroBN(both).fit(lazy(wide))
+    with pytest.warns(FrechetWarning, match="of domain 1 on Sphere.* lie up to"):
+        GyroBN(S).fit(lazy(np.concatenate([wide[:, :3], x])), domains=np.repeat([0, 1], 100))
     with pytest.warns(FrechetWarning, match="did not converge in 1 iterations"):
         GyroBN(M, max_iter=1).fit(lazy(samples(M)))
     with pytest.warns(FrechetWarning, match="of domains 0, 1 .*did not converge"):

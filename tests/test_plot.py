@@ -513,6 +513,20 @@ def test_labels_that_do_not_fit():
         plot_normalization(Euclidean(2), x, x[1:], labels=np.arange(10))
 
 
+@pytest.mark.parametrize("draw", [plot_normalization, plot_tangent])
+def test_points_that_are_none(draw):
+    M = PoincareBall(2)
+    x = M.random(10, rng=0)
+    bad = x.copy()
+    bad[7, 1] = np.nan
+    with pytest.raises(ValueError, match="x has NaN in 1 of 10 samples, the first at index 7"):
+        draw(M, bad, x)
+    with pytest.raises(ValueError, match="y has NaN in 1 of 10 samples, the first at index 7"):
+        draw(M, x, bad)
+    with pytest.raises(ValueError, match=r"bias must be a point of .*\(2,\), got shape \(3,\)"):
+        draw(M, x, x, np.zeros(3))
+
+
 def test_tangent_scales():
     x = Euclidean(3).random(50, rng=0)
     for same, ratio in ((True, 1.0), (False, 0.1)):

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gyrobn import GyroBN
 from gyrobn.data import create_array, open_array, replacing
 
 FORMATS = (".npy", ".npz", ".zarr")
@@ -132,6 +133,19 @@ def test_only_the_slice_is_in_memory(tmp_path):
     with open_array(tmp_path / "x.npy") as x:
         assert not x[-2:].any()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # kilobytes
+
+
+def test_an_array_on_disk_becomes_one_in_memory(tmp_path):
+    write(tmp_path / "x.npy")
+    with open_array(tmp_path / "x.npy") as found:
+        np.testing.assert_array_equal(np.asarray(found), X)
+        assert np.asarray(found, dtype=np.float32).dtype == np.float32
+        with pytest.raises(ValueError, match="makes a copy"):
+            np.asarray(found, copy=False)
+        with pytest.raises(TypeError, match=r"read in slices, such as x\[:10\], got 3"):
+            found[3]
+        bn = GyroBN().fit(found)
+        np.testing.assert_array_equal(bn.transform(found), bn.transform(X))
 
 
 def test_step(tmp_path):

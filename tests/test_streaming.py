@@ -5,6 +5,7 @@ from pathlib import Path
 
 import array_api_strict
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from conftest import FIRST, GEOMETRIES
@@ -232,6 +233,8 @@ def test_bad_chunks():
         list(Chunks(lambda: iter([x, [1.0]])))
     with pytest.raises(TypeError, match=r"chunk 0 must be an array .* got shape \(4,\)"):
         list(Chunks(lambda: iter([x[:, 0]])))
+    with pytest.raises(TypeError, match=r"chunk 0 must be .* got a DataFrame: call its to_numpy"):
+        GyroBN().fit([pd.DataFrame(x), pd.DataFrame(x)])
     with pytest.raises(ValueError, match="hold 0 samples"):
         list(Chunks(lambda: iter([])))
     with pytest.raises(ValueError, match="size must be a positive integer"):
@@ -545,6 +548,29 @@ def test_far_data_is_told_of_wherever_it_is(at):
     x[at] = M.from_normal(np.asarray([2.0, 0.0]))
     with pytest.warns(FrechetWarning, match=r"beyond the 1\.571"):
         frechet(M, Chunks(cut(x)))
+
+
+FACTORS = Product(Sphere(2), Euclidean(2), Sphere(2, curvature=0.01))
+
+
+def in_factors(spread):
+    spreads = zip(FACTORS.factors, (spread, 10.0, 1.5), strict=True)
+    return FACTORS.join(*(M.random(60, rng=k, spread=s) for k, (M, s) in enumerate(spreads)))
+
+
+def test_only_the_closed_factors_of_a_product_are_near(few):
+    # warnings are errors here: the samples lie 23 from their mean on the Euclidean factor
+    GyroBN(FACTORS).fit(Chunks(cut(in_factors(0.1))))
+    message = r"factor Sphere\(n=2, curvature=1\.0\) of .* lie up to .* beyond the 1\.571"
+    with pytest.warns(FrechetWarning, match=message) as told:
+        GyroBN(FACTORS).fit(Chunks(cut(in_factors(2.5))))
+    assert len(told) == 1
+
+
+def test_a_far_sample_that_weighs_nothing_is_left_out(few):
+    x, w = Sphere(2).random(60, rng=0, spread=0.1), np.ones(60)
+    x[7], w[7] = -x[8], 0.0
+    GyroBN(Sphere(2)).fit(Chunks(cut(x)), sample_weight=w)
 
 
 def test_samples_are_drawn_from_all_chunks(few):

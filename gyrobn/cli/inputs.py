@@ -26,7 +26,8 @@ from gyrobn.numerics.checks import Parameter
 FEW = 100
 """Number of samples whose traces are checked."""
 
-AT = re.compile(r"at index \(?(\d+)")
+AT = re.compile(r"(?:X|GyroBN|domains)\b.*?at index \(?(\d+)", re.DOTALL)
+"""The index of a sample in an error, and not that of a channel of the bias."""
 
 
 def open_inputs(options: Namespace) -> StoredArray:
@@ -102,7 +103,7 @@ def naming_the_file(source: StoredArray) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        found = AT.search(str(error))
+        found = AT.match(str(error))
         if found is not None and isinstance(source, JoinedArray):
             path, row = source.place(int(found[1]))
             error.add_note(f"sample {row} of {path}")

@@ -11,6 +11,7 @@ import numpy as np
 
 from gyrobn.cli.console import Console, Report
 from gyrobn.cli.inputs import geometry_of, is_model, open_samples, projectors_of
+from gyrobn.cli.pipes import PIPE
 from gyrobn.cli.statistics import about_mean, describe, load
 from gyrobn.data import StoredArray
 from gyrobn.data.chunks import Chunks
@@ -24,7 +25,7 @@ from gyrobn.statistics.uniqueness import FrechetWarning
 
 def run(options: Namespace, console: Console) -> None:
     """Describe a file: a model, samples of a geometry, or samples of an unknown geometry."""
-    if is_model(options.input):
+    if options.input != PIPE and is_model(options.input):
         if options.manifold is not None or options.key is not None:
             raise ValueError(
                 f"{options.input} is a model, which has a geometry: --manifold and --key are for "
@@ -198,6 +199,8 @@ def _guesses(source: StoredArray, console: Console) -> Report:
         if count.good:
             good = "all" if count.good == count.points else f"{count.good} of {count.points}"
             lines.append(f"  {good:>18}  --manifold {options}")
+    if len(lines) == 1:
+        lines.append(f"  {'none':>18}")
     values, more = _curvatures(source)
     return {"geometries": found} | values, lines + more
 

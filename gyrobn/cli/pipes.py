@@ -29,15 +29,20 @@ def open_pipe(kind: str | None, given: dict[str, Any]) -> StoredArray:
     stream = getattr(sys.stdin, "buffer", None)
     if stream is None or stream.isatty():
         raise ValueError("IN is -, and nothing is piped into this command")
-    with reading(STDIN):
-        if suffix in DELIMITERS:
-            text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-            how = (given[name] for name in ("layout", "header", "domain_column"))
-            try:
-                return open_text(STDIN, text, DELIMITERS[suffix], *how)
-            finally:
-                text.detach()  # or it would close standard input
-        return copied(STDIN, None, stream)
+    try:
+        with reading(STDIN):
+            if suffix in DELIMITERS:
+                text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+                how = (given[name] for name in ("layout", "header", "domain_column"))
+                try:
+                    return open_text(STDIN, text, DELIMITERS[suffix], *how)
+                finally:
+                    text.detach()  # or it would close standard input
+            return copied(STDIN, None, stream)
+    except ValueError as error:
+        if kind is None:
+            error.add_note("a pipe holds a .npy file unless --format csv or --format tsv says so")
+        raise
 
 
 @contextmanager

@@ -102,10 +102,11 @@ def fitted(options: Namespace, source: StoredArray, domains: Any, engine: "InOrd
 
 def describe(bn: "GyroBN") -> Report:
     """Return what a model holds, as values and as lines."""
-    scale = scale_for(bn.manifold_, bn.scale)
+    # what the theorem says: eps counts if the samples are close together
+    deviation = np.abs(scale_for(bn.manifold_, bn.scale)) * np.sqrt(bn.var_ / (bn.var_ + bn.eps))
     values, lines = about_mean(bn.manifold_, bn.mean_, bn.var_, bn.n_iter_, bn.converged_)
     values |= {"domains": bn.domains_, "scale": bn.scale, "eps": bn.eps}
-    lines[1] += f", to become {span(np.abs(scale))}"
+    lines[1] += f", to become {span(deviation)}"
     if bn.domains_ is not None:
         lines.append(f"  domains             {len(bn.domains_)}")
     return {"manifold": repr(bn.manifold_)} | values, lines

@@ -15,6 +15,7 @@ from gyrobn.manifolds import REGISTRY
 
 READ = "input", "model", "bias", "domains", "after"
 WRITTEN = "output", "save_model", "figure", "report"
+PIPED = "input", "output"
 
 EXCLUSIVE = (
     *itertools.product(("scale", "eps", "tol", "max_iter", "unseen"), ("after",)),
@@ -152,6 +153,9 @@ def _check_paths(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     """Refuse to write over a file that the command reads or writes, except for OUT over IN."""
     seen: dict[str, str] = {}
     for role in (*READ, *WRITTEN):
+        piped = role in PIPED and hasattr(options, "input")
+        if getattr(options, role, None) == PIPE and not piped:
+            parser.error(f"- is a pipe, for IN and OUT only: name a file as {role}")
         for path in _files(options, role):
             other = seen.setdefault(os.path.realpath(path), role)
             if role not in WRITTEN or other == role:

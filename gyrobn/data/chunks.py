@@ -238,8 +238,10 @@ class _Iterated:
                 x = x[0]  # a batch of torch's TensorDataset
             if not compat.is_array_api_obj(x) or x.ndim < 2:
                 what, advice = type(x).__name__, ""
-                if hasattr(x, "shape"):
+                if compat.is_array_api_obj(x):
                     what = f"shape {tuple(x.shape)}"
+                elif hasattr(x, "to_numpy"):
+                    what, advice = f"a {what}", ": call its to_numpy() first"
                 elif isinstance(x, (list, tuple, Mapping)):
                     what += f" of {len(x)}"
                     at = "key" if isinstance(x, Mapping) else 0

@@ -48,9 +48,14 @@ def open_parquet(path: Path, layout: Layout | None, domain_column: str | None) -
         form = Form(table=True, layout=layout, names=tuple(names))
         array = spool(path, blocks(), len(types), dtype, form)
     if column is not None:
-        good = {type(label) for label in labels} in ({int}, {str})
-        # others, such as dates, stay as they are, for the error that names the first of them
-        values = np.asarray(labels, dtype=None if good else object)
+        kind = schema.types[column]
+        kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
+        if arrow.types.is_integer(kind):  # NumPy would make floats of some integers of 64 bits
+            values = np.asarray(labels, dtype=kind.to_pandas_dtype())
+        else:
+            # others, such as dates, stay as they are, for the error that names the first of them
+            text = all(isinstance(label, str) for label in labels)
+            values = np.asarray(labels, dtype=np.str_ if text else object)
         array.form = replace(form, labels=values, column=column)
     return array
 

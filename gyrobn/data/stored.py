@@ -103,10 +103,19 @@ class StoredArray(AbstractContextManager["StoredArray"]):
 
     def __getitem__(self, rows: slice) -> Any:
         """Read samples; only slices with a step of one."""
+        if not isinstance(rows, slice):
+            raise TypeError(f"{self.path} is read in slices, such as x[:10], got {rows!r}")
         start, stop, step = rows.indices(self.shape[0])
         if step != 1:
             raise ValueError(f"{self.path} is read in slices of neighbours, got the step {step}")
         return self._read(start, max(start, stop)).astype(self.dtype, copy=False)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Read all samples."""
+        if copy is False:
+            raise ValueError(f"{self.path} is read from disk, which makes a copy")
+        samples = self[:]
+        return samples if dtype is None else samples.astype(dtype, copy=False)
 
     @abstractmethod
     def _read(self, start: int, stop: int) -> Any:

@@ -164,8 +164,10 @@ def _is_header(path: Path, fields: list[str], header: str | None) -> bool:
     counted = len(fields) > 1 and fields == [str(k) for k in range(len(fields))]
     if counted or any(numbers) != all(numbers):
         what = "0, 1, …" if counted else "words and numbers"
+        hint = _other_delimiter(*fields)
+        what += f"{hint}; or say" if hint else ": say"
         raise parameter_error(
-            f"the first line of {path} holds {what}: say whether it is a header, with names, by ",
+            f"the first line of {path} holds {what} whether it is a header, with names, by ",
             "header",
             values=HEADERS,
         )
@@ -190,7 +192,9 @@ def _no_number(
     line, k, field = bad[0]
     k += column is not None and k >= column
     text = f"line {line.number} of {path} has {field[:40]!r} in column {k + 1}"
-    if hint := _other_delimiter(field, marks="; \t"):
+    parts = field.replace(",", " ").split()  # a label may have spaces and commas, too
+    numbers = len(parts) > 1 and all(map(is_number, parts))
+    if hint := _other_delimiter(field, marks="; \t," if numbers else ";\t"):
         return ValueError(f"{text}, expected a number{hint}")
     if names is None or column is not None or not field.strip():
         return ValueError(f"{text}, expected a number")

@@ -9,6 +9,8 @@ import numpy as np
 
 from gyrobn.data import replacing
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.checks import host
+from gyrobn.statistics.points import check_finite
 
 # Okabe and Ito's palette, for any kind of colour vision. Whatever differs in colour also differs in
 # marker, for black-and-white printers.
@@ -34,6 +36,30 @@ def new_figure(**options: Any) -> Any:
     except ImportError as error:
         raise ImportError(NEEDS_MATPLOTLIB) from error
     return Figure(layout="constrained", **options)
+
+
+def clouds_of(manifold: GyroSpace, x: Any, y: Any) -> tuple[Any, Any]:
+    """Return the points before and after as NumPy arrays, or say why they cannot be drawn."""
+    clouds = host(x, "x", np.float64), host(y, "y", np.float64)
+    for name, points in zip("xy", clouds, strict=True):
+        if points.shape[1:] != manifold.point_shape:
+            raise ValueError(
+                f"expected {name} of shape (N, {', '.join(map(str, manifold.point_shape))}), got "
+                f"{points.shape}: draw one channel at a time"
+            )
+        check_finite(manifold, points, name, 0, "leave such points out, before and after")
+    return clouds
+
+
+def target_of(manifold: GyroSpace, bias: Any) -> Any:
+    """Return the bias as a NumPy array; refuse what is not one point."""
+    point = host(bias, "bias", np.float64)
+    if point.shape != manifold.point_shape:
+        raise ValueError(
+            f"bias must be a point of {manifold!r}, shape {manifold.point_shape}, got shape "
+            f"{point.shape}"
+        )
+    return point
 
 
 def groups_of(labels: Any, count: int) -> list[tuple[str, Any, dict[str, Any]]]:

@@ -8,7 +8,6 @@ import numpy as np
 
 from gyrobn.backends import Array
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.checks import host
 from gyrobn.plot.canvas import (
     BLUE,
     GREEN,
@@ -19,11 +18,13 @@ from gyrobn.plot.canvas import (
     TARGET,
     VERMILION,
     add_legend,
+    clouds_of,
     groups_of,
     legend_below,
     legend_entries,
     name_of,
     new_figure,
+    target_of,
 )
 from gyrobn.plot.scenes import Scene, scene_of
 from gyrobn.statistics.frechet import frechet_mean
@@ -120,7 +121,7 @@ def plot_normalization(
             f"make them with figure.add_subplot(projection={scene.projection!r})"
         )
     manifold = plain_geometry(manifold)
-    x, y = (host(points, dtype=np.float64) for points in (x, y))
+    x, y = clouds_of(manifold, x, y)
     if labels is not None and len(x) != len(y):
         raise ValueError(
             f"labels need as many points before as after, got {len(x)} and {len(y)}: "
@@ -137,7 +138,7 @@ def plot_normalization(
     # with labels, all colours are theirs
     drawing.means(*means, line, (GREEN, BLUE, VERMILION) if groups is None else (INK, INK, INK))
     if bias is not None:
-        drawing.scatter(host(bias, dtype=np.float64), 8, **TARGET)
+        drawing.scatter(target_of(manifold, bias), 8, **TARGET)
     ax.set_title(_title(manifold) if title is None else title, fontsize=13, color=INK)
     if caption is not None:  # an annotation, because axes in space have no label below them
         style = {"ha": "center", "va": "top", "fontsize": 11, "color": INK}

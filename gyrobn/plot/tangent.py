@@ -7,7 +7,6 @@ import numpy as np
 
 from gyrobn.backends import Array
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.checks import host
 from gyrobn.plot.canvas import (
     BLUE,
     INK,
@@ -15,10 +14,12 @@ from gyrobn.plot.canvas import (
     MEAN_BEFORE,
     ORANGE,
     TARGET,
+    clouds_of,
     groups_of,
     legend_below,
     name_of,
     new_figure,
+    target_of,
 )
 from gyrobn.plot.scenes import unit_circle
 from gyrobn.statistics.frechet import frechet
@@ -80,19 +81,17 @@ def plot_tangent(
     ('input, v = 1.98', 'output, v = 1')
     """
     manifold = plain_geometry(manifold)
-    x, y = (host(points, dtype=np.float64) for points in (x, y))
-    if x.shape[1:] != manifold.point_shape or y.shape != x.shape:
+    x, y = clouds_of(manifold, x, y)
+    if len(y) != len(x):
         raise ValueError(
-            f"expected points before and after of one shape (N, "
-            f"{', '.join(map(str, manifold.point_shape))}), got {x.shape} and {y.shape}: "
-            "draw one channel at a time"
+            f"expected as many points before as after, got shapes {x.shape} and {y.shape}"
         )
     groups = None if labels is None else groups_of(labels, len(x))
     if axes is not None and len(axes) != 2:
         raise ValueError(f"expected two axes, for input and output, got {len(axes)}")
 
     before, after = frechet(manifold, x), frechet(manifold, y)
-    target = after.mean if bias is None else host(bias, dtype=np.float64)
+    target = after.mean if bias is None else target_of(manifold, bias)
     c = manifold.relative_normal(before.mean, x)
     plane, share = _principal(c)
     clouds = c @ plane, manifold.relative_normal(target, y) @ plane

@@ -21,8 +21,8 @@ class Look(NamedTuple):
     variance: Array
     """One per block."""
     far: Array | None
-    """Squared distance of the farthest sample, on spaces where a mean need not be unique, if values
-    can be seen."""
+    """Squared distance of the farthest sample, one per block, on spaces where a mean need not be
+    unique, if values can be seen."""
     resolution: Array
     """Distance of the mean to its neighbours in floating point; one per block, or one."""
 
@@ -76,9 +76,8 @@ class Held:
         hidden = backend_of(mean).hides_values(mean)
         far = None
         if not hidden and self.manifold.convexity_radius < float("inf"):
-            xp, squares = namespace_of(mean), view.squares
-            total = squares[..., 0] if squares.shape[-1] == 1 else xp.sum(squares, axis=-1)
-            far = xp.max(total, axis=0)
+            xp = namespace_of(mean)
+            far = xp.max(xp.where(w[..., None] > 0, view.squares, 0.0), axis=0)
         kept = view.seen if hidden else view
         return Look(kept, mean, view.gradient(w), view.variance(w), far, view.resolutions(w))
 

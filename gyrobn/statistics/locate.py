@@ -218,7 +218,7 @@ def _join(space: GyroSpace, found: Sequence[Found]) -> Found:
         None,
         reduce(_larger, (f.evaluations for f in found)),
         converged=None if any(c is None for c in whether) else reduce(operator.and_, whether),
-        far=reduce(_larger, reached) if reached else None,
+        far=namespace_of(reached[0]).concat(reached, axis=-1) if reached else None,
         status=status,
     )
 

@@ -65,7 +65,7 @@ class Numbers(NamedTuple):
     gain: Array
     """How far the variance should fall by the step that led here, if it is quadratic along it."""
     far: Array | None
-    """Squared distance of the farthest sample, if it was looked for."""
+    """Squared distance of the farthest sample, one per block, if it was looked for."""
 
     @property
     def length(self) -> Array:
@@ -119,7 +119,8 @@ class Found(NamedTuple):
     """Length of the gradient; None where the search did not need it: see :func:`status`."""
     converged: Array | None = None
     far: Array | None = None
-    """Squared distance of the farthest sample, on spaces where a mean need not be unique."""
+    """Squared distance of the farthest sample, one per block, on spaces where a mean need not be
+    unique."""
     status: Callable[[], tuple[Array, Array]] | None = None
     """A function that returns residual and convergence, if they are not known."""
 
@@ -297,14 +298,14 @@ def _numbers(manifold: GyroSpace, look: Look, full: Array, g: Array, fetch: bool
     gain = xp.sum(g * full, axis=-1, keepdims=True)
     parts = [look.variance, manifold.by_block(look.g * look.g), look.resolution, gain]
     if look.far is not None:
-        parts.append(look.far[..., None])
+        parts.append(look.far)
     packed = xp.concat(parts, axis=-1)
     shim = backend_of(packed)
     if fetch and not shim.hides_values(packed):
         packed = shim.to_numpy(packed)
-    variance, square, resolution, *single = pieces(packed, [part.shape[-1] for part in parts])
-    gain, far = (*(values[..., 0] for values in single), None)[:2]
-    return Numbers(variance, namespace_of(packed).sqrt(square), resolution, gain, far)
+    found = pieces(packed, [part.shape[-1] for part in parts])
+    variance, square, resolution, gain, far = (*found, None)[:5]
+    return Numbers(variance, namespace_of(packed).sqrt(square), resolution, gain[..., 0], far)
 
 
 def _sum(values: Array) -> Array:

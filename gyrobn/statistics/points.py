@@ -65,7 +65,7 @@ def on_manifold(
             moved.total += math.prod(good.shape)
         if bool(xp.all(good)):
             return x
-        _check_finite(manifold, x, name, first, advice_nan)
+        check_finite(manifold, x, name, first, advice_nan)
         if project:
             if moved is not None:
                 moved.note(manifold, x, host(good), first)
@@ -78,7 +78,7 @@ def on_manifold(
         raise _off(manifold, x, good, name, first, advice)
 
 
-def _check_finite(manifold: GyroSpace, x: Array, name: str, first: Any, advice: str) -> None:
+def check_finite(manifold: GyroSpace, x: Array, name: str, first: Any, advice: str) -> None:
     """Refuse NaN and infinity, which no projection repairs."""
     xp = namespace_of(x)
     finite = xp.all(xp.isfinite(x), axis=tuple(range(-len(manifold.point_shape), 0)))

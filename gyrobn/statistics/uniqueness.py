@@ -71,37 +71,50 @@ def warn(
         warn_caller(_no_mean(manifold, found, limit, of, off), FrechetWarning)
     if not unique or found.far is None:
         return
-    radius = found.far**0.5
-    if not (radius >= space.convexity_radius).any():
+    if not (found.far**0.5 >= space.convexity_radius).any():
         return
     beyond = (
         "beyond the {:.3f} within which a mean is sure to be unique: another mean may fit as well"
     )
     if weighted is None:
-        warn_caller(
-            f"the samples on {manifold!r} lie up to {float(radius.max()):.3f} from their mean, "
-            f"{beyond.format(space.convexity_radius)}",
-            FrechetWarning,
-        )
-        return
-    x, w = weighted
-    xp = namespace_of(x)
-    counts = (w > 0)[(..., *(None,) * len(space.point_shape))]
-    centre = backend_of(x).stop_gradient(found.mean)
-    x = xp.where(counts, x, centre)
-    for known, part, samples, mean in _leaves(manifold, space, x, centre):
-        limit_ball = part.convexity_radius
-        if limit_ball == float("inf"):
-            continue
-        balls = enclosing_radius(part, samples, mean, limit_ball)
-        far = float(xp.max(balls))
-        if far >= limit_ball:
+        reached, what = _reached(manifold, space, found.far), "lie up to {:.3f} from their mean"
+    else:
+        reached, what = _enclosed(manifold, space, *weighted, found), "need a ball of radius {:.3f}"
+    for known, enough, radius in reached:
+        far = float(namespace_of(radius).max(radius))
+        if far >= enough:
             where = "" if known is manifold else f"the factor {known!r} of "
             warn_caller(
-                f"the samples {of(balls >= limit_ball)}on {where}{manifold!r} need a ball of "
-                f"radius {far:.3f}, {beyond.format(limit_ball)}",
+                f"the samples {of(radius >= enough)}on {where}{manifold!r} {what.format(far)}, "
+                f"{beyond.format(enough)}",
                 FrechetWarning,
             )
+
+
+Reached = Iterator[tuple[GyroSpace, float, Array]]
+"""Factors on which a mean need not be unique: the geometry that the user knows, the radius within
+which it is, and the radius that the samples of each channel reach."""
+
+
+def _reached(manifold: GyroSpace, space: GyroSpace, far: Array) -> Reached:
+    """Yield the largest distances from the mean, of samples that are not in memory."""
+    first = 0
+    for known, part in _leaves(manifold, space):
+        last = first + len(part.blocks)
+        if part.convexity_radius < math.inf:
+            yield known, part.convexity_radius, far[..., first:last].sum(axis=-1) ** 0.5
+        first = last
+
+
+def _enclosed(manifold: GyroSpace, space: GyroSpace, x: Array, w: Array, found: Any) -> Reached:
+    """Yield the radii of balls around the samples of positive weight."""
+    counts = (w > 0)[(..., *(None,) * len(space.point_shape))]
+    centre = backend_of(x).stop_gradient(found.mean)
+    x = namespace_of(x).where(counts, x, centre)
+    for known, part, samples, mean in _leaves(manifold, space, x, centre):
+        enough = part.convexity_radius
+        if enough < math.inf:
+            yield known, enough, enclosing_radius(part, samples, mean, enough)
 
 
 def _no_mean(
@@ -149,16 +162,17 @@ def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array, domains: Domai
     )
 
 
-def _leaves(
-    manifold: GyroSpace, space: GyroSpace, x: Array, mean: Array
-) -> Iterator[tuple[GyroSpace, GyroSpace, Array, Array]]:
-    """Yield the factors of a product, and of products in it; the one space otherwise."""
+def _leaves(manifold: GyroSpace, space: GyroSpace, *arrays: Array) -> Iterator[tuple[Any, ...]]:
+    """Yield the factors of a product, and of products in it; the one space otherwise.
+
+    Each comes as the user knows it, as the space to compute in, and with its parts of the arrays.
+    """
     known = [part for part, *_ in manifold.parts()]
     if known[0] is manifold:
-        yield manifold, space, x, mean
+        yield manifold, space, *arrays
         return
-    for factor, (part, samples, centre) in zip(known, space.parts(x, mean), strict=True):
-        yield from _leaves(factor, part, samples, centre)
+    for factor, (part, *own) in zip(known, space.parts(*arrays), strict=True):
+        yield from _leaves(factor, part, *own)
 
 
 def enclosing_radius(
