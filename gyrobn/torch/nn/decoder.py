@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from gyrobn.torch.graphs import no_autocast
 from gyrobn.torch.nn.place import On, Place
 
 
@@ -35,8 +36,9 @@ class FermiDiracDecoder(On):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the probabilities of pairs of points, shape ``(...)``."""
-        d: Tensor = self.manifold.dist(x, y)
-        return torch.sigmoid((self.radius - d * d) / self.temperature)
+        with no_autocast(x, y):
+            d: Tensor = self.manifold.dist(x, y)
+            return torch.sigmoid((self.radius - d * d) / self.temperature)
 
     def extra_repr(self) -> str:
         """Return the geometry and the options."""
