@@ -23,6 +23,8 @@ from gyrobn import (
 )
 from gyrobn.backends import dot
 from gyrobn.normalization.layers import update
+from gyrobn.numerics.linalg import symmetric_function
+from gyrobn.numerics.spectral import LOG
 from gyrobn.torch import DomainGyroBN, GyroBN, GyroLayerNorm
 
 pytestmark = pytest.mark.filterwarnings(  # float(tensor) in an assertion
@@ -292,6 +294,21 @@ def test_mixed_precision_keeps_the_geometry_in_float32():
     assert (y.dtype, half.dtype) == (torch.float32, torch.bfloat16)
     torch.testing.assert_close(y, GyroBN(M)(x))
     assert float(M.dist(y, half.float()).detach().max()) < 0.1
+
+
+def test_backward_inside_of_autocast():
+    """The rules compute in full precision. (torch's own products of matrices do not.)"""
+    rotations, x = SpecialOrthogonal(3), SPD(3).random(5, like=SINGLE)
+    layer = GyroBN(rotations)
+    slopes = []
+    for on in (False, True):
+        logs, turns = x.clone().requires_grad_(), batch(rotations, like=SINGLE).requires_grad_()
+        out = (symmetric_function(logs, LOG)[:, :1] * x[:, 1:]).sum(), (layer(turns) ** 3).sum()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=on):
+            slopes.append(torch.autograd.grad(out, (logs, turns)))
+    (exact, about), (first, second) = slopes
+    torch.testing.assert_close(first, exact, rtol=0.0, atol=0.0)
+    torch.testing.assert_close(second, about, rtol=0.0, atol=0.05 * float(about.abs().max()))
 
 
 def test_axes_weights_and_clamp():

@@ -5,6 +5,7 @@ Each rule is a ``torch.autograd.Function`` that is given the rules as an argumen
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,30 @@ from gyrobn.backends.torch_values import (
 )
 
 
+def _without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a rule that computes in the dtype of its slopes."""
+
+    @wraps(backward)
+    def full(ctx: Any, *slopes: Array | None) -> Any:
+        kind = next((s.device.type for s in slopes if s is not None), "cpu")
+        if not torch.is_autocast_enabled(kind):
+            return backward(ctx, *slopes)
+        with torch.autocast(kind, enabled=False):
+            return backward(ctx, *slopes)
+
+    return full
+
+
 class Function(torch.autograd.Function):
-    """A function with derivatives that can be applied without a look at its signature."""
+    """A function with derivatives that can be applied without a look at its signature.
+
+    Its backward pass runs without autocast, also if ``backward()`` is called inside of one.
+    """
 
     generate_vmap_rule = True
+
+    def __init_subclass__(cls) -> None:
+        cls.backward = staticmethod(_without_autocast(cls.backward))  # type: ignore[method-assign]
 
     @classmethod
     def apply(cls, *arguments: Any) -> Any:
