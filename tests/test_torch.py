@@ -19,7 +19,9 @@ from gyrobn import (
     SpecialOrthogonal,
     Stats,
     Stereographic,
+    batch_stats,
     frechet,
+    normalize,
 )
 from gyrobn.backends import dot
 from gyrobn.normalization.layers import update
@@ -294,6 +296,20 @@ def test_mixed_precision_keeps_the_geometry_in_float32():
     assert (y.dtype, half.dtype) == (torch.float32, torch.bfloat16)
     torch.testing.assert_close(y, GyroBN(M)(x))
     assert float(M.dist(y, half.float()).detach().max()) < 0.1
+
+
+@pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+def test_functions_keep_their_dtype_inside_of_autocast(M):
+    x = batch(M, like=SINGLE)
+
+    def all_of_it():
+        y = normalize(M, x, batch_stats(M, x), bias=x[0], scale=0.3)
+        return y, M.dist(x, y), M.add(x, y), M.scale(0.5, y), frechet(M, y).mean
+
+    expected = all_of_it()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = all_of_it()
+    torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0)
 
 
 def test_backward_inside_of_autocast():

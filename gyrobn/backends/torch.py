@@ -38,7 +38,16 @@ def _matmul(x: Array, y: Array, /) -> Array:
     double = x.dtype == y.dtype == torch.float64 and x.ndim > 1 and y.ndim > 1
     if double and quicker_by_numpy(2**14, x, y):
         return through_numpy(np.matmul, x, y)
-    return torch.matmul(x, y)
+    return _product(x, y)
+
+
+def _product(x: Array, y: Array) -> Array:
+    """Return the product of matrices in their own dtype, also inside of autocast."""
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind):
+        return torch.matmul(x, y)
+    with torch.autocast(kind, enabled=False):
+        return torch.matmul(x, y)
 
 
 namespace = with_functions(
@@ -157,7 +166,7 @@ def vecdot(x: Array, y: Array) -> Array:
     comes from the operating system a page at a time, and that costs more than the arithmetic.
     """
     if y.ndim == 1:
-        return torch.matmul(x, y)
+        return _product(x, y)
     if x is y:
         if not differentiable(x):
             return _square(x)
@@ -169,7 +178,7 @@ def vecdot(x: Array, y: Array) -> Array:
     small = torch.compiler.is_compiling() or max(x.numel(), y.numel()) * y.element_size() < 2**25
     if small:
         return (x * y).sum(-1)
-    return torch.matmul(x[..., None, :], y[..., None])[..., 0, 0]
+    return _product(x[..., None, :], y[..., None])[..., 0, 0]
 
 
 def _square(x: Array) -> Array:
