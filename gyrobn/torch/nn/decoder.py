@@ -12,6 +12,8 @@ class FermiDiracDecoder(On):
 
     .. math:: p(x, y) = \frac{1}{e^{(d(x, y)^2 - r)/t} + 1}
 
+    Where x = y, the first derivative is right, and second ones are not.
+
     Parameters
     ----------
     manifold
