@@ -240,6 +240,13 @@ def test_copies(M):
         assert repr(twin) == repr(layer)
 
 
+@pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+def test_made_without_memory(M):
+    fresh, layer = GyroBN(M, channels=2), GyroBN(M, channels=2, device="meta")
+    layer.to_empty(device="cpu").reset_parameters()
+    torch.testing.assert_close(layer.state_dict(), fresh.state_dict(), rtol=0.0, atol=0.0)
+
+
 def test_extra_repr():
     assert repr(GyroBN(PoincareBall(2), 3)) == (
         "GyroBN(PoincareBall(n=2, curvature=-1.0), channels=(3,), eps=1e-05, momentum=0.1, "

@@ -19,7 +19,13 @@ from gyrobn.backends.torch_twice import with_derivative as with_derivative
 from gyrobn.backends.torch_values import differentiable as differentiable
 from gyrobn.backends.torch_values import few as few
 from gyrobn.backends.torch_values import from_few as from_few
-from gyrobn.backends.torch_values import is_plain, no_transform, quicker_by_numpy, through_numpy
+from gyrobn.backends.torch_values import (
+    in_autocast,
+    is_plain,
+    no_transform,
+    quicker_by_numpy,
+    through_numpy,
+)
 
 
 def _where(condition: Array, x: Any, y: Any, /) -> Array:
@@ -43,10 +49,9 @@ def _matmul(x: Array, y: Array, /) -> Array:
 
 def _product(x: Array, y: Array) -> Array:
     """Return the product of matrices in their own dtype, also inside of autocast."""
-    kind = x.device.type
-    if not torch.is_autocast_enabled(kind):
+    if not in_autocast(x):
         return torch.matmul(x, y)
-    with torch.autocast(kind, enabled=False):
+    with torch.autocast(x.device.type, enabled=False):
         return torch.matmul(x, y)
 
 

@@ -17,6 +17,7 @@ from gyrobn.backends.torch_values import (
     by_numpy,
     differentiable,
     if_few,
+    in_autocast,
     no_transform,
     owned,
     tensor,
@@ -28,10 +29,10 @@ def _without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(backward)
     def full(ctx: Any, *slopes: Array | None) -> Any:
-        kind = next((s.device.type for s in slopes if s is not None), "cpu")
-        if not torch.is_autocast_enabled(kind):
+        some = next((s for s in slopes if s is not None), None)
+        if some is None or not in_autocast(some):
             return backward(ctx, *slopes)
-        with torch.autocast(kind, enabled=False):
+        with torch.autocast(some.device.type, enabled=False):
             return backward(ctx, *slopes)
 
     return full
