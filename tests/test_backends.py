@@ -55,6 +55,20 @@ NO_SHIMS = (
 )
 
 
+@pytest.mark.parametrize("M", FIRST, ids=repr)
+def test_jax_multiplies_in_full_precision(M):
+    """JAX rounds float32 on a GPU or TPU unless told otherwise; this default is like a TPU's."""
+
+    def run(x):
+        y = normalize(M, x, batch_stats(M, x, steps=1), bias=x[0], scale=0.3)
+        return (M.add(x, y) ** 2).sum() + (M.to_normal(y) ** 2).sum()
+
+    x = M.random(5, rng=0, like=jax.numpy.zeros((), "float32"), spread=0.3)
+    with jax.default_matmul_precision("bfloat16"):
+        program = str(jax.make_jaxpr(jax.value_and_grad(run))(x))
+    assert "Precision.DEFAULT" not in program
+
+
 def test_import_brings_no_framework():
     code = (
         "import sys, gyrobn, numpy as np\n"

@@ -138,6 +138,15 @@ def test_collapsed_batch_stays_where_it_is_put():
         assert float(M.norm(y).max()) < 3e-12  # rounding, times 1/√ε
 
 
+def test_clamp_holds_a_factor_of_either_sign():
+    M = Euclidean(2)
+    x = np.asarray([[1e-3, 0.0], [-1e-3, 0.0]])
+    stats = batch_stats(M, x)
+    assert np.allclose(normalize(M, x, stats, eps=0.0, clamp=4.0), 4.0 * x)
+    assert np.allclose(normalize(M, x, stats, scale=-1.0, eps=0.0, clamp=4.0), -4.0 * x)
+    assert np.allclose(normalize(M, x, stats, scale=-1e-3, eps=0.0, clamp=4.0), -x)
+
+
 def test_an_outlier_does_not_overflow():
     """One sample far out of a tight batch: scaled by 300 it lands at the edge, not at NaN."""
     for dtype in ("float32", "float64"):

@@ -19,10 +19,14 @@ from gyrobn import (
     SpecialOrthogonal,
     Stats,
     Stereographic,
+    batch_stats,
     frechet,
+    normalize,
 )
 from gyrobn.backends import dot
 from gyrobn.normalization.layers import update
+from gyrobn.numerics.linalg import symmetric_function
+from gyrobn.numerics.spectral import LOG
 from gyrobn.torch import DomainGyroBN, GyroBN, GyroLayerNorm
 
 pytestmark = pytest.mark.filterwarnings(  # float(tensor) in an assertion
@@ -236,6 +240,13 @@ def test_copies(M):
         assert repr(twin) == repr(layer)
 
 
+@pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+def test_made_without_memory(M):
+    fresh, layer = GyroBN(M, channels=2), GyroBN(M, channels=2, device="meta")
+    layer.to_empty(device="cpu").reset_parameters()
+    torch.testing.assert_close(layer.state_dict(), fresh.state_dict(), rtol=0.0, atol=0.0)
+
+
 def test_extra_repr():
     assert repr(GyroBN(PoincareBall(2), 3)) == (
         "GyroBN(PoincareBall(n=2, curvature=-1.0), channels=(3,), eps=1e-05, momentum=0.1, "
@@ -292,6 +303,35 @@ def test_mixed_precision_keeps_the_geometry_in_float32():
     assert (y.dtype, half.dtype) == (torch.float32, torch.bfloat16)
     torch.testing.assert_close(y, GyroBN(M)(x))
     assert float(M.dist(y, half.float()).detach().max()) < 0.1
+
+
+@pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+def test_functions_keep_their_dtype_inside_of_autocast(M):
+    x = batch(M, like=SINGLE)
+
+    def all_of_it():
+        y = normalize(M, x, batch_stats(M, x), bias=x[0], scale=0.3)
+        return y, M.dist(x, y), M.add(x, y), M.scale(0.5, y), frechet(M, y).mean
+
+    expected = all_of_it()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = all_of_it()
+    torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0)
+
+
+def test_backward_inside_of_autocast():
+    """The rules compute in full precision. (torch's own products of matrices do not.)"""
+    rotations, x = SpecialOrthogonal(3), SPD(3).random(5, like=SINGLE)
+    layer = GyroBN(rotations)
+    slopes = []
+    for on in (False, True):
+        logs, turns = x.clone().requires_grad_(), batch(rotations, like=SINGLE).requires_grad_()
+        out = (symmetric_function(logs, LOG)[:, :1] * x[:, 1:]).sum(), (layer(turns) ** 3).sum()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=on):
+            slopes.append(torch.autograd.grad(out, (logs, turns)))
+    (exact, about), (first, second) = slopes
+    torch.testing.assert_close(first, exact, rtol=0.0, atol=0.0)
+    torch.testing.assert_close(second, about, rtol=0.0, atol=0.05 * float(about.abs().max()))
 
 
 def test_axes_weights_and_clamp():

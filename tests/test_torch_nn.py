@@ -175,3 +175,20 @@ def test_layers_refuse_other_shapes():
         GyroLinear(PoincareBall(3), Sphere(2))(torch.zeros(4, 2))
     with pytest.raises(ValueError, match=r"expects arrays of shape \(\.\.\., 4\), got \(5, 3\)"):
         LorentzActivation(Hyperboloid(3))(torch.zeros(5, 3))
+
+
+@pytest.mark.parametrize("M", SPACES, ids=repr)
+def test_autocast_is_off_in_the_layers(M):
+    x, y = M.random(2, 3, like=torch.zeros(()), spread=0.4)
+    layers = [GyroLinear(M, M), GyroActivation(M), ManifoldParameter(M, 2), FermiDiracDecoder(M)]
+    arguments = [(x,), (x,), (), (x, y)]
+    if isinstance(M, Hyperboloid):
+        layers += [LorentzLinear(M, M), LorentzActivation(M)]
+        arguments += [(x,), (x,)]
+    for layer, given in zip(layers, arguments, strict=True):
+        drawn(layer, 0.1)
+        expected = layer(*given)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = layer(*given)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0)

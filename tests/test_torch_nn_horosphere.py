@@ -90,9 +90,10 @@ def test_the_published_block():
 
 
 @pytest.mark.parametrize("learn", [False, True])
-def test_slopes(learn):
-    block = block_of(made(PoincareBall(3, -0.6), 4, learn_curvature=learn), hidden=3)
-    x = 0.4 * torch.randn(3, 3, dtype=torch.float64)
+@pytest.mark.parametrize("curvature", [-0.6, -9.0])
+def test_slopes(curvature, learn):
+    block = block_of(made(PoincareBall(3, curvature), 4, learn_curvature=learn), hidden=3)
+    x = 0.3 / (-curvature) ** 0.5 * torch.randn(3, 3, dtype=torch.float64)
     x[1] = 0.0
     x[2] *= 20.0  # outside
     assert slopes_hold(block, x)

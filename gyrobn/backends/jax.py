@@ -3,13 +3,14 @@
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import jax
 import numpy as np
 from jaxlib.version import __version_info__ as _version
 
+from gyrobn.backends import with_functions
 from gyrobn.backends.contract import Array, Loop, Partials, Primal, Rule, State
 from gyrobn.backends.jax_axes import varies, varying
 from gyrobn.backends.jax_twice import bent, filled, is_zero, replaced
@@ -25,12 +26,20 @@ SPLITS = (0, 10) <= _version < (0, 11, 2)
 
 if SPLITS:
     from gyrobn.backends.jax_turns import in_turn
-    from gyrobn.backends.jax_turns import namespace as namespace
+    from gyrobn.backends.jax_turns import namespace as _namespace
 else:
+    _namespace = jax.numpy
 
     def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``function``, a decomposition: it may run beside others."""
         return function
+
+
+namespace = with_functions(
+    _namespace, matmul=partial(jax.numpy.matmul, precision=jax.lax.Precision.HIGHEST)
+)
+"""JAX as the standard has it. It would round float32 to ten bits on a GPU, and to seven on a TPU,
+before it multiplies matrices."""
 
 
 def differentiable(*arrays: Array) -> bool:

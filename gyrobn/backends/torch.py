@@ -19,7 +19,13 @@ from gyrobn.backends.torch_twice import with_derivative as with_derivative
 from gyrobn.backends.torch_values import differentiable as differentiable
 from gyrobn.backends.torch_values import few as few
 from gyrobn.backends.torch_values import from_few as from_few
-from gyrobn.backends.torch_values import is_plain, no_transform, quicker_by_numpy, through_numpy
+from gyrobn.backends.torch_values import (
+    in_autocast,
+    is_plain,
+    no_transform,
+    quicker_by_numpy,
+    through_numpy,
+)
 
 
 def _where(condition: Array, x: Any, y: Any, /) -> Array:
@@ -38,7 +44,15 @@ def _matmul(x: Array, y: Array, /) -> Array:
     double = x.dtype == y.dtype == torch.float64 and x.ndim > 1 and y.ndim > 1
     if double and quicker_by_numpy(2**14, x, y):
         return through_numpy(np.matmul, x, y)
-    return torch.matmul(x, y)
+    return _product(x, y)
+
+
+def _product(x: Array, y: Array) -> Array:
+    """Return the product of matrices in their own dtype, also inside of autocast."""
+    if not in_autocast(x):
+        return torch.matmul(x, y)
+    with torch.autocast(x.device.type, enabled=False):
+        return torch.matmul(x, y)
 
 
 namespace = with_functions(
@@ -157,7 +171,7 @@ def vecdot(x: Array, y: Array) -> Array:
     comes from the operating system a page at a time, and that costs more than the arithmetic.
     """
     if y.ndim == 1:
-        return torch.matmul(x, y)
+        return _product(x, y)
     if x is y:
         if not differentiable(x):
             return _square(x)
@@ -169,7 +183,7 @@ def vecdot(x: Array, y: Array) -> Array:
     small = torch.compiler.is_compiling() or max(x.numel(), y.numel()) * y.element_size() < 2**25
     if small:
         return (x * y).sum(-1)
-    return torch.matmul(x[..., None, :], y[..., None])[..., 0, 0]
+    return _product(x[..., None, :], y[..., None])[..., 0, 0]
 
 
 def _square(x: Array) -> Array:

@@ -5,6 +5,7 @@ Each rule is a ``torch.autograd.Function`` that is given the rules as an argumen
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,37 @@ from gyrobn.backends.torch_values import (
     by_numpy,
     differentiable,
     if_few,
+    in_autocast,
     no_transform,
     owned,
     tensor,
 )
 
 
+def _without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a rule that computes in the dtype of its slopes."""
+
+    @wraps(backward)
+    def full(ctx: Any, *slopes: Array | None) -> Any:
+        some = next((s for s in slopes if s is not None), None)
+        if some is None or not in_autocast(some):
+            return backward(ctx, *slopes)
+        with torch.autocast(some.device.type, enabled=False):
+            return backward(ctx, *slopes)
+
+    return full
+
+
 class Function(torch.autograd.Function):
-    """A function with derivatives that can be applied without a look at its signature."""
+    """A function with derivatives that can be applied without a look at its signature.
+
+    Its backward pass runs without autocast, also if ``backward()`` is called inside of one.
+    """
 
     generate_vmap_rule = True
+
+    def __init_subclass__(cls) -> None:
+        cls.backward = staticmethod(_without_autocast(cls.backward))  # type: ignore[method-assign]
 
     @classmethod
     def apply(cls, *arguments: Any) -> Any:

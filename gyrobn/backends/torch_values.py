@@ -64,6 +64,12 @@ class _Quiet(np.errstate):
         return self.values
 
 
+def in_autocast(x: Array) -> bool:
+    """Return whether autocast is on for the device of ``x``; torch raises for those without it."""
+    kind = x.device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
 def from_few(values: Iterable[Any]) -> list[Any]:
     """Return tensors of NumPy's arrays and numbers; what is a tensor, or None, stays."""
     return [tensor(a) if isinstance(a, (np.ndarray, np.generic)) else a for a in values]

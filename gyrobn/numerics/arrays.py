@@ -115,7 +115,7 @@ def weighted_sum(weights: Array, x: Array) -> Array:
         return sum_samples(weights * x)
     flat = x if len(rest) == 1 else xp.reshape(x, (*x.shape[: weights.ndim], math.prod(rest)))
     if weights.ndim == 1 and _one_block(x):
-        total = weights @ flat
+        total = xp.matmul(weights, flat)
     else:
         total = sum_of_products(weights[..., None, None], flat[..., None, :])[..., 0, :]
     return total if len(rest) == 1 else xp.reshape(total, (*total.shape[:-1], *rest))

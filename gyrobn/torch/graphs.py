@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import register_constant
 
 from gyrobn.backends import namespace_of
+from gyrobn.backends.torch_values import in_autocast
 from gyrobn.normalization.layers import Learnt, forward
 from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import LayerSettings
@@ -24,9 +25,8 @@ def no_autocast(x: Any, *others: Any) -> Any:
                 f"a layer of gyrobn.torch takes torch tensors, got {type(value).__name__}: convert "
                 "it first, for example with torch.as_tensor"
             )
-    kind = x.device.type
-    on = torch.is_autocast_enabled(kind)  # keep a useless context out of graphs
-    return torch.autocast(kind, enabled=False) if on else nullcontext()
+    on = in_autocast(x)  # keep a useless context out of graphs
+    return torch.autocast(x.device.type, enabled=False) if on else nullcontext()
 
 
 def recomputing() -> bool:

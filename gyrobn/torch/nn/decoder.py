@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from gyrobn.torch.graphs import no_autocast
 from gyrobn.torch.nn.place import On, Place
 
 
@@ -10,6 +11,8 @@ class FermiDiracDecoder(On):
     r"""Probability of an edge between two points, from their distance.
 
     .. math:: p(x, y) = \frac{1}{e^{(d(x, y)^2 - r)/t} + 1}
+
+    Where x = y, the first derivative is right, and second ones are not.
 
     Parameters
     ----------
@@ -35,8 +38,9 @@ class FermiDiracDecoder(On):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the probabilities of pairs of points, shape ``(...)``."""
-        d: Tensor = self.manifold.dist(x, y)
-        return torch.sigmoid((self.radius - d * d) / self.temperature)
+        with no_autocast(x, y):
+            d: Tensor = self.manifold.dist(x, y)
+            return torch.sigmoid((self.radius - d * d) / self.temperature)
 
     def extra_repr(self) -> str:
         """Return the geometry and the options."""

@@ -190,7 +190,8 @@ class HorosphereBlock(nn.Module):
         xp = M._namespace(x)
         most = (1.0 - self.edge) / root(xp, M._parameter("curvature", x))
         size = length(x)
-        return x * torch.clamp(most / torch.where(size > 0, size, 1.0), max=1.0)[..., None]
+        out = size > most
+        return x * torch.where(out, most / torch.where(out, size, 1.0), 1.0)[..., None]
 
     def extra_repr(self) -> str:
         """Return the options to print."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
+from gyrobn.torch.graphs import no_autocast
 from gyrobn.torch.nn.place import Between, On, Place
 
 
@@ -75,10 +76,11 @@ class GyroLinear(Between):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map points ``(..., *manifold.point_shape)`` to ``(..., *out_manifold.point_shape)``."""
-        out = self.out_manifold
-        weight = dropout(self.weight, self.dropconnect, self.training)
-        y: Tensor = out.from_normal(linear(self.manifold.to_normal(x), weight))
-        return y if self.bias is None else out.shift(y, self.bias)
+        with no_autocast(x):
+            out = self.out_manifold
+            weight = dropout(self.weight, self.dropconnect, self.training)
+            y: Tensor = out.from_normal(linear(self.manifold.to_normal(x), weight))
+            return y if self.bias is None else out.shift(y, self.bias)
 
     def extra_repr(self) -> str:
         """Return the geometries and the options."""
@@ -113,6 +115,7 @@ class GyroActivation(On):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map points to points of the same geometry."""
-        manifold = self.manifold
-        y: Tensor = manifold.from_normal(self.function(manifold.to_normal(x)))
+        with no_autocast(x):
+            manifold = self.manifold
+            y: Tensor = manifold.from_normal(self.function(manifold.to_normal(x)))
         return y

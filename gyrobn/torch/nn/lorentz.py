@@ -10,6 +10,7 @@ from torch.nn.functional import dropout, linear
 
 from gyrobn.manifolds import Hyperboloid
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.torch.graphs import no_autocast
 from gyrobn.torch.nn.place import Between, On, Place
 
 
@@ -81,16 +82,16 @@ class LorentzLinear(Between):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map points ``(..., manifold.n + 1)`` to ``(..., out_manifold.n + 1)``."""
-        self.manifold._namespace(x)
-        y = linear(dropout(x, self.drop, self.training), self.weight, self.bias)
-        gate, u = y[..., :1], y[..., 1:]
-        if self.log_reach is None:
-            reach: Any = math.exp(self._reach)
-        else:
-            reach = torch.exp(self.log_reach)
-        return lift(
-            self.out_manifold, reach * torch.sigmoid(gate) * nn.functional.normalize(u, dim=-1)
-        )
+        with no_autocast(x):
+            self.manifold._namespace(x)
+            y = linear(dropout(x, self.drop, self.training), self.weight, self.bias)
+            gate, u = y[..., :1], y[..., 1:]
+            if self.log_reach is None:
+                reach: Any = math.exp(self._reach)
+            else:
+                reach = torch.exp(self.log_reach)
+            s = reach * torch.sigmoid(gate) * nn.functional.normalize(u, dim=-1)
+            return lift(self.out_manifold, s)
 
 
 class LorentzActivation(On):
@@ -121,8 +122,9 @@ class LorentzActivation(On):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map points to points of the same hyperboloid."""
-        self.manifold._namespace(x)
-        return lift(self.manifold, self.function(x[..., 1:]))
+        with no_autocast(x):
+            self.manifold._namespace(x)
+            return lift(self.manifold, self.function(x[..., 1:]))
 
 
 def lift(manifold: GyroSpace, s: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.torch.graphs import no_autocast
 from gyrobn.torch.nn.place import On, Place
 
 
@@ -63,7 +64,8 @@ class ManifoldParameter(On):
 
     def forward(self) -> Tensor:
         """Return the point, or the points."""
-        point: Tensor = self.manifold.from_normal(self.coordinates)
+        with no_autocast(self.coordinates):
+            point: Tensor = self.manifold.from_normal(self.coordinates)
         return point
 
     def extra_repr(self) -> str:
