@@ -149,6 +149,16 @@ def test_an_outlier_does_not_overflow():
             assert M.contains(y).all()
 
 
+def test_clamp_limits_a_negative_factor_too():
+    """A learnt scale may become negative, and the factor is as large then."""
+    M = PoincareBall(3)
+    x = M.random(20, rng=0, spread=1e-3)
+    stats = batch_stats(M, x)
+    y = normalize(M, x, stats, scale=1.0, clamp=4.0)
+    assert np.allclose(normalize(M, x, stats, scale=-1.0, clamp=4.0), -y, rtol=1e-14)
+    assert np.isclose(batch_stats(M, y).var, 16.0 * stats.var)
+
+
 def test_bad_parameters():
     M = Stereographic(2)
     x = M.random(4, rng=0)

@@ -105,7 +105,7 @@ steps
     "factor": r"""learn_curvature
     Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
 clamp
-    Largest factor :math:`s/\sqrt{v^2+\epsilon}`, if any.""",
+    Largest size of the factor :math:`s/\sqrt{v^2+\epsilon}`, if any.""",
     "tolerance": """tol, max_iter
     As in :func:`gyrobn.frechet`.""",
     "check": """check_input

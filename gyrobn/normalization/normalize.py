@@ -172,8 +172,8 @@ def normalize(
     eps
         Added to the variance, so that a collapsed batch stays finite.
     clamp
-        Largest factor :math:`s/\sqrt{v^2+\epsilon}`, if any; where it applies, the variance of the
-        output is smaller than the theorem's.
+        Largest size of the factor :math:`s/\sqrt{v^2+\epsilon}`, if any; where it applies, the
+        variance of the output is smaller than the theorem's.
 
     Examples
     --------
@@ -354,9 +354,9 @@ def _check_rate(rate: Any) -> None:
 def multiplier(
     x: Array, stats: Stats, scale: Array | float, eps: float, clamp: float | None
 ) -> Array:
-    """Return s/√(v²+ε), at most ``clamp``, in the dtype of x."""
+    """Return s/√(v²+ε), at most ``clamp`` in size, in the dtype of x."""
     eps = check_number("eps", eps, 0.0)
     clamp = None if clamp is None else check_number("clamp", clamp, above=0.0)
     xp = check_floating(x, stats.mean, stats.var)
     factor = scalars_like(scale, x) / xp.sqrt(stats.var + eps)
-    return factor if clamp is None else xp.clip(factor, max=clamp)
+    return factor if clamp is None else xp.clip(factor, min=-clamp, max=clamp)
