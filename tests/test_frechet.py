@@ -12,10 +12,12 @@ from conftest import GEOMETRIES, cloud, host
 from gyrobn import (
     Euclidean,
     FrechetWarning,
+    Grassmannian,
     Hyperboloid,
     Klein,
     PoincareBall,
     ProjectedHypersphere,
+    SpecialOrthogonal,
     Sphere,
     Stereographic,
     frechet,
@@ -248,6 +250,17 @@ class TestWarnings:
         with pytest.warns(FrechetWarning) as caught:
             frechet(M, x)
         assert any("within which a mean is sure to be unique" in str(w.message) for w in caught)
+
+    @pytest.mark.parametrize(
+        "M", [Sphere(1), Sphere(2), Sphere(8), Grassmannian(6, 2), SpecialOrthogonal(5)], ids=repr
+    )
+    @pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")
+    def test_samples_all_over_the_space(self, M):
+        """The mean is found in a few steps, since H is positive even if a bound of it is not."""
+        rng = np.random.default_rng(0)
+        found = frechet(M, M.project(rng.standard_normal((20, 30, *M.point_shape))))
+        assert found.converged.all()
+        assert np.median(found.iterations) <= 8
 
     def test_mean_opposite_to_the_identity(self):
         """No translation leads to -e, but the mean can come as close as rounding allows."""

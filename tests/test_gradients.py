@@ -200,3 +200,40 @@ def test_a_mean_moves_with_the_points_of_its_model(name):
     with torch.no_grad():
         up, down = (loss(K + h) for h in (1e-5, -1e-5))
     assert abs(slope - (up - down) / 2e-5) < 1e-8
+
+
+@pytest.mark.parametrize("library", ["torch", "jax"])
+@pytest.mark.parametrize(
+    ("M", "radius"),
+    [
+        (gyrobn.Sphere(2), 1.9),
+        (gyrobn.ProjectedHypersphere(2), 1.9),
+        (gyrobn.Sphere(3, 2.0), 1.2),
+        (Grassmannian(4, 2), 1.4),
+        (SpecialOrthogonal(4), 3.5),
+    ],
+    ids=repr,
+)
+@pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")
+def test_a_mean_of_samples_beyond_a_hemisphere(M, radius, library):
+    """No sample's Hessian is positive there, but their mean is, and the mean has its derivative."""
+    rng = np.random.default_rng(0)
+    c, _ = np.linalg.qr(rng.standard_normal((M.dim, M.dim)))
+    x, e = M.from_normal(radius * np.concatenate([c, -c])), M.origin(np.zeros(()))
+    d, slope = rng.standard_normal((2 * M.dim, M.dim)), rng.standard_normal(M.dim)
+
+    def along(t, x, e, d, slope):
+        found = frechet(M, M.shift(x, t * d), init=e)
+        return (M.relative_normal(e, found.mean) * slope).sum()
+
+    exact = (along(1e-5, x, e, d, slope) - along(-1e-5, x, e, d, slope)) / 2e-5
+    if library == "torch":
+        t = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        along(t, *map(torch.as_tensor, (x, e, d, slope))).backward()
+        found = t.grad
+    else:
+        import jax
+
+        with jax.enable_x64(True):
+            found = jax.grad(along)(0.0, *map(jax.numpy.asarray, (x, e, d, slope)))
+    np.testing.assert_allclose(float(found), exact, rtol=1e-6)

@@ -354,7 +354,7 @@ def _check_rate(rate: Any) -> None:
 def multiplier(
     x: Array, stats: Stats, scale: Array | float, eps: float, clamp: float | None
 ) -> Array:
-    """Return s/√(v²+ε), of a size of at most ``clamp``, in the dtype of x."""
+    """Return s/√(v²+ε), at most ``clamp`` in size, in the dtype of x."""
     eps = check_number("eps", eps, 0.0)
     clamp = None if clamp is None else check_number("clamp", clamp, above=0.0)
     xp = check_floating(x, stats.mean, stats.var)

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.numerics.decompositions import eigh
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import kept_eye
 
@@ -17,14 +19,15 @@ FEW, MANY = 4, 24
 """Up to a few rounds, Chebyshev steps are as good as conjugate gradients; more are not made."""
 FIVE_DIGITS = 4e-6
 """What products in float32 can reach."""
+LEAST = 0.05
+"""The least eigenvalue of a matrix with which a step is made: a loop checks how far it leads."""
 
 
 def newton_step(h: Hessian, g: Array, tol: float) -> Array:
     """Return nearly H⁻¹g for g of shape (*channels, dim): a step towards the mean.
 
     ``tol`` is the error that may be left, relative to g. A quick step has an accuracy of its own.
-    Where an eigenvalue may be negative, or nearly zero (samples beyond a hemisphere), H is shifted
-    up.
+    Where an eigenvalue is negative, or nearly zero (samples beyond a hemisphere), H is shifted up.
     """
     if h.identity:
         return g
@@ -36,13 +39,40 @@ def newton_step(h: Hessian, g: Array, tol: float) -> Array:
 
 
 def inverse(h: Hessian, g: Array, tol: float = 0.0) -> Array:
-    """Return H⁻¹g to nearly all digits, or with an error of ``tol`` relative to g."""
+    """Return H⁻¹g to nearly all digits, or with an error of ``tol`` relative to g.
+
+    A matrix is inverted as it is: a bound of its eigenvalues says little if samples are beyond a
+    hemisphere, and the derivative of the mean is large where one of them is nearly zero.
+    """
     if h.identity:
         return g
     if h.by_part is not None:
         return h.by_part(lambda part, piece: inverse(part, piece, tol), g)
-    least = float(namespace_of(g).finfo(g.dtype).eps) ** (2 / 3)
-    return _solve(h, g, 1e-3, max(tol, least))
+    eps = float(namespace_of(g).finfo(g.dtype).eps)
+    if g.shape[-1] <= h.dense:
+        # a rounding error more keeps a singular matrix, of two opposite samples, from an error
+        return _dense(h, g, None if h.at_least_one else 4.0 * eps)
+    return _solve(h, g, 1e-3, max(tol, eps ** (2 / 3)))
+
+
+def _shift(h: Hessian, g: Array, shift: Array) -> Array:
+    """Return the shift that the least eigenvalue itself asks for, if the bound asks for one.
+
+    The bound takes the least eigenvalue of each sample, in whatever direction. On a few samples all
+    over a sphere it is negative at most means, and steps that are too short do not converge.
+    """
+    xp = namespace_of(g)
+    if backend_of(g).hides_values(shift) or not bool(xp.any(shift > 0)):
+        return shift
+    return xp.clip(LEAST - eigh(h.as_matrix(g)).values[..., 0], min=0.0)
+
+
+def _dense(h: Hessian, g: Array, shift: Any) -> Array:
+    """Solve by the matrix, with a shift of its eigenvalues."""
+    full = h.as_matrix(g)
+    if shift is not None:
+        full = full + shift * kept_eye(g)
+    return namespace_of(g).linalg.solve(full, g[..., None])[..., 0]
 
 
 def _solve(h: Hessian, g: Array, floor: float, tol: float) -> Array:
@@ -50,10 +80,9 @@ def _solve(h: Hessian, g: Array, floor: float, tol: float) -> Array:
     xp, n = namespace_of(g), g.shape[-1]
     shift = None if h.at_least_one else xp.clip(floor - h.lowest(), min=0.0)
     if n <= h.dense:
-        full = h.as_matrix(g)
         if shift is not None:
-            full = full + shift[..., None, None] * kept_eye(g)
-        return xp.linalg.solve(full, g[..., None])[..., 0]
+            shift = _shift(h, g, shift)[..., None, None]
+        return _dense(h, g, shift)
     low, high, apply = h.lowest(), h.top, _to_vectors(h.apply)
     if shift is not None:
         low, high, shifted = low + shift, high + shift, apply
