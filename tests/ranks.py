@@ -207,6 +207,30 @@ def check_twice(rank, world):
     return results
 
 
+def check_forward(rank, world):
+    """How the output changes with samples and weights, in forward mode, also from a rough mean."""
+    cuts, results = CUTS[world], {}
+    cut = slice(cuts[rank], cuts[rank + 1])
+    for space, steps in ((PoincareBall(2), None), (PoincareBall(2), 1), (Euclidean(2), None)):
+        c, weights = space.to_normal(samples(space, COUNT, 2)), 0.1 + drawn(COUNT, 2, seed=1) ** 2
+        moves = [drawn(*a.shape, seed=2) for a in (c, weights)]
+        found = []
+        for own, group in ((slice(None), None), (cut, "world")):
+            layer = GyroBN(
+                space,
+                channels=2,
+                dtype=torch.float64,
+                steps=steps,
+                track_running_stats=False,
+                process_group=group,
+            )
+            call = lambda c, w, M=space, layer=layer: M.to_normal(layer(M.from_normal(c), w))  # noqa: E731
+            given = tuple(a[own] for a in (c, weights)), tuple(m[own] for m in moves)
+            found.append(torch.func.jvp(call, *given)[1])
+        results[f"{space!r}, steps {steps}"] = largest([gap(found[0][cut], found[1])])
+    return results
+
+
 def check_domains(rank, world):
     space = Product(PoincareBall(2), Sphere(2))
     x, slope = samples(space, COUNT), drawn(COUNT, *space.point_shape, seed=1)
@@ -215,12 +239,15 @@ def check_domains(rank, world):
     cut = slice(cuts[rank], cuts[rank + 1])
     alone = DomainGyroBN(space, 5, dtype=torch.float64)
     together = DomainGyroBN(space, 5, dtype=torch.float64, process_group="world")
-    whole, part = x.clone().requires_grad_(), x[cut].clone().requires_grad_()
-    y, z = alone(whole, domains), together(part, domains[cut])
-    (y * slope).sum().backward()
-    (z * slope[cut]).sum().backward()
-    errors = [gap(y[cut], z), gap(alone.running_mean, together.running_mean)]
-    errors += [gap(alone.running_var, together.running_var), gap(whole.grad[cut], part.grad)]
+    errors = []
+    for weights in (None, 0.1 + drawn(COUNT, seed=2) ** 2):
+        whole, part = x.clone().requires_grad_(), x[cut].clone().requires_grad_()
+        y = alone(whole, domains, weights)
+        z = together(part, domains[cut], None if weights is None else weights[cut])
+        (y * slope).sum().backward()
+        (z * slope[cut]).sum().backward()
+        errors += [gap(y[cut], z), gap(alone.running_mean, together.running_mean)]
+        errors += [gap(alone.running_var, together.running_var), gap(whole.grad[cut], part.grad)]
     seen = torch.equal(alone.num_batches_tracked, together.num_batches_tracked)
     return {"largest": max(largest(errors)), "seen": seen}
 

@@ -11,7 +11,7 @@ from conftest import FIRST
 from layer_cases import batches
 from torch._dynamo.backends.common import aot_autograd
 
-from gyrobn import SPD, Correlation, Grassmannian, PoincareBall
+from gyrobn import SPD, Correlation, Grassmannian, PoincareBall, Sphere
 from gyrobn.torch import DomainGyroBN, GyroBN
 from gyrobn.torch.baselines import LRBN
 from gyrobn.torch.nn import GrassmannTranslation
@@ -207,12 +207,16 @@ def slopes(call, inputs):
 
 # torch warns where it breaks a graph, as it does at frozen dataclasses and cached functions
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("case", ["function", "layer"])
-def test_matrices_outside_of_normalization(case):
+@pytest.mark.parametrize("case", ["function", "one matrix function", "vectors", "layer"])
+def test_outside_of_normalization(case):
     """A user's function of coordinates, whose constants Dynamo would take in float32; a layer."""
     c = torch.as_tensor(np.random.default_rng(0).normal(size=(4, 3)) * 0.3).requires_grad_()
     call, inputs = lambda c: SPD(2).to_normal(SPD(2).from_normal(c) + 0.0) ** 2, [c]
-    if case == "layer":
+    if case == "one matrix function":  # two wrong signs would make a right one
+        call = SPD(2).from_normal
+    elif case == "vectors":
+        call = Sphere(3).from_normal
+    elif case == "layer":
         M = Grassmannian(3, 1)
         call = GrassmannTranslation(M, 2, dtype=DOUBLE)
         x = torch.as_tensor(M.random(3, 1, rng=0)).requires_grad_()

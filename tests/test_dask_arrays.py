@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tracemalloc
+from itertools import chain
 
 import dask
 import dask.array as da
@@ -27,6 +28,7 @@ from gyrobn import (
     frechet_variance,
 )
 from gyrobn.cli import main
+from gyrobn.data.dask import DaskBlocks
 
 SPACES = [
     PoincareBall(2),
@@ -312,6 +314,23 @@ def test_a_mean_that_is_not_unique():
         GyroBN(M, max_iter=1).fit(lazy(samples(M)))
     with pytest.warns(FrechetWarning, match="of domains 0, 1 .*did not converge"):
         GyroBN(M, max_iter=1).fit(lazy(samples(M)), domains=np.arange(200) % 2)
+
+
+@pytest.mark.parametrize("at", [0, 50, 99])
+def test_far_data_is_told_of_wherever_it_is(at):
+    S = Sphere(2)
+    x = S.random(100, rng=0, spread=0.1)
+    x[at] = S.from_normal(np.asarray([2.0, 0.0]))
+    with pytest.warns(FrechetWarning, match=r"beyond the 1\.571"):
+        frechet(S, lazy(x))
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 17, 64, 65])
+def test_every_block_is_in_the_tree_once_and_in_order(count):
+    """A task merges eight results: a last one that is alone counts, too."""
+    blocks = DaskBlocks(da.ones((count, 2), chunks=(1, 2)))
+    found = blocks.reduce("numbers", lambda block: [block.number], lambda parts: [*chain(*parts)])
+    assert found == list(range(count))
 
 
 X = lazy(samples(M))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gyrobn import SPD, PoincareBall
+from gyrobn.statistics.spread import Shared
 from gyrobn.torch import DomainGyroBN, GyroBN
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -77,8 +78,10 @@ def test_options_on_two_ranks(tmp_path):
         assert max(found.values()) < 1e-10, (name, found)
 
 
-def test_second_derivatives_on_two_ranks(tmp_path):
-    results, _ = run(tmp_path, 2, "twice")
+@pytest.mark.parametrize("check", ["twice", "forward"])
+def test_other_derivatives_on_two_ranks(check, tmp_path):
+    """Slopes of slopes, and forward mode."""
+    results, _ = run(tmp_path, 2, check)
     for name, found in results.items():
         assert max(found) < 1e-10, (name, found)
 
@@ -137,6 +140,15 @@ def test_a_rank_that_dies_is_named(tmp_path):
     for found in (first, third):
         assert "rank 1 does not answer" in found["error"]
         assert found["seconds"] < 60
+
+
+def test_a_rank_that_weighs_nothing_sends_zeros():
+    """Also where its placeholder is opposite to the mean, and what it sees from there is NaN."""
+    rank = object.__new__(Shared)
+    rank.share = torch.tensor([0.0, 0.5])
+    part = torch.tensor([[torch.nan], [4.0]])
+    assert rank.weighed(part).tolist() == [[0.0], [2.0]]
+    assert rank.weighed(part, whole=True).tolist() == [[0.0], [4.0]]
 
 
 class TestConversion:

@@ -574,6 +574,17 @@ def test_a_domain_with_nan_leaves_the_others_alone():
     assert list(found.converged) == [k != 3 for k in range(len(SIZES))]
 
 
+def test_the_opposite_of_another_domain_has_its_mean():
+    """The smaller one is padded by samples of its own: from its mean, others may be NaN."""
+    S = Sphere(2)
+    point = S.random(rng=1, spread=0.5)
+    near = S.shift(point, 0.1 * np.eye(2))
+    x = np.stack([point, *near, -point, -point])
+    found = domain_stats(S, x, [np.arange(3), np.arange(3, 5)])
+    np.testing.assert_allclose(found.mean[1], -point, atol=1e-12)
+    np.testing.assert_allclose(found.variance[1], 0.0, atol=1e-12)
+
+
 def test_warnings_name_the_domain():
     labels = np.asarray([f"day {k}" for k in SIDES])
     X, places = samples(M, SIDES), places_of(labels)

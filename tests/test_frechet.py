@@ -24,6 +24,7 @@ from gyrobn import (
     frechet_mean,
     frechet_variance,
 )
+from gyrobn.statistics import held
 
 
 def unit(seed, n):
@@ -156,6 +157,17 @@ class TestConvergence:
         assert errors[2] < 1e-2 * errors[1]
         assert errors[3] < 1e-8
 
+    @pytest.mark.parametrize("M", [PoincareBall(2), Sphere(2)], ids=repr)
+    def test_a_step_that_is_too_long_is_taken_back(self, M, monkeypatch):
+        """Four times the way to the mean leads farther from it, and a quarter of that does not."""
+        x = cloud(M, 20, 0.7, np.zeros(()))
+        expected = frechet_mean(M, x)
+        step = held.newton_step
+        monkeypatch.setattr(held, "newton_step", lambda *given: 4.4 * step(*given))
+        result = frechet(M, x)
+        assert bool(result.converged)
+        assert float(M.dist(result.mean, expected)) < 1e-6
+
 
 class TestWeightsAndAxes:
     @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
@@ -197,6 +209,16 @@ class TestWeightsAndAxes:
         result = frechet(M, np.stack([easy, hard], axis=1))
         assert result.iterations[0] < result.iterations[1]
         alone = frechet(M, easy)
+        np.testing.assert_allclose(result.mean[0], alone.mean, atol=1e-15)
+
+    def test_a_finished_channel_stays(self):
+        """Also where it has not all digits, and another channel goes on."""
+        M = PoincareBall(2)
+        easy, hard = (cloud(M, 50, spread, np.zeros(()), offset=3.0) for spread in (0.5, 4.0))
+        result = frechet(M, np.stack([easy, hard], axis=1), tol=0.05)
+        assert result.iterations[0] < result.iterations[1]
+        alone = frechet(M, easy, tol=0.05)
+        assert float(alone.residual) > 1e-6
         np.testing.assert_allclose(result.mean[0], alone.mean, atol=1e-15)
 
     @pytest.mark.parametrize(

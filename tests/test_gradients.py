@@ -3,6 +3,7 @@
 They are torch's; test_layers.py holds those of JAX to them, on the same data.
 """
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -16,6 +17,7 @@ from gyrobn import (
     batch_stats,
     frechet,
     normalize,
+    normalize_batch,
 )
 
 
@@ -119,6 +121,24 @@ def test_normalize(M, data):
     assert abs(float(t.grad) - expected) < 1e-6 * abs(expected)
 
 
+@pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
+def test_normalize_by_weights(M):
+    """The mean and the variance change with the weights, and so does the output."""
+    x = torch.as_tensor(samples(M, "generic"))
+    along, *linear = torch.as_tensor(np.random.default_rng(5).standard_normal((1 + M.dim, 5)))
+
+    def loss(t):
+        y, _ = normalize_batch(M, x, torch.exp(t * along), scale=0.5)
+        return (torch.stack(linear, -1) * M.to_normal(y)).sum()
+
+    t = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    loss(t).backward()
+    h = 1e-4
+    near, far = (loss(k * h) - loss(-k * h) for k in (1, 2))
+    expected = float(8 * near - far) / (12 * h)
+    assert abs(float(t.grad) - expected) < 1e-6 * abs(expected)
+
+
 LARGE = [Grassmannian(25, 8), SpecialOrthogonal(18), Product(Grassmannian(25, 8))]
 
 
@@ -187,19 +207,22 @@ def test_only_parameters_are_learnt(M):
 @pytest.mark.parametrize("name", ["Hyperboloid", "Sphere", "PoincareBall", "Klein"])
 def test_a_mean_moves_with_the_points_of_its_model(name):
     """Points of some models move with the curvature, and so does the mean of the same vectors."""
-    c = torch.as_tensor(np.random.default_rng(0).normal(0.2, 0.3, (9, 3)))
+    c = np.random.default_rng(0).normal(0.2, 0.3, (9, 3))
     cls, first = getattr(gyrobn, name), 0.8 if name == "Sphere" else -0.7
 
-    def loss(K):
+    def loss(K, convert=torch.as_tensor):
         M = cls(3, curvature=K)
-        mean = gyrobn.frechet_mean(M, M.from_normal(c))
-        return (mean * torch.arange(1.0, mean.shape[-1] + 1.0, dtype=mean.dtype)).sum()
+        mean = gyrobn.frechet_mean(M, M.from_normal(convert(c)))
+        return (mean * convert(np.arange(1.0, mean.shape[-1] + 1.0))).sum()
 
     K = torch.tensor(first, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(loss(K), K)
     with torch.no_grad():
         up, down = (loss(K + h) for h in (1e-5, -1e-5))
     assert abs(slope - (up - down) / 2e-5) < 1e-8
+    if name in ("Hyperboloid", "Sphere"):  # those that move
+        compiled = jax.jit(jax.grad(lambda K: loss(K, jax.numpy.asarray)))
+        assert abs(float(compiled(first)) - float(slope)) < 1e-12
 
 
 @pytest.mark.parametrize("library", ["torch", "jax"])

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import GEOMETRIES
+from mpmath import mp
+
+from gyrobn.numerics.scalar import cosine, cotangent, sinc
 
 T = torch.zeros((), dtype=torch.float64)
 
@@ -62,3 +65,21 @@ def test_slopes(M):
             )
         expected = float(8 * (a - b) - (c - d)) / (12 * h)
         assert abs(float(slope) - expected) < 1e-7 * (1.0 + abs(expected)), name
+
+
+SCALAR = {
+    cosine: lambda a: mp.cos(a),
+    sinc: lambda a: mp.sin(a) / a,
+    cotangent: lambda a: a * mp.cot(a),
+}
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("function", SCALAR, ids=lambda f: f.__name__)
+def test_scalar_functions_near_zero(function, sign):
+    """Where a quotient cancels a series takes over: of all digits, at either side of the seam."""
+    u = sign * torch.logspace(-15, -0.5, 59, dtype=torch.float64)
+    slope = torch.func.grad(lambda u: function(u, sign).sum())(u)
+    with mp.workdps(60):
+        expected = [mp.diff(lambda u: SCALAR[function](mp.sqrt(u)).real, v) for v in u.tolist()]
+    np.testing.assert_allclose(slope, np.asarray(expected, dtype=float), rtol=1e-13)

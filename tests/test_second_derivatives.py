@@ -23,6 +23,7 @@ from gyrobn import (
 from gyrobn.backends.contract import SECOND_ORDER, THIRD_ORDER
 from gyrobn.manifolds.definite import FLOOR
 from gyrobn.manifolds.grassmannian import _leading
+from gyrobn.normalization.normalize import Output, normalize_to
 from gyrobn.numerics.linalg import differential, polar, symmetric_functions
 from gyrobn.numerics.spectral import (
     ANGLE,
@@ -38,6 +39,7 @@ from gyrobn.numerics.spectral import (
     power,
 )
 from gyrobn.numerics.triples import Triples
+from gyrobn.statistics.spread import Group
 
 GAPS = (0.0, 1e-12, 1e-8, 1e-4, 0.5)
 MP = mpmath.mp.clone()
@@ -254,6 +256,11 @@ def test_every_road():
         (back,) = torch.autograd.grad(value(dual), dual)
         found.append(ad.unpack_dual(back).tangent)  # forward over reverse
         pushed = ad.unpack_dual(value(dual)).tangent
+        one = torch.ones((), dtype=A.dtype)
+        changing = ad.make_dual(one, 2.0 * one)  # the slope that is pulled back
+        (back,) = torch.autograd.grad(value(x), x, changing, create_graph=True)
+        change = ad.unpack_dual(back).tangent
+    np.testing.assert_allclose(change.detach(), 2.0 * slope(A), rtol=1e-11, atol=1e-12)
     found.append(torch.autograd.grad(pushed, x)[0])  # reverse over forward
     for k, way in enumerate(found):
         np.testing.assert_allclose(way.detach(), expected, rtol=1e-11, atol=1e-12, err_msg=str(k))
@@ -388,6 +395,25 @@ def test_jax_agrees(M):
 
     for found in both(c):
         np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
+
+
+def test_jax_of_a_batch_in_parts():
+    """A sample per lane, and sums over the lanes: the Hessian of the search changes, too."""
+    M, group = PoincareBall(2), Group(("batch", None))
+    c = jnp.asarray(np.random.default_rng(0).normal(0.2, 0.5, (5, 2)))
+    linear, v = (jnp.asarray(a) for a in np.random.default_rng(1).normal(size=(2, 5, 2)))
+
+    def alone(c):
+        output = Output(None, 0.7, 1e-5, None)
+        return normalize_to(M, M.from_normal(c)[None], None, output, 1, group)[0][0]
+
+    def second(function):
+        slope = jax.grad(lambda c: (linear * function(c)).sum())
+        return jax.jit(jax.grad(lambda c: (slope(c) * v).sum()))(c)
+
+    expected = second(lambda c: normalize_batch(M, M.from_normal(c), scale=0.7)[0])
+    found = second(jax.vmap(alone, axis_name="batch"))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
 
 
 def test_collapsed_batch():

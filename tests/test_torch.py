@@ -334,6 +334,18 @@ def test_backward_inside_of_autocast():
     torch.testing.assert_close(second, about, rtol=0.0, atol=0.05 * float(about.abs().max()))
 
 
+def test_points_in_half_precision_are_brought_back_to_the_manifold():
+    """Rounded to a few digits they are off it, and their statistics would be."""
+    M = Hyperboloid(2)
+    x = batch(M, like=SINGLE).bfloat16()
+    assert not M.contains(x.float()).all()
+    rounded, whole = GyroBN(M), GyroBN(M)
+    rounded(x)
+    whole(M.project(x.float()))
+    for name in ("running_mean", "running_var"):
+        torch.testing.assert_close(getattr(rounded, name), getattr(whole, name))
+
+
 def test_axes_weights_and_clamp():
     M = PoincareBall(3)
     x = M.random(4, 2, 6, like=DOUBLE, spread=0.5)
