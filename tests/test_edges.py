@@ -68,6 +68,19 @@ class TestSphere:
             assert float(self.M.violation(y)) < 1e-15
             assert float(self.M.norm(y)) == pytest.approx(0.5 * (np.pi - delta), abs=1e-14)
 
+    def test_a_mean_a_rounding_error_beside_the_opposite_point(self):
+        """Its time is off by an ulp, from which 1 + t cannot be told."""
+        rng = np.random.default_rng(0)
+        for _ in range(50):
+            c = 0.5 * rng.standard_normal((6, 2))
+            angle = np.linalg.norm(c, axis=-1, keepdims=True)
+            s = np.sin(angle) * c / angle
+            x = np.concatenate([np.hstack([-np.cos(angle), s]), np.hstack([-np.cos(angle), -s])])
+            found = frechet(self.M, x)
+            assert found.converged
+            assert self.M.dist(found.mean, -e) < 1e-15
+            assert abs(found.variance - np.mean(angle**2)) < 1e-12
+
     def test_a_batch_opposite_to_the_identity(self):
         x = self.M.random(30, rng=0, spread=0.4) * np.asarray([-1.0, 1.0, 1.0])
         y = normalize(self.M, x, batch_stats(self.M, x), scale=0.3)

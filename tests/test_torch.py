@@ -125,7 +125,7 @@ def test_memory_is_flat():
         (domains(x, d) ** 2).sum().backward()
         if step in (1, 200):
             counts.append(tensors())
-    assert counts[0] == counts[1]
+    assert counts[1] <= counts[0]  # what earlier tests left may go
     for buffer in (*layer.buffers(), *domains.buffers()):
         assert buffer.grad_fn is None
 

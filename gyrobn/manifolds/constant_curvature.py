@@ -157,17 +157,15 @@ class ConstantCurvature(GyroSpace):
         raise NotImplementedError
 
     def _one_plus(self, xp: Any, K: Any, t: Array, a: Any, v: Array) -> Array:
-        """Return 1 + t, from s where t is near -1 and the sum would cancel; NaN instead of 0."""
+        """Return 1 + t, from s alone where t < 0: a rounding error of t would be all of it near -e.
+
+        NaN takes the place of 0.
+        """
         if self.sign is not None and self.sign < 1:
             return 1.0 + t
-        square = times(K, a, a, dot(v, v))
-        if self.sign == 1:  # 2 + 2t = (1 + t)² + K‖s‖²
-            above = 1.0 + t
-            below = 0.5 * (above * above + square)
-        else:
-            behind = t < 0
-            below = xp.where(behind, square / (1.0 - xp.where(behind, t, 0.0)), 1.0 + t)
-        return xp.where(below == 0, xp.nan, below)
+        behind, square = t < 0, times(K, a, a, dot(v, v))
+        above = xp.where(behind, square / (1.0 - xp.where(behind, t, 0.0)), 1.0 + t)
+        return xp.where(above == 0, xp.nan, above)
 
     def to_normal(self, x: Array) -> Array:
         r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity."""
