@@ -72,7 +72,7 @@ class TestSphere:
         """Its time is off by an ulp, from which 1 + t cannot be told."""
         rng = np.random.default_rng(0)
         for _ in range(50):
-            c = 0.5 * rng.standard_normal((6, 2))
+            c = 0.3 * rng.standard_normal((6, 2))
             angle = np.linalg.norm(c, axis=-1, keepdims=True)
             s = np.sin(angle) * c / angle
             x = np.concatenate([np.hstack([-np.cos(angle), s]), np.hstack([-np.cos(angle), -s])])
