@@ -305,7 +305,8 @@ class TestOneBadMatrixInEveryOperation:
             return
         assert host(found.converged)[0]
         if host(found.converged)[1]:  # it has lengths, wrong ones: only GyroBN looks at the points
-            assert not isinstance(M, (SPD, Correlation)) or kind in ("singular", "huge")
+            # of a singular matrix, rounding decides about the sign of an eigenvalue
+            assert not isinstance(M, (SPD, Correlation)) or kind in ("singular", "of signs", "huge")
             return
         expected = "1 of 6 samples of channel 1 are not on the manifold, the first at index 4; drop"
         assert expected in str(warned[0].message)
