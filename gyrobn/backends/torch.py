@@ -20,8 +20,8 @@ from gyrobn.backends.torch_values import differentiable as differentiable
 from gyrobn.backends.torch_values import few as few
 from gyrobn.backends.torch_values import from_few as from_few
 from gyrobn.backends.torch_values import (
-    in_autocast,
     is_plain,
+    no_autocast,
     no_transform,
     quicker_by_numpy,
     through_numpy,
@@ -49,9 +49,7 @@ def _matmul(x: Array, y: Array, /) -> Array:
 
 def _product(x: Array, y: Array) -> Array:
     """Return the product of matrices in their own dtype, also inside of autocast."""
-    if not in_autocast(x):
-        return torch.matmul(x, y)
-    with torch.autocast(x.device.type, enabled=False):
+    with no_autocast(x):
         return torch.matmul(x, y)
 
 

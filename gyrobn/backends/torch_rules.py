@@ -4,6 +4,7 @@ Each rule is a ``torch.autograd.Function`` that is given the rules as an argumen
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -17,7 +18,7 @@ from gyrobn.backends.torch_values import (
     by_numpy,
     differentiable,
     if_few,
-    in_autocast,
+    no_autocast,
     no_transform,
     owned,
     tensor,
@@ -30,9 +31,7 @@ def _without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(backward)
     def full(ctx: Any, *slopes: Array | None) -> Any:
         some = next((s for s in slopes if s is not None), None)
-        if some is None or not in_autocast(some):
-            return backward(ctx, *slopes)
-        with torch.autocast(some.device.type, enabled=False):
+        with nullcontext() if some is None else no_autocast(some):
             return backward(ctx, *slopes)
 
     return full

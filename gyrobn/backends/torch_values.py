@@ -64,10 +64,14 @@ class _Quiet(np.errstate):
         return self.values
 
 
-def in_autocast(x: Array) -> bool:
-    """Return whether autocast is on for the device of ``x``; torch raises for those without it."""
+def no_autocast(x: Array) -> AbstractContextManager[Any]:
+    """Return a context without autocast on the device of ``x``; torch raises for those without it.
+
+    A context that does nothing stays out of graphs.
+    """
     kind = x.device.type
-    return kind != "meta" and torch.is_autocast_enabled(kind)
+    on = kind != "meta" and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if on else nullcontext()
 
 
 def from_few(values: Iterable[Any]) -> list[Any]:

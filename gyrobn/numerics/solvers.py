@@ -19,6 +19,8 @@ FEW, MANY = 4, 24
 """Up to a few rounds, Chebyshev steps are as good as conjugate gradients; more are not made."""
 FIVE_DIGITS = 4e-6
 """What products in float32 can reach."""
+FLOOR = 0.25
+"""The least bound of the eigenvalues with which a step is made."""
 LEAST = 0.05
 """The least eigenvalue of a matrix with which a step is made: a loop checks how far it leads."""
 
@@ -33,9 +35,9 @@ def newton_step(h: Hessian, g: Array, tol: float) -> Array:
         return g
     if h.by_part is not None:
         return h.by_part(lambda part, piece: newton_step(part, piece, tol), g)
-    if h.quick is not None and g.shape[-1] > h.dense:
-        return h.quick(g, None)
-    return _solve(h, g, 0.25, tol)
+    if g.shape[-1] <= h.dense:
+        return _by_matrix(h, g, _shift(h, g))
+    return _by_steps(h, g, FLOOR, tol) if h.quick is None else h.quick(g, None)
 
 
 def inverse(h: Hessian, g: Array, tol: float = 0.0) -> Array:
@@ -51,23 +53,27 @@ def inverse(h: Hessian, g: Array, tol: float = 0.0) -> Array:
     eps = float(namespace_of(g).finfo(g.dtype).eps)
     if g.shape[-1] <= h.dense:
         # a rounding error more keeps a singular matrix, of two opposite samples, from an error
-        return _dense(h, g, None if h.at_least_one else 4.0 * eps)
-    return _solve(h, g, 1e-3, max(tol, eps ** (2 / 3)))
+        return _by_matrix(h, g, None if h.at_least_one else 4.0 * eps)
+    return _by_steps(h, g, 1e-3, max(tol, eps ** (2 / 3)))
 
 
-def _shift(h: Hessian, g: Array, shift: Array) -> Array:
-    """Return the shift that the least eigenvalue itself asks for, if the bound asks for one.
+def _shift(h: Hessian, g: Array) -> Array | None:
+    """Return the shift of a matrix with which a step is made, if it may need one.
 
-    The bound takes the least eigenvalue of each sample, in whatever direction. On a few samples all
+    If values can be seen and the bound of the eigenvalues asks for a shift, the least eigenvalue
+    itself decides. The bound takes that of each sample, in whatever direction. On a few samples all
     over a sphere it is negative at most means, and steps that are too short do not converge.
     """
+    if h.at_least_one:
+        return None
     xp = namespace_of(g)
-    if backend_of(g).hides_values(shift) or not bool(xp.any(shift > 0)):
-        return shift
-    return xp.clip(LEAST - eigh(h.as_matrix(g)).values[..., 0], min=0.0)
+    shift = xp.clip(FLOOR - h.lowest(), min=0.0)
+    if not backend_of(g).hides_values(shift) and bool(xp.any(shift > 0)):
+        shift = xp.clip(LEAST - eigh(h.as_matrix(g)).values[..., 0], min=0.0)
+    return shift[..., None, None]
 
 
-def _dense(h: Hessian, g: Array, shift: Any) -> Array:
+def _by_matrix(h: Hessian, g: Array, shift: Any) -> Array:
     """Solve by the matrix, with a shift of its eigenvalues."""
     full = h.as_matrix(g)
     if shift is not None:
@@ -75,16 +81,12 @@ def _dense(h: Hessian, g: Array, shift: Any) -> Array:
     return namespace_of(g).linalg.solve(full, g[..., None])[..., 0]
 
 
-def _solve(h: Hessian, g: Array, floor: float, tol: float) -> Array:
-    """Solve by a matrix where H is small, by Chebyshev steps where it is large."""
-    xp, n = namespace_of(g), g.shape[-1]
-    shift = None if h.at_least_one else xp.clip(floor - h.lowest(), min=0.0)
-    if n <= h.dense:
-        if shift is not None:
-            shift = _shift(h, g, shift)[..., None, None]
-        return _dense(h, g, shift)
+def _by_steps(h: Hessian, g: Array, floor: float, tol: float) -> Array:
+    """Solve by Chebyshev steps, where H is large; its eigenvalues are shifted to ``floor``."""
+    xp = namespace_of(g)
     low, high, apply = h.lowest(), h.top, _to_vectors(h.apply)
-    if shift is not None:
+    if not h.at_least_one:
+        shift = xp.clip(floor - low, min=0.0)
         low, high, shifted = low + shift, high + shift, apply
         apply = lambda v: shifted(v) + shift[..., None] * v  # noqa: E731
     shim = backend_of(g)

@@ -1,15 +1,13 @@
 """What torch itself asks of a layer: autocast, checkpoints, and the gate of the compiler."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import register_constant
 
-from gyrobn.backends import namespace_of
-from gyrobn.backends.torch_values import in_autocast
+from gyrobn.backends import namespace_of, torch_values
 from gyrobn.normalization.layers import Learnt, forward
 from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import LayerSettings
@@ -25,8 +23,7 @@ def no_autocast(x: Any, *others: Any) -> Any:
                 f"a layer of gyrobn.torch takes torch tensors, got {type(value).__name__}: convert "
                 "it first, for example with torch.as_tensor"
             )
-    on = in_autocast(x)  # keep a useless context out of graphs
-    return torch.autocast(x.device.type, enabled=False) if on else nullcontext()
+    return torch_values.no_autocast(x)
 
 
 def recomputing() -> bool:
