@@ -81,16 +81,16 @@ class Combination:
         ours = temporary and writable
         if isinstance(scalar, float):
             total, fresh = (vector, ours) if scalar == 1.0 else (scalar * vector, True)
-        elif ours and fits(scalar, vector, 1):
+        elif ours and _fits(scalar, vector, 1):
             vector *= scalar[..., None]
             total, fresh = vector, True
         else:
             total, fresh = scalar[..., None] * vector, True
         for scalar, vector, temporary in rest:
             out = None
-            if fresh and seen and fits(scalar, total, 1) and fits(vector, total):
+            if fresh and seen and _fits(scalar, total, 1) and _fits(vector, total):
                 out = total
-            elif temporary and writable and fits(scalar, vector, 1) and fits(total, vector):
+            elif temporary and writable and _fits(scalar, vector, 1) and _fits(total, vector):
                 out = vector
             total, fresh = shim.add_product(total, scalar, vector, out), True
         return total
@@ -102,7 +102,7 @@ class Combination:
         return new
 
 
-def fits(part: Any, total: Array, trailing: int = 0) -> bool:
+def _fits(part: Any, total: Array, trailing: int = 0) -> bool:
     """Return whether ``total`` can be updated in place with ``part`` and ``trailing`` axes of 1."""
     if isinstance(part, float):
         return True

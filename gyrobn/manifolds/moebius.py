@@ -12,7 +12,7 @@ from typing import Any
 
 from gyrobn.backends import Array, State, backend_of, dot, namespace_of
 from gyrobn.manifolds.centred_vectors import CentredVectors
-from gyrobn.manifolds.combination import Combination, fits
+from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.radial import Kept, Slopes, half_turn, held, is_constant, size_of, spread
 from gyrobn.numerics.arrays import unit
 from gyrobn.numerics.scalar import times
@@ -98,8 +98,7 @@ def standardized(K: Any, x: Array, mean: Array, factor: Any, bias: Array) -> Arr
         numbers = _multiple(*given)
     m, stretch, w, room = shim.from_few(numbers)
     hidden = shim.hides_values(x)
-    out = gap if fits(m, gap, 1) and not hidden else None
-    v = shim.add_product(gap, shim.stored(m), mean, out)
+    v = Combination(1.0, gap, temporary=True).plus(m, mean).value()
     y = Combination(stretch, v, temporary=not hidden).onto(bias).value()
     with shim.few(dot(y, y), w, room) as (square, w, room):
         n, xp = square / room, namespace_of(square)

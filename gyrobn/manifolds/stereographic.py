@@ -7,7 +7,7 @@ from gyrobn.backends import Array, State, backend_of, dot
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.centred_vectors import CentredVectors
-from gyrobn.manifolds.combination import Combination, fits
+from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
 from gyrobn.manifolds.moebius import CentredInBall, carried, exponential, standardized
 from gyrobn.manifolds.radial import half_turn, is_constant
@@ -148,7 +148,7 @@ class Stereographic(Ball):
         if shim.hides_values(gap):
             # to read the terms again costs a compiled program less than to write their sum
             return y.plus(1.0 + n, x).over(w).value(), kept
-        total = shim.add_product(gap, n, x, gap if fits(n, gap, 1) else None)
+        total = Combination(1.0, gap, temporary=True).plus(n, x).value()
         total *= xp.reciprocal(w)[..., None]
         return total, kept
 
