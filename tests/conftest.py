@@ -143,7 +143,7 @@ def pytest_addoption(parser: Any) -> None:
 
 QUICK = {
     "test_checks",
-    "test_house",
+    "test_public_names",
     "test_laws",
     "test_normalize",
     "test_operation_gradients",

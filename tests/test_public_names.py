@@ -1,0 +1,83 @@
+"""The public names of each package."""
+
+import importlib
+
+import pytest
+
+import gyrobn
+
+NAMES = [
+    "Euclidean",
+    "Stereographic",
+    "PoincareBall",
+    "ProjectedHypersphere",
+    "Hyperboloid",
+    "Sphere",
+    "Klein",
+    "ProperVelocity",
+    "Grassmannian",
+    "SPD",
+    "Correlation",
+    "SpecialOrthogonal",
+    "Product",
+    "REGISTRY",
+    "GyroSpace",
+    "MeanError",
+    "convert",
+    "covariance_to_correlation",
+    "Chunks",
+    "FrechetResult",
+    "FrechetWarning",
+    "PrecisionWarning",
+    "Stats",
+    "Suggestion",
+    "GyroBN",
+    "frechet",
+    "frechet_mean",
+    "frechet_variance",
+    "mean_error",
+    "batch_stats",
+    "normalize",
+    "normalize_batch",
+    "suggest",
+    "denormalize",
+    "update_stats",
+    "merge_stats",
+]
+SETS = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
+LAYERS = {
+    "gyrobn.torch": ["GyroBN", "DomainGyroBN", *SETS],
+    "gyrobn.torch.baselines": ["LRBN", "ManifoldNorm"],
+    "gyrobn.torch.nn": [
+        "BetaConcat",
+        "FermiDiracDecoder",
+        "GrassmannPool",
+        "GrassmannTranslation",
+        "GyroActivation",
+        "GyroLinear",
+        "HorosphereBlock",
+        "Horospheres",
+        "LorentzActivation",
+        "LorentzLinear",
+        "ManifoldParameter",
+        "PoincareLinear",
+        "PoincareMLR",
+        "ProjMap",
+    ],
+    "gyrobn.flax": ["GyroBN", *SETS],
+    "gyrobn.equinox": ["GyroBN", *SETS],
+    "gyrobn.plot": ["plot_normalization", "plot_tangent", "plot_convergence"],
+    "gyrobn.cli": ["main"],
+    "gyrobn.data": ["open_array", "create_array"],
+    "gyrobn.estimator": ["GyroBN"],
+}
+
+
+def test_public_names():
+    assert sorted(gyrobn.__all__) == sorted(NAMES)
+    assert all(hasattr(gyrobn, name) for name in NAMES)
+
+
+@pytest.mark.parametrize("module", LAYERS)
+def test_names_of_the_packages(module):
+    assert all(hasattr(importlib.import_module(module), name) for name in LAYERS[module])
