@@ -39,10 +39,10 @@ BALL = PoincareBall(2)
 def models(tmp_path_factory):
     """Return a folder with models: of a ball, of one of three dimensions, one with domains."""
     folder = tmp_path_factory.mktemp("models")
-    GyroBN(BALL).fit(BALL.random(20)).save(folder / "m.npz")
-    GyroBN(PoincareBall(3)).fit(PoincareBall(3).random(20)).save(folder / "three.npz")
+    GyroBN(BALL).fit(BALL.random(20, rng=0)).save(folder / "m.npz")
+    GyroBN(PoincareBall(3)).fit(PoincareBall(3).random(20, rng=0)).save(folder / "three.npz")
     labels = np.arange(20) % 2
-    GyroBN(BALL).fit(BALL.random(20), domains=labels).save(folder / "d.npz")
+    GyroBN(BALL).fit(BALL.random(20, rng=0), domains=labels).save(folder / "d.npz")
     content = (folder / "m.npz").read_bytes()
     (folder / "cut.npz").write_bytes(content[: len(content) // 2])
     return {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -626,7 +626,7 @@ def test_in_a_thread(folder, capsys):
 def test_a_report_cannot_write_to_the_terminal(folder, capsys):
     """Labels come out of a file, with whatever is in them."""
     labels = np.resize(["\x1b[2J\nfake line", "b"], 20)
-    GyroBN(BALL).fit(BALL.random(20), domains=labels).save("esc.npz")
+    GyroBN(BALL).fit(BALL.random(20, rng=0), domains=labels).save("esc.npz")
     assert main(["inspect", "esc.npz"]) == 0
     output = capsys.readouterr().out
     assert "\x1b" not in output

@@ -193,7 +193,9 @@ def test_guesses_of_bad_samples(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["m.npz", "model"])
 def test_model(tmp_path, name):
-    GyroBN(SPD(3), scale=0.5, bias=2 * np.eye(3)).fit(SPD(3).random(30, 2)).save(tmp_path / name)
+    GyroBN(SPD(3), scale=0.5, bias=2 * np.eye(3)).fit(SPD(3).random(30, 2, rng=0)).save(
+        tmp_path / name
+    )
     values = report("inspect", name, cwd=tmp_path)
     assert values["manifold"] == repr(SPD(3))
     assert values["samples"] == 30

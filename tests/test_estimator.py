@@ -141,7 +141,7 @@ def test_a_product_has_no_sizes_to_be_told_from_the_data():
 
 @pytest.mark.parametrize(("name", "manifold"), NAMED)
 def test_a_name_takes_its_sizes_from_the_data(name, manifold):
-    X = REGISTRY[name].for_shape(manifold.point_shape).random(20, 3, spread=0.3)
+    X = REGISTRY[name].for_shape(manifold.point_shape).random(20, 3, rng=0, spread=0.3)
     bn = GyroBN(name, scale=0.3).fit(X)
     assert bn.manifold_ == REGISTRY[name].for_shape(manifold.point_shape)
     assert bn.transform(X).shape == X.shape
@@ -328,7 +328,7 @@ import sys, numpy as np
 import gyrobn
 assert "sklearn" not in sys.modules
 assert "GyroBN" in dir(gyrobn) and "GyroBN" in gyrobn.__all__
-X = gyrobn.PoincareBall(2).random(20)
+X = gyrobn.PoincareBall(2).random(20, rng=0)
 bn = gyrobn.GyroBN("poincare_ball", bias=[0.1, 0.2]).fit(X, sample_weight=np.ones(20))
 bn.inverse_transform(bn.transform(X))
 assert "sklearn" in sys.modules
@@ -652,9 +652,8 @@ def test_data_frames_keep_their_names():
 
 def test_pipeline_and_grid_search():
     M = PoincareBall(2)
-    X = np.concatenate(
-        [M.add(np.asarray(p), M.random(30, spread=0.3)) for p in ([0.5, 0], [0, 0.5])]
-    )
+    rng, centres = np.random.default_rng(0), np.asarray([[0.5, 0.0], [0.0, 0.5]])
+    X = np.concatenate([M.add(p, M.random(30, rng=rng, spread=0.3)) for p in centres])
     y = np.repeat([0, 1], 30)
     model = make_pipeline(GyroBN("poincare_ball"), KNeighborsClassifier(3))
     grid = {"gyrobn__scale": [0.5, 1.0], "gyrobn__manifold": ["poincare_ball", Euclidean(2), M]}

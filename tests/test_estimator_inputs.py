@@ -241,7 +241,7 @@ def test_misspelt_metrics():
     with pytest.raises(ValueError, match="got 'log_euclid': did you mean 'log_euclidean'"):
         SPD(2, "log_euclid")
     with pytest.raises(ValueError, match="got 'offlog': did you mean 'off_log'"):
-        GyroBN("correlation", metric="offlog").fit(Correlation(3).random(5))
+        GyroBN("correlation", metric="offlog").fit(Correlation(3).random(5, rng=0))
     with pytest.raises(ValueError, match=r"got 'banana'$"):
         SPD(2, "banana")
 
@@ -423,7 +423,7 @@ def log(P):
 def test_grid_search_without_a_size():
     M = SPD(2)
     X = np.concatenate(
-        [M.add(p, M.random(20, rng=0, spread=0.3)) for p in (M.random(rng=k) for k in (1, 2))]
+        [M.add(M.random(rng=k), M.random(20, rng=10 + k, spread=0.3)) for k in (1, 2)]
     )
     y = np.repeat([0, 1], 20)
     model = make_pipeline(GyroBN("spd"), FunctionTransformer(log), LogisticRegression())

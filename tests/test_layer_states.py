@@ -83,7 +83,7 @@ def bad_ones(M):
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_the_first_batch_is_looked_at(make, training):
     M = Sphere(2)
-    x, bad = M.random(10, spread=0.3), bad_ones(M)
+    x, bad = M.random(10, rng=0, spread=0.3), bad_ones(M)
     layer = make(M, steps=1)
     for _ in range(2):  # what was refused does not count
         with pytest.raises(ValueError, match=r"off Sphere.* by 39 in 2 of 10 .* at index 3: give"):
@@ -117,7 +117,7 @@ def test_later_batches_are_not_looked_at(make):
     M = Counting(2)
     counts = []
     for check in ("first", True, False):
-        layer, x = make(M, check_input=check), M.random(10)
+        layer, x = make(M, check_input=check), M.random(10, rng=0)
         for _ in range(3):
             M.asked.clear()
             layer(x)
@@ -126,7 +126,7 @@ def test_later_batches_are_not_looked_at(make):
 
 
 def test_the_same_words_as_the_estimator():
-    x = PoincareBall(2).random(5, spread=0.3)
+    x = PoincareBall(2).random(5, rng=0, spread=0.3)
     x[2] *= 50.0
     said = []
     for call in (GyroBN(PoincareBall(2)).fit, by_torch(PoincareBall(2)), by_flax(PoincareBall(2))):
@@ -184,7 +184,7 @@ def test_where_values_are_hidden_nothing_is_checked():
 
 def test_the_sample_is_named_by_its_place_in_the_input():
     M = PoincareBall(2)
-    x = torch.as_tensor(M.random(3, 5, spread=0.3))
+    x = torch.as_tensor(M.random(3, 5, rng=0, spread=0.3))
     x[2, 4] = 7.0
     with pytest.raises(ValueError, match=r"in 1 of 15 samples, the first at index \(2, 4\)"):
         TorchGyroBN(M, 3, axis=1, dtype=torch.float64)(x)
@@ -202,7 +202,7 @@ def test_a_learnt_curvature_decides():
     M = PoincareBall(2)
     layer = TorchGyroBN(M, learn_curvature=True, dtype=torch.float64)
     nn.init.constant_(layer.raw_curvature, np.log(4.0))  # a ball of radius 1/2
-    x = torch.as_tensor(M.random(6, spread=0.3))
+    x = torch.as_tensor(M.random(6, rng=0, spread=0.3))
     x[1] = torch.tensor([0.6, 0.0])
     with pytest.raises(ValueError, match=r"curvature=-4.0\) by 0.2 in 1 of 6 .* index 1"):
         layer(x)
@@ -218,7 +218,7 @@ HALF = {"float16": 2e-3, "bfloat16": 2e-2}
 def test_half_precision_in_and_out(M, name):
     """As in float32, to the digits of the dtype; points that rounding moved off are taken."""
     half = getattr(torch, name)
-    x = M.random(12, like=torch.zeros(()), spread=0.3)
+    x = M.random(12, rng=0, like=torch.zeros(()), spread=0.3)
     expected = TorchGyroBN(M)
     y = expected(x)
     for layer in (TorchGyroBN(M).to(half), TorchGyroBN(M), TorchGyroBN(M, dtype=half)):
@@ -264,7 +264,7 @@ def test_statistics_do_not_pass_through_half_precision():
 @pytest.mark.parametrize("name", HALF)
 def test_half_precision_in_jax(name):
     M = Sphere(2)
-    x = jnp.asarray(M.random(8, spread=0.3), jnp.float32)
+    x = jnp.asarray(M.random(8, rng=0, spread=0.3), jnp.float32)
     expected = gyrobn.flax.GyroBN(M, steps=1)(x)
     layer = gyrobn.flax.GyroBN(M, steps=1, param_dtype=name)
     module, state = eqx.nn.make_with_state(gyrobn.equinox.GyroBN)(M, steps=1, dtype=name)
@@ -374,7 +374,7 @@ def test_a_learnt_curvature_is_loaded(M):
 @PAIRS
 def test_flax_refuses_the_state_of_another_geometry(M, other):
     own, layer = gyrobn.flax.GyroBN(M), gyrobn.flax.GyroBN(other)
-    x = jnp.asarray(other.random(4, spread=0.3), jnp.float32)
+    x = jnp.asarray(other.random(4, rng=0, spread=0.3), jnp.float32)
     for kind in (nnx.Param, nnx.BatchStat):
         nnx.update(layer, nnx.state(own, kind))
         for call in (lambda: layer(x), lambda: layer.manifold, layer.to_estimator):
@@ -420,7 +420,7 @@ import gyrobn, gyrobn.equinox, gyrobn.flax
 jax.config.update("jax_enable_x64", True)
 mesh = Mesh(np.array(jax.devices()), ("b",))
 M = gyrobn.PoincareBall(2)
-x = M.random(4, like=jnp.zeros(()))
+x = M.random(4, rng=0, like=jnp.zeros(()))
 slope = jnp.cos(jnp.arange(8.0).reshape(4, 2))
 make = eqx.nn.make_with_state(gyrobn.equinox.GyroBN)
 

@@ -103,7 +103,7 @@ def of_estimator(bn: Any) -> Model:
     """Return what a fitted estimator knows.
 
     >>> from gyrobn import GyroBN, PoincareBall
-    >>> model = of_estimator(GyroBN("poincare_ball").fit(PoincareBall(2).random(10, 3)))
+    >>> model = of_estimator(GyroBN("poincare_ball").fit(PoincareBall(2).random(10, 3, rng=0)))
     >>> model.geometry, model.manifold, model.channels
     (PoincareBall(n=2, curvature=-1.0), 'poincare_ball', (3,))
     """

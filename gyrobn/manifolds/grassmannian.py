@@ -168,7 +168,7 @@ def _leading(p: int) -> Spectral:
 def of_projectors(x: "np.ndarray[Any, Any]") -> Grassmannian:
     """Return the geometry of an array of projectors; their rank is the median of their traces.
 
-    >>> of_projectors(Grassmannian(4, 2, "projector").random(5))
+    >>> of_projectors(Grassmannian(4, 2, "projector").random(5, rng=0))
     Grassmannian(n=4, p=2, representation='projector')
     """
     if x.ndim < 3 or x.shape[-1] != x.shape[-2]:

@@ -285,7 +285,7 @@ class GyroSpace(Specified, ABC):
     def random(
         self,
         *batch: int,
-        rng: int | np.random.Generator = 0,
+        rng: int | np.random.Generator | None = None,
         like: Array | None = None,
         spread: float = 1.0,
     ) -> Array:
@@ -296,7 +296,8 @@ class GyroSpace(Specified, ABC):
         *batch
             Shape of the sample; the result has shape ``(*batch, *point_shape)``.
         rng
-            A seed or a NumPy generator: the same points on every library.
+            A seed or a NumPy generator: the same points on every library. None, the default, draws
+            new points in every call, as :func:`numpy.random.default_rng` does.
         like
             An array whose library, dtype and device to use; NumPy float64 by default.
         spread

@@ -204,7 +204,7 @@ axis
     "jax_tokens": """>>> import jax.numpy as jnp
 >>> from gyrobn import PoincareBall
 >>> M = PoincareBall(2)
->>> tokens = M.random(2, 4, like=jnp.zeros((), jnp.float32))
+>>> tokens = M.random(2, 4, rng=0, like=jnp.zeros((), jnp.float32))
 >>> mask = jnp.asarray([[True] * 4, [True] * 3 + [False]])
 >>> GyroLayerNorm(M)(tokens, weights=mask).shape
 (2, 4, 2)""",

@@ -58,7 +58,7 @@ class GyroBN(AffineLayer):
     >>> import torch
     >>> from gyrobn import PoincareBall, frechet
     >>> M = PoincareBall(4)
-    >>> x = M.random(32, 3, like=torch.zeros(1), spread=0.5)
+    >>> x = M.random(32, 3, rng=0, like=torch.zeros(1), spread=0.5)
     >>> layer = GyroBN(M, channels=3)
     >>> y = layer(x)
     >>> y.shape, bool((frechet(M, y).variance - 1.0).abs().max() < 1e-3)
@@ -107,7 +107,7 @@ class GyroBN(AffineLayer):
         >>> from gyrobn import PoincareBall
         >>> M = PoincareBall(4)
         >>> layer = GyroBN(M, mean="centroid")
-        >>> bool(layer.mean_error(M.random(32, like=torch.zeros(1))).variance < 0.01)
+        >>> bool(layer.mean_error(M.random(32, rng=0, like=torch.zeros(1))).variance < 0.01)
         True
         """
         with no_autocast(x):
@@ -161,7 +161,7 @@ class GyroBN(AffineLayer):
         --------
         >>> import gyrobn
         >>> M = gyrobn.SPD(3)
-        >>> bn = gyrobn.GyroBN(M).fit(M.random(20))
+        >>> bn = gyrobn.GyroBN(M).fit(M.random(20, rng=0))
         >>> layer = GyroBN.from_estimator(bn, momentum=0.01).eval()
         >>> x = M.random(5, rng=1)
         >>> y = layer(torch.as_tensor(x))

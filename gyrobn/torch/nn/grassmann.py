@@ -47,7 +47,7 @@ class GrassmannTranslation(GeometryLayer):
     >>> from gyrobn import Grassmannian
     >>> M = Grassmannian(5, 2)
     >>> layer = GrassmannTranslation(M, 8)
-    >>> layer(M.random(30, 1, like=torch.zeros(1))).shape  # one channel becomes eight
+    >>> layer(M.random(30, 1, rng=0, like=torch.zeros(1))).shape  # one channel becomes eight
     torch.Size([30, 8, 5, 2])
     """
 
@@ -108,7 +108,7 @@ class GrassmannPool(nn.Module):
     >>> from gyrobn import Grassmannian
     >>> M = Grassmannian(93, 10)
     >>> pool = GrassmannPool(M)
-    >>> y = pool(M.random(3, like=torch.zeros(1), spread=5.0))
+    >>> y = pool(M.random(3, rng=0, like=torch.zeros(1), spread=5.0))
     >>> y.shape, pool.out_manifold
     (torch.Size([3, 47, 10]), Grassmannian(n=47, p=10, representation='basis'))
     """

@@ -44,7 +44,7 @@ class GyroLinear(Between):
     >>> import torch
     >>> from gyrobn import SPD, PoincareBall
     >>> layer = GyroLinear(SPD(3), PoincareBall(4))
-    >>> y = layer(SPD(3).random(8, like=torch.zeros(1)))
+    >>> y = layer(SPD(3).random(8, rng=0, like=torch.zeros(1)))
     >>> y.shape, bool(PoincareBall(4).contains(y).all())
     (torch.Size([8, 4]), True)
     """

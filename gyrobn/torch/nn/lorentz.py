@@ -48,7 +48,7 @@ class LorentzLinear(Between):
     >>> import torch
     >>> from gyrobn import Hyperboloid
     >>> M = Hyperboloid(3)
-    >>> y = LorentzLinear(M, Hyperboloid(5))(M.random(8, like=torch.zeros(1)))
+    >>> y = LorentzLinear(M, Hyperboloid(5))(M.random(8, rng=0, like=torch.zeros(1)))
     >>> y.shape, bool(Hyperboloid(5).contains(y).all())
     (torch.Size([8, 6]), True)
     """

@@ -149,7 +149,7 @@ class PoincareLinear(_Hyperplanes):
     >>> import torch
     >>> from gyrobn import PoincareBall
     >>> layer = PoincareLinear(PoincareBall(4, curvature=-0.5), 3)
-    >>> x = layer.manifold.random(5, 2, like=torch.zeros(1))
+    >>> x = layer.manifold.random(5, 2, rng=0, like=torch.zeros(1))
     >>> y = layer(x)
     >>> y.shape, bool(layer.out_manifold.contains(y).all())
     (torch.Size([5, 2, 3]), True)
