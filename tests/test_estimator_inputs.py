@@ -204,7 +204,7 @@ def test_rotations_of_scipy():
 def test_tables_of_matrices_are_refused():
     X = SPD(2).random(10, rng=0)
     bn = GyroBN("spd").set_output(transform="pandas")
-    message = r"set_output\(transform='pandas'\) .* samples of shape \(2, 2\) fill none"
+    message = r"set_output\(transform='pandas'\) .* samples of shape \(2, 2\) are not rows"
     for estimator in (bn, clone(bn)):
         with pytest.raises(ValueError, match=message):
             estimator.fit_transform(X)
@@ -565,4 +565,4 @@ def test_the_command_line_scales_and_counts(tmp_path, capsys):
         assert json.loads(capsys.readouterr().out)["projected"] == 3
     with pytest.raises(SystemExit):
         main(["normalize", *files[:2], "--manifold", "spd", "--scale", "dim"])
-    assert "expected a finite number or sqrt_dim, got dim" in capsys.readouterr().err
+    assert "expected a finite number of at least 0 or sqrt_dim, got dim" in capsys.readouterr().err

@@ -42,13 +42,13 @@ def _number(kind: type[int] | type[float], *bounds: float) -> Callable[[str], An
 
 
 def _scale(text: str) -> float | str:
-    """Return a finite number, or the name of one."""
+    """Return a finite number that is not negative, or the name of one."""
     if text == "sqrt_dim":
         return text
     try:
-        return check_number("scale", float(text))
+        return check_number("scale", float(text), 0.0)
     except ValueError as error:
-        message = f"expected a finite number or sqrt_dim, got {text}"
+        message = f"expected a finite number of at least 0 or sqrt_dim, got {text}"
         raise argparse.ArgumentTypeError(message) from error
 
 

@@ -56,6 +56,11 @@ def fitted(bn: Any, domains: bool = False) -> Model:
     """Return what a fitted estimator knows; refuse one with domains where none are expected."""
     check_is_fitted(bn)
     model = of_estimator(bn)
+    if model.output != "points":
+        raise ValueError(
+            f"a layer returns points, and this estimator has output={model.output!r}: call "
+            "bn.set_params(output='points') first"
+        )
     if domains and model.domains is None:
         raise ValueError("this estimator was fitted without domains: use GyroBN.from_estimator")
     if not domains and model.domains is not None:

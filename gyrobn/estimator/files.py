@@ -38,6 +38,7 @@ EXTRA: dict[str, Any] = {
     "n_projected": 0,
     "prior_strength": 4.0,
     "mean_kind": "frechet",
+    "output": "points",
     **dict.fromkeys(GEOMETRY),
 }
 """What the header holds only if it differs from this."""
