@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import sklearn
 import torch
-from conftest import GEOMETRIES
+from conftest import GEOMETRIES, host
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -37,10 +37,6 @@ WHO = np.repeat(["a", "b", "c"], 10)
 def samples(M, *channels, spread=0.2):
     x = M.random(30, *channels, rng=0, spread=spread)
     return M.add(M.random(rng=1, spread=0.2), x)
-
-
-def host(x):
-    return np.asarray(x.detach() if isinstance(x, torch.Tensor) else x)
 
 
 @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
