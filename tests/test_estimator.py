@@ -419,7 +419,7 @@ def test_what_cannot_be_projected():
         pytest.warns(FrechetWarning, match="did not converge"),
         pytest.raises(ValueError, match="finds no mean of these samples"),
     ):
-        GyroBN("hyperboloid", on_invalid="project").fit([[1.0, 1e200]])
+        GyroBN("hyperboloid", on_invalid="project").fit([[1.0, 1e200]] * 2)
 
 
 # ---------------------------------------------------------------------- where there is no answer
@@ -618,6 +618,7 @@ def test_constructor_only_stores():
         **dict.fromkeys(["metric", "curvature", "theta", "representation"]),
         "prior_strength": 4.0,
         "mean": "frechet",
+        "output": "points",
     }
     assert bn.bias is bias
 

@@ -189,7 +189,7 @@ def test_masked_arrays():
 def test_rotations_of_scipy():
     rotations = Rotation.random(20, random_state=0)
     M, X = SpecialOrthogonal(3), rotations.as_matrix()
-    bn = GyroBN("special_orthogonal", scale=0.5).fit(0.5 * X[:1] + 0.5 * X[:1])
+    bn = GyroBN("special_orthogonal", scale=0.5).fit(X[[0, 0]])
     for use in (
         lambda: GyroBN(M).fit(rotations),
         lambda: GyroBN("special_orthogonal").fit(rotations[0]),
