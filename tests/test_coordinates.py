@@ -30,6 +30,7 @@ from gyrobn import (
     SpecialOrthogonal,
     Sphere,
 )
+from gyrobn.cli import main
 
 WHO = np.repeat(["a", "b", "c"], 10)
 
@@ -296,3 +297,78 @@ def test_euclidean_is_ordinary_standardization():
     X = np.random.default_rng(0).normal(size=(30, 4))
     points, coordinates = (GyroBN(Euclidean(4), output=o) for o in ("points", "coordinates"))
     np.testing.assert_allclose(coordinates.fit_transform(X), points.fit_transform(X), rtol=1e-13)
+
+
+# ---------------------------------------------------------------------- the command line
+
+
+@pytest.fixture
+def covariances(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X = samples(SPD(3))
+    np.save("x.npy", X)
+    return X
+
+
+def saved(path):
+    return np.load(path) if path.endswith("npy") else np.loadtxt(path, delimiter=",", skiprows=1)
+
+
+@pytest.mark.parametrize("out", ["y.npy", "y.csv"])
+def test_coordinates_in_files(covariances, out):
+    wanted = GyroBN("spd", scale="sqrt_dim", output="coordinates").fit_transform(covariances)
+    options = ["--scale", "sqrt_dim", "--coordinates"]
+    main(["normalize", "x.npy", out, "--manifold", "spd", *options, "--save-model", "m.npz"])
+    np.testing.assert_allclose(saved(out), wanted, atol=1e-10)
+    if out == "y.csv":
+        with open(out) as file:
+            assert file.readline() == "gyrobn0,gyrobn1,gyrobn2,gyrobn3,gyrobn4,gyrobn5\n"
+    assert GyroBN.load("m.npz").output == "coordinates"
+    main(["transform", "x.npy", "z.npy", "--model", "m.npz"])  # as the model says
+    np.testing.assert_allclose(np.load("z.npy"), wanted, atol=1e-10)
+    main(["inverse", out, "back.npy", "--model", "m.npz"])
+    np.testing.assert_allclose(np.load("back.npy"), covariances, atol=1e-9)
+    main(["plot", "x.npy", "p.png", "--model", "m.npz"])  # of points
+
+
+def test_coordinates_of_a_model_of_points(covariances):
+    main(["fit", "x.npy", "m.npz", "--manifold", "spd"])
+    main(["transform", "x.npy", "c.npy", "--model", "m.npz", "--coordinates"])
+    bn = GyroBN("spd", output="coordinates").fit(covariances)
+    np.testing.assert_allclose(np.load("c.npy"), bn.transform(covariances), atol=1e-10)
+    main(["inverse", "c.npy", "back.npy", "--model", "m.npz", "--coordinates"])
+    np.testing.assert_allclose(np.load("back.npy"), covariances, atol=1e-9)
+
+
+def test_coordinates_of_several_files_and_of_tables(covariances):
+    np.save("w.npy", covariances[:11])
+    main(["normalize", "w.npy", "x.npy", "out", "--manifold", "spd", "--coordinates"])
+    both = np.concatenate([covariances[:11], covariances])
+    wanted = GyroBN("spd", output="coordinates").fit_transform(both)
+    found = np.concatenate([np.load("out/w.npy"), np.load("out/x.npy")])
+    np.testing.assert_allclose(found, wanted, atol=1e-10)
+    upper = pd.DataFrame(covariances[:, *np.triu_indices(3)], columns=list("abcdef"))
+    upper.insert(1, "who", WHO)
+    upper.to_csv("t.csv", index=False)
+    table = ["--layout", "upper", "--domain-column", "who"]
+    main(["normalize", "t.csv", "c.csv", "--manifold", "spd", "--coordinates", *table])
+    frame = pd.read_csv("c.csv")
+    assert list(frame.columns) == ["gyrobn0", "who", *(f"gyrobn{k}" for k in range(1, 6))]
+    assert frame.pop("who").tolist() == WHO.tolist()
+    wanted = GyroBN("spd", output="coordinates").fit_transform(covariances, domains=WHO)
+    np.testing.assert_allclose(frame.to_numpy(), wanted, atol=1e-10)
+
+
+def test_coordinates_by_dask(covariances):
+    main(["normalize", "x.npy", "y.npy", "--manifold", "spd", "--coordinates", "--engine", "dask"])
+    wanted = GyroBN("spd", output="coordinates").fit_transform(covariances)
+    np.testing.assert_allclose(np.load("y.npy"), wanted, atol=1e-10)
+
+
+def test_the_command_line_says_what_to_do(covariances, capsys):
+    np.save("large.npy", SPD(32).random(20, rng=0).astype(np.float32))
+    options = ["--manifold", "spd", "--scale", "sqrt_dim"]
+    assert main(["normalize", "large.npy", "y.npy", *options]) == 1
+    assert "not points, --coordinates returns the scaled" in capsys.readouterr().err
+    main(["normalize", "large.npy", "y.npy", *options, "--coordinates"])
+    assert np.load("y.npy").shape == (20, 32 * 33 // 2)

@@ -95,27 +95,31 @@ COMMANDS = {
         "bring samples to a mean and a variance",
         "Find the mean and variance of the samples, or take those of a model, and write the "
         "samples with the mean moved to the bias and the standard deviation to the scale.",
-        f"{SEVERAL} output --manifold --model {AFFINE} --save-model --engine --workers --scheduler",
+        f"{SEVERAL} output --manifold --model {AFFINE} --coordinates --save-model --engine "
+        "--workers --scheduler",
         EITHER,
     ),
     "fit": _Command(
         "statistics",
         "find mean and variance and write them to a model",
         "Find the mean and variance of the samples and write them to a file, for transform.",
-        f"{SEVERAL} save_model --manifold {AFFINE}",
+        f"{SEVERAL} save_model --manifold {AFFINE} --coordinates",
     ),
     "transform": _Command(
         "statistics",
         "normalize samples with a model",
         "Normalize samples with the mean and variance of a model, which may come from others.",
-        f"{SEVERAL} output --model --on-invalid --unseen",
+        f"{SEVERAL} output --model --on-invalid --unseen --coordinates",
     ),
     "inverse": _Command(
         "statistics",
         "undo transform",
         "Bring normalized samples back to where they came from.",
-        f"{SEVERAL} output --model --on-invalid",
-        {"output": {"help": "the samples as they were; it appears when it is complete"}},
+        f"{SEVERAL} output --model --on-invalid --coordinates",
+        {
+            "output": {"help": "the samples as they were; it appears when it is complete"},
+            "--coordinates": {"help": "IN holds coordinates, as --coordinates of transform wrote"},
+        },
     ),
     "inspect": _Command(
         "inspection",
@@ -222,6 +226,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "help": "what to do with a domain that the model does not know: fail (default), take mean "
         "and variance of its own samples, move the average of the known domains towards them, or "
         "move it sample by sample, in their order",
+    },
+    "--coordinates": {
+        "action": "store_true",
+        "help": "write normal coordinates, one row per sample: features for a classifier",
     },
     "--save-model": _path("FILE", "write the model there"),
     "--engine": {

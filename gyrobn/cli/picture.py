@@ -33,6 +33,7 @@ def run(options: Namespace, console: Console) -> None:
         samples = [(options.input, _take(Chunks(source), rows))]
         if options.after is None:
             bn = fitted(options, source, domains, InOrder(source, console))
+            bn.set_params(output="points")
             manifold, bias, project = bn.manifold_, bn.bias, bn.on_invalid == "project"
             known = bn.domains_
             if domains is not None and known is not None and len(np.setdiff1d(domains, known)):

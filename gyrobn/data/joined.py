@@ -3,7 +3,7 @@
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -55,11 +55,20 @@ class JoinedArray(StoredArray):
             part.close()
 
 
+Change = Callable[[StoredArray], tuple[tuple[int, ...], Form]]
+"""Tells the shape and form of what is written for an array."""
+
+
+def as_it_was(source: StoredArray) -> tuple[tuple[int, ...], Form]:
+    """Return the shape and form of an array: what is written for it has the same."""
+    return source.shape, source.form
+
+
 class FolderWriter:
     """Takes the samples of several arrays in chunks, in order. See :func:`create_folder`."""
 
-    def __init__(self, folder: Path, source: JoinedArray, stack: ExitStack) -> None:
-        self._folder, self._stack = folder, stack
+    def __init__(self, folder: Path, source: JoinedArray, stack: ExitStack, change: Change) -> None:
+        self._folder, self._stack, self._change = folder, stack, change
         self._left = list(source.parts)
         self._out: Any = None
 
@@ -68,10 +77,9 @@ class FolderWriter:
         while len(chunk):
             if self._out is None:
                 part = self._left.pop(0)
+                shape, form = self._change(part)
                 self._out = self._stack.enter_context(
-                    create_array(
-                        self._folder / part.path.name, part.shape, part.stored, part.key, part.form
-                    )
+                    create_array(self._folder / part.path.name, shape, part.stored, part.key, form)
                 )
             room = self._out.shape[0] - self._out.count
             self._out.write(chunk[:room])
@@ -82,7 +90,9 @@ class FolderWriter:
 
 
 @contextmanager
-def create_folder(path: Path, source: JoinedArray) -> Iterator[FolderWriter]:
+def create_folder(
+    path: Path, source: JoinedArray, change: Change = as_it_was
+) -> Iterator[FolderWriter]:
     """Write the files of a joined array to a folder, under their names, with other samples.
 
     They appear when all of them are complete. If the block ends in an error, none does, and what
@@ -98,7 +108,7 @@ def create_folder(path: Path, source: JoinedArray) -> Iterator[FolderWriter]:
     try:
         temporary.mkdir()
         with ExitStack() as stack:
-            yield FolderWriter(temporary, source, stack)
+            yield FolderWriter(temporary, source, stack, change)
         if not path.exists():
             os.rename(temporary, path)
             return

@@ -25,7 +25,7 @@ from gyrobn.estimator.files import FileMixin
 from gyrobn.estimator.fitting import Fitted, by_label, merge, stacked
 from gyrobn.estimator.labels import check_target
 from gyrobn.estimator.lazy import applier, finder
-from gyrobn.estimator.validation import channels_of, sample_shape
+from gyrobn.estimator.validation import channels_of, column_names, sample_shape
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.online import OnlineStats
 
@@ -412,9 +412,8 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
             return super().get_feature_names_out(input_features)
         if len(shape) == 1:
             super().get_feature_names_out(input_features)  # compares them with those of X
-        word, count = type(self).__name__.lower(), self.manifold_.dim
-        channels = ["".join(f"{k}_" for k in at) for at in np.ndindex(channels_of(self))]
-        names = [f"{word}{channel}{k}" for channel in channels for k in range(count)]
+        word = type(self).__name__.lower()
+        names = column_names(channels_of(self), self.manifold_.dim, word)
         return np.asarray(names, dtype=object)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

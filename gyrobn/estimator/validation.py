@@ -63,6 +63,16 @@ def count_columns(fitted: Any) -> int:
     return math.prod(channels_of(fitted)) * int(fitted.manifold_.dim)
 
 
+def column_names(channels: tuple[int, ...], dim: int, word: str = "gyrobn") -> list[str]:
+    """Return names of coordinates: a number, after that of the channel if there are several.
+
+    >>> column_names((), 2), column_names((2,), 2)
+    (['gyrobn0', 'gyrobn1'], ['gyrobn0_0', 'gyrobn0_1', 'gyrobn1_0', 'gyrobn1_1'])
+    """
+    each = ["".join(f"{k}_" for k in at) for at in np.ndindex(channels)]
+    return [f"{word}{channel}{k}" for channel in each for k in range(dim)]
+
+
 def takes_coordinates(fitted: Any, method: str) -> bool:
     """Return whether a method takes coordinates in place of points."""
     return fitted.output == "coordinates" and method == "inverse_transform"
