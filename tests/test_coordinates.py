@@ -83,7 +83,7 @@ LARGE = [
 
 @pytest.mark.parametrize(("M", "dtype"), LARGE, ids=repr)
 def test_where_points_cannot_be_made(M, dtype):
-    X = M.random(40, rng=0, spread=0.3 if isinstance(M, Grassmannian) else 3.0).astype(dtype)
+    X = M.random(20, rng=0, spread=0.3 if isinstance(M, Grassmannian) else 3.0).astype(dtype)
     points = GyroBN(M, scale="sqrt_dim")
     if isinstance(M, Grassmannian):
         with pytest.warns(FrechetWarning, match="choose output='coordinates'"):
@@ -95,8 +95,9 @@ def test_where_points_cannot_be_made(M, dtype):
     bn = GyroBN(M, scale="sqrt_dim", output="coordinates", eps=0.0)
     C = bn.fit_transform(X)
     assert C.dtype == dtype
-    np.testing.assert_allclose((C**2).mean(), 1.0, rtol=1e-3)
-    assert np.linalg.norm(bn.inverse_transform(C) - X) < 1e-2 * np.linalg.norm(X)
+    single = dtype == np.float32
+    np.testing.assert_allclose((C**2).mean(), 1.0, rtol=1e-4 if single else 1e-9)
+    assert M.dist(bn.inverse_transform(C), X).max() < (1e-2 if single else 1e-7)
 
 
 @pytest.mark.parametrize("M", [SPD(3), Sphere(2), Correlation(4)], ids=repr)
