@@ -159,14 +159,6 @@ def test_fortran_order(tmp_path):
     close(load(tmp_path / "y.npy"), expected(PoincareBall(2), X))
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".zarr"])
-def test_over_the_input(tmp_path, suffix):
-    path = save(tmp_path / f"x{suffix}", X)
-    call("normalize", path, path, "--manifold", "poincare_ball")
-    close(load(path), expected(PoincareBall(2), X))
-    assert names(tmp_path) == [path.name]
-
-
 def test_from_one_format_to_another(tmp_path):
     np.savez_compressed(tmp_path / "x.npz", other=np.zeros(2), mine=X)
     call(

@@ -291,14 +291,20 @@ def _add(commands: Any, name: str, command: _Command) -> None:
     parser = commands.add_parser(name, help=command.summary, description=command.description)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
+    usage = ["%(prog)s [options]"]  # one line, because it stands before each error
     for word in command.arguments.split():
         about = ARGUMENTS[word] | command.changes.get(word, {})
         if word == "input":
             parser.epilog = FILES
         if word == "--manifold":
             _add_geometry(parser, about)
-        else:
-            parser.add_argument(word, **about)
+            continue
+        action = parser.add_argument(word, **about)
+        if action.required:
+            value = action.metavar or action.dest
+            usage += [word] * word.startswith("--")
+            usage.append(f"{value} [{value} ...]" if action.nargs == "+" else value)
+    parser.usage = " ".join(usage)
 
 
 def _add_geometry(parser: argparse.ArgumentParser, about: dict[str, Any]) -> None:

@@ -248,7 +248,7 @@ def _swap(temporary: Path, target: Path) -> None:
 # ---------------------------------------------------------------------- killed processes
 
 DAY = 86400.0
-"""Seconds after which a part of another machine, on a shared disk, is stale if it did not change."""
+"""Seconds without a change after which the part of another machine, on a shared disk, is stale."""
 
 
 def part_of(target: Path, place: Path | None = None) -> Path:
