@@ -177,6 +177,46 @@ def test_bad_input(folder, line, words, capsys):
     assert contents(folder) == before
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "normalize bad.npy y.npy --manifold spd",
+        "normalize bad.npy y.npy --manifold spd --engine dask",
+        "fit bad.npy y.npz --manifold spd",
+        "transform bad.npy y.npy --model m.npz",
+        "inverse bad.npy y.npy --model m.npz",
+        "plot bad.npy y.png --manifold spd",
+        "normalize good.npy bad.npy out --manifold spd",
+    ],
+)
+def test_every_kind_of_bad_sample_is_reported(tmp_path, line):
+    x = SPD(3).random(20, rng=0)
+    np.save(tmp_path / "good.npy", x)
+    GyroBN(SPD(3)).fit(x).save(tmp_path / "m.npz")
+    x[11, 1, 1], x[7] = np.nan, -x[7]
+    np.save(tmp_path / "bad.npy", x)
+    process = run_here(*line.split(), cwd=tmp_path)
+    assert process.returncode == 1
+    start = 20 if "good" in line else 0
+    check_one_line(process.stderr, "has NaN in 1 of", f"at index {start + 11}: drop or impute")
+    check_one_line(process.stderr, "is off SPD", f"at index {start + 7}: that matrix is indefinite")
+    if start:
+        check_one_line(process.stderr, "sample 11 of bad.npy", "sample 7 of bad.npy")
+
+
+def test_a_long_file_is_read_up_to_its_first_bad_sample(tmp_path, monkeypatch):
+    """So a count in the error is not that of the file, and the error says which command counts."""
+    monkeypatch.setattr("gyrobn.data.chunks.BYTES", 72 * 7)  # seven samples a chunk
+    x = SPD(3).random(20, rng=0)
+    x[3, 1, 1], x[17] = np.nan, -x[17]
+    np.save(tmp_path / "x.npy", x)
+    process = run_here("normalize", "x.npy", "y.npy", "--manifold", "spd", cwd=tmp_path)
+    check_one_line(process.stderr, "NaN in 1 of 7 samples", "gyrobn inspect counts all")
+    said = run_here("inspect", "x.npy", "--manifold", "spd", cwd=tmp_path).stdout
+    assert "18 of 20 points" in said
+    assert "at index 17" in said
+
+
 KEEPING = [
     NORMALIZE.format("missing.npy"),
     NORMALIZE.format("object.npy"),
