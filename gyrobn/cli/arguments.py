@@ -121,8 +121,8 @@ COMMANDS = {
         "inspection",
         "describe a file",
         "Describe a model, or samples: how many are points of a geometry, how they are spread and "
-        "whether their mean is unique; without --manifold, which geometries fit them.",
-        f"input {READ} --manifold",
+        "whether their mean is unique; without --manifold, which geometries they are points of.",
+        f"input {READ} --suggest --manifold",
         {"input": {"metavar": "FILE", "help": "samples, or a model", "nargs": None}},
     ),
     "plot": _Command(
@@ -222,6 +222,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "help": "what to do with a domain that the model does not know: fail (default), take mean "
         "and variance of its own samples, move the average of the known domains towards them, or "
         "move it sample by sample, in their order",
+    },
+    "--suggest": {
+        "action": "store_true",
+        "help": "fit a curvature in two dimensions to vectors, or to a matrix of distances",
     },
     "--save-model": _path("FILE", "write the model there"),
     "--engine": {

@@ -21,6 +21,7 @@ PIPED = "input", "output"
 EXCLUSIVE = (
     *itertools.product(("scale", "eps", "tol", "max_iter", "unseen"), ("after",)),
     *itertools.combinations(("domains", "domain_column", "domain_per_file"), 2),
+    ("suggest", "manifold"),
 )
 """Pairs of options of which only one may be given."""
 
