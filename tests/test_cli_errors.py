@@ -164,6 +164,9 @@ BAD = [
     ("plot x.npy y.png --manifold poincare_ball --channel 1", ["no channel 1 among 1"]),
     ("plot x.npy y.png --manifold poincare_ball --after square.npy", ["square.npy has shape"]),
     ("plot x.npy y.png --manifold poincare_ball --after off.npy", ["at index 11"]),
+    ("plot x.npy y.png --manifold poincare_ball --labels labels.txt", ["labels.txt", "20 samples"]),
+    ("plot x.npy y.png --manifold poincare_ball --labels blank.txt", ["line 2 of blank.txt"]),
+    ("plot x.npy y.png --manifold poincare_ball --labels missing", ["missing: No such file"]),
 ]
 
 
@@ -331,6 +334,7 @@ WRITING = [
     "normalize x.npy {y} --manifold poincare_ball --domains {x}",
     "normalize x.npy z.npy --model {x} --save-model {y}",
     "plot x.npy {y} --manifold poincare_ball --after {x}",
+    "plot x.npy {y} --manifold poincare_ball --labels {x}",
 ]
 
 

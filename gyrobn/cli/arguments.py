@@ -129,8 +129,9 @@ COMMANDS = {
         "picture",
         "draw samples before and after",
         "Draw samples before and after normalization: on their surface if that has dimension "
-        "2, otherwise in the tangent space at the mean. At most 2000 samples are drawn.",
-        f"{INPUT} figure --manifold --model {AFFINE} --after --channel",
+        "2, otherwise in the tangent space at the mean. At most 2000 samples are drawn. Colours are "
+        "those of --labels, else of the domains.",
+        f"{INPUT} figure --manifold --model {AFFINE} --labels --after --channel",
         EITHER | ONE,
     ),
     "demo": _Command(
@@ -239,6 +240,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "metavar": "ADDRESS",
         "help": "a Dask cluster that runs, such as tcp://host:8786; it must see the same files",
     },
+    "--labels": _path(
+        "FILE",
+        "what colours stand for (classes): a label for each sample, as in --domains. Labels do not "
+        "change the normalization",
+    ),
     "--after": _path("FILE", "the normalized samples, if they exist: only the picture is computed"),
     "--channel": _value(_number(int, 0), "N", "which one, if X has several", default=0),
     "--output": _path("FIGURE", "the picture (%(default)s)", default=Path("gyrobn-demo.png")),

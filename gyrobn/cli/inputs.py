@@ -123,10 +123,10 @@ def domains_of(options: Namespace, source: StoredArray) -> Any:
         return np.repeat(np.asarray(stems, dtype=np.str_), [len(part) for part in source.parts])
     if options.domain_column is not None:
         return source.form.labels
-    return None if options.domains is None else _labels_in(options.domains, options)
+    return None if options.domains is None else labels_in(options.domains, options)
 
 
-def _labels_in(path: Path, options: Namespace) -> Any:
+def labels_in(path: Path, options: Namespace) -> Any:
     """Return the labels in a file, an array or lines of text."""
     if path.suffix.lower() in ARRAYS:
         with open_other(path, options) as array:

@@ -14,7 +14,7 @@ from gyrobn.cli.pipes import PIPE
 from gyrobn.data.stored import SUFFIXES
 from gyrobn.manifolds import REGISTRY
 
-READ = "input", "model", "bias", "domains", "after"
+READ = "input", "model", "bias", "domains", "labels", "after"
 WRITTEN = "output", "save_model", "figure", "report"
 PIPED = "input", "output"
 
