@@ -370,7 +370,7 @@ def test_plot_colours_classes_that_it_does_not_remove(tmp_path, monkeypatch, M, 
     (tmp_path / "subjects.txt").write_text("\n".join(subjects))
     options = ["--labels", tmp_path / f"classes{suffix}"]
     options += ["--domains", tmp_path / "subjects.txt"] if by_domain else []
-    name = "spd" if M == SPD(3) else "poincare_ball"
+    name = "poincare_ball" if M.point_shape == (2,) else "spd"
     call("plot", tmp_path / "x.npy", tmp_path / "x.png", "--manifold", name, *options)
     ((_, before, after, _), given), *_ = drawn
     rows = np.linspace(0, 39, 15).astype(int)

@@ -129,8 +129,8 @@ COMMANDS = {
         "picture",
         "draw samples before and after",
         "Draw samples before and after normalization: on their surface if that has dimension "
-        "2, otherwise in the tangent space at the mean. At most 2000 samples are drawn. Colours are "
-        "those of --labels, else of the domains.",
+        "2, otherwise in the tangent space at the mean. At most 2000 samples are drawn. Colours "
+        "are those of --labels, else of the domains.",
         f"{INPUT} figure --manifold --model {AFFINE} --labels --after --channel",
         EITHER | ONE,
     ),

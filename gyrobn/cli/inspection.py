@@ -196,13 +196,15 @@ def _guesses(source: StoredArray, console: Console) -> Report:
         lines.append(f"  {'none':>18}")
     values: dict[str, Any] = {"geometries": [_found(*item) for item in ranked]}
     fitting = [
-        (*found, count)
-        for *found, count in matrices
+        (layout, name, count)
+        for layout, name, count in matrices
         if 2 * count.good > count.points and _share(count) < _share(ranked[0][1])
     ]
     if fitting:
         lines.append(f"  do the rows of {source.shape[1]} numbers hold matrices? Then they are")
-        lines += [f"  {_part(count)}  {_chosen(source, *found)}" for *found, count in fitting]
+        lines += [
+            f"  {_part(count)}  {_chosen(source, layout, name)}" for layout, name, count in fitting
+        ]
         values["as_matrices"] = [
             {"layout": str(layout)} | _found(name, count) for layout, name, count in fitting
         ]
