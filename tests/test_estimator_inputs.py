@@ -566,3 +566,39 @@ def test_the_command_line_scales_and_counts(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["normalize", *files[:2], "--manifold", "spd", "--scale", "dim"])
     assert "expected a finite number of at least 0 or sqrt_dim, got dim" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------- two kinds of bad samples
+
+WITH_OFF = [cls.examples()[0] for cls in REGISTRY.values()]
+WITH_OFF = [M for M in WITH_OFF if not M.contains(np.full(M.point_shape, 5.0))]
+
+
+@pytest.mark.parametrize("M", WITH_OFF, ids=lambda M: type(M).__name__)
+@kinds
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_nan_does_not_hide_samples_that_are_off(M, kind, value):
+    good = M.random(8, rng=0, spread=0.2)
+    x = good.copy()
+    x[6].flat[0] = value
+    x[[1, 3]] = 5.0
+    word = "NaN" if np.isnan(value) else "inf"
+    each = [
+        rf"X has {word} in 1 of 8 samples, the first at index 6: drop or impute",
+        r"; also, X is off .* in 2 of 8 samples, the first at index 1: .*on_invalid='project'",
+    ]
+    bn = GyroBN(M).fit(kind(good))
+    for call in (GyroBN(M).fit, bn.transform, bn.inverse_transform, GyroBN(M).partial_fit):
+        with pytest.raises(ValueError, match=".*".join(each)):
+            call(kind(x))
+    x[[1, 3]] = good[[1, 3]]
+    with pytest.raises(ValueError, match=each[0]) as error:
+        GyroBN(M).fit(kind(x))
+    assert "also" not in str(error.value)
+
+
+def test_a_layer_tells_of_nan_and_of_samples_that_are_off():
+    x = torch.as_tensor(SPD(3).random(8, rng=0))
+    x[6, 0, 0], x[2] = torch.nan, -x[2]
+    with pytest.raises(ValueError, match=r"has NaN .*index 6.* is off .*index 2.* indefinite"):
+        gyrobn.torch.GyroBN(SPD(3), dtype=torch.float64)(x)

@@ -535,6 +535,30 @@ def test_tangent_scales():
         assert right.get_xlim() == right.get_ylim()
 
 
+@pytest.mark.parametrize("manifold", [Euclidean(3), SPD(3), Grassmannian(4, 2)])
+@pytest.mark.parametrize("factor", [0.02, 0.12])
+@pytest.mark.parametrize("smaller", ["input", "output"])
+def test_a_cloud_that_would_be_a_dot_has_axes_of_its_own(manifold, factor, smaller):
+    x = manifold.random(50, rng=0, spread=0.2)
+    y = normalize(manifold, x, batch_stats(manifold, x), scale=factor * 0.2, eps=0.0)
+    x = normalize(manifold, x, batch_stats(manifold, x), scale=0.2, eps=0.0)
+    left, right = plot_tangent(manifold, *((y, x) if smaller == "input" else (x, y)))
+    small, large = (left, right) if smaller == "input" else (right, left)
+    own = factor < 0.1
+    assert small.get_xlim()[1] == pytest.approx((factor if own else 1.0) * large.get_xlim()[1])
+    assert ("enlarged" in small.get_title()) == own
+    assert "enlarged" not in large.get_title()
+    if own:
+        assert f"enlarged {1 / factor:.3g} times" in small.get_title()
+    check_no_overlap(left.figure)
+
+
+def test_points_without_a_spread_do_not_matter_for_the_axes():
+    x = np.zeros((5, 3))
+    left, right = plot_tangent(Euclidean(3), x + np.arange(5)[:, None], x)
+    assert left.get_xlim() == right.get_xlim()
+
+
 @pytest.mark.parametrize("array", LIBRARIES, ids=lambda f: f.__module__)
 def test_tangent_of_any_library_on_axes_of_the_caller(array):
     from matplotlib.figure import Figure

@@ -125,16 +125,17 @@ COMMANDS = {
         "inspection",
         "describe a file",
         "Describe a model, or samples: how many are points of a geometry, how they are spread and "
-        "whether their mean is unique; without --manifold, which geometries fit them.",
-        f"input {READ} --manifold",
+        "whether their mean is unique; without --manifold, which geometries they are points of.",
+        f"input {READ} --suggest --manifold",
         {"input": {"metavar": "FILE", "help": "samples, or a model", "nargs": None}},
     ),
     "plot": _Command(
         "picture",
         "draw samples before and after",
         "Draw samples before and after normalization: on their surface if that has dimension "
-        "2, otherwise in the tangent space at the mean. At most 2000 samples are drawn.",
-        f"{INPUT} figure --manifold --model {AFFINE} --after --channel",
+        "2, otherwise in the tangent space at the mean. At most 2000 samples are drawn. Colours "
+        "are those of --labels, else of the domains.",
+        f"{INPUT} figure --manifold --model {AFFINE} --labels --after --channel",
         EITHER | ONE,
     ),
     "demo": _Command(
@@ -231,6 +232,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "action": "store_true",
         "help": "write normal coordinates, one row per sample: features for a classifier",
     },
+    "--suggest": {
+        "action": "store_true",
+        "help": "fit a curvature in two dimensions to vectors, or to a matrix of distances",
+    },
     "--save-model": _path("FILE", "write the model there"),
     "--engine": {
         "choices": ("dask",),
@@ -243,6 +248,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "metavar": "ADDRESS",
         "help": "a Dask cluster that runs, such as tcp://host:8786; it must see the same files",
     },
+    "--labels": _path(
+        "FILE",
+        "what colours stand for (classes): a label for each sample, as in --domains. Labels do not "
+        "change the normalization",
+    ),
     "--after": _path("FILE", "the normalized samples, if they exist: only the picture is computed"),
     "--channel": _value(_number(int, 0), "N", "which one, if X has several", default=0),
     "--output": _path("FIGURE", "the picture (%(default)s)", default=Path("gyrobn-demo.png")),
@@ -299,14 +309,20 @@ def _add(commands: Any, name: str, command: _Command) -> None:
     parser = commands.add_parser(name, help=command.summary, description=command.description)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
+    usage = ["%(prog)s [options]"]  # one line, because it stands before each error
     for word in command.arguments.split():
         about = ARGUMENTS[word] | command.changes.get(word, {})
         if word == "input":
             parser.epilog = FILES
         if word == "--manifold":
             _add_geometry(parser, about)
-        else:
-            parser.add_argument(word, **about)
+            continue
+        action = parser.add_argument(word, **about)
+        if action.required:
+            value = action.metavar or action.dest
+            usage += [word] * word.startswith("--")
+            usage.append(f"{value} [{value} ...]" if action.nargs == "+" else value)
+    parser.usage = " ".join(usage)
 
 
 def _add_geometry(parser: argparse.ArgumentParser, about: dict[str, Any]) -> None:

@@ -1,7 +1,6 @@
 """Several files as one array, and a folder of files that appear together."""
 
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -11,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from gyrobn.data.stored import Form, StoredArray
-from gyrobn.data.writing import check_replaceable, create_array, move_into_place
+from gyrobn.data.writing import (
+    check_replaceable,
+    create_array,
+    move_into_place,
+    part_of,
+    remove_stale,
+)
 
 
 class JoinedArray(StoredArray):
@@ -103,8 +108,11 @@ def create_folder(
     stores = {part.path.name: part.path.suffix.lower() == ".zarr" for part in source.parts}
     for name, store in stores.items():
         check_replaceable(path / name, store)
-    place = path if path.exists() else path.parent
-    temporary = place / f".gyrobn-{os.getpid()}-{secrets.token_hex(4)}.part"
+    target = Path(os.path.realpath(path))
+    place = target if target.exists() else target.parent
+    for one in {place, target.parent}:
+        remove_stale(target, one)
+    temporary = part_of(target, place)
     try:
         temporary.mkdir()
         with ExitStack() as stack:

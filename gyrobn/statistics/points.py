@@ -65,7 +65,13 @@ def on_manifold(
             moved.total += math.prod(good.shape)
         if bool(xp.all(good)):
             return x
-        check_finite(manifold, x, name, first, advice_nan)
+        finite, problem = _not_finite(manifold, x, name, first)
+        if problem:
+            off = xp.logical_and(finite, xp.logical_not(good))
+            if project or not bool(xp.any(off)):
+                raise ValueError(f"{problem}: {advice_nan}")
+            also = f"{problem}: {advice_nan}; also, "
+            raise _off(manifold, x, xp.logical_not(off), name, first, advice, also)
         if project:
             if moved is not None:
                 moved.note(manifold, x, host(good), first)
@@ -80,20 +86,35 @@ def on_manifold(
 
 def check_finite(manifold: GyroSpace, x: Array, name: str, first: Any, advice: str) -> None:
     """Refuse NaN and infinity, which no projection repairs."""
+    _, problem = _not_finite(manifold, x, name, first)
+    if problem:
+        raise ValueError(f"{problem}: {advice}")
+
+
+def _not_finite(manifold: GyroSpace, x: Array, name: str, first: Any) -> tuple[Array, str]:
+    """Return which points are finite, and what the others are."""
     xp = namespace_of(x)
     finite = xp.all(xp.isfinite(x), axis=tuple(range(-len(manifold.point_shape), 0)))
-    if not bool(xp.all(finite)):
-        what, i = describe(finite, first)
-        kind = "NaN" if bool(xp.any(xp.isnan(x[(*i, ...)]))) else "inf"
-        raise ValueError(f"{name} has {kind} in {what}: {advice}")
+    if bool(xp.all(finite)):
+        return finite, ""
+    kinds = {"NaN": xp.isnan(x), "inf": xp.isinf(x)}
+    kind = " and ".join(word for word, where in kinds.items() if bool(xp.any(where)))
+    return finite, f"{name} has {kind} in {describe(finite, first)[0]}"
 
 
 def _off(
-    manifold: GyroSpace, x: Array, good: Array, name: str, first: Any, advice: str | None
+    manifold: GyroSpace,
+    x: Array,
+    good: Array,
+    name: str,
+    first: Any,
+    advice: str | None,
+    before: str = "",
 ) -> ValueError:
     """Return the error for points that are off the manifold."""
     what, i = describe(good, first)
-    text = f"{name} is off {manifold!r} by {float(manifold.violation(x)[i]):.3g} in {what}: "
+    off = float(manifold.violation(x[(*i, ...)]))
+    text = f"{before}{name} is off {manifold!r} by {off:.3g} in {what}: "
     if name in ("mean", "bias"):
         return ValueError(f"{text}manifold.project gives a point near by")
     lack = flaw(manifold, x[(*i, ...)])
