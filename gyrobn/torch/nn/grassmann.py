@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gyrobn.manifolds.grassmannian import Grassmannian
+from gyrobn.manifolds.gyrospace import check_manifold
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_integer
 from gyrobn.torch.geometric import GeometryLayer
@@ -14,9 +15,9 @@ from gyrobn.torch.graphs import no_autocast
 
 
 def _check_grassmannian(layer: object, manifold: Any) -> Grassmannian:
-    if not isinstance(manifold, Grassmannian):
+    if not isinstance(check_manifold(manifold), Grassmannian):
         raise TypeError(f"{type(layer).__name__} works on a Grassmannian, got {manifold!r}")
-    return manifold
+    return manifold  # type: ignore[no-any-return]
 
 
 class GrassmannTranslation(GeometryLayer):

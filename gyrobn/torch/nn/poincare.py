@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gyrobn.backends import dot, namespace_of
 from gyrobn.manifolds.combination import Combination
+from gyrobn.manifolds.gyrospace import check_manifold
 from gyrobn.manifolds.radial import root
 from gyrobn.manifolds.stereographic import PoincareBall
 from gyrobn.numerics.arrays import broadcast_shapes, check_floating, length, pieces
@@ -21,12 +22,12 @@ from gyrobn.torch.graphs import no_autocast
 
 def check_ball(layer: object, manifold: Any) -> PoincareBall:
     """Return the geometry of a layer if it is a Poincaré ball; raise if not."""
-    if not isinstance(manifold, PoincareBall):
+    if not isinstance(check_manifold(manifold), PoincareBall):
         raise TypeError(
             f"{type(layer).__name__} works on a PoincareBall, got {manifold!r}: carry the points "
             "there first, for example with gyrobn.convert"
         )
-    return manifold
+    return manifold  # type: ignore[no-any-return]
 
 
 class _Hyperplanes(GeometryLayer):
