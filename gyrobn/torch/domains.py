@@ -222,11 +222,11 @@ class DomainGyroBN(GyroBN):
     def _refuse_one(self, k: int) -> None:
         """Raise for a domain with a single sample, which has no variance."""
         if self.training:
+            online = ", where unseen='online' follows single samples" * (self.unseen == "online")
             raise ValueError(
                 f"domain {k} has one sample in this batch, and training needs at least two of each "
                 "domain: use larger batches, or a sampler that draws several samples per domain; "
-                "in evaluation, after layer.eval(), one is enough"
-                + (" (and unseen='online' follows single samples)" * (self.unseen == "online"))
+                f"to evaluate, call layer.eval(){online}"
             )
         raise ValueError(
             f"domain {k} was not seen in training and has one sample in this batch, and "
