@@ -45,7 +45,7 @@ NAMES = [
 ]
 SETS = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
 LAYERS = {
-    "gyrobn.torch": ["GyroBN", "DomainGyroBN", *SETS],
+    "gyrobn.torch": ["GyroBN", "DomainGyroBN", *SETS, "update_bn"],
     "gyrobn.torch.baselines": ["LRBN", "ManifoldNorm"],
     "gyrobn.torch.nn": [
         "BetaConcat",

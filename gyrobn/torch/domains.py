@@ -401,6 +401,14 @@ class DomainGyroBN(GyroBN):
 
     # ------------------------------------------------------------------ the buffers
 
+    def reset_running_stats(self) -> None:
+        """Forget the statistics of all domains, also those of ``train_momentum`` and ``online``."""
+        super().reset_running_stats()
+        self.online = {}
+        if self.train_momentum is not None:
+            for k in range(self.domains):
+                self._store("training", k, self._of("running", k))
+
     def _of(self, kind: str, k: int) -> Stats:
         """Return copies, because a graph may hold them when the buffers change."""
         mean, var = (getattr(self, f"{kind}_{name}")[k].clone() for name in ("mean", "var"))
