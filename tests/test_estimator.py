@@ -327,7 +327,7 @@ def test_imports_no_framework_and_sklearn_only_when_asked():
 import sys, numpy as np
 import gyrobn
 assert "sklearn" not in sys.modules
-assert "GyroBN" in dir(gyrobn) and "GyroBN" in gyrobn.__all__
+assert "GyroBN" in dir(gyrobn)
 X = gyrobn.PoincareBall(2).random(20, rng=0)
 bn = gyrobn.GyroBN("poincare_ball", bias=[0.1, 0.2]).fit(X, sample_weight=np.ones(20))
 bn.inverse_transform(bn.transform(X))

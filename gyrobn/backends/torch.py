@@ -66,8 +66,8 @@ namespace = with_functions(
 
 
 def hides_values(x: Array) -> bool:
-    """Return whether ``x`` is compiled or batched by ``vmap``, so that ``bool(x)`` would fail."""
-    if torch.compiler.is_compiling():
+    """Return whether ``x`` is compiled, batched by ``vmap`` or on ``meta``: ``bool(x)`` fails."""
+    if torch.compiler.is_compiling() or x.is_meta:
         return True
     if is_plain(x):
         return False
@@ -102,8 +102,9 @@ def while_loop(
     """Run ``body`` while ``condition`` holds; under ``vmap``, exactly ``limit`` times.
 
     Under ``vmap`` no value can be looked at, so the body itself must leave a finished state alone.
+    On ``meta`` there are only shapes, which the body does not change.
     """
-    if _only_shapes and is_fake(state[0]):
+    if state[0].is_meta or (_only_shapes and is_fake(state[0])):
         return state
     if any(hides_values(s) for s in state if isinstance(s, torch.Tensor)):
         for _ in range(limit):

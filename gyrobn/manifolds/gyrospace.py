@@ -383,6 +383,29 @@ class GyroSpace(Specified, ABC):
         return check_floating(*points)
 
 
+def check_manifold(value: Any) -> GyroSpace:
+    """Return a geometry; refuse anything else, with what to write in its place.
+
+    >>> check_manifold(4)
+    Traceback (most recent call last):
+        ...
+    TypeError: manifold must be a geometry, such as gyrobn.PoincareBall(4), got 4
+    """
+    if isinstance(value, GyroSpace):
+        return value
+    if isinstance(value, type) and issubclass(value, GyroSpace):
+        raise TypeError(
+            f"manifold must be a geometry, got the class {value.__name__}: give it its size, for "
+            f"example gyrobn.{value.examples()[0]!r}"
+        )
+    plain = value is None or isinstance(value, (int, float, str))
+    got = repr(value) if plain else f"an object of type {type(value).__name__}"
+    size = value if isinstance(value, int) and value > 0 else 2
+    raise TypeError(
+        f"manifold must be a geometry, such as gyrobn.PoincareBall({size:d}), got {got}"
+    )
+
+
 def _blocks(*sizes: int) -> "np.ndarray[Any, Any]":
     """Return the number of the block that each coordinate belongs to."""
     return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)

@@ -10,9 +10,9 @@ By the homogeneity theorem the output has mean :math:`\beta` and variance
 from numbers import Real
 from typing import Any, NamedTuple
 
-from gyrobn.backends import Array, namespace_of
+from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
-from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.numerics.arrays import check_floating, scalars_like
 from gyrobn.numerics.checks import check_number
 from gyrobn.statistics.frechet import frechet
@@ -27,7 +27,8 @@ class Stats(NamedTuple):
     mean: Array
     """Fréchet mean, shape (*channels, *point_shape)."""
     var: Array
-    """Fréchet variance, shape (*channels,), or (*channels, blocks) if there are several blocks."""
+    """Fréchet variance, shape (*channels,), or (*channels, blocks) if there are several blocks; a
+    plain number stands for all channels and blocks."""
 
 
 class Output(NamedTuple):
@@ -94,7 +95,9 @@ def update_stats(manifold: GyroSpace, running: Stats, batch: Stats, rate: float 
     >>> mean, float(var)
     (array([0.25]), 1.25)
     """
+    check_manifold(manifold)
     _check_rate(rate)
+    running, batch = (_with_array(stats, running.mean) for stats in (running, batch))
     mean = _between(manifold, running.mean, batch.mean, rate)
     return Stats(mean, running.var + rate * (batch.var - running.var))
 
@@ -131,6 +134,8 @@ def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | 
     >>> float(mean[0]), round(float(var), 12), batch_stats(Euclidean(1), x)
     (4.0, 14.0, Stats(mean=array([4.]), var=array(14.)))
     """
+    check_manifold(manifold)
+    first, second = (_with_array(stats, first.mean) for stats in (first, second))
     check_floating(*first, *second)
     _check_rate(rate)
     if manifold.block_shape and not isinstance(rate, (Real, float)):
@@ -186,7 +191,8 @@ def normalize(
     >>> bool(abs(mean).max() < 1e-12), round(float(var), 4)
     (True, 0.25)
     """
-    return manifold.standardize(x, *route(manifold, x, stats, bias, scale, eps, clamp))
+    road = route(manifold, x, stats, bias, scale, eps, clamp)
+    return manifold.standardize(x, *road)
 
 
 def normalize_batch(
@@ -223,6 +229,7 @@ def normalize_batch(
     >>> y.shape, stats.mean.shape
     ((20, 3, 3), (3, 3))
     """
+    check_manifold(manifold)
     output = Output(None if bias is None else manifold.to_inside(bias), scale, eps, clamp)
     x, put_back = set_aside(manifold, x, weights)
     y, stats = normalize_to(manifold, x, weights, output, axes, **options)
@@ -314,6 +321,7 @@ def route(
 
     The inverse exchanges mean and bias, and divides.
     """
+    check_manifold(manifold)
     factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
     if not inverse:
         return stats.mean, factor, bias
@@ -346,6 +354,15 @@ def _between(manifold: GyroSpace, x: Array, y: Array, rate: Any) -> Array:
     return manifold.from_inside(inside.project(mean) if inside.drifts else mean)
 
 
+def _with_array(stats: Stats, like: Array) -> Stats:
+    """Return statistics whose variance is an array, also if a plain number was given."""
+    if type(stats.var) not in (int, float):
+        return stats
+    var = check_number("the variance", stats.var, 0.0)
+    xp = namespace_of(like)
+    return Stats(stats.mean, xp.asarray(var, dtype=like.dtype, device=device_of(like)))
+
+
 def _check_rate(rate: Any) -> None:
     if isinstance(rate, (Real, str)):  # arrays may be traced: not checked
         check_number("rate", rate, 0.0, 1.0)
@@ -357,6 +374,7 @@ def multiplier(
     """Return s/√(v²+ε), at most ``clamp`` in size, in the dtype of x."""
     eps = check_number("eps", eps, 0.0)
     clamp = None if clamp is None else check_number("clamp", clamp, above=0.0)
+    stats = _with_array(stats, x)
     xp = check_floating(x, stats.mean, stats.var)
     factor = scalars_like(scale, x) / xp.sqrt(stats.var + eps)
     return factor if clamp is None else xp.clip(factor, min=-clamp, max=clamp)

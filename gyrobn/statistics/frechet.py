@@ -7,7 +7,7 @@ import array_api_compat as compat
 
 from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.data.chunks import Chunks
-from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.numerics.arrays import weighted_sum
 from gyrobn.statistics import lazy
 from gyrobn.statistics.locate import like, locate, outside
@@ -102,7 +102,7 @@ def frechet(
         if axis not in (0, (0,)) or steps is not None:
             raise ValueError("samples in chunks are averaged over their first axis, to convergence")
         search = check_search(tol, max_iter, None)
-        constant = manifold.detached()  # the mean is a constant, too
+        constant = check_manifold(manifold).detached()  # the mean is a constant, too
         given: Iterable[Array]
         if isinstance(x, Chunks):
             parts, given = streamed(constant, x, weights), x

@@ -39,6 +39,8 @@ class GyroBN(AffineLayer):
         Whether bias and scale are learnt.
     track_running_stats
         Whether to keep running statistics. Without them, evaluation uses those of the batch.
+        ``torch.optim.swa_utils.update_bn`` skips this layer: after averaging weights, use
+        :func:`gyrobn.torch.update_bn`.
     %(options)s
     process_group
         Processes of ``torch.distributed`` over which a training batch is spread: the statistics are
