@@ -16,12 +16,17 @@ from gyrobn.estimator.validation import affine_for, as_array, reason
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import adapt_stats, average_stats, by_domain, places_of
-from gyrobn.normalization.normalize import Stats, multiplier, route
+from gyrobn.normalization.normalize import (
+    Road,
+    Stats,
+    goes_as_far,
+    route,
+    warn_of_distances,
+)
 from gyrobn.normalization.online import OnlineStats, online_stats
 from gyrobn.numerics.arrays import blocks_of, blockwise
-from gyrobn.numerics.checks import host, warn_caller
-from gyrobn.statistics.points import Moved, describe, far_out, on_manifold
-from gyrobn.statistics.uniqueness import FrechetWarning
+from gyrobn.numerics.checks import host
+from gyrobn.statistics.points import Moved, describe, may_be_far_out, on_manifold
 
 
 def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
@@ -52,9 +57,9 @@ def _apply_small(bn: Any, X: Array, method: str) -> Array | None:
     action = _Action(bn, X, method)
     try:
         with np.errstate(all="ignore"):
-            out, reach = action.on(X, in_dtype_of(bn.manifold_, Stats(bn.mean_, bn.var_), X))
+            out, stays = action.on(X, in_dtype_of(bn.manifold_, Stats(bn.mean_, bn.var_), X))
             good = bn.manifold_.contains(np.stack([X, out]))
-            return out if good.all() and action.stays(out, reach) else None
+            return out if stays and good.all() else None
     except Exception:  # a sample off the manifold can make any step fail
         return None
 
@@ -113,12 +118,11 @@ def apply_chunk(
     are seen from their mean, if known.
     """
     manifold, action = bn.manifold_, _Action(bn, X, method, first)
-    hidden = backend_of(X).hides_values(X)
     stays = []
 
     def carry(x: Array, own: Stats) -> Array:
-        out, reach = action.on(x, own, view)
-        stays.append(hidden or action.stays(out, reach))
+        out, as_far = action.on(x, own, view)
+        stays.append(as_far)
         return out
 
     places = {None: None} if found.labels is None else places_of(found.labels)
@@ -241,34 +245,31 @@ class _Action:
                 "inverse_transform needs a scale other than 0"
             )
 
-    def on(self, x: Array, stats: Stats, view: Centred | None = None) -> tuple[Array, Array | None]:
-        """Return the output; on a closed space, also the square of its largest distance.
+    def on(self, x: Array, stats: Stats, view: Centred | None = None) -> tuple[Array, bool]:
+        """Return the output, and whether it surely is as far from the target as it should be.
 
-        That is the distance from where the mean goes, if no point comes back from the other side.
+        Then no point came back from the other side of a closed space, or was held where coordinates
+        end. It is not looked at if values cannot be seen.
         """
         manifold = self.manifold
-        centre, factor, target = route(
-            manifold, x, stats, self.bias, self.scale, self.eps, None, self.inverse
-        )
+        road = self.road(x, stats)
+        hidden = backend_of(x).hides_values(x)
+        stays = hidden or not may_be_far_out(manifold, *map(_constant, (x, *road)))
         if view is None:
             if not self.closed:
-                return manifold.standardize(x, centre, factor, target), None
-            view = manifold.inside.centred(manifold.to_inside(centre), manifold.to_inside(x))
-        out = view.standardize(factor, None if target is None else manifold.to_inside(target))
-        out = manifold.from_inside(out)
-        if not self.closed:
-            return out, None
-        xp, t = namespace_of(x), manifold.expand_blocks(factor)
-        return out, xp.max(xp.sum(t * t * view.squares, axis=-1))
+                return manifold.standardize(x, *road), stays
+            view = manifold.inside.centred(manifold.to_inside(road.centre), manifold.to_inside(x))
+        target = None if road.target is None else manifold.to_inside(road.target)
+        out = manifold.from_inside(view.standardize(road.factor, target))
+        if self.closed and stays and not hidden:
+            xp, t = namespace_of(x), manifold.expand_blocks(road.factor)
+            reach = float(xp.max(xp.sum(t * t * view.squares, axis=-1)))
+            stays = reach <= (2.0 * manifold.convexity_radius) ** 2
+        return out, stays
 
-    def stays(self, out: Array, reach: Array | None) -> bool:
-        """Return whether all points are surely as far from the target as they should be.
-
-        No point came back from the other side of a closed space or was held where coordinates end.
-        """
-        if reach is not None and not float(reach) <= (2.0 * self.manifold.convexity_radius) ** 2:
-            return False
-        return not far_out(self.manifold, backend_of(out).stop_gradient(out))
+    def road(self, x: Array, stats: Stats) -> Road:
+        """Return where samples go."""
+        return route(self.manifold, x, stats, self.bias, self.scale, self.eps, None, self.inverse)
 
     def check_output(
         self, X: Array, out: Array, stats: Sequence[Stats], places: Sequence[Any] | None
@@ -301,30 +302,16 @@ class _Action:
         """
         manifold = self.manifold
         good = np.ones(X.shape[: X.ndim - len(manifold.point_shape)], dtype=np.bool_)
-        target = manifold.origin(X) if self.bias is None else self.bias
         for own, at in zip(stats, [slice(None)] if places is None else places, strict=True):
             x, y = (X, out) if places is None else (take(a, at) for a in (X, out))
-            factor = multiplier(x, own, self.scale, self.eps, None)
-            ends, unit = (own.mean, target), np.abs(host(self.scale)).max()
-            if self.inverse:
-                factor, ends = 1.0 / factor, ends[::-1]
-                unit = np.sqrt(host(own.var).max())
-            c = manifold.by_coordinate(factor) * manifold.relative_normal(ends[0], x)
-            off = np.linalg.norm(host(manifold.relative_normal(ends[1], y) - c), axis=-1)
-            good[at] = off <= 0.01 * (unit + np.linalg.norm(host(c), axis=-1)) + 1e-300
+            unit = np.sqrt(host(own.var).max()) if self.inverse else np.abs(host(self.scale)).max()
+            good[at] = goes_as_far(manifold, x, y, self.road(x, own), float(unit))
         if not np.all(good):
-            why, advice = [], "give a smaller scale"
-            if self.closed:
-                why.append("beyond the opposite point, from where they come back on the other side")
-            if far_out(manifold, out):
-                why.append(f"farther than coordinates in {X.dtype} reach, where they are held")
-                advice += ", or a bias closer to the identity"
-            warn_caller(
-                f"GyroBN.{self.method}() scales {describe(good, self.first)[0]}, "
-                f"{', or '.join(why)}: on {manifold!r} the output then has not the variance that "
-                f"was asked for, and cannot be undone; {advice}",
-                FrechetWarning,
-            )
+            warn_of_distances(f"GyroBN.{self.method}()", manifold, X, good, self.first, self.closed)
+
+
+def _constant(x: Array | None) -> Array | None:
+    return None if x is None else backend_of(x).stop_gradient(x)
 
 
 def in_dtype_of(manifold: GyroSpace, stats: Stats, x: Array) -> Stats:
