@@ -26,12 +26,19 @@ from gyrobn.manifolds import Euclidean
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import adapt_stats, average_stats, by_domain, places_of
-from gyrobn.normalization.normalize import Stats, multiplier, route, scale_for
+from gyrobn.normalization.normalize import (
+    Road,
+    Stats,
+    goes_as_far,
+    multiplier,
+    route,
+    scale_for,
+    warn_of_distances,
+)
 from gyrobn.normalization.online import OnlineStats, online_stats
 from gyrobn.numerics.arrays import blocks_of, blockwise, length
-from gyrobn.numerics.checks import host, parameter_error, warn_caller
-from gyrobn.statistics.points import Moved, describe, far_out, on_manifold
-from gyrobn.statistics.uniqueness import FrechetWarning
+from gyrobn.numerics.checks import host, parameter_error
+from gyrobn.statistics.points import Moved, describe, is_hyperbolic, may_be_far_out, on_manifold
 
 
 def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
@@ -75,9 +82,9 @@ def _apply_small(bn: Any, X: Array, method: str) -> Array | None:
     action = _Action(bn, X, method)
     try:
         with np.errstate(all="ignore"):
-            out, reach = action.on(X, in_dtype_of(bn.manifold_, Stats(bn.mean_, bn.var_), X))
+            out, stays = action.on(X, in_dtype_of(bn.manifold_, Stats(bn.mean_, bn.var_), X))
             good = bn.manifold_.contains(np.stack([X, out]))
-            return out if good.all() and action.stays(out, reach) else None
+            return out if stays and good.all() else None
     except Exception:  # a sample off the manifold can make any step fail
         return None
 
@@ -131,12 +138,11 @@ def apply_chunk(
     are seen from their mean, if known.
     """
     manifold, action = bn.manifold_, _Action(bn, X, method, first)
-    hidden = backend_of(X).hides_values(X)
     stays = []
 
     def carry(x: Array, own: Stats) -> Array:
-        out, reach = action.on(x, own, view)
-        stays.append(hidden or action.stays(out, reach))
+        out, as_far = action.on(x, own, view)
+        stays.append(as_far)
         return out
 
     places = {None: None} if found.labels is None else places_of(found.labels)
@@ -274,52 +280,48 @@ class _Action:
                 "inverse_transform needs a scale other than 0"
             )
 
-    def on(self, x: Array, stats: Stats, view: Centred | None = None) -> tuple[Array, Array | None]:
-        """Return the output; on a closed space, also the square of its largest distance.
+    def on(self, x: Array, stats: Stats, view: Centred | None = None) -> tuple[Array, bool]:
+        """Return the output, and whether it surely is as far from the target as it should be.
 
-        That is the distance from where the mean goes, if no point comes back from the other side.
+        Then no point came back from the other side of a closed space, or was held where coordinates
+        end. It is not looked at if values cannot be seen.
         """
         manifold = self.manifold
         if self.coordinates:
             return self._on_coordinates(x, stats, view)
-        centre, factor, target = route(
-            manifold, x, stats, self.bias, self.scale, self.eps, None, self.inverse
-        )
+        road = self.road(x, stats)
+        hidden = backend_of(x).hides_values(x)
+        stays = hidden or not may_be_far_out(manifold, *map(_constant, (x, *road)))
         if view is None:
             if not self.closed:
-                return manifold.standardize(x, centre, factor, target), None
-            view = manifold.inside.centred(manifold.to_inside(centre), manifold.to_inside(x))
-        out = view.standardize(factor, None if target is None else manifold.to_inside(target))
-        out = manifold.from_inside(out)
-        if not self.closed:
-            return out, None
-        xp, t = namespace_of(x), manifold.expand_blocks(factor)
-        return out, xp.max(xp.sum(t * t * view.squares, axis=-1))
+                return manifold.standardize(x, *road), stays
+            view = manifold.inside.centred(manifold.to_inside(road.centre), manifold.to_inside(x))
+        target = None if road.target is None else manifold.to_inside(road.target)
+        out = manifold.from_inside(view.standardize(road.factor, target))
+        if self.closed and stays and not hidden:
+            xp, t = namespace_of(x), manifold.expand_blocks(road.factor)
+            reach = float(xp.max(xp.sum(t * t * view.squares, axis=-1)))
+            stays = reach <= (2.0 * manifold.convexity_radius) ** 2
+        return out, stays
 
-    def _on_coordinates(
-        self, x: Array, stats: Stats, view: Centred | None
-    ) -> tuple[Array, Array | None]:
+    def _on_coordinates(self, x: Array, stats: Stats, view: Centred | None) -> tuple[Array, bool]:
         """Return scaled normal coordinates of points seen from the mean, or undo it."""
         manifold, xp = self.manifold, namespace_of(x)
         factor = multiplier(x, stats, scale_for(manifold, self.scale), self.eps, None)
         t = manifold.by_coordinate(factor)
-        if not self.inverse:
+        if not self.inverse:  # coordinates are not confined
             c = manifold.relative_normal(stats.mean, x) if view is None else view.normal
-            return t * c, None
+            return t * c, True
         c = x / t
         out = manifold.shift(stats.mean, c)
-        return out, xp.max(xp.sum(c * c, axis=-1)) if self.closed else None
+        if backend_of(x).hides_values(x):
+            return out, True
+        near = float(xp.max(xp.sum(c * c, axis=-1))) <= (2.0 * manifold.convexity_radius) ** 2
+        return out, near and not is_hyperbolic(manifold)
 
-    def stays(self, out: Array, reach: Array | None) -> bool:
-        """Return whether all points are surely as far from the target as they should be.
-
-        No point came back from the other side of a closed space or was held where coordinates end.
-        """
-        if self.coordinates and not self.inverse:  # coordinates are not confined
-            return True
-        if reach is not None and not float(reach) <= (2.0 * self.manifold.convexity_radius) ** 2:
-            return False
-        return not far_out(self.manifold, backend_of(out).stop_gradient(out))
+    def road(self, x: Array, stats: Stats) -> Road:
+        """Return where samples go."""
+        return route(self.manifold, x, stats, self.bias, self.scale, self.eps, None, self.inverse)
 
     def check_output(
         self, X: Array, out: Array, stats: Sequence[Stats], places: Sequence[Any] | None
@@ -369,36 +371,33 @@ class _Action:
         """
         manifold = self.manifold
         good = np.ones(out.shape[: out.ndim - len(manifold.point_shape)], dtype=np.bool_)
-        target = manifold.origin(out) if self.bias is None else self.bias
         for own, at in zip(stats, [slice(None)] if places is None else places, strict=True):
             x, y = (X, out) if places is None else (take(a, at) for a in (X, out))
-            factor = multiplier(x, own, self.scale, self.eps, None)
-            ends, unit = (own.mean, target), np.abs(host(self.scale)).max()
-            if self.inverse:
-                factor, ends = 1.0 / factor, ends[::-1]
-                unit = np.sqrt(host(own.var).max())
-            c = x if self.coordinates else manifold.relative_normal(ends[0], x)
-            c = manifold.by_coordinate(factor) * c
-            off = np.linalg.norm(host(manifold.relative_normal(ends[1], y) - c), axis=-1)
-            good[at] = off <= 0.01 * (unit + np.linalg.norm(host(c), axis=-1)) + 1e-300
+            unit = np.sqrt(host(own.var).max()) if self.inverse else np.abs(host(self.scale)).max()
+            if self.coordinates:
+                factor = multiplier(x, own, scale_for(manifold, self.scale), self.eps, None)
+                c, target = x / manifold.by_coordinate(factor), own.mean
+            else:
+                centre, factor, target = self.road(x, own)
+                c = manifold.by_coordinate(factor) * manifold.relative_normal(centre, x)
+            good[at] = goes_as_far(manifold, c, y, target, float(unit))
         if not np.all(good):
-            why, advice = [], "give a smaller scale"
-            if self.closed:
-                why.append("beyond the opposite point, from where they come back on the other side")
-            if far_out(manifold, out):
-                why.append(f"farther than coordinates in {X.dtype} reach, where they are held")
-                advice += ", or a bias closer to the identity"
-            if not self.inverse:
-                advice += (
-                    "; if you need features for a classifier, not points, choose "
-                    "output='coordinates'"
-                )
-            warn_caller(
-                f"GyroBN.{self.method}() scales {describe(good, self.first)[0]}, "
-                f"{', or '.join(why)}: on {manifold!r} the output then has not the variance that "
-                f"was asked for, and cannot be undone; {advice}",
-                FrechetWarning,
+            more = (
+                "; if you need features for a classifier, not points, choose output='coordinates'"
             )
+            warn_of_distances(
+                f"GyroBN.{self.method}()",
+                manifold,
+                X,
+                good,
+                self.first,
+                self.closed,
+                "" if self.inverse else more,
+            )
+
+
+def _constant(x: Array | None) -> Array | None:
+    return None if x is None else backend_of(x).stop_gradient(x)
 
 
 def in_dtype_of(manifold: GyroSpace, stats: Stats, x: Array) -> Stats:

@@ -175,6 +175,20 @@ class GyroSpace(Specified, ABC):
         """Return :meth:`resolution` for each block, shape (..., blocks) or (..., 1)."""
         return self.resolution(x)[..., None]
 
+    def _with_identity(self, x: Array, y: Array, total: Array) -> Array:
+        """Return the sum of x and y, to the last digit the one where the other is e.
+
+        Only values are replaced: a derivative is that of the sum.
+        """
+        xp, shim, e = namespace_of(total), backend_of(total), self.origin(total)
+        entries = tuple(range(-len(self.point_shape), 0))
+        is_x, is_y = (xp.all(z == e, axis=entries, keepdims=True) for z in (x, y))
+        if not shim.differentiable(total):
+            return xp.where(is_x, y, xp.where(is_y, x, total))
+        stop = shim.stop_gradient
+        known = xp.where(is_x, stop(y), stop(x)) + (total - stop(total))
+        return xp.where(xp.logical_or(is_x, is_y), known, total)
+
     # ------------------------------------------------------------------ derived gyro operations
 
     def relative(self, x: Array, y: Array) -> Array:
@@ -204,7 +218,25 @@ class GyroSpace(Specified, ABC):
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1."""
+        if self.convexity_radius == float("inf"):
+            x, y, t = self._from_nearer_end(x, y, t)
         return self.relative(self.neg(x), self.scale(t, self.relative(x, y)))
+
+    def _from_nearer_end(self, x: Array, y: Array, t: Array | float) -> tuple[Array, Array, Any]:
+        r"""Return the ends of a geodesic and its time, exchanged where :math:`t > \tfrac12`.
+
+        Rounding turns the direction in which one end sees the other by ε, and at the distance d
+        from there the point moves by :math:`\varepsilon\sinh d` on a hyperbolic space. This is for
+        spaces in which only one geodesic joins two points, so that both ends see the same.
+        """
+        xp, t = self._namespace(x, y), scalars_like(t, x)
+        if isinstance(t, float):
+            return (y, x, 1.0 - t) if t > 0.5 else (x, y, t)
+        if self.block_shape:  # each block has its own time
+            return x, y, t
+        late = t > 0.5
+        each = late[(..., *(None,) * len(self.point_shape))]
+        return xp.where(each, y, x), xp.where(each, x, y), xp.where(late, 1.0 - t, t)
 
     def shift(self, x: Array, c: Array) -> Array:
         r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`: from x along normal coordinates c."""

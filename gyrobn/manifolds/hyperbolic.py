@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Self
 from gyrobn.backends import Array, State, dot
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
-from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import unit
 
 
@@ -46,14 +45,6 @@ class Sheet(Hyperbolic):
         gap = Combination(1.0, s_y).plus(above / below, s).value()
         m = 0.5 * K * dot(gap, gap) / above
         return m * below, 1.0, Combination(1.0, gap, temporary=True).plus(m, s).value()
-
-    def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
-        r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1.
-
-        From a far x towards e the combination of :meth:`standardize` would cancel, which
-        :meth:`relative` does not.
-        """
-        return GyroSpace.geodesic(self, x, y, t)
 
 
 def time_on_sheet(xp: Any, K: Any, s: Array) -> Array:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 import array_api_extra as xpx
 import numpy as np
 
-from gyrobn.backends import Array, dot, namespace_of
+from gyrobn.backends import Array, backend_of, dot, namespace_of
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
 from gyrobn.manifolds.hyperbolic import Sheet, time_on_sheet
@@ -38,24 +38,6 @@ class Radius(ConstantCurvature):
         time = xp.ones_like(zeros(1, like)) / root(xp, self._parameter("curvature", like))
         return xp.concat([time, zeros(self.n, like)])
 
-    def add(self, x: Array, y: Array) -> Array:
-        r"""Gyroaddition: one inner product and one combination.
-
-        .. math:: (x \oplus y)_t = k x_t y_t - \tfrac{K}{k} \langle x_s, y_s\rangle, \qquad
-                  (x \oplus y)_s = y_s + \frac{k y_t + k (x \oplus y)_t}{1 + k x_t}\, x_s
-
-        At :math:`x = -e` on the sphere this divides by zero, and the result is NaN; at an angle
-        :math:`\vartheta` from there the error is :math:`\epsilon/\vartheta^2`. (:meth:`relative`
-        takes one more inner product, and its error is :math:`\epsilon`.)
-        """
-        xp, K = self._given(x, y)
-        k, x_t, y_t = root(xp, K), x[..., 0], y[..., 0]
-        product = dot(x, y)  # of the whole vectors, with their times
-        time = k * (product if self.sign == -1 else 2.0 * x_t * y_t - product)
-        move = (y_t + time) / (x_t + 1.0 / k)
-        # combining whole arrays, with their times, saves a copy; then the time is replaced
-        return xpx.at(Combination(1.0, y).plus(move, x).value())[..., 0].set(time)
-
     def neg(self, x: Array) -> Array:
         """Gyroinverse: the spatial part changes its sign."""
         xp = self._namespace(x)
@@ -65,15 +47,18 @@ class Radius(ConstantCurvature):
         return times(root(xp, K), x[..., 0]), 1.0, x[..., 1:]
 
     def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
-        vector = s.value()
-        time = xp.broadcast_to(times(1.0 / root(xp, K), t), vector.shape[:-1])
-        return xp.concat([time[..., None], vector], axis=-1)
+        return self._stack(xp, K, t, s.value())
+
+    def _stack(self, xp: Any, K: Any, t: Array, s: Array) -> Array:
+        """Return the vector with the time part t/k in front of the spatial part s."""
+        time = xp.broadcast_to(times(1.0 / root(xp, K), t), s.shape[:-1])
+        return xp.concat([time[..., None], s], axis=-1)
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport from the identity: the paper's :math:`PT_{e \to x}`."""
         xp, K = self._given(x)
         rate, s = self._push_lifted(xp, K, x, c)
-        return self._drop(xp, K, rate, Combination(1.0, s))
+        return self._stack(xp, K, rate, s)
 
     def pull(self, x: Array, v: Array) -> Array:
         r"""Transport to the identity: the inverse of :meth:`push`."""
@@ -99,11 +84,20 @@ class Hyperboloid(Radius, Sheet):
     array([1.5431, 1.1752, 0.    ])
     """
 
+    def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
+        # The time from s alone: far out, one that has its own rounding error is off the sheet. It
+        # still tells the size of s, whose square may overflow.
+        vector = s.value()
+        large = backend_of(t).stop_gradient(xp.clip(t, min=1.0))
+        part = vector / large[..., None]
+        time = large * xp.sqrt((1.0 / large) ** 2 - K * dot(part, part))
+        return self._stack(xp, K, time, vector)
+
     def project(self, x: Array) -> Array:
         """Recompute the time from the spatial part."""
         xp, K = self._given(x)
         s = x[..., 1:]
-        return self._drop(xp, K, time_on_sheet(xp, K, s), Combination(1.0, s))
+        return self._stack(xp, K, time_on_sheet(xp, K, s), s)
 
     def violation(self, x: Array) -> Array:
         r"""Return :math:`|x_t - \sqrt{\|x_s\|^2 - 1/K}|`, relative to that root."""
@@ -154,10 +148,28 @@ class Sphere(Radius):
         """Return the surface, and a sphere of another curvature."""
         return cls(2), cls(3, 0.5)
 
+    def _sum(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition: one inner product and one combination.
+
+        .. math:: (x \oplus y)_t = k x_t y_t - \tfrac{K}{k} \langle x_s, y_s\rangle, \qquad
+                  (x \oplus y)_s = y_s + \frac{k y_t + k (x \oplus y)_t}{1 + k x_t}\, x_s
+
+        At :math:`x = -e` on the sphere this divides by zero, and the result is NaN; at an angle
+        :math:`\vartheta` from there the error is :math:`\epsilon/\vartheta^2`. (:meth:`relative`
+        takes one more inner product, and its error is :math:`\epsilon`.)
+        """
+        xp, K = self._given(x, y)
+        k, x_t, y_t = root(xp, K), x[..., 0], y[..., 0]
+        product = dot(x, y)  # of the whole vectors, with their times
+        time = k * (2.0 * x_t * y_t - product)
+        move = (y_t + time) / (x_t + 1.0 / k)
+        # combining whole arrays, with their times, saves a copy; then the time is replaced
+        return xpx.at(Combination(1.0, y).plus(move, x).value())[..., 0].set(time)
+
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
         (t_x, _, s_x), (t_y, _, s_y) = x, y
         gap = s_y - s_x
-        return 1.0, self._drop(namespace_of(gap), K, t_y - t_x, Combination(1.0, gap))
+        return 1.0, self._stack(namespace_of(gap), K, t_y - t_x, gap)
 
     def project(self, x: Array) -> Array:
         """Divide by the length; the zero vector goes to e."""

@@ -20,6 +20,7 @@ from gyrobn.normalization.normalize import (
     normalize,
     normalize_to,
     rescale_to,
+    route,
     update_stats,
 )
 from gyrobn.normalization.settings import LayerSettings, SetSettings, Settings
@@ -360,7 +361,11 @@ def apply(settings: LayerSettings, batch: Batch, x: Array, stats: Stats) -> Arra
     """Normalize samples with given statistics, inside the manifold."""
     manifold, inside = batch.manifold, batch.manifold.inside
     stats, x = Stats(manifold.to_inside(stats.mean), stats.var), manifold.to_inside(x)
-    y = settings.formula(inside, x, stats, *_output_of(settings, batch))
+    output = _output_of(settings, batch)
+    if settings.formula is normalize:  # without its warning, which would read values
+        y = inside.standardize(x, *route(inside, x, stats, *output))
+    else:
+        y = settings.formula(inside, x, stats, *output)
     return manifold.from_inside(y)
 
 

@@ -10,15 +10,19 @@ By the homogeneity theorem the output has mean :math:`\beta` and variance
 from numbers import Real
 from typing import Any, NamedTuple
 
-from gyrobn.backends import Array, device_of, namespace_of
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.numerics.arrays import check_floating, scalars_like
-from gyrobn.numerics.checks import check_number
+from gyrobn.numerics.checks import check_number, host, warn_caller
 from gyrobn.statistics.frechet import frechet
 from gyrobn.statistics.locate import locate
+from gyrobn.statistics.points import describe, is_hyperbolic, may_be_far_out
 from gyrobn.statistics.samples import arrange, set_aside
 from gyrobn.statistics.spread import Group, arrange_spread
+from gyrobn.statistics.uniqueness import FrechetWarning
 
 
 class Stats(NamedTuple):
@@ -39,6 +43,15 @@ class Output(NamedTuple):
     scale: Array | float | str
     eps: float
     clamp: float | None
+
+
+class Road(NamedTuple):
+    """Where samples go: they are seen from the centre, multiplied, and carried to the target."""
+
+    centre: Array
+    factor: Array
+    target: Array | None
+    """None for the identity."""
 
 
 def batch_stats(
@@ -99,7 +112,7 @@ def update_stats(manifold: GyroSpace, running: Stats, batch: Stats, rate: float 
     _check_rate(rate)
     running, batch = (_with_array(stats, running.mean) for stats in (running, batch))
     mean = _between(manifold, running.mean, batch.mean, rate)
-    return Stats(mean, running.var + rate * (batch.var - running.var))
+    return Stats(mean, (1.0 - rate) * running.var + rate * batch.var)
 
 
 def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | float) -> Stats:
@@ -144,7 +157,7 @@ def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | 
     apart = manifold.squeeze_blocks(manifold.by_block(c * c))
     mean = _between(manifold, first.mean, second.mean, rate)
     between = rate * (1.0 - rate) * apart
-    return Stats(mean, first.var + rate * (second.var - first.var) + between)
+    return Stats(mean, (1.0 - rate) * first.var + rate * second.var + between)
 
 
 def normalize(
@@ -192,7 +205,9 @@ def normalize(
     (True, 0.25)
     """
     road = route(manifold, x, stats, bias, scale, eps, clamp)
-    return manifold.standardize(x, *road)
+    y = manifold.standardize(x, *road)
+    _warn_if_held("normalize()", manifold, x, y, road, scale_for(manifold, scale))
+    return y
 
 
 def normalize_batch(
@@ -233,6 +248,8 @@ def normalize_batch(
     output = Output(None if bias is None else manifold.to_inside(bias), scale, eps, clamp)
     x, put_back = set_aside(manifold, x, weights)
     y, stats = normalize_to(manifold, x, weights, output, axes, **options)
+    road = route(manifold, x, stats, bias, scale, eps, clamp)
+    _warn_if_held("normalize_batch()", manifold, x, y, road, scale_for(manifold, scale))
     return put_back(y), stats
 
 
@@ -304,7 +321,9 @@ def denormalize(
         What :func:`normalize` was given; ``scale`` may not be zero.
     """
     road = route(manifold, x, stats, bias, scale, eps, clamp, inverse=True)
-    return manifold.standardize(x, *road)
+    y = manifold.standardize(x, *road)
+    _warn_if_held("denormalize()", manifold, x, y, road, stats.var, 0.5)
+    return y
 
 
 def route(
@@ -316,16 +335,72 @@ def route(
     eps: float,
     clamp: float | None,
     inverse: bool = False,
-) -> tuple[Array, Array, Array | None]:
-    """Return the centre of the samples, their multiplier, and the centre of the output.
-
-    The inverse exchanges mean and bias, and divides.
-    """
+) -> Road:
+    """Return the road of a normalization; the inverse exchanges mean and bias, and divides."""
     check_manifold(manifold)
     factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
     if not inverse:
-        return stats.mean, factor, bias
-    return manifold.origin(x) if bias is None else bias, 1.0 / factor, stats.mean
+        return Road(stats.mean, factor, bias)
+    return Road(manifold.origin(x) if bias is None else bias, 1.0 / factor, stats.mean)
+
+
+def _warn_if_held(
+    name: str, manifold: GyroSpace, x: Array, y: Array, road: Road, unit: Any, power: float = 1.0
+) -> None:
+    """Warn if samples of a hyperbolic space were scaled farther than coordinates reach.
+
+    The output has the standard deviation ``unit`` to the ``power``.
+    """
+    shim = backend_of(x)
+    if not is_hyperbolic(manifold) or any(map(shim.hides_values, (x, y, road.factor))):
+        return
+    space = manifold.detached()
+    x, y, *parts = (None if a is None else shim.stop_gradient(a) for a in (x, y, *road))
+    constant = Road(*parts)
+    with np.errstate(all="ignore"):
+        if not may_be_far_out(space, x, *constant):
+            return
+        size = np.abs(host(unit)).max() ** power
+        c = space.by_coordinate(constant.factor) * space.relative_normal(constant.centre, x)
+        good = goes_as_far(space, c, y, constant.target, float(size))
+    if not good.all():
+        warn_of_distances(name, manifold, x, good)
+
+
+def goes_as_far(manifold: GyroSpace, c: Array, y: Array, target: Array | None, unit: float) -> Any:
+    """Return which points y, seen from the target, have the coordinates c, on the host.
+
+    They may be off by a hundredth, also of ``unit``. Samples that are NaN are not looked at.
+    """
+    target = manifold.origin(y) if target is None else target
+    off = np.linalg.norm(host(manifold.relative_normal(target, y) - c), axis=-1)
+    wanted = np.linalg.norm(host(c), axis=-1)
+    near = off <= 0.01 * (unit + wanted) + 1e-300
+    return np.isnan(wanted) | (near & np.isfinite(wanted))
+
+
+def warn_of_distances(
+    name: str,
+    manifold: GyroSpace,
+    x: Array,
+    good: Any,
+    first: Any = 0,
+    closed: bool = False,
+    more: str = "",
+) -> None:
+    """Warn of samples whose output is not as far from its centre as was asked for."""
+    why, advice = [], "give a smaller scale"
+    if closed:
+        why.append("beyond the opposite point, from where they come back on the other side")
+    if is_hyperbolic(manifold):
+        why.append(f"farther than coordinates in {x.dtype} reach, where they are held")
+        advice += ", or a bias closer to the identity"
+    warn_caller(
+        f"{name} scales {describe(good, first)[0]}, {', or '.join(why)}: on {manifold!r} the "
+        "output then has not the variance that was asked for, and cannot be undone; "
+        f"{advice}{more}",
+        FrechetWarning,
+    )
 
 
 def scale_for(manifold: GyroSpace, scale: Any) -> Any:
