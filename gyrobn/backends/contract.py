@@ -36,10 +36,10 @@ SECOND_ORDER = (
 """The error of a shim whose ``with_derivative`` is differentiated twice, and has no rule for it."""
 
 THIRD_ORDER = (
-    "the third derivative of a matrix function is not available: take it by differences of the "
-    "second, or stop the gradient of one of the three"
+    "the third derivative of a matrix function or of a mean is not available: take it by "
+    "differences of the second, or stop the gradient of one of the three"
 )
-"""The error of a matrix function that is differentiated three times."""
+"""The error of a matrix function, or of a mean, that is differentiated three times."""
 
 
 class RootRules(NamedTuple):
@@ -72,8 +72,8 @@ class RootRules(NamedTuple):
     sums: Callable[..., State] | None = None
     """``sums(constants, *inputs)`` returns the last two of the constants, which are sums over all
     ranks, with their derivatives. Only a second derivative needs it."""
-    smooth: bool = True
-    """Whether the rule can be differentiated, to any order."""
+    differentiable: Callable[[], bool] = lambda: True
+    """Return whether the rule can be differentiated, to any order."""
     twice: Callable[..., State] | None = None
     """If it cannot: ``twice(constants, *inputs)`` returns the root and the image by operations that
     can be differentiated twice. None refuses a second derivative."""

@@ -137,6 +137,7 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
     if not differentiable(*inputs):
         return constants[0], *image
     count, shown = len(constants), len(constants) + len(image)
+    differentiable_rule = rules.differentiable()
 
     @jax.custom_jvp
     def root(*arrays: Array) -> State:
@@ -145,11 +146,11 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
     def derivative(arrays: State, changes: State) -> tuple[State, State]:
         outputs, changes = root(*arrays), changes[shown:]
         here = outputs[0], *arrays[1:count], *outputs[1:], *arrays[shown:]
-        if not rules.smooth:
+        if not differentiable_rule:
             here = tuple(stop_gradient(a) for a in arrays)
         at = here[:count]
         found = _moves(rules, at, here[count:shown], here[shown:], changes)
-        if rules.smooth:
+        if differentiable_rule:
             return outputs, found
         return outputs, bent(rules.twice, at, arrays[shown:], changes, found)
 
