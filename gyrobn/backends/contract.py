@@ -128,6 +128,14 @@ class Backend(Protocol):
         the function: a graph on disk holds that text.
         """
 
+    def auto_sharded(self, function: Callable[..., Any], x: Array, *args: Any) -> Any:
+        """Return ``function(x, *args)``, where a compiler may distribute the arrays over devices.
+
+        JAX's default meshes ask every operation how its result is distributed. Results of the shape
+        of ``x`` are distributed as ``x`` is, all others are on every device. ``function`` must not
+        hold other arrays.
+        """
+
     def few(self, *arrays: Any) -> AbstractContextManager[list[Any]]:
         """Return a context with ``arrays``, constants, as NumPy's if that takes less time.
 

@@ -12,6 +12,7 @@ from jaxlib.version import __version_info__ as _version
 
 from gyrobn.backends import with_functions
 from gyrobn.backends.contract import Array, Loop, Partials, Primal, Rule, State
+from gyrobn.backends.jax_axes import auto_sharded as auto_sharded
 from gyrobn.backends.jax_axes import varies, varying
 from gyrobn.backends.jax_twice import bent, filled, is_zero, replaced
 from gyrobn.backends.numpy import few as few
@@ -36,7 +37,12 @@ else:
 
 
 namespace = with_functions(
-    _namespace, matmul=partial(jax.numpy.matmul, precision=jax.lax.Precision.HIGHEST)
+    _namespace,
+    linalg=with_functions(
+        _namespace.linalg,
+        inv=partial(auto_sharded, _namespace.linalg.inv),  # it fails on explicit axes
+    ),
+    matmul=partial(jax.numpy.matmul, precision=jax.lax.Precision.HIGHEST),
 )
 """JAX as the standard has it. It would round float32 to ten bits on a GPU, and to seven on a TPU,
 before it multiplies matrices."""
