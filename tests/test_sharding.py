@@ -32,7 +32,7 @@ def result(process, timeout=600):
     return json.loads(out.splitlines()[-1])
 
 
-@pytest.mark.parametrize("check", ["registry", "transformations"])
+@pytest.mark.parametrize("check", ["registry", "transformations", "explicit"])
 def test_a_batch_in_parts(check):
     """Outputs, statistics and slopes are those of the whole batch."""
     found = result(start(check))

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import is_fake
 
 from gyrobn.backends import with_functions
 from gyrobn.backends.contract import Array, Loop, Rule, State
+from gyrobn.backends.numpy import auto_sharded as auto_sharded
 from gyrobn.backends.numpy import while_loop as _eager_while_loop
 from gyrobn.backends.torch_ranks import all_sum as all_sum
 from gyrobn.backends.torch_root import implicit as implicit

@@ -298,7 +298,14 @@ class GyroSpace(Specified, ABC):
         r"""Parallel transport of v from x to y along the geodesic between them.
 
         .. math:: PT_{x \to y} = PT_{e \to y} \operatorname{gyr}[y, \ominus x]\, PT_{x \to e}
+
+        The formula holds if the space is gyrocommutative; another one has to write this method.
         """
+        if not self.gyrocommutative:
+            raise NotImplementedError(
+                f"{type(self).__name__} is not gyrocommutative, so gyrations do not give its "
+                "parallel transport: define transport(self, x, y, v) in the class"
+            )
         c = self.pull(x, v)
         return self.push(y, self._gyrate_normal(y, self.neg(x), c))
 

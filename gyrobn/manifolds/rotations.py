@@ -26,11 +26,6 @@ ROOT2 = 2.0**0.5
 class _CentredRotations(Centred):
     """The view of rotations from the mean."""
 
-    @property
-    def smooth(self) -> bool:  # type: ignore[override]
-        """Whether the rotations are of space, where no matrix is decomposed."""
-        return bool(self.space.n == 3)
-
     def shift(self, c: Array) -> Array:
         """Return the mean ⊕ Exp(c), a rotation to rounding without a projection."""
         return orthonormalized(matmul(self.mean, self.space.from_normal(c)))

@@ -73,10 +73,17 @@ def batch_stats(
     >>> batch_stats(Euclidean(1), np.asarray([[1.0], [3.0]]))
     Stats(mean=array([2.]), var=array(1.))
     """
-    if "mean" in options:
+
+    def of_kind(
+        x: Array, manifold: GyroSpace, weights: Array | None, options: dict[str, Any]
+    ) -> Stats:
         samples, w = arrange(manifold, x, weights, axis)
         found, _ = locate(manifold, samples, w, **options)
         return Stats(found.mean, found.variance)
+
+    if "mean" in options:
+        stats: Stats = backend_of(x).auto_sharded(of_kind, x, manifold, weights, options)
+        return stats
     result = frechet(manifold, x, weights, axis, **options)
     return Stats(result.mean, result.variance)
 
@@ -245,12 +252,25 @@ def normalize_batch(
     ((20, 3, 3), (3, 3))
     """
     check_manifold(manifold)
-    output = Output(None if bias is None else manifold.to_inside(bias), scale, eps, clamp)
-    x, put_back = set_aside(manifold, x, weights)
-    y, stats = normalize_to(manifold, x, weights, output, axes, **options)
-    road = route(manifold, x, stats, bias, scale, eps, clamp)
-    _warn_if_held("normalize_batch()", manifold, x, y, road, scale_for(manifold, scale))
-    return put_back(y), stats
+
+    def run(
+        x: Array,
+        manifold: GyroSpace,
+        weights: Array | None,
+        bias: Array | None,
+        scale: Any,
+        options: dict[str, Any],
+    ) -> tuple[Array, Stats]:
+        output = Output(None if bias is None else manifold.to_inside(bias), scale, eps, clamp)
+        x, put_back = set_aside(manifold, x, weights)
+        y, stats = normalize_to(manifold, x, weights, output, axes, **options)
+        road = route(manifold, x, stats, bias, scale, eps, clamp)
+        _warn_if_held("normalize_batch()", manifold, x, y, road, scale_for(manifold, scale))
+        return put_back(y), stats
+
+    given = manifold, weights, bias, scale, options
+    found: tuple[Array, Stats] = backend_of(x).auto_sharded(run, x, *given)
+    return found
 
 
 def normalize_to(
