@@ -112,7 +112,8 @@ def regular(manifold: Any, x: Array, finish: Callable[[Array], Array] | None = N
         return x
     eps, tiny = (float(v) for v in (xp.finfo(x.dtype).eps, xp.finfo(x.dtype).smallest_normal))
     least = n * eps
-    bad = xp.logical_and(xp.logical_not(good), xp.isfinite(xp.linalg.trace(x)))
+    finite = xp.max(xp.abs(x), axis=(-2, -1)) < xp.inf
+    bad = xp.logical_and(xp.logical_not(good), finite)
     out = bad[..., None, None]
     safe = xp.where(out, x, kept_eye(x))
     size = xp.clip(xp.linalg.trace(shim.stop_gradient(safe)), min=tiny / eps)  # may underflow
@@ -121,8 +122,9 @@ def regular(manifold: Any, x: Array, finish: Callable[[Array], Array] | None = N
     y = xp.where(out, raised if finish is None else finish(raised), x)
     if not shim.hides_values(bad) and bool(xp.any(bad)):
         values = np.linalg.eigvalsh(shim.to_numpy(shim.stop_gradient(safe)).astype(np.float64))
-        with np.errstate(divide="ignore"):
-            worst = (values[..., -1] / np.clip(values[..., 0], 0.0, None)).max()
+        low = values[..., 0]
+        worst = (values[..., -1] / np.where(low > 0, low, np.nan)).max()
+        worst = np.inf if np.isnan(worst) else worst  # rounding made one indefinite
         count = int(xp.sum(xp.astype(bad, xp.int32)))
         warn_caller(
             f"{count} of {math.prod(good.shape)} coordinates lead to matrices that are singular in "
