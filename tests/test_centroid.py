@@ -170,7 +170,7 @@ def test_flax_and_equinox_agree_with_torch(M):
 
 
 class TestLayer:
-    def test_it_warns_of_an_error_on_the_batches_that_are_checked(self):
+    def test_it_warns_of_an_error_of_the_first_batch(self):
         M = PoincareBall(2)
         wide, narrow = (torch.as_tensor(batches(M, 8, spread=s)) for s in (4.0, 0.1))
         layer = gyrobn.torch.GyroBN(M, mean="centroid", dtype=torch.float64)
@@ -183,6 +183,8 @@ class TestLayer:
             layer(wide)
             layer.check_input = True
             layer(narrow)
+            layer(wide)
+        layer.check_input = True  # the next batch is the first again
         with pytest.warns(FrechetWarning, match="mean='frechet'"):
             layer(wide)
 

@@ -83,7 +83,7 @@ class GyroBN(RunningLayer):
         learn_curvature: bool = False,
         tol: float | None = None,
         max_iter: int = 64,
-        check_input: str | bool = "first",
+        check_input: str | bool = True,
         mean: str = "frechet",
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,

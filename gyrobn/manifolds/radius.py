@@ -110,9 +110,10 @@ class Hyperboloid(Radius, Sheet):
     def contains(self, x: Array) -> Array:
         """Return whether points are on the upper sheet; squares decide if no point is far out."""
         xp = self._namespace(x)
-        K, t, s = self._parameter("curvature", x), x[..., 0], x[..., 1:]
+        K, t = self._parameter("curvature", x), x[..., 0]
         with np.errstate(all="ignore"):  # the exact test looks at what overflows
-            off = -K * t * t / (1.0 - K * dot(s, s)) - 1.0
+            square = t * t
+            off = -K * square / (1.0 - K * (dot(x, x) - square)) - 1.0
         near = xp.logical_and(xp.abs(off) <= float(xp.finfo(x.dtype).eps) ** 0.5, t > 0)
         return near if surely(near) else super().contains(x)
 

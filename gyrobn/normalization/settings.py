@@ -110,7 +110,7 @@ class LayerSettings(LearntGeometry):
     """Whether to move the mean to the bias, or to scale from the identity alone."""
     name: str = "GyroBN"
     """What errors call the layer."""
-    check_input: str | bool = "first"
+    check_input: str | bool = True
     """Which batches to check for samples off the manifold: the first, all (True) or none."""
     axis_name: Any = None
     """JAX only: the named axes over which a batch is distributed."""

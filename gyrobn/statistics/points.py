@@ -286,9 +286,14 @@ def flaw(manifold: GyroSpace, point: Array) -> str:
                 roots = np.sqrt(np.clip(np.diagonal(A), 0.0, None))
                 A = A / np.where(roots > 0, roots, 1.0) / np.where(roots > 0, roots, 1.0)[:, None]
             n, values = len(A), np.linalg.eigvalsh((A + A.T) / 2)
-            least = n * float(namespace_of(point).finfo(point.dtype).eps) * abs(values).max()
+            limit = 1.0 / (n * float(namespace_of(point).finfo(point.dtype).eps))
+            least = abs(values).max() / limit
             if np.any(values < -least):
                 return f"indefinite, with {np.sum(values < -least)} of {n} eigenvalues negative"
             if not np.all(values > least):
-                return f"singular, of rank {np.sum(values > least)} of {n}"
+                number = values[-1] / values[0] if values[0] > 0 else np.inf
+                return (
+                    f"singular, of rank {np.sum(values > least)} of {n} (condition number "
+                    f"{number:.2g}; the limit in {point.dtype} is {limit:.2g})"
+                )
     return ""

@@ -87,7 +87,7 @@ class GyroBN(AffineLayer):
         axis: int | Sequence[int] = 0,
         tol: float | None = None,
         max_iter: int = 64,
-        check_input: str | bool = "first",
+        check_input: str | bool = True,
         process_group: Any = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
