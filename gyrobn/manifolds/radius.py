@@ -84,14 +84,35 @@ class Hyperboloid(Radius, Sheet):
     array([1.5431, 1.1752, 0.    ])
     """
 
+    def _sum(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition, without cancellation also if a sum of far points is close to e.
+
+        .. math:: (x \oplus y)_s = \delta + m x_s, \qquad
+                  \delta = y_s + \frac{1 + k y_t}{1 + k x_t}\,x_s, \qquad
+                  m = -\frac K2\,\frac{\|\delta\|^2}{1 + k y_t}
+        """
+        xp, K = self._given(x, y)
+        k = root(xp, K)
+        above, below = 1.0 + k * y[..., 0], 1.0 + k * x[..., 0]
+        # combining whole arrays, with their times, saves copies; then the time is replaced
+        gap = Combination(1.0, y).plus(above / below, x).value()
+        m = -0.5 * K * dot(gap[..., 1:], gap[..., 1:]) / above
+        total = Combination(1.0, gap, temporary=True).plus(m, x).value()
+        time = self._time(xp, K, 1.0 + m * below, total[..., 1:])
+        return xpx.at(total)[..., 0].set(times(1.0 / k, time))
+
     def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
-        # The time from s alone: far out, one that has its own rounding error is off the sheet. It
-        # still tells the size of s, whose square may overflow.
         vector = s.value()
+        return self._stack(xp, K, self._time(xp, K, t, vector), vector)
+
+    def _time(self, xp: Any, K: Any, t: Array, s: Array) -> Array:
+        """Return the time from s alone: far out, one with its own rounding error is off the sheet.
+
+        That one, t, tells the size of s, whose square may overflow.
+        """
         large = backend_of(t).stop_gradient(xp.clip(t, min=1.0))
-        part = vector / large[..., None]
-        time = large * xp.sqrt((1.0 / large) ** 2 - K * dot(part, part))
-        return self._stack(xp, K, time, vector)
+        part = s / large[..., None]
+        return large * xp.sqrt((1.0 / large) ** 2 - K * dot(part, part))
 
     def project(self, x: Array) -> Array:
         """Recompute the time from the spatial part."""
