@@ -263,12 +263,12 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "shell": {"choices": ("bash", "zsh", "fish"), "help": "bash, zsh or fish"},
     "--check": {"action": "store_true", "help": "run GyroBN on every geometry and library, too"},
     "--library": {
-        "choices": ("numpy", "torch", "jax", "cupy", "dpnp"),
+        "choices": ("numpy", "torch", "jax", "cupy", "dpnp", "torch.compile"),
         "help": "test only this one (all that are installed)",
     },
     "--quick": {
         "action": "store_true",
-        "help": "one instance per geometry, in float64; on JAX two geometries",
+        "help": "one instance per geometry, in float64; two on JAX, none with torch.compile",
     },
     "--report": _path("FILE", "write a report in Markdown there, to attach to an issue"),
 }
