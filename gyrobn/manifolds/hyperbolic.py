@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array, State, dot
+from gyrobn.backends import Array, State, backend_of, dot, namespace_of
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
 from gyrobn.numerics.arrays import unit
@@ -51,3 +51,10 @@ def time_on_sheet(xp: Any, K: Any, s: Array) -> Array:
     """Return t = sqrt(1 - K‖s‖²)."""
     large, u = unit(s, least=1.0)
     return large * xp.sqrt((1.0 / large) ** 2 - K * dot(u, u))
+
+
+def size_or_one(t: Array) -> Array:
+    """Return a divisor, as a constant: t where squares of that size may overflow, else 1."""
+    xp = namespace_of(t)
+    t = backend_of(t).stop_gradient(t)
+    return xp.where(t > float(xp.finfo(t.dtype).max) ** 0.25, t, 1.0)

@@ -7,7 +7,7 @@ from gyrobn.backends import Array, State, backend_of, dot
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
-from gyrobn.manifolds.hyperbolic import Hyperbolic
+from gyrobn.manifolds.hyperbolic import Hyperbolic, size_or_one
 from gyrobn.manifolds.radial import is_constant, root
 from gyrobn.numerics.scalar import times
 
@@ -47,8 +47,8 @@ class Klein(Hyperbolic, Ball):
     def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
         # s/t, from s alone: at distance R a last digit of t would cost e^{2R} digits of s/t.
         # Points whose length would round to the radius are held inside the ball. Of t only the size
-        # matters: the square of s may overflow, that of s over t does not
-        large = backend_of(t).stop_gradient(xp.clip(t, min=1.0))
+        # matters: where the square of s might overflow, s is divided by t first
+        large = size_or_one(t)
         vector, least = s.over(large).value(), 1.0 / large
         room = 4.0 * float(xp.finfo(t.dtype).eps) ** 0.5
         if is_constant(self.sign, K, vector):

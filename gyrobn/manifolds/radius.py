@@ -6,10 +6,10 @@ from typing import Any, ClassVar, Self
 import array_api_extra as xpx
 import numpy as np
 
-from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
-from gyrobn.manifolds.hyperbolic import Sheet, time_on_sheet
+from gyrobn.manifolds.hyperbolic import Sheet, size_or_one, time_on_sheet
 from gyrobn.manifolds.radial import root
 from gyrobn.numerics.arrays import surely, unit, zeros
 from gyrobn.numerics.scalar import safe_sqrt, times
@@ -110,7 +110,7 @@ class Hyperboloid(Radius, Sheet):
 
         That one, t, tells the size of s, whose square may overflow.
         """
-        large = backend_of(t).stop_gradient(xp.clip(t, min=1.0))
+        large = size_or_one(t)
         part = s / large[..., None]
         return large * xp.sqrt((1.0 / large) ** 2 - K * dot(part, part))
 
