@@ -174,7 +174,7 @@ def may_be_far_out(
     >>> import numpy as np
     >>> from gyrobn import PoincareBall
     >>> M = PoincareBall(1)
-    >>> x, centre = M.from_normal(np.asarray([[10.0], [12.0]])), M.from_normal(np.asarray([-10.0]))
+    >>> x, centre = M.from_normal(np.asarray([[10.0], [13.0]])), M.from_normal(np.asarray([-10.0]))
     >>> [may_be_far_out(M, x, centre, t, centre) for t in (0.5, 1.0)]
     [False, True]
     """
