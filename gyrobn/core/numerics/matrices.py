@@ -1,0 +1,172 @@
+"""Products, identities and triangles of matrices, and what to do with bad ones."""
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from gyrobn.core.backends import Array, backend_of, namespace_of
+from gyrobn.core.numerics.hessian import identity
+
+LAPACK_ERRORS = (np.linalg.LinAlgError, RuntimeError, ValueError)
+"""What libraries raise for a matrix without a decomposition; dpnp's own error is a ValueError."""
+
+
+def adjoint(A: Array) -> Array:
+    """Return the transposed matrices."""
+    return namespace_of(A).matrix_transpose(A)
+
+
+def symmetric(A: Array) -> Array:
+    """Return the symmetric part of A."""
+    return 0.5 * (A + adjoint(A))
+
+
+def matmul(*factors: Array) -> Array:
+    """Return the product of matrices, from left to right."""
+    return reduce(namespace_of(factors[0]).matmul, factors)
+
+
+def congruence(R: Array, A: Array) -> Array:
+    """Return the symmetric matrix R A Rᵀ."""
+    return symmetric(matmul(R, A, adjoint(R)))
+
+
+def eye(like: Array, n: int | None = None) -> Array:
+    """Return the n × n identity, in the library, dtype and device of ``like``, for a user."""
+    size = like.shape[-1] if n is None else n
+    # not eye of array_api_compat, which on torch writes into zeros: a graph for ONNX cannot
+    return namespace_of(like).astype(backend_of(like).cached(_on_diagonal, like, size), like.dtype)
+
+
+def _on_diagonal(n: int) -> "np.ndarray[Any, Any]":
+    return np.eye(n) > 0
+
+
+def diagonal_matrix(values: Array) -> Array:
+    """Return the matrices with these values on the diagonal."""
+    return values[..., None] * identity(values)
+
+
+def with_diagonal(A: Array, value: float) -> Array:
+    """Return A with ``value`` on the diagonal."""
+    where = backend_of(A).cached(_on_diagonal, A, A.shape[-1])
+    return namespace_of(A).where(where, value * identity(A), A)
+
+
+# ---------------------------------------------------------------------- triangles as vectors
+
+
+def to_triangle(A: Array, diagonal: bool, weight: float = 1.0) -> Array:
+    """Return the lower triangle of A as vectors, row by row, times ``weight`` off the diagonal.
+
+    With weight √2 and the diagonal, the vectors of symmetric matrices have their Frobenius norm.
+    """
+    xp, n, cached = namespace_of(A), A.shape[-1], backend_of(A).cached
+    flat = xp.reshape(A, (*A.shape[:-2], n * n))
+    entries = xp.take(flat, cached(_triangle, A, n, diagonal), axis=-1)
+    if diagonal and weight != 1.0:
+        return entries * cached(_triangle_weights, A, n, weight)
+    return entries if weight == 1.0 else weight * entries
+
+
+def _triangle(n: int, diagonal: bool) -> "np.ndarray[Any, Any]":
+    """Return where the entries of a lower triangle are, in a flat matrix."""
+    rows, columns = np.tril_indices(n, 0 if diagonal else -1)
+    return (rows * n + columns).astype(np.int32)
+
+
+def _triangle_weights(n: int, weight: float) -> "np.ndarray[Any, Any]":
+    rows, columns = np.tril_indices(n)
+    weights = np.ones(len(rows))  # np.where(…, 1.0, weight) would be float32 for torch.compile
+    weights[rows != columns] = weight
+    return weights
+
+
+def from_triangle(
+    c: Array, n: int, diagonal: bool, weight: float = 1.0, mirror: float = 0.0
+) -> Array:
+    """Undo :func:`to_triangle`; the upper triangle is ``mirror`` times the lower one."""
+    xp, cached = namespace_of(c), backend_of(c).cached
+    entries = xp.take(c, cached(_places, c, n, diagonal), axis=-1)
+    factors = cached(_factors, c, n, diagonal, weight, mirror)
+    return xp.reshape(entries * factors, (*c.shape[:-1], n, n))
+
+
+def _places(n: int, diagonal: bool) -> "np.ndarray[Any, Any]":
+    """Return where the entries of a flat matrix are in its lower triangle."""
+    rows, columns = np.tril_indices(n, 0 if diagonal else -1)
+    place = np.zeros((n, n), dtype=np.int32)
+    place[columns, rows] = place[rows, columns] = np.arange(len(rows))
+    return place.reshape(-1)
+
+
+def _factors(n: int, diagonal: bool, weight: float, mirror: float) -> "np.ndarray[Any, Any]":
+    rows, columns = np.tril_indices(n, 0 if diagonal else -1)
+    factor = np.zeros((n, n))
+    factor[columns, rows] = mirror / weight
+    factor[rows, columns] = 1.0 / weight
+    if diagonal:
+        np.fill_diagonal(factor, 1.0)
+    return factor.reshape(-1)
+
+
+def pack(A: Array) -> Array:
+    """Return symmetric matrices as vectors of the same norm."""
+    return to_triangle(A, diagonal=True, weight=2.0**0.5)
+
+
+def unpack(c: Array, n: int) -> Array:
+    """Undo :func:`pack`."""
+    return from_triangle(c, n, diagonal=True, weight=2.0**0.5, mirror=1.0)
+
+
+# ---------------------------------------------------------------------- bad matrices
+
+
+def is_finite(A: Array) -> Array:
+    """Return whether all entries of a matrix are finite, shape (..., 1, 1)."""
+    xp = namespace_of(A)
+    return xp.max(xp.abs(A), axis=(-2, -1), keepdims=True) < xp.inf  # NaN is not less
+
+
+def finite_or_identity(A: Array) -> tuple[Array, Array]:
+    """Return A with the identity in place of matrices that are not finite, and which are finite.
+
+    It reads no value: on a GPU that would wait for everything computed before.
+    """
+    finite = is_finite(A)
+    return namespace_of(A).where(finite, A, identity(A)), finite
+
+
+def cholesky(P: Array) -> Array:
+    """Return the Cholesky factor of the symmetric part, NaN for a matrix that is not finite.
+
+    NumPy and torch raise for the whole batch if one matrix is not positive definite: say which.
+    They would look at the lower triangle only, and not see a NaN above it.
+    """
+    xp = namespace_of(P)
+    P = symmetric(P)
+    try:
+        return xp.linalg.cholesky(P)
+    except LAPACK_ERRORS as error:
+        if backend_of(P).traced(P):
+            raise
+        safe, finite = finite_or_identity(P)
+        if bool(xp.all(finite)):
+            raise ValueError(_not_definite(P)) from error
+    return xp.where(finite, cholesky(safe), xp.nan)
+
+
+def _not_definite(P: Array) -> str:
+    backend = backend_of(P)
+    values = backend.to_numpy(namespace_of(P).linalg.eigvalsh(backend.stop_gradient(P)))
+    ratio = values[..., 0] / values[..., -1]
+    bad = (values[..., -1] <= 0) | (ratio <= P.shape[-1] * np.finfo(values.dtype).eps)
+    first = int(np.argmax(bad)) if bad.any() else int(np.argmin(ratio))
+    place = "the matrix" if P.ndim == 2 else f"matrix {first} of the batch"
+    return (
+        f"{place} is not positive definite: its smallest eigenvalue is "
+        f"{values[..., 0].reshape(-1)[first]:.3g}; project it (manifold.project) or add to its "
+        "diagonal"
+    )
