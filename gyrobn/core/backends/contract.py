@@ -55,25 +55,19 @@ class Backend(Protocol):
 
     def while_loop(
         self,
+        key: Any,
         condition: Callable[[Loop], Array],
-        body: Callable[[Loop], Loop],
+        body: Callable[[Arrays, Loop], Loop],
+        constants: Arrays,
         state: Loop,
         limit: int,
     ) -> Loop:
-        """Run ``state = body(state)`` while ``condition(state)`` holds, at most ``limit`` times.
+        """Run ``state = body(constants, state)`` while a condition holds, ``limit`` times at most.
 
         A library that cannot read the condition may run the body more often: the body must leave a
-        finished state as it is.
-        """
-
-    def opaque(
-        self, key: Any, outputs: int, function: Callable[..., Arrays], *arrays: Array
-    ) -> Arrays:
-        """Return ``function(*arrays)``, as one operation of a graph that is being compiled.
-
-        The function has no derivative and may read values. It returns as many arrays as
-        ``outputs`` says, of the shapes and dtypes of the first arrays. ``repr(key)`` identifies the
-        function in a graph on disk.
+        finished state as it is. Nothing is differentiated. A compiler that has no loops may keep
+        the body as one operation of its graph: it gets all its arrays as arguments, and
+        ``repr(key)`` identifies it in a graph on disk.
         """
 
     def all_sum(self, x: Array, group: Any) -> Array:

@@ -18,7 +18,6 @@ from gyrobn.core.backends.numpy import cached as cached
 from gyrobn.core.backends.numpy import device as device
 from gyrobn.core.backends.numpy import differentiable as differentiable
 from gyrobn.core.backends.numpy import differentiate as differentiate
-from gyrobn.core.backends.numpy import opaque as opaque
 from gyrobn.core.backends.numpy import self_adjoint as self_adjoint
 from gyrobn.core.backends.numpy import stop_gradient as stop_gradient
 from gyrobn.core.backends.numpy import traced as traced

@@ -13,7 +13,6 @@ from gyrobn.core.backends import numpy as eager
 from gyrobn.core.backends import with_functions
 from gyrobn.core.backends.contract import Array, Arrays, Loop
 from gyrobn.core.backends.jax_twice import bent, is_zero, replaced
-from gyrobn.core.backends.numpy import opaque as opaque
 
 SPLITS = (0, 10) <= _version < (0, 11, 2)
 """Whether jaxlib splits batches of matrices among threads, and may hang: see ``jax_turns``."""
@@ -94,19 +93,24 @@ def self_adjoint(solve: Callable[[Array], Array], v: Array) -> Array:
 
 
 def while_loop(
-    condition: Callable[[Loop], Array], body: Callable[[Loop], Loop], state: Loop, limit: int
+    key: Any,
+    condition: Callable[[Loop], Array],
+    body: Callable[[Arrays, Loop], Loop],
+    constants: Arrays,
+    state: Loop,
+    limit: int,
 ) -> Loop:
     """Run ``body`` while ``condition`` holds; in one compiled loop if the state is traced.
 
     Outside of ``jit`` an eager loop is far faster: JAX would compile the loop at every call.
     """
     if not any(traced(s) for s in jax.tree.leaves(state)):
-        return eager.while_loop(condition, body, state, limit)
+        return eager.while_loop(key, condition, body, constants, state, limit)
 
     def compiled(state: Loop) -> Any:
         _, found = jax.lax.while_loop(
             lambda counted: (counted[0] < limit) & condition(counted[1]),
-            lambda counted: (counted[0] + 1, body(counted[1])),
+            lambda counted: (counted[0] + 1, body(constants, counted[1])),
             (jnp.zeros((), jnp.int32), state),
         )
         return found

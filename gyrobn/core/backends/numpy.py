@@ -48,19 +48,19 @@ def self_adjoint(solve: Callable[[Array], Array], v: Array) -> Array:
 
 
 def while_loop(
-    condition: Callable[[Loop], Array], body: Callable[[Loop], Loop], state: Loop, limit: int
+    key: Any,
+    condition: Callable[[Loop], Array],
+    body: Callable[[Arrays, Loop], Loop],
+    constants: Arrays,
+    state: Loop,
+    limit: int,
 ) -> Loop:
     """Run ``body`` while ``condition`` holds, at most ``limit`` times."""
     for _ in range(limit):
         if not bool(condition(state)):
             break
-        state = body(state)
+        state = body(constants, state)
     return state
-
-
-def opaque(key: Any, outputs: int, function: Callable[..., Arrays], *arrays: Array) -> Arrays:
-    """Return ``function(*arrays)``."""
-    return function(*arrays)
 
 
 def all_sum(x: Array, group: Any) -> Array:

@@ -1,6 +1,6 @@
 """PyTorch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
@@ -222,44 +222,76 @@ class _SelfAdjoint(torch.autograd.Function):
 # ---------------------------------------------------------------------- loops and graphs
 
 
+UNROLLED = 2
+"""How many rounds of a loop a compiled graph has, before the operation that goes on."""
+
+
 def while_loop(
-    condition: Callable[[Loop], Array], body: Callable[[Loop], Loop], state: Loop, limit: int
+    key: Any,
+    condition: Callable[[Loop], Array],
+    body: Callable[[Arrays, Loop], Loop],
+    constants: Arrays,
+    state: Loop,
+    limit: int,
 ) -> Loop:
-    """Run ``body`` while ``condition`` holds; under ``vmap``, exactly ``limit`` times."""
-    if not any(traced(s) for s in state if isinstance(s, Tensor)):
-        return eager.while_loop(condition, body, state, limit)
-    for _ in range(limit):
-        state = body(state)
-    return state
+    """Run ``body`` while ``condition`` holds.
 
-
-_functions: dict[str, Callable[..., Arrays]] = {}
-
-
-def opaque(key: Any, outputs: int, function: Callable[..., Arrays], *arrays: Array) -> Arrays:
-    """Return ``function(*arrays)``; where a graph is compiled, as one operation of it.
-
-    The graph holds the text of ``key``, not the function: it may be kept on the disk.
+    Under ``vmap`` exactly ``limit`` times. In a graph that is compiled, twice; one operation then
+    goes on, which returns at once if the condition does not hold any more. The graph holds the text
+    of ``key``, not the function: it may be kept on the disk.
     """
-    if torch.compiler.is_dynamo_compiling() or not is_fake(arrays[0]):
-        return function(*arrays)
+    leaves = _leaves(state)
+    if not any(traced(s) for s in leaves):
+        return eager.while_loop(key, condition, body, constants, state, limit)
+    fake = any(is_fake(s) for s in leaves)
+    for _ in range(min(limit, UNROLLED) if fake else limit):
+        state = body(constants, state)
+    if not fake or limit <= UNROLLED:
+        return state
+
+    def go_on(*arrays: Tensor) -> list[Tensor]:
+        given, left = arrays[: len(constants)], iter(arrays[len(constants) :])
+        rest = limit - UNROLLED
+        found = eager.while_loop(key, condition, body, given, _rebuilt(state, left), rest)
+        return _leaves(found)
+
     text = repr(key)
-    _functions[text] = function
-    return tuple(torch.ops.gyrobn.go_on(text, outputs, list(arrays)))
+    _functions[text] = go_on
+    found = torch.ops.gyrobn.go_on(text, len(constants), [*constants, *_leaves(state)])
+    return _rebuilt(state, iter(found))
 
 
-def _run(key: str, outputs: int, arrays: list[Tensor]) -> list[Tensor]:
+def _leaves(state: Any) -> list[Any]:
+    """Return the arrays of nested tuples."""
+    if not isinstance(state, tuple):
+        return [state]
+    return [leaf for part in state for leaf in _leaves(part)]
+
+
+def _rebuilt(like: Any, leaves: Iterator[Any]) -> Any:
+    """Return nested tuples like others, with other arrays."""
+    if not isinstance(like, tuple):
+        return next(leaves)
+    parts = [_rebuilt(part, leaves) for part in like]
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+
+
+_functions: dict[str, Callable[..., list[Tensor]]] = {}
+
+
+def _run(key: str, constants: int, arrays: list[Tensor]) -> list[Tensor]:
     found = _functions[key](*arrays)
     # a result may not share memory with an argument, and has the strides that _shapes promises
     return [a.clone(memory_format=torch.contiguous_format) for a in found]
 
 
-def _shapes(key: str, outputs: int, arrays: list[Tensor]) -> list[Tensor]:
-    return [torch.empty_like(a, memory_format=torch.contiguous_format) for a in arrays[:outputs]]
+def _shapes(key: str, constants: int, arrays: list[Tensor]) -> list[Tensor]:
+    state = arrays[constants:]
+    return [torch.empty_like(a, memory_format=torch.contiguous_format) for a in state]
 
 
 _library = torch.library.Library("gyrobn", "FRAGMENT")  # type: ignore[no-untyped-call]
-_library.define("go_on(str key, int outputs, Tensor[] arrays) -> Tensor[]")  # type: ignore[no-untyped-call]
+_library.define("go_on(str key, int constants, Tensor[] arrays) -> Tensor[]")  # type: ignore[no-untyped-call]
 _library.impl("go_on", _run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 torch.library.register_fake("gyrobn::go_on", _shapes, lib=_library)
 

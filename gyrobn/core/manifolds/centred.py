@@ -3,7 +3,7 @@
 from functools import cached_property
 from typing import Any, Self
 
-from gyrobn.core.backends import Array, Arrays
+from gyrobn.core.backends import Array, Arrays, backend_of
 from gyrobn.core.numerics.arrays import scalars_like, weighted_sum
 from gyrobn.core.numerics.hessian import Hessian
 
@@ -16,6 +16,11 @@ class Centred:
     samples and mean of the same values: ``saved`` holds them, and a view with other derivatives is
     made with them.
     """
+
+    saves: int = 0
+    """Number of arrays in ``saved``."""
+    images: int = 1
+    """Number of arrays in ``image``."""
 
     def __init__(self, space: Any, mean: Array, x: Array, saved: Arrays = ()) -> None:
         self.space, self.mean, self.x = space, mean, x
@@ -61,8 +66,9 @@ class Centred:
         return weighted_sum(weights, self.squares)
 
     def hessian(self, weights: Array) -> Hessian:
-        """Return the mean Hessian of half the squared distances."""
-        hessian: Hessian = self.space.hessian(self.normal, weights)
+        """Return the mean Hessian of half the squared distances, a constant to differentiation."""
+        stop = backend_of(self.x).stop_gradient
+        hessian: Hessian = self.space.detached().hessian(stop(self.normal), stop(weights))
         return hessian
 
     def shift(self, step: Array) -> Array:

@@ -31,7 +31,6 @@ from gyrobn.core.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.core.manifolds.centred import Centred
 from gyrobn.core.manifolds.gyrospace import GyroSpace
 from gyrobn.core.numerics.arrays import (
-    all_true,
     check_coordinates,
     dot,
     length,
@@ -63,23 +62,26 @@ class CentredVectors(Centred):
         .. math:: dc = -H_c\,\delta + K\bigl(\langle p, c\rangle\,\delta
                   - \langle\delta, c\rangle\,p\bigr) .
         """
-        stop = backend_of(step).stop_gradient
-        space = self.space.detached()
-        c = stop(self.normal)
-        K, (h, per_square) = space._parameter("curvature", c), space._curving(c)
-        _, p = space._ball(K, stop(self.mean))
+        space, c = self.space.detached(), self._constant
+        K, (h, per_square) = space._parameter("curvature", c), self._curving
+        _, p = space._ball(K, backend_of(c).stop_gradient(self.mean))
         across, along = K * dot(c, p) - h, dot(step, c)
         change = times(across, step) - times(per_square * along, c) - times(K * along, p)
         return (self.normal + change,)
 
     @cached_property
+    def _constant(self) -> Array:
+        return backend_of(self.x).stop_gradient(self.normal)
+
+    @cached_property
     def _curving(self) -> tuple[Array, Array]:
-        curving: tuple[Array, Array] = self.space._curving(self.normal)
+        curving: tuple[Array, Array] = self.space.detached()._curving(self._constant)
         return curving
 
     def hessian(self, weights: Array) -> Hessian:
-        """Return the mean Hessian."""
-        hessian: Hessian = self.space._mean_hessian(self.normal, weights, *self._curving)
+        """Return the mean Hessian, a constant to differentiation."""
+        weights = backend_of(weights).stop_gradient(weights)
+        hessian: Hessian = self.space._mean_hessian(self._constant, weights, *self._curving)
         return hessian
 
     def shift(self, step: Array) -> Array:
@@ -234,15 +236,10 @@ class ConstantCurvature(GyroSpace):
         if self.sign == 0:
             return xp.ones_like(c[..., 0]), c
         if self.sign != 1:
-            large, part = unit(c, least=1.0)
-            top = largest_angle(c)
-            square = dot(part, part)
-            size = backend_of(c).stop_gradient(large * xp.sqrt(abs(K) * square))
-            far = size > top
-            if not all_true(xp.logical_not(far)):
-                if self.sign is None:
-                    far = xp.logical_and(far, K < 0)
-                c = times(xp.where(far, top / xp.where(far, size, 1.0), 1.0), c)
+            large, part = unit(backend_of(c).stop_gradient(c), least=1.0)
+            k = self.detached()._root(self.detached()._parameter("curvature", c))
+            angle = large * k * xp.sqrt(dot(part, part))
+            c = times(xp.clip(largest_angle(c) / xp.clip(angle, min=1.0), max=1.0), c)
         u = K * dot(c, c)
         return cosine(u, self.sign), times(sinc(u, self.sign), c)
 

@@ -16,7 +16,7 @@ LEAST = 0.05
 """The least eigenvalue of a matrix with which a step is made: a loop checks how far it leads."""
 FLOOR = 0.25
 """The least bound of the eigenvalues with which a step is made."""
-MANY = 32
+MANY = 24
 """Most rounds of conjugate gradients."""
 
 
@@ -154,19 +154,16 @@ def conjugate_gradients(apply: Callable[[Array], Array], g: Array, tol: float) -
     r = g / xp.where(size > 0, size, 1.0)
     square = xp.sum(r * r, axis=-1, keepdims=True)
     goal = tol**2 * square
-
-    def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        v, r, p, square = state
+    v, p = xp.zeros_like(r), r
+    for _ in range(MANY):
         going = square > goal
+        if not backend_of(g).traced(g) and not bool(xp.any(going)):
+            break
         Hp = apply(p)
-        along = xp.where(
-            going, square / xp.where(going, xp.sum(p * Hp, axis=-1, keepdims=True), 1.0), 0.0
-        )
+        bend = xp.where(going, xp.sum(p * Hp, axis=-1, keepdims=True), 1.0)
+        along = xp.where(going, square / bend, 0.0)
         v, r = v + along * p, r - along * Hp
         new = xp.sum(r * r, axis=-1, keepdims=True)
-        p = xp.where(going, r + new / xp.where(going, square, 1.0) * p, p)
-        return v, r, p, xp.where(going, new, square)
-
-    state = xp.zeros_like(r), r, r, square
-    v, *_ = backend_of(g).while_loop(lambda s: xp.any(s[3] > goal), body, state, MANY)
+        p = r + new / xp.where(going, square, 1.0) * p
+        square = xp.where(going, new, square)
     return size * v

@@ -17,7 +17,7 @@ from typing import Any
 from gyrobn.core.backends import Array, backend_of, namespace_of
 
 # Taylor coefficients in u
-_ORDER = 9
+_ORDER = 5
 _COSINE = [(-1.0) ** n / math.factorial(2 * n) for n in range(_ORDER)]
 _SINC = [(-1.0) ** n / math.factorial(2 * n + 1) for n in range(_ORDER)]
 _ARC = [math.comb(2 * n, n) / (4.0**n * (2 * n + 1)) for n in range(_ORDER)]
@@ -90,8 +90,9 @@ def largest_angle(like: Array) -> float:
 
 # ---------------------------------------------------------------------- how they are made
 
-RADIUS = 0.02
-"""Below, power series take the place of quotients: eight terms then have 16 digits."""
+RADIUS = 1e-3
+"""Below, power series take the place of quotients: five terms then have 16 digits, and so has what
+the second derivatives of quotients at larger angles add to that of a point."""
 
 
 def _joined(
