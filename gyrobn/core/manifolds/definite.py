@@ -18,7 +18,7 @@ from gyrobn.core.numerics.matrices import (
     surely_definite,
     symmetric,
 )
-from gyrobn.core.numerics.matrix_functions import EXP, Eigen, eigh, matrix_function
+from gyrobn.core.numerics.matrix_functions import EXP, Eigen, Spectral, eigh, matrix_function
 from gyrobn.numerics.checks import warn_caller
 
 
@@ -41,8 +41,7 @@ class Definite(GyroSpace):
     def project(self, x: Array) -> Array:
         """Return the symmetric part, with eigenvalues raised if it is not positive definite.
 
-        They are raised to √ε times the largest eigenvalue: 1e-8 of it in float64. To a derivative
-        what is added is a constant.
+        They are raised to √ε times the largest eigenvalue: 1e-8 of it in float64.
         """
         xp = self._namespace(x)
         zero = xp.max(xp.abs(x), axis=(-2, -1), keepdims=True) == 0
@@ -78,10 +77,9 @@ class Definite(GyroSpace):
         return self.violation(x) <= some
 
 
-def _singular(values: Array, factor: float = 1.0) -> Array:
+def _singular(values: Array) -> Array:
     """Return whether the smallest eigenvalue is not positive, or vanishes beside the largest."""
-    limit = factor * values.shape[-1] * float(namespace_of(values).finfo(values.dtype).eps)
-    return values[..., 0] <= limit * values[..., -1]
+    return values[..., 0] <= _limit(values) * values[..., -1]
 
 
 def _asymmetry(x: Array) -> tuple[Array, Array]:
@@ -92,16 +90,25 @@ def _asymmetry(x: Array) -> tuple[Array, Array]:
     return xp.max(xp.abs(x - adjoint(x)), axis=(-2, -1)) / some, size
 
 
+POSITIVE_PART = Spectral(
+    lambda x: namespace_of(x).clip(x, min=0.0),
+    lambda x: namespace_of(x).astype(x > 0, x.dtype),
+    lambda x: 0.0 * x,
+)
+"""The function max(x, 0). Numbers of different signs are never close, so its kink does no harm."""
+
+
 def raised(A: Array, floor: float) -> tuple[Array, Array]:
     """Return A with the eigenvalues of singular matrices raised, and which matrices are singular.
 
-    They are raised to ``floor`` times the largest eigenvalue.
+    They are raised to ``floor`` times the largest eigenvalue, which counts as a constant.
     """
     xp, (values, U) = namespace_of(A), eigh(A)
-    singular, low, high = _singular(values), values[..., :1], values[..., -1:]
+    low, high, singular = values[..., :1], values[..., -1:], _singular(values)
     least = floor * xp.where(high > 0, high, -low)
-    missing = xp.where(singular[..., None], xp.clip(least - values, min=0.0), 0.0)
-    return A + symmetric(matmul(U * missing[..., None, :], adjoint(U))), singular
+    level = least[..., None] * identity(A)
+    above = matrix_function(A - level, POSITIVE_PART, Eigen(values - least, U))
+    return xp.where(singular[..., None, None], symmetric(above) + level, A), singular
 
 
 # ---------------------------------------------------------------------- coordinates that are large
