@@ -1,12 +1,15 @@
 """Products, identities and triangles of matrices, and what to do with bad ones."""
 
+import math
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from gyrobn.core.backends import Array, backend_of, namespace_of
+from gyrobn.core.numerics.arrays import sum_of_products
 from gyrobn.core.numerics.hessian import identity
+from gyrobn.numerics.checks import warn_caller
 
 LAPACK_ERRORS = (np.linalg.LinAlgError, RuntimeError, ValueError)
 """What libraries raise for a matrix without a decomposition; dpnp's own error is a ValueError."""
@@ -121,6 +124,49 @@ def unpack(c: Array, n: int) -> Array:
     return from_triangle(c, n, diagonal=True, weight=2.0**0.5, mirror=1.0)
 
 
+def packed_operator(K: Array, U: Array, weights: Array) -> Array:
+    r"""Return the weighted sum of :math:`V \mapsto U(K \circ (U^\top V U))U^\top` as a matrix.
+
+    It acts on packed V. Shapes are (N, *channels, n, n), K symmetric, and (N, *channels). Its value
+    at :math:`e_c e_d^\top` has the entry :math:`Q_{ac,bd}` in row a and column b, where
+
+    .. math:: Q = \sum_i w_i\,P_i^\top K_i P_i, \qquad P_{k,ac} = U_{ak} U_{ck} .
+
+    P has n rows, so Q takes fewer products than a sum over pairs of eigenvectors.
+    """
+    xp, n, cached = namespace_of(U), U.shape[-1], backend_of(U).cached
+    d = n * (n + 1) // 2
+    sides = xp.take(adjoint(U), cached(_sides, U, n), axis=-1)
+    P = sides[..., :d] * sides[..., d:]
+    Q = sum_of_products(weights[..., None, None] * matmul(K, P), P)
+    flat = xp.reshape(Q, (*Q.shape[:-2], d * d))
+    entries = xp.take(flat, cached(_exchanged, U, n), axis=-1)
+    both = xp.reshape(entries, (*Q.shape[:-2], 2 * d, d))
+    return (both[..., :d, :] + both[..., d:, :]) * cached(_halves, U, n)
+
+
+def _sides(n: int) -> "np.ndarray[Any, Any]":
+    """Return the rows of the entries of a lower triangle, and then their columns."""
+    return np.concatenate(np.tril_indices(n)).astype(np.int32)
+
+
+def _exchanged(n: int) -> "np.ndarray[Any, Any]":
+    """Return where Q has, for each ab and cd, the entries of ac and bd, and then of ad and bc."""
+    d, place = n * (n + 1) // 2, _places(n, True).reshape(n, n)
+    rows, columns = np.tril_indices(n)
+    a, b = rows[:, None], columns[:, None]
+    pairs = (place[a, rows], place[b, columns]), (place[a, columns], place[b, rows])
+    # Q is symmetric but for rounding errors, and what is made of it shall be exactly so
+    flat = [np.minimum(p, q) * d + np.maximum(p, q) for p, q in pairs]
+    return np.stack(flat).reshape(-1).astype(np.int32)
+
+
+def _halves(n: int) -> "np.ndarray[Any, Any]":
+    """Return 2fᵢfⱼ: packing stands for the basis f(eeᵀ + eeᵀ), f = 1/√2, or ½ on the diagonal."""
+    factors = 0.5 * _triangle_weights(n, 2.0**0.5)
+    return np.asarray(2.0 * factors[:, None] * factors)
+
+
 # ---------------------------------------------------------------------- bad matrices
 
 
@@ -169,4 +215,69 @@ def _not_definite(P: Array) -> str:
         f"{place} is not positive definite: its smallest eigenvalue is "
         f"{values[..., 0].reshape(-1)[first]:.3g}; project it (manifold.project) or add to its "
         "diagonal"
+    )
+
+
+def surely_definite(A: Array) -> bool:
+    r"""Return whether all symmetric matrices are positive definite, by more than rounding decides.
+
+    It takes one Cholesky factorization, an eighth of what eigenvalues take. False says nothing:
+    one matrix may be indefinite, or nearly singular, or values cannot be read. If the factor of
+    :math:`A - \delta I` exists, :math:`\delta = 2(n + 1)\varepsilon\operatorname{tr} A`, the
+    smallest eigenvalue of A is above :math:`n\varepsilon` times the largest: the factor is that of
+    a matrix within :math:`(n + 1)\varepsilon\operatorname{tr} A` (Higham, *Accuracy and Stability*,
+    theorem 10.3).
+    """
+    xp, n = namespace_of(A), A.shape[-1]
+    if backend_of(A).traced(A) or not _tells_of_indefinite(A):
+        return False
+    less = 2.0 * (n + 1) * float(xp.finfo(A.dtype).eps) * xp.linalg.trace(A)
+    try:
+        factor = xp.linalg.cholesky(A - less[..., None, None] * identity(A))
+    except LAPACK_ERRORS:
+        return False
+    return bool(xp.all(xp.isfinite(factor[..., -1, -1])))
+
+
+_telling: dict[Any, bool] = {}
+
+
+def _tells_of_indefinite(like: Array) -> bool:
+    """Return whether the library raises, or returns NaN, for a matrix without a Cholesky factor."""
+    xp = namespace_of(like)
+    if xp.__name__ not in _telling:
+        try:
+            found = bool(xp.all(xp.isnan(xp.linalg.cholesky(-eye(like, 2)))))
+        except LAPACK_ERRORS:
+            found = True
+        _telling[xp.__name__] = found
+    return _telling[xp.__name__]
+
+
+class PrecisionWarning(UserWarning):
+    """Matrices are so close to singular that their floats do not determine the result."""
+
+
+def warn_of_lost_digits(error: Array) -> None:
+    """Warn if rounding the input may change its smallest eigenvalue by more than a tenth.
+
+    ``error`` is that relative change, one number per matrix. There is no warning where values
+    cannot be read.
+    """
+    xp, backend = namespace_of(error), backend_of(error)
+    if backend.traced(error):
+        return
+    error = backend.stop_gradient(error)
+    lost = error > 0.1
+    if not bool(xp.any(lost)):
+        return
+    count = int(xp.sum(xp.astype(lost, xp.int32)))
+    worst = float(xp.max(xp.where(lost, error, 0.0)))
+    warn_caller(
+        f"{count} of {math.prod(error.shape)} matrices are singular up to rounding in "
+        f"{error.dtype}: the relative error of their smallest eigenvalue is up to {worst:.1g}, so "
+        "distances and normal coordinates have no certain digit. Shrink the matrices towards a "
+        "multiple of the identity, or use a wider dtype; for a distance, call dist(x, y) and not "
+        "norm(relative(x, y))",
+        PrecisionWarning,
     )
