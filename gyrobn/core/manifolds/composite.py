@@ -145,6 +145,10 @@ class Composite(GyroSpace):
         times = self._split_factor(scalars_like(t, x))
         return self._join(self._each("geodesic", *self._points(x, y), times))
 
+    def shift(self, x: Array, c: Array) -> Array:
+        r"""Point :math:`x \oplus \operatorname{Exp}_e(c)` of every part."""
+        return self._join(self._each("shift", *self._points(x), self._split_normal(c)))
+
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         """Gyration of every part."""
         return self._join(self._each("gyration", *self._points(x, y, z)))
