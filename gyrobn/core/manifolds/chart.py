@@ -14,7 +14,6 @@ from gyrobn.core.backends import Array
 from gyrobn.core.manifolds.composite import Composite
 from gyrobn.core.manifolds.gyrospace import GyroSpace
 from gyrobn.core.numerics.arrays import check_coordinates, check_floating
-from gyrobn.core.numerics.hessian import Hessian
 
 
 class Diffeomorphism(ABC):
@@ -104,10 +103,6 @@ class Chart(Composite):
         check_coordinates(self, c)
         return self.chart.exponential(c)
 
-    def hessian(self, c: Array, weights: Array) -> Hessian:
-        """Hessian of the space inside."""
-        return self.inside.hessian(c, weights)
-
     def moments(self, x: Array) -> Array:
         """Moments of the points inside."""
         return self.inside.moments(self.to_inside(x))
@@ -115,7 +110,3 @@ class Chart(Composite):
     def start(self, moments: Array) -> Array:
         """First guess of the mean, from the means of the moments inside."""
         return self.chart.inverse(self.inside.start(moments))
-
-    def resolutions(self, x: Array) -> Array:
-        """Resolutions of the point inside."""
-        return self.inside.resolutions(self.to_inside(x))
