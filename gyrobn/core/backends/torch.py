@@ -241,7 +241,7 @@ def while_loop(
     goes on, which returns at once if the condition does not hold any more. The graph holds the text
     of ``key``, not the function: it may be kept on the disk.
     """
-    leaves = _leaves(state)
+    leaves = [s for s in _leaves(state) if isinstance(s, Tensor)]
     if not any(traced(s) for s in leaves):
         return eager.while_loop(key, condition, body, constants, state, limit)
     fake = any(is_fake(s) for s in leaves)
@@ -283,7 +283,8 @@ _functions: dict[str, Callable[..., list[Tensor]]] = {}
 def _run(key: str, constants: int, arrays: list[Tensor]) -> list[Tensor]:
     found = _functions[key](*arrays)
     # a result may not share memory with an argument, and has the strides that _shapes promises
-    return [a.clone(memory_format=torch.contiguous_format) for a in found]
+    here = [torch.as_tensor(a, device=arrays[0].device) for a in found]
+    return [a.clone(memory_format=torch.contiguous_format) for a in here]
 
 
 def _shapes(key: str, constants: int, arrays: list[Tensor]) -> list[Tensor]:

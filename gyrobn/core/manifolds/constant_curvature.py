@@ -42,10 +42,19 @@ from gyrobn.core.numerics.arrays import (
     weighted_sum,
 )
 from gyrobn.core.numerics.hessian import Hessian, identity
-from gyrobn.core.numerics.scalar import arc, asinh, bend, cosine, cotangent, largest_angle, sinc
+from gyrobn.core.numerics.scalar import (
+    arc,
+    asinh,
+    bend,
+    cosine,
+    cotangent,
+    hyperbolic_arc,
+    largest_angle,
+    sinc,
+)
 
 Lifted = tuple[Array, Array]
-"""A point (t, s) of the quadric; or its ball coordinates (λ, p)."""
+"""A point of the quadric, as m = t − 1 and s; or its ball coordinates λ = 1 + t and p."""
 
 
 class CentredVectors(Centred):
@@ -141,32 +150,34 @@ class ConstantCurvature(GyroSpace):
 
     @abstractmethod
     def _lift(self, K: Any, x: Array) -> Lifted:
-        """Return the time t and the spatial part s of a point."""
+        """Return m = t − 1, without cancellation where K < 0, and the spatial part s."""
 
     @abstractmethod
-    def _drop(self, K: Any, t: Array, s: Array) -> Array:
-        """Return the point with time t and spatial part s."""
+    def _drop(self, K: Any, m: Array, s: Array) -> Array:
+        """Return the point with time 1 + m and spatial part s."""
 
     def _ball(self, K: Any, x: Array) -> Lifted:
         """Return λ = 1 + t and the ball coordinates p = s/(1 + t)."""
-        t, s = self._lift(K, x)
-        above = self._one_plus(K, t, s)
+        return self._to_ball(K, *self._lift(K, x))
+
+    def _to_ball(self, K: Any, m: Array, s: Array) -> Lifted:
+        above = self._one_plus(K, m, s)
         return above, s / above[..., None]
 
     def _given(self, *points: Array) -> tuple[Any, Any]:
         """Return the namespace of ``points``, which are checked, and the curvature."""
         return self._namespace(*points), self._parameter("curvature", points[0])
 
-    def _one_plus(self, K: Any, t: Array, s: Array) -> Array:
+    def _one_plus(self, K: Any, m: Array, s: Array) -> Array:
         """Return 1 + t, from s alone where t < 0: a rounding error of t would be all of it near -e.
 
         NaN takes the place of 0.
         """
         if self.sign is not None and self.sign < 1:
-            return 1.0 + t
-        xp = namespace_of(t)
-        behind = t < 0
-        above = xp.where(behind, K * dot(s, s) / (1.0 - xp.where(behind, t, 0.0)), 1.0 + t)
+            return 2.0 + m
+        xp = namespace_of(m)
+        behind = m < -1.0
+        above = xp.where(behind, K * dot(s, s) / xp.where(behind, -m, 1.0), 2.0 + m)
         return xp.where(above == 0, xp.nan, above)
 
     def _root(self, K: Any) -> Any:
@@ -175,23 +186,23 @@ class ConstantCurvature(GyroSpace):
 
     # ------------------------------------------------------------------ gyro operations
 
-    def _seen(self, K: Any, x: Array, y: Lifted, minus: float = 1.0) -> Lifted:
-        r"""Return (t, s) of :math:`\ominus x \oplus y`, or of :math:`x \oplus y` with ``minus`` −1.
+    def _seen(self, K: Any, x: Array, y: Lifted) -> Lifted:
+        r"""Return (m, s) of :math:`\ominus x \oplus y`.
 
-        y is lifted: (t, s) where K > 0, else its ball coordinates (λ, p).
+        y is lifted: (m, s) where K > 0, else its ball coordinates (λ, p).
         """
         if self.sign == 1:
-            t_x, s_x = self._lift(K, x)
-            t_y, s_y = y
-            inner = minus * K * dot(s_y, s_x)
+            m_x, s_x = self._lift(K, x)
+            m_y, s_y = y
+            inner = K * dot(s_y, s_x)
             # (t_y + t)/(1 + t_x), right near -e too
-            move = minus * (t_y + inner / self._one_plus(K, t_x, s_x))
-            return t_x * t_y + inner, s_y - times(move, s_x)
+            move = 1.0 + m_y + inner / self._one_plus(K, m_x, s_x)
+            return m_x + m_y + m_x * m_y + inner, s_y - times(move, s_x)
         above, p = self._ball(K, x)
         above_y, q = y
-        gap = q - minus * p
+        gap = q - p
         n = (-0.5 * K) * above * dot(gap, gap)
-        return 1.0 + above_y * n, times(above_y, gap - times(minus * n, p))
+        return above_y * n, times(above_y, gap - times(n, p))
 
     def _lifted(self, K: Any, y: Array) -> Lifted:
         """Return a point as :meth:`_seen` takes it."""
@@ -199,23 +210,22 @@ class ConstantCurvature(GyroSpace):
 
     def add(self, x: Array, y: Array) -> Array:
         r"""Gyroaddition: the boost (K < 0) or rotation (K > 0) that carries the identity to x."""
-        _, K = self._given(x, y)
-        return self._drop(K, *self._seen(K, x, self._lifted(K, y), -1.0))
+        return self.relative(self.neg(x), y)
 
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\ominus x \oplus y`, accurate also where x and y are far out and close."""
         _, K = self._given(x, y)
         return self._drop(K, *self._seen(K, x, self._lifted(K, y)))
 
-    def _normal(self, K: Any, t: Array, s: Array) -> Array:
+    def _normal(self, K: Any, m: Array, s: Array) -> Array:
         r"""Return the coordinates :math:`s\,\theta/\sin_K\theta`; NaN opposite to the identity."""
         if self.sign == 0:
             return s
-        xp, u = namespace_of(s), K * dot(s, s)
-        ratio = arc(u, t, self.sign)
-        if self.sign != -1:
-            ratio = xp.where(xp.isfinite(ratio), ratio, xp.nan)
-        return times(ratio, s)
+        if self.sign == -1:
+            return times(hyperbolic_arc(m), s)
+        xp = namespace_of(s)
+        ratio = arc(K * dot(s, s), 1.0 + m, self.sign)
+        return times(xp.where(xp.isfinite(ratio), ratio, xp.nan), s)
 
     def to_normal(self, x: Array) -> Array:
         r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity."""
@@ -228,20 +238,23 @@ class ConstantCurvature(GyroSpace):
         return self._normal(K, *self._seen(K, x, self._lifted(K, y)))
 
     def _point(self, K: Any, c: Array) -> Lifted:
-        r"""Return :math:`(\cos_K\theta, c \sin_K\theta/\theta)`, :math:`\theta = \sqrt{|K|}\|c\|`.
+        r"""Return :math:`(\cos_K\theta - 1, c \sin_K\theta/\theta)`, with the angle
+        :math:`\theta = \sqrt{|K|}\|c\|`.
 
         Hyperbolic angles stop at 43.9 in float32, at 351 in float64: cosh² would overflow.
         """
         xp = namespace_of(c)
         if self.sign == 0:
-            return xp.ones_like(c[..., 0]), c
+            return xp.zeros_like(c[..., 0]), c
         if self.sign != 1:
             large, part = unit(backend_of(c).stop_gradient(c), least=1.0)
             k = self.detached()._root(self.detached()._parameter("curvature", c))
             angle = large * k * xp.sqrt(dot(part, part))
             c = times(xp.clip(largest_angle(c) / xp.clip(angle, min=1.0), max=1.0), c)
         u = K * dot(c, c)
-        return cosine(u, self.sign), times(sinc(u, self.sign), c)
+        half = sinc(0.25 * u, self.sign)
+        rise = -0.5 * u * half * half  # cos_K θ − 1, without cancellation
+        return rise, times(half * cosine(0.25 * u, self.sign), c)
 
     def from_normal(self, c: Array) -> Array:
         """Exponential map at the identity; hyperbolic distances end where cosh² would overflow."""
@@ -252,14 +265,11 @@ class ConstantCurvature(GyroSpace):
     def _exp_from(self, x: Array | None, c: Array) -> Array:
         r"""Return :math:`x \oplus \operatorname{Exp}_e(c)`, from the identity if x is None."""
         K = self._parameter("curvature", c)
-        t, s = self._point(K, c)
+        m, s = self._point(K, c)
         if x is not None:
-            y = t, s
-            if self.sign != 1:
-                above = self._one_plus(K, t, s)
-                y = above, s / above[..., None]
-            t, s = self._seen(K, x, y, -1.0)
-        return self._drop(K, t, s)
+            y = (m, s) if self.sign == 1 else self._to_ball(K, m, s)
+            m, s = self._seen(K, self.neg(x), y)
+        return self._drop(K, m, s)
 
     def shift(self, x: Array, c: Array) -> Array:
         r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`."""
@@ -291,15 +301,15 @@ class ConstantCurvature(GyroSpace):
         share = xp.where(back, 1.0 - t, t)
         return self._exp_from(start, times(share, self.relative_normal(start, end)))
 
-    def _size(self, K: Any, t: Array, s: Array) -> Array:
-        """Return the distance of (t, s) from the identity."""
+    def _size(self, K: Any, m: Array, s: Array) -> Array:
+        """Return the distance of (m, s) from the identity."""
         xp, size = namespace_of(s), length(s)
         if self.sign == 0:
             return size
         if self.sign is None:
-            return size * arc(K * size * size, t, None)
+            return size * arc(K * size * size, 1.0 + m, None)
         k = self._root(K)  # atan2 is also right at the point opposite to the identity
-        return (asinh(k * size) if self.sign == -1 else xp.atan2(k * size, t)) / k
+        return (asinh(k * size) if self.sign == -1 else xp.atan2(k * size, 1.0 + m)) / k
 
     def norm(self, x: Array) -> Array:
         r"""Distance from the identity."""
@@ -317,8 +327,8 @@ class ConstantCurvature(GyroSpace):
         if self.sign != 1:
             return self._size(K, *self._seen(K, x, self._lifted(K, y)))
         k, chord = self._root(K), self._chord(K, x, y)
-        (t_x, s_x), (t_y, s_y) = self._lift(K, x), self._lift(K, y)
-        other = safe_sqrt(K * dot(s_x + s_y, s_x + s_y) + (t_x + t_y) ** 2)
+        (m_x, s_x), (m_y, s_y) = self._lift(K, x), self._lift(K, y)
+        other = safe_sqrt(K * dot(s_x + s_y, s_x + s_y) + (2.0 + m_x + m_y) ** 2)
         return 2.0 * xp.atan2(k * chord, other) / k
 
     def _chord(self, K: Any, x: Array, y: Array) -> Array:
@@ -328,8 +338,8 @@ class ConstantCurvature(GyroSpace):
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         r"""Gyration: a rotation of the spatial part in the plane of x and y."""
         _, K = self._given(x, y, z)
-        t, s = self._lift(K, z)
-        return self._drop(K, t, self._gyrate(K, x, y, s))
+        m, s = self._lift(K, z)
+        return self._drop(K, m, self._gyrate(K, x, y, s))
 
     def _gyrate(self, K: Any, x: Array, y: Array, s: Array) -> Array:
         r"""Return gyr[x, y] s: rotate s twice by the angle of :math:`(\alpha, \beta)`.
@@ -403,8 +413,8 @@ class ConstantCurvature(GyroSpace):
     def moments(self, x: Array) -> Array:
         """Return (t, s) of each sample: their mean in the ambient space leads to the centroid."""
         xp, K = self._given(x)
-        t, s = self._lift(K, x)
-        return xp.concat([t[..., None], s], axis=-1)
+        m, s = self._lift(K, x)
+        return xp.concat([1.0 + m[..., None], s], axis=-1)
 
     def start(self, moments: Array) -> Array:
         """Return the centroid in the ambient space, put back on the quadric."""
@@ -419,7 +429,7 @@ class ConstantCurvature(GyroSpace):
         if self.sign != -1:  # no translation leads to the point opposite to e: start beside it
             nudge = eps**0.5 * xp.astype(1.0 + t < 4.0 * eps, moments.dtype)
             s = s + nudge[..., None] / self.n**0.5
-        return self._drop(K, t, s)
+        return self._drop(K, t - 1.0, s)
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x."""
@@ -434,11 +444,11 @@ class ConstantCurvature(GyroSpace):
 
         .. math:: \dot t = -K\langle s, c\rangle, \qquad \dot s = c + \frac{\dot t}{1+t}\,s
         """
-        t, s = self._lift(K, x)
+        m, s = self._lift(K, x)
         rate = -K * dot(s, c)
-        return rate, c + times(rate / self._one_plus(K, t, s), s)
+        return rate, c + times(rate / self._one_plus(K, m, s), s)
 
     def _pull_lifted(self, K: Any, x: Array, rate: Array, v: Array) -> Array:
         r"""Undo :meth:`_push_lifted`: :math:`c = \dot s - \frac{\dot t}{1+t}\,s`."""
-        t, s = self._lift(K, x)
-        return v - times(rate / self._one_plus(K, t, s), s)
+        m, s = self._lift(K, x)
+        return v - times(rate / self._one_plus(K, m, s), s)

@@ -86,20 +86,20 @@ class Stereographic(Ball):
 
     def _lift(self, K: Any, x: Array) -> Lifted:
         scale, _ = self._ball(K, x)
-        if self.sign == 1:
-            return (1.0 - K * dot(x, x)) * (0.5 * scale), times(scale, x)
-        return scale - 1.0, times(scale, x)
+        if self.sign == 0:
+            return scale - 2.0, times(scale, x)
+        return -K * dot(x, x) * scale, times(scale, x)
 
-    def _drop(self, K: Any, t: Array, s: Array) -> Array:
+    def _drop(self, K: Any, m: Array, s: Array) -> Array:
         xp, eps = namespace_of(s), float(namespace_of(s).finfo(s.dtype).eps)
         if self.sign == 0:
             return 0.5 * s
         if self.sign == -1:  # held inside the ball where 1 + t would round to t
-            return s / (t + xp.clip(8.0 * eps * t, min=1.0))[..., None]
-        w = self._one_plus(K, t, s)
+            return s / (m + xp.clip(8.0 * eps * m, min=2.0))[..., None]
+        w = self._one_plus(K, m, s)
         if self.sign is None:  # the boundary of a ball whose curvature is not known in advance
-            w = w + xp.clip(8.0 * eps * t - 1.0, min=0.0)
-        infinity = xp.logical_and(xp.isnan(w), xp.logical_not(xp.isnan(t)))
+            w = w + xp.clip(8.0 * eps * m - 2.0, min=0.0)
+        infinity = xp.logical_and(xp.isnan(w), xp.logical_not(xp.isnan(m)))
         p = s / xp.where(infinity, 1.0, w)[..., None]
         return xp.where(infinity[..., None], xp.inf, p)
 
@@ -214,10 +214,11 @@ class Klein(Hyperbolic, Ball):
 
     def _lift(self, K: Any, x: Array) -> Lifted:
         xp = namespace_of(x)
-        t = xp.clip(1.0 + K * dot(x, x), min=xp.finfo(x.dtype).eps) ** -0.5
-        return t, times(t, x)
+        square = K * dot(x, x)
+        t = xp.clip(1.0 + square, min=xp.finfo(x.dtype).eps) ** -0.5
+        return -square * t * t / (1.0 + t), times(t, x)
 
-    def _drop(self, K: Any, t: Array, s: Array) -> Array:
+    def _drop(self, K: Any, m: Array, s: Array) -> Array:
         # s/t, from s alone: at distance R a last digit of t would cost e^{2R} digits of s/t.
         # Points whose length would round to the radius are held inside the ball
         xp = namespace_of(s)
@@ -228,7 +229,7 @@ class Klein(Hyperbolic, Ball):
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x, in the radial direction."""
         xp, K = self._given(x)
-        t, _ = self._lift(K, x)
+        t = 1.0 + self._lift(K, x)[0]
         return xp.finfo(x.dtype).eps * t * t * xp.sqrt(dot(x, x))
 
     def push(self, x: Array, c: Array) -> Array:
@@ -237,7 +238,7 @@ class Klein(Hyperbolic, Ball):
         .. math:: v = \frac1t\Bigl(c + \frac{Kt}{1+t}\langle x, c\rangle\,x\Bigr)
         """
         _, K = self._given(x)
-        t, _ = self._lift(K, x)
+        t = 1.0 + self._lift(K, x)[0]
         return times(1.0 / t, c) + times(K / (1.0 + t) * dot(x, c), x)
 
     def pull(self, x: Array, v: Array) -> Array:
@@ -246,7 +247,7 @@ class Klein(Hyperbolic, Ball):
         .. math:: c = t\Bigl(v - \frac{Kt^2}{1+t}\langle x, v\rangle\,x\Bigr)
         """
         _, K = self._given(x, v)
-        t, _ = self._lift(K, x)
+        t = 1.0 + self._lift(K, x)[0]
         return times(t, v) - times(K * t**3 / (1.0 + t) * dot(x, v), x)
 
 
@@ -255,6 +256,12 @@ def time_on_sheet(K: Any, s: Array) -> Array:
     xp = namespace_of(s)
     large, u = unit(s, least=1.0)
     return large * xp.sqrt((1.0 / large) ** 2 - K * dot(u, u))
+
+
+def rise_on_sheet(K: Any, s: Array) -> Array:
+    """Return t − 1 of a point with the spatial part s, without cancellation."""
+    t = time_on_sheet(K, s)
+    return namespace_of(s).where(t > 2.0, t - 1.0, -K * dot(s, s) / (1.0 + t))
 
 
 @dataclass(frozen=True)
@@ -279,9 +286,9 @@ class ProperVelocity(Hyperbolic, Vectors):
     """
 
     def _lift(self, K: Any, x: Array) -> Lifted:
-        return time_on_sheet(K, x), x
+        return rise_on_sheet(K, x), x
 
-    def _drop(self, K: Any, t: Array, s: Array) -> Array:
+    def _drop(self, K: Any, m: Array, s: Array) -> Array:
         return s
 
     def push(self, x: Array, c: Array) -> Array:
@@ -292,8 +299,8 @@ class ProperVelocity(Hyperbolic, Vectors):
     def pull(self, x: Array, v: Array) -> Array:
         r"""Inverse of :meth:`push`, from :math:`\dot t = -K\langle x, v\rangle/t`."""
         _, K = self._given(x, v)
-        t, s = self._lift(K, x)
-        return self._pull_lifted(K, x, -K * dot(s, v) / t, v)
+        m, s = self._lift(K, x)
+        return self._pull_lifted(K, x, -K * dot(s, v) / (1.0 + m), v)
 
 
 @dataclass(frozen=True)
@@ -324,7 +331,7 @@ class Radius(ConstantCurvature):
         return xp.concat([x[..., :1], -x[..., 1:]], axis=-1)
 
     def _lift(self, K: Any, x: Array) -> Lifted:
-        return self._root(K) * x[..., 0], x[..., 1:]
+        return self._root(K) * x[..., 0] - 1.0, x[..., 1:]
 
     def _with_time(self, t: Array, s: Array, K: Any) -> Array:
         xp = namespace_of(s)
@@ -360,7 +367,10 @@ class Hyperboloid(Radius, Hyperbolic):
     array([1.5431, 1.1752, 0.    ])
     """
 
-    def _drop(self, K: Any, t: Array, s: Array) -> Array:
+    def _lift(self, K: Any, x: Array) -> Lifted:
+        return rise_on_sheet(K, x[..., 1:]), x[..., 1:]
+
+    def _drop(self, K: Any, m: Array, s: Array) -> Array:
         # the time from s: far out, rounding would leave the surface otherwise
         return self._with_time(time_on_sheet(K, s), s, K)
 
@@ -418,8 +428,8 @@ class Sphere(Radius):
         """Return the surface, and a sphere of another curvature."""
         return cls(2), cls(3, 0.5)
 
-    def _drop(self, K: Any, t: Array, s: Array) -> Array:
-        return self._with_time(t, s, K)
+    def _drop(self, K: Any, m: Array, s: Array) -> Array:
+        return self._with_time(1.0 + m, s, K)
 
     def project(self, x: Array) -> Array:
         """Divide by the length; the zero vector goes to e."""

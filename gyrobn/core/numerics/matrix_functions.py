@@ -279,7 +279,7 @@ def matrix_power(A: Array, t: Array | float) -> Array:
     return matrix_function(t[..., None, None] * log, EXP, Eigen(constant[..., None] * logs, U))
 
 
-def polar(A: Array) -> Array:
+def polar(A: Array, singular: Arrays | None = None) -> Array:
     r"""Return the orthogonal factor W of square matrices A = C W, C symmetric and semidefinite.
 
     With :math:`A = P c T^\top`, :math:`E = P^\top dA\,T` and W = P exp(Ω) Tᵀ, the symmetry of C
@@ -287,14 +287,18 @@ def polar(A: Array) -> Array:
 
     .. math:: (c_i + c_j)\,\Omega_{ij} = (N - N^\top)_{ij}, \qquad
               N = E - E\Omega + \tfrac12 c\,\Omega^2 .
-    """
 
-    def function(order: int, known: Arrays, A: Array) -> Arrays:
-        P, c, Th = known
+    ``singular`` is the decomposition of A, if it is known. A matrix whose rank is below n − 1 has
+    several polar factors, and no derivative: a finite number takes its place.
+    """
+    least = float(namespace_of(A).finfo(A.dtype).eps)
+
+    def function(order: int, singular: Arrays, A: Array) -> Arrays:
+        P, c, Th = singular
         if order == 0:
             return (matmul(P, Th),)
         E = matmul(adjoint(P), change(A), adjoint(Th))
-        sums = c[..., :, None] + c[..., None, :]
+        sums = namespace_of(c).clip(c[..., :, None] + c[..., None, :], min=least)
         Omega = (E - adjoint(E)) / sums
         inner = identity(c) + Omega
         if order > 1:
@@ -303,4 +307,4 @@ def polar(A: Array) -> Array:
             inner = inner + (N - adjoint(N)) / sums + 0.5 * square
         return (matmul(P, inner, Th),)
 
-    return backend_of(A).differentiate(function, svd(A), A)[0]
+    return backend_of(A).differentiate(function, svd(A) if singular is None else singular, A)[0]

@@ -76,6 +76,17 @@ def arc(u: Array, t: Any, sign: int | None) -> Array:
     return xp.where(xp.logical_and(behind, u <= 0), xp.inf, ratio)
 
 
+def hyperbolic_arc(m: Array) -> Array:
+    r"""Return :math:`\theta/\sinh\theta` from :math:`m = \cosh\theta - 1`."""
+    xp = namespace_of(m)
+    square = m * (m + 2.0)
+
+    def direct(a: Array) -> Array:
+        return xp.log1p(m + a) / a
+
+    return _joined(-square, -1, _ARC, direct)
+
+
 def asinh(a: Array) -> Array:
     """Return asinh a for a >= 0, in a quarter of the time that torch's own takes."""
     xp = namespace_of(a)

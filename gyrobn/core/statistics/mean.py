@@ -120,7 +120,7 @@ def solve(source: Source, init: Array | None, search: Search) -> tuple[State, An
 
     def body(constants: Arrays, now: State) -> State:
         nonlocal view
-        source = remade(*constants)
+        source, now = remade(*constants), _read(now)
         part = namespace_of(now.share).where(now.done, 0.0, now.share)
         step = _like(part, now.mean)[..., None] * now.step
         moved = source.shift(view, now.mean, step)
@@ -258,6 +258,13 @@ def _on_host(values: Array) -> Array:
     """Return small arrays on the host if they can be read."""
     backend = backend_of(values)
     return values if backend.traced(values) else backend.to_numpy(values)
+
+
+def _read(state: State) -> State:
+    """Return a state with its numbers on the host, if they can be read."""
+    numbers = Numbers(*map(_on_host, state.numbers))
+    share, gain, count, done = map(_on_host, (state.share, state.gain, state.count, state.done))
+    return state._replace(share=share, gain=gain, numbers=numbers, count=count, done=done)
 
 
 def _like(values: Array, like: Array) -> Array:
