@@ -106,13 +106,11 @@ class CentredMatrices(Centred):
         r"""The logarithm of C in the basis W: that of :math:`V^\top P V`, :math:`V = F W`."""
 
         def function(order: int, saved: Arrays, mean: Array, x: Array) -> Arrays:
-            values, W, of_mean, U = saved
+            values, W, *of_mean = saved
             if order == 0:
                 return (diagonal_matrix(LOG.value(values)),)
-            by_mean = matmul(adjoint(U), change(mean), U)
-            V = matmul(U, inner_function(INVERSE_ROOT, of_mean, by_mean, order), W)
-            E = change(matmul(adjoint(V), x, V))
-            return (inner_function(LOG, values, E, order),)
+            V = matmul(matrix_frame(mean, INVERSE_ROOT, Eigen(*of_mean)), W)
+            return (inner_function(LOG, values, change(matmul(adjoint(V), x, V)), order),)
 
         constants = *self.eigen, *self.eigen_of_mean
         return backend_of(self.x).differentiate(function, constants, self.mean, self.x)[0]
@@ -145,12 +143,17 @@ class CentredMatrices(Centred):
         root = ROOT.value(self.eigen_of_mean.values)[..., None, :]
         G = -(root / (root + adjoint(root))) * matmul(adjoint(K), X, K)
         half = matmul(adjoint(W), G, W) * values[..., None, :]
-        table = LOG.difference(values[..., :, None], values[..., None, :])
-        logs = self.logs + table * (half + adjoint(half))
+        logs = self.logs + self.quotients * (half + adjoint(half))
         if not self.space.cholesky:
             return (logs,)
         Phi = 0.5 * (xp.tril(X) + xp.tril(X, k=-1))
         return logs, self.rotation - matmul(Phi, K) - matmul(K, G)
+
+    @cached_property
+    def quotients(self) -> Array:
+        """The divided differences of the logarithm, of all pairs of eigenvalues of C."""
+        values, _ = self.eigen
+        return LOG.difference(values[..., :, None], values[..., None, :])
 
     @property
     def uncertainty(self) -> Array:
@@ -180,9 +183,16 @@ class CentredMatrices(Centred):
 
     def gradient(self, weights: Array) -> Array:
         """Return the mean logarithm."""
-        Wt = adjoint(self.eigen.vectors)
-        mean = sum_of_products(Wt, weights[..., None, None] * matmul(self.logs, Wt))
-        return pack(matmul(self.rotation, mean, adjoint(self.rotation))) / self.space.theta
+
+        def function(order: int, eigen: Arrays, logs: Array, weights: Array) -> Arrays:
+            values, W = eigen
+            Wt = adjoint(W)
+            half = matmul(logs, Wt) if order else LOG.value(values)[..., None] * Wt
+            return (sum_of_products(Wt, weights[..., None, None] * half),)
+
+        differentiate, K = backend_of(self.x).differentiate, self.rotation
+        mean = differentiate(function, self.eigen, self.logs, weights)[0]
+        return pack(matmul(K, mean, adjoint(K))) / self.space.theta
 
     def power(self, t: Array | float, Q: Array, other: Array | None = None) -> Array:
         r"""Return :math:`Q\,C^t Q^\top`, or with another matrix in place of the second Q."""
@@ -208,10 +218,15 @@ class CentredMatrices(Centred):
         return self.power(factor, K if bias is None else matmul(self.space._root(bias), K))
 
     def hessian(self, weights: Array) -> Hessian:
-        """Return the mean Hessian as a constant, from the decompositions of C."""
+        r"""Return the mean Hessian as a constant, from the decompositions of C.
+
+        With the divided differences q of the logarithm, the eigenvalues of the Hessian of a sample
+        are :math:`K_{ij} = \tfrac12(\lambda_i + \lambda_j)\,q_{ij}`.
+        """
         stop, (values, W) = backend_of(self.x).stop_gradient, self.eigen
-        Q = matmul(stop(self.rotation), W)
-        return _mean_hessian(LOG.value(values), Q, stop(weights))
+        half = (0.5 * stop(weights))[..., None] * values
+        K = (half[..., :, None] + half[..., None, :]) * self.quotients
+        return _mean_hessian(K, matmul(stop(self.rotation), W))
 
     # ------------------------------------------------------------------ the mean
 
@@ -251,33 +266,18 @@ class CentredMatrices(Centred):
         return (of_mean + (0.25 * eps / abs(self.space.theta)) * of_samples)[..., None]
 
 
-def _mean_hessian(logs: Array, Q: Array, weights: Array) -> Hessian:
-    r"""Return the mean of :math:`V \mapsto Q(K \circ (Q^\top V Q))Q^\top` on packed matrices.
-
-    Q are eigenvectors, and :math:`K_{ij} = a\coth a`, :math:`a = (l_i - l_j)/2` with the
-    logarithms l of the eigenvalues.
-    """
-    xp, n = namespace_of(Q), Q.shape[-1]
-    gap = 0.5 * (logs[..., :, None] - logs[..., None, :])
-    K = cotangent(-gap * gap, -1)
-    *channels, rows, columns = range(1, Q.ndim)
-    order = (*channels, 0, rows, columns)
-    # samples behind the channels, so that one product serves all of them
-    Qt, table = (
-        xp.permute_dims(a, order)[..., None, :, :, :]
-        for a in (adjoint(Q), weights[..., None, None] * K)
-    )
-    flat = xp.reshape(Qt, (*Qt.shape[:-3], Qt.shape[-3] * n, n))
+def _mean_hessian(K: Array, Q: Array) -> Hessian:
+    r"""Return the sum of :math:`V \mapsto Q(K \circ (Q^\top V Q))Q^\top` on packed matrices."""
+    n = Q.shape[-1]
 
     def apply(v: Array) -> Array:
         """Multiply columns (*channels, dim, k), each of which is a packed matrix V."""
-        V = unpack(adjoint(v), n)
-        left = matmul(flat, V)
-        inner = table * matmul(xp.reshape(left, (*V.shape[:-2], *Qt.shape[-3:])), adjoint(Qt))
-        total = matmul(adjoint(flat), xp.reshape(matmul(inner, Qt), left.shape))
-        return adjoint(pack(symmetric(total)))
+        Qt, V = adjoint(Q)[..., None, :, :], unpack(adjoint(v), n)
+        inner = matmul(Qt, V, adjoint(Qt))
+        inner *= K[..., None, :, :]  # in place: fresh memory takes longer than the product
+        return adjoint(pack(symmetric(sum_of_products(Qt, matmul(inner, Qt)))))
 
-    return Hessian(apply, None, lambda: packed_operator(K, Q, weights))
+    return Hessian(apply, None, lambda: packed_operator(K, Q))
 
 
 @dataclass(frozen=True)
@@ -475,7 +475,9 @@ class AffineInvariant(Definite):
         U and λ are eigenvectors and eigenvalues of :math:`\log P = \theta C`, and
         :math:`K_{ij} = a\coth a` with :math:`a = (\lambda_i - \lambda_j)/2`.
         """
-        return _mean_hessian(*eigh(self._matrix(c)), weights)
+        values, U = eigh(self._matrix(c))
+        a = 0.5 * (values[..., :, None] - values[..., None, :])
+        return _mean_hessian(weights[..., None, None] * cotangent(-a * a, -1), U)
 
     def resolution(self, x: Array) -> Array:
         """Return how far rounding moves samples seen from P: about κ(P)/8 ulps."""

@@ -124,13 +124,13 @@ def unpack(c: Array, n: int) -> Array:
     return from_triangle(c, n, diagonal=True, weight=2.0**0.5, mirror=1.0)
 
 
-def packed_operator(K: Array, U: Array, weights: Array) -> Array:
-    r"""Return the weighted sum of :math:`V \mapsto U(K \circ (U^\top V U))U^\top` as a matrix.
+def packed_operator(K: Array, U: Array) -> Array:
+    r"""Return the sum of :math:`V \mapsto U(K \circ (U^\top V U))U^\top` as a matrix.
 
-    It acts on packed V. Shapes are (N, *channels, n, n), K symmetric, and (N, *channels). Its value
-    at :math:`e_c e_d^\top` has the entry :math:`Q_{ac,bd}` in row a and column b, where
+    It acts on packed V. Shapes are (N, *channels, n, n), and K is symmetric. Its value at
+    :math:`e_c e_d^\top` has the entry :math:`Q_{ac,bd}` in row a and column b, where
 
-    .. math:: Q = \sum_i w_i\,P_i^\top K_i P_i, \qquad P_{k,ac} = U_{ak} U_{ck} .
+    .. math:: Q = \sum_i P_i^\top K_i P_i, \qquad P_{k,ac} = U_{ak} U_{ck} .
 
     P has n rows, so Q takes fewer products than a sum over pairs of eigenvectors.
     """
@@ -138,7 +138,7 @@ def packed_operator(K: Array, U: Array, weights: Array) -> Array:
     d = n * (n + 1) // 2
     sides = xp.take(adjoint(U), cached(_sides, U, n), axis=-1)
     P = sides[..., :d] * sides[..., d:]
-    Q = sum_of_products(weights[..., None, None] * matmul(K, P), P)
+    Q = sum_of_products(matmul(K, P), P)
     flat = xp.reshape(Q, (*Q.shape[:-2], d * d))
     entries = xp.take(flat, cached(_exchanged, U, n), axis=-1)
     both = xp.reshape(entries, (*Q.shape[:-2], 2 * d, d))

@@ -99,9 +99,13 @@ def _exp_difference(x: Array, y: Array) -> Array:
 def _log_difference(x: Array, y: Array) -> Array:
     """Return log(1 + t)/(t x), t = y/x - 1 for the larger y."""
     xp = namespace_of(x)
-    low = xp.minimum(x, y)
-    t = xp.abs(y - x) / low + _tiny(x)
-    return xp.log1p(t) / t / low
+    low, t = xp.minimum(x, y), xp.abs(y - x)
+    t /= low  # in place: fresh memory takes longer than the division
+    t += _tiny(x)
+    found = xp.log1p(t)
+    found /= t
+    found /= low
+    return found
 
 
 def _minus_inverse_difference(x: Array, y: Array) -> Array:
