@@ -22,8 +22,8 @@ import numpy as np
 
 from gyrobn.core.backends import Array, Arrays, backend_of, device_of, namespace_of
 from gyrobn.core.manifolds.centred import Centred
+from gyrobn.core.manifolds.chart import Chart, Diffeomorphism
 from gyrobn.core.manifolds.gyrospace import GyroSpace
-from gyrobn.core.manifolds.pullback import Pullback
 from gyrobn.core.numerics.arrays import (
     check_coordinates,
     scalars_like,
@@ -37,10 +37,16 @@ from gyrobn.core.numerics.matrix_functions import (
     Eigen,
     eigh,
     matrix_function,
-    polar,
+    matrix_functions,
     svd,
 )
-from gyrobn.core.numerics.orthogonal import ANGLE, COSINE_OF_ROOT, SINC_OF_ROOT, orthonormalized
+from gyrobn.core.numerics.orthogonal import (
+    ANGLE,
+    COSINE_OF_ROOT,
+    SINC_OF_ROOT,
+    orthonormalized,
+    polar,
+)
 
 # ---------------------------------------------------------------------- blocks of bases
 
@@ -74,7 +80,7 @@ def direct_rotation(U: Array, singular: Arrays | None = None) -> Rotation:
     top, bottom = blocks_of(U)
     singular = svd(top) if singular is None else singular
     P, c, _ = singular
-    W = polar(top, singular)
+    W = polar(top, singular=singular)
     C = symmetric(matmul(top, adjoint(W)))
     inverse = matrix_function(identity(C) + C, INVERSE, Eigen(1.0 + c, P))
     return Rotation(C, matmul(bottom, adjoint(W)), inverse, W)
@@ -92,11 +98,7 @@ def logarithm(top: Array, bottom: Array, singular: Arrays | None = None) -> Arra
 
     ``singular`` decomposes the upper block, if that is known.
     """
-    singular = svd(top) if singular is None else singular
-    P, c, _ = singular
-    W = polar(top, singular)
-    ratio = matrix_function(matmul(top, adjoint(W)), ANGLE, Eigen(c, P))
-    return matmul(bottom, matmul(adjoint(W), ratio))
+    return matmul(bottom, adjoint(polar(top, ANGLE, singular)))
 
 
 def exponential(B: Array) -> Blocks:
@@ -104,10 +106,8 @@ def exponential(B: Array) -> Blocks:
 
     The eigenvalues of :math:`A^2` are the squares of the angles, which may have any size.
     """
-    square = matmul(adjoint(B), B)
-    eigen = eigh(square)
-    ratio = matrix_function(square, SINC_OF_ROOT, eigen)
-    return matrix_function(square, COSINE_OF_ROOT, eigen), matmul(B, ratio)
+    cos, sinc = matrix_functions(matmul(adjoint(B), B), (COSINE_OF_ROOT, SINC_OF_ROOT))
+    return cos, matmul(B, sinc)
 
 
 # ---------------------------------------------------------------------- samples seen from a mean
@@ -150,11 +150,39 @@ class CentredBases(Centred):
         """The normal coordinates, shape (N, *channels, dim)."""
         return self.space._flat(logarithm(*self._blocks, self._singular))
 
+    @cached_property
+    def _curvature(self) -> "Curvature":
+        """That of the samples, as a constant, with the directions of the decompositions."""
+        B = self.space._block(backend_of(self.x).stop_gradient(self.normal))
+        return Curvature(B, self._singular[0])
+
     def hessian(self, weights: Array) -> Hessian:
-        """Return the mean Hessian as a constant, with the directions of the decompositions."""
-        stop = backend_of(self.x).stop_gradient
-        P, _, _ = self._singular
-        return _hessian(self.space._block(stop(self.normal)), P, stop(weights))
+        """Return the mean Hessian, a constant to differentiation."""
+        return self._curvature.mean(backend_of(weights).stop_gradient(weights))
+
+    def followed(self, step: Array) -> Arrays:
+        r"""Return the normal coordinates if the mean moves by a step δ.
+
+        A step changes the block B as the Hessian has it, and rotates both sides of it, since
+        :math:`\operatorname{mexp}(\Omega_{\mu \oplus \delta})\operatorname{diag}(g_1, g_2)
+        = \operatorname{mexp}(\Omega_\mu)\operatorname{mexp}(\Omega_\delta)`. With
+        :math:`L = S(I + C)^{-1}` and the skew A for which
+        :math:`CA + AC = S^\top\delta - \delta^\top S`,
+
+        .. math:: dB = -H_B\,\delta + BA - (L\delta^\top - \delta L^\top - LAL^\top)\,B .
+        """
+        space, stop = self.space, backend_of(step).stop_gradient
+        S, inverse = stop(self._rotation.S), stop(self._rotation.inverse)
+        B, delta, L = self._curvature.B, space._block(step), matmul(S, inverse)
+        P, c, _ = self._singular_mean
+        xp = namespace_of(c)
+        sums = xp.clip(c[..., :, None] + c[..., None, :], min=float(xp.finfo(c.dtype).eps))
+        N = matmul(adjoint(P), adjoint(S), delta, P)
+        A = matmul(P, (N - adjoint(N)) / sums, adjoint(P))
+        along = matmul(adjoint(L), B)
+        across = matmul(adjoint(delta), B) - matmul(A, along)
+        rotation = matmul(B, A) + matmul(delta, along) - matmul(L, across)
+        return (self.normal + space._flat(rotation - self._curvature.each(delta)),)
 
     def shift(self, step: Array) -> Array:
         """Return the mean after a step, orthonormal to rounding without a QR decomposition."""
@@ -168,58 +196,64 @@ class CentredBases(Centred):
         return stacked(*(z if bias is None else rotated(direct_rotation(bias), *z)))
 
 
-def _hessian(B: Array, P: Array, weights: Array) -> Hessian:
-    r"""Return the mean Hessian of half the squared distance, on blocks V, (n − p) × p.
+class Curvature:
+    r"""The Hessians of half the squared distances to samples, on blocks V, (n − p) × p.
 
     With the singular value decomposition :math:`B = Q \theta P^\top` of a sample's coordinates,
     angles ascending, its eigenvalues are :math:`a \cot a`. On the entries (i, j) and (j, i) of
-    :math:`Q^\top V P`, :math:`a = \theta_i - \theta_j` for their symmetric and
+    :math:`W = Q^\top V P`, :math:`a = \theta_i - \theta_j` for their symmetric and
     :math:`\theta_i + \theta_j` for their antisymmetric combination; off the span of Q,
     :math:`a = \theta_j` on the column j.
     """
-    xp, (m, p) = namespace_of(B), B.shape[-2:]
-    info = xp.finfo(B.dtype)
-    tiny = float(info.smallest_normal) ** 0.5
-    T = matmul(B, P)
-    # the lengths of the columns are the angles with all their digits; cosines lack those
-    theta = xp.sqrt(xp.sum(T * T, axis=-2))
-    theta = xp.clip(theta, min=tiny, max=0.5 * math.pi * (1.0 - float(info.eps)))
-    Q = T / theta[..., None, :]
-    rows, columns = theta[..., :, None], theta[..., None, :]
-    apart, both = xp.abs(rows - columns) + tiny, rows + columns
-    # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
-    alike, other = apart / xp.tan(apart), xp.clip(both / xp.tan(both), min=-1e3)
-    alone = theta / xp.tan(theta)
 
-    # as a sum of W = QᵀVP and Wᵀ, and with the part of every V that is off the span
-    heavy = weights[..., None, None]
-    straight = (heavy * (0.5 * (alike + other) - alone[..., None, :]))[..., :, None, :]
-    crossed = (heavy * (0.5 * (alike - other)))[..., :, None, :]
-    off = sum_of_products(heavy * alone[..., None] * adjoint(P), adjoint(P))
+    def __init__(self, B: Array, P: Array) -> None:
+        xp = namespace_of(B)
+        info = xp.finfo(B.dtype)
+        tiny = float(info.smallest_normal) ** 0.5
+        T = matmul(B, P)
+        # the lengths of the columns are the angles with all their digits; cosines lack those
+        theta = xp.sqrt(xp.sum(T * T, axis=-2))
+        theta = xp.clip(theta, min=tiny, max=0.5 * math.pi * (1.0 - float(info.eps)))
+        rows, columns = theta[..., :, None], theta[..., None, :]
+        apart, both = xp.abs(rows - columns) + tiny, rows + columns
+        # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
+        alike, other = apart / xp.tan(apart), xp.clip(both / xp.tan(both), min=-1e3)
+        self.B, self.P, self.Q = B, P, T / columns
+        self.alone = theta / xp.tan(theta)
+        self.least = self.alone[..., -1] if B.shape[-1] == 1 else other[..., -1, -2]
+        # the factors of W and of its transpose, beside those off the span
+        self.straight = 0.5 * (alike + other) - self.alone[..., None, :]
+        self.crossed = 0.5 * (alike - other)
 
-    def apply(v: Array) -> Array:
-        *batch, _, k = v.shape
-        count = weights.shape
-        # V, for each of the k columns, side by side: every product is one of two matrices
-        V = xp.reshape(adjoint(xp.reshape(v, (*batch, m, p, k))), (*batch, m, k * p))
-        W = matmul(adjoint(Q), V)
-        W = matmul(xp.reshape(W, (*count, p * k, p)), P)
-        W = xp.reshape(W, (*count, p, k, p))
-        axes = tuple(range(len(count)))
-        swapped = xp.permute_dims(W, (*axes, -1, -2, -3))
-        W = xp.reshape(straight * W + crossed * swapped, (*count, p * k, p))
-        W = xp.reshape(matmul(W, adjoint(P)), (*count, p, k * p))
-        inside = xp.reshape(sum_of_products(adjoint(Q), W), (*batch, m, k, p))
-        whole = inside + xp.reshape(
-            matmul(xp.reshape(V, (*batch, m * k, p)), off), (*batch, m, k, p)
-        )
-        return xp.reshape(adjoint(whole), v.shape)
+    def each(self, V: Array) -> Array:
+        """Apply the Hessian of every sample to its block."""
+        P, Q = self.P, self.Q
+        VP = matmul(V, P)
+        W = matmul(adjoint(Q), VP)
+        W = matmul(Q, self.straight * W + self.crossed * adjoint(W))
+        return matmul(W + VP * self.alone[..., None, :], adjoint(P))
 
-    def lowest() -> Array:
-        """Return the eigenvalue of the largest angles: a·cot a falls."""
-        return weighted_sum(weights, alone[..., -1] if p == 1 else other[..., -1, -2])
+    def mean(self, weights: Array) -> Hessian:
+        """Return the mean Hessian, applied in products that are as large as possible."""
+        xp, P, Qt, (m, p) = namespace_of(weights), self.P, adjoint(self.Q), self.B.shape[-2:]
+        heavy = weights[..., None, None]
+        straight, crossed = ((heavy * a)[..., :, None, :] for a in (self.straight, self.crossed))
+        alone = sum_of_products(heavy * self.alone[..., None] * adjoint(P), adjoint(P))
+        samples = weights.shape
+        swap = (*range(len(samples)), -1, -2, -3)
 
-    return Hessian(apply, lowest)
+        def apply(v: Array) -> Array:
+            *batch, _, k = v.shape
+            columns = adjoint(xp.reshape(v, (*batch, m, p, k)))
+            W = matmul(Qt, xp.reshape(columns, (*batch, m, k * p)))
+            W = xp.reshape(matmul(xp.reshape(W, (*samples, p * k, p)), P), (*samples, p, k, p))
+            W = straight * W + crossed * xp.permute_dims(W, swap)
+            W = matmul(xp.reshape(W, (*samples, p * k, p)), adjoint(P))
+            inside = sum_of_products(Qt, xp.reshape(W, (*samples, p, k * p)))
+            off = matmul(columns, alone[..., None, :, :])
+            return xp.reshape(adjoint(xp.reshape(inside, off.shape) + off), v.shape)
+
+        return Hessian(apply, lambda: weighted_sum(weights, self.least))
 
 
 # ---------------------------------------------------------------------- the geometries
@@ -427,15 +461,110 @@ class Bases(GyroSpace):
     def hessian(self, c: Array, weights: Array) -> Hessian:
         """Mean Hessian, from the singular vectors of each sample's coordinates."""
         B = self._block(c)
-        return _hessian(B, eigh(matmul(adjoint(B), B)).vectors, weights)
+        return Curvature(B, eigh(matmul(adjoint(B), B)).vectors).mean(weights)
 
 
 def _random_columns(n: int, k: int) -> "np.ndarray[Any, Any]":
     return np.linalg.qr(np.random.default_rng(0).standard_normal((n, k)))[0]
 
 
+# ---------------------------------------------------------------------- representations
+
+
+class AsBases(Diffeomorphism):
+    """Points are the bases themselves."""
+
+    def __init__(self, n: int, p: int) -> None:
+        self.inside, self.point_shape = Bases(n, p), (n, p)
+
+    def forward(self, x: Array) -> Array:
+        """Return the basis."""
+        return x
+
+    def inverse(self, y: Array) -> Array:
+        """Return the basis."""
+        return y
+
+    def differential(self, x: Array, v: Array) -> Array:
+        """Return the tangent vector."""
+        return v
+
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        """Return the tangent vector."""
+        return u
+
+    def project(self, x: Array) -> Array:
+        """Return an orthonormal basis."""
+        return self.inside.project(x)
+
+    def violation(self, x: Array) -> Array:
+        """Return the violation of the basis."""
+        return self.inside.violation(x)
+
+
+class AsProjectors(Diffeomorphism):
+    r"""Points are the projectors :math:`UU^\top`."""
+
+    def __init__(self, n: int, p: int) -> None:
+        self.n, self.p, self.inside, self.point_shape = n, p, Bases(n, p), (n, n)
+
+    def forward(self, x: Array) -> Array:
+        """Return a basis of the range: the leading eigenvectors of a projector.
+
+        The eigenvectors Y are constants; the columns of PY, made orthonormal, have the derivative.
+        """
+        P = symmetric(x)
+        return orthonormalized(matmul(P, eigh(P).vectors[..., self.n - self.p :]))
+
+    def inverse(self, y: Array) -> Array:
+        """Return the projector of a basis."""
+        return matmul(y, adjoint(y))
+
+    def differential(self, x: Array, v: Array) -> Array:
+        r"""Return the horizontal lift :math:`\dot P U` of a tangent vector at a projector."""
+        return matmul(v, self.forward(x))
+
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        r"""Return :math:`\dot P = \dot U U^\top + U \dot U^\top`."""
+        return 2.0 * symmetric(matmul(u, adjoint(self.forward(x))))
+
+    def project(self, x: Array) -> Array:
+        """Return the projector to the leading eigenvectors, (I + sign A)/2.
+
+        A is x, shifted so that p of its eigenvalues are positive, and the sign of a symmetric
+        matrix is its polar factor.
+        """
+        A, one = symmetric(x), eye(x)
+        values, U = eigh(A)
+        middle = 0.5 * (values[..., -self.p, None] + values[..., -self.p - 1, None])
+        values = values - middle
+        signs = backend_of(x).cached(_signs, x, self.n, self.p) + 0.0 * values  # NaN stays NaN
+        singular = U, namespace_of(x).abs(values), signs[..., None] * adjoint(U)
+        return 0.5 * (one + polar(A - middle[..., None] * one, singular=singular))
+
+    def violation(self, x: Array) -> Array:
+        """Return the largest violation of symmetry, of P² = P and of the trace p."""
+        xp = namespace_of(x)
+        off = xp.maximum(xp.abs(x - adjoint(x)), xp.abs(matmul(x, x) - x))
+        off = xp.max(off, axis=(-2, -1))
+        off = xp.maximum(off, xp.abs(xp.linalg.trace(x) - float(self.p)))
+        return xp.where(xp.isfinite(off), off, xp.inf)
+
+
+def _signs(n: int, p: int) -> "np.ndarray[Any, Any]":
+    signs = np.ones(n)
+    signs[: n - p] = -1.0
+    return signs
+
+
+REPRESENTATIONS: dict[str, type[AsBases] | type[AsProjectors]] = {
+    "basis": AsBases,
+    "projector": AsProjectors,
+}
+
+
 @dataclass(frozen=True)
-class Grassmannian(Pullback):
+class Grassmannian(Chart):
     r"""The p-dimensional subspaces of :math:`\mathbb R^n`, at the distance :math:`\|\theta\|`.
 
     A point is an n × p orthonormal basis, of which only the span matters, or the n × n projector
@@ -453,6 +582,7 @@ class Grassmannian(Pullback):
     Examples
     --------
     >>> import numpy as np
+    >>> from gyrobn import Grassmannian
     >>> M = Grassmannian(3, 1)
     >>> x = np.asarray([[0.6], [0.8], [0.0]])
     >>> float(M.dist(x, -x))  # another basis of the same line
@@ -465,7 +595,7 @@ class Grassmannian(Pullback):
 
     n: int
     p: int
-    representation: str = field(default="basis", metadata={"choices": ("basis", "projector")})
+    representation: str = field(default="basis", metadata={"choices": tuple(REPRESENTATIONS)})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -474,14 +604,15 @@ class Grassmannian(Pullback):
                 f"Grassmannian needs subspaces smaller than the space, got p={self.p}, n={self.n}"
             )
 
-    @property
-    def _projectors(self) -> bool:
-        return self.representation == "projector"
+    @cached_property
+    def chart(self) -> AsBases | AsProjectors:
+        """The map from a point to a basis."""
+        return REPRESENTATIONS[self.representation](self.n, self.p)
 
     @property
     def point_shape(self) -> tuple[int, ...]:
         """Shape of one point: ``(n, p)``, or ``(n, n)`` for projectors."""
-        return self.n, self.n if self._projectors else self.p
+        return self.chart.point_shape
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
@@ -495,72 +626,21 @@ class Grassmannian(Pullback):
         """Return planes, projectors, and subspaces of more than half the dimension."""
         return cls(4, 2), cls(5, 2, "projector"), cls(5, 3)
 
-    @property
-    def inside(self) -> Bases:
-        """The bases."""
-        return Bases(self.n, self.p)
-
     def origin(self, like: Array) -> Array:
         """Return the span of the first p coordinate vectors."""
-        return self.from_inside(self.inside.origin(like))
-
-    def to_inside(self, x: Array) -> Array:
-        """Return a basis of the range: the leading eigenvectors of a projector.
-
-        The eigenvectors Y are constants; the columns of PY, made orthonormal, have the derivative.
-        """
-        if not self._projectors:
-            return x
-        self._namespace(x)
-        P = symmetric(x)
-        return orthonormalized(matmul(P, eigh(P).vectors[..., self.n - self.p :]))
-
-    def from_inside(self, x: Array) -> Array:
-        """Return the basis itself, or its projector."""
-        return matmul(x, adjoint(x)) if self._projectors else x
-
-    def tangent_to_inside(self, x: Array, v: Array) -> Array:
-        r"""Return the horizontal lift :math:`\dot P U` of a tangent vector at a projector."""
-        return matmul(v, self.to_inside(x)) if self._projectors else v
-
-    def tangent_from_inside(self, x: Array, v: Array) -> Array:
-        r"""Return :math:`\dot P = \dot U U^\top + U \dot U^\top`."""
-        return 2.0 * symmetric(matmul(v, adjoint(self.to_inside(x)))) if self._projectors else v
+        return self.chart.inverse(self.chart.inside.origin(like))
 
     def project(self, x: Array) -> Array:
-        """Orthonormalise a basis, or return the projector to a matrix's leading eigenvectors.
-
-        The projector is (I + sign A)/2, with A shifted so that p of its eigenvalues are positive,
-        and the sign of a symmetric matrix is its polar factor.
-        """
+        """Orthonormalise a basis, or return the projector to a matrix's leading eigenvectors."""
         self._namespace(x)
-        if not self._projectors:
-            return self.inside.project(x)
-        A, one = symmetric(x), eye(x)
-        values, U = eigh(A)
-        middle = 0.5 * (values[..., -self.p, None] + values[..., -self.p - 1, None])
-        values = values - middle
-        signs = backend_of(x).cached(_signs, x, self.n, self.p) + 0.0 * values  # NaN stays NaN
-        singular = U, namespace_of(x).abs(values), signs[..., None] * adjoint(U)
-        return 0.5 * (one + polar(A - middle[..., None] * one, singular))
+        return self.chart.project(x)
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|U^\top U - I|`; for projectors, the largest of
         :math:`|P - P^\top|`, :math:`|P^2 - P|` and the distance of the trace from p.
         """
-        xp = self._namespace(x)
-        if not self._projectors:
-            return self.inside.violation(x)
-        off = xp.maximum(xp.abs(x - adjoint(x)), xp.abs(matmul(x, x) - x))
-        off = xp.max(off, axis=(-2, -1))
-        off = xp.maximum(off, xp.abs(xp.linalg.trace(x) - float(self.p)))
-        return xp.where(xp.isfinite(off), off, xp.inf)
-
-
-def _signs(n: int, p: int) -> "np.ndarray[Any, Any]":
-    signs = np.ones(n)
-    signs[: n - p] = -1.0
-    return signs
+        self._namespace(x)
+        return self.chart.violation(x)
 
 
 def of_projectors(x: "np.ndarray[Any, Any]") -> Grassmannian:
