@@ -37,10 +37,16 @@ from gyrobn.core.numerics.matrix_functions import (
     Eigen,
     eigh,
     matrix_function,
-    polar,
+    matrix_functions,
     svd,
 )
-from gyrobn.core.numerics.orthogonal import ANGLE, COSINE_OF_ROOT, SINC_OF_ROOT, orthonormalized
+from gyrobn.core.numerics.orthogonal import (
+    ANGLE,
+    COSINE_OF_ROOT,
+    SINC_OF_ROOT,
+    orthonormalized,
+    polar,
+)
 
 # ---------------------------------------------------------------------- blocks of bases
 
@@ -74,7 +80,7 @@ def direct_rotation(U: Array, singular: Arrays | None = None) -> Rotation:
     top, bottom = blocks_of(U)
     singular = svd(top) if singular is None else singular
     P, c, _ = singular
-    W = polar(top, singular)
+    W = polar(top, singular=singular)
     C = symmetric(matmul(top, adjoint(W)))
     inverse = matrix_function(identity(C) + C, INVERSE, Eigen(1.0 + c, P))
     return Rotation(C, matmul(bottom, adjoint(W)), inverse, W)
@@ -92,11 +98,7 @@ def logarithm(top: Array, bottom: Array, singular: Arrays | None = None) -> Arra
 
     ``singular`` decomposes the upper block, if that is known.
     """
-    singular = svd(top) if singular is None else singular
-    P, c, _ = singular
-    W = polar(top, singular)
-    ratio = matrix_function(matmul(top, adjoint(W)), ANGLE, Eigen(c, P))
-    return matmul(bottom, matmul(adjoint(W), ratio))
+    return matmul(bottom, adjoint(polar(top, ANGLE, singular)))
 
 
 def exponential(B: Array) -> Blocks:
@@ -104,10 +106,8 @@ def exponential(B: Array) -> Blocks:
 
     The eigenvalues of :math:`A^2` are the squares of the angles, which may have any size.
     """
-    square = matmul(adjoint(B), B)
-    eigen = eigh(square)
-    ratio = matrix_function(square, SINC_OF_ROOT, eigen)
-    return matrix_function(square, COSINE_OF_ROOT, eigen), matmul(B, ratio)
+    cos, sinc = matrix_functions(matmul(adjoint(B), B), (COSINE_OF_ROOT, SINC_OF_ROOT))
+    return cos, matmul(B, sinc)
 
 
 # ---------------------------------------------------------------------- samples seen from a mean
@@ -150,11 +150,39 @@ class CentredBases(Centred):
         """The normal coordinates, shape (N, *channels, dim)."""
         return self.space._flat(logarithm(*self._blocks, self._singular))
 
+    @cached_property
+    def _curvature(self) -> "Curvature":
+        """That of the samples, as a constant, with the directions of the decompositions."""
+        B = self.space._block(backend_of(self.x).stop_gradient(self.normal))
+        return Curvature(B, self._singular[0])
+
     def hessian(self, weights: Array) -> Hessian:
-        """Return the mean Hessian as a constant, with the directions of the decompositions."""
-        stop = backend_of(self.x).stop_gradient
-        P, _, _ = self._singular
-        return _hessian(self.space._block(stop(self.normal)), P, stop(weights))
+        """Return the mean Hessian, a constant to differentiation."""
+        return self._curvature.mean(backend_of(weights).stop_gradient(weights))
+
+    def followed(self, step: Array) -> Arrays:
+        r"""Return the normal coordinates if the mean moves by a step δ.
+
+        A step changes the block B as the Hessian has it, and rotates both sides of it, since
+        :math:`\operatorname{mexp}(\Omega_{\mu \oplus \delta})\operatorname{diag}(g_1, g_2)
+        = \operatorname{mexp}(\Omega_\mu)\operatorname{mexp}(\Omega_\delta)`. With
+        :math:`L = S(I + C)^{-1}` and the skew A for which
+        :math:`CA + AC = S^\top\delta - \delta^\top S`,
+
+        .. math:: dB = -H_B\,\delta + BA - (L\delta^\top - \delta L^\top - LAL^\top)\,B .
+        """
+        space, stop = self.space, backend_of(step).stop_gradient
+        S, inverse = stop(self._rotation.S), stop(self._rotation.inverse)
+        B, delta, L = self._curvature.B, space._block(step), matmul(S, inverse)
+        P, c, _ = self._singular_mean
+        xp = namespace_of(c)
+        sums = xp.clip(c[..., :, None] + c[..., None, :], min=float(xp.finfo(c.dtype).eps))
+        N = matmul(adjoint(P), adjoint(S), delta, P)
+        A = matmul(P, (N - adjoint(N)) / sums, adjoint(P))
+        along = matmul(adjoint(L), B)
+        across = matmul(adjoint(delta), B) - matmul(A, along)
+        rotation = matmul(B, A) + matmul(delta, along) - matmul(L, across)
+        return (self.normal + space._flat(rotation - self._curvature.each(delta)),)
 
     def shift(self, step: Array) -> Array:
         """Return the mean after a step, orthonormal to rounding without a QR decomposition."""
@@ -168,58 +196,64 @@ class CentredBases(Centred):
         return stacked(*(z if bias is None else rotated(direct_rotation(bias), *z)))
 
 
-def _hessian(B: Array, P: Array, weights: Array) -> Hessian:
-    r"""Return the mean Hessian of half the squared distance, on blocks V, (n − p) × p.
+class Curvature:
+    r"""The Hessians of half the squared distances to samples, on blocks V, (n − p) × p.
 
     With the singular value decomposition :math:`B = Q \theta P^\top` of a sample's coordinates,
     angles ascending, its eigenvalues are :math:`a \cot a`. On the entries (i, j) and (j, i) of
-    :math:`Q^\top V P`, :math:`a = \theta_i - \theta_j` for their symmetric and
+    :math:`W = Q^\top V P`, :math:`a = \theta_i - \theta_j` for their symmetric and
     :math:`\theta_i + \theta_j` for their antisymmetric combination; off the span of Q,
     :math:`a = \theta_j` on the column j.
     """
-    xp, (m, p) = namespace_of(B), B.shape[-2:]
-    info = xp.finfo(B.dtype)
-    tiny = float(info.smallest_normal) ** 0.5
-    T = matmul(B, P)
-    # the lengths of the columns are the angles with all their digits; cosines lack those
-    theta = xp.sqrt(xp.sum(T * T, axis=-2))
-    theta = xp.clip(theta, min=tiny, max=0.5 * math.pi * (1.0 - float(info.eps)))
-    Q = T / theta[..., None, :]
-    rows, columns = theta[..., :, None], theta[..., None, :]
-    apart, both = xp.abs(rows - columns) + tiny, rows + columns
-    # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
-    alike, other = apart / xp.tan(apart), xp.clip(both / xp.tan(both), min=-1e3)
-    alone = theta / xp.tan(theta)
 
-    # as a sum of W = QᵀVP and Wᵀ, and with the part of every V that is off the span
-    heavy = weights[..., None, None]
-    straight = (heavy * (0.5 * (alike + other) - alone[..., None, :]))[..., :, None, :]
-    crossed = (heavy * (0.5 * (alike - other)))[..., :, None, :]
-    off = sum_of_products(heavy * alone[..., None] * adjoint(P), adjoint(P))
+    def __init__(self, B: Array, P: Array) -> None:
+        xp = namespace_of(B)
+        info = xp.finfo(B.dtype)
+        tiny = float(info.smallest_normal) ** 0.5
+        T = matmul(B, P)
+        # the lengths of the columns are the angles with all their digits; cosines lack those
+        theta = xp.sqrt(xp.sum(T * T, axis=-2))
+        theta = xp.clip(theta, min=tiny, max=0.5 * math.pi * (1.0 - float(info.eps)))
+        rows, columns = theta[..., :, None], theta[..., None, :]
+        apart, both = xp.abs(rows - columns) + tiny, rows + columns
+        # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
+        alike, other = apart / xp.tan(apart), xp.clip(both / xp.tan(both), min=-1e3)
+        self.B, self.P, self.Q = B, P, T / columns
+        self.alone = theta / xp.tan(theta)
+        self.least = self.alone[..., -1] if B.shape[-1] == 1 else other[..., -1, -2]
+        # the factors of W and of its transpose, beside those off the span
+        self.straight = 0.5 * (alike + other) - self.alone[..., None, :]
+        self.crossed = 0.5 * (alike - other)
 
-    def apply(v: Array) -> Array:
-        *batch, _, k = v.shape
-        count = weights.shape
-        # V, for each of the k columns, side by side: every product is one of two matrices
-        V = xp.reshape(adjoint(xp.reshape(v, (*batch, m, p, k))), (*batch, m, k * p))
-        W = matmul(adjoint(Q), V)
-        W = matmul(xp.reshape(W, (*count, p * k, p)), P)
-        W = xp.reshape(W, (*count, p, k, p))
-        axes = tuple(range(len(count)))
-        swapped = xp.permute_dims(W, (*axes, -1, -2, -3))
-        W = xp.reshape(straight * W + crossed * swapped, (*count, p * k, p))
-        W = xp.reshape(matmul(W, adjoint(P)), (*count, p, k * p))
-        inside = xp.reshape(sum_of_products(adjoint(Q), W), (*batch, m, k, p))
-        whole = inside + xp.reshape(
-            matmul(xp.reshape(V, (*batch, m * k, p)), off), (*batch, m, k, p)
-        )
-        return xp.reshape(adjoint(whole), v.shape)
+    def each(self, V: Array) -> Array:
+        """Apply the Hessian of every sample to its block."""
+        P, Q = self.P, self.Q
+        VP = matmul(V, P)
+        W = matmul(adjoint(Q), VP)
+        W = matmul(Q, self.straight * W + self.crossed * adjoint(W))
+        return matmul(W + VP * self.alone[..., None, :], adjoint(P))
 
-    def lowest() -> Array:
-        """Return the eigenvalue of the largest angles: a·cot a falls."""
-        return weighted_sum(weights, alone[..., -1] if p == 1 else other[..., -1, -2])
+    def mean(self, weights: Array) -> Hessian:
+        """Return the mean Hessian, applied in products that are as large as possible."""
+        xp, P, Qt, (m, p) = namespace_of(weights), self.P, adjoint(self.Q), self.B.shape[-2:]
+        heavy = weights[..., None, None]
+        straight, crossed = ((heavy * a)[..., :, None, :] for a in (self.straight, self.crossed))
+        alone = sum_of_products(heavy * self.alone[..., None] * adjoint(P), adjoint(P))
+        samples = weights.shape
+        swap = (*range(len(samples)), -1, -2, -3)
 
-    return Hessian(apply, lowest)
+        def apply(v: Array) -> Array:
+            *batch, _, k = v.shape
+            columns = adjoint(xp.reshape(v, (*batch, m, p, k)))
+            W = matmul(Qt, xp.reshape(columns, (*batch, m, k * p)))
+            W = xp.reshape(matmul(xp.reshape(W, (*samples, p * k, p)), P), (*samples, p, k, p))
+            W = straight * W + crossed * xp.permute_dims(W, swap)
+            W = matmul(xp.reshape(W, (*samples, p * k, p)), adjoint(P))
+            inside = sum_of_products(Qt, xp.reshape(W, (*samples, p, k * p)))
+            off = matmul(columns, alone[..., None, :, :])
+            return xp.reshape(adjoint(xp.reshape(inside, off.shape) + off), v.shape)
+
+        return Hessian(apply, lambda: weighted_sum(weights, self.least))
 
 
 # ---------------------------------------------------------------------- the geometries
@@ -427,25 +461,21 @@ class Bases(GyroSpace):
     def hessian(self, c: Array, weights: Array) -> Hessian:
         """Mean Hessian, from the singular vectors of each sample's coordinates."""
         B = self._block(c)
-        return _hessian(B, eigh(matmul(adjoint(B), B)).vectors, weights)
+        return Curvature(B, eigh(matmul(adjoint(B), B)).vectors).mean(weights)
 
 
 def _random_columns(n: int, k: int) -> "np.ndarray[Any, Any]":
     return np.linalg.qr(np.random.default_rng(0).standard_normal((n, k)))[0]
 
 
-class Basis(Diffeomorphism):
-    """Bases as they are."""
+# ---------------------------------------------------------------------- representations
 
-    inside: Bases
+
+class AsBases(Diffeomorphism):
+    """Points are the bases themselves."""
 
     def __init__(self, n: int, p: int) -> None:
-        self.inside = Bases(n, p)
-
-    @property
-    def point_shape(self) -> tuple[int, ...]:
-        """Shape of one point."""
-        return self.inside.point_shape
+        self.inside, self.point_shape = Bases(n, p), (n, p)
 
     def forward(self, x: Array) -> Array:
         """Return the basis."""
@@ -464,21 +494,19 @@ class Basis(Diffeomorphism):
         return u
 
     def project(self, x: Array) -> Array:
-        """Orthonormalise a basis."""
+        """Return an orthonormal basis."""
         return self.inside.project(x)
 
     def violation(self, x: Array) -> Array:
-        """Return the violation of a basis."""
+        """Return the violation of the basis."""
         return self.inside.violation(x)
 
 
-class Projector(Basis):
-    r"""Projectors :math:`UU^\top`; the map leads to a basis U of the range."""
+class AsProjectors(Diffeomorphism):
+    r"""Points are the projectors :math:`UU^\top`."""
 
-    @property
-    def point_shape(self) -> tuple[int, ...]:
-        """Shape of one projector: ``(n, n)``."""
-        return self.inside.n, self.inside.n
+    def __init__(self, n: int, p: int) -> None:
+        self.n, self.p, self.inside, self.point_shape = n, p, Bases(n, p), (n, n)
 
     def forward(self, x: Array) -> Array:
         """Return a basis of the range: the leading eigenvectors of a projector.
@@ -486,14 +514,14 @@ class Projector(Basis):
         The eigenvectors Y are constants; the columns of PY, made orthonormal, have the derivative.
         """
         P = symmetric(x)
-        return orthonormalized(matmul(P, eigh(P).vectors[..., -self.inside.p :]))
+        return orthonormalized(matmul(P, eigh(P).vectors[..., self.n - self.p :]))
 
     def inverse(self, y: Array) -> Array:
-        """Return the projector."""
+        """Return the projector of a basis."""
         return matmul(y, adjoint(y))
 
     def differential(self, x: Array, v: Array) -> Array:
-        r"""Return the horizontal lift :math:`\dot P U`."""
+        r"""Return the horizontal lift :math:`\dot P U` of a tangent vector at a projector."""
         return matmul(v, self.forward(x))
 
     def inverse_differential(self, x: Array, u: Array) -> Array:
@@ -501,25 +529,25 @@ class Projector(Basis):
         return 2.0 * symmetric(matmul(u, adjoint(self.forward(x))))
 
     def project(self, x: Array) -> Array:
-        """Return the projector to the leading eigenvectors of a matrix.
+        """Return the projector to the leading eigenvectors, (I + sign A)/2.
 
-        It is (I + sign A)/2, with A shifted so that p of its eigenvalues are positive, and the sign
-        of a symmetric matrix is its polar factor.
+        A is x, shifted so that p of its eigenvalues are positive, and the sign of a symmetric
+        matrix is its polar factor.
         """
-        A, one, p = symmetric(x), eye(x), self.inside.p
+        A, one = symmetric(x), eye(x)
         values, U = eigh(A)
-        middle = 0.5 * (values[..., -p, None] + values[..., -p - 1, None])
+        middle = 0.5 * (values[..., -self.p, None] + values[..., -self.p - 1, None])
         values = values - middle
-        signs = backend_of(x).cached(_signs, x, self.inside.n, p) + 0.0 * values  # NaN stays NaN
+        signs = backend_of(x).cached(_signs, x, self.n, self.p) + 0.0 * values  # NaN stays NaN
         singular = U, namespace_of(x).abs(values), signs[..., None] * adjoint(U)
-        return 0.5 * (one + polar(A - middle[..., None] * one, singular))
+        return 0.5 * (one + polar(A - middle[..., None] * one, singular=singular))
 
     def violation(self, x: Array) -> Array:
-        """Return the largest violation of symmetry, idempotence and rank."""
+        """Return the largest violation of symmetry, of P² = P and of the trace p."""
         xp = namespace_of(x)
         off = xp.maximum(xp.abs(x - adjoint(x)), xp.abs(matmul(x, x) - x))
         off = xp.max(off, axis=(-2, -1))
-        off = xp.maximum(off, xp.abs(xp.linalg.trace(x) - float(self.inside.p)))
+        off = xp.maximum(off, xp.abs(xp.linalg.trace(x) - float(self.p)))
         return xp.where(xp.isfinite(off), off, xp.inf)
 
 
@@ -529,7 +557,10 @@ def _signs(n: int, p: int) -> "np.ndarray[Any, Any]":
     return signs
 
 
-REPRESENTATIONS: dict[str, type[Basis]] = {"basis": Basis, "projector": Projector}
+REPRESENTATIONS: dict[str, type[AsBases] | type[AsProjectors]] = {
+    "basis": AsBases,
+    "projector": AsProjectors,
+}
 
 
 @dataclass(frozen=True)
@@ -551,6 +582,7 @@ class Grassmannian(Chart):
     Examples
     --------
     >>> import numpy as np
+    >>> from gyrobn import Grassmannian
     >>> M = Grassmannian(3, 1)
     >>> x = np.asarray([[0.6], [0.8], [0.0]])
     >>> float(M.dist(x, -x))  # another basis of the same line
@@ -572,6 +604,11 @@ class Grassmannian(Chart):
                 f"Grassmannian needs subspaces smaller than the space, got p={self.p}, n={self.n}"
             )
 
+    @cached_property
+    def chart(self) -> AsBases | AsProjectors:
+        """The map from a point to a basis."""
+        return REPRESENTATIONS[self.representation](self.n, self.p)
+
     @property
     def point_shape(self) -> tuple[int, ...]:
         """Shape of one point: ``(n, p)``, or ``(n, n)`` for projectors."""
@@ -589,14 +626,9 @@ class Grassmannian(Chart):
         """Return planes, projectors, and subspaces of more than half the dimension."""
         return cls(4, 2), cls(5, 2, "projector"), cls(5, 3)
 
-    @cached_property
-    def chart(self) -> Basis:
-        """The map to bases."""
-        return REPRESENTATIONS[self.representation](self.n, self.p)
-
     def origin(self, like: Array) -> Array:
         """Return the span of the first p coordinate vectors."""
-        return self.chart.inverse(self.inside.origin(like))
+        return self.chart.inverse(self.chart.inside.origin(like))
 
     def project(self, x: Array) -> Array:
         """Orthonormalise a basis, or return the projector to a matrix's leading eigenvectors."""

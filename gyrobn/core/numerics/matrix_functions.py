@@ -1,4 +1,4 @@
-r"""Functions of symmetric matrices and the polar factor, with first and second derivatives.
+r"""Functions of symmetric matrices, with first and second derivatives.
 
 With the eigendecomposition :math:`A = U \Lambda U^\top` and a change :math:`E = U^\top dA\,U`,
 
@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gyrobn.core.backends import Array, Arrays, backend_of, namespace_of
-from gyrobn.core.numerics.hessian import identity
 from gyrobn.core.numerics.matrices import (
     adjoint,
     diagonal_matrix,
@@ -221,16 +220,22 @@ def matrix_function(A: Array, f: Spectral, eigen: Eigen | None = None) -> Array:
 
     ``eigen`` is the decomposition of A, if it is known.
     """
+    return matrix_functions(A, (f,), eigen)[0]
+
+
+def matrix_functions(A: Array, functions: Sequence[Spectral], eigen: Eigen | None = None) -> Arrays:
+    """Return several functions of the same matrices."""
     A = symmetric(A)
 
     def function(order: int, eigen: Arrays, A: Array) -> Arrays:
         values, U = eigen
         if order == 0:
-            return (matmul(U * f.value(values)[..., None, :], adjoint(U)),)
+            return tuple(matmul(U * f.value(values)[..., None, :], adjoint(U)) for f in functions)
         E = matmul(adjoint(U), change(A), U)
-        return (matmul(U, inner_function(f, values, E, order), adjoint(U)),)
+        inner = (inner_function(f, values, E, order) for f in functions)
+        return tuple(matmul(U, F, adjoint(U)) for F in inner)
 
-    return backend_of(A).differentiate(function, eigh(A) if eigen is None else eigen, A)[0]
+    return backend_of(A).differentiate(function, eigh(A) if eigen is None else eigen, A)
 
 
 def matrix_frame(A: Array, f: Spectral, eigen: Eigen) -> Array:
@@ -281,34 +286,3 @@ def matrix_power(A: Array, t: Array | float) -> Array:
         return matrix_function(t * log, EXP, Eigen(t * logs, U))
     constant = backend_of(t).stop_gradient(t)
     return matrix_function(t[..., None, None] * log, EXP, Eigen(constant[..., None] * logs, U))
-
-
-def polar(A: Array, singular: Arrays | None = None) -> Array:
-    r"""Return the orthogonal factor W of square matrices A = C W, C symmetric and semidefinite.
-
-    With :math:`A = P c T^\top`, :math:`E = P^\top dA\,T` and W = P exp(Ω) Tᵀ, the symmetry of C
-    gives, order by order,
-
-    .. math:: (c_i + c_j)\,\Omega_{ij} = (N - N^\top)_{ij}, \qquad
-              N = E - E\Omega + \tfrac12 c\,\Omega^2 .
-
-    ``singular`` is the decomposition of A, if it is known. A matrix whose rank is below n − 1 has
-    several polar factors, and no derivative: a finite number takes its place.
-    """
-    least = float(namespace_of(A).finfo(A.dtype).eps)
-
-    def function(order: int, singular: Arrays, A: Array) -> Arrays:
-        P, c, Th = singular
-        if order == 0:
-            return (matmul(P, Th),)
-        E = matmul(adjoint(P), change(A), adjoint(Th))
-        sums = namespace_of(c).clip(c[..., :, None] + c[..., None, :], min=least)
-        Omega = (E - adjoint(E)) / sums
-        inner = identity(c) + Omega
-        if order > 1:
-            square = matmul(Omega, Omega)
-            N = 0.5 * c[..., :, None] * square - matmul(E, Omega)
-            inner = inner + (N - adjoint(N)) / sums + 0.5 * square
-        return (matmul(P, inner, Th),)
-
-    return backend_of(A).differentiate(function, svd(A) if singular is None else singular, A)[0]

@@ -1,22 +1,64 @@
-r"""Functions of angles, for :func:`matrix_function`, and orthonormal columns.
+r"""The polar decomposition, functions of angles, and orthonormal columns.
 
 Angles θ appear as their cosines, the eigenvalues of the symmetric part of a rotation, or as their
 squares, the eigenvalues of :math:`X^\top X` for a skew matrix X.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
-from gyrobn.core.backends import Array, namespace_of
-from gyrobn.core.numerics.matrices import adjoint, matmul
-from gyrobn.core.numerics.matrix_functions import Spectral
+from gyrobn.core.backends import Array, Arrays, backend_of, namespace_of
+from gyrobn.core.numerics.hessian import identity
+from gyrobn.core.numerics.matrices import adjoint, diagonal_matrix, matmul, symmetric
+from gyrobn.core.numerics.matrix_functions import (
+    Spectral,
+    change,
+    inner_function,
+    svd,
+)
 
-# ---------------------------------------------------------------------- of cos θ
+# ---------------------------------------------------------------------- polar decomposition
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(14)
-_RULE = [(float(0.5 + 0.5 * t), float(w)) for t, w in zip(_NODES, _WEIGHTS, strict=True)]
-"""Nodes t in [0, 1] and twice their weights, for angles up to π/2: 15 digits."""
+
+def polar(A: Array, f: Spectral | None = None, singular: Arrays | None = None) -> Array:
+    r"""Return the factor W of square matrices A = C W, C symmetric and semidefinite; or f(C) W.
+
+    With :math:`A = P c\,T^\top`, :math:`E = P^\top dA\,T` and W = P exp(Ω) Tᵀ, the symmetry of C
+    gives, order by order,
+
+    .. math:: (c_i + c_j)\,\Omega_{ij} = (N - N^\top)_{ij}, \qquad
+              N = E - E\Omega + \tfrac12 c\,\Omega^2 .
+
+    ``singular`` is the decomposition of A, if it is known. A matrix whose rank is below n − 1 has
+    several polar factors, and no derivative: a finite number takes its place.
+    """
+    least = float(namespace_of(A).finfo(A.dtype).eps)
+
+    def function(order: int, singular: Arrays, A: Array) -> Arrays:
+        P, c, Th = singular
+        if order == 0:
+            return (matmul(P if f is None else P * f.value(c)[..., None, :], Th),)
+        E = matmul(adjoint(P), change(A), adjoint(Th))
+        sums = namespace_of(c).clip(c[..., :, None] + c[..., None, :], min=least)
+        Omega = (E - adjoint(E)) / sums
+        W = identity(c) + Omega
+        if order > 1:
+            square = matmul(Omega, Omega)
+            N = 0.5 * c[..., :, None] * square - matmul(E, Omega)
+            W = W + (N - adjoint(N)) / sums + 0.5 * square
+        if f is not None:
+            constant = diagonal_matrix(c)
+            dC = symmetric(matmul(constant + E, adjoint(W))) - constant
+            W = matmul(inner_function(f, c, dC, order), W)
+        return (matmul(P, W, Th),)
+
+    singular = svd(A) if singular is None else singular
+    return backend_of(A).differentiate(function, singular, A)[0]
+
+
+# ---------------------------------------------------------------------- functions of cos θ
 
 
 def _angle(x: Array) -> Array:
@@ -25,38 +67,53 @@ def _angle(x: Array) -> Array:
     return xp.atan2(sine, x) / sine
 
 
-def _angle_difference(*x: Array) -> Array:
-    total = 0.0
-    for t, w in _RULE:
-        term = w * (-2.0 * t) ** (len(x) - 1)
-        for one in x:
-            term = term / ((1.0 + t * t) + (2.0 * t) * one)
-        total = total + term
-    return total
+NODES, WEIGHTS = (a.tolist() for a in np.polynomial.legendre.leggauss(14))
+"""Gauss's rule on [−1, 1], with which the next integral has 15 digits for angles up to π/2."""
+
+
+def _angle_difference(*points: Array) -> Array:
+    r"""Return a divided difference of :math:`f(x) = 2\int_0^1 dt/(1 + 2tx + t^2)`.
+
+    It is the integral of a product, which has one sign: nothing cancels.
+    """
+    like = points[0]
+    t, w = (backend_of(like).cached(make, like) for make in (_nodes, _weights))
+    term = w * (-2.0 * t) ** (len(points) - 1)
+    for x in points:
+        term = term / ((1.0 + t * t) + (2.0 * t) * x[..., None])
+    return namespace_of(like).sum(term, axis=-1)
+
+
+def _nodes() -> "np.ndarray[Any, Any]":
+    return 0.5 + 0.5 * np.asarray(NODES)
+
+
+def _weights() -> "np.ndarray[Any, Any]":
+    return np.asarray(WEIGHTS)
 
 
 class _Angle(Spectral):
-    r"""The function :math:`\cos\theta \mapsto \theta/\sin\theta = 2\int_0^1 dt/(1 + 2t\cos\theta + t^2)`.
-
-    So a divided difference is the integral of a product of such quotients, which has one sign.
-    """
-
-    def difference(self, x: Array, y: Array) -> Array:
-        return _angle_difference(x, y)
-
-    def second_difference(self, x: Array, y: Array, z: Array) -> Array:
-        return _angle_difference(x, y, z)
+    def difference(self, *points: Array) -> Array:
+        return _angle_difference(*points)
 
 
 ANGLE = _Angle(
     _angle, lambda x: _angle_difference(x, x), lambda x: 2.0 * _angle_difference(x, x, x)
 )
+"""The function that maps cos θ to θ/sin θ."""
 
-# ---------------------------------------------------------------------- of θ²
 
-_TERMS = 11
-_SERIES = [(-1.0) ** k / math.factorial(2 * k + 1) for k in range(_TERMS + 2)]
+# ---------------------------------------------------------------------- functions of θ²
+
+TERMS = 11
+SERIES = [(-1.0) ** k / math.factorial(2 * k + 1) for k in range(TERMS + 2)]
 """The power series of sin θ/θ in θ²."""
+
+
+def _tiny(x: Array) -> float:
+    """Return a number whose square and root can be divided by: XLA has no subnormal numbers."""
+    tiny: float = float(namespace_of(x).finfo(x.dtype).smallest_normal) ** 0.5
+    return tiny
 
 
 def _theta(x: Array) -> Array:
@@ -65,18 +122,16 @@ def _theta(x: Array) -> Array:
     return xp.sqrt(xp.clip(x, min=_tiny(x)))
 
 
-def _tiny(x: Array) -> float:
-    """Return a number whose square and root can be divided by: XLA has no subnormal numbers."""
-    return float(namespace_of(x).finfo(x.dtype).smallest_normal) ** 0.5
-
-
 def _cosine(x: Array) -> Array:
     return namespace_of(x).cos(_theta(x))
 
 
 def _sinc(x: Array) -> Array:
-    theta = _theta(x)
-    return namespace_of(x).sin(theta) / theta
+    return _sine_ratio(_theta(x))
+
+
+def _sine_ratio(a: Array) -> Array:
+    return namespace_of(a).sin(a) / a
 
 
 def _sinc_derivative(x: Array, order: int) -> Array:
@@ -89,8 +144,8 @@ def _sinc_derivative(x: Array, order: int) -> Array:
     near = x < 1.0
     small, large = xp.where(near, x, 0.0), xp.where(near, 1.0, x)
     series = xp.zeros_like(x)
-    for k in reversed(range(order, _TERMS + order)):
-        series = series * small + _SERIES[k] * math.perm(k, order)
+    for k in reversed(range(order, TERMS + order)):
+        series = series * small + SERIES[k] * math.perm(k, order)
     f = _sinc(large)
     away = (_cosine(large) - f) / (2.0 * large)
     if order == 2:
@@ -98,43 +153,49 @@ def _sinc_derivative(x: Array, order: int) -> Array:
     return xp.where(near, series, away)
 
 
-class _OfRoot(Spectral):
-    """A function of θ², whose divided difference has a closed form in two angles.
-
-    With the mean m and half the difference h of two angles a and b, a² − b² = 4mh,
-    cos a − cos b = −2 sin m sin h, and sin a − sin b = 2 cos m sin h.
-    """
+# With the mean m and half the difference h of two angles a and b, a² − b² = 4mh,
+# cos a − cos b = −2 sin m sin h, and sin a − sin b = 2 cos m sin h.
 
 
-class _Cosine(_OfRoot):
-    def difference(self, x: Array, y: Array) -> Array:
-        a, b = _theta(x), _theta(y)
-        return -0.5 * _sinc((0.5 * (a + b)) ** 2) * _sinc((0.5 * (a - b)) ** 2)
+def _mean_and_half(x: Array, y: Array) -> tuple[Array, Array]:
+    a, b = 0.5 * _theta(x), 0.5 * _theta(y)
+    return a + b, abs(a - b) + _tiny(x)
 
 
-class _Sinc(_OfRoot):
-    def difference(self, x: Array, y: Array) -> Array:
-        """Return the closed form, or below 1, where it cancels, that of the power series."""
-        xp = namespace_of(x)
-        near = xp.maximum(x, y) < 1.0
-        first, last = xp.where(near, x, 0.0), xp.where(near, y, 0.0)
-        value, series = xp.zeros_like(first), xp.zeros_like(first)
-        for c in reversed(_SERIES[:_TERMS]):  # Horner's scheme, of the function and its difference
-            value, series = value * first + c, series * last + value
-        a, b = _theta(x), _theta(y)
-        m = xp.where(near, 1.0, 0.5 * (a + b))
-        mixed = xp.cos(m) * _sinc((0.5 * (a - b)) ** 2)
-        away = (mixed - 0.5 * (_sinc(x) + _sinc(y))) / (2.0 * m * m)
-        return xp.where(near, series, away)
+def _cosine_difference(x: Array, y: Array) -> Array:
+    m, h = _mean_and_half(x, y)
+    return -0.5 * _sine_ratio(m) * _sine_ratio(h)
 
 
-COSINE_OF_ROOT = _Cosine(
-    _cosine, lambda x: -0.5 * _sinc(x), lambda x: -0.5 * _sinc_derivative(x, 1), relative=False
+def _sinc_difference(x: Array, y: Array) -> Array:
+    """Return the closed form, or below 1, where it cancels, that of the power series."""
+    xp = namespace_of(x)
+    near = xp.maximum(x, y) < 1.0
+    first, last = xp.where(near, x, 0.0), xp.where(near, y, 0.0)
+    value, series = 0.0 * first, 0.0 * first
+    for c in reversed(SERIES[:TERMS]):  # Horner's scheme, of the function and of its difference
+        value, series = value * first + c, series * last + value
+    m, h = _mean_and_half(x, y)
+    mixed = xp.cos(m) * _sine_ratio(h)
+    away = (mixed - 0.5 * (_sinc(x) + _sinc(y))) / xp.where(near, 1.0, 2.0 * m * m)
+    return xp.where(near, series, away)
+
+
+COSINE_OF_ROOT = Spectral(
+    _cosine,
+    lambda x: -0.5 * _sinc(x),
+    lambda x: -0.5 * _sinc_derivative(x, 1),
+    relative=False,
+    closed=(_cosine_difference, lambda x, y: -0.5 * _sinc_difference(x, y)),
 )
 """The function that maps θ² to cos θ."""
 
-SINC_OF_ROOT = _Sinc(
-    _sinc, lambda x: _sinc_derivative(x, 1), lambda x: _sinc_derivative(x, 2), relative=False
+SINC_OF_ROOT = Spectral(
+    _sinc,
+    lambda x: _sinc_derivative(x, 1),
+    lambda x: _sinc_derivative(x, 2),
+    relative=False,
+    closed=(_sinc_difference,),
 )
 """The function that maps θ² to sin θ/θ."""
 
