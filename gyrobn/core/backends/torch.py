@@ -133,7 +133,8 @@ class _Differentiated(torch.autograd.Function):
         again = torch.is_grad_enabled()
         inputs, outputs = ctx.graph
         if again:
-            inputs = ctx.saved_tensors
+            # one input may depend on another, whose derivative shall not go that way: views do not
+            inputs = [x.view_as(x) for x in ctx.saved_tensors]
             outputs = _fenced(ctx.function(2, ctx.constants, *inputs), inputs)
         wanted = [x for x in inputs if x.requires_grad]
         pairs = [
