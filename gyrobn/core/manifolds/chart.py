@@ -7,13 +7,13 @@ The map :math:`\varphi` is an isometry by definition:
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gyrobn.core.backends import Array
+from gyrobn.core.manifolds.composite import Composite
 from gyrobn.core.manifolds.gyrospace import GyroSpace
 from gyrobn.core.numerics.arrays import check_coordinates, check_floating
-from gyrobn.core.numerics.hessian import Hessian
 
 
 class Diffeomorphism(ABC):
@@ -44,7 +44,7 @@ class Diffeomorphism(ABC):
 
 
 @dataclass(frozen=True)
-class Chart(GyroSpace):
+class Chart(Composite):
     r"""The geometry that a map onto another one makes an isometry.
 
     A subclass says what the map is, and writes ``origin``, ``project`` and ``violation``.
@@ -54,8 +54,6 @@ class Chart(GyroSpace):
     @abstractmethod
     def chart(self) -> Diffeomorphism:
         r"""The map :math:`\varphi`."""
-
-    # ------------------------------------------------------------------ the map, with checks
 
     @property
     def inside(self) -> GyroSpace:
@@ -82,137 +80,33 @@ class Chart(GyroSpace):
         self._namespace(x)
         return self.chart.inverse_differential(x, v)
 
-    def _inside(self, *points: Array) -> list[Array]:
-        self._namespace(*points)
-        return [self.chart.forward(x) for x in points]
-
-    # ------------------------------------------------------------------ sizes and laws
+    # ------------------------------------------------------------------ the one part
 
     @property
-    def dim(self) -> int:
-        """Dimension of the space inside."""
-        return self.inside.dim
+    def _spaces(self) -> Sequence[GyroSpace]:
+        return (self.inside,)
 
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        """Blocks of the space inside."""
-        return self.inside.blocks
+    def _split(self, x: Array) -> list[Array]:
+        return [self.chart.forward(x)]
 
-    @property
-    def gyrocommutative(self) -> bool:
-        """Whether the space inside is."""
-        return self.inside.gyrocommutative
+    def _join(self, parts: list[Array]) -> Array:
+        return self.chart.inverse(*parts)
 
-    @property
-    def reductive(self) -> bool:
-        """Whether the space inside is."""
-        return self.inside.reductive
+    def _split_tangent(self, x: Array, v: Array) -> list[Array]:
+        return [self.tangent_to_inside(x, v)]
 
-    @property
-    def gyrovector(self) -> bool:
-        """Whether multiples add up in the space inside."""
-        return self.inside.gyrovector
-
-    @property
-    def convexity_radius(self) -> float:  # type: ignore[override]
-        """Convexity radius of the space inside."""
-        return self.inside.convexity_radius
-
-    # ------------------------------------------------------------------ gyro operations
-
-    def add(self, x: Array, y: Array) -> Array:
-        r"""Gyroaddition :math:`x \oplus y`."""
-        return self.chart.inverse(self.inside.add(*self._inside(x, y)))
-
-    def neg(self, x: Array) -> Array:
-        r"""Gyroinverse :math:`\ominus x`."""
-        return self.chart.inverse(self.inside.neg(*self._inside(x)))
-
-    def relative(self, x: Array, y: Array) -> Array:
-        r"""Return :math:`\ominus x \oplus y`."""
-        return self.chart.inverse(self.inside.relative(*self._inside(x, y)))
-
-    def relative_normal(self, x: Array, y: Array) -> Array:
-        r"""Normal coordinates of :math:`\ominus x \oplus y`."""
-        return self.inside.relative_normal(*self._inside(x, y))
-
-    def to_normal(self, x: Array) -> Array:
-        """Normal coordinates of the point inside."""
-        return self.inside.to_normal(*self._inside(x))
+    def _join_tangent(self, x: Array, parts: list[Array]) -> Array:
+        return self.chart.inverse_differential(x, *parts)
 
     def from_normal(self, c: Array) -> Array:
         """Inverse of :meth:`to_normal`."""
         check_coordinates(self, c)
         return self.chart.exponential(c)
 
-    def scale(self, t: Array | float, x: Array) -> Array:
-        r"""Gyromultiplication :math:`t \odot x`, by one number or by one per block."""
-        return self.chart.inverse(self.inside.scale(t, *self._inside(x)))
-
-    def norm(self, x: Array) -> Array:
-        """Gyronorm of the point inside."""
-        return self.inside.norm(*self._inside(x))
-
-    def dist(self, x: Array, y: Array) -> Array:
-        """Distance of the points inside."""
-        return self.inside.dist(*self._inside(x, y))
-
-    def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
-        """Point of the geodesic: x at t = 0, y at t = 1."""
-        return self.chart.inverse(self.inside.geodesic(*self._inside(x, y), t))
-
-    def shift(self, x: Array, c: Array) -> Array:
-        r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`."""
-        return self.chart.inverse(self.inside.shift(*self._inside(x), c))
-
-    def gyration(self, x: Array, y: Array, z: Array) -> Array:
-        """Gyration of the points inside."""
-        return self.chart.inverse(self.inside.gyration(*self._inside(x, y, z)))
-
-    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        return self.inside._gyrate_normal(*self._inside(x, y), c)
-
-    def standardize(
-        self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
-    ) -> Array:
-        """Centre, scale and bias the points inside."""
-        y, centre, *target = self._inside(x, mean, *(() if bias is None else (bias,)))
-        return self.chart.inverse(self.inside.standardize(y, centre, factor, *target))
-
-    # ------------------------------------------------------------------ tangent vectors, the mean
-
-    def push(self, x: Array, c: Array) -> Array:
-        """Carry normal coordinates at e to a tangent vector at x."""
-        return self.chart.inverse_differential(x, self.inside.push(*self._inside(x), c))
-
-    def pull(self, x: Array, v: Array) -> Array:
-        """Inverse of :meth:`push`."""
-        return self.inside.pull(*self._inside(x), self.tangent_to_inside(x, v))
-
-    def transport(self, x: Array, y: Array, v: Array) -> Array:
-        """Parallel transport of the tangent vector inside."""
-        u = self.inside.transport(*self._inside(x, y), self.tangent_to_inside(x, v))
-        return self.chart.inverse_differential(y, u)
-
-    def hessian(self, c: Array, weights: Array) -> Hessian:
-        """Hessian of the space inside."""
-        return self.inside.hessian(c, weights)
-
     def moments(self, x: Array) -> Array:
         """Moments of the points inside."""
-        return self.inside.moments(*self._inside(x))
+        return self.inside.moments(self.to_inside(x))
 
     def start(self, moments: Array) -> Array:
         """First guess of the mean, from the means of the moments inside."""
         return self.chart.inverse(self.inside.start(moments))
-
-    def resolution(self, x: Array) -> Array:
-        """Return the largest resolution of a block."""
-        resolutions = self.resolutions(x)
-        xp: Any = self._namespace(x)
-        largest: Array = xp.max(resolutions, axis=-1)
-        return largest
-
-    def resolutions(self, x: Array) -> Array:
-        """Resolutions of the point inside."""
-        return self.inside.resolutions(*self._inside(x))

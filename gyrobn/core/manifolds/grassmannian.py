@@ -22,8 +22,8 @@ import numpy as np
 
 from gyrobn.core.backends import Array, Arrays, backend_of, device_of, namespace_of
 from gyrobn.core.manifolds.centred import Centred
+from gyrobn.core.manifolds.chart import Chart, Diffeomorphism
 from gyrobn.core.manifolds.gyrospace import GyroSpace
-from gyrobn.core.manifolds.pullback import Pullback
 from gyrobn.core.numerics.arrays import (
     check_coordinates,
     scalars_like,
@@ -434,8 +434,106 @@ def _random_columns(n: int, k: int) -> "np.ndarray[Any, Any]":
     return np.linalg.qr(np.random.default_rng(0).standard_normal((n, k)))[0]
 
 
+class Basis(Diffeomorphism):
+    """Bases as they are."""
+
+    inside: Bases
+
+    def __init__(self, n: int, p: int) -> None:
+        self.inside = Bases(n, p)
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one point."""
+        return self.inside.point_shape
+
+    def forward(self, x: Array) -> Array:
+        """Return the basis."""
+        return x
+
+    def inverse(self, y: Array) -> Array:
+        """Return the basis."""
+        return y
+
+    def differential(self, x: Array, v: Array) -> Array:
+        """Return the tangent vector."""
+        return v
+
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        """Return the tangent vector."""
+        return u
+
+    def project(self, x: Array) -> Array:
+        """Orthonormalise a basis."""
+        return self.inside.project(x)
+
+    def violation(self, x: Array) -> Array:
+        """Return the violation of a basis."""
+        return self.inside.violation(x)
+
+
+class Projector(Basis):
+    r"""Projectors :math:`UU^\top`; the map leads to a basis U of the range."""
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one projector: ``(n, n)``."""
+        return self.inside.n, self.inside.n
+
+    def forward(self, x: Array) -> Array:
+        """Return a basis of the range: the leading eigenvectors of a projector.
+
+        The eigenvectors Y are constants; the columns of PY, made orthonormal, have the derivative.
+        """
+        P = symmetric(x)
+        return orthonormalized(matmul(P, eigh(P).vectors[..., -self.inside.p :]))
+
+    def inverse(self, y: Array) -> Array:
+        """Return the projector."""
+        return matmul(y, adjoint(y))
+
+    def differential(self, x: Array, v: Array) -> Array:
+        r"""Return the horizontal lift :math:`\dot P U`."""
+        return matmul(v, self.forward(x))
+
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        r"""Return :math:`\dot P = \dot U U^\top + U \dot U^\top`."""
+        return 2.0 * symmetric(matmul(u, adjoint(self.forward(x))))
+
+    def project(self, x: Array) -> Array:
+        """Return the projector to the leading eigenvectors of a matrix.
+
+        It is (I + sign A)/2, with A shifted so that p of its eigenvalues are positive, and the sign
+        of a symmetric matrix is its polar factor.
+        """
+        A, one, p = symmetric(x), eye(x), self.inside.p
+        values, U = eigh(A)
+        middle = 0.5 * (values[..., -p, None] + values[..., -p - 1, None])
+        values = values - middle
+        signs = backend_of(x).cached(_signs, x, self.inside.n, p) + 0.0 * values  # NaN stays NaN
+        singular = U, namespace_of(x).abs(values), signs[..., None] * adjoint(U)
+        return 0.5 * (one + polar(A - middle[..., None] * one, singular))
+
+    def violation(self, x: Array) -> Array:
+        """Return the largest violation of symmetry, idempotence and rank."""
+        xp = namespace_of(x)
+        off = xp.maximum(xp.abs(x - adjoint(x)), xp.abs(matmul(x, x) - x))
+        off = xp.max(off, axis=(-2, -1))
+        off = xp.maximum(off, xp.abs(xp.linalg.trace(x) - float(self.inside.p)))
+        return xp.where(xp.isfinite(off), off, xp.inf)
+
+
+def _signs(n: int, p: int) -> "np.ndarray[Any, Any]":
+    signs = np.ones(n)
+    signs[: n - p] = -1.0
+    return signs
+
+
+REPRESENTATIONS: dict[str, type[Basis]] = {"basis": Basis, "projector": Projector}
+
+
 @dataclass(frozen=True)
-class Grassmannian(Pullback):
+class Grassmannian(Chart):
     r"""The p-dimensional subspaces of :math:`\mathbb R^n`, at the distance :math:`\|\theta\|`.
 
     A point is an n × p orthonormal basis, of which only the span matters, or the n × n projector
@@ -465,7 +563,7 @@ class Grassmannian(Pullback):
 
     n: int
     p: int
-    representation: str = field(default="basis", metadata={"choices": ("basis", "projector")})
+    representation: str = field(default="basis", metadata={"choices": tuple(REPRESENTATIONS)})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -475,13 +573,9 @@ class Grassmannian(Pullback):
             )
 
     @property
-    def _projectors(self) -> bool:
-        return self.representation == "projector"
-
-    @property
     def point_shape(self) -> tuple[int, ...]:
         """Shape of one point: ``(n, p)``, or ``(n, n)`` for projectors."""
-        return self.n, self.n if self._projectors else self.p
+        return self.chart.point_shape
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
@@ -495,72 +589,26 @@ class Grassmannian(Pullback):
         """Return planes, projectors, and subspaces of more than half the dimension."""
         return cls(4, 2), cls(5, 2, "projector"), cls(5, 3)
 
-    @property
-    def inside(self) -> Bases:
-        """The bases."""
-        return Bases(self.n, self.p)
+    @cached_property
+    def chart(self) -> Basis:
+        """The map to bases."""
+        return REPRESENTATIONS[self.representation](self.n, self.p)
 
     def origin(self, like: Array) -> Array:
         """Return the span of the first p coordinate vectors."""
-        return self.from_inside(self.inside.origin(like))
-
-    def to_inside(self, x: Array) -> Array:
-        """Return a basis of the range: the leading eigenvectors of a projector.
-
-        The eigenvectors Y are constants; the columns of PY, made orthonormal, have the derivative.
-        """
-        if not self._projectors:
-            return x
-        self._namespace(x)
-        P = symmetric(x)
-        return orthonormalized(matmul(P, eigh(P).vectors[..., self.n - self.p :]))
-
-    def from_inside(self, x: Array) -> Array:
-        """Return the basis itself, or its projector."""
-        return matmul(x, adjoint(x)) if self._projectors else x
-
-    def tangent_to_inside(self, x: Array, v: Array) -> Array:
-        r"""Return the horizontal lift :math:`\dot P U` of a tangent vector at a projector."""
-        return matmul(v, self.to_inside(x)) if self._projectors else v
-
-    def tangent_from_inside(self, x: Array, v: Array) -> Array:
-        r"""Return :math:`\dot P = \dot U U^\top + U \dot U^\top`."""
-        return 2.0 * symmetric(matmul(v, adjoint(self.to_inside(x)))) if self._projectors else v
+        return self.chart.inverse(self.inside.origin(like))
 
     def project(self, x: Array) -> Array:
-        """Orthonormalise a basis, or return the projector to a matrix's leading eigenvectors.
-
-        The projector is (I + sign A)/2, with A shifted so that p of its eigenvalues are positive,
-        and the sign of a symmetric matrix is its polar factor.
-        """
+        """Orthonormalise a basis, or return the projector to a matrix's leading eigenvectors."""
         self._namespace(x)
-        if not self._projectors:
-            return self.inside.project(x)
-        A, one = symmetric(x), eye(x)
-        values, U = eigh(A)
-        middle = 0.5 * (values[..., -self.p, None] + values[..., -self.p - 1, None])
-        values = values - middle
-        signs = backend_of(x).cached(_signs, x, self.n, self.p) + 0.0 * values  # NaN stays NaN
-        singular = U, namespace_of(x).abs(values), signs[..., None] * adjoint(U)
-        return 0.5 * (one + polar(A - middle[..., None] * one, singular))
+        return self.chart.project(x)
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|U^\top U - I|`; for projectors, the largest of
         :math:`|P - P^\top|`, :math:`|P^2 - P|` and the distance of the trace from p.
         """
-        xp = self._namespace(x)
-        if not self._projectors:
-            return self.inside.violation(x)
-        off = xp.maximum(xp.abs(x - adjoint(x)), xp.abs(matmul(x, x) - x))
-        off = xp.max(off, axis=(-2, -1))
-        off = xp.maximum(off, xp.abs(xp.linalg.trace(x) - float(self.p)))
-        return xp.where(xp.isfinite(off), off, xp.inf)
-
-
-def _signs(n: int, p: int) -> "np.ndarray[Any, Any]":
-    signs = np.ones(n)
-    signs[: n - p] = -1.0
-    return signs
+        self._namespace(x)
+        return self.chart.violation(x)
 
 
 def of_projectors(x: "np.ndarray[Any, Any]") -> Grassmannian:

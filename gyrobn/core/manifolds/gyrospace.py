@@ -82,7 +82,7 @@ class GyroSpace(Specified, ABC):
 
     @property
     def inside(self) -> "GyroSpace":
-        """The isometric space in which to compute: this one, unless it is a ``Pullback``."""
+        """The isometric space in which to compute: this one, unless it is a ``Chart``."""
         return self
 
     def to_inside(self, x: Array) -> Array:

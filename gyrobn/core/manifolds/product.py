@@ -3,18 +3,17 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Any, ClassVar, Self
 
-from gyrobn.core.backends import Array, Arrays, namespace_of
+from gyrobn.core.backends import Array, namespace_of
 from gyrobn.core.manifolds.centred import Centred
-from gyrobn.core.manifolds.composite import Composite
+from gyrobn.core.manifolds.composite import CentredParts, Composite
 from gyrobn.core.manifolds.euclidean import Euclidean
 from gyrobn.core.manifolds.gyrospace import GyroSpace
 from gyrobn.core.manifolds.models import PoincareBall, Sphere
 from gyrobn.core.manifolds.specification import declare
-from gyrobn.core.numerics.arrays import check_coordinates, length, pieces, scalars_like
-from gyrobn.core.numerics.hessian import Hessian, joined_hessian
+from gyrobn.core.numerics.arrays import check_coordinates, length, pieces
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -45,6 +44,7 @@ class Product(Composite):
 
     factors: tuple[GyroSpace, ...]
     parameters: ClassVar[tuple[str, ...]] = ("factors",)
+    _view: ClassVar[type[Centred]] = CentredParts
 
     def __init__(self, *spaces: GyroSpace, factors: Sequence[GyroSpace] = ()) -> None:
         # dataclasses.replace and JAX pass the factors by keyword
@@ -129,6 +129,11 @@ class Product(Composite):
             part[..., 0] if size == 1 else part for size, part in zip(sizes, parts, strict=True)
         ]
 
+    def _join_blocks(self, parts: list[Array]) -> Array:
+        sizes = [len(f.blocks) for f in self.factors]
+        shapes = [(*v.shape[:-1], size) for v, size in zip(parts, sizes, strict=True)]
+        return _concat(list(map(namespace_of(*parts).broadcast_to, parts, shapes)))
+
     def origin(self, like: Array) -> Array:
         """Return the factors' identities."""
         xp = namespace_of(like)
@@ -148,17 +153,6 @@ class Product(Composite):
         """Return whether every factor contains its part."""
         return reduce(self._namespace(x).logical_and, self._each("contains", self.split(x)))
 
-    def resolutions(self, x: Array) -> Array:
-        """Return the resolution of every block."""
-        return self._by_every_block(self._each("resolutions", self.split(x)))
-
-    def _by_every_block(self, values: Sequence[Array]) -> Array:
-        """Concatenate the factors' values, which are one per block or one for all blocks."""
-        parts = zip(self.factors, values, strict=True)
-        return _concat(
-            [namespace_of(v).broadcast_to(v, (*v.shape[:-1], len(f.blocks))) for f, v in parts]
-        )
-
     # ------------------------------------------------------------------ the mean
 
     @property
@@ -173,15 +167,6 @@ class Product(Composite):
     def from_inside(self, x: Array) -> Array:
         """Carry every factor's point back."""
         return self.join(*self._each("from_inside", self.inside.split(x)))
-
-    def hessian(self, c: Array, weights: Array) -> Hessian:
-        """Return the factors' Hessians, on their parts of the coordinates."""
-        parts = zip(self.factors, self._split_normal(c), strict=True)
-        return joined_hessian([(f.dim, f.hessian(part, weights)) for f, part in parts])
-
-    def centred(self, mean: Array, x: Array, saved: Arrays = ()) -> Centred:
-        """Return the view of the samples from the mean, factor by factor."""
-        return CentredParts(self, mean, x, saved)
 
     def moments(self, x: Array) -> Array:
         """Return the moments of every factor."""
@@ -212,97 +197,3 @@ def _concat(parts: list[Array]) -> Array:
         batch = xp.broadcast_arrays(*(p[..., 0] for p in parts))[0].shape
         parts = [xp.broadcast_to(p, (*batch, p.shape[-1])) for p in parts]
     return xp.concat(parts, axis=-1)
-
-
-class CentredParts(Centred):
-    """The view of a product's points from the mean: a view per factor."""
-
-    def __init__(self, space: Product, mean: Array, x: Array, saved: Arrays = ()) -> None:
-        super().__init__(space, mean, x)
-        parts = list(zip(space.factors, space.split(mean), space.split(x), strict=True))
-        self.views = [factor.centred(m, own) for factor, m, own in parts]
-        if saved:
-            each = _shared(self.views, saved, "saves")
-            self.views = [f.centred(m, own, s) for (f, m, own), s in zip(parts, each, strict=True)]
-
-    @property
-    def saves(self) -> int:  # type: ignore[override]
-        """Number of arrays in ``saved``."""
-        return sum(view.saves for view in self.views)
-
-    @property
-    def images(self) -> int:  # type: ignore[override]
-        """Number of arrays in ``image``."""
-        return sum(view.images for view in self.views)
-
-    @property
-    def saved(self) -> Arrays:
-        """The decompositions of all factors."""
-        return tuple(a for view in self.views for a in view.saved)
-
-    @property
-    def image(self) -> Arrays:
-        """The images of all factors."""
-        return tuple(a for view in self.views for a in view.image)
-
-    def showing(self, *image: Array) -> Self:
-        """Take arrays as the images of the factors, and return the view."""
-        for view, own in zip(self.views, _shared(self.views, image, "images"), strict=True):
-            view.showing(*own)
-        return self
-
-    def followed(self, step: Array) -> Arrays | None:
-        """Return the images if the mean moves by a step, where every factor has a formula."""
-        parts = zip(self.views, self.space._split_normal(step), strict=True)
-        each = [view.followed(part) for view, part in parts]
-        return None if None in each else tuple(a for image in each for a in image or ())
-
-    @cached_property
-    def normal(self) -> Array:
-        """The normal coordinates, factor by factor."""
-        return _concat([view.normal for view in self.views])
-
-    def gradient(self, weights: Array) -> Array:
-        """Return the mean of the normal coordinates."""
-        return _concat([view.gradient(weights) for view in self.views])
-
-    @cached_property
-    def squares(self) -> Array:
-        """The squared distances, block by block."""
-        return _concat([view.squares for view in self.views])
-
-    def hessian(self, weights: Array) -> Hessian:
-        """Return the factors' Hessians."""
-        parts = zip(self.space.factors, self.views, strict=True)
-        return joined_hessian([(f.dim, view.hessian(weights)) for f, view in parts])
-
-    def shift(self, step: Array) -> Array:
-        """Return the mean after a step, factor by factor."""
-        parts = zip(self.views, self.space._split_normal(step), strict=True)
-        return self.space.join(*(view.shift(part) for view, part in parts))
-
-    def push(self, step: Array) -> Array:
-        """Return a small step as a tangent vector, factor by factor."""
-        parts = zip(self.views, self.space._split_normal(step), strict=True)
-        return self.space.join(*(view.push(part) for view, part in parts))
-
-    def resolutions(self, weights: Array) -> Array:
-        """Return how far rounding moves the mean, in every block."""
-        return self.space._by_every_block([view.resolutions(weights) for view in self.views])
-
-    def standardize(self, factor: Array, bias: Array | None) -> Array:
-        """Scale and bias in every factor."""
-        space = self.space
-        scales = space._split_factor(scalars_like(factor, self.x))
-        biases = [None for _ in self.views] if bias is None else space.split(bias)
-        parts = zip(self.views, scales, biases, strict=True)
-        return space.join(*(view.standardize(t, b) for view, t, b in parts))
-
-
-def _shared(views: Sequence[Centred], arrays: Arrays, count: str) -> list[Arrays]:
-    """Return the arrays of each view, from those of all of them."""
-    found, stop = [], 0
-    for view in views:
-        start, stop = stop, stop + getattr(view, count)
-        found.append(arrays[start:stop])
-    return found

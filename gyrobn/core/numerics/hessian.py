@@ -3,12 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any
 
 import numpy as np
 
 from gyrobn.core.backends import Array, backend_of, namespace_of
-from gyrobn.core.numerics.arrays import pieces
 
 DENSE = 128
 """Up to this dimension a Hessian is formed and solved; beyond, conjugate gradients apply it."""
@@ -32,8 +30,8 @@ class Hessian:
     """Return H as a matrix, where that takes less than to apply it to the identity."""
     identity: bool = False
     """Whether H is the identity, as on a flat space."""
-    parts: "Sequence[tuple[int, Hessian]]" = ()
-    """Dimensions and Hessians of the diagonal blocks, if H is block diagonal."""
+    by_part: "Callable[[Callable[[Hessian, Array], Array], Array], Array] | None" = None
+    """Apply a function to each diagonal block and its part of a vector, if H is block diagonal."""
 
     @cached_property
     def formed(self) -> Array:
@@ -59,27 +57,40 @@ def flat_hessian() -> Hessian:
     return Hessian(lambda v: v, None, identity=True)
 
 
-def joined_hessian(parts: Sequence[tuple[int, Hessian]]) -> Hessian:
-    """Return the Hessian of a product, from the dimensions and Hessians of its factors."""
-    sizes = [dim for dim, _ in parts]
+def joined_hessian(
+    parts: Sequence[Hessian],
+    split: Callable[[Array], list[Array]],
+    join: Callable[[list[Array]], Array],
+) -> Hessian:
+    """Return the Hessian of a product, from those of its factors.
+
+    ``split`` and ``join`` lead from normal coordinates to those of the factors and back.
+    """
+
+    def by_part(function: Callable[[Hessian, Array], Array], g: Array) -> Array:
+        return join([function(h, part) for h, part in zip(parts, split(g), strict=True)])
 
     def apply(v: Array) -> Array:
-        split = zip(parts, pieces(v, sizes, -2), strict=True)
-        return namespace_of(v).concat([h.apply(piece) for (_, h), piece in split], axis=-2)
+        """Apply each part; in ``split``, the columns are an axis before the coordinates."""
+        first = v.ndim - 2
 
-    bounds = [h.lowest for _, h in parts if h.lowest is not None]
+        def one(h: Hessian, part: Array) -> Array:
+            axes = list(range(part.ndim))
+            last = [*axes[:first], *axes[first + 1 :], first]
+            back = [*axes[:first], axes[-1], *axes[first:-1]]
+            permute = namespace_of(part).permute_dims
+            return permute(h.apply(permute(part, last)), back)
+
+        return namespace_of(v).matrix_transpose(by_part(one, namespace_of(v).matrix_transpose(v)))
+
+    bounds = [h.lowest for h in parts if h.lowest is not None]
 
     def lowest() -> Array:
         first, *rest = (bound() for bound in bounds)
         return reduce(namespace_of(first).minimum, rest, first)
 
-    flat = all(h.identity for _, h in parts)
-    return Hessian(apply, lowest if bounds else None, identity=flat, parts=tuple(parts))
-
-
-def _by_part(function: Any, h: Hessian, g: Array, *rest: Any) -> Array:
-    split = zip(h.parts, pieces(g, [dim for dim, _ in h.parts]), strict=True)
-    return namespace_of(g).concat([function(part, own, *rest) for (_, part), own in split], axis=-1)
+    flat = all(h.identity for h in parts)
+    return Hessian(apply, lowest if bounds else None, identity=flat, by_part=by_part)
 
 
 def newton_step(h: Hessian, g: Array, tol: float) -> Array:
@@ -90,8 +101,8 @@ def newton_step(h: Hessian, g: Array, tol: float) -> Array:
     """
     if h.identity:
         return g
-    if h.parts:
-        return _by_part(newton_step, h, g, tol)
+    if h.by_part is not None:
+        return h.by_part(lambda part, own: newton_step(part, own, tol), g)
     xp = namespace_of(g)
     shift = None if h.lowest is None else xp.clip(FLOOR - h.lowest(), min=0.0)
     if g.shape[-1] > DENSE:
@@ -112,8 +123,8 @@ def inverse(h: Hessian, g: Array, tol: float = 0.0) -> Array:
     """
     if h.identity:
         return g
-    if h.parts:
-        return _by_part(inverse, h, g, tol)
+    if h.by_part is not None:
+        return h.by_part(lambda part, own: inverse(part, own, tol), g)
     xp = namespace_of(g)
     eps = float(xp.finfo(g.dtype).eps)
     if g.shape[-1] <= DENSE:
