@@ -115,8 +115,8 @@ def newton_step(h: Hessian, g: Array, tol: float) -> Array:
     return _solved(h, g, shift)
 
 
-def inverse(h: Hessian, g: Array) -> Array:
-    """Return H⁻¹g to nearly all digits.
+def inverse(h: Hessian, g: Array, tol: float = 0.0) -> Array:
+    """Return H⁻¹g to nearly all digits, or with an error of ``tol`` if H is not formed.
 
     A matrix is inverted as it is: a bound of its eigenvalues says little if samples are beyond a
     hemisphere, and the derivative of the mean is large where one of them is nearly zero.
@@ -124,7 +124,7 @@ def inverse(h: Hessian, g: Array) -> Array:
     if h.identity:
         return g
     if h.by_part is not None:
-        return h.by_part(inverse, g)
+        return h.by_part(lambda part, own: inverse(part, own, tol), g)
     xp = namespace_of(g)
     eps = float(xp.finfo(g.dtype).eps)
     if g.shape[-1] <= DENSE:
@@ -132,7 +132,7 @@ def inverse(h: Hessian, g: Array) -> Array:
         shift = None if h.lowest is None else xp.full_like(g[..., 0], 4.0 * eps)
         return _solved(h, g, shift)
     shift = None if h.lowest is None else xp.clip(1e-3 - h.lowest(), min=0.0)
-    solve = lambda v: _iterated(h, v, shift, eps ** (2 / 3))  # noqa: E731
+    solve = lambda v: _iterated(h, v, shift, max(tol, eps ** (2 / 3)))  # noqa: E731
     return backend_of(g).self_adjoint(solve, g)
 
 

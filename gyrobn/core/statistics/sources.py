@@ -1,35 +1,46 @@
-"""Where the loop reads its samples: in memory, or in memory on each of several ranks.
+r"""Where the loop reads its samples: in memory, or in memory on each of several ranks.
 
-A part of the samples answers with sums, and sums of parts are added. Everything else of the loop is
-the same for every source.
+Some samples answer with sums, and the sums of all parts are added:
+
+.. math:: g = \sum_i w_i c_i, \qquad v^2 = \sum_i w_i \|c_i\|^2, \qquad H = \sum_i w_i H_i,
+          \qquad c_i = \operatorname{Log}_e(\ominus\mu \oplus x_i) .
+
+All that one evaluation needs is packed into one array: it takes one reduction over the ranks, or
+one pass over chunks, and nothing is sent that grows with the number of samples. Everything else of
+the loop is the same for every source.
 """
 
 from collections.abc import Callable, Sequence
+from copy import copy
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from gyrobn.core.backends import Array, Arrays, backend_of, namespace_of
+from gyrobn.core.backends import Array, Arrays, backend_of, device_of, namespace_of
 from gyrobn.core.manifolds.centred import Centred
 from gyrobn.core.manifolds.gyrospace import GyroSpace
 from gyrobn.core.numerics.arrays import BLOCK, pieces, sum_samples, weighted_sum
-from gyrobn.core.numerics.hessian import DENSE, Hessian
-from gyrobn.core.numerics.matrices import from_triangle, to_triangle
+from gyrobn.core.numerics.hessian import DENSE, Hessian, joined_hessian
+from gyrobn.core.numerics.matrices import from_triangle, matmul, to_triangle
 
 
-class Look(NamedTuple):
-    """What the loop needs to know about the samples, seen from a mean."""
+class Evaluation(NamedTuple):
+    """What the loop needs to know about a mean."""
 
-    view: Centred | None
-    """The samples, if they are in memory."""
+    view: Centred
+    """The samples seen from it; if they are not in memory, the mean alone."""
     g: Array
     """The mean of the normal coordinates: minus the gradient."""
     variance: Array
     """One per block."""
     resolution: Array
     """How far rounding moves the mean; one per block, or one."""
-    far: tuple[Array, ...]
+    far: Array
     """Squared distance of the farthest sample, one per block, on spaces where a mean need not be
-    unique, if values can be read; else empty."""
-    hessian: Hessian
+    unique, if values can be read; else of shape (*channels, 0)."""
+    hessian: Callable[[], Hessian]
+    """Return the mean Hessian."""
+    sums: Arrays = ()
+    """The packed sums over all ranks, if there are several."""
 
 
 class Source(Protocol):
@@ -37,92 +48,240 @@ class Source(Protocol):
 
     space: GyroSpace
 
-    def arrays(self) -> tuple[Arrays, Callable[..., "Source"]]:
-        """Return the arrays of the source, and a function that makes it of such arrays."""
+    @property
+    def exact(self) -> bool:
+        """Whether the first guess is the mean."""
 
     def start(self) -> Array:
         """Return a first guess of the mean."""
 
-    def look(self, mean: Array) -> Look:
+    def evaluate(self, mean: Array) -> Evaluation:
         """Return what is seen from a mean."""
 
-    def shift(self, view: Centred | None, mean: Array, step: Array) -> Array:
-        """Return the mean after a step; ``view`` is that from the mean, if it is known."""
+    def view(self, mean: Array, saved: Arrays = ()) -> Centred:
+        """Return a view from a mean, with the decompositions of an earlier one."""
+
+    def arrays(self) -> tuple[Arrays, Callable[..., "Source"]]:
+        """Return the arrays of the source, and a function that makes it of such arrays."""
 
 
 class Memory:
     """Samples in memory: ``x`` of shape (N, *channels, *point_shape), ``w`` (N, *channels).
 
-    The weights sum to one, over all ranks of a group.
+    The weights sum to one.
     """
 
-    def __init__(self, space: GyroSpace, x: Array, w: Array, group: Any = None) -> None:
-        self.space, self.x, self.w, self.group = space, x, w, group
+    def __init__(self, space: GyroSpace, x: Array, w: Array) -> None:
+        self.space, self.x, self.w = space, x, w
 
     def __repr__(self) -> str:
-        return "memory" if self.group is None else "ranks"
+        return "memory"
 
     def arrays(self) -> tuple[Arrays, Callable[..., "Memory"]]:
         """Return samples, weights and the parameters of the geometry that are arrays."""
         learnt, remade = learnt_of(self.space)
-        made = lambda x, w, *learnt: Memory(remade(learnt), x, w, self.group)  # noqa: E731
+
+        def made(x: Array, w: Array, *learnt: Array) -> Memory:
+            other = copy(self)
+            other.space, other.x, other.w = remade(learnt), x, w
+            return other
+
         return (self.x, self.w, *learnt), made
 
-    def total(self, x: Array) -> Array:
-        """Return the sum over all ranks."""
-        return x if self.group is None else backend_of(x).all_sum(x, self.group)
+    @property
+    def exact(self) -> bool:
+        """Whether the first guess is the mean, as on a flat space."""
+        return self.space.flat
 
     def start(self) -> Array:
-        """Return a first guess of the mean, from the means of the moments.
+        """Return a first guess of the mean.
 
-        Those of many samples are corrected by the mean of what is left: rounding errors add up.
+        On a flat space, that of many samples is corrected by the mean of what is left.
         """
         moments = self.space.moments(self.x)
-        means = self.total(weighted_sum(self.w, moments))
-        if self.x.shape[0] > BLOCK:
-            means = means + self.total(weighted_sum(self.w, moments - means))
+        means = weighted_sum(self.w, moments)
+        if self.exact and self.x.shape[0] > BLOCK:
+            means = means + weighted_sum(self.w, moments - means)
         return self.space.start(means)
 
-    def look(self, mean: Array) -> Look:
+    def view(self, mean: Array, saved: Arrays = ()) -> Centred:
+        """Return the samples here, seen from a mean."""
+        return self.space.centred(mean, self.x, saved)
+
+    def evaluate(self, mean: Array) -> Evaluation:
         """Return what is seen from a mean."""
-        space, w = self.space, self.w
-        view = space.centred(mean, self.x)
-        g, variance, resolution = view.gradient(w), view.variance(w), view.resolutions(w)
-        far: tuple[Array, ...] = ()
-        if space.convexity_radius < float("inf") and not backend_of(mean).traced(mean):
-            xp = namespace_of(mean)
-            far = (xp.max(xp.where(w[..., None] > 0, view.squares, 0.0), axis=0),)
-        hessian = view.hessian(w)
-        if self.group is None:
-            return Look(view, g, variance, resolution, far, hessian)
-        share = sum_samples(w)[..., None]
-        parts = [g, variance, share * resolution]
-        g, variance, resolution = self._sums(parts)
-        return Look(view, g, variance, resolution, far, self.whole(hessian, view, w))
+        view, w = self.view(mean), self.w
+        sums = view.gradient(w), view.variance(w), view.resolutions(w), farthest(view, w)
+        return Evaluation(view, *sums, partial(view.hessian, w))
 
-    def _sums(self, parts: list[Array]) -> list[Array]:
-        """Return the sums of parts (*channels, k) over all ranks, in one reduction."""
-        packed = namespace_of(parts[0]).concat(parts, axis=-1)
-        return pieces(self.total(packed), [part.shape[-1] for part in parts])
 
-    def whole(self, hessian: Hessian, view: Centred, w: Array) -> Hessian:
-        """Return the Hessian of all ranks, from that of the samples here."""
-        if self.group is None or hessian.identity:
-            return hessian
-        like = view.gradient(w)
-        n = like.shape[-1]
-        if n > DENSE:
-            return Hessian(lambda v: self.total(hessian.apply(v)), hessian.lowest)
-        triangle = self.total(to_triangle(hessian.as_matrix(like), diagonal=True))
-        matrix = from_triangle(triangle, n, diagonal=True, mirror=1.0)
-        xp = namespace_of(like)
-        return Hessian(lambda v: xp.matmul(matrix, v), hessian.lowest, lambda: matrix)
+# ---------------------------------------------------------------------- several ranks
 
-    def shift(self, view: Centred | None, mean: Array, step: Array) -> Array:
-        """Return the mean after a step."""
-        if view is None or view.mean is not mean:
-            view = self.space.centred(mean, self.x)
-        return view.shift(step)
+
+def _all_alike(error: Exception | None) -> None:
+    """Do nothing: all devices of a traced program raise the same error."""
+
+
+class Group(NamedTuple):
+    """The ranks over which a batch is distributed."""
+
+    ranks: Any
+    """As the backend of the library knows them."""
+    agree: Callable[[Exception | None], None] = _all_alike
+    """Called on every rank with its error, if it has one: raises on all of them if any has."""
+
+
+class Ranks(Memory):
+    """Samples in memory on each of several ranks; the weights of all of them sum to one."""
+
+    exact = False
+
+    def __init__(self, space: GyroSpace, x: Array, w: Array, group: Group) -> None:
+        super().__init__(space, x, w)
+        self.group = group
+
+    def __repr__(self) -> str:
+        return f"ranks {self.group.ranks!r}"
+
+    def total(self, w: Array, sums: Array) -> Array:
+        """Return the sums over all ranks, from those of the samples here with weights w."""
+        return backend_of(sums).all_sum(if_weighted(w, sums), self.group.ranks)
+
+    def evaluate(self, mean: Array) -> Evaluation:
+        """Return what is seen from a mean, in one reduction."""
+        view = self.view(mean)
+        own, w = sums_of(view, self.w), self.w
+        return self.evaluated(view, w, own._replace(added=self.total(w, own.added)))
+
+    def evaluated(self, view: Centred, w: Array, sums: Arrays) -> Evaluation:
+        """Return an evaluation from the samples here and the sums over all ranks."""
+        own = view.hessian(w)
+        blocks = diagonal(own, self.space.dim)
+        apply = lambda k, v: self.total(w, blocks[k][1].apply(v))  # noqa: E731
+        return evaluation(view, own, Sums(*sums), apply)
+
+
+def over_ranks(space: GyroSpace, x: Array, w: Array, group: Group) -> tuple[Array, Array]:
+    """Return a first guess of the mean, and the weights divided by their sum over all ranks.
+
+    One reduction. A rank with an error takes part in it with weights that are NaN.
+    """
+    sums = backend_of(w).all_sum(first_sums(space, x, w), group.ranks)
+    whole = sums[..., :1]
+    if not backend_of(w).traced(whole) and not bool(namespace_of(w).all(whole > 0)):
+        group.agree(None)  # one of the ranks may have withdrawn
+        raise ValueError(
+            "the batch is empty on every rank, or its weights have no positive sum: give at least "
+            "one sample on one of the ranks"
+        )
+    return space.start(sums[..., 1:] / whole), w / whole[..., 0]
+
+
+def first_sums(space: GyroSpace, x: Array, w: Array) -> Array:
+    """Return the sums of the weights and of the moments, shape (*channels, 1 + k)."""
+    moments = weighted_sum(w, space.moments(x))
+    return namespace_of(x).concat([sum_samples(w)[..., None], moments], axis=-1)
+
+
+def withdraw(
+    manifold: GyroSpace, channels: tuple[int, ...], like: Array, group: Group, error: Exception
+) -> None:
+    """Take part in the first reduction of the others with NaN, and agree on the error with them."""
+    if group.agree is _all_alike:
+        return
+    space, xp = manifold.inside, namespace_of(like)
+    e = xp.broadcast_to(space.origin(like), (1, *channels, *space.point_shape))
+    w = xp.full((1, *channels), xp.nan, dtype=like.dtype, device=device_of(like))
+    over_ranks(space, e, w, group._replace(agree=lambda _: group.agree(error)))
+
+
+# ---------------------------------------------------------------------- sums of parts
+
+
+class Sums(NamedTuple):
+    """What some samples add to an evaluation."""
+
+    added: Array
+    """Numbers to add, shape (*channels, k)."""
+    most: Array
+    """Numbers of which the largest counts: ``far`` of an evaluation."""
+
+
+def sums_of(view: Centred, w: Array) -> Sums:
+    """Return the sums over some samples.
+
+    The Hessian is among them, as matrices up to ``DENSE`` dimensions.
+    """
+    xp, space, share = namespace_of(w), view.space, sum_samples(w)[..., None]
+    shape = (*share.shape[:-1], len(space.blocks))
+    fine, coarse = space.resolutions(view.mean), view.resolutions(w)
+    fine, coarse = (xp.broadcast_to(r, shape) for r in (fine, coarse))
+    parts = [view.gradient(w), view.variance(w), share * fine, (coarse - fine) ** 2]
+    for n, h in diagonal(view.hessian(w), space.dim):
+        if h.lowest is not None:
+            parts.append(h.lowest()[..., None])
+        if not h.identity and n <= DENSE:
+            parts.append(to_triangle(h.as_matrix(parts[0][..., :n]), diagonal=True))
+    return Sums(if_weighted(w, xp.concat(parts, axis=-1)), farthest(view, w))
+
+
+def applied(k: int, view: Centred, w: Array, v: Array) -> Sums:
+    """Return the sums over some samples of the k-th diagonal block of the Hessian times v."""
+    _, h = diagonal(view.hessian(w), view.space.dim)[k]
+    return Sums(if_weighted(w, h.apply(v)), v[..., :0, 0])
+
+
+def if_weighted(w: Array, sums: Array) -> Array:
+    """Return sums of samples, or zero if none has a weight: opposite to the mean, they are NaN."""
+    share = sum_samples(w)
+    share = share[(..., *(None,) * (sums.ndim - share.ndim))]
+    return namespace_of(sums).where(share > 0, sums, 0.0)
+
+
+def farthest(view: Centred, w: Array) -> Array:
+    """Return the squared distance of the farthest sample, one per block, if it is needed."""
+    xp = namespace_of(w)
+    if view.space.convexity_radius == float("inf") or backend_of(w).traced(w):
+        return w[0, ..., None][..., :0]
+    return xp.max(xp.where(w[..., None] > 0, view.squares, 0.0), axis=0)
+
+
+def evaluation(
+    view: Centred, h: Hessian, sums: Sums, apply: Callable[[int, Array], Array]
+) -> Evaluation:
+    """Return an evaluation from the sums of all samples.
+
+    ``h`` is the Hessian of any of them, and ``apply`` multiplies a diagonal block of the Hessian of
+    all of them that is too large to be formed.
+    """
+    space, found, blocks = view.space, [], len(view.space.blocks)
+    g, variance, fine, rounding, rest = pieces(
+        sums.added, [space.dim, blocks, blocks, blocks, sums.added.shape[-1]]
+    )
+    for k, (n, own) in enumerate(diagonal(h, space.dim)):
+        lowest = None
+        if own.lowest is not None:
+            bound, rest = rest[..., 0], rest[..., 1:]
+            lowest = lambda bound=bound: bound  # noqa: E731
+        if own.identity:
+            whole = own
+        elif n > DENSE:
+            whole = Hessian(partial(apply, k), lowest)
+        else:
+            triangle, rest = pieces(rest, [n * (n + 1) // 2, rest.shape[-1]])
+            A = from_triangle(triangle, n, diagonal=True, mirror=1.0)
+            whole = Hessian(partial(matmul, A), lowest, partial(lambda A: A, A))
+        found.append((n, whole))
+    hessian = found[0][1] if len(found) == 1 else joined_hessian(found)
+    resolution = fine + namespace_of(g).sqrt(rounding)
+    return Evaluation(view, g, variance, resolution, sums.most, lambda: hessian, sums)
+
+
+def diagonal(h: Hessian, dim: int) -> list[tuple[int, Hessian]]:
+    """Return the diagonal blocks of a Hessian with their dimensions."""
+    if not h.parts:
+        return [(dim, h)]
+    return [block for size, own in h.parts for block in diagonal(own, size)]
 
 
 def learnt_of(space: GyroSpace) -> tuple[list[Array], Callable[[Sequence[Array]], GyroSpace]]:
