@@ -30,8 +30,16 @@ class Hessian:
     """Return H as a matrix, where that takes less than to apply it to the identity."""
     identity: bool = False
     """Whether H is the identity, as on a flat space."""
-    by_part: "Callable[[Callable[[Hessian, Array], Array], Array], Array] | None" = None
-    """Apply a function to each diagonal block and its part of a vector, if H is block diagonal."""
+    parts: "Sequence[Hessian]" = ()
+    """The diagonal blocks, if H is block diagonal."""
+    split: Callable[[Array], list[Array]] = lambda g: [g]
+    """Return the part of a vector for each block."""
+    join: Callable[[list[Array]], Array] = lambda parts: parts[0]
+    """Undo ``split``."""
+
+    def by_part(self, function: "Callable[[Hessian, Array], Array]", g: Array) -> Array:
+        """Apply a function to each diagonal block and its part of a vector."""
+        return self.join([function(h, v) for h, v in zip(self.parts, self.split(g), strict=True)])
 
     @cached_property
     def formed(self) -> Array:
@@ -67,9 +75,6 @@ def joined_hessian(
     ``split`` and ``join`` lead from normal coordinates to those of the factors and back.
     """
 
-    def by_part(function: Callable[[Hessian, Array], Array], g: Array) -> Array:
-        return join([function(h, part) for h, part in zip(parts, split(g), strict=True)])
-
     def apply(v: Array) -> Array:
         """Apply each part; in ``split``, the columns are an axis before the coordinates."""
         first = v.ndim - 2
@@ -81,7 +86,8 @@ def joined_hessian(
             permute = namespace_of(part).permute_dims
             return permute(h.apply(permute(part, last)), back)
 
-        return namespace_of(v).matrix_transpose(by_part(one, namespace_of(v).matrix_transpose(v)))
+        transpose: Callable[[Array], Array] = namespace_of(v).matrix_transpose
+        return transpose(joined.by_part(one, transpose(v)))
 
     bounds = [h.lowest for h in parts if h.lowest is not None]
 
@@ -90,7 +96,9 @@ def joined_hessian(
         return reduce(namespace_of(first).minimum, rest, first)
 
     flat = all(h.identity for h in parts)
-    return Hessian(apply, lowest if bounds else None, identity=flat, by_part=by_part)
+    bound = lowest if bounds else None
+    joined = Hessian(apply, bound, None, flat, tuple(parts), split, join)
+    return joined
 
 
 def newton_step(h: Hessian, g: Array, tol: float) -> Array:
@@ -101,7 +109,7 @@ def newton_step(h: Hessian, g: Array, tol: float) -> Array:
     """
     if h.identity:
         return g
-    if h.by_part is not None:
+    if h.parts:
         return h.by_part(lambda part, own: newton_step(part, own, tol), g)
     xp = namespace_of(g)
     shift = None if h.lowest is None else xp.clip(FLOOR - h.lowest(), min=0.0)
@@ -123,7 +131,7 @@ def inverse(h: Hessian, g: Array, tol: float = 0.0) -> Array:
     """
     if h.identity:
         return g
-    if h.by_part is not None:
+    if h.parts:
         return h.by_part(lambda part, own: inverse(part, own, tol), g)
     xp = namespace_of(g)
     eps = float(xp.finfo(g.dtype).eps)

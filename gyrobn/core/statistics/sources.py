@@ -10,6 +10,8 @@ one pass over chunks, and nothing is sent that grows with the number of samples.
 the loop is the same for every source.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
@@ -156,8 +158,8 @@ class Ranks(Memory):
     def evaluated(self, view: Centred, w: Array, sums: Arrays) -> Evaluation:
         """Return an evaluation from the samples here and the sums over all ranks."""
         own = view.hessian(w)
-        blocks = diagonal(own, self.space.dim)
-        apply = lambda k, v: self.total(w, blocks[k][1].apply(v))  # noqa: E731
+        blocks = diagonal(own, sums[0][..., : self.space.dim])
+        apply = lambda k, v: self.total(w, blocks[k][0].apply(v))  # noqa: E731
         return evaluation(view, own, Sums(*sums), apply)
 
 
@@ -213,21 +215,25 @@ def sums_of(view: Centred, w: Array) -> Sums:
     The Hessian is among them, as matrices up to ``DENSE`` dimensions.
     """
     xp, space, share = namespace_of(w), view.space, sum_samples(w)[..., None]
-    shape = (*share.shape[:-1], len(space.blocks))
-    fine, coarse = space.resolutions(view.mean), view.resolutions(w)
-    fine, coarse = (xp.broadcast_to(r, shape) for r in (fine, coarse))
-    parts = [view.gradient(w), view.variance(w), share * fine, (coarse - fine) ** 2]
-    for n, h in diagonal(view.hessian(w), space.dim):
+    channels = share.shape[:-1]
+    fine, coarse = (
+        xp.broadcast_to(r, (*channels, len(space.blocks)))
+        for r in (space.resolutions(view.mean), view.resolutions(w))
+    )
+    g = view.gradient(w)
+    parts = [g, view.variance(w), share * fine, (coarse - fine) ** 2]
+    for h, like in diagonal(view.hessian(w), g):
         if h.lowest is not None:
-            parts.append(h.lowest()[..., None])
-        if not h.identity and n <= DENSE:
-            parts.append(to_triangle(h.as_matrix(parts[0][..., :n]), diagonal=True))
-    return Sums(if_weighted(w, xp.concat(parts, axis=-1)), farthest(view, w))
+            parts.append(h.lowest())
+        if not h.identity and like.shape[-1] <= DENSE:
+            parts.append(to_triangle(h.as_matrix(like), diagonal=True))
+    flat = [xp.reshape(part, (*channels, -1)) for part in parts]
+    return Sums(if_weighted(w, xp.concat(flat, axis=-1)), farthest(view, w))
 
 
 def applied(k: int, view: Centred, w: Array, v: Array) -> Sums:
     """Return the sums over some samples of the k-th diagonal block of the Hessian times v."""
-    _, h = diagonal(view.hessian(w), view.space.dim)[k]
+    h, _ = diagonal(view.hessian(w), view.normal[0, ...])[k]
     return Sums(if_weighted(w, h.apply(v)), v[..., :0, 0])
 
 
@@ -254,34 +260,41 @@ def evaluation(
     ``h`` is the Hessian of any of them, and ``apply`` multiplies a diagonal block of the Hessian of
     all of them that is too large to be formed.
     """
-    space, found, blocks = view.space, [], len(view.space.blocks)
-    g, variance, fine, rounding, rest = pieces(
-        sums.added, [space.dim, blocks, blocks, blocks, sums.added.shape[-1]]
-    )
-    for k, (n, own) in enumerate(diagonal(h, space.dim)):
-        lowest = None
-        if own.lowest is not None:
-            bound, rest = rest[..., 0], rest[..., 1:]
-            lowest = lambda bound=bound: bound  # noqa: E731
-        if own.identity:
-            whole = own
-        elif n > DENSE:
-            whole = Hessian(partial(apply, k), lowest)
-        else:
-            triangle, rest = pieces(rest, [n * (n + 1) // 2, rest.shape[-1]])
-            A = from_triangle(triangle, n, diagonal=True, mirror=1.0)
-            whole = Hessian(partial(matmul, A), lowest, partial(lambda A: A, A))
-        found.append((n, whole))
-    hessian = found[0][1] if len(found) == 1 else joined_hessian(found)
-    resolution = fine + namespace_of(g).sqrt(rounding)
+    xp, space, blocks = namespace_of(sums.added), view.space, len(view.space.blocks)
+    sizes = [space.dim, blocks, blocks, blocks, sums.added.shape[-1]]
+    g, variance, fine, rounding, rest = pieces(sums.added, sizes)
+    number = itertools.count()
+
+    def taken(*shape: int) -> Array:
+        nonlocal rest
+        size = math.prod(shape[g.ndim - 1 :])
+        own, rest = rest[..., :size], rest[..., size:]
+        return xp.reshape(own, shape)
+
+    def whole(h: Hessian, like: Array) -> Hessian:
+        if h.parts:
+            parts = zip(h.parts, h.split(like), strict=True)
+            return joined_hessian([whole(*part) for part in parts], h.split, h.join)
+        *batch, n = like.shape
+        k, bound = next(number), None if h.lowest is None else taken(*batch)
+        lowest = None if bound is None else lambda: bound
+        if h.identity:
+            return h
+        if n > DENSE:
+            return Hessian(partial(apply, k), lowest)
+        A = from_triangle(taken(*batch, n * (n + 1) // 2), n, diagonal=True, mirror=1.0)
+        return Hessian(partial(matmul, A), lowest, lambda: A)
+
+    hessian, resolution = whole(h, g), fine + xp.sqrt(rounding)
     return Evaluation(view, g, variance, resolution, sums.most, lambda: hessian, sums)
 
 
-def diagonal(h: Hessian, dim: int) -> list[tuple[int, Hessian]]:
-    """Return the diagonal blocks of a Hessian with their dimensions."""
+def diagonal(h: Hessian, g: Array) -> list[tuple[Hessian, Array]]:
+    """Return the diagonal blocks of a Hessian, each with its part of a vector."""
     if not h.parts:
-        return [(dim, h)]
-    return [block for size, own in h.parts for block in diagonal(own, size)]
+        return [(h, g)]
+    parts = zip(h.parts, h.split(g), strict=True)
+    return [block for part in parts for block in diagonal(*part)]
 
 
 def learnt_of(space: GyroSpace) -> tuple[list[Array], Callable[[Sequence[Array]], GyroSpace]]:
