@@ -111,7 +111,7 @@ def differentiate(function: Callable[..., Arrays], constants: Arrays, *inputs: A
         return function(1, constants, *inputs)
     if _transformed():
         return _fenced(function(2, constants, *inputs), inputs)
-    found: Arrays = _Differentiated.apply(function, constants, *inputs)
+    found: Arrays = _Differentiated.apply(function, constants, *inputs)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -134,7 +134,7 @@ class _Differentiated(torch.autograd.Function):
         inputs, outputs = ctx.graph
         if again:
             # views, since one input may depend on another: partial derivatives are wanted
-            inputs = [x.view_as(x) for x in ctx.saved_tensors]
+            inputs = tuple(x.view_as(x) for x in ctx.saved_tensors)
             outputs = _fenced(ctx.function(2, ctx.constants, *inputs), inputs)
         wanted = [x for x in inputs if x.requires_grad]
         pairs = [

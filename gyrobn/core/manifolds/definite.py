@@ -147,7 +147,7 @@ def clamped(x: Array, raise_to: Callable[[Array, float], tuple[Array, Array]] = 
 def _limit(x: Array) -> float:
     """Return the smallest quotient of eigenvalues that the dtype resolves."""
     eps: float = float(namespace_of(x).finfo(x.dtype).eps)
-    return x.shape[-1] * eps
+    return float(x.shape[-1] * eps)
 
 
 def _warn(singular: Array, x: Array) -> None:

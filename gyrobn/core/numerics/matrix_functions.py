@@ -122,7 +122,14 @@ def _inverse_root_difference(x: Array, y: Array) -> Array:
     return -1.0 / a / b / (a + b)
 
 
-EXP = Spectral(*(3 * [_xp("exp")]), relative=False, third=_xp("exp"), closed=4 * (_exp_difference,))
+EXP = Spectral(
+    _xp("exp"),
+    _xp("exp"),
+    _xp("exp"),
+    relative=False,
+    third=_xp("exp"),
+    closed=4 * (_exp_difference,),
+)
 LOG = Spectral(
     _xp("log"),
     lambda x: 1.0 / x,
