@@ -121,8 +121,8 @@ def test_means_and_their_derivatives(old, new):
     np.testing.assert_allclose(program(jnp.asarray(x)), one[0], rtol=0, atol=1e-11)
 
 
-@EACH
-def test_second_derivatives(old, new):
+@pytest.mark.parametrize("new", [PAIRS[k][1] for k in (0, 2, 4, 6)], ids=repr)
+def test_second_derivatives(new):
     """Through coordinates, so that points stay on the manifold; also where samples coincide."""
     rng = np.random.default_rng(0)
     c = torch.tensor(0.3 * rng.normal(size=(5, new.dim)))

@@ -239,8 +239,8 @@ class Curvature:
         heavy = weights[..., None, None]
         straight, crossed = ((heavy * a)[..., :, None, :] for a in (self.straight, self.crossed))
         alone = sum_of_products(heavy * self.alone[..., None] * adjoint(P), adjoint(P))
-        samples = weights.shape
-        swap = (*range(len(samples)), -1, -2, -3)
+        samples, n = weights.shape, weights.ndim
+        swap = (*range(n), n + 2, n + 1, n)
 
         def apply(v: Array) -> Array:
             *batch, _, k = v.shape

@@ -16,6 +16,7 @@ from gyrobn.core.numerics.hessian import Hessian, identity
 from gyrobn.core.numerics.matrices import (
     adjoint,
     eye,
+    finite_or_identity,
     from_triangle,
     matmul,
     symmetric,
@@ -433,7 +434,8 @@ class SpecialOrthogonal(GyroSpace):
         """
         xp = self._namespace(x)
         P, c, Th = svd(x)
-        reflects = xp.astype(xp.linalg.det(matmul(P, Th)) < 0, x.dtype)[..., None]
+        factor, _ = finite_or_identity(matmul(P, Th))
+        reflects = xp.astype(xp.linalg.det(factor) < 0, x.dtype)[..., None]
         signs = 1.0 - 2.0 * reflects * identity(x)[-1, :]
         return polar(x, singular=(P * signs[..., None, :], c * signs, Th))
 

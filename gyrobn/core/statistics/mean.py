@@ -193,8 +193,8 @@ def _converge(source: Source, mean: Array, search: Search) -> Found:
 
     def body(constants: Arrays, now: State) -> State:
         nonlocal view
-        own, xp = remade(*constants), namespace_of(now.share)
         now = _read(now) if traced else now
+        own, xp = remade(*constants), namespace_of(now.share)
         if view is None or view.mean is not now.mean:
             view = own.view(now.mean, now.saved)
         step = like(now.share, now.mean)[..., None] * now.step
