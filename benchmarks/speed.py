@@ -129,8 +129,8 @@ process on one thread. Smaller is better: a ratio of 0.25 means a quarter of the
 ## Gyroaddition on the radius model
 
 Gyroaddition is compared with the definition Exp∘PT∘Log, composed from the operators of the paper's
-table, and with the paper's closed form. Ours takes one inner product and one linear combination,
-see {{doc}}`design`.
+table, and with the paper's closed form. On the sphere ours takes one inner product and one linear
+combination; on the hyperboloid two of each, so that nothing cancels, see {{doc}}`design`.
 
 {table(("geometry", "library", "n", "ms", "of the definition", "of the closed form"), adding)}
 

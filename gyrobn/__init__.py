@@ -5,6 +5,9 @@ has the operations on points. ``batch_stats`` and ``normalize`` are the algorith
 finds the mean. The layers are in ``gyrobn.torch``, ``gyrobn.flax`` and ``gyrobn.equinox``, and
 pictures in ``gyrobn.plot``. ``gyrobn --help`` describes the command line.
 
+``from gyrobn import *`` leaves out ``GyroBN``, which is the name of the layers, too: import it by
+name.
+
 The algorithm is that of *Riemannian Batch Normalization: A Gyro Approach*,
 https://arxiv.org/abs/2509.07115.
 """
@@ -42,7 +45,6 @@ __all__ = [
     "Chunks",
     "FrechetResult",
     "FrechetWarning",
-    "GyroBN",
     "GyroSpace",
     "MeanError",
     "PrecisionWarning",
@@ -65,7 +67,7 @@ __all__ = [
 __all__ += [cls.__name__ for cls in REGISTRY.values()]
 
 if TYPE_CHECKING:
-    from gyrobn.estimator.transformer import GyroBN
+    from gyrobn.estimator.transformer import GyroBN as GyroBN
 else:
 
     def __getattr__(name: str) -> Any:
@@ -77,4 +79,4 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__all__, "GyroBN"})

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from gyrobn.backends.jax_axes import varies, varying
+from gyrobn.backends.jax_axes import auto_sharded, varies, varying
 from gyrobn.normalization.layers import Learnt
 from gyrobn.normalization.layers import forward as any_forward
 from gyrobn.normalization.normalize import Stats
@@ -66,7 +66,11 @@ def forward(
         group = Group((name, groups))
     if typed:
         learnt = jax.tree.map(lambda a: varying(a, name), learnt)
-    y, new = any_forward(settings, learnt, stats, x, weights, 1.0 - momentum, training, group)
+
+    def run(x: Array, learnt: Learnt, stats: Stats | None, weights: Array | None) -> Any:
+        return any_forward(settings, learnt, stats, x, weights, 1.0 - momentum, training, group)
+
+    y, new = auto_sharded(run, x, learnt, stats, weights)
     if typed and groups is None:  # they are equal on all devices, and JAX shall know that
         new = jax.tree.map(partial(jax.lax.pmax, axis_name=name), new)
     return y, new

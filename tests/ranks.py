@@ -385,6 +385,9 @@ def check_errors(rank, world):
     domains = DomainGyroBN(space, 2, dtype=torch.float64, process_group="world")
     labels = torch.full((4,), 7 if rank == 0 else 1)
     results["domain"] = error_of(lambda: domains(x, labels))
+    results["one sample of a domain"] = error_of(
+        lambda: domains(x, torch.tensor([0, 0, 0, 1 if rank == 1 else 0]))
+    )
     layer(x)  # the group still works
     return results
 

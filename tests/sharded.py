@@ -22,6 +22,7 @@ if __name__ == "__main__":
     # conftest.py's flags, for fast compilation, are in the environment
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags])
 
+import equinox as eqx  # noqa: E402
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
@@ -30,6 +31,7 @@ from jax.sharding import AxisType, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 import gyrobn  # noqa: E402
+import gyrobn.equinox  # noqa: E402
 import gyrobn.flax  # noqa: E402
 from gyrobn.jax_layers import forward  # noqa: E402
 from gyrobn.normalization.layers import initial  # noqa: E402
@@ -187,6 +189,53 @@ def transformations():
     return found
 
 
+def explicit():
+    """On the mesh that JAX makes by default, where types say how arrays are distributed."""
+    found, mesh = {}, jax.make_mesh((RANKS,), ("b",))
+    assert mesh.axis_types == (AxisType.Explicit,)
+    batch = NamedSharding(mesh, P("b"))
+    for cls in gyrobn.REGISTRY.values():
+        M = cls.examples()[0]
+        X = M.add(M.random(rng=9, spread=0.5), M.random(COUNT, rng=4, spread=0.4))
+        x = jax.device_put(X, batch)
+        y, stats = quick(partial(gyrobn.normalize_batch, M))(x)
+        assert y.sharding.spec[0] == "b", M
+        found[repr(M)] = error((y, stats), gyrobn.normalize_batch(M, X))
+    M, W = gyrobn.PoincareBall(2), np.linspace(0.5, 1.5, COUNT)
+    X = M.random(COUNT, rng=4, spread=0.4)
+    x, w = (jax.device_put(a, batch) for a in (X, W))
+    statistics = {
+        "frechet": lambda *given: gyrobn.frechet(*given)[:2],
+        "centroid": partial(gyrobn.batch_stats, mean="centroid"),
+        "variance": lambda M, x, w: gyrobn.frechet_variance(M, x, M.origin(x), w),
+        "error": lambda *given: gyrobn.mean_error(*given)[:2],
+        "normalize": lambda M, x, w: gyrobn.normalize(M, x, gyrobn.batch_stats(M, x, w)),
+        "normalize_batch": gyrobn.normalize_batch,
+    }
+    for name, function in statistics.items():
+        expected = function(M, X, W)
+        found[name] = error(quick(partial(function, M))(x, w), expected)
+    with jax.set_mesh(mesh):
+        found["set_mesh"] = error(quick(partial(function, M))(x, w), expected)
+    found["eager"] = error(gyrobn.normalize_batch(M, x, w), gyrobn.normalize_batch(M, X, W))
+    for M in (gyrobn.PoincareBall(2), gyrobn.SPD(2)):
+        X = M.random(COUNT, rng=4, spread=0.4)
+        x = jax.device_put(X, batch)
+        gradient = quick(slope(lambda x, M=M: gyrobn.normalize_batch(M, x)[0]))
+        found[f"{M!r} gradient"] = error(gradient(x), gradient(jnp.asarray(X)))
+        outcomes = []
+        for given in (x, jnp.asarray(X)):
+            layer = gyrobn.flax.GyroBN(M, param_dtype=jnp.float64)
+            module, state = eqx.nn.make_with_state(gyrobn.equinox.GyroBN)(M, dtype=jnp.float64)
+            y = nnx.jit(lambda layer, x: layer(x))(layer, given)
+            if given is x:  # Equinox does not let the type of a state change
+                state = jax.device_put(state, NamedSharding(mesh, P()))
+            z = eqx.filter_jit(module)(given, state)[0]
+            outcomes.append((y, layer.mean[...], layer.var[...], z))
+        found[f"{M!r} layers"] = error(*outcomes)
+    return found
+
+
 def collectives(text):
     """Return the kinds and the shapes of what a compiled program sends."""
     kinds = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter"
@@ -233,7 +282,7 @@ def process(rank, port):
     )
     M = gyrobn.SPD(3)
     X = M.random(12, rng=0, spread=0.5)
-    mesh = jax.make_mesh((jax.device_count(),), ("batch",), axis_types=(AxisType.Auto,))
+    mesh = jax.make_mesh((jax.device_count(),), ("batch",))
     here = slice(6 * int(rank), 6 * int(rank) + 6)
     x = jax.make_array_from_process_local_data(NamedSharding(mesh, P("batch")), X[here])
     y, stats = jax.jit(partial(gyrobn.normalize_batch, M))(x)

@@ -389,6 +389,18 @@ assert jax.tree.leaves(gyrobn.Sphere(2)) == [1.0]
         assert torch.isfinite(K.grad)
 
 
+def test_random_without_a_seed_is_new_in_every_call(lib):
+    """``rng=None`` is the default and means fresh entropy, as in NumPy; a seed repeats."""
+    for M in geometries_on(lib):
+        first, second = (host(M.random(3, like=lib.like)) for _ in range(2))
+        assert not np.any(np.all(first == second, axis=tuple(range(1, first.ndim)))), M
+        third = host(M.random(3, rng=None, like=lib.like))
+        assert not np.any(np.all(third == second, axis=tuple(range(1, first.ndim)))), M
+        seeded = [host(M.random(3, rng=0, like=lib.like)) for _ in range(2)]
+        np.testing.assert_array_equal(*seeded)
+        assert not np.array_equal(first, seeded[0])
+
+
 def test_random_is_the_same_everywhere(lib):
     for M in geometries_on(lib):
         expected = M.random(3, 2, rng=5)
@@ -404,12 +416,12 @@ def test_random_is_the_same_everywhere(lib):
 @pytest.mark.parametrize("M", [Hyperboloid(2), SpecialOrthogonal(3), Product(Sphere(2), Klein(2))])
 def test_jax_arrays_are_not_tied_to_a_device(M):
     """As long as none that came in is: pmap, shard_map and sharded data refuse those that are."""
-    x = M.random(2, like=jax.numpy.zeros(()))
+    x = M.random(2, rng=0, like=jax.numpy.zeros(()))
     c = M.to_normal(x)
     found = x, M.origin(x), M.project(x), c, M.from_normal(c), M.by_block(c)
     assert [a.committed for a in found] == [False] * len(found)
     tied = jax.device_put(x, jax.devices()[0])
-    assert M.random(2, like=tied).committed
+    assert M.random(2, rng=0, like=tied).committed
 
 
 def test_jax_on_a_mesh():
@@ -434,9 +446,10 @@ assert len(y.devices()) == 8
 # what is drawn goes where it is needed, unless `like` is tied to a device
 from jax import numpy as jnp
 drawn = M.random(16, rng=0, like=jnp.zeros(()))
-assert len((shared + drawn).devices()) == len((shared + M.random(16, like=shared)).devices()) == 8
+again = M.random(16, rng=0, like=shared)
+assert len((shared + drawn).devices()) == len((shared + again).devices()) == 8
 assert len(jax.pmap(lambda x: 2 * x)(drawn[:8]).devices()) == 8
 there = jax.device_put(jnp.zeros(()), jax.devices()[3])
-assert M.random(2, like=there).devices() == {jax.devices()[3]}
+assert M.random(2, rng=0, like=there).devices() == {jax.devices()[3]}
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -392,7 +392,7 @@ def test_manifold_norm_has_nothing_to_clamp():
 
 def test_layers_without_parameters():
     M = PoincareBall(3)
-    x = M.random(12, 2, like=torch.zeros(1), spread=0.5)
+    x = M.random(12, 2, rng=0, like=torch.zeros(1), spread=0.5)
     for kind in (LRBN, ManifoldNorm):
         y = kind(M, channels=2, affine=False, track_running_stats=False)(x)
         assert float(M.norm(frechet(M, y).mean).max()) < 1e-5

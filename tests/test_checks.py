@@ -103,8 +103,8 @@ def users(name):
         ],
         "steps": [lambda v: frechet(M, X, steps=v)],
         "size": [lambda v: Chunks(X, size=v)],
-        "spread": [lambda v: M.random(3, spread=v)],
-        "batch": [lambda v: M.random(3, v)],
+        "spread": [lambda v: M.random(3, rng=0, spread=v)],
+        "batch": [lambda v: M.random(3, v, rng=0)],
         "axis": [lambda v: frechet(M, X, axis=v)],
         "rate": [
             lambda v: update_stats(M, STATS, STATS, v),

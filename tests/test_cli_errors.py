@@ -29,6 +29,7 @@ import gyrobn
 from gyrobn import SPD, GyroBN, PoincareBall
 from gyrobn.cli import main
 from gyrobn.cli.command import _ended_by_signals
+from gyrobn.data import create_array
 
 PACKAGE = Path(gyrobn.__file__).parent
 
@@ -39,10 +40,10 @@ BALL = PoincareBall(2)
 def models(tmp_path_factory):
     """Return a folder with models: of a ball, of one of three dimensions, one with domains."""
     folder = tmp_path_factory.mktemp("models")
-    GyroBN(BALL).fit(BALL.random(20)).save(folder / "m.npz")
-    GyroBN(PoincareBall(3)).fit(PoincareBall(3).random(20)).save(folder / "three.npz")
+    GyroBN(BALL).fit(BALL.random(20, rng=0)).save(folder / "m.npz")
+    GyroBN(PoincareBall(3)).fit(PoincareBall(3).random(20, rng=0)).save(folder / "three.npz")
     labels = np.arange(20) % 2
-    GyroBN(BALL).fit(BALL.random(20), domains=labels).save(folder / "d.npz")
+    GyroBN(BALL).fit(BALL.random(20, rng=0), domains=labels).save(folder / "d.npz")
     content = (folder / "m.npz").read_bytes()
     (folder / "cut.npz").write_bytes(content[: len(content) // 2])
     return {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -163,6 +164,9 @@ BAD = [
     ("plot x.npy y.png --manifold poincare_ball --channel 1", ["no channel 1 among 1"]),
     ("plot x.npy y.png --manifold poincare_ball --after square.npy", ["square.npy has shape"]),
     ("plot x.npy y.png --manifold poincare_ball --after off.npy", ["at index 11"]),
+    ("plot x.npy y.png --manifold poincare_ball --labels labels.txt", ["labels.txt", "20 samples"]),
+    ("plot x.npy y.png --manifold poincare_ball --labels blank.txt", ["line 2 of blank.txt"]),
+    ("plot x.npy y.png --manifold poincare_ball --labels missing", ["missing: No such file"]),
 ]
 
 
@@ -174,6 +178,46 @@ def test_bad_input(folder, line, words, capsys):
     assert captured.out == ""
     check_one_line(captured.err, *words)
     assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "normalize bad.npy y.npy --manifold spd",
+        "normalize bad.npy y.npy --manifold spd --engine dask",
+        "fit bad.npy y.npz --manifold spd",
+        "transform bad.npy y.npy --model m.npz",
+        "inverse bad.npy y.npy --model m.npz",
+        "plot bad.npy y.png --manifold spd",
+        "normalize good.npy bad.npy out --manifold spd",
+    ],
+)
+def test_every_kind_of_bad_sample_is_reported(tmp_path, line):
+    x = SPD(3).random(20, rng=0)
+    np.save(tmp_path / "good.npy", x)
+    GyroBN(SPD(3)).fit(x).save(tmp_path / "m.npz")
+    x[11, 1, 1], x[7] = np.nan, -x[7]
+    np.save(tmp_path / "bad.npy", x)
+    process = run_here(*line.split(), cwd=tmp_path)
+    assert process.returncode == 1
+    start = 20 if "good" in line else 0
+    check_one_line(process.stderr, "has NaN in 1 of", f"at index {start + 11}: drop or impute")
+    check_one_line(process.stderr, "is off SPD", f"at index {start + 7}: that matrix is indefinite")
+    if start:
+        check_one_line(process.stderr, "sample 11 of bad.npy", "sample 7 of bad.npy")
+
+
+def test_a_long_file_is_read_up_to_its_first_bad_sample(tmp_path, monkeypatch):
+    """So a count in the error is not that of the file, and the error says which command counts."""
+    monkeypatch.setattr("gyrobn.data.chunks.BYTES", 72 * 7)  # seven samples a chunk
+    x = SPD(3).random(20, rng=0)
+    x[3, 1, 1], x[17] = np.nan, -x[17]
+    np.save(tmp_path / "x.npy", x)
+    process = run_here("normalize", "x.npy", "y.npy", "--manifold", "spd", cwd=tmp_path)
+    check_one_line(process.stderr, "NaN in 1 of 7 samples", "gyrobn inspect counts all")
+    said = run_here("inspect", "x.npy", "--manifold", "spd", cwd=tmp_path).stdout
+    assert "18 of 20 points" in said
+    assert "at index 17" in said
 
 
 KEEPING = [
@@ -209,7 +253,7 @@ def test_bad_input_keeps_what_was_there(folder, line):
         ("normalize x.npy y.npy --manifold torus", "invalid choice: 'torus'"),
         ("normalize x.npy y.npy --manifold product", "invalid choice: 'product'"),
         ("normalize x.npy --manifold sphere", "OUT"),
-        ("normalize two.npz two.npz --manifold poincare_ball --key a", "with all its arrays"),
+        ("normalize two.npz two.npz --manifold poincare_ball --key a", "input and output"),
         ("plot x.npy y.png --manifold sphere --after z.npy --scale 2", "exclude each other"),
         ("plot x.npy y.npy --manifold sphere --after y.npy", "after and figure"),
         ("normalize x.npy d.npy --manifold sphere --domains d.npy", "domains and output"),
@@ -228,7 +272,7 @@ def test_bad_input_keeps_what_was_there(folder, line):
         ("normalize x.npy y.npy --model y.npy", "y.npy is given twice, as model and output"),
         ("normalize x.npy y.npy --manifold sphere --save-model y.npy", "output and save_model"),
         ("normalize x.npy y.npy --manifold sphere --save-model x.npy", "input and save_model"),
-        ("normalize x.npy x.npy --manifold sphere --save-model x.npy", "input and save_model"),
+        ("normalize x.npy x.npy --manifold sphere --save-model x.npy", "input and output"),
         ("normalize x.npy ./b.npy --manifold sphere --bias b.npy", "bias and output"),
         ("fit x.npy x.npy --manifold sphere", "input and save_model"),
         ("fit x.npy --manifold sphere", "MODEL"),
@@ -250,8 +294,100 @@ def test_wrong_usage(line, word, capsys):
     assert stop.value.code == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("usage: gyrobn")
-    assert word in captured.err.splitlines()[-1]
+    usage, error = captured.err.splitlines()  # a long usage would hide the error
+    assert usage.startswith("usage: gyrobn")
+    assert word in error
+
+
+# ---------------------------------------------------------------------- writing over what is read
+
+
+def _same(path, how):
+    """Return another path to a file or a store."""
+    other = path.with_name(f"other{path.suffix}")
+    if how == "itself":
+        return path.name
+    if how == "roundabout":
+        (path.parent / "sub").mkdir()
+        return f"sub/../{path.name}"
+    if how == "absolute":
+        return str(path)
+    if how == "symbolic link":
+        other.symlink_to(path.name)
+    elif how == "link to its folder":
+        (path.parent / "link").symlink_to(".")
+        return f"link/{path.name}"
+    else:
+        os.link(path, other)
+    return other.name
+
+
+WAYS = ["itself", "roundabout", "absolute", "symbolic link", "link to its folder", "hard link"]
+WRITING = [
+    "normalize {x} {y} --manifold poincare_ball",
+    "normalize {x} {y} --manifold poincare_ball --engine dask",
+    "transform {x} {y} --model m.npz",
+    "inverse {x} {y} --model m.npz",
+    "fit {x} {y} --manifold poincare_ball",
+    "plot {x} {y} --manifold poincare_ball",
+    "normalize x.npy {y} --manifold poincare_ball --bias {x}",
+    "normalize x.npy {y} --manifold poincare_ball --domains {x}",
+    "normalize x.npy z.npy --model {x} --save-model {y}",
+    "plot x.npy {y} --manifold poincare_ball --after {x}",
+    "plot x.npy {y} --manifold poincare_ball --labels {x}",
+]
+
+
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("line", WRITING)
+def test_no_command_writes_over_what_it_reads(folder, line, how):
+    np.save("read.npy", BALL.random(20, rng=0))
+    other = _same(folder / "read.npy", how)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    process = run_here(*line.format(x="read.npy", y=other).split(), cwd=folder)
+    assert process.returncode == 2, process.stderr
+    assert "would be replaced" in process.stderr
+    assert "name another file" in process.stderr
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("how", [way for way in WAYS if way != "hard link"])
+@pytest.mark.parametrize("suffix", [".npz", ".zarr", ".csv"])
+def test_no_format_is_written_over(tmp_path, suffix, how):
+    """A store of zarr is a folder, which has no hard links."""
+    path = tmp_path / f"x{suffix}"
+    with create_array(path, (20, 2), np.float64) as out:
+        out.write(BALL.random(20, rng=0))
+    other = _same(path, how)
+    line = f"normalize {path.name} {other} --manifold poincare_ball"
+    process = run_here(*line.split(), cwd=tmp_path)
+    assert process.returncode == 2, process.stderr
+    assert "would be replaced" in process.stderr
+
+
+@pytest.mark.parametrize("how", ["the same folder", "symbolic link", "hard link"])
+def test_no_folder_is_written_over(folder, how):
+    (folder / "out").mkdir()
+    if how == "the same folder":
+        line = "normalize x.npy off.npy ."
+    else:
+        line = "normalize x.npy off.npy out"
+        (os.link if how == "hard link" else os.symlink)(folder / "x.npy", folder / "out" / "x.npy")
+    before = (folder / "x.npy").read_bytes()
+    process = run_here(*line.split(), "--manifold", "poincare_ball", cwd=folder)
+    assert process.returncode == 2
+    assert "x.npy is given twice, as input and output" in process.stderr
+    assert (folder / "x.npy").read_bytes() == before
+
+
+def test_a_file_that_is_redirected_is_not_written_over(folder):
+    before = (folder / "x.npy").read_bytes()
+    with open("x.npy", "rb") as stream:
+        line = "normalize - x.npy --manifold poincare_ball"
+        process = run(*line.split(), cwd=folder, stdin=stream)
+    assert process.returncode == 2
+    assert "would be replaced (- is the same file)" in process.stderr
+    assert (folder / "x.npy").read_bytes() == before
 
 
 def test_a_message_cannot_write_to_the_terminal(tmp_path, capsys):
@@ -626,7 +762,7 @@ def test_in_a_thread(folder, capsys):
 def test_a_report_cannot_write_to_the_terminal(folder, capsys):
     """Labels come out of a file, with whatever is in them."""
     labels = np.resize(["\x1b[2J\nfake line", "b"], 20)
-    GyroBN(BALL).fit(BALL.random(20), domains=labels).save("esc.npz")
+    GyroBN(BALL).fit(BALL.random(20, rng=0), domains=labels).save("esc.npz")
     assert main(["inspect", "esc.npz"]) == 0
     output = capsys.readouterr().out
     assert "\x1b" not in output

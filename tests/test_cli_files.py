@@ -159,14 +159,6 @@ def test_fortran_order(tmp_path):
     close(load(tmp_path / "y.npy"), expected(PoincareBall(2), X))
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".zarr"])
-def test_over_the_input(tmp_path, suffix):
-    path = save(tmp_path / f"x{suffix}", X)
-    call("normalize", path, path, "--manifold", "poincare_ball")
-    close(load(path), expected(PoincareBall(2), X))
-    assert names(tmp_path) == [path.name]
-
-
 def test_from_one_format_to_another(tmp_path):
     np.savez_compressed(tmp_path / "x.npz", other=np.zeros(2), mine=X)
     call(
@@ -350,6 +342,52 @@ def test_plot_colours_a_surface_by_domain(tmp_path, monkeypatch):
     entries = zip(legend.legend_handles, legend.get_texts(), strict=True)
     colours = {text.get_text(): handle for handle, text in entries}
     assert not np.array_equal(colours["Ada"].get_facecolor(), colours["Bo"].get_facecolor())
+
+
+@pytest.mark.parametrize("M", [SPD(3), PoincareBall(2)], ids=["tangent", "surface"])
+@pytest.mark.parametrize("by_domain", [False, True])
+@pytest.mark.parametrize("suffix", [".txt", ".npy"])
+def test_plot_colours_classes_that_it_does_not_remove(tmp_path, monkeypatch, M, by_domain, suffix):
+    """Labels choose colours, and only domains are normalized one by one."""
+    from gyrobn.cli import picture
+
+    drawn = []
+    for name in ("plot_tangent", "plot_normalization"):
+        draw = getattr(picture, name)
+
+        def watched(*a, draw=draw, **k):
+            drawn.append((a, k))
+            return draw(*a, **k)
+
+        monkeypatch.setattr(picture, name, watched)
+    monkeypatch.setattr("gyrobn.cli.picture.MOST", 15)
+    classes, subjects = np.resize(["left", "right", "left"], 40), np.resize(["Ada", "Bo"], 40)
+    x = M.random(40, rng=0, spread=0.3)
+    x[classes == "left"] = M.add(M.random(rng=1), x[classes == "left"])
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "classes.npy", classes)
+    (tmp_path / "classes.txt").write_text("\n".join(classes))
+    (tmp_path / "subjects.txt").write_text("\n".join(subjects))
+    options = ["--labels", tmp_path / f"classes{suffix}"]
+    options += ["--domains", tmp_path / "subjects.txt"] if by_domain else []
+    name = "poincare_ball" if M.point_shape == (2,) else "spd"
+    call("plot", tmp_path / "x.npy", tmp_path / "x.png", "--manifold", name, *options)
+    ((_, before, after, _), given), *_ = drawn
+    rows = np.linspace(0, 39, 15).astype(int)
+    domains = subjects if by_domain else None
+    wanted = GyroBN(M).fit(x, domains=domains).transform(x, domains=domains)
+    np.testing.assert_array_equal(before, x[rows])
+    np.testing.assert_allclose(after, wanted[rows], atol=1e-12)
+    np.testing.assert_array_equal(given["labels"], classes[rows])
+
+
+def test_plot_of_scales_that_differ_by_ten(tmp_path):
+    """In one picture of a plane, one of the two clouds would be a dot."""
+    x = Euclidean(2).random(60, rng=0)
+    for scale, kind in ((0.02, "tangent"), (0.5, "surface"), (50.0, "tangent")):
+        np.save(tmp_path / "x.npy", scale * x)
+        values = report("plot", "x.npy", "x.png", "--manifold", "euclidean", cwd=tmp_path)
+        assert values["kind"] == kind
 
 
 def test_plot_before_and_after(tmp_path, monkeypatch):
@@ -567,12 +605,15 @@ def test_labels_without_the_space_around_them(tmp_path):
 
 
 @pytest.mark.parametrize("K", ["-1e-3", "-1.", "-.5"])
-def test_negative_curvatures_in_any_form(tmp_path, K):
+def test_negative_curvatures_in_any_form(tmp_path, capsys, K):
     np.save(tmp_path / "x.npy", X)
     paths = tmp_path / "x.npy", tmp_path / "m"
-    call("fit", *paths, "--manifold", "poincare_ball", "--curvature", K, "--scale", K)
-    bn = GyroBN.load(tmp_path / "m")
-    assert (bn.manifold_.curvature, bn.scale) == (float(K), float(K))
+    call("fit", *paths, "--manifold", "poincare_ball", "--curvature", K)
+    assert GyroBN.load(tmp_path / "m").manifold_.curvature == float(K)
+    with pytest.raises(SystemExit):
+        call("fit", *paths, "--manifold", "poincare_ball", "--scale", K)
+    message = f"argument --scale: expected a finite number of at least 0 or sqrt_dim, got {K}"
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("unseen", ["refit", "adapt", "online"])

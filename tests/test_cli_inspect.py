@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from cli_runner import report, run_here
+from cli_runner import check_one_line, report, run_here
 
 from gyrobn import (
     SPD,
@@ -180,6 +180,71 @@ def test_guesses(tmp_path, capsys, x, options):
     assert not any(line.split()[0] == "0" for line in lines)
 
 
+# ---------------------------------------------------------------------- matrices as rows, curvature
+
+UPPER, LOWER = np.triu_indices(4), np.tril_indices(4)
+FLAT = {
+    "4x4": (SPD(4), lambda x: x.reshape(len(x), -1)),
+    "upper": (SPD(4), lambda x: x[:, *UPPER]),
+    "lower": (Correlation(4), lambda x: x[:, *LOWER]),
+    "3x3": (SpecialOrthogonal(3), lambda x: x.reshape(len(x), -1)),
+}
+
+
+@pytest.mark.parametrize("layout", FLAT)
+@pytest.mark.parametrize("suffix", [".npy", ".csv"])
+def test_rows_that_may_be_matrices(tmp_path, layout, suffix):
+    """Flattened covariances were reported as points of a Poincaré ball of curvature −125."""
+    M, flatten = FLAT[layout]
+    rows = flatten(M.random(60, rng=0, spread=0.5))
+    rows[7] *= -1.0  # one bad sample does not hide what the others are
+    path = tmp_path / f"x{suffix}"
+    np.save(path, rows) if suffix == ".npy" else np.savetxt(path, rows, delimiter=",")
+    process = run_here("inspect", path.name, cwd=tmp_path)
+    _, _, asked = process.stdout.partition(f"do the rows of {rows.shape[1]} numbers hold matrices?")
+    assert "59 of 60" in asked
+    assert "curvature" not in asked
+    assert "interval" not in process.stdout
+    values = report("inspect", path.name, cwd=tmp_path)
+    assert "suggestion" not in values
+    found = [row for row in values["as_matrices"] if row["manifold"] == repr(M)]
+    assert [row["layout"] for row in found] == [layout]
+    if suffix == ".csv":  # the options that are shown are right
+        options = "--layout", layout, "--manifold", found[0]["options"]
+        assert " ".join(options) in asked
+        assert report("inspect", path.name, *options, cwd=tmp_path)["on_manifold"] == 59
+
+
+@pytest.mark.parametrize("M", [Sphere(2), Hyperboloid(3), PoincareBall(3), PoincareBall(16)])
+def test_rows_that_are_points(tmp_path, M):
+    np.save(tmp_path / "x.npy", M.random(60, rng=0))
+    assert "hold matrices" not in run_here("inspect", "x.npy", cwd=tmp_path).stdout
+
+
+def test_a_curvature_is_suggested_if_one_asks(tmp_path):
+    M = PoincareBall(2, -2.0)
+    x = M.random(40, rng=0)
+    np.save(tmp_path / "d.npy", M.dist(x[:, None], x))
+    np.save(tmp_path / "x.npy", x)
+    assert "suggestion" not in report("inspect", "d.npy", cwd=tmp_path)
+    found = report("inspect", "d.npy", "--suggest", cwd=tmp_path)["suggestion"]
+    assert found["suggested"] == repr(M)
+    assert "interval" in run_here("inspect", "x.npy", "--suggest", cwd=tmp_path).stdout
+    process = run_here("inspect", "x.npy", "--suggest", "--manifold", "sphere", cwd=tmp_path)
+    assert process.returncode == 2
+    np.save(tmp_path / "few.npy", x[:5])
+    np.save(tmp_path / "matrices.npy", SPD(2).random(40, rng=0))
+    GyroBN(M).fit(x).save(tmp_path / "model")
+    for name, word in {
+        "few.npy": "needs at least 16 points",
+        "matrices.npy": "--suggest takes vectors",
+        "model": "is a model",
+    }.items():
+        process = run_here("inspect", name, "--suggest", cwd=tmp_path)
+        assert process.returncode == 1
+        check_one_line(process.stderr, word)
+
+
 def test_no_geometry_fits(tmp_path):
     np.save(tmp_path / "x.npy", np.full((4, 3), np.nan))
     assert run_here("inspect", "x.npy", cwd=tmp_path).stdout.splitlines()[-1].split() == ["none"]
@@ -193,7 +258,9 @@ def test_guesses_of_bad_samples(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["m.npz", "model"])
 def test_model(tmp_path, name):
-    GyroBN(SPD(3), scale=0.5, bias=2 * np.eye(3)).fit(SPD(3).random(30, 2)).save(tmp_path / name)
+    GyroBN(SPD(3), scale=0.5, bias=2 * np.eye(3)).fit(SPD(3).random(30, 2, rng=0)).save(
+        tmp_path / name
+    )
     values = report("inspect", name, cwd=tmp_path)
     assert values["manifold"] == repr(SPD(3))
     assert values["samples"] == 30

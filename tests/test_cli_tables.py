@@ -17,7 +17,7 @@ import pyarrow.parquet
 import pytest
 import scipy.io
 import scipy.sparse
-from cli_runner import COMMAND, environment, names, report, run_here
+from cli_runner import COMMAND, check_one_line, environment, names, report, run_here
 
 from gyrobn import SPD, Grassmannian, GyroBN, PoincareBall
 from gyrobn.cli.arguments import COMMANDS, build
@@ -103,6 +103,23 @@ def test_rows_of_matrices_with_a_column_of_labels(here, layout, suffix):
     if layout == "upper":
         values = report("plot", f"x{suffix}", "y.png", *options, "--after", f"y{suffix}")
         assert values["drawn"] == len(P)
+
+
+def test_a_wrong_layout_is_not_always_found(here):
+    """As the page of the command line says: a triangle makes symmetric matrices in any order."""
+    page = (Path(__file__).parents[1] / "docs" / "command_line.md").read_text(encoding="utf-8")
+    assert "a wrong one is not always found" in page
+    x = np.asarray([[3.0, 1.0, 1.5], [1.0, 2.0, 1.5], [1.5, 1.5, 3.0]]) + 0.01 * P
+    (here / "x.csv").write_text(lines(x[:, *TRIANGLES["upper"]]))
+    found = [
+        report("inspect", "x.csv", "--manifold", "spd", "--layout", layout)["on_manifold"]
+        for layout in ("upper", "lower")
+    ]
+    assert found == [len(P), len(P)]
+    # triangles of whole matrices with large diagonals: the other one is indefinite, and refused
+    (here / "x.csv").write_text(lines((np.eye(3) + 0.01 * P)[:, *TRIANGLES["upper"]]))
+    process = run_here("normalize", "x.csv", "y.csv", "--manifold", "spd", "--layout", "lower")
+    check_one_line(process.stderr, "indefinite")
 
 
 @pytest.mark.parametrize("layout", ["2x4x2", "2x4x2:columns"])

@@ -222,7 +222,7 @@ def test_dtype_of_jax_as_far_as_it_is_set_to_it():
 
 def test_device_is_that_of_the_statistics_or_the_one_asked_for():
     M = Euclidean(2)
-    bn = GyroBN(M).fit(torch.as_tensor(M.random(5)))
+    bn = GyroBN(M).fit(torch.as_tensor(M.random(5, rng=0)))
     assert torch_layers.GyroBN.from_estimator(bn).scale.device == torch.device("cpu")
     with pytest.raises(NotImplementedError, match="meta"):  # went there, where no values are
         torch_layers.GyroBN.from_estimator(bn, device="meta").to_estimator()
@@ -268,7 +268,7 @@ def test_parameters_in_half_precision(dtype):
     M = PoincareBall(2)
     layer = torch_layers.GyroBN(M, dtype=dtype, learn_curvature=True)
     torch.nn.init.constant_(layer.bias, 0.3)
-    x = M.random(8, like=torch.zeros(()))
+    x = M.random(8, rng=0, like=torch.zeros(()))
     layer(x)
     layer.eval()
     bn = layer.to_estimator()

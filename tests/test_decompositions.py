@@ -37,13 +37,14 @@ class Calls(TorchDispatchMode):
 
 
 # of the bias twice (from its coordinates, and its root or rotation), of the mean, of the samples;
-# of bases twice, as cosines do not tell the small angles of which multiples are taken
+# of bases twice, as cosines do not tell the small angles of which multiples are taken. A Cholesky
+# factor more checks that the samples are positive definite
 EVALUATION = [
-    (SPD(8), {"_linalg_eigh": 4}),
+    (SPD(8), {"_linalg_eigh": 4, "linalg_cholesky_ex": 1}),
     (Grassmannian(12, 3), {"_linalg_svd": 3, "_linalg_eigh": 2}),
     (SpecialOrthogonal(3), {}),
     (SpecialOrthogonal(5), {"_linalg_svd": 1, "_linalg_eigh": 3}),
-    (Correlation(8), {"linalg_cholesky_ex": 2}),
+    (Correlation(8), {"linalg_cholesky_ex": 3}),
 ]
 
 
@@ -57,7 +58,8 @@ def test_evaluation(M, most):
             layer(x)
     assert not Counter(calls.decompositions) - Counter(most), calls.decompositions
     if SpecialOrthogonal(5) != M:  # which looks for half turns in several planes
-        assert calls.names["_local_scalar_dense"] + calls.names["is_nonzero"] == 0
+        # the check of the samples waits for the device
+        assert calls.names["_local_scalar_dense"] + calls.names["is_nonzero"] <= 4
 
 
 def seen(M, factor=1.0):

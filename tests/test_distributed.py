@@ -133,6 +133,8 @@ def test_errors_name_the_rank(tmp_path):
     assert all("empty on every rank" in r["nothing at all"] for r in (first, second, third))
     assert "on rank 0" in first["domain"]
     assert "rank 0" in second["domain"]
+    for found in (first, second, third):
+        assert "domain 1 has one sample" in found["one sample of a domain"]
 
 
 def test_a_rank_that_dies_is_named(tmp_path):

@@ -189,7 +189,7 @@ def test_masked_arrays():
 def test_rotations_of_scipy():
     rotations = Rotation.random(20, random_state=0)
     M, X = SpecialOrthogonal(3), rotations.as_matrix()
-    bn = GyroBN("special_orthogonal", scale=0.5).fit(0.5 * X[:1] + 0.5 * X[:1])
+    bn = GyroBN("special_orthogonal", scale=0.5).fit(X[[0, 0]])
     for use in (
         lambda: GyroBN(M).fit(rotations),
         lambda: GyroBN("special_orthogonal").fit(rotations[0]),
@@ -204,7 +204,7 @@ def test_rotations_of_scipy():
 def test_tables_of_matrices_are_refused():
     X = SPD(2).random(10, rng=0)
     bn = GyroBN("spd").set_output(transform="pandas")
-    message = r"set_output\(transform='pandas'\) .* samples of shape \(2, 2\) fill none"
+    message = r"set_output\(transform='pandas'\) .* samples of shape \(2, 2\) are not rows"
     for estimator in (bn, clone(bn)):
         with pytest.raises(ValueError, match=message):
             estimator.fit_transform(X)
@@ -241,7 +241,7 @@ def test_misspelt_metrics():
     with pytest.raises(ValueError, match="got 'log_euclid': did you mean 'log_euclidean'"):
         SPD(2, "log_euclid")
     with pytest.raises(ValueError, match="got 'offlog': did you mean 'off_log'"):
-        GyroBN("correlation", metric="offlog").fit(Correlation(3).random(5))
+        GyroBN("correlation", metric="offlog").fit(Correlation(3).random(5, rng=0))
     with pytest.raises(ValueError, match=r"got 'banana'$"):
         SPD(2, "banana")
 
@@ -423,7 +423,7 @@ def log(P):
 def test_grid_search_without_a_size():
     M = SPD(2)
     X = np.concatenate(
-        [M.add(p, M.random(20, rng=0, spread=0.3)) for p in (M.random(rng=k) for k in (1, 2))]
+        [M.add(M.random(rng=k), M.random(20, rng=10 + k, spread=0.3)) for k in (1, 2)]
     )
     y = np.repeat([0, 1], 20)
     model = make_pipeline(GyroBN("spd"), FunctionTransformer(log), LogisticRegression())
@@ -472,7 +472,8 @@ MANY = 27
 def test_singular_matrices_are_called_so(M, X, like):
     message = (
         rf"in {MANY} of 30 samples, the first at index 1: that matrix is (of SPD.*)?singular, of "
-        r"rank 5 of 12\. Shrink .*ledoit_wolf.*'lwf'.*; on_invalid='project' moves such samples"
+        r"rank 5 of 12 \(condition number .*; the limit in .*float64 is 3.8e\+14\)\. "
+        r"Shrink .*ledoit_wolf.*'lwf'.*; on_invalid='project' moves such samples"
     )
     with pytest.raises(ValueError, match=message):
         GyroBN(M).fit(like(X))
@@ -483,8 +484,8 @@ def test_projected_matrices_are_told_of(M, X):
     bn = GyroBN(M, on_invalid="project")
     message = (
         rf"GyroBN\.{{}}\(\) moved {MANY} of 30 samples onto .*; {MANY} of them were not positive "
-        r"definite \(the first, at index 1, is .*singular, of rank 5 of 12\), .* are now 1\.5e-08 "
-        r"of the largest: .* depend on this floor\. Shrink .*ledoit_wolf"
+        r"definite \(the first, at index 1, is .*singular, of rank 5 of 12 \(.*\)\), .* are now "
+        r"1\.5e-08 of the largest: .* depend on this floor\. Shrink .*ledoit_wolf"
     )
     with pytest.warns(FrechetWarning, match=message.format("fit")) as told:
         bn.fit(X)
@@ -565,4 +566,40 @@ def test_the_command_line_scales_and_counts(tmp_path, capsys):
         assert json.loads(capsys.readouterr().out)["projected"] == 3
     with pytest.raises(SystemExit):
         main(["normalize", *files[:2], "--manifold", "spd", "--scale", "dim"])
-    assert "expected a finite number or sqrt_dim, got dim" in capsys.readouterr().err
+    assert "expected a finite number of at least 0 or sqrt_dim, got dim" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------- two kinds of bad samples
+
+WITH_OFF = [cls.examples()[0] for cls in REGISTRY.values()]
+WITH_OFF = [M for M in WITH_OFF if not M.contains(np.full(M.point_shape, 5.0))]
+
+
+@pytest.mark.parametrize("M", WITH_OFF, ids=lambda M: type(M).__name__)
+@kinds
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_nan_does_not_hide_samples_that_are_off(M, kind, value):
+    good = M.random(8, rng=0, spread=0.2)
+    x = good.copy()
+    x[6].flat[0] = value
+    x[[1, 3]] = 5.0
+    word = "NaN" if np.isnan(value) else "inf"
+    each = [
+        rf"X has {word} in 1 of 8 samples, the first at index 6: drop or impute",
+        r"; also, X is off .* in 2 of 8 samples, the first at index 1: .*on_invalid='project'",
+    ]
+    bn = GyroBN(M).fit(kind(good))
+    for call in (GyroBN(M).fit, bn.transform, bn.inverse_transform, GyroBN(M).partial_fit):
+        with pytest.raises(ValueError, match=".*".join(each)):
+            call(kind(x))
+    x[[1, 3]] = good[[1, 3]]
+    with pytest.raises(ValueError, match=each[0]) as error:
+        GyroBN(M).fit(kind(x))
+    assert "also" not in str(error.value)
+
+
+def test_a_layer_tells_of_nan_and_of_samples_that_are_off():
+    x = torch.as_tensor(SPD(3).random(8, rng=0))
+    x[6, 0, 0], x[2] = torch.nan, -x[2]
+    with pytest.raises(ValueError, match=r"has NaN .*index 6.* is off .*index 2.* indefinite"):
+        gyrobn.torch.GyroBN(SPD(3), dtype=torch.float64)(x)

@@ -91,7 +91,7 @@ def test_adam_treats_biases_as_the_papers_coordinates():
 
 def test_published_lrbn_differs_from_lrbn_in_evaluation_only():
     M = PoincareBall(3)
-    x = M.random(30, like=torch.zeros((), dtype=torch.float64), spread=0.7)
+    x = M.random(30, rng=0, like=torch.zeros((), dtype=torch.float64), spread=0.7)
     published, plain = (cls(M, eps=0.0, dtype=torch.float64) for cls in (PublishedLRBN, LRBN))
     for layer in (published, plain):
         for batch in x.split(15):

@@ -58,7 +58,7 @@ class TestLayers:
     def test_the_ball_holds_the_normal_coordinates(self):
         """Up to the factors of the concatenation, those of the poly-hyperbolic-Cholesky metric."""
         M = Correlation(4)
-        C = M.random(5, 3, like=torch.zeros((), dtype=torch.float64))
+        C = M.random(5, 3, rng=0, like=torch.zeros((), dtype=torch.float64))
         sizes = np.repeat([1, 2, 3], [1, 2, 3])
         factors = torch.as_tensor(beta(9.0, 0.5) / beta(sizes / 2, 0.5))
         expected = (factors * M.to_normal(C)).flatten(-2)

@@ -10,6 +10,7 @@ import torch
 from conftest import FIRST
 
 from gyrobn import (
+    SPD,
     Euclidean,
     Hyperboloid,
     Klein,
@@ -20,7 +21,7 @@ from gyrobn import (
     Sphere,
     Stereographic,
 )
-from gyrobn.torch import GyroBN
+from gyrobn.torch import DomainGyroBN, GyroBN
 
 ANY_BATCH = {"x": {0: torch.export.Dim("batch", min=2)}}
 
@@ -42,6 +43,38 @@ def test_every_family_exports(M):
     assert not [n.target for n in calls if "gyrobn" in str(n.target)]
     for batch in (x, x[:4], torch.cat([x, x[:1]])):
         torch.testing.assert_close(program.module()(batch), layer(batch))
+
+
+@pytest.mark.parametrize(
+    "M", [Sphere(2), SPD(2), Product(Klein(2), SpecialOrthogonal(3))], ids=repr
+)
+def test_domains_export(M):
+    """Each sample with the statistics of its domain; NaN where training saw no such domain."""
+    layer = DomainGyroBN(M, 3, channels=2)
+    x = M.random(9, 2, rng=0, like=torch.zeros(()), spread=0.5)
+    domains = torch.tensor([0, 1, 1, 0, 0, 1, 0, 1, 0])
+    for _ in range(2):
+        layer(x, domains)
+    torch.nn.init.constant_(layer.bias, 0.1)
+    layer.eval()
+    size = torch.export.Dim("batch", min=2)
+    shapes = {"x": {0: size}, "domains": {0: size}}
+    run = torch.export.export(layer, (x, domains), dynamic_shapes=shapes).module()
+    for rows in (slice(None), slice(4)):
+        torch.testing.assert_close(run(x[rows], domains[rows]), layer(x[rows], domains[rows]))
+    mixed = run(x[:3], torch.tensor([1, 2, 0]))
+    assert bool(mixed[1].isnan().all())
+    torch.testing.assert_close(mixed[::2], layer(x[:3:2], torch.tensor([1, 0])))
+    for number in (-1, 3):  # a negative number does not count from the end
+        with pytest.raises(IndexError, match="out of range"):
+            run(x[:2], torch.tensor([0, number]))
+
+
+def test_domains_export_in_training_is_refused():
+    M = Euclidean(2)
+    layer, x = DomainGyroBN(M, 2), M.random(6, rng=0, like=torch.zeros(()))
+    with pytest.raises(RuntimeError, match=r"needs the values of domains.* layer.eval\(\) first"):
+        torch.export.export(layer, (x, torch.arange(6) % 2))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of onnxscript

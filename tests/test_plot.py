@@ -154,7 +154,7 @@ def test_nothing_lies_over_the_data_of_a_panel(name):
     ],
 )
 def test_boundary(manifold, label, radius):
-    x = manifold.random(20, spread=0.2)
+    x = manifold.random(20, rng=0, spread=0.2)
     ax = plot_normalization(manifold, x, manifold.scale(0.5, x))
     assert {"boundary", "equator"} & set(labelled(ax)) == ({label} if label else set())
     if label:
@@ -251,7 +251,7 @@ def test_axes_of_the_caller():
     from matplotlib.figure import Figure
 
     manifold = Sphere(2)
-    x = manifold.random(20, spread=0.2)
+    x = manifold.random(20, rng=0, spread=0.2)
     figure = Figure()
     ax = figure.add_subplot(projection="3d")
     assert plot_normalization(manifold, x, x, ax=ax, title="mine", caption="below") is ax
@@ -272,7 +272,7 @@ def test_a_single_point_can_be_drawn(name):
 def test_tensors_and_learnt_curvature_can_be_drawn():
     curvature = torch.tensor(-0.5, requires_grad=True)
     manifold = PoincareBall(2, curvature)
-    x = manifold.random(20, like=torch.zeros(1))
+    x = manifold.random(20, rng=0, like=torch.zeros(1))
     y = normalize(manifold, x, batch_stats(manifold, x), scale=0.5)
     ax = plot_normalization(manifold, x, y, bias=torch.zeros(2))
     assert ax.get_title() == "PoincareBall,  K = −0.5"
@@ -282,7 +282,7 @@ def test_tensors_and_learnt_curvature_can_be_drawn():
 @pytest.mark.parametrize("manifold", CANNOT, ids=str)
 def test_what_cannot_be_drawn(manifold):
     assert not can_plot(manifold)
-    x = manifold.random(5, spread=0.1)
+    x = manifold.random(5, rng=0, spread=0.1)
     with pytest.raises(ValueError, match=r"2-dimensional.*plot_tangent"):
         plot_normalization(manifold, x, x)
     with pytest.raises(ValueError, match=r"2-dimensional.*plot_tangent"):
@@ -506,7 +506,7 @@ def test_a_legend_of_many_labels_leaves_the_axes_their_size():
 
 
 def test_labels_that_do_not_fit():
-    x = Euclidean(2).random(10)
+    x = Euclidean(2).random(10, rng=0)
     with pytest.raises(ValueError, match="each of the 10 points"):
         plot_normalization(Euclidean(2), x, x, labels=[1, 2])
     with pytest.raises(ValueError, match="10 and 9: give as many of both"):
@@ -535,6 +535,30 @@ def test_tangent_scales():
         assert right.get_xlim() == right.get_ylim()
 
 
+@pytest.mark.parametrize("manifold", [Euclidean(3), SPD(3), Grassmannian(4, 2)])
+@pytest.mark.parametrize("factor", [0.02, 0.12])
+@pytest.mark.parametrize("smaller", ["input", "output"])
+def test_a_cloud_that_would_be_a_dot_has_axes_of_its_own(manifold, factor, smaller):
+    x = manifold.random(50, rng=0, spread=0.2)
+    y = normalize(manifold, x, batch_stats(manifold, x), scale=factor * 0.2, eps=0.0)
+    x = normalize(manifold, x, batch_stats(manifold, x), scale=0.2, eps=0.0)
+    left, right = plot_tangent(manifold, *((y, x) if smaller == "input" else (x, y)))
+    small, large = (left, right) if smaller == "input" else (right, left)
+    own = factor < 0.1
+    assert small.get_xlim()[1] == pytest.approx((factor if own else 1.0) * large.get_xlim()[1])
+    assert ("enlarged" in small.get_title()) == own
+    assert "enlarged" not in large.get_title()
+    if own:
+        assert f"enlarged {1 / factor:.3g} times" in small.get_title()
+    check_no_overlap(left.figure)
+
+
+def test_points_without_a_spread_do_not_matter_for_the_axes():
+    x = np.zeros((5, 3))
+    left, right = plot_tangent(Euclidean(3), x + np.arange(5)[:, None], x)
+    assert left.get_xlim() == right.get_xlim()
+
+
 @pytest.mark.parametrize("array", LIBRARIES, ids=lambda f: f.__module__)
 def test_tangent_of_any_library_on_axes_of_the_caller(array):
     from matplotlib.figure import Figure
@@ -561,7 +585,7 @@ def test_tangent_of_few_points_and_dimensions(manifold, samples):
 
 
 def test_tangent_refuses_what_it_cannot_draw():
-    x = Euclidean(3).random(10)
+    x = Euclidean(3).random(10, rng=0)
     with pytest.raises(ValueError, match="one channel at a time"):
         plot_tangent(Euclidean(3), x[:, None], x[:, None])
     with pytest.raises(ValueError, match=r"\(10, 3\) and \(9, 3\)"):
@@ -579,7 +603,7 @@ def test_matplotlib_is_imported_late_and_pyplot_never():
     program = (
         "import sys, gyrobn.plot as p; from gyrobn import Sphere; M = Sphere(2);"
         "print('matplotlib' in sys.modules);"
-        "x = M.random(9, spread=0.2);"
+        "x = M.random(9, rng=0, spread=0.2);"
         "p.plot_normalization(M, x, x); p.plot_convergence(M, x); p.plot_tangent(M, x, x);"
         "print('matplotlib.pyplot' in sys.modules)"
     )
@@ -590,7 +614,7 @@ def test_matplotlib_is_imported_late_and_pyplot_never():
 
 def test_error_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    x = ProjectedHypersphere(2).random(5, spread=0.1)
+    x = ProjectedHypersphere(2).random(5, rng=0, spread=0.1)
     with pytest.raises(ImportError, match=r"gyrobn\[plot\]"):
         plot_normalization(ProjectedHypersphere(2), x, x)
 
@@ -625,7 +649,7 @@ def test_the_bowl_is_under_all_points():
 
 
 def test_titles_and_captions_are_those_of_the_panels():
-    x = Euclidean(2).random(9)
+    x = Euclidean(2).random(9, rng=0)
     panels = [Panel(Euclidean(2), x, x, title=f"t{k}", caption=f"c{k}") for k in range(2)]
     *axes, _ = plot_overview(panels).axes
     assert [ax.get_title() for ax in axes] == ["t0", "t1"]

@@ -31,7 +31,6 @@ NAMES = [
     "PrecisionWarning",
     "Stats",
     "Suggestion",
-    "GyroBN",
     "frechet",
     "frechet_mean",
     "frechet_variance",
@@ -46,7 +45,7 @@ NAMES = [
 ]
 SETS = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
 LAYERS = {
-    "gyrobn.torch": ["GyroBN", "DomainGyroBN", *SETS],
+    "gyrobn.torch": ["GyroBN", "DomainGyroBN", *SETS, "update_bn"],
     "gyrobn.torch.baselines": ["LRBN", "ManifoldNorm"],
     "gyrobn.torch.nn": [
         "BetaConcat",
@@ -75,7 +74,20 @@ LAYERS = {
 
 def test_public_names():
     assert sorted(gyrobn.__all__) == sorted(NAMES)
-    assert all(hasattr(gyrobn, name) for name in NAMES)
+    assert all(hasattr(gyrobn, name) for name in [*NAMES, "GyroBN"])
+
+
+@pytest.mark.parametrize("layers", ["gyrobn.torch", "gyrobn.flax", "gyrobn.equinox"])
+def test_the_stars_do_not_get_in_each_others_way(layers):
+    """In any order the layers stay the layers: the estimator has the name of one of them."""
+    for order in (("gyrobn", layers), (layers, "gyrobn")):
+        found: dict[str, object] = {}
+        for module in order:
+            exec(f"from {module} import *", found)
+        package = importlib.import_module(layers)
+        assert all(found[name] is getattr(package, name) for name in package.__all__)
+        assert found["PoincareBall"] is gyrobn.PoincareBall
+    assert "GyroBN" in dir(gyrobn)
 
 
 @pytest.mark.parametrize("module", LAYERS)

@@ -1,19 +1,26 @@
 """Very large and very small coordinates: squares that overflow or underflow lose no result."""
 
 import math
+import warnings
 
 import jax
 import numpy as np
 import pytest
 import torch
 from conftest import GEOMETRIES, Library, host
+from flax import nnx
 
+import gyrobn.flax
 from gyrobn import (
+    SPD,
     Correlation,
     Euclidean,
+    FrechetWarning,
+    GyroBN,
     Hyperboloid,
     Klein,
     PoincareBall,
+    PrecisionWarning,
     Product,
     Stats,
     Stereographic,
@@ -122,7 +129,8 @@ class TestLarge:
         expected = M.scale(1000.0, x)
         for factor in LARGE[lib.dtype]:
             found = (M.scale(factor, x), M.scale(lib.array(factor), x))
-            normalized = normalize(M, x, Stats(e, one), scale=factor, eps=0.0)
+            with pytest.warns(FrechetWarning, match="6 of 6 samples, .* where they are held"):
+                normalized = normalize(M, x, Stats(e, one), scale=factor, eps=0.0)
             for y in (*found, normalized):
                 assert host(M.contains(y)).all()
                 np.testing.assert_allclose(host(y), host(expected), rtol=2e3 * lib.eps)
@@ -135,7 +143,8 @@ class TestLarge:
     def test_a_batch_with_its_own_statistics(self, M, eager: Library):
         x = M.from_normal(eager.array(rows(M, eager.dtype, 0.7, 20)))
         bias = M.from_normal(eager.array(rows(M, eager.dtype, 0.5, 1)[0]))
-        y = normalize(M, x, batch_stats(M, x), bias, scale=LARGE[eager.dtype][1])
+        with pytest.warns(FrechetWarning, match="scales 20 of 20 samples"):
+            y = normalize(M, x, batch_stats(M, x), bias, scale=LARGE[eager.dtype][1])
         assert host(M.contains(y)).all()
 
     @pytest.mark.parametrize("M", [PoincareBall(2), Hyperboloid(2), Klein(2)], ids=repr)
@@ -169,6 +178,77 @@ class TestLarge:
     def test_infinite_and_nan(self):
         x = np.asarray([[np.inf, 1.0], [np.nan, 1.0], [-np.inf, np.inf], [0.0, 0.0]])
         np.testing.assert_array_equal(Euclidean(2).norm(x), [np.inf, np.nan, np.inf, 0.0])
+
+
+DEFINITE = [M for M in GEOMETRIES if isinstance(M, (SPD, Correlation))]
+DEFINITE += [SPD(6), SPD(3, "cholesky_affine_invariant", theta=0.5), Product(SPD(2), Euclidean(1))]
+
+
+class TestSingularMatrices:
+    """``from_normal`` holds matrices where their dtype ends, as it holds points of a ball."""
+
+    @pytest.mark.parametrize("M", DEFINITE, ids=repr)
+    def test_any_coordinates_give_points(self, M, lib: Library):
+        size = 12.0 if lib.dtype == "float32" else 30.0
+        c = lib.array(size * np.random.default_rng(0).normal(size=(9, M.dim)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrecisionWarning)
+            P = M.from_normal(c)
+        assert host(M.contains(P)).all()
+
+    @pytest.mark.parametrize(
+        "M",
+        [SPD(6), SPD(3, "log_cholesky"), Correlation(3), Product(SPD(2), Euclidean(1))],
+        ids=repr,
+    )
+    def test_under_jit_they_are_points_too(self, M):
+        c = 12.0 * np.random.default_rng(0).normal(size=(9, M.dim)).astype(np.float32)
+        P = jax.jit(M.from_normal)(jax.numpy.asarray(c))
+        assert np.asarray(M.contains(P)).all()
+        assert np.asarray(jax.jit(M.contains)(P)).all()
+        small = jax.numpy.asarray(0.01 * c)
+        np.testing.assert_allclose(
+            jax.jit(M.from_normal)(small), M.from_normal(small), rtol=1e-5, atol=1e-6
+        )
+
+    def test_the_warning_has_the_limit(self):
+        c = np.zeros((3, 3), np.float32)
+        c[1, 0] = 40.0
+        message = r"1 of 3 .* condition number is up to 2.4e\+17, and the limit is 4.2e\+06"
+        with pytest.warns(PrecisionWarning, match=message):
+            P = SPD(2).from_normal(c)
+        np.testing.assert_allclose(P[1, 0, 0], np.exp(40.0), rtol=1e-5)
+        assert np.array_equal(P[[0, 2]], np.stack(2 * [np.eye(2, dtype=np.float32)]))
+        message = r"condition number 1e\+09; the limit in float32 is 4.2e\+06"
+        with pytest.raises(ValueError, match=message):
+            GyroBN("spd").fit(np.stack(4 * [np.diag([1.0, 1e-9]).astype(np.float32)]))
+
+    def test_a_layer_takes_them(self):
+        """In the middle of training in float32, eager after compiled."""
+        M = SPD(6)
+        layer = gyrobn.flax.GyroBN(M)
+        c = jax.random.normal(jax.random.key(0), (16, M.dim), np.float32)
+        step = nnx.jit(lambda layer, c: layer(M.from_normal(c)))
+        for size in (0.3, 3.0, 8.0):
+            y = step(layer, size * c)
+            assert np.isfinite(y).all()
+        layer.eval()
+        with pytest.warns(PrecisionWarning, match="16 of 16"):
+            x = M.from_normal(8.0 * c)
+        assert np.isfinite(layer(x)).all()
+
+    @pytest.mark.parametrize("M", [SPD(3), Correlation(3)], ids=repr)
+    def test_gradients(self, M):
+        """Those of ordinary coordinates do not change, and those of held ones are finite."""
+        rng = np.random.default_rng(1)
+        c = torch.as_tensor(rng.normal(size=(4, M.dim)), dtype=torch.float64)
+        far = torch.cat([c, 40.0 * c]).requires_grad_()
+        near = c.clone().requires_grad_()
+        with pytest.warns(PrecisionWarning):
+            M.from_normal(far).sum().backward()
+        M.from_normal(near).sum().backward()
+        torch.testing.assert_close(far.grad[:4], near.grad, rtol=1e-12, atol=1e-12)
+        assert far.grad.isfinite().all()
 
 
 def test_correlations_close_to_the_identity():

@@ -3,6 +3,7 @@
 It has an integer field that no geometry of the package has, and an option of its own.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import equinox as eqx
@@ -19,11 +20,12 @@ import gyrobn.flax
 import gyrobn.plot
 import gyrobn.torch
 from gyrobn import GyroBN, frechet, normalize_batch
+from gyrobn.backends import backend_of, namespace_of
 from gyrobn.cli import main
 from gyrobn.estimator.validation import GEOMETRY
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import zeros
-from gyrobn.numerics.hessian import flat_hessian
+from gyrobn.numerics.hessian import Hessian, compact_hessian, flat_hessian, matrix_hessian
 
 
 @dataclass(frozen=True)
@@ -175,3 +177,146 @@ def test_the_estimator_knows_every_option():
         for name, one in cls.options().items()
     }
     assert options == GEOMETRY
+
+
+# ---------------------------------------------------------------------- a group that is curved
+
+
+@dataclass(frozen=True)
+class Quaternions(GyroSpace):
+    """Unit quaternions with their product: a group that does not commute, of positive curvature.
+
+    ``form`` is how its author states the mean Hessian, a·cot a across the axis and 1 along it.
+    """
+
+    form: str = field(default="plain", metadata={"choices": ("plain", "held", "matrix", "compact")})
+
+    gyrocommutative = False
+    convexity_radius = math.pi / 2
+
+    @property
+    def point_shape(self):
+        return (4,)
+
+    @property
+    def dim(self):
+        return 3
+
+    @classmethod
+    def for_shape(cls, shape):
+        return cls()
+
+    @classmethod
+    def examples(cls):
+        return tuple(cls(form) for form in ("plain", "held", "matrix", "compact"))
+
+    def origin(self, like):
+        return self.from_normal(zeros(3, like))
+
+    def add(self, x, y):
+        xp = self._namespace(x, y)
+        a, b, c, d = (x[..., k] for k in range(4))
+        e, f, g, h = (y[..., k] for k in range(4))
+        parts = (
+            a * e - b * f - c * g - d * h,
+            a * f + b * e + c * h - d * g,
+            a * g - b * h + c * e + d * f,
+            a * h + b * g - c * f + d * e,
+        )
+        return xp.stack(parts, axis=-1)
+
+    def neg(self, x):
+        return self._namespace(x).concat([x[..., :1], -x[..., 1:]], axis=-1)
+
+    def to_normal(self, x):
+        xp = self._namespace(x)
+        sine = xp.sqrt(xp.sum(x[..., 1:] ** 2, axis=-1, keepdims=True) + 1e-30)
+        return xp.atan2(sine, x[..., :1]) / sine * x[..., 1:]
+
+    def from_normal(self, c):
+        xp = namespace_of(c)
+        a = xp.sqrt(xp.sum(c * c, axis=-1, keepdims=True) + 1e-30)
+        return xp.concat([xp.cos(a), xp.sin(a) / a * c], axis=-1)
+
+    def push(self, x, c):
+        return self.add(x, namespace_of(c).concat([0.0 * c[..., :1], c], axis=-1))
+
+    def pull(self, x, v):
+        return self.add(self.neg(x), v)[..., 1:]
+
+    def project(self, x):
+        xp = self._namespace(x)
+        return x / xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))
+
+    def violation(self, x):
+        xp = self._namespace(x)
+        off = xp.abs(xp.sum(x * x, axis=-1) - 1.0)
+        return xp.where(xp.isfinite(off), off, xp.inf)
+
+    def hessian(self, c, weights):
+        xp = namespace_of(c)
+        if self.form == "held":  # as what comes out of a decomposition is
+            c = backend_of(c).stop_gradient(c)
+        square = xp.sum(c * c, axis=-1) + 1e-30
+        across = xp.sqrt(square) / xp.tan(xp.sqrt(square))
+        eye = xp.eye(3, dtype=c.dtype)
+        along = ((1.0 - across) / square)[..., None, None] * c[..., :, None] * c[..., None, :]
+        each = across[..., None, None] * eye + along
+        matrix = xp.sum(weights[..., None, None] * each, axis=0)
+        low = xp.sum(weights * across, axis=0)
+        if self.form == "matrix":
+            return matrix_hessian(matrix, low, False)
+        apply, lowest = lambda v: xp.matmul(matrix, v), lambda: low
+        if self.form == "compact":
+            return compact_hessian(c, weights, 2.0, apply, lowest)
+        return Hessian(apply, lowest, lambda: xp.sum(weights, axis=0))
+
+
+def functions_of(M, c, weights):
+    """A number made of a mean and a variance, by samples and weights."""
+    mean, variance, *_ = frechet(M, M.from_normal(c), weights=weights)
+    return (mean**3).sum() + variance
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")  # torch itself calls it
+@pytest.mark.parametrize("M", Quaternions.examples(), ids=lambda M: M.form)
+def test_second_derivatives_whatever_the_hessian_says(M):
+    """They do not depend on whether its author thought of derivatives of the Hessian."""
+    rng = np.random.default_rng(0)
+    c, w = 0.5 * rng.standard_normal((5, 3)) + 0.2, rng.uniform(0.5, 1.5, 5)
+    dc, dw = rng.standard_normal((5, 3)), 0.2 * rng.standard_normal(5)
+
+    def along(array):
+        given = [tuple(map(array, pair)) for pair in ((c, dc), (w, dw))]
+        return lambda t: functions_of(M, *(a + t * d for a, d in given))
+
+    t = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    value, h = along(torch.as_tensor), 1e-5
+    (slope,) = torch.autograd.grad(value(t), t, create_graph=True)
+    found = [torch.autograd.grad(slope, t)[0], torch.func.grad(torch.func.grad(value))(t.detach())]
+    if M.form in ("held", "matrix"):  # it compiles for seconds
+        slope = jax.grad(along(jax.numpy.asarray))
+        found.append(jax.jit(jax.jacfwd(slope))(0.0))
+    first = torch.func.grad(value)
+    expected = float(first(t.detach() + h) - first(t.detach() - h)) / (2 * h)
+    for each in found:
+        assert float(each) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_third_derivative_is_refused():
+    """Where the Hessian is a constant to derivatives, it would be wrong."""
+    M, c = Quaternions(), 0.3 * np.random.default_rng(0).standard_normal((5, 3))
+    c, w = torch.as_tensor(c), torch.ones(5, dtype=torch.float64)
+    third = lambda t: functions_of(M, t * c, w)  # noqa: E731
+    for _ in range(3):
+        third = torch.func.grad(third)
+    with pytest.raises(TypeError, match="third derivative"):
+        third(torch.ones((), dtype=torch.float64))
+
+
+def test_a_group_states_its_transport():
+    """Gyrations would give a left translation, which is not parallel."""
+    M = Quaternions()
+    x, y, v = M.random(3, 4, rng=0)
+    with pytest.raises(NotImplementedError, match=r"define transport\(self, x, y, v\)"):
+        M.transport(x, y, M.push(x, M.to_normal(v)))

@@ -4,9 +4,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from cli_runner import run_here
 
-from gyrobn import SPD, PoincareBall, Sphere
+from gyrobn import REGISTRY, SPD, PoincareBall, Sphere
 from gyrobn.cli import selftest
 from gyrobn.cli.arguments import ARGUMENTS
 
@@ -19,9 +20,9 @@ def three(monkeypatch):
     monkeypatch.setattr(selftest, "REGISTRY", THREE)
 
 
-def rows(*arguments, cwd, code):
-    """Run the command on NumPy and return its rows."""
-    process = run_here("selftest", "--library", "numpy", "--json", *arguments, cwd=cwd)
+def rows(*arguments, cwd, code, library="numpy"):
+    """Run the command on one library and return its rows."""
+    process = run_here("selftest", "--library", library, "--json", *arguments, cwd=cwd)
     assert process.returncode == code, process.stderr
     report = json.loads(process.stdout)
     assert report["passed"] == (code == 0)
@@ -95,6 +96,58 @@ def test_gradients_on_torch():
     row = selftest.check(PoincareBall(2), place, "float64", 8)
     assert row.passed
     assert row.errors["slope"] < 1e-7
+
+
+class Wrong(torch.autograd.Function):
+    """The identity, with a gradient of zero, as the one of a compiler that has lost all digits."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, slope):
+        return 0.0 * slope
+
+
+COMPILERS = {
+    None: lambda layer, **_: layer,
+    "gradient": lambda layer, **_: lambda x: Wrong.apply(layer(x)),
+    "operations": lambda layer, **_: lambda x: layer(x) + 1e-9 * (not x.requires_grad),
+}
+"""Stand-ins for torch.compile by what they get wrong; the real one takes many seconds a row."""
+
+
+@pytest.mark.parametrize("wrong", COMPILERS)
+def test_a_compiled_row_for_each_geometry(wrong, three, tmp_path, monkeypatch):
+    """Training with gradients, and evaluation."""
+    monkeypatch.setattr(torch, "compile", COMPILERS[wrong])
+    if wrong is None:
+        monkeypatch.setattr(selftest, "REGISTRY", REGISTRY)
+    found = rows(library="torch.compile", cwd=tmp_path, code=int(wrong is not None))
+    assert [row["geometry"] for row in found] == [
+        repr(cls.examples()[0]) for cls in selftest.REGISTRY.values()
+    ]
+    for row in found:
+        assert set(row["errors"]) == {"values", "mean", "variance", "slope"}
+        names = {"slope": "gradient", "values": "operations"}
+        assert [names[kind] for kind in row["off"]] == ([] if wrong is None else [wrong])
+
+
+def test_without_a_compiler(three, tmp_path, monkeypatch):
+    """No row fails, since nothing is wrong with the numbers; a quick run does not look for one."""
+
+    def missing(function, **_):
+        raise RuntimeError("No working C++ compiler found")
+
+    monkeypatch.setattr(torch, "compile", missing)
+    process = run_here("selftest", "--library", "torch.compile", cwd=tmp_path)
+    assert process.returncode == 1
+    assert "torch.compile cannot be tested" in process.stderr
+    assert "No working C++ compiler found" in process.stderr
+    found, absent = selftest.places(quick=True)
+    assert "torch.compile" not in {place.library for place in found}
+    assert "--library torch.compile" in absent["torch.compile"]
 
 
 def test_a_library_that_is_missing(tmp_path, monkeypatch):

@@ -169,7 +169,9 @@ def test_running_means_stay_on_the_manifold(M):
 def test_as_batchnorm_in_flat_space_and_everywhere_the_theorem(M):
     layer = GyroBN(M, channels=(2,), dtype=torch.float64)
     nn.init.constant_(layer.scale, 0.3)
-    x = M.add(M.random(rng=9, like=DOUBLE, spread=0.5), M.random(32, 2, like=DOUBLE, spread=0.3))
+    x = M.add(
+        M.random(rng=9, like=DOUBLE, spread=0.5), M.random(32, 2, rng=0, like=DOUBLE, spread=0.3)
+    )
     y = frechet(M, layer(x).detach())
     v = frechet(M, x).variance
     assert float(M.norm(y.mean).max()) < 1e-10
@@ -321,7 +323,7 @@ def test_functions_keep_their_dtype_inside_of_autocast(M):
 
 def test_backward_inside_of_autocast():
     """The rules compute in full precision. (torch's own products of matrices do not.)"""
-    rotations, x = SpecialOrthogonal(3), SPD(3).random(5, like=SINGLE)
+    rotations, x = SpecialOrthogonal(3), SPD(3).random(5, rng=0, like=SINGLE)
     layer = GyroBN(rotations)
     slopes = []
     for on in (False, True):
@@ -348,7 +350,7 @@ def test_points_in_half_precision_are_brought_back_to_the_manifold():
 
 def test_axes_weights_and_clamp():
     M = PoincareBall(3)
-    x = M.random(4, 2, 6, like=DOUBLE, spread=0.5)
+    x = M.random(4, 2, 6, rng=0, like=DOUBLE, spread=0.5)
     layer = GyroBN(M, channels=2, axis=(0, 2), dtype=torch.float64)
     y = layer(x)
     flat = x.permute(0, 2, 1, 3).reshape(24, 2, 3)
@@ -366,14 +368,14 @@ def test_axes_weights_and_clamp():
 def test_weights_of_a_batch_that_is_not_in_front(axis):
     """Weights of a whole batch lie as the batch does."""
     M = PoincareBall(3)
-    x = M.random(2, 6, like=DOUBLE, spread=0.5)
+    x = M.random(2, 6, rng=0, like=DOUBLE, spread=0.5)
     w = torch.arange(1.0, 13.0, dtype=torch.float64).reshape(2, 6)
     layer, front = (GyroBN(M, 2, axis=a, dtype=torch.float64) for a in (axis, 0))
     expected = front(x.transpose(0, 1), w.T).transpose(0, 1)
     torch.testing.assert_close(layer(x, w), expected)
     torch.testing.assert_close(layer.running_mean, front.running_mean)
     torch.testing.assert_close(layer(x, w[0]), front(x.transpose(0, 1), w[0]).transpose(0, 1))
-    square = M.random(2, 2, like=DOUBLE, spread=0.5)  # no shape tells the axes from each other
+    square = M.random(2, 2, rng=0, like=DOUBLE, spread=0.5)  # equal axes
     expected = front(square.transpose(0, 1), w[:, :2].T).transpose(0, 1)
     torch.testing.assert_close(layer(square, w[:, :2]), expected)
 
@@ -398,7 +400,7 @@ def test_a_learnt_curvature(M):
     layer = GyroBN(M, learn_curvature=True, dtype=torch.float64)
     assert abs(float(layer.manifold.curvature.detach()) - M.curvature) < 1e-12
     optimizer = torch.optim.SGD([layer.raw_curvature], lr=0.1)
-    x = M.random(16, like=DOUBLE, spread=0.5)
+    x = M.random(16, rng=0, like=DOUBLE, spread=0.5)
     for _ in range(10):
         optimizer.zero_grad()
         layer.manifold.curvature.backward() if M.curvature > 0 else (
@@ -443,7 +445,7 @@ def test_input_that_is_not_real(dtype, training):
 
 @pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")
 def test_wrong_values_and_dtypes():
-    layer, x = GyroBN(PoincareBall(2)), PoincareBall(2).random(8, like=SINGLE)
+    layer, x = GyroBN(PoincareBall(2)), PoincareBall(2).random(8, rng=0, like=SINGLE)
     x[5, 1] = float("nan")
     with pytest.raises(ValueError, match="has NaN in 1 of 8 samples, the first at index 5"):
         layer(x)

@@ -43,7 +43,7 @@ def slopes_hold(layer, M, x):
 
 @pytest.mark.parametrize("M", SPACES, ids=repr)
 def test_linear_map_and_activation_on_every_geometry(M):
-    x = M.random(3, like=DOUBLE, spread=0.4)
+    x = M.random(3, rng=0, like=DOUBLE, spread=0.4)
     target = PoincareBall(2)
     out = drawn(GyroLinear(M, target, dtype=torch.float64))
     back = drawn(GyroLinear(target, M, dtype=torch.float64))
@@ -65,7 +65,7 @@ def test_linear_map_and_activation_on_every_geometry(M):
 
 @pytest.mark.parametrize("M", SPACES, ids=repr)
 def test_a_parameter_is_a_point(M):
-    x = M.random(2, 3, like=DOUBLE, spread=0.5)
+    x = M.random(2, 3, rng=0, like=DOUBLE, spread=0.5)
     p = ManifoldParameter.of(M, x)
     torch.testing.assert_close(p(), x)
     assert p.coordinates.shape == (2, 3, M.dim)
@@ -132,7 +132,7 @@ def test_layers_follow_a_curvature_that_another_layer_learns():
 @pytest.mark.parametrize("curvature", [-1.0, -0.25])
 def test_lorentz_layers(curvature):
     M, out = Hyperboloid(3, curvature), Hyperboloid(2, curvature)
-    x = M.random(4, like=DOUBLE)
+    x = M.random(4, rng=0, like=DOUBLE)
     layer = drawn(LorentzLinear(M, out, reach=5.0, learn_reach=True, dtype=torch.float64))
     assert sum(p.numel() for p in layer.parameters()) == 4 * 3 + 3 + 1
     y = layer(x)
@@ -161,7 +161,7 @@ def test_lorentz_layers(curvature):
     "M", [PoincareBall(3), Sphere(3), Product(Sphere(2), Euclidean(2))], ids=repr
 )
 def test_decoder(M):
-    x, y = M.random(2, 5, like=DOUBLE, spread=0.8)
+    x, y = M.random(2, 5, rng=0, like=DOUBLE, spread=0.8)
     decoder = FermiDiracDecoder(M, radius=1.5, temperature=0.5)
     d = M.dist(x, y)
     torch.testing.assert_close(decoder(x, y), 1 / (torch.exp((d * d - 1.5) / 0.5) + 1))
@@ -179,7 +179,7 @@ def test_layers_refuse_other_shapes():
 
 @pytest.mark.parametrize("M", SPACES, ids=repr)
 def test_autocast_is_off_in_the_layers(M):
-    x, y = M.random(2, 3, like=torch.zeros(()), spread=0.4)
+    x, y = M.random(2, 3, rng=0, like=torch.zeros(()), spread=0.4)
     layers = [GyroLinear(M, M), GyroActivation(M), ManifoldParameter(M, 2), FermiDiracDecoder(M)]
     arguments = [(x,), (x,), (), (x, y)]
     if isinstance(M, Hyperboloid):

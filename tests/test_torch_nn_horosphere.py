@@ -31,7 +31,7 @@ def test_distances_are_limits_of_distances(curvature):
     """minus q is Busemann's function: the limit of d(x, γ(s)) − s along the ray to ω."""
     M = PoincareBall(3, curvature)
     layer = made(M)
-    x = M.random(5, like=DOUBLE)
+    x = M.random(5, rng=0, like=DOUBLE)
     far = 11.0 / (-curvature) ** 0.5
     ray = M.from_normal(far * torch.nn.functional.normalize(layer.weight.detach(), dim=-1))
     limit = far - M.dist(x[:, None], ray) + layer.bias.detach()
@@ -42,7 +42,7 @@ def test_distances_are_limits_of_distances(curvature):
 def test_the_field_is_the_gradient_of_the_distances(curvature):
     M = PoincareBall(4, curvature)
     layer = made(M)
-    x = M.random(7, 2, like=DOUBLE)
+    x = M.random(7, 2, rng=0, like=DOUBLE)
     a = torch.randn(6, dtype=torch.float64)
     h = 1e-5 * torch.eye(4, dtype=torch.float64)
     with torch.no_grad():
@@ -53,7 +53,7 @@ def test_the_field_is_the_gradient_of_the_distances(curvature):
 
 def test_the_weights_see_the_distances():
     layer = made(PoincareBall(3))
-    x = layer.manifold.random(4, like=DOUBLE).requires_grad_()
+    x = layer.manifold.random(4, rng=0, like=DOUBLE).requires_grad_()
     (slope,) = torch.autograd.grad(0.5 * layer(x).square().sum(), x)
     torch.testing.assert_close(layer.field(x, lambda q: q), slope, rtol=1e-12, atol=1e-13)
 

@@ -65,7 +65,7 @@ def slopes_hold(layer, *inputs):
 @pytest.mark.parametrize("curvature", [-1.0, -0.3, -4.0, -1e-8])
 def test_values_to_the_last_digits(curvature):
     M = PoincareBall(5, curvature)
-    x = M.random(4, like=DOUBLE, spread=1.5)
+    x = M.random(4, rng=0, like=DOUBLE, spread=1.5)
     for cls, reference in ((PoincareMLR, scores), (PoincareLinear, outputs)):
         layer = drawn(cls(M, 3, dtype=torch.float64))
         exact = torch.tensor(
@@ -88,7 +88,7 @@ def test_the_score_is_the_distance_from_a_hyperplane():
     """Ganea's form: the hyperplane through p, orthogonal to z, by gyroaddition."""
     M = PoincareBall(4, -0.7)
     layer = drawn(PoincareMLR(M, 6, dtype=torch.float64))
-    x = M.random(7, like=DOUBLE)
+    x = M.random(7, rng=0, like=DOUBLE)
     normal = torch.nn.functional.normalize(layer.weight_v, dim=-1)
     p = M.from_normal(2.0 * layer.bias[:, None] * normal)
     seen = M.relative(p, x[:, None])
@@ -111,7 +111,7 @@ def test_flat_limit():
 def test_the_output_has_the_scores_as_distances():
     """The signed distance to a coordinate hyperplane is asinh(√c λ y_k)/√c."""
     layer = drawn(PoincareLinear(PoincareBall(4, -2.0), 3, dtype=torch.float64))
-    x = layer.manifold.random(6, like=DOUBLE, spread=0.5)
+    x = layer.manifold.random(6, rng=0, like=DOUBLE, spread=0.5)
     y, k = layer(x), 2.0**0.5
     conformal = 2 / (1 - 2.0 * (y * y).sum(-1, keepdim=True))
     torch.testing.assert_close(torch.asinh(k * conformal * y) / k, layer._scores(layer.manifold, x))
@@ -154,7 +154,7 @@ def test_far_hyperplanes_are_at_their_distance():
 @pytest.mark.parametrize("cls", [PoincareMLR, PoincareLinear])
 def test_slopes(cls, learn):
     layer = drawn(cls(PoincareBall(3, -0.6), 2, learn_curvature=learn, dtype=torch.float64))
-    x = layer.manifold.detached().random(2, like=DOUBLE, spread=0.8)
+    x = layer.manifold.detached().random(2, rng=0, like=DOUBLE, spread=0.8)
     x[1] = 0.0
     assert slopes_hold(layer, x)
 
@@ -203,7 +203,7 @@ def test_initial_weights():
 
 def test_only_the_direction_of_the_weights_matters():
     layer = drawn(PoincareLinear(PoincareBall(3), 2, dtype=torch.float64))
-    x = layer.manifold.random(4, like=DOUBLE)
+    x = layer.manifold.random(4, rng=0, like=DOUBLE)
     before = layer(x).detach()
     with torch.no_grad():
         layer.weight_v *= 1e-200
@@ -215,7 +215,7 @@ def test_a_state_knows_its_ball():
     layer = drawn(PoincareLinear(M, 2, learn_curvature=True))
     other = PoincareLinear(PoincareBall(3, -2.0), 2, learn_curvature=True)
     other.load_state_dict(layer.state_dict())
-    x = M.random(4, like=torch.zeros(()), spread=0.2)
+    x = M.random(4, rng=0, like=torch.zeros(()), spread=0.2)
     torch.testing.assert_close(other(x), layer(x))
     with pytest.raises(RuntimeError, match="this one is on"):
         PoincareLinear(PoincareBall(3, -2.0), 2).load_state_dict(PoincareLinear(M, 2).state_dict())

@@ -36,10 +36,10 @@ SECOND_ORDER = (
 """The error of a shim whose ``with_derivative`` is differentiated twice, and has no rule for it."""
 
 THIRD_ORDER = (
-    "the third derivative of a matrix function is not available: take it by differences of the "
-    "second, or stop the gradient of one of the three"
+    "the third derivative of a matrix function or of a mean is not available: take it by "
+    "differences of the second, or stop the gradient of one of the three"
 )
-"""The error of a matrix function that is differentiated three times."""
+"""The error of a matrix function, or of a mean, that is differentiated three times."""
 
 
 class RootRules(NamedTuple):
@@ -72,8 +72,8 @@ class RootRules(NamedTuple):
     sums: Callable[..., State] | None = None
     """``sums(constants, *inputs)`` returns the last two of the constants, which are sums over all
     ranks, with their derivatives. Only a second derivative needs it."""
-    smooth: bool = True
-    """Whether the rule can be differentiated, to any order."""
+    differentiable: Callable[[], bool] = lambda: True
+    """Return whether the rule can be differentiated, to any order."""
     twice: Callable[..., State] | None = None
     """If it cannot: ``twice(constants, *inputs)`` returns the root and the image by operations that
     can be differentiated twice. None refuses a second derivative."""
@@ -126,6 +126,14 @@ class Backend(Protocol):
 
         The function has no derivative and may read values. ``key`` has a ``repr`` that identifies
         the function: a graph on disk holds that text.
+        """
+
+    def auto_sharded(self, function: Callable[..., Any], x: Array, *args: Any) -> Any:
+        """Return ``function(x, *args)``, where a compiler may distribute the arrays over devices.
+
+        JAX's default meshes ask every operation how its result is distributed. Results of the shape
+        of ``x`` are distributed as ``x`` is, all others are on every device. ``function`` must not
+        hold other arrays.
         """
 
     def few(self, *arrays: Any) -> AbstractContextManager[list[Any]]:

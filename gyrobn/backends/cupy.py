@@ -15,6 +15,7 @@ from gyrobn.backends.contract import Array
 # what an eager library without gradients does anyway
 from gyrobn.backends.numpy import add_product as add_product
 from gyrobn.backends.numpy import all_sum as all_sum
+from gyrobn.backends.numpy import auto_sharded as auto_sharded
 from gyrobn.backends.numpy import device as device
 from gyrobn.backends.numpy import differentiable as differentiable
 from gyrobn.backends.numpy import few as few

@@ -12,6 +12,7 @@ from jaxlib.version import __version_info__ as _version
 
 from gyrobn.backends import with_functions
 from gyrobn.backends.contract import Array, Loop, Partials, Primal, Rule, State
+from gyrobn.backends.jax_axes import auto_sharded as auto_sharded
 from gyrobn.backends.jax_axes import varies, varying
 from gyrobn.backends.jax_twice import bent, filled, is_zero, replaced
 from gyrobn.backends.numpy import few as few
@@ -36,7 +37,12 @@ else:
 
 
 namespace = with_functions(
-    _namespace, matmul=partial(jax.numpy.matmul, precision=jax.lax.Precision.HIGHEST)
+    _namespace,
+    linalg=with_functions(
+        _namespace.linalg,
+        inv=partial(auto_sharded, _namespace.linalg.inv),  # it fails on explicit axes
+    ),
+    matmul=partial(jax.numpy.matmul, precision=jax.lax.Precision.HIGHEST),
 )
 """JAX as the standard has it. It would round float32 to ten bits on a GPU, and to seven on a TPU,
 before it multiplies matrices."""
@@ -137,6 +143,7 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
     if not differentiable(*inputs):
         return constants[0], *image
     count, shown = len(constants), len(constants) + len(image)
+    differentiable_rule = rules.differentiable()
 
     @jax.custom_jvp
     def root(*arrays: Array) -> State:
@@ -145,11 +152,11 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
     def derivative(arrays: State, changes: State) -> tuple[State, State]:
         outputs, changes = root(*arrays), changes[shown:]
         here = outputs[0], *arrays[1:count], *outputs[1:], *arrays[shown:]
-        if not rules.smooth:
+        if not differentiable_rule:
             here = tuple(stop_gradient(a) for a in arrays)
         at = here[:count]
         found = _moves(rules, at, here[count:shown], here[shown:], changes)
-        if rules.smooth:
+        if differentiable_rule:
             return outputs, found
         return outputs, bent(rules.twice, at, arrays[shown:], changes, found)
 

@@ -77,6 +77,11 @@ def opaque(key: Any, function: Rule, *arrays: Array) -> State:
     return function(*arrays)
 
 
+def auto_sharded(function: Callable[..., Any], x: Array, *args: Any) -> Any:
+    """Return ``function(x, *args)``: there is one device."""
+    return function(x, *args)
+
+
 def few(*arrays: Any) -> AbstractContextManager[list[Any]]:
     """Return a context with ``arrays`` as they are: no library is known to take less time."""
     return nullcontext(list(arrays))

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import is_fake
 
 from gyrobn.backends import with_functions
 from gyrobn.backends.contract import Array, Loop, Rule, State
+from gyrobn.backends.numpy import auto_sharded as auto_sharded
 from gyrobn.backends.numpy import while_loop as _eager_while_loop
 from gyrobn.backends.torch_ranks import all_sum as all_sum
 from gyrobn.backends.torch_root import implicit as implicit
@@ -53,21 +54,44 @@ def _product(x: Array, y: Array) -> Array:
         return torch.matmul(x, y)
 
 
+# In vectorized code for CPUs, torch's compiler writes expm1(x) as exp(x) - 1, and before torch 2.8
+# tanh(x) as 2/(1 + exp(-2x)) - 1, which have no digits at small x. sinh has all of them. Arguments
+# stop where the result is -1 or 1 to the last digit, so that nothing overflows or is subnormal.
+
+
+def _expm1(x: Array, /) -> Array:
+    """Return exp(x) − 1; in compiled code as 2 exp(x/2) sinh(x/2)."""
+    if not torch.compiler.is_compiling():
+        return torch.expm1(x)
+    half = 0.5 * torch.clamp(x, min=-80.0)
+    return 2.0 * torch.exp(half) * torch.sinh(half)
+
+
+def _tanh(x: Array, /) -> Array:
+    """Return tanh x; in compiled code as sinh x/cosh x."""
+    if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
+        return torch.tanh(x)  # ONNX has no sinh in float64
+    x = torch.clamp(x, -20.0, 20.0)
+    return torch.sinh(x) / torch.cosh(x)
+
+
 namespace = with_functions(
     array_api_compat.torch,
     clip=lambda x, /, min=None, max=None: torch.clamp(x, min, max),
+    expm1=_expm1,
     finfo=torch.finfo,
     matmul=_matmul,
     maximum=torch.maximum,
     minimum=torch.minimum,
+    tanh=_tanh,
     where=_where,
 )
 """PyTorch as the standard has it, for arrays of one dtype."""
 
 
 def hides_values(x: Array) -> bool:
-    """Return whether ``x`` is compiled or batched by ``vmap``, so that ``bool(x)`` would fail."""
-    if torch.compiler.is_compiling():
+    """Return whether ``x`` is compiled, batched by ``vmap`` or on ``meta``: ``bool(x)`` fails."""
+    if torch.compiler.is_compiling() or x.is_meta:
         return True
     if is_plain(x):
         return False
@@ -102,8 +126,9 @@ def while_loop(
     """Run ``body`` while ``condition`` holds; under ``vmap``, exactly ``limit`` times.
 
     Under ``vmap`` no value can be looked at, so the body itself must leave a finished state alone.
+    On ``meta`` there are only shapes, which the body does not change.
     """
-    if _only_shapes and is_fake(state[0]):
+    if state[0].is_meta or (_only_shapes and is_fake(state[0])):
         return state
     if any(hides_values(s) for s in state if isinstance(s, torch.Tensor)):
         for _ in range(limit):
@@ -130,13 +155,16 @@ _only_shapes: list[bool] = []
 
 
 def _run(key: str, arrays: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [a.clone() for a in _functions[key](*arrays)]  # they may not share memory
+    # copies, since outputs may not share memory; LAPACK's matrices have strides of their own
+    outputs = _functions[key](*arrays)
+    return [a.clone(memory_format=torch.contiguous_format) for a in outputs]
 
 
 def _shapes(key: str, arrays: list[torch.Tensor]) -> list[torch.Tensor]:
     _only_shapes.append(True)
     try:
-        return [torch.empty_like(a) for a in _functions[key](*arrays)]
+        outputs = _functions[key](*arrays)
+        return [torch.empty_like(a, memory_format=torch.contiguous_format) for a in outputs]
     finally:
         _only_shapes.pop()
 
@@ -152,9 +180,14 @@ def stored(x: Array) -> Array:
 
     It would fuse the computation of one number per sample into the loop over the coordinates. A
     view by strides needs memory to look at, and costs nothing. A graph for export stays without it.
+    Of a slice, such as a part of a product, the compiler would look at the beginning of the whole
+    (torch 2.13). So what is stored is -x, which is never a view.
     """
     compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-    return x.as_strided(x.size(), x.stride()) if compiling and no_transform() else x
+    if not (compiling and no_transform()):
+        return x
+    minus = torch.neg(x).contiguous()
+    return torch.neg(minus.as_strided(minus.size(), minus.stride()))
 
 
 def device(x: Array) -> Any:

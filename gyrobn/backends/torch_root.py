@@ -17,7 +17,7 @@ def implicit(rules: Any, constants: State, image: State, *inputs: Array) -> Stat
     """Return the first of ``constants``, a root that depends on ``inputs``, and ``image``."""
     if not differentiable(*inputs):
         return constants[0], *image
-    if not rules.smooth and (orders(*inputs) > 1 or not no_transform()):
+    if (orders(*inputs) > 1 or not no_transform()) and not rules.differentiable():
         changing = (rules.twice or refuse)(constants, *inputs)
         both = zip((constants[0], *image), changing, strict=True)
         return tuple(out + (c - c.detach()) for out, c in both)
@@ -65,7 +65,7 @@ class _Root(Function):
         constants, image, inputs = rule.split(arrays)
         wanted = ctx.needs_input_grad[-len(inputs) :]
         nothing = None, *(None for _ in (*constants, *image))
-        if rule.rules.smooth or not may_follow(*inputs):
+        if not may_follow(*inputs) or rule.rules.differentiable():
             return *nothing, *_slopes(rule, wanted, arrays, *slopes)
         given = [s for s in slopes if s is not None]
         with torch.no_grad():
@@ -86,7 +86,7 @@ class _Root(Function):
         rule, arrays = ctx.rule, ctx.saved_tensors
         constants, _, inputs = rule.split(arrays)
         moves = filled(inputs, changes[-len(inputs) :])
-        if rule.rules.smooth or not may_follow(*inputs):
+        if not may_follow(*inputs) or rule.rules.differentiable():
             return _changes(rule, arrays, moves)
         with torch.no_grad():
             found = _changes(rule, [a.detach() for a in arrays], moves)

@@ -42,13 +42,13 @@ def _number(kind: type[int] | type[float], *bounds: float) -> Callable[[str], An
 
 
 def _scale(text: str) -> float | str:
-    """Return a finite number, or the name of one."""
+    """Return a finite number that is not negative, or the name of one."""
     if text == "sqrt_dim":
         return text
     try:
-        return check_number("scale", float(text))
+        return check_number("scale", float(text), 0.0)
     except ValueError as error:
-        message = f"expected a finite number or sqrt_dim, got {text}"
+        message = f"expected a finite number of at least 0 or sqrt_dim, got {text}"
         raise argparse.ArgumentTypeError(message) from error
 
 
@@ -95,42 +95,47 @@ COMMANDS = {
         "bring samples to a mean and a variance",
         "Find the mean and variance of the samples, or take those of a model, and write the "
         "samples with the mean moved to the bias and the standard deviation to the scale.",
-        f"{SEVERAL} output --manifold --model {AFFINE} --save-model --engine --workers --scheduler",
+        f"{SEVERAL} output --manifold --model {AFFINE} --coordinates --save-model --engine "
+        "--workers --scheduler",
         EITHER,
     ),
     "fit": _Command(
         "statistics",
         "find mean and variance and write them to a model",
         "Find the mean and variance of the samples and write them to a file, for transform.",
-        f"{SEVERAL} save_model --manifold {AFFINE}",
+        f"{SEVERAL} save_model --manifold {AFFINE} --coordinates",
     ),
     "transform": _Command(
         "statistics",
         "normalize samples with a model",
         "Normalize samples with the mean and variance of a model, which may come from others.",
-        f"{SEVERAL} output --model --on-invalid --unseen",
+        f"{SEVERAL} output --model --on-invalid --unseen --coordinates",
     ),
     "inverse": _Command(
         "statistics",
         "undo transform",
         "Bring normalized samples back to where they came from.",
-        f"{SEVERAL} output --model --on-invalid",
-        {"output": {"help": "the samples as they were; it appears when it is complete"}},
+        f"{SEVERAL} output --model --on-invalid --coordinates",
+        {
+            "output": {"help": "the samples as they were; it appears when it is complete"},
+            "--coordinates": {"help": "IN holds coordinates, as --coordinates of transform wrote"},
+        },
     ),
     "inspect": _Command(
         "inspection",
         "describe a file",
         "Describe a model, or samples: how many are points of a geometry, how they are spread and "
-        "whether their mean is unique; without --manifold, which geometries fit them.",
-        f"input {READ} --manifold",
+        "whether their mean is unique; without --manifold, which geometries they are points of.",
+        f"input {READ} --suggest --manifold",
         {"input": {"metavar": "FILE", "help": "samples, or a model", "nargs": None}},
     ),
     "plot": _Command(
         "picture",
         "draw samples before and after",
         "Draw samples before and after normalization: on their surface if that has dimension "
-        "2, otherwise in the tangent space at the mean. At most 2000 samples are drawn.",
-        f"{INPUT} figure --manifold --model {AFFINE} --after --channel",
+        "2, otherwise in the tangent space at the mean. At most 2000 samples are drawn. Colours "
+        "are those of --labels, else of the domains.",
+        f"{INPUT} figure --manifold --model {AFFINE} --labels --after --channel",
         EITHER | ONE,
     ),
     "demo": _Command(
@@ -223,6 +228,14 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "and variance of its own samples, move the average of the known domains towards them, or "
         "move it sample by sample, in their order",
     },
+    "--coordinates": {
+        "action": "store_true",
+        "help": "write normal coordinates, one row per sample: features for a classifier",
+    },
+    "--suggest": {
+        "action": "store_true",
+        "help": "fit a curvature in two dimensions to vectors, or to a matrix of distances",
+    },
     "--save-model": _path("FILE", "write the model there"),
     "--engine": {
         "choices": ("dask",),
@@ -235,6 +248,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "metavar": "ADDRESS",
         "help": "a Dask cluster that runs, such as tcp://host:8786; it must see the same files",
     },
+    "--labels": _path(
+        "FILE",
+        "what colours stand for (classes): a label for each sample, as in --domains. Labels do not "
+        "change the normalization",
+    ),
     "--after": _path("FILE", "the normalized samples, if they exist: only the picture is computed"),
     "--channel": _value(_number(int, 0), "N", "which one, if X has several", default=0),
     "--output": _path("FIGURE", "the picture (%(default)s)", default=Path("gyrobn-demo.png")),
@@ -245,12 +263,12 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "shell": {"choices": ("bash", "zsh", "fish"), "help": "bash, zsh or fish"},
     "--check": {"action": "store_true", "help": "run GyroBN on every geometry and library, too"},
     "--library": {
-        "choices": ("numpy", "torch", "jax", "cupy", "dpnp"),
+        "choices": ("numpy", "torch", "jax", "cupy", "dpnp", "torch.compile"),
         "help": "test only this one (all that are installed)",
     },
     "--quick": {
         "action": "store_true",
-        "help": "one instance per geometry, in float64; on JAX two geometries",
+        "help": "one instance per geometry, in float64; two on JAX, none with torch.compile",
     },
     "--report": _path("FILE", "write a report in Markdown there, to attach to an issue"),
 }
@@ -291,14 +309,20 @@ def _add(commands: Any, name: str, command: _Command) -> None:
     parser = commands.add_parser(name, help=command.summary, description=command.description)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
+    usage = ["%(prog)s [options]"]  # one line, because it stands before each error
     for word in command.arguments.split():
         about = ARGUMENTS[word] | command.changes.get(word, {})
         if word == "input":
             parser.epilog = FILES
         if word == "--manifold":
             _add_geometry(parser, about)
-        else:
-            parser.add_argument(word, **about)
+            continue
+        action = parser.add_argument(word, **about)
+        if action.required:
+            value = action.metavar or action.dest
+            usage += [word] * word.startswith("--")
+            usage.append(f"{value} [{value} ...]" if action.nargs == "+" else value)
+    parser.usage = " ".join(usage)
 
 
 def _add_geometry(parser: argparse.ArgumentParser, about: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from gyrobn.cli.statistics import InOrder
 from gyrobn.data import RegionWriter, StoredArray, create_regions
 from gyrobn.data.chunks import rows_per_chunk
 from gyrobn.data.dask import Block, DaskBlocks, from_stored
+from gyrobn.data.joined import Change
 from gyrobn.data.writing import PARALLEL
 from gyrobn.estimator.applying import check_action
 from gyrobn.estimator.labels import check_given, check_kind, labels_for
@@ -88,9 +89,9 @@ class _OnDask(InOrder):
         self.rows = min(rows_per_chunk(source), len(source))
         self.blocks = from_stored(source, self.rows)
 
-    def create(self, output: Path) -> AbstractContextManager[Any]:
+    def create(self, output: Path, change: Change) -> AbstractContextManager[Any]:
         """Return a context that makes the output and yields its writer."""
-        return create_regions(output, self.source.shape, self.source.stored, self.rows)
+        return create_regions(output, change(self.source)[0], self.source.stored, self.rows)
 
     def samples(self, label: str) -> AbstractContextManager[Any]:
         """Return a context that yields the samples; Dask shows the progress."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from gyrobn.cli.pipes import PIPE, open_pipe
 from gyrobn.data import OPTIONS, StoredArray, open_array
+from gyrobn.data.chunks import rows_per_chunk
 from gyrobn.data.joined import JoinedArray
 from gyrobn.data.layouts import suggest
 from gyrobn.data.stored import ARRAYS, KeptArray, fits
@@ -26,8 +27,9 @@ from gyrobn.numerics.checks import Parameter
 FEW = 100
 """Number of samples whose traces are checked."""
 
-AT = re.compile(r"(?:X|GyroBN|domains)\b.*?at index \(?(\d+)", re.DOTALL)
-"""The index of a sample in an error, and not that of a channel of the bias."""
+OF_SAMPLES = re.compile(r"(?:X|GyroBN|domains)\b")
+"""How an error begins whose indices are those of samples, and not those of channels of the bias."""
+AT = re.compile(r"at index \(?(\d+)")
 
 
 def open_inputs(options: Namespace) -> StoredArray:
@@ -99,14 +101,18 @@ def check_samples(source: StoredArray) -> StoredArray:
 
 @contextmanager
 def naming_the_file(source: StoredArray) -> Iterator[None]:
-    """Add the file, if there are several, to an error that names a sample by its index."""
+    """Add the files, if there are several, to an error that names samples by their index."""
     try:
         yield
     except ValueError as error:
-        found = AT.match(str(error))
-        if found is not None and isinstance(source, JoinedArray):
-            path, row = source.place(int(found[1]))
-            error.add_note(f"sample {row} of {path}")
+        text = str(error)
+        if OF_SAMPLES.match(text):
+            if isinstance(source, JoinedArray):
+                for index in dict.fromkeys(AT.findall(text)):
+                    path, row = source.place(int(index))
+                    error.add_note(f"sample {row} of {path}")
+            if " samples, the first at index" in text and rows_per_chunk(source) < len(source):
+                error.add_note("the file was read up to there: gyrobn inspect counts all")
         raise
 
 
@@ -117,10 +123,10 @@ def domains_of(options: Namespace, source: StoredArray) -> Any:
         return np.repeat(np.asarray(stems, dtype=np.str_), [len(part) for part in source.parts])
     if options.domain_column is not None:
         return source.form.labels
-    return None if options.domains is None else _labels_in(options.domains, options)
+    return None if options.domains is None else labels_in(options.domains, options)
 
 
-def _labels_in(path: Path, options: Namespace) -> Any:
+def labels_in(path: Path, options: Namespace) -> Any:
     """Return the labels in a file, an array or lines of text."""
     if path.suffix.lower() in ARRAYS:
         with open_other(path, options) as array:

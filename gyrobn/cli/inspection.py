@@ -15,6 +15,8 @@ from gyrobn.cli.pipes import PIPE
 from gyrobn.cli.statistics import about_mean, describe, load
 from gyrobn.data import StoredArray
 from gyrobn.data.chunks import Chunks
+from gyrobn.data.layouts import Layout
+from gyrobn.data.layouts import suggest as suggest_layouts
 from gyrobn.manifolds import REGISTRY, Hyperboloid, Sphere
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.statistics.frechet import frechet
@@ -26,15 +28,17 @@ from gyrobn.statistics.uniqueness import FrechetWarning
 def run(options: Namespace, console: Console) -> None:
     """Describe a file: a model, samples of a geometry, or samples of an unknown geometry."""
     if options.input != PIPE and is_model(options.input):
-        if options.manifold is not None or options.key is not None:
+        if options.manifold is not None or options.key is not None or options.suggest:
             raise ValueError(
-                f"{options.input} is a model, which has a geometry: --manifold and --key are for "
-                "samples"
+                f"{options.input} is a model, which has a geometry: --manifold, --key and "
+                "--suggest are for samples"
             )
         values, lines = _model(options.input)
     else:
         with open_samples(options.input, options) as source:
-            if options.manifold is None:
+            if options.suggest:
+                values, lines = _suggestion(source)
+            elif options.manifold is None:
                 values, lines = _guesses(source, console)
             else:
                 values, lines = _samples(geometry_of(options, source), source, console)
@@ -178,44 +182,88 @@ def _statistics(count: _Count, source: StoredArray, console: Console) -> Report:
 def _guesses(source: StoredArray, console: Console) -> Report:
     """Count the points of each geometry that has points of such a shape."""
     counts = {option: _Count(manifold) for option, manifold in _candidates(source)}
+    matrices = list(_as_matrices(source))
     with console.reading("check", source) as chunks:
         for rows, x in chunks.numbered():
             for count in counts.values():
                 count.add(x, rows)
+            for layout, _, count in matrices:
+                count.add(layout.unpack(x), rows)
     ranked = sorted(counts.items(), key=lambda item: _rank(item[1]))
-    found = [
-        {
-            "options": options,
-            "manifold": repr(count.manifold),
-            "points": count.points,
-            "on_manifold": count.good,
-            "worst_violation": count.worst,
-            "worst_index": count.index,
-        }
-        for options, count in ranked
-    ]
     lines = ["  points of these geometries, as the options that choose them:"]
-    for options, count in ranked:
-        if count.good:
-            good = "all" if count.good == count.points else f"{count.good} of {count.points}"
-            lines.append(f"  {good:>18}  --manifold {options}")
+    lines += [f"  {_part(count)}  --manifold {name}" for name, count in ranked if count.good]
     if len(lines) == 1:
         lines.append(f"  {'none':>18}")
-    values, more = _curvatures(source)
-    return {"geometries": found} | values, lines + more
+    values: dict[str, Any] = {"geometries": [_found(*item) for item in ranked]}
+    fitting = [
+        (layout, name, count)
+        for layout, name, count in matrices
+        if 2 * count.good > count.points and _share(count) < _share(ranked[0][1])
+    ]
+    if fitting:
+        lines.append(f"  do the rows of {source.shape[1]} numbers hold matrices? Then they are")
+        lines += [
+            f"  {_part(count)}  {_chosen(source, layout, name)}" for layout, name, count in fitting
+        ]
+        values["as_matrices"] = [
+            {"layout": str(layout)} | _found(name, count) for layout, name, count in fitting
+        ]
+    return values, lines
 
 
-def _curvatures(source: StoredArray) -> Report:
+def _part(count: _Count) -> str:
+    """Say how many of the points are on the manifold."""
+    good = "all" if count.good == count.points else f"{count.good} of {count.points}"
+    return f"{good:>18}"
+
+
+def _found(options: str, count: _Count) -> dict[str, Any]:
+    return {
+        "options": options,
+        "manifold": repr(count.manifold),
+        "points": count.points,
+        "on_manifold": count.good,
+        "worst_violation": count.worst,
+        "worst_index": count.index,
+    }
+
+
+def _as_matrices(source: StoredArray) -> Iterator[tuple[Layout, str, _Count]]:
+    """Yield how vectors could hold matrices, one number after the other, and of which geometry."""
+    if source.ndim != 2:
+        return
+    for layout in map(Layout.parse, suggest_layouts(source.shape[1])):
+        shape = layout.shape_of(source.shape[1])
+        for name, cls in REGISTRY.items():
+            try:
+                manifold = cls.for_shape(shape)
+            except (ValueError, IndexError):
+                continue
+            if manifold.point_shape == shape and manifold.dim < math.prod(shape):
+                yield layout, name, _Count(manifold)
+
+
+def _chosen(source: StoredArray, layout: Layout, name: str) -> str:
+    """Say how the samples are read as matrices: by an option if the file is a table."""
+    if source.form.table:
+        return f"--layout {layout} --manifold {name}"
+    n, _ = layout.shape_of(source.shape[1])
+    if layout.triangle is None:
+        return f"--manifold {name} of x.reshape(-1, {n}, {n})"
+    return f"--manifold {name} of {n} x {n} matrices, of which the rows are {layout} triangles"
+
+
+def _suggestion(source: StoredArray) -> Report:
     """Return which curvature in two dimensions fits vectors, or a matrix of distances."""
     if source.ndim != 2:
-        return {}, []
+        raise ValueError(
+            f"--suggest takes vectors, shape (N, n), or a square matrix of distances; "
+            f"{source.path} has shape {source.shape}: save M.dist(x[:, None], x) for a geometry M"
+        )
     x = source[: min(len(source), 2000)]
     square = x.shape[0] == x.shape[1] and len(x) == len(source)
     as_distances = square and not np.diag(x).any() and bool((x == x.T).all())
-    try:
-        found = suggest(distances=x) if as_distances else suggest(x)
-    except ValueError:  # too few points, points that lie apart, or NaN
-        return {}, []
+    found = suggest(distances=x) if as_distances else suggest(x)
     (K,), ((low, high),) = found.curvature, found.interval
     values = {"curvature": K, "interval": [low, high], "suggested": repr(found.geometry)}
     values |= {"error": found.error, "flat_error": found.flat_error}
@@ -229,8 +277,12 @@ def _curvatures(source: StoredArray) -> Report:
 
 def _rank(count: _Count) -> tuple[float, float]:
     """Rank geometries with more of the points first, then those of the smaller dimension."""
-    manifold = count.manifold
-    return -count.good / count.points, manifold.dim / math.prod(manifold.point_shape)
+    return -count.good / count.points, _share(count)
+
+
+def _share(count: _Count) -> float:
+    """Return the dimension over the number of coordinates: small for a special geometry."""
+    return count.manifold.dim / math.prod(count.manifold.point_shape)
 
 
 def _candidates(source: StoredArray) -> Iterator[tuple[str, GyroSpace]]:

@@ -14,6 +14,8 @@ from gyrobn.estimator.labels import labels_for
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.plot import can_plot, plot_normalization, plot_tangent
 from gyrobn.plot.canvas import check_format, save_figure
+from gyrobn.plot.tangent import differ_by_ten
+from gyrobn.statistics.frechet import frechet
 from gyrobn.statistics.points import Moved, on_manifold
 
 MOST = 2000
@@ -30,9 +32,11 @@ def run(options: Namespace, console: Console) -> None:
             domains = labels_for(domains, len(source))
         rows = np.unique(np.linspace(0, len(source) - 1, min(len(source), MOST)).astype(int))
         own = None if domains is None else domains[rows]
+        colours = own if options.labels is None else _labels(options, len(source))[rows]
         samples = [(options.input, _take(Chunks(source), rows))]
         if options.after is None:
             bn = fitted(options, source, domains, InOrder(source, console))
+            bn.set_params(output="points")
             manifold, bias, project = bn.manifold_, bn.bias, bn.on_invalid == "project"
             known = bn.domains_
             if domains is not None and known is not None and len(np.setdiff1d(domains, known)):
@@ -56,10 +60,10 @@ def run(options: Namespace, console: Console) -> None:
     x, *rest = (on_manifold(manifold, a, str(path), project, rows, moved) for path, a in samples)
     y = rest[0] if rest else bn.transform(x, domains=own)
     x, y, bias = _channel(manifold, options.channel, x, y, bias)
-    if can_plot(manifold):
-        kind, figure = "surface", plot_normalization(manifold, x, y, bias, labels=own).figure
+    if can_plot(manifold) and not differ_by_ten(_deviation(manifold, x), _deviation(manifold, y)):
+        kind, figure = "surface", plot_normalization(manifold, x, y, bias, labels=colours).figure
     else:
-        kind, figure = "tangent", plot_tangent(manifold, x, y, bias, labels=own)[0].figure
+        kind, figure = "tangent", plot_tangent(manifold, x, y, bias, labels=colours)[0].figure
     save_figure(figure, options.figure, dpi=150)
     values = {"input": options.input, "manifold": repr(manifold), "samples": len(source)}
     values |= {"drawn": len(rows), "kind": kind, "figure": options.figure}
@@ -69,6 +73,22 @@ def run(options: Namespace, console: Console) -> None:
         values["projected"] = moved.count
         lines.append(f"  projected           {moved.count} of the drawn samples onto the manifold")
     console.report(values, [*lines, f"  written             {options.figure}"])
+
+
+def _labels(options: Namespace, count: int) -> Any:
+    """Return the labels that colours stand for, one per sample."""
+    labels = inputs.labels_in(options.labels, options)
+    if labels.shape != (count,):
+        raise ValueError(
+            f"{options.labels} holds labels of shape {labels.shape}, and {options.input} {count} "
+            "samples: give one label per sample"
+        )
+    return labels
+
+
+def _deviation(manifold: GyroSpace, x: Any) -> float:
+    """Return the standard deviation."""
+    return float(np.sqrt(np.sum(frechet(manifold, x).variance)))
 
 
 def _take(chunks: Chunks, rows: Any) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gyrobn.data import ArrayWriter, StoredArray, check_options, create_array
+from gyrobn.data.joined import Change, as_it_was
 from gyrobn.data.npy import copied
 from gyrobn.data.stored import reading
 from gyrobn.data.tables import DELIMITERS, open_text
@@ -46,14 +47,17 @@ def open_pipe(kind: str | None, given: dict[str, Any]) -> StoredArray:
 
 
 @contextmanager
-def create_pipe(kind: str | None, source: StoredArray) -> Iterator[ArrayWriter]:
+def create_pipe(
+    kind: str | None, source: StoredArray, change: Change = as_it_was
+) -> Iterator[ArrayWriter]:
     """Write an array to a temporary file, and that to standard output when it is complete."""
     stream: Any = getattr(sys.stdout, "buffer", None)
     if stream is None or stream.isatty():
         raise ValueError("OUT is -, and standard output is no pipe and no file")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"stdout.{kind or FORMATS[0]}"
-        with create_array(path, source.shape, source.stored, form=source.form) as out:
+        shape, form = change(source)
+        with create_array(path, shape, source.stored, form=form) as out:
             yield out
         sys.stdout.flush()
         with path.open("rb") as file:

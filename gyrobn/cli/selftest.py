@@ -7,6 +7,9 @@ Each row runs the same functions on the same points. It compares operations with
 tests laws, and tests the theorem: after normalization with bias :math:`\beta` and scale s, the mean
 must be :math:`\beta` and the variance :math:`s^2 v^2/(v^2+\epsilon)`. Where a library has
 gradients, the derivative of a whole normalization is compared with a difference quotient.
+
+The rows of ``torch.compile`` compile the layer ``gyrobn.torch.GyroBN``, for training and for
+evaluation, with torch's default compiler.
 """
 
 import itertools
@@ -16,7 +19,7 @@ import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -34,14 +37,20 @@ from gyrobn.normalization.normalize import normalize_batch
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.frechet import frechet
 
-NAMESPACES = {k: v for k, v in LIBRARIES.items() if k != "array-api-strict"} | {"dpnp": "dpnp"}
-"""The libraries that are tested; array-api-strict has no device of its own."""
+COMPILED = "torch.compile"
+
+NAMESPACES = {k: v for k, v in LIBRARIES.items() if k != "array-api-strict"}
+NAMESPACES |= {"dpnp": "dpnp", COMPILED: LIBRARIES["torch"]}
+"""What is tested, each with its namespace; array-api-strict has no device of its own."""
 
 COUNT = {True: 32, False: 512}
 """Samples in a batch, quick or not."""
 
 QUICK_JAX = ("poincare_ball", "spd")
 """What a quick run tests on JAX, which compiles each geometry for seconds."""
+
+QUICK_COMPILED = ("poincare_ball",)
+"""What a quick run of torch.compile tests; it takes many seconds for each geometry."""
 
 EPS = 1e-5
 STEP = 1e-5
@@ -92,7 +101,7 @@ def run(options: Namespace, console: Console) -> None:
     check_place(options.report)
     # JAX has a thread per core on a CPU; two batched decompositions can occupy both of two for ever
     os.environ.setdefault("NPROC", "8")
-    found, absent = places(options.library)
+    found, absent = places(options.library, options.quick)
     if not found:
         raise ImportError(f"{options.library} cannot be tested: {absent[options.library]}")
     runs = list(_runs(found, options.quick))
@@ -124,20 +133,26 @@ def run(options: Namespace, console: Console) -> None:
 
 def _runs(found: list[Place], quick: bool) -> Iterator[tuple[GyroSpace, Place, str]]:
     """Yield what to check: geometry, place and dtype."""
+    some = {"jax": QUICK_JAX, COMPILED: QUICK_COMPILED}
     for name, cls in REGISTRY.items():
         examples = cls.examples()[: 1 if quick else None]
         for M, place in itertools.product(examples, found):
-            if not quick:
+            if quick:
+                if name in some.get(place.library, REGISTRY):
+                    yield M, place, "float64"
+            elif place.library != COMPILED:
                 yield from ((M, place, dtype) for dtype in BOUNDS)
-            elif place.library != "jax" or name in QUICK_JAX:
+            elif M is examples[0]:
                 yield M, place, "float64"
 
 
 # ---------------------------------------------------------------------- libraries and devices
 
 
-def places(library: str | None = None) -> tuple[list[Place], dict[str, str]]:
+def places(library: str | None = None, quick: bool = False) -> tuple[list[Place], dict[str, str]]:
     """Return the libraries and devices to test, and why others are not.
+
+    A quick run tests torch.compile only if it is asked for.
 
     >>> [place.device for place in places("numpy")[0]]
     ['cpu']
@@ -145,6 +160,9 @@ def places(library: str | None = None) -> tuple[list[Place], dict[str, str]]:
     found: list[Place] = []
     absent = {}
     for name in NAMESPACES if library is None else [library]:
+        if name == COMPILED and library is None and quick:
+            absent[name] = "it takes many seconds: see --library torch.compile"
+            continue
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns when it lists devices
@@ -164,6 +182,11 @@ def _places(name: str) -> list[Place]:
         devices = jax.devices()
         home = jax if hasattr(jax, "enable_x64") else import_module("jax.experimental")
         context = partial(home.enable_x64, True)
+    elif name == COMPILED:
+        torch = import_module("torch")
+        torch.compile(lambda x: x + 1.0)(torch.ones(8))  # raises without a C++ compiler
+        devices = xp.__array_namespace_info__().devices()
+        context = partial(warnings.catch_warnings, action="ignore")  # torch has its own
     elif name == "cupy":
         device = import_module("cupy").cuda.Device()  # the current one: CuPy computes nowhere else
         device.compute_capability  # noqa: B018  # raises without a GPU
@@ -189,7 +212,7 @@ def _word(device: Any) -> str:
 
 def _hardware(library: str, device: Any) -> str:
     """Return the name of a GPU, and of other devices what the library prints."""
-    if library == "torch" and str(device).startswith("cuda"):
+    if library in ("torch", COMPILED) and str(device).startswith("cuda"):
         return str(import_module("torch").cuda.get_device_name(device))
     if library == "jax":
         return str(device.device_kind)
@@ -234,7 +257,7 @@ def _errors(M: GyroSpace, library: str, like: Array, count: int) -> tuple[dict[s
 
     x, y, z, beta = exact
     known = _outcomes(M, x, y, z, beta)
-    known["cancelled"], known["mean"] = y, beta
+    known["cancelled"], known["mean"], known["evaluated"] = y, beta, known["normalized"]
     known["gyrated"] = M.dist(y, z)
     known["variance"] = spread**2 * known["before"] / (known["before"] + EPS)
     errors: dict[str, float] = {}
@@ -260,6 +283,7 @@ def _spread(M: GyroSpace) -> float:
 
 
 POINTS = {"sum", "inverse", "scaled", "between", "returned", "cancelled", "mean", "normalized"}
+POINTS |= {"evaluated"}
 """The outcomes that are points: their error is a distance."""
 
 KINDS = {"cancelled": "laws", "gyrated": "laws", "mean": "mean", "variance": "variance"}
@@ -291,10 +315,14 @@ def _outcomes(M: GyroSpace, x: Array, y: Array, z: Array, bias: Array) -> dict[s
 
 def _loss(M: GyroSpace, c: Array) -> Array:
     """Return a number that depends on the normal coordinates of samples by a normalization."""
-    y, stats = normalize_batch(M, M.from_normal(c), scale=_spread(M), eps=EPS)
-    copy = backend_of(stats.var).from_numpy
-    weights = copy(np.cos(np.arange(np.prod(y.shape))).reshape(y.shape), y)
-    return (weights * y).sum()
+    y, _ = normalize_batch(M, M.from_normal(c), scale=_spread(M), eps=EPS)
+    return _number(y)
+
+
+def _number(y: Array) -> Array:
+    """Return one number that depends on all entries."""
+    weights = np.cos(np.arange(np.prod(y.shape))).reshape(y.shape)
+    return (backend_of(y).from_numpy(weights, y) * y).sum()
 
 
 def _slope_error(M: GyroSpace, c: Any, slope: Array) -> float:
@@ -319,7 +347,39 @@ def _runner(M: GyroSpace, library: str) -> Callable[..., tuple[dict[str, Array],
             return _outcomes(M, *p[:-1]), grad(_loss(M, c), c)[0]
 
         return with_slope
+    if library == COMPILED:
+        return _compiled(M)
     return lambda *p: (_outcomes(M, *p[:-1]), None)
+
+
+def _compiled(M: GyroSpace) -> Callable[..., tuple[dict[str, Array], Array]]:
+    """Return such a function that runs a compiled layer, in training and in evaluation."""
+    torch, GyroBN = import_module("torch"), import_module("gyrobn.torch").GyroBN
+    torch.compiler.reset()  # else the layers of all geometries would be too many for its cache
+
+    @cache
+    def layer_in(dtype: Any, device: Any) -> tuple[Any, Any]:
+        """Return a layer, whose running statistics are those of its last batch, and compile it."""
+        layer = GyroBN(M, eps=EPS, momentum=1.0, dtype=dtype, device=device)
+        torch.nn.init.constant_(layer.scale, _spread(M))
+        return layer, torch.compile(layer, fullgraph=True)
+
+    def run(x: Array, y: Array, z: Array, bias: Array, c: Array) -> tuple[dict[str, Array], Array]:
+        layer, compiled = layer_in(x.dtype, x.device)
+        torch.nn.init.zeros_(layer.train().bias)
+        c = c.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(_number(compiled(M.from_normal(c))), c)
+        with torch.no_grad():
+            layer.bias.copy_(M.to_normal(bias))
+        normalized = compiled(x.detach().requires_grad_()).detach()
+        layer.eval()
+        with torch.no_grad():
+            evaluated = compiled(x)
+        after = frechet(M, normalized)
+        found = {"normalized": normalized, "evaluated": evaluated, "before": layer.running_var}
+        return found | {"mean": after.mean, "variance": after.variance}, slope
+
+    return run
 
 
 def _timed(outcomes: Callable[..., Any], inputs: tuple[Array, ...]) -> float:

@@ -1,7 +1,9 @@
 """The commands normalize, fit, transform and inverse: GyroBN from file to file."""
 
+import math
 from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,8 @@ from gyrobn.cli import inputs
 from gyrobn.cli.console import Console, Report, span
 from gyrobn.cli.pipes import PIPE, create_pipe
 from gyrobn.data import StoredArray, create_array
-from gyrobn.data.joined import JoinedArray, create_folder
+from gyrobn.data.joined import Change, JoinedArray, as_it_was, create_folder
+from gyrobn.data.stored import Form
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import scale_for
 from gyrobn.statistics.points import Moved
@@ -39,7 +42,7 @@ def run(options: Namespace, console: Console) -> None:
     with (
         inputs.open_inputs(options) as source,
         _engine(options, source, console) as engine,
-        nullcontext() if output is None else engine.create(output) as out,
+        nullcontext() if output is None else engine.create(output, _change(options, source)) as out,
         inputs.naming_the_file(source),
     ):
         domains = inputs.domains_of(options, source)
@@ -74,6 +77,38 @@ def run(options: Namespace, console: Console) -> None:
     console.report(values, lines + written)
 
 
+def _change(options: Namespace, source: StoredArray) -> Change:
+    """Return the function that tells the shape and form of the output for an array of samples."""
+    asked = getattr(options, "coordinates", False)
+    if options.model is not None:
+        bn = load(options.model)
+        if not asked and bn.output == "points":
+            return as_it_was
+        manifold, lead = bn.manifold_, 0 if bn.domains_ is None else 1
+        shape = tuple(bn.mean_.shape)[lead:]
+    elif asked:
+        manifold, shape = inputs.geometry_of(options, source), source.shape[1:]
+    else:
+        return as_it_was
+    if options.command == "inverse":
+        columns = [f"x{k}" for k in range(math.prod(shape))]
+    else:
+        from gyrobn.estimator.validation import column_names
+
+        columns = column_names(shape[: len(shape) - len(manifold.point_shape)], manifold.dim)
+        shape = (len(columns),)
+
+    def change(part: StoredArray) -> tuple[tuple[int, ...], Form]:
+        form, names = part.form, list(columns)
+        if form.labels is not None and form.names is not None:
+            names.insert(form.column, form.names[form.column])
+        named = form.labels is None or form.names is not None
+        form = replace(form, layout=None, names=tuple(names) if named else None)
+        return (len(part), *shape), form
+
+    return change
+
+
 def load(path: Path) -> "GyroBN":
     """Return a model that was saved."""
     # imported here and in ``fitted``, after the other files were checked: it takes a second
@@ -86,6 +121,7 @@ def load(path: Path) -> "GyroBN":
 def fitted(options: Namespace, source: StoredArray, domains: Any, engine: "InOrder") -> "GyroBN":
     """Return the model of the options, fitted to the samples unless it comes from a file."""
     given: dict[str, Any] = {name: getattr(options, name, None) for name in GIVEN}
+    given["output"] = "coordinates" if getattr(options, "coordinates", False) else None
     given["bias"] = inputs.read_bias(options)
     given = {name: value for name, value in given.items() if value is not None}
     if getattr(options, "model", None) is not None:
@@ -138,14 +174,15 @@ class InOrder:
         self.kind = kind
         """The format of an output that is a pipe."""
 
-    def create(self, output: Path) -> AbstractContextManager[Any]:
+    def create(self, output: Path, change: Change) -> AbstractContextManager[Any]:
         """Return a context that makes the output and yields its writer."""
         source = self.source
         if output == PIPE:
-            return create_pipe(self.kind, source)
+            return create_pipe(self.kind, source, change)
         if isinstance(source, JoinedArray):
-            return create_folder(output, source)
-        return create_array(output, source.shape, source.stored, source.key, source.form)
+            return create_folder(output, source, change)
+        shape, form = change(source)
+        return create_array(output, shape, source.stored, source.key, form)
 
     def samples(self, label: str) -> AbstractContextManager[Any]:
         """Return a context that yields the samples, and shows each pass over them as progress."""

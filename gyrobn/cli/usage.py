@@ -4,6 +4,7 @@ import argparse
 import glob
 import itertools
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,14 @@ from gyrobn.cli.pipes import PIPE
 from gyrobn.data.stored import SUFFIXES
 from gyrobn.manifolds import REGISTRY
 
-READ = "input", "model", "bias", "domains", "after"
+READ = "input", "model", "bias", "domains", "labels", "after"
 WRITTEN = "output", "save_model", "figure", "report"
 PIPED = "input", "output"
 
 EXCLUSIVE = (
     *itertools.product(("scale", "eps", "tol", "max_iter", "unseen"), ("after",)),
     *itertools.combinations(("domains", "domain_column", "domain_per_file"), 2),
+    ("suggest", "manifold"),
 )
 """Pairs of options of which only one may be given."""
 
@@ -150,28 +152,43 @@ def _paths(options: argparse.Namespace) -> list[Path]:
 
 
 def _check_paths(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse to write over a file that the command reads or writes, except for OUT over IN."""
-    seen: dict[str, str] = {}
+    """Refuse to write over a file that the command reads or writes."""
+    seen: dict[Any, tuple[str, Path]] = {}
     for role in (*READ, *WRITTEN):
         piped = role in PIPED and hasattr(options, "input")
         if getattr(options, role, None) == PIPE and not piped:
             parser.error(f"- is a pipe, for IN and OUT only: name a file as {role}")
         for path in _files(options, role):
-            other = seen.setdefault(os.path.realpath(path), role)
-            if role not in WRITTEN or other == role:
-                continue
-            if (other, role) != ("input", "output") or options.joined:
-                parser.error(f"{path} is given twice, as {other} and {role}, and would be replaced")
-            if options.key is not None:
+            for mark in _marks(path):
+                other, name = seen.setdefault(mark, (role, path))
+                if role not in WRITTEN or other == role:
+                    continue
+                same = "" if name == path else f" ({name} is the same file)"
                 parser.error(
-                    f"OUT would replace {path} with all its arrays by one: name another OUT"
+                    f"{path} is given twice, as {other} and {role}, and would be replaced{same}: "
+                    "name another file"
                 )
 
 
+def _marks(path: Path) -> list[Any]:
+    """Return what tells a file from others: where it is, and if it exists, its number there."""
+    if path == PIPE:  # what is redirected into the command may be a file
+        try:
+            status = os.fstat(0)
+        except OSError:
+            return []
+        return [(status.st_dev, status.st_ino)] if stat.S_ISREG(status.st_mode) else []
+    try:
+        status = os.stat(path)
+    except OSError:
+        return [os.path.realpath(path)]
+    return [os.path.realpath(path), (status.st_dev, status.st_ino)]
+
+
 def _files(options: argparse.Namespace, role: str) -> list[Path]:
-    """Return the files that an argument names."""
+    """Return the files that an argument names; a pipe only if it is read."""
     path = getattr(options, role, None)
     if role == "output" and path is not None and options.joined:
         return [path / one.name for one in options.input]
     paths = path if isinstance(path, list) else [path]
-    return [path for path in paths if path not in (None, PIPE)]
+    return [path for path in paths if path is not None and (path != PIPE or role == "input")]

@@ -1,9 +1,8 @@
 """Several files as one array, and a folder of files that appear together."""
 
 import os
-import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from gyrobn.data.stored import Form, StoredArray
-from gyrobn.data.writing import check_replaceable, create_array, move_into_place
+from gyrobn.data.writing import (
+    check_replaceable,
+    create_array,
+    move_into_place,
+    part_of,
+    remove_stale,
+)
 
 
 class JoinedArray(StoredArray):
@@ -55,11 +60,20 @@ class JoinedArray(StoredArray):
             part.close()
 
 
+Change = Callable[[StoredArray], tuple[tuple[int, ...], Form]]
+"""Tells the shape and form of what is written for an array."""
+
+
+def as_it_was(source: StoredArray) -> tuple[tuple[int, ...], Form]:
+    """Return the shape and form of an array: what is written for it has the same."""
+    return source.shape, source.form
+
+
 class FolderWriter:
     """Takes the samples of several arrays in chunks, in order. See :func:`create_folder`."""
 
-    def __init__(self, folder: Path, source: JoinedArray, stack: ExitStack) -> None:
-        self._folder, self._stack = folder, stack
+    def __init__(self, folder: Path, source: JoinedArray, stack: ExitStack, change: Change) -> None:
+        self._folder, self._stack, self._change = folder, stack, change
         self._left = list(source.parts)
         self._out: Any = None
 
@@ -68,10 +82,9 @@ class FolderWriter:
         while len(chunk):
             if self._out is None:
                 part = self._left.pop(0)
+                shape, form = self._change(part)
                 self._out = self._stack.enter_context(
-                    create_array(
-                        self._folder / part.path.name, part.shape, part.stored, part.key, part.form
-                    )
+                    create_array(self._folder / part.path.name, shape, part.stored, part.key, form)
                 )
             room = self._out.shape[0] - self._out.count
             self._out.write(chunk[:room])
@@ -82,7 +95,9 @@ class FolderWriter:
 
 
 @contextmanager
-def create_folder(path: Path, source: JoinedArray) -> Iterator[FolderWriter]:
+def create_folder(
+    path: Path, source: JoinedArray, change: Change = as_it_was
+) -> Iterator[FolderWriter]:
     """Write the files of a joined array to a folder, under their names, with other samples.
 
     They appear when all of them are complete. If the block ends in an error, none does, and what
@@ -93,12 +108,15 @@ def create_folder(path: Path, source: JoinedArray) -> Iterator[FolderWriter]:
     stores = {part.path.name: part.path.suffix.lower() == ".zarr" for part in source.parts}
     for name, store in stores.items():
         check_replaceable(path / name, store)
-    place = path if path.exists() else path.parent
-    temporary = place / f".gyrobn-{os.getpid()}-{secrets.token_hex(4)}.part"
+    target = Path(os.path.realpath(path))
+    place = target if target.exists() else target.parent
+    for one in {place, target.parent}:
+        remove_stale(target, one)
+    temporary = part_of(target, place)
     try:
         temporary.mkdir()
         with ExitStack() as stack:
-            yield FolderWriter(temporary, source, stack)
+            yield FolderWriter(temporary, source, stack, change)
         if not path.exists():
             os.rename(temporary, path)
             return

@@ -2,6 +2,8 @@
 
 import math
 import os
+import platform
+import re
 import secrets
 import shutil
 import time
@@ -177,11 +179,13 @@ def replacing(path: str | os.PathLike[str], store: bool = False) -> Iterator[Pat
     """Yield a temporary path beside ``path``, and rename it to ``path`` if the block succeeds.
 
     Otherwise remove what is at the temporary path. What was at ``path`` stays until the end; a link
-    stays a link. A ``store`` is a directory of zarr.
+    stays a link. A ``store`` is a directory of zarr. What a process that was killed has left of an
+    earlier ``path`` is removed.
     """
     target = Path(os.path.realpath(os.fsdecode(path)))
     check_replaceable(path, store)
-    temporary = target.with_name(f".gyrobn-{os.getpid()}-{secrets.token_hex(4)}.part")
+    remove_stale(target)
+    temporary = part_of(target)
     try:
         yield temporary
         move_into_place(temporary, target, store)
@@ -230,7 +234,7 @@ def _remove(temporary: Path, store: bool) -> None:
 
 def _swap(temporary: Path, target: Path) -> None:
     """Replace one directory by another, which no portable system call does in one step."""
-    old = temporary.with_suffix(".old")
+    old = temporary.with_name(f"{temporary.name}.old")
     try:
         if target.exists():
             os.rename(target, old)
@@ -239,3 +243,73 @@ def _swap(temporary: Path, target: Path) -> None:
         if old.exists() and not target.exists():
             os.rename(old, target)
         shutil.rmtree(old, ignore_errors=True)
+
+
+# ---------------------------------------------------------------------- killed processes
+
+DAY = 86400.0
+"""Seconds without a change after which the part of another machine, on a shared disk, is stale."""
+
+
+def part_of(target: Path, place: Path | None = None) -> Path:
+    """Return a new name, after the target, for what is not complete; beside it by default.
+
+    It also names the machine and the process, by which :func:`remove_stale` knows whether the
+    process still runs.
+    """
+    own = f"{_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return (place or target.parent) / f"{_prefix(target)}{own}.part"
+
+
+def remove_stale(target: Path, place: Path | None = None) -> None:
+    """Remove the parts of a target whose processes were killed, and so could not remove them."""
+    place = place or target.parent
+    name = re.compile(re.escape(_prefix(target)) + r"(\w*)-(\d+)-[0-9a-f]{8}\.part(\.old)?")
+    with suppress(OSError):
+        if _INSIDE.search(place.name):  # a part of this process; with many files, long to search
+            return
+        for entry in sorted(os.listdir(place)):
+            found = name.fullmatch(entry)
+            if found is not None and _is_stale(place / entry, found[1], int(found[2])):
+                _discard(place / entry, target, is_old=found[3] is not None)
+
+
+_INSIDE = re.compile(r"\.gyrobn-\w*-\d+-[0-9a-f]{8}\.part$")
+
+
+def _prefix(target: Path) -> str:
+    name = target.name
+    while len(os.fsencode(name)) > 180:  # file systems take names of up to 255 bytes
+        name = name[:-1]
+    return f".{name}.gyrobn-"
+
+
+def _machine() -> str:
+    return re.sub(r"\W", "", platform.node(), flags=re.ASCII)[:20]
+
+
+def _is_stale(part: Path, machine: str, process: int) -> bool:
+    """Return whether the process that wrote a part has ended, as far as can be known."""
+    if machine == _machine() and os.name == "posix":
+        try:
+            os.kill(process, 0)  # sends nothing
+        except ProcessLookupError:
+            return True
+        except OSError:  # it runs, for another user
+            pass
+    # of a process elsewhere, or of one whose number another process has got since
+    times = (one.stat().st_mtime for one in (part, *part.rglob("*")))
+    return max(times) < time.time() - DAY
+
+
+def _discard(part: Path, target: Path, is_old: bool) -> None:
+    """Remove a stale part; put back a store that was moved away when the process was killed."""
+    if is_old and not target.exists():
+        os.rename(part, target)
+    elif part.is_dir():
+        for old in part.glob("*.old"):  # a folder may have stores
+            if not (target / old.stem).exists():
+                os.rename(old, target / old.stem)
+        shutil.rmtree(part, ignore_errors=True)
+    else:
+        part.unlink()

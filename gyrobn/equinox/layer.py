@@ -54,7 +54,7 @@ class GyroBN(RunningLayer):
     >>> import jax.numpy as jnp
     >>> from gyrobn import PoincareBall
     >>> M = PoincareBall(2)
-    >>> x = M.random(16, 3, like=jnp.zeros((), jnp.float32))
+    >>> x = M.random(16, 3, rng=0, like=jnp.zeros((), jnp.float32))
     >>> layer, state = eqx.nn.make_with_state(GyroBN)(M, channels=3, dtype=jnp.float32)
     >>> y, state = eqx.filter_jit(layer)(x, state)
     >>> y.shape, state.get(layer.stats).mean.shape, layer.bias.shape
@@ -82,7 +82,7 @@ class GyroBN(RunningLayer):
         learn_curvature: bool = False,
         tol: float | None = None,
         max_iter: int = 64,
-        check_input: str | bool = "first",
+        check_input: str | bool = True,
         mean: str = "frechet",
         inference: bool = False,
         dtype: Any = None,

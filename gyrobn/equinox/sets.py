@@ -94,7 +94,7 @@ class GyroInstanceNorm(RunningLayer):
     >>> import jax.numpy as jnp
     >>> from gyrobn import PoincareBall
     >>> M = PoincareBall(2)
-    >>> images = M.random(4, 3, 5, 5, like=jnp.zeros((), jnp.float32))
+    >>> images = M.random(4, 3, 5, 5, rng=0, like=jnp.zeros((), jnp.float32))
     >>> make = eqx.nn.make_with_state(GyroInstanceNorm)
     >>> layer, state = make(M, 3, track_running_stats=True, dtype=jnp.float32)
     >>> y, state = layer(images, state)

@@ -7,21 +7,38 @@ import numpy as np
 from sklearn import get_config
 from sklearn.utils.validation import check_is_fitted
 
-from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.data.chunks import Chunks, take
 from gyrobn.estimator.fitting import find_stats, search_of
 from gyrobn.estimator.labels import check_given, check_policy, check_unseen, labels_for
 from gyrobn.estimator.models import settle
-from gyrobn.estimator.validation import affine_for, as_array, reason
+from gyrobn.estimator.validation import (
+    affine_for,
+    as_array,
+    channels_of,
+    check_output,
+    reason,
+    result_shape,
+    sample_shape,
+    takes_coordinates,
+)
+from gyrobn.manifolds import Euclidean
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import adapt_stats, average_stats, by_domain, places_of
-from gyrobn.normalization.normalize import Stats, multiplier, route
+from gyrobn.normalization.normalize import (
+    Road,
+    Stats,
+    goes_as_far,
+    multiplier,
+    route,
+    scale_for,
+    warn_of_distances,
+)
 from gyrobn.normalization.online import OnlineStats, online_stats
-from gyrobn.numerics.arrays import blocks_of, blockwise
-from gyrobn.numerics.checks import host, warn_caller
-from gyrobn.statistics.points import Moved, describe, far_out, on_manifold
-from gyrobn.statistics.uniqueness import FrechetWarning
+from gyrobn.numerics.arrays import blocks_of, blockwise, length
+from gyrobn.numerics.checks import host, parameter_error
+from gyrobn.statistics.points import Moved, describe, is_hyperbolic, may_be_far_out, on_manifold
 
 
 def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
@@ -30,15 +47,28 @@ def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
         check_is_fitted(bn)
     X = as_array(bn, X, method)
     check_table(bn, X, method)
-    project = bn.on_invalid == "project"
-    if type(X) is np.ndarray and bn.domains_ is None and domains is None and not project:
+    small = type(X) is np.ndarray and bn.domains_ is None and domains is None
+    if small and bn.on_invalid == "raise" and bn.output == "points":
         out = _apply_small(bn, X, method)
         if out is not None:
             return out
     moved = Moved()
-    X = on_manifold(bn.manifold_, X, project=project, moved=moved)
+    X = checked(bn, X, method, moved=moved)
     moved.warn(bn.manifold_, X, method)
     return apply_chunk(bn, X, stats_for(bn, X, domains, method), method)
+
+
+def checked(bn: Any, X: Array, method: str, first: Any = 0, moved: Moved | None = None) -> Array:
+    """Return samples that are points, or coordinates of shape (N, *channels, dim), or refuse them.
+
+    ``first`` and ``moved`` are as in :func:`~gyrobn.statistics.points.on_manifold`.
+    """
+    if takes_coordinates(bn, method):
+        dim = bn.manifold_.dim
+        c = namespace_of(X).reshape(X, (X.shape[0], *channels_of(bn), dim))
+        return on_manifold(Euclidean(dim), c, first=first)  # finite
+    project = bn.on_invalid == "project"
+    return on_manifold(bn.manifold_, X, project=project, first=first, moved=moved)
 
 
 def _apply_small(bn: Any, X: Array, method: str) -> Array | None:
@@ -52,9 +82,9 @@ def _apply_small(bn: Any, X: Array, method: str) -> Array | None:
     action = _Action(bn, X, method)
     try:
         with np.errstate(all="ignore"):
-            out, reach = action.on(X, in_dtype_of(bn.manifold_, Stats(bn.mean_, bn.var_), X))
+            out, stays = action.on(X, in_dtype_of(bn.manifold_, Stats(bn.mean_, bn.var_), X))
             good = bn.manifold_.contains(np.stack([X, out]))
-            return out if good.all() and action.stays(out, reach) else None
+            return out if stays and good.all() else None
     except Exception:  # a sample off the manifold can make any step fail
         return None
 
@@ -67,24 +97,19 @@ def apply_chunks(
     if isinstance(X, Iterator) and domains is None:  # one reading is enough
         X = Chunks(X.__iter__)
     raw = X if isinstance(X, Chunks) else Chunks(X)
-    project = bn.on_invalid == "project"
 
-    def checked(moved: Moved | None) -> Chunks:
-        def check(x: Array, rows: Any) -> Array:
-            x = as_array(bn, x, method)
-            return on_manifold(bn.manifold_, x, project=project, first=rows, moved=moved)
-
-        return raw.map(check)
+    def ready(moved: Moved | None) -> Chunks:
+        return raw.map(lambda x, rows: checked(bn, as_array(bn, x, method), method, rows, moved))
 
     in_order = bn.unseen == "online" and domains is not None
     if in_order:
         check_given(bn.domains_, domains, method)
         found = Found(labels_for(domains, raw.count), {})
     else:
-        found = stats_for(bn, checked(None), domains, method)
+        found = stats_for(bn, ready(None), domains, method)
 
     def results(moved: Moved) -> Iterator[Array]:
-        for rows, x in checked(moved).numbered():
+        for rows, x in ready(moved).numbered():
             labels = None if found.labels is None else found.labels[rows]
             own = stats_for(bn, x, labels, method) if in_order else Found(labels, found.stats)
             yield apply_chunk(bn, x, own, method, int(rows[0]))
@@ -113,12 +138,11 @@ def apply_chunk(
     are seen from their mean, if known.
     """
     manifold, action = bn.manifold_, _Action(bn, X, method, first)
-    hidden = backend_of(X).hides_values(X)
     stays = []
 
     def carry(x: Array, own: Stats) -> Array:
-        out, reach = action.on(x, own, view)
-        stays.append(hidden or action.stays(out, reach))
+        out, as_far = action.on(x, own, view)
+        stays.append(as_far)
         return out
 
     places = {None: None} if found.labels is None else places_of(found.labels)
@@ -135,6 +159,8 @@ def apply_chunk(
                 action.check_distances(X, out, own, at)
     if found.online is not None:  # only now: a call that fails leaves everything as it was
         bn.online_ = found.online
+    if bn.output == "coordinates" and method == "transform":
+        return namespace_of(out).reshape(out, (X.shape[0], *result_shape(bn, method)))
     return out
 
 
@@ -208,17 +234,25 @@ def check_table(bn: Any, X: Array, method: str, lazy: bool = False) -> None:
     wanted = own or get_config()["transform_output"]
     if method != "transform" or wanted == "default":
         return
-    if X.ndim != 2:
-        raise ValueError(
-            f"set_output(transform={wanted!r}) makes a table with one column per feature, and "
-            f"samples of shape {tuple(X.shape[1:])} fill none: leave it at "
-            "set_output(transform='default'), and set it on a step that returns vectors"
+    if X.ndim != 2 and bn.output == "points":
+        raise not_a_table(
+            f"set_output(transform={wanted!r}) makes a table with one column per feature",
+            tuple(X.shape[1:]),
         )
     if lazy:
         raise ValueError(
             f"set_output(transform={wanted!r}) would compute all of a Dask array at once: leave it "
             "at set_output(transform='default')"
         )
+
+
+def not_a_table(why: str, shape: tuple[int, ...]) -> ValueError:
+    """Return the error for an output that is not a table."""
+    return ValueError(
+        f"{why}, and samples of shape {shape} are not rows of a table: choose "
+        "output='coordinates', which returns normal coordinates, one named column each, or leave "
+        "set_output at transform='default'"
+    )
 
 
 def check_action(bn: Any, X: Array, method: str) -> None:
@@ -234,61 +268,97 @@ class _Action:
         self.method, self.first = method, first
         self.inverse = method == "inverse_transform"
         self.closed = self.manifold.convexity_radius < float("inf")
-        self.bias, self.scale = affine_for(self.manifold, X, bn.bias, bn.scale)
+        check_output(bn)
+        self.coordinates = bn.output == "coordinates"
+        like = X
+        if takes_coordinates(bn, method):  # of which a bias and a scale do not know the shape
+            like = namespace_of(X).empty((0, *sample_shape(bn)), dtype=X.dtype, device=device_of(X))
+        self.bias, self.scale = affine_for(self.manifold, like, bn.bias, bn.scale)
         if self.inverse and not np.all(host(self.scale)):
             raise ValueError(
                 f"scale={bn.scale!r} takes all samples to one point, which cannot be undone: "
                 "inverse_transform needs a scale other than 0"
             )
 
-    def on(self, x: Array, stats: Stats, view: Centred | None = None) -> tuple[Array, Array | None]:
-        """Return the output; on a closed space, also the square of its largest distance.
+    def on(self, x: Array, stats: Stats, view: Centred | None = None) -> tuple[Array, bool]:
+        """Return the output, and whether it surely is as far from the target as it should be.
 
-        That is the distance from where the mean goes, if no point comes back from the other side.
+        Then no point came back from the other side of a closed space, or was held where coordinates
+        end. It is not looked at if values cannot be seen.
         """
         manifold = self.manifold
-        centre, factor, target = route(
-            manifold, x, stats, self.bias, self.scale, self.eps, None, self.inverse
-        )
+        if self.coordinates:
+            return self._on_coordinates(x, stats, view)
+        road = self.road(x, stats)
+        hidden = backend_of(x).hides_values(x)
+        stays = hidden or not may_be_far_out(manifold, *map(_constant, (x, *road)))
         if view is None:
             if not self.closed:
-                return manifold.standardize(x, centre, factor, target), None
-            view = manifold.inside.centred(manifold.to_inside(centre), manifold.to_inside(x))
-        out = view.standardize(factor, None if target is None else manifold.to_inside(target))
-        out = manifold.from_inside(out)
-        if not self.closed:
-            return out, None
-        xp, t = namespace_of(x), manifold.expand_blocks(factor)
-        return out, xp.max(xp.sum(t * t * view.squares, axis=-1))
+                return manifold.standardize(x, *road), stays
+            view = manifold.inside.centred(manifold.to_inside(road.centre), manifold.to_inside(x))
+        target = None if road.target is None else manifold.to_inside(road.target)
+        out = manifold.from_inside(view.standardize(road.factor, target))
+        if self.closed and stays and not hidden:
+            xp, t = namespace_of(x), manifold.expand_blocks(road.factor)
+            reach = float(xp.max(xp.sum(t * t * view.squares, axis=-1)))
+            stays = reach <= (2.0 * manifold.convexity_radius) ** 2
+        return out, stays
 
-    def stays(self, out: Array, reach: Array | None) -> bool:
-        """Return whether all points are surely as far from the target as they should be.
+    def _on_coordinates(self, x: Array, stats: Stats, view: Centred | None) -> tuple[Array, bool]:
+        """Return scaled normal coordinates of points seen from the mean, or undo it."""
+        manifold, xp = self.manifold, namespace_of(x)
+        factor = multiplier(x, stats, scale_for(manifold, self.scale), self.eps, None)
+        t = manifold.by_coordinate(factor)
+        if not self.inverse:  # coordinates are not confined
+            c = manifold.relative_normal(stats.mean, x) if view is None else view.normal
+            return t * c, True
+        c = x / t
+        out = manifold.shift(stats.mean, c)
+        if backend_of(x).hides_values(x):
+            return out, True
+        near = float(xp.max(xp.sum(c * c, axis=-1))) <= (2.0 * manifold.convexity_radius) ** 2
+        return out, near and not is_hyperbolic(manifold)
 
-        No point came back from the other side of a closed space or was held where coordinates end.
-        """
-        if reach is not None and not float(reach) <= (2.0 * self.manifold.convexity_radius) ** 2:
-            return False
-        return not far_out(self.manifold, backend_of(out).stop_gradient(out))
+    def road(self, x: Array, stats: Stats) -> Road:
+        """Return where samples go."""
+        return route(self.manifold, x, stats, self.bias, self.scale, self.eps, None, self.inverse)
 
     def check_output(
         self, X: Array, out: Array, stats: Sequence[Stats], places: Sequence[Any] | None
     ) -> None:
         """Refuse an output that is not on the manifold, and name the sample."""
         xp, manifold = namespace_of(X), self.manifold
-        good = blockwise(manifold.contains, out)
+        if self.coordinates and not self.inverse:
+            good = xp.all(xp.isfinite(out), axis=-1)
+        else:
+            good = blockwise(manifold.contains, out)
         if bool(xp.all(good)):
             return
         what, i = describe(good, self.first)
+        if self.coordinates and self.inverse:
+            raise ValueError(
+                f"GyroBN.{self.method}() finds no point of {manifold!r} for the coordinates of "
+                f"{what}, of length {float(length(X[(*i, ...)])):.4g}. {reason(manifold, X)}"
+            )
         k = 0 if places is None else next(k for k, at in enumerate(places) if i[0] in at)
         target = manifold.origin(X) if self.bias is None else self.bias
         target = xp.broadcast_to(target, X.shape[1:])
         x, m, b = X[(*i, ...)], *(a[(*i[1:], ...)] for a in (stats[k].mean, target))
         c, name = (b, "bias") if self.inverse else (m, "mean")
-        raise ValueError(
-            f"GyroBN.{self.method}() finds no point of {manifold!r} for {what}, at distance "
+        kind = "coordinates on" if self.coordinates else "point of"
+        text = (
+            f"GyroBN.{self.method}() finds no {kind} {manifold!r} for {what}, at distance "
             f"{float(manifold.dist(c, x)):.4g} from the {name}; from the identity, the mean "
             f"is at {float(manifold.norm(m)):.4g}, the bias at {float(manifold.norm(b)):.4g}. "
             + reason(manifold, X)
+        )
+        if self.coordinates or self.inverse:
+            raise ValueError(text)
+        raise parameter_error(
+            text + "; if you need features for a classifier, not points, ",
+            "coordinates",
+            " returns the scaled normal coordinates and makes no points of them",
+            spelling="output='coordinates'",
         )
 
     def check_distances(
@@ -300,31 +370,34 @@ class _Action:
         side. On a hyperbolic space they were held where coordinates end, or lost their digits.
         """
         manifold = self.manifold
-        good = np.ones(X.shape[: X.ndim - len(manifold.point_shape)], dtype=np.bool_)
-        target = manifold.origin(X) if self.bias is None else self.bias
+        good = np.ones(out.shape[: out.ndim - len(manifold.point_shape)], dtype=np.bool_)
         for own, at in zip(stats, [slice(None)] if places is None else places, strict=True):
             x, y = (X, out) if places is None else (take(a, at) for a in (X, out))
-            factor = multiplier(x, own, self.scale, self.eps, None)
-            ends, unit = (own.mean, target), np.abs(host(self.scale)).max()
-            if self.inverse:
-                factor, ends = 1.0 / factor, ends[::-1]
-                unit = np.sqrt(host(own.var).max())
-            c = manifold.by_coordinate(factor) * manifold.relative_normal(ends[0], x)
-            off = np.linalg.norm(host(manifold.relative_normal(ends[1], y) - c), axis=-1)
-            good[at] = off <= 0.01 * (unit + np.linalg.norm(host(c), axis=-1)) + 1e-300
+            unit = np.sqrt(host(own.var).max()) if self.inverse else np.abs(host(self.scale)).max()
+            if self.coordinates:
+                factor = multiplier(x, own, scale_for(manifold, self.scale), self.eps, None)
+                c, target = x / manifold.by_coordinate(factor), own.mean
+            else:
+                centre, factor, target = self.road(x, own)
+                c = manifold.by_coordinate(factor) * manifold.relative_normal(centre, x)
+            good[at] = goes_as_far(manifold, c, y, target, float(unit))
         if not np.all(good):
-            why, advice = [], "give a smaller scale"
-            if self.closed:
-                why.append("beyond the opposite point, from where they come back on the other side")
-            if far_out(manifold, out):
-                why.append(f"farther than coordinates in {X.dtype} reach, where they are held")
-                advice += ", or a bias closer to the identity"
-            warn_caller(
-                f"GyroBN.{self.method}() scales {describe(good, self.first)[0]}, "
-                f"{', or '.join(why)}: on {manifold!r} the output then has not the variance that "
-                f"was asked for, and cannot be undone; {advice}",
-                FrechetWarning,
+            more = (
+                "; if you need features for a classifier, not points, choose output='coordinates'"
             )
+            warn_of_distances(
+                f"GyroBN.{self.method}()",
+                manifold,
+                X,
+                good,
+                self.first,
+                self.closed,
+                "" if self.inverse else more,
+            )
+
+
+def _constant(x: Array | None) -> Array | None:
+    return None if x is None else backend_of(x).stop_gradient(x)
 
 
 def in_dtype_of(manifold: GyroSpace, stats: Stats, x: Array) -> Stats:

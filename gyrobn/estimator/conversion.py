@@ -14,7 +14,12 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array, namespace_of
-from gyrobn.estimator.files import geometry_from_json, geometry_to_json
+from gyrobn.estimator.files import (
+    PLAIN,
+    NewerVersion,
+    geometry_from_json,
+    geometry_to_json,
+)
 from gyrobn.estimator.models import (
     Model,
     in_dtype,
@@ -24,6 +29,8 @@ from gyrobn.estimator.models import (
     to_estimator,
 )
 from gyrobn.estimator.transformer import GyroBN
+from gyrobn.manifolds import Product
+from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.dtypes import common_dtype
 from gyrobn.normalization.layers import Learnt
 from gyrobn.normalization.normalize import Stats, normalize, scale_for
@@ -43,19 +50,46 @@ def raw_shift(settings: LearntGeometry, text: str, raw: float | None) -> float:
     ``settings`` are those of the layer to load into, ``text`` is the :func:`geometry_text` of the
     saved layer, ``raw`` as in :meth:`gyrobn.normalization.layers.Settings.raw_shift`.
     """
-    if text == geometry_text(settings):
-        return settings.raw_shift(settings.geometry, raw)
+    own = json.loads(geometry_text(settings))
     try:
-        saved = geometry_from_json(json.loads(text))
+        value = json.loads(text)
+        same = _with_defaults(value, settings.geometry, own) == own
+        saved = settings.geometry if same else geometry_from_json(value)
+    except NewerVersion as error:
+        raise ValueError(f"the state {error}") from None
     except ValueError:  # a geometry of the user, or of a newer gyrobn
         raise settings.foreign(text) from None
     return settings.raw_shift(saved, raw)
+
+
+def _with_defaults(value: Any, geometry: GyroSpace, own: Any) -> Any:
+    """Return the description of a geometry with the options that an older version did not have.
+
+    ``own`` describes the geometry of the layer, perhaps another one.
+    """
+    if not isinstance(value, dict) or value.get("name") != own["name"]:
+        return value
+    if isinstance(geometry, Product):
+        factors = value.get("factors")
+        if not isinstance(factors, list) or len(factors) != len(geometry.factors):
+            return value
+        each = zip(factors, geometry.factors, own["factors"], strict=True)
+        return value | {"factors": [_with_defaults(*part) for part in each]}
+    if value.keys() - own.keys():
+        raise NewerVersion(f"the geometry {own['name']!r} has", value.keys() - own.keys())
+    defaults = {key: one.default for key, one in geometry.options().items()}
+    return {key: v if isinstance(v, PLAIN) else repr(v) for key, v in defaults.items()} | value
 
 
 def fitted(bn: Any, domains: bool = False) -> Model:
     """Return what a fitted estimator knows; refuse one with domains where none are expected."""
     check_is_fitted(bn)
     model = of_estimator(bn)
+    if model.output != "points":
+        raise ValueError(
+            f"a layer returns points, and this estimator has output={model.output!r}: call "
+            "bn.set_params(output='points') first"
+        )
     if domains and model.domains is None:
         raise ValueError("this estimator was fitted without domains: use GyroBN.from_estimator")
     if not domains and model.domains is not None:

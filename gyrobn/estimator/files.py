@@ -9,7 +9,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from io import BytesIO
@@ -38,9 +38,15 @@ EXTRA: dict[str, Any] = {
     "n_projected": 0,
     "prior_strength": 4.0,
     "mean_kind": "frechet",
+    "output": "points",
     **dict.fromkeys(GEOMETRY),
 }
 """What the header holds only if it differs from this."""
+ENTRIES = {"geometry", "manifold", "scale", "n_samples_seen", *PARAMETERS} - EXTRA.keys()
+"""What the header always holds. A new parameter of the estimator belongs into ``EXTRA``, so that
+older files can be read."""
+PLAIN = (str, int, float, type(None))
+"""The types of options that JSON holds as they are."""
 NESTED = 16
 """How deep products may be nested."""
 
@@ -150,6 +156,18 @@ class _Refused(ValueError):
     """A file that seems complete but is not a model for this version; the message says why."""
 
 
+class NewerVersion(_Refused):
+    """What was written has entries that this version does not know."""
+
+    def __init__(self, what: str, unknown: Iterable[Any], writer: Any = None) -> None:
+        by = "" if writer is None else f" ({_shown(writer)})"
+        names = _shown(sorted(map(str, unknown)))
+        super().__init__(
+            f"was written by a newer version of gyrobn{by}: {what} {names}, which this version "
+            "does not know; upgrade gyrobn"
+        )
+
+
 def _foreign() -> _Refused:
     return _Refused(
         "is a zip archive, but not a gyrobn model: give a file that GyroBN.save() wrote"
@@ -212,14 +230,19 @@ def _header(text: bytes) -> dict[str, Any]:
         )
     if type(version) is not int or version != VERSION:
         raise ValueError(f"format version {_shown(version)}")
+    if not header.keys() <= ENTRIES | EXTRA.keys():
+        raise NewerVersion("its header has", header.keys() - ENTRIES - EXTRA.keys(), writer)
     return header
 
 
 def _arrays(archive: ZipFile, members: dict[str, ZipInfo], size: int) -> dict[str, Any]:
     names = {name.removesuffix(".npy") if name.endswith(".npy") else "" for name in members}
-    if not NEEDED <= names <= NEEDED | OPTIONAL:
+    unknown = names - NEEDED - OPTIONAL
+    if not names >= NEEDED or not all(name.isidentifier() for name in unknown):
         wrong = sorted(members.keys() ^ {f"{name}.npy" for name in NEEDED})
         raise ValueError(f"unknown or missing members among {_shown(wrong)}")
+    if unknown:
+        raise NewerVersion("it holds the arrays", unknown)
     return {name: _array(_content(archive, members[f"{name}.npy"], size), name) for name in names}
 
 
@@ -245,10 +268,8 @@ def _array(content: bytes, name: str) -> Any:
 
 
 def _model(header: dict[str, Any], arrays: dict[str, Any]) -> Model:
-    expected = {"geometry", "manifold", "scale", "n_samples_seen", *PARAMETERS} - EXTRA.keys()
-    if not expected <= header.keys() <= expected | EXTRA.keys():
-        wrong = sorted((header.keys() ^ expected) - EXTRA.keys())
-        raise ValueError(f"unknown or missing in the header: {_shown(wrong)}")
+    if not header.keys() >= ENTRIES:
+        raise ValueError(f"missing in the header: {_shown(sorted(ENTRIES - header.keys()))}")
     if (header["scale"] is None) != ("scale" in arrays):
         raise ValueError("scale is there twice, or not at all")
     header["geometry"] = geometry_from_json(header["geometry"])
@@ -284,16 +305,19 @@ def geometry_to_json(
         return {"name": names[0], "factors": factors}
     values = {f.name: getattr(geometry, f.name) for f in fields(geometry)}
     if not registered:
-        plain = (str, int, float, type(None))
-        values = {key: v if isinstance(v, plain) else repr(v) for key, v in values.items()}
+        values = {key: v if isinstance(v, PLAIN) else repr(v) for key, v in values.items()}
     return {"name": names[0]} | values
 
 
 def geometry_from_json(value: Any, depth: int = 0) -> GyroSpace:
     """Return the geometry of :func:`geometry_to_json`, or say what is wrong with it.
 
+    An option that is missing, because an older version did not have it, takes its default.
+
     >>> geometry_from_json({"name": "poincare_ball", "n": 2, "curvature": -0.5})
     PoincareBall(n=2, curvature=-0.5)
+    >>> geometry_from_json({"name": "spd", "n": 2, "metric": "log_euclidean"})
+    SPD(n=2, metric='log_euclidean', theta=1.0)
     """
     name = value.get("name") if isinstance(value, dict) else None
     if not isinstance(name, str) or depth > NESTED:
@@ -305,14 +329,18 @@ def geometry_from_json(value: Any, depth: int = 0) -> GyroSpace:
         )
     cls = REGISTRY[name]
     given = {key: part for key, part in value.items() if key != "name"}
-    if given.keys() != {f.name for f in fields(cls)}:
-        raise ValueError(f"the geometry {name} has other fields than {_shown(sorted(given))}")
+    own = {one.name: one for one in fields(cls)}
+    if given.keys() - own.keys():
+        raise NewerVersion(f"the geometry {name!r} has", given.keys() - own.keys())
+    missing = own.keys() - given.keys() - cls.options().keys()
+    if missing:
+        raise ValueError(f"the geometry {name} has no {_shown(sorted(missing))}")
     if cls is Product:
         if not isinstance(given["factors"], list):
             raise ValueError(f"factors must be a list, got {_shown(given['factors'])}")
         return Product(*(geometry_from_json(factor, depth + 1) for factor in given["factors"]))
-    for one in fields(cls):
-        _check_field(one, given[one.name])
+    for key, part in given.items():
+        _check_field(own[key], part)
     return cls(**given)
 
 
@@ -322,6 +350,8 @@ def _check_field(one: "Field[Any]", value: Any) -> None:
         good = type(value) is int and 0 < value < 2**31
     elif isinstance(one.default, float):
         good = type(value) in (int, float) and abs(value) <= sys.float_info.max
+    elif one.default is None:
+        good = isinstance(value, str | int | float | None)
     else:
         good = type(value) is type(one.default)
     if not good:

@@ -12,6 +12,7 @@ from gyrobn.estimator.validation import (
     affine_for,
     as_array,
     check_parameters,
+    check_scale,
     chunked,
     geometry_for,
     like,
@@ -115,7 +116,7 @@ def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) 
             "call it outside, or use gyrobn.batch_stats and gyrobn.normalize"
         )
     manifold = estimator.manifold_ if more else geometry_for(estimator, X)
-    affine_for(manifold, X, estimator.bias, estimator.scale)
+    check_scale(affine_for(manifold, X, estimator.bias, estimator.scale)[1], estimator.scale)
     moved = Moved()
     checked: Array | Chunks
     if raw is None:
@@ -172,7 +173,8 @@ def find_stats(
     """
     if isinstance(X, Chunks):
         check_in_memory(options.get("mean", "frechet"), method)
-    for label, at in (places or {}).items():
+    total = X.count if isinstance(X, Chunks) else int(X.shape[0])
+    for label, at in (places or {None: np.arange(total)}).items():
         some = at if weights is None else at[host(weights)[at].reshape(len(at), -1).any(1)]
         check_enough(label, len(some), method)
     view = None
@@ -190,13 +192,20 @@ def find_stats(
 
 
 def check_enough(label: Any, count: int, method: str) -> None:
-    """Refuse a domain with fewer than two samples."""
-    if count < 2 and method != "partial_fit":  # to which more may come
+    """Refuse a domain with fewer than two samples; the label None stands for all samples."""
+    if count >= 2 or method == "partial_fit":  # to which more may come
+        return
+    if label is None:
         raise ValueError(
-            f"GyroBN.{method}() needs at least 2 samples of a domain (with a weight other "
-            f"than 0) to find its variance, got {count} of domain {label!r}: give more, "
-            "leave it out, or join it to another"
+            f"GyroBN.{method}() needs at least 2 samples (with a weight other than 0) to find "
+            f"their variance, got {count} sample{'s' * (count != 1)}: give more, or give them one "
+            "after the other to partial_fit()"
         )
+    raise ValueError(
+        f"GyroBN.{method}() needs at least 2 samples of a domain (with a weight other "
+        f"than 0) to find its variance, got {count} of domain {label!r}: give more, "
+        "leave it out, or join it to another"
+    )
 
 
 def check_found(

@@ -24,7 +24,8 @@ def check_given(known: Any, domains: Any, method: str) -> None:
     if known is None and domains is not None:
         raise ValueError(
             f"GyroBN was fitted without domains: leave them out of {method}(), or give them to "
-            "fit(X, domains=...), too"
+            "fit(X, domains=...), too, by name (the second argument of fit() is y, which is "
+            "ignored)"
         )
     if known is not None and domains is None:
         raise parameter_error(
@@ -33,6 +34,16 @@ def check_given(known: Any, domains: Any, method: str) -> None:
             ", too",
             spelling=f"{method}(X, domains=...)",
             note=f"; in a pipeline, by metadata routing and set_{method}_request(domains=True)",
+        )
+
+
+def check_target(given: Any, y: Any, domains: Any, method: str) -> None:
+    """Refuse a y without domains if the policy for new domains shows that domains were meant."""
+    if domains is None and y is not None and given.unseen != "error":
+        raise ValueError(
+            f"unseen={given.unseen!r} is for data with domains, and GyroBN.{method}() got y, which "
+            f"is ignored, but no domains: give {method}(X, domains=...) by name (in a pipeline, by "
+            "metadata routing and set_fit_request(domains=True)), or leave unseen at 'error'"
         )
 
 

@@ -13,7 +13,7 @@ import array_api_compat as compat
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from gyrobn.backends import Array
+from gyrobn.backends import Array, namespace_of
 from gyrobn.data.dask import Block, DaskBlocks, cut_like, lazy_samples, stand_in
 from gyrobn.estimator import applying, fitting, validation
 from gyrobn.estimator.labels import as_labels, check_given, check_kind, check_policy, labels_for
@@ -24,7 +24,7 @@ from gyrobn.numerics.checks import parameter_error
 from gyrobn.statistics import lazy
 from gyrobn.statistics.frechet import told
 from gyrobn.statistics.newton import check_search, solve
-from gyrobn.statistics.points import Moved, on_manifold
+from gyrobn.statistics.points import Moved
 from gyrobn.statistics.uniqueness import Domains
 
 
@@ -44,14 +44,15 @@ def _find_lazily(
     """Check the samples of a Dask array and find their statistics."""
     more = fitting.goes_on(estimator, domains, method)
     X = lazy_samples(X)
-    by_values = estimator.representation == "projector" and isinstance(estimator.manifold, str)
-    blocks = DaskBlocks(X, head=by_values)
+    by_values = not more and isinstance(estimator.manifold, str)
+    blocks = DaskBlocks(X, head=by_values and validation.depends_on_values(estimator, X.shape))
     shape = validation.as_array(estimator, blocks.stand_in, method)
     if more:
         manifold = estimator.manifold_
     else:
         manifold = validation.geometry_for(estimator, shape if blocks.head is None else blocks.head)
-    validation.affine_for(manifold, shape, estimator.bias, estimator.scale)
+    _, scale = validation.affine_for(manifold, shape, estimator.bias, estimator.scale)
+    validation.check_scale(scale, estimator.scale)
     if sample_weight is not None and not compat.is_dask_array(sample_weight):
         batch = shape.shape[: shape.ndim - len(manifold.point_shape)]
         sample_weight = validation.weights_for(batch, shape, sample_weight)
@@ -78,11 +79,10 @@ def _statistics(
     if not seen.domains:
         return {}, seen
     labels = None if None in seen.domains else list(seen.domains)
-    if labels is not None:
-        if method != "fit" and hasattr(estimator, "mean_"):
-            check_kind(estimator.domains_, as_labels(labels))
-        for label, drawn in seen.domains.items():
-            fitting.check_enough(label, drawn.some, method)
+    if labels is not None and method != "fit" and hasattr(estimator, "mean_"):
+        check_kind(estimator.domains_, as_labels(labels))
+    for label, drawn in seen.domains.items():
+        fitting.check_enough(label, drawn.some, method)
     fitting.check_in_memory(estimator.mean, method)
     search = check_search(estimator.tol, estimator.max_iter, None)
     scattered = lazy.Scattered(blocks, reading, seen)
@@ -142,7 +142,14 @@ def _apply_lazily(bn: Any, X: Any, domains: Any, method: str) -> Any:
     applying.check_action(bn, shape, method)
     check_given(bn.domains_, domains, method)
     bn = with_unseen(bn, X, domains, method)
-    options = {"dtype": X.dtype, "meta": X._meta, "token": f"gyrobn-{method.replace('_', '-')}"}
+    tail = validation.result_shape(bn, method)
+    meta = namespace_of(X._meta).reshape(X._meta[:0, ...], (0,) * (1 + len(tail)))
+    options = {"dtype": X.dtype, "meta": meta, "token": f"gyrobn-{method.replace('_', '-')}"}
+    options["tail"] = tail
+    if tail != X.shape[1:]:
+        options["chunks"] = (X.chunks[0], *((n,) for n in tail))
+        options["drop_axis"] = list(range(1, X.ndim))
+        options["new_axis"] = list(range(1, 1 + len(tail)))
     # a copy, since a later fit() must not change what was described before
     options["bn"] = delayed(copy.copy(bn), pure=True, traverse=False)
     if domains is None:
@@ -190,11 +197,17 @@ def _check_known(bn: Any, labels: Any, method: str) -> None:
 
 
 def _apply_block(
-    x: Any, labels: Any = None, *, bn: Any, method: str, block_info: Any = None
+    x: Any,
+    labels: Any = None,
+    *,
+    bn: Any,
+    method: str,
+    tail: tuple[int, ...],
+    block_info: Any = None,
 ) -> Any:
-    """Normalize a block, in a task of ``map_blocks``."""
+    """Normalize a block, in a task of ``map_blocks``; ``tail`` is the shape of a result."""
     if not x.shape[0]:
-        return x
+        return namespace_of(x).reshape(x, (0, *tail))
     number = block_info[0]["chunk-location"][0]
     first = block_info[0]["array-location"][0][0]
     own = None if labels is None else labels.reshape(-1)
@@ -216,7 +229,6 @@ def apply_block(block: Block, bn: Any, method: str, moved: Moved) -> Array:
     if block.labels is not None:
         labels = labels_for(block.labels, block.x.shape[0])
         _check_known(bn, labels, method)
-    project = bn.on_invalid == "project"
-    x = on_manifold(bn.manifold_, block.x, project=project, first=block.first, moved=moved)
+    x = applying.checked(bn, block.x, method, block.first, moved)
     found = applying.Found(labels, applying.known_stats(bn))
     return applying.apply_chunk(bn, x, found, method, block.first)

@@ -66,6 +66,7 @@ class Model:
     prior_strength: float = 4.0
     mean_kind: str = "frechet"
     """The parameter ``mean`` of the estimator."""
+    output: str = "points"
     metric: str | None = None
     curvature: float | None = None
     theta: float | None = None
@@ -103,7 +104,7 @@ def of_estimator(bn: Any) -> Model:
     """Return what a fitted estimator knows.
 
     >>> from gyrobn import GyroBN, PoincareBall
-    >>> model = of_estimator(GyroBN("poincare_ball").fit(PoincareBall(2).random(10, 3)))
+    >>> model = of_estimator(GyroBN("poincare_ball").fit(PoincareBall(2).random(10, 3, rng=0)))
     >>> model.geometry, model.manifold, model.channels
     (PoincareBall(n=2, curvature=-1.0), 'poincare_ball', (3,))
     """
@@ -127,6 +128,7 @@ def of_estimator(bn: Any) -> Model:
         domains=bn.domains_,
         feature_names=None if names is None else np.asarray(names, dtype=np.str_),
         mean_kind=bn.mean,
+        output=bn.output,
         **_of_online(bn.online_),
         **{name: number_or_array(getattr(bn, name)) for name in (*PARAMETERS, *GEOMETRY)},
     )
@@ -148,7 +150,7 @@ def to_estimator(cls: type[Estimator], model: Model, like: Array | None = None) 
         # first in the dtype of like: so every library puts it on the device of like
         return xp.astype(shim.from_numpy(values.copy(), like), dtype)
 
-    given = ("manifold", "bias", "scale", *PARAMETERS, *GEOMETRY)
+    given = ("manifold", "bias", "scale", "output", *PARAMETERS, *GEOMETRY)
     values = {name: getattr(model, name) for name in given} | {"mean": model.mean_kind}
     bn: Any = cls(**values)
     bn.manifold_, bn.domains_ = model.geometry, model.domains

@@ -7,16 +7,25 @@ The estimator holds the statistics. :mod:`gyrobn.estimator.fitting` finds them, 
 from collections.abc import Iterator
 from typing import Any, Self
 
+import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array
 from gyrobn.data.chunks import Chunks
-from gyrobn.estimator.applying import apply_chunk, apply_chunks, check_table, stats_for
+from gyrobn.estimator.applying import (
+    apply_chunk,
+    apply_chunks,
+    check_table,
+    not_a_table,
+    stats_for,
+)
 from gyrobn.estimator.error import ErrorMixin
 from gyrobn.estimator.files import FileMixin
 from gyrobn.estimator.fitting import Fitted, by_label, merge, stacked
+from gyrobn.estimator.labels import check_target
 from gyrobn.estimator.lazy import applier, finder
+from gyrobn.estimator.validation import channels_of, column_names, sample_shape
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.online import OnlineStats
 
@@ -47,8 +56,9 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
     bias : array-like of shape point_shape or (*channels, *point_shape), default=None
         Where the mean goes, a point :math:`\beta` of the manifold. The identity by default.
     scale : float, "sqrt_dim", or array-like of the shape of var_ (of one domain), default=1.0
-        Standard deviation s of the output. "sqrt_dim" is the root of the dimension (of each block):
-        a variance of one per normal coordinate, as most classifiers expect.
+        Standard deviation s of the output, not negative. "sqrt_dim" is the root of the dimension
+        (of each block): a variance of one per normal coordinate, as most classifiers expect. For
+        matrices larger than about 20 × 20, combine it with ``output="coordinates"``.
     eps : float, default=1e-5
         Added to the variance, so that samples that are all equal stay finite.
     tol : float, default=None
@@ -85,6 +95,13 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
         "centroid" is a formula in one pass over samples in memory, without a search. The mean and
         variance of the output are then off by what :meth:`mean_error` says; a warning tells if that
         is more than a tenth of the standard deviation.
+    output : {"points", "coordinates"}, default="points"
+        What ``transform`` returns. "coordinates" is for a classifier: the scaled normal coordinates
+        :math:`s/\sqrt{v^2+\epsilon}\, \operatorname{Log}_e(\ominus\mu \oplus x)`, a table of
+        shape (N, dim), or (N, channels · dim), with names for its columns. They are what
+        ``manifold.to_normal`` returns for the points, but no point is made of them: with
+        ``scale="sqrt_dim"`` the points of high-dimensional geometries are beyond the range of
+        floating-point numbers. ``bias`` must be None.
 
     Attributes
     ----------
@@ -194,6 +211,7 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
         representation: str | None = None,
         prior_strength: float = 4.0,
         mean: str = "frechet",
+        output: str = "points",
     ) -> None:
         self.manifold = manifold
         self.bias = bias
@@ -210,6 +228,7 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
         self.representation = representation
         self.prior_strength = prior_strength
         self.mean = mean
+        self.output = output
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, domains: Any = None) -> Self:
         """Find the Fréchet mean and variance of the samples, of each domain if they are given.
@@ -221,7 +240,8 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
             one, or :class:`~gyrobn.Chunks`, is read in chunks, in several passes: the result is the
             same, and memory need not hold all samples.
         y : None
-            Ignored; scikit-learn passes it.
+            Ignored; scikit-learn passes the labels of classes here. Labels of domains (subjects,
+            sessions) in this place would have no effect: give them as ``domains``, by name.
         sample_weight : array-like of shape (N,) or (N, *channels), default=None
             Non-negative weights. A weight of two counts as the sample given twice.
         domains : array-like of shape (N,), default=None
@@ -231,6 +251,7 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
         -------
         self
         """
+        check_target(self, y, domains, "fit")
         self._keep(*finder(X)(self, X, sample_weight, domains, "fit")[:4])
         return self
 
@@ -256,6 +277,7 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
         -------
         self
         """
+        check_target(self, y, domains, "partial_fit")
         manifold, new, count, moved, *_ = finder(X)(self, X, sample_weight, domains, "partial_fit")
         if hasattr(self, "mean_"):
             moved += self.n_projected_
@@ -277,8 +299,9 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
 
         Returns
         -------
-        array of the shape and dtype of X
+        array of the shape and dtype of X, or table of coordinates of shape (N, n_columns)
         """
+        check_target(self, y, domains, "fit_transform")
         found = finder(X)(self, X, sample_weight, domains, "fit")
         samples = found.samples
         self._keep(*found[:4])
@@ -302,7 +325,7 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
 
         Returns
         -------
-        array of the shape and dtype of X
+        array of the shape and dtype of X, or table of coordinates of shape (N, n_columns)
         """
         return applier(X)(self, X, domains, "transform")
 
@@ -312,13 +335,14 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
         Parameters
         ----------
         X : array-like of shape (N, *channels, *point_shape)
-            Normalized samples, in the library and on the device of those given to ``fit``.
+            Normalized samples, in the library and on the device of those given to ``fit``;
+            coordinates of shape (N, n_columns) with ``output="coordinates"``.
         domains : array-like of shape (N,), default=None
             The domain of each sample, after ``fit`` with domains; only domains that ``fit`` saw.
 
         Returns
         -------
-        array of the shape and dtype of X
+        array of the shape of the samples and of the dtype of X
         """
         return applier(X)(self, X, domains, "inverse_transform")
 
@@ -364,6 +388,37 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
         check_is_fitted(self)
         self.online_ = {}
         return self
+
+    def get_feature_names_out(self, input_features: Any = None) -> Any:
+        """Return the names of the columns that ``transform`` returns.
+
+        Parameters
+        ----------
+        input_features : array-like of str, default=None
+            Names of the columns of X, if ``fit`` saw a table without names.
+
+        Returns
+        -------
+        ndarray of str
+            The names of the columns of X; those of coordinates are "gyrobn0", "gyrobn1" and so on,
+            with several channels "gyrobn0_0": channel, coordinate. Points that are not rows of a
+            table have no names: an error says so.
+        """
+        check_is_fitted(self)
+        shape = sample_shape(self)
+        if self.output == "points" and len(shape) > 1:
+            raise not_a_table("get_feature_names_out() names the columns of a table", shape)
+        if self.output == "points":
+            return super().get_feature_names_out(input_features)
+        if len(shape) == 1:
+            super().get_feature_names_out(input_features)  # compares them with those of X
+        word = type(self).__name__.lower()
+        names = column_names(channels_of(self), self.manifold_.dim, word)
+        return np.asarray(names, dtype=object)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickle; parameters that its version did not have take their defaults."""
+        super().__setstate__(GyroBN().get_params(deep=False) | state)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

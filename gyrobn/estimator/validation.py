@@ -34,6 +34,55 @@ def check_parameters(given: Any, mean: str) -> None:
     check_number("eps", given.eps, 0.0)
     check_search(given.tol, given.max_iter, None)
     check_policy(given)
+    check_output(given)
+
+
+def check_output(given: Any) -> None:
+    """Check what ``transform`` should return, of an estimator or a model."""
+    check_choice("output", given.output, ("points", "coordinates"))
+    if given.output == "coordinates" and given.bias is not None:
+        raise ValueError(
+            "output='coordinates' returns coordinates around the mean, which is at 0, and bias "
+            "is a point: leave bias at None, or choose output='points'"
+        )
+
+
+def sample_shape(fitted: Any) -> tuple[int, ...]:
+    """Return the shape of the samples that ``fit`` saw, (*channels, *point_shape)."""
+    return tuple(fitted.mean_.shape)[0 if fitted.domains_ is None else 1 :]
+
+
+def channels_of(fitted: Any) -> tuple[int, ...]:
+    """Return the shape of the channels that ``fit`` saw."""
+    shape = sample_shape(fitted)
+    return shape[: len(shape) - len(fitted.manifold_.point_shape)]
+
+
+def count_columns(fitted: Any) -> int:
+    """Return the number of coordinates of a sample, in all channels."""
+    return math.prod(channels_of(fitted)) * int(fitted.manifold_.dim)
+
+
+def column_names(channels: tuple[int, ...], dim: int, word: str = "gyrobn") -> list[str]:
+    """Return names of coordinates: a number, after that of the channel if there are several.
+
+    >>> column_names((), 2), column_names((2,), 2)
+    (['gyrobn0', 'gyrobn1'], ['gyrobn0_0', 'gyrobn0_1', 'gyrobn1_0', 'gyrobn1_1'])
+    """
+    each = ["".join(f"{k}_" for k in at) for at in np.ndindex(channels)]
+    return [f"{word}{channel}{k}" for channel in each for k in range(dim)]
+
+
+def takes_coordinates(fitted: Any, method: str) -> bool:
+    """Return whether a method takes coordinates in place of points."""
+    return fitted.output == "coordinates" and method == "inverse_transform"
+
+
+def result_shape(fitted: Any, method: str) -> tuple[int, ...]:
+    """Return the shape of what a method returns for a sample."""
+    if fitted.output == "coordinates" and method == "transform":
+        return (count_columns(fitted),)
+    return sample_shape(fitted)
 
 
 def as_array(estimator: Any, X: Any, method: str) -> Array:
@@ -87,7 +136,15 @@ def _check_as_fitted(estimator: Any, X: Array, method: str) -> None:
                 f"device as those passed to fit(): got {got[0]} (device {got[1]}), fitted to "
                 f"{wanted[0]} (device {wanted[1]}); convert X, or fit to arrays like X"
             )
-    seen = tuple(mean.shape)[0 if estimator.domains_ is None else 1 :]
+    if takes_coordinates(estimator, method):
+        columns = count_columns(estimator)
+        if shape[1:] != (columns,):
+            raise ValueError(
+                f"GyroBN.{method}() with output='coordinates' expects the coordinates that "
+                f"transform() returns, shape (N, {columns}), got X of shape {shape}"
+            )
+        return
+    seen = sample_shape(estimator)
     table = method != "inverse_transform" and len(shape) == 2 and len(seen) == 1
     if shape[1:] != seen and not table:  # scikit-learn checks the columns of a table
         raise ValueError(
@@ -103,7 +160,7 @@ def _library(x: Array) -> str:
 def _axes(estimator: Any, method: str) -> int:
     """Return the number of axes of a sample; before fit, of a point, since channels are unknown."""
     if hasattr(estimator, "mean_") and method != "fit":
-        return int(estimator.mean_.ndim) - (estimator.domains_ is not None)
+        return 1 if takes_coordinates(estimator, method) else len(sample_shape(estimator))
     cls, manifold = _class_of(estimator.manifold), estimator.manifold
     return len((cls.examples()[0] if isinstance(manifold, str) else manifold).point_shape)
 
@@ -151,6 +208,8 @@ def geometry_for(estimator: Any, X: Array) -> GyroSpace:
                 f"parameters {which} has {' and '.join(has) or 'none'}"
             )
     if isinstance(manifold, str):
+        if depends_on_values(estimator, shape) and len(cls.examples()[0].point_shape) == 1:
+            _check_rows(manifold, cls, X)
         try:
             if given.get("representation") == "projector":
                 manifold = of_projectors(host(X[: min(100, shape[0]), ...]))
@@ -167,6 +226,38 @@ def geometry_for(estimator: Any, X: Array) -> GyroSpace:
     if len(shape) <= len(points) or shape[len(shape) - len(points) :] != points:
         raise ValueError(f"{manifold!r} expects X of shape (N, *channels, *{points}), got {shape}")
     return manifold  # type: ignore[no-any-return]
+
+
+def depends_on_values(estimator: Any, shape: Any) -> bool:
+    """Return whether the samples say what a name means: the rank of projectors, or a mistake."""
+    square = len(shape) > 2 and shape[-1] == shape[-2] > 1
+    return isinstance(estimator.manifold, str) and (
+        estimator.representation == "projector" or square
+    )
+
+
+def _check_rows(name: str, cls: type[GyroSpace], X: Array) -> None:
+    """Refuse symmetric matrices where the name of a geometry would take their rows as vectors."""
+    shape, n = tuple(X.shape), X.shape[-1]
+    x = host(X[: min(100, shape[0]), ...])
+    with np.errstate(all="ignore"):
+        off, size = np.abs(x - np.swapaxes(x, -1, -2)).max(), np.abs(x).max()
+    if size > 0 and off <= np.finfo(x.dtype).eps ** 0.5 * size:
+        raise ValueError(
+            f"X of shape {shape} holds symmetric matrices, and manifold={name!r} would normalize "
+            f"their rows, {n} channels of vectors: give manifold='spd' for covariances or "
+            f"'correlation' for correlation matrices; if rows are what you mean, give the geometry "
+            f"{cls.for_shape(shape[1:])!r} in place of its name"
+        )
+
+
+def check_scale(factor: Any, scale: Any) -> None:
+    """Refuse a negative scale: it is the standard deviation of the output."""
+    if np.any(host(factor) < 0):
+        raise ValueError(
+            "scale is the standard deviation of the output and must not be negative, got "
+            f"{scale!r}: a negative scale would also reflect the samples at their mean"
+        )
 
 
 def affine_for(manifold: GyroSpace, X: Array, bias: Any, scale: Any) -> tuple[Any, Any]:
@@ -232,7 +323,8 @@ def reason(manifold: GyroSpace, x: Array) -> str:
             "leads from one to the other: drop such samples, and keep the mean (by rotating the "
             "data) and the bias away from the point opposite to the identity"
         )
+    wider = "" if "float64" in str(x.dtype) else ", or compute in float64"
     return (
         f"Numbers leave the range of {x.dtype}: rescale the data, give a smaller scale or a larger "
-        "eps, or compute in float64"
+        f"eps{wider}"
     )

@@ -54,7 +54,7 @@ class GyroBN(RunningLayer):
     >>> from flax import nnx
     >>> from gyrobn import PoincareBall
     >>> M = PoincareBall(2)
-    >>> x = M.random(16, 3, like=jnp.zeros((), jnp.float32))
+    >>> x = M.random(16, 3, rng=0, like=jnp.zeros((), jnp.float32))
     >>> layer = GyroBN(M, channels=3, momentum=0.9)
     >>> y = nnx.jit(lambda layer, x: layer(x))(layer, x)
     >>> y.shape, layer.mean.shape, layer.var.shape, layer.bias.shape
@@ -83,7 +83,7 @@ class GyroBN(RunningLayer):
         learn_curvature: bool = False,
         tol: float | None = None,
         max_iter: int = 64,
-        check_input: str | bool = "first",
+        check_input: str | bool = True,
         mean: str = "frechet",
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,

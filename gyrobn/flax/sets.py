@@ -83,7 +83,7 @@ class GyroInstanceNorm(RunningLayer):
     >>> import jax.numpy as jnp
     >>> from gyrobn import PoincareBall
     >>> M = PoincareBall(2)
-    >>> images = M.random(4, 3, 5, 5, like=jnp.zeros((), jnp.float32))
+    >>> images = M.random(4, 3, 5, 5, rng=0, like=jnp.zeros((), jnp.float32))
     >>> layer = GyroInstanceNorm(M, 3, track_running_stats=True)
     >>> layer(images).shape, layer.mean.shape, layer.var.shape
     ((4, 3, 5, 5, 2), (3, 2), (3,))

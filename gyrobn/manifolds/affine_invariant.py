@@ -112,7 +112,7 @@ class AffineInvariant(Definite, GyroSpace):
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`R_P (R_P^{-1} Q R_P^{-\top})^t R_P^\top`."""
-        self._namespace(x, y)
+        x, y, t = self._from_nearer_end(x, y, t)
         view = self._view(self, x, y)
         return view.carried(view.root, t)
 

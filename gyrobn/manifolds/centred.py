@@ -51,8 +51,6 @@ class Centred:
         self.normal = normal
         return self
 
-    smooth: bool = True
-    """Whether the mean Hessian has derivatives, as its own ``smooth`` says."""
     slope_by_step: Any = None
     """A method, if there is one, that takes slopes of the image back to a step of the mean."""
     slope_by_samples: Any = None
@@ -106,9 +104,9 @@ class Centred:
         return weighted_sum(weights, self.squares)
 
     def hessian(self, weights: Array) -> Hessian:
-        """Return the mean Hessian of half the squared distances; a constant if it is not smooth."""
+        """Return the mean Hessian of half the squared distances, a constant unless it says not."""
         hessian: Hessian = self.space.hessian(self.normal, weights)
-        if hessian.smooth:
+        if hessian.differentiable:
             return hessian
         stop = backend_of(weights).stop_gradient
         constant: Hessian = self.space.detached().hessian(stop(self.normal), stop(weights))
@@ -126,7 +124,6 @@ class Decomposed(Centred):
 
     _known: Any
     _known_mean: Any
-    smooth = False
 
     @property
     def decompositions(self) -> State:

@@ -70,6 +70,7 @@ def mean_hessian(space: Any, c: Array, weights: Array, h: Array, per_square: Arr
         lambda: xp.clip(mean, min=1.0),
         matrix=matrix,
         at_least_one=space.sign == -1,
+        differentiable=True,
     )
 
 

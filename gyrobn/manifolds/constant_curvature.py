@@ -107,6 +107,10 @@ class ConstantCurvature(GyroSpace):
         .. math:: t = 1 - \tfrac K2 q(\ominus x, y), \qquad
                   s = s_y + \frac{t_y + t}{1 + t_x} s_x
         """
+        return self._with_identity(x, y, self._sum(x, y))
+
+    def _sum(self, x: Array, y: Array) -> Array:
+        """Return x ⊕ y, also with its rounding error if one of them is e."""
         return self.relative(self.neg(x), y)
 
     def relative(self, x: Array, y: Array) -> Array:
@@ -213,6 +217,8 @@ class ConstantCurvature(GyroSpace):
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1."""
+        if self.sign != 1:
+            x, y, t = self._from_nearer_end(x, y, t)
         return self.standardize(y, x, t, x)
 
     def _carried(self, c: Array, factor: Any, bias: Array | None) -> Array:
@@ -228,13 +234,37 @@ class ConstantCurvature(GyroSpace):
         return 1.0
 
     def _biased(self, xp: Any, K: Any, t: Array, s: Combination, bias: Array | None) -> Array:
-        """Return the point with time t and spatial part s, carried to the bias."""
-        if bias is not None:
-            t_b, a_b, v_b = self._lift(xp, K, bias)
+        r"""Return the point with time t and spatial part s, carried to the bias β.
+
+        Where K < 0 nothing cancels, also if the result is closer to e than β is. There
+
+        .. math:: s_{\beta \oplus x} = \delta + m s_\beta, \qquad
+                  t_{\beta \oplus x} = 1 + m(1 + t_\beta), \qquad
+                  \delta = s + \frac{1+t}{1+t_\beta}\,s_\beta, \qquad
+                  m = -\frac K2\,\frac{\|\delta\|^2}{1+t} .
+        """
+        if bias is None:
+            return self._drop(xp, K, t, s)
+        t_b, a_b, v_b = self._lift(xp, K, bias)
+        below = self._one_plus(xp, K, t_b, a_b, v_b)
+        if self.sign != -1:
             inner = times(-K, a_b, s.dot(v_b))
-            move = t + inner / self._one_plus(xp, K, t_b, a_b, v_b)
-            t, s = t_b * t + inner, s.plus(times(a_b, move), v_b)
-        return self._drop(xp, K, t, s)
+            move, time = t + inner / below, t_b * t + inner
+            if self.sign is not None:
+                return self._drop(xp, K, time, s.plus(times(a_b, move), v_b))
+            negative = K < 0
+            above = xp.where(negative, 1.0 + t, 1.0)  # no 0, which a derivative would meet
+            first = xp.where(negative, above / below, 0.0)
+        else:
+            above = 1.0 + t
+            first = above / below
+        gap = s.plus(times(a_b, first), v_b).value()
+        m = -0.5 * K * dot(gap, gap) / above
+        new = 1.0 + m * below
+        if self.sign is None:
+            m, new = xp.where(negative, m, move), xp.where(negative, new, time)
+        moved = Combination(1.0, gap, temporary=True).plus(times(a_b, m), v_b)
+        return self._drop(xp, K, new, moved)
 
     def norm(self, x: Array) -> Array:
         r"""Distance from the identity."""

@@ -146,7 +146,7 @@ def _diagonal_jacobian(U: Array, quotients: Array) -> Array:
     xp = namespace_of(U)
     n = U.shape[-1]
     pairs = xp.reshape(U[..., :, None] * U[..., None, :], (*U.shape[:-1], n * n))
-    weighted = pairs * xp.reshape(quotients, (*U.shape[:-2], 1, n * n))
+    weighted = pairs * xp.reshape(quotients, (*U.shape[:-2], n * n))[..., None, :]
     return matmul(weighted, transpose(pairs))
 
 

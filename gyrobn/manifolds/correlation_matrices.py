@@ -4,12 +4,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.manifolds.definite import has_factor, regular
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.pullback import Pullback
 from gyrobn.manifolds.specification import space_of
+from gyrobn.numerics.arrays import surely
 from gyrobn.numerics.checks import check_square
-from gyrobn.numerics.decompositions import finite_or_identity
+from gyrobn.numerics.decompositions import finite_or_identity, surely_definite
 from gyrobn.numerics.matrices import eye, matmul, symmetric, transpose, with_diagonal
 
 
@@ -69,6 +71,26 @@ class CorrelationMatrices(Pullback):
         raised = xp.where(high[..., None] > 0, raised, eye(A))
         bad = xp.logical_and(finite, self.violation(x)[..., None, None] > 0)
         return xp.where(bad, to_unit_diagonal(xp.where(bad, raised, eye(A))), x)
+
+    def from_normal(self, c: Array) -> Array:
+        """Exponential map at the identity; matrices that would be singular stay regular."""
+        return regular(self, super().from_normal(c), to_unit_diagonal)
+
+    def contains(self, x: Array) -> Array:
+        """Return which matrices have a :meth:`violation` of at most √ε.
+
+        If all matrices have a Cholesky factor, no eigenvalue is computed; and none in a compiled
+        program, where the factor decides.
+        """
+        xp, shim = self._namespace(x), backend_of(x)
+        some = float(xp.finfo(x.dtype).eps) ** 0.5
+        x = shim.stop_gradient(x)
+        ones = xp.all(xp.abs(xp.linalg.diagonal(x) - 1.0) <= some, axis=-1)
+        if shim.hides_values(x):
+            return xp.logical_and(ones, has_factor(x))
+        if surely(ones) and bool(xp.all(x == transpose(x))) and surely_definite(x):
+            return ones
+        return self.violation(x) <= some
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest of three: the asymmetry, relative to the largest entry; the distance

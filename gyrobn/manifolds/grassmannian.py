@@ -7,6 +7,7 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.bases import Bases
+from gyrobn.manifolds.composite import Composite
 from gyrobn.manifolds.pullback import Pullback
 from gyrobn.manifolds.specification import space_of
 from gyrobn.numerics.decompositions import eigh
@@ -101,6 +102,12 @@ class Grassmannian(Pullback):
         """Return the basis itself, or its projector."""
         return x if self.representation == "basis" else matmul(x, transpose(x))
 
+    def add(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition :math:`\operatorname{mexp}(\Omega_x)\,y`; exactly y if x is e."""
+        if self.representation == "basis":  # x ⊕ e is another basis of x, with its own derivative
+            return Composite.add(self, x, y)
+        return super().add(x, y)
+
     def tangent_to_inside(self, x: Array, v: Array) -> Array:
         r"""Return the horizontal lift :math:`\dot P U` of a tangent vector at a projector."""
         return v if self.representation == "basis" else matmul(v, self.to_inside(x))
@@ -168,7 +175,7 @@ def _leading(p: int) -> Spectral:
 def of_projectors(x: "np.ndarray[Any, Any]") -> Grassmannian:
     """Return the geometry of an array of projectors; their rank is the median of their traces.
 
-    >>> of_projectors(Grassmannian(4, 2, "projector").random(5))
+    >>> of_projectors(Grassmannian(4, 2, "projector").random(5, rng=0))
     Grassmannian(n=4, p=2, representation='projector')
     """
     if x.ndim < 3 or x.shape[-1] != x.shape[-2]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from gyrobn.backends import Array, State, backend_of, namespace_of
+from gyrobn.backends import Array, State, backend_of, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.specification import Specified
 from gyrobn.numerics.arrays import (
@@ -175,6 +175,24 @@ class GyroSpace(Specified, ABC):
         """Return :meth:`resolution` for each block, shape (..., blocks) or (..., 1)."""
         return self.resolution(x)[..., None]
 
+    def _with_identity(self, x: Array, y: Array, total: Array) -> Array:
+        """Return the sum of x and y, to the last digit the one where the other is e.
+
+        Only values are replaced: a derivative is that of the sum.
+        """
+        xp, shim, e = namespace_of(total), backend_of(total), self.origin(total)
+        if str(device_of(total)) == "cpu" and not any(map(shim.hides_values, (x, y, total))):
+            corner = (..., *(0,) * len(self.point_shape))  # first entries: most are not those of e
+            if not any(bool(xp.any(z[corner] == e[corner])) for z in (x, y)):
+                return total
+        entries = tuple(range(-len(self.point_shape), 0))
+        is_x, is_y = (xp.all(z == e, axis=entries, keepdims=True) for z in (x, y))
+        if not shim.differentiable(total):
+            return xp.where(is_x, y, xp.where(is_y, x, total))
+        stop = shim.stop_gradient
+        known = xp.where(is_x, stop(y), stop(x)) + (total - stop(total))
+        return xp.where(xp.logical_or(is_x, is_y), known, total)
+
     # ------------------------------------------------------------------ derived gyro operations
 
     def relative(self, x: Array, y: Array) -> Array:
@@ -204,7 +222,25 @@ class GyroSpace(Specified, ABC):
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1."""
+        if self.convexity_radius == float("inf"):
+            x, y, t = self._from_nearer_end(x, y, t)
         return self.relative(self.neg(x), self.scale(t, self.relative(x, y)))
+
+    def _from_nearer_end(self, x: Array, y: Array, t: Array | float) -> tuple[Array, Array, Any]:
+        r"""Return the ends of a geodesic and its time, exchanged where :math:`t > \tfrac12`.
+
+        Rounding turns the direction in which one end sees the other by ε, and at the distance d
+        from there the point moves by :math:`\varepsilon\sinh d` on a hyperbolic space. This is for
+        spaces in which only one geodesic joins two points, so that both ends see the same.
+        """
+        xp, t = self._namespace(x, y), scalars_like(t, x)
+        if isinstance(t, float):
+            return (y, x, 1.0 - t) if t > 0.5 else (x, y, t)
+        if self.block_shape:  # each block has its own time
+            return x, y, t
+        late = t > 0.5
+        each = late[(..., *(None,) * len(self.point_shape))]
+        return xp.where(each, y, x), xp.where(each, x, y), xp.where(late, 1.0 - t, t)
 
     def shift(self, x: Array, c: Array) -> Array:
         r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`: from x along normal coordinates c."""
@@ -266,7 +302,14 @@ class GyroSpace(Specified, ABC):
         r"""Parallel transport of v from x to y along the geodesic between them.
 
         .. math:: PT_{x \to y} = PT_{e \to y} \operatorname{gyr}[y, \ominus x]\, PT_{x \to e}
+
+        The formula holds if the space is gyrocommutative; another one has to write this method.
         """
+        if not self.gyrocommutative:
+            raise NotImplementedError(
+                f"{type(self).__name__} is not gyrocommutative, so gyrations do not give its "
+                "parallel transport: define transport(self, x, y, v) in the class"
+            )
         c = self.pull(x, v)
         return self.push(y, self._gyrate_normal(y, self.neg(x), c))
 
@@ -285,7 +328,7 @@ class GyroSpace(Specified, ABC):
     def random(
         self,
         *batch: int,
-        rng: int | np.random.Generator = 0,
+        rng: int | np.random.Generator | None = None,
         like: Array | None = None,
         spread: float = 1.0,
     ) -> Array:
@@ -296,7 +339,8 @@ class GyroSpace(Specified, ABC):
         *batch
             Shape of the sample; the result has shape ``(*batch, *point_shape)``.
         rng
-            A seed or a NumPy generator: the same points on every library.
+            A seed or a NumPy generator: the same points on every library. None, the default, draws
+            new points in every call, as :func:`numpy.random.default_rng` does.
         like
             An array whose library, dtype and device to use; NumPy float64 by default.
         spread
@@ -380,6 +424,29 @@ class GyroSpace(Specified, ABC):
                     f"{', '.join(map(str, shape))}), got {tuple(x.shape)}"
                 )
         return check_floating(*points)
+
+
+def check_manifold(value: Any) -> GyroSpace:
+    """Return a geometry; refuse anything else, with what to write in its place.
+
+    >>> check_manifold(4)
+    Traceback (most recent call last):
+        ...
+    TypeError: manifold must be a geometry, such as gyrobn.PoincareBall(4), got 4
+    """
+    if isinstance(value, GyroSpace):
+        return value
+    if isinstance(value, type) and issubclass(value, GyroSpace):
+        raise TypeError(
+            f"manifold must be a geometry, got the class {value.__name__}: give it its size, for "
+            f"example gyrobn.{value.examples()[0]!r}"
+        )
+    plain = value is None or isinstance(value, (int, float, str))
+    got = repr(value) if plain else f"an object of type {type(value).__name__}"
+    size = value if isinstance(value, int) and value > 0 else 2
+    raise TypeError(
+        f"manifold must be a geometry, such as gyrobn.PoincareBall({size:d}), got {got}"
+    )
 
 
 def _blocks(*sizes: int) -> "np.ndarray[Any, Any]":

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array, State, dot
+from gyrobn.backends import Array, State, backend_of, dot, namespace_of
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
-from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import unit
 
 
@@ -47,16 +46,15 @@ class Sheet(Hyperbolic):
         m = 0.5 * K * dot(gap, gap) / above
         return m * below, 1.0, Combination(1.0, gap, temporary=True).plus(m, s).value()
 
-    def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
-        r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1.
-
-        From a far x towards e the combination of :meth:`standardize` would cancel, which
-        :meth:`relative` does not.
-        """
-        return GyroSpace.geodesic(self, x, y, t)
-
 
 def time_on_sheet(xp: Any, K: Any, s: Array) -> Array:
     """Return t = sqrt(1 - K‖s‖²)."""
     large, u = unit(s, least=1.0)
     return large * xp.sqrt((1.0 / large) ** 2 - K * dot(u, u))
+
+
+def size_or_one(t: Array) -> Array:
+    """Return a divisor, as a constant: t where squares of that size may overflow, else 1."""
+    xp = namespace_of(t)
+    t = backend_of(t).stop_gradient(t)
+    return xp.where(t > float(xp.finfo(t.dtype).max) ** 0.25, t, 1.0)

@@ -5,6 +5,7 @@ from typing import Any
 from gyrobn.backends import Array
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import ConstantCurvature
+from gyrobn.manifolds.gyrospace import check_manifold
 
 
 def convert(
@@ -36,6 +37,9 @@ def convert(
     >>> convert(PoincareBall(2), Klein(2), np.asarray([0.5, 0.0]))
     array([0.8, 0. ])
     """
+    for space in (source, target):
+        if not isinstance(check_manifold(space), ConstantCurvature):
+            raise TypeError(f"convert takes models of constant curvature, got {space!r}")
     same = source.n == target.n and (
         source.curvature is target.curvature or bool(source.curvature == target.curvature)
     )

@@ -7,7 +7,7 @@ from gyrobn.backends import Array, State, backend_of, dot
 from gyrobn.manifolds.ball import Ball
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
-from gyrobn.manifolds.hyperbolic import Hyperbolic
+from gyrobn.manifolds.hyperbolic import Hyperbolic, size_or_one
 from gyrobn.manifolds.radial import is_constant, root
 from gyrobn.numerics.scalar import times
 
@@ -46,23 +46,17 @@ class Klein(Hyperbolic, Ball):
 
     def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
         # s/t, from s alone: at distance R a last digit of t would cost e^{2R} digits of s/t.
-        # Points whose length would round to the radius are held inside the ball
-        vector = s.value()
+        # Points whose length would round to the radius are held inside the ball. Of t only the size
+        # matters: where the square of s might overflow, s is divided by t first
+        large = size_or_one(t)
+        vector, least = s.over(large).value(), 1.0 / large
         room = 4.0 * float(xp.finfo(t.dtype).eps) ** 0.5
         if is_constant(self.sign, K, vector):
             size = times(root(xp, K), backend_of(vector).norm(vector))
-            return vector / xp.hypot(size, xp.clip(room * size, min=1.0))[..., None]
+            return vector / xp.hypot(size, xp.maximum(room * size, least))[..., None]
         square = times(-K, dot(vector, vector))
-        return vector / xp.sqrt(square + xp.clip(room * room * square, min=1.0))[..., None]
-
-    def _biased(self, xp: Any, K: Any, t: Array, s: Combination, bias: Array | None) -> Array:
-        """Return the point (t, s) translated by the bias; ``_drop`` does not need the new time."""
-        if bias is None:
-            return self._drop(xp, K, t, s)
-        t_b, _, _ = self._lift(xp, K, bias)
-        s_b = t_b[..., None] * bias
-        move = t + times(-K, s.dot(s_b)) / (1.0 + t_b)
-        return self._drop(xp, K, t, s.plus(move, s_b))
+        rest = xp.maximum(room * room * square, least * least)
+        return vector / xp.sqrt(square + rest)[..., None]
 
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
         (t_x, _, v_x), (t_y, _, v_y) = x, y

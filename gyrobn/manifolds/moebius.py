@@ -50,8 +50,10 @@ def carried(space: Any, K: Any, factor: Any, c: Array, bias: Array) -> Array:
         return primal(c, factor, bias, K)[0]
 
     def primal(c: Array, factor: Any, bias: Array, K: Any) -> Kept:
+        xp = namespace_of(c)
         w, stretch = half_turn(K, times(0.5, factor), c)
-        y, kept = space._moved_with(namespace_of(c), K, bias, Combination(stretch, c), w)
+        least = xp.clip(w, min=held_width(c))
+        y, kept = space._moved_with(xp, K, bias, Combination(stretch, c), least)
         return (y,), (w, stretch, *kept)
 
     def cotangent(inputs: Any, kept: State, slope: Array) -> Slopes:
@@ -87,6 +89,14 @@ def carried(space: Any, K: Any, factor: Any, c: Array, bias: Array) -> Array:
     return y
 
 
+def held_width(like: Array) -> float:
+    r"""Return :math:`w = 1 + K\|x\|^2` of points that are held inside the ball.
+
+    If w were smaller, rounding a sum with such a point could lead out of the ball.
+    """
+    return 16.0 * float(namespace_of(like).finfo(like.dtype).eps)
+
+
 def standardized(K: Any, x: Array, mean: Array, factor: Any, bias: Array) -> Array:
     r"""Return :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))` of constants.
 
@@ -94,11 +104,15 @@ def standardized(K: Any, x: Array, mean: Array, factor: Any, bias: Array) -> Arr
     sample are computed in between.
     """
     shim, gap = backend_of(x), x - mean
-    with shim.few(K, factor, mean, bias, dot(x, x), dot(gap, gap)) as given:
-        numbers = _multiple(*given)
-    m, stretch, w, room = shim.from_few(numbers)
-    hidden = shim.hides_values(x)
+    with shim.few(K, mean, dot(gap, gap)) as (K_, mean_, apart):
+        xp = namespace_of(apart)
+        m = apart / xp.clip(dot(mean_, mean_) + 1.0 / K_, max=float(xp.finfo(apart.dtype).eps) / K_)
+    (m,) = shim.from_few((m,))
     v = Combination(1.0, gap, temporary=True).plus(m, mean).value()
+    with shim.few(K, factor, bias, dot(x, x), m, dot(v, v)) as given:
+        numbers = _multiple(*given)
+    stretch, w, room = shim.from_few(numbers)
+    hidden = shim.hides_values(x)
     y = Combination(stretch, v, temporary=not hidden).onto(bias).value()
     with shim.few(dot(y, y), w, room) as (square, w, room):
         n, xp = square / room, namespace_of(square)
@@ -112,28 +126,27 @@ def standardized(K: Any, x: Array, mean: Array, factor: Any, bias: Array) -> Arr
     return y
 
 
-def _multiple(K: Any, factor: Any, mean: Array, bias: Array, square: Array, apart: Array) -> State:
-    r"""Return what combines x, μ and β, from :math:`\|x\|^2` and :math:`\|x - \mu\|^2`.
+def _multiple(K: Any, factor: Any, bias: Array, square: Array, m: Array, long: Array) -> State:
+    r"""Return what combines x, μ and β, from :math:`\|x\|^2` and :math:`\|v\|^2`.
 
-    The length of :math:`v \propto \ominus\mu \oplus x` takes no pass over v: with
-    :math:`w = 1 + K\|x\|^2` and :math:`m = \|x - \mu\|^2/(\|\mu\|^2 + 1/K)`,
+    With :math:`w = 1 + K\|x\|^2` and :math:`m = \|x - \mu\|^2/(\|\mu\|^2 + 1/K)`,
 
-    .. math:: v = x - \mu + m\mu, \qquad \sqrt{-K}\|v\| = \sqrt{m(m - w)} =: r, \qquad
-              e^\theta = 1 + \tfrac2w(r - m) .
+    .. math:: v = x - \mu + m\mu \propto \ominus\mu \oplus x, \qquad
+              e^\theta = 1 + \tfrac2w(r - m), \qquad r = \sqrt{-K}\|v\| .
 
-    Returned are m; :math:`\tanh(\tfrac t2\theta)/r`, which times v is
+    Returned are :math:`\tanh(\tfrac t2\theta)/r`, which times v is
     :math:`t \odot (\ominus\mu \oplus x)`; :math:`\cosh^{-2}(\tfrac t2\theta)`; and the room of β.
     """
-    xp = namespace_of(apart)
-    info = xp.finfo(apart.dtype)
+    xp = namespace_of(square)
+    info = xp.finfo(square.dtype)
     eps, tiny = float(info.eps), float(info.smallest_normal)
     w = xp.clip(times(K, square) + 1.0, min=eps)
-    m = apart / xp.clip(dot(mean, mean) + 1.0 / K, max=eps / K)
-    below = m - tiny  # so that quotients of lengths are their limit at 0
-    size = xp.sqrt(below * (below - w))
-    angle = held(times(0.5, factor) * xp.log1p(2.0 * ((size - below) / w)), 2.0)
+    size = xp.sqrt(times(-K, long) + tiny)  # so that quotients of lengths are their limit at 0
+    angle = held(times(0.5, factor) * xp.log1p(2.0 * ((size - m) / w)), 2.0)
     room = xp.clip(-1.0 / K - dot(bias, bias), min=-eps / K)
-    return m, xp.tanh(angle) / size, xp.cosh(angle) ** -2.0, room
+    most = 1.0 - 8.0 * eps
+    stretch = xp.clip(xp.tanh(angle), min=-most, max=most) / size
+    return stretch, xp.clip(xp.cosh(angle) ** -2.0, min=held_width(square)), room
 
 
 class CentredInBall(CentredVectors):

@@ -144,6 +144,7 @@ class PolyHyperboloid(Composite):
             lambda: xp.min(rows.lowest(), axis=-1),
             lambda: xp.max(rows.highest(), axis=-1),
             by_part=by_part,
+            differentiable=rows.differentiable,
         )
 
     def _weights(self, weights: Array) -> Array:

@@ -58,6 +58,10 @@ class Pullback(Composite):
     def _join_tangent(self, x: Array, parts: list[Array]) -> Array:
         return self.tangent_from_inside(x, *parts)
 
+    def add(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition :math:`\varphi^{-1}(\varphi(x) \oplus \varphi(y))`; exactly y if x is e."""
+        return self._with_identity(x, y, super().add(x, y))
+
     def hessian(self, c: Array, weights: Array) -> Hessian:
         """Hessian of the space inside."""
         return self.inside.hessian(c, weights)

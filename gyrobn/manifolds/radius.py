@@ -9,7 +9,7 @@ import numpy as np
 from gyrobn.backends import Array, dot, namespace_of
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
-from gyrobn.manifolds.hyperbolic import Sheet, time_on_sheet
+from gyrobn.manifolds.hyperbolic import Sheet, size_or_one, time_on_sheet
 from gyrobn.manifolds.radial import root
 from gyrobn.numerics.arrays import surely, unit, zeros
 from gyrobn.numerics.scalar import safe_sqrt, times
@@ -38,24 +38,6 @@ class Radius(ConstantCurvature):
         time = xp.ones_like(zeros(1, like)) / root(xp, self._parameter("curvature", like))
         return xp.concat([time, zeros(self.n, like)])
 
-    def add(self, x: Array, y: Array) -> Array:
-        r"""Gyroaddition: one inner product and one combination.
-
-        .. math:: (x \oplus y)_t = k x_t y_t - \tfrac{K}{k} \langle x_s, y_s\rangle, \qquad
-                  (x \oplus y)_s = y_s + \frac{k y_t + k (x \oplus y)_t}{1 + k x_t}\, x_s
-
-        At :math:`x = -e` on the sphere this divides by zero, and the result is NaN; at an angle
-        :math:`\vartheta` from there the error is :math:`\epsilon/\vartheta^2`. (:meth:`relative`
-        takes one more inner product, and its error is :math:`\epsilon`.)
-        """
-        xp, K = self._given(x, y)
-        k, x_t, y_t = root(xp, K), x[..., 0], y[..., 0]
-        product = dot(x, y)  # of the whole vectors, with their times
-        time = k * (product if self.sign == -1 else 2.0 * x_t * y_t - product)
-        move = (y_t + time) / (x_t + 1.0 / k)
-        # combining whole arrays, with their times, saves a copy; then the time is replaced
-        return xpx.at(Combination(1.0, y).plus(move, x).value())[..., 0].set(time)
-
     def neg(self, x: Array) -> Array:
         """Gyroinverse: the spatial part changes its sign."""
         xp = self._namespace(x)
@@ -65,15 +47,18 @@ class Radius(ConstantCurvature):
         return times(root(xp, K), x[..., 0]), 1.0, x[..., 1:]
 
     def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
-        vector = s.value()
-        time = xp.broadcast_to(times(1.0 / root(xp, K), t), vector.shape[:-1])
-        return xp.concat([time[..., None], vector], axis=-1)
+        return self._stack(xp, K, t, s.value())
+
+    def _stack(self, xp: Any, K: Any, t: Array, s: Array) -> Array:
+        """Return the vector with the time part t/k in front of the spatial part s."""
+        time = xp.broadcast_to(times(1.0 / root(xp, K), t), s.shape[:-1])
+        return xp.concat([time[..., None], s], axis=-1)
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport from the identity: the paper's :math:`PT_{e \to x}`."""
         xp, K = self._given(x)
         rate, s = self._push_lifted(xp, K, x, c)
-        return self._drop(xp, K, rate, Combination(1.0, s))
+        return self._stack(xp, K, rate, s)
 
     def pull(self, x: Array, v: Array) -> Array:
         r"""Transport to the identity: the inverse of :meth:`push`."""
@@ -99,11 +84,41 @@ class Hyperboloid(Radius, Sheet):
     array([1.5431, 1.1752, 0.    ])
     """
 
+    def _sum(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition, without cancellation also if a sum of far points is close to e.
+
+        .. math:: (x \oplus y)_s = \delta + m x_s, \qquad
+                  \delta = y_s + \frac{1 + k y_t}{1 + k x_t}\,x_s, \qquad
+                  m = -\frac K2\,\frac{\|\delta\|^2}{1 + k y_t}
+        """
+        xp, K = self._given(x, y)
+        k = root(xp, K)
+        above, below = 1.0 + k * y[..., 0], 1.0 + k * x[..., 0]
+        # combining whole arrays, with their times, saves copies; then the time is replaced
+        gap = Combination(1.0, y).plus(above / below, x).value()
+        m = -0.5 * K * dot(gap[..., 1:], gap[..., 1:]) / above
+        total = Combination(1.0, gap, temporary=True).plus(m, x).value()
+        time = self._time(xp, K, 1.0 + m * below, total[..., 1:])
+        return xpx.at(total)[..., 0].set(times(1.0 / k, time))
+
+    def _drop(self, xp: Any, K: Any, t: Array, s: Combination) -> Array:
+        vector = s.value()
+        return self._stack(xp, K, self._time(xp, K, t, vector), vector)
+
+    def _time(self, xp: Any, K: Any, t: Array, s: Array) -> Array:
+        """Return the time from s alone: far out, one with its own rounding error is off the sheet.
+
+        That one, t, tells the size of s, whose square may overflow.
+        """
+        large = size_or_one(t)
+        part = s / large[..., None]
+        return large * xp.sqrt((1.0 / large) ** 2 - K * dot(part, part))
+
     def project(self, x: Array) -> Array:
         """Recompute the time from the spatial part."""
         xp, K = self._given(x)
         s = x[..., 1:]
-        return self._drop(xp, K, time_on_sheet(xp, K, s), Combination(1.0, s))
+        return self._stack(xp, K, time_on_sheet(xp, K, s), s)
 
     def violation(self, x: Array) -> Array:
         r"""Return :math:`|x_t - \sqrt{\|x_s\|^2 - 1/K}|`, relative to that root."""
@@ -116,9 +131,10 @@ class Hyperboloid(Radius, Sheet):
     def contains(self, x: Array) -> Array:
         """Return whether points are on the upper sheet; squares decide if no point is far out."""
         xp = self._namespace(x)
-        K, t, s = self._parameter("curvature", x), x[..., 0], x[..., 1:]
+        K, t = self._parameter("curvature", x), x[..., 0]
         with np.errstate(all="ignore"):  # the exact test looks at what overflows
-            off = -K * t * t / (1.0 - K * dot(s, s)) - 1.0
+            square = t * t
+            off = -K * square / (1.0 - K * (dot(x, x) - square)) - 1.0
         near = xp.logical_and(xp.abs(off) <= float(xp.finfo(x.dtype).eps) ** 0.5, t > 0)
         return near if surely(near) else super().contains(x)
 
@@ -154,10 +170,28 @@ class Sphere(Radius):
         """Return the surface, and a sphere of another curvature."""
         return cls(2), cls(3, 0.5)
 
+    def _sum(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition: one inner product and one combination.
+
+        .. math:: (x \oplus y)_t = k x_t y_t - \tfrac{K}{k} \langle x_s, y_s\rangle, \qquad
+                  (x \oplus y)_s = y_s + \frac{k y_t + k (x \oplus y)_t}{1 + k x_t}\, x_s
+
+        At :math:`x = -e` on the sphere this divides by zero, and the result is NaN; at an angle
+        :math:`\vartheta` from there the error is :math:`\epsilon/\vartheta^2`. (:meth:`relative`
+        takes one more inner product, and its error is :math:`\epsilon`.)
+        """
+        xp, K = self._given(x, y)
+        k, x_t, y_t = root(xp, K), x[..., 0], y[..., 0]
+        product = dot(x, y)  # of the whole vectors, with their times
+        time = k * (2.0 * x_t * y_t - product)
+        move = (y_t + time) / (x_t + 1.0 / k)
+        # combining whole arrays, with their times, saves a copy; then the time is replaced
+        return xpx.at(Combination(1.0, y).plus(move, x).value())[..., 0].set(time)
+
     def _chord(self, K: Any, x: Lifted, y: Lifted) -> tuple[Any, Array]:
         (t_x, _, s_x), (t_y, _, s_y) = x, y
         gap = s_y - s_x
-        return 1.0, self._drop(namespace_of(gap), K, t_y - t_x, Combination(1.0, gap))
+        return 1.0, self._stack(namespace_of(gap), K, t_y - t_x, gap)
 
     def project(self, x: Array) -> Array:
         """Divide by the length; the zero vector goes to e."""

@@ -5,13 +5,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar, Self
 
+import numpy as np
+
 from gyrobn.backends import Array, State, backend_of, dot, namespace_of
 from gyrobn.manifolds.bases import orthonormalized
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.rotation_svd import svd_of_sum, svd_without_reflection
 from gyrobn.manifolds.rotations_3d import hessian_of_axes, logarithm_by_quaternion, sinc_of_root
-from gyrobn.numerics.arrays import Totals, check_coordinates, together, weighted_sum
+from gyrobn.numerics.arrays import Totals, check_coordinates, surely, together, weighted_sum
 from gyrobn.numerics.checks import check_square
 from gyrobn.numerics.decompositions import eigh
 from gyrobn.numerics.hessian import Hessian, compact_hessian
@@ -25,11 +27,6 @@ ROOT2 = 2.0**0.5
 
 class _CentredRotations(Centred):
     """The view of rotations from the mean."""
-
-    @property
-    def smooth(self) -> bool:  # type: ignore[override]
-        """Whether the rotations are of space, where no matrix is decomposed."""
-        return bool(self.space.n == 3)
 
     def shift(self, c: Array) -> Array:
         """Return the mean ⊕ Exp(c), a rotation to rounding without a projection."""
@@ -190,6 +187,18 @@ class SpecialOrthogonal(GyroSpace):
         """Return the nearest rotation: the polar factor, with one axis flipped if it reflects."""
         self._namespace(x)
         return polar(x, decompose=svd_without_reflection)
+
+    def contains(self, x: Array) -> Array:
+        """Return which matrices have a :meth:`violation` of at most √ε."""
+        xp, shim = self._namespace(x), backend_of(x)
+        some = float(xp.finfo(x.dtype).eps) ** 0.5
+        x = shim.stop_gradient(x)
+        if not shim.hides_values(x):
+            with np.errstate(all="ignore"):  # the exact test looks at what overflows
+                right = xp.linalg.det(x) > 0
+                if surely(right) and surely(xp.abs(matmul(transpose(x), x) - eye(x)) <= some):
+                    return right
+        return self.violation(x) <= some
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|x^\top x - I|`, plus 2 for a reflection."""

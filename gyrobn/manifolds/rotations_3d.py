@@ -82,4 +82,5 @@ def hessian_of_axes(c: Array, weights: Array) -> Hessian:
         lambda: weighted_sum(weights, across),
         lambda: sum_samples(weights),
         matrix=matrix,
+        differentiable=True,
     )

@@ -1,11 +1,11 @@
 """Symmetric positive definite matrices: covariances, diffusion tensors, kernels."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.affine_invariant import AffineInvariant
-from gyrobn.manifolds.definite import Definite
+from gyrobn.manifolds.definite import Definite, regular
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.pullback import Pullback
@@ -212,6 +212,18 @@ class SPD(Definite, Pullback):
     def inside(self) -> GyroSpace:
         """The affine-invariant space, or a vector space for the flat metrics."""
         return self._chart.inside(self.n, float(self.theta))
+
+    def from_normal(self, c: Array) -> Array:
+        r"""Exponential map at the identity: :math:`\exp C`, whatever θ is, or :math:`\psi^{-1}(C)`.
+
+        Matrices that would be singular in their dtype stay regular.
+        """
+        if self._exponent == 1.0:
+            return regular(self, super().from_normal(c))
+        plain = replace(self, theta=1.0)
+        if self.metric != "log_cholesky":
+            return plain.from_normal(c)
+        return regular(self, _power(plain.from_normal(self.theta * c), 1.0 / self.theta))
 
     def to_inside(self, x: Array) -> Array:
         r"""Carry points by :math:`P^\theta`, :math:`\log P` or :math:`\psi(P^\theta)/\theta`."""

@@ -9,7 +9,13 @@ from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.centred_vectors import CentredVectors
 from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.constant_curvature import Lifted
-from gyrobn.manifolds.moebius import CentredInBall, carried, exponential, standardized
+from gyrobn.manifolds.moebius import (
+    CentredInBall,
+    carried,
+    exponential,
+    held_width,
+    standardized,
+)
 from gyrobn.manifolds.radial import half_turn, is_constant
 from gyrobn.numerics.arrays import check_coordinates, scalars_like
 from gyrobn.numerics.scalar import times
@@ -104,7 +110,7 @@ class Stereographic(Ball):
         square = -1.0 / K
         return xp.clip(square - dot(x, x), min=square * float(xp.finfo(x.dtype).eps))
 
-    def add(self, x: Array, y: Array) -> Array:
+    def _sum(self, x: Array, y: Array) -> Array:
         r"""Möbius addition.
 
         With :math:`\delta = x + y`, without cancellation where K < 0:
@@ -114,7 +120,7 @@ class Stereographic(Ball):
         """
         xp, K = self._given(x, y)
         if self.sign != -1:
-            return super().add(x, y)
+            return super()._sum(x, y)
         w = xp.clip(times(K, dot(y, y)) + 1.0, min=float(xp.finfo(x.dtype).eps))
         return self._moved(xp, K, x, Combination(1.0, y), w)
 
@@ -128,7 +134,7 @@ class Stereographic(Ball):
 
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\ominus x \oplus y`, accurate also where x and y are far out and close."""
-        return self.add(-x, y) if self.sign == -1 else super().relative(x, y)
+        return self._sum(-x, y) if self.sign == -1 else super().relative(x, y)
 
     def _moved(self, xp: Any, K: Any, x: Array, y: Combination, w: Array) -> Array:
         """Return x ⊕ y from w = 1 + K‖y‖², held inside the ball."""
@@ -156,11 +162,12 @@ class Stereographic(Ball):
         """Return a point, of which time and spatial part are those at half its angle."""
         if self.sign != -1:
             return super()._biased(xp, K, t, s, bias)
-        if bias is not None:
-            return self._moved(xp, K, bias, s.over(t), t**-2.0)
         eps = float(xp.finfo(t.dtype).eps)
         square = t * t
-        return s.times(t / (square + xp.clip(8.0 * eps * square - 0.5, min=0.0))).value()
+        s = s.times(t / (square + xp.clip(8.0 * eps * square - 0.5, min=0.0)))  # held inside
+        if bias is None:
+            return s.value()
+        return self._moved(xp, K, bias, s, xp.clip(1.0 / square, min=held_width(t)))
 
     @property
     def _view(self) -> type[Centred]:  # type: ignore[override]

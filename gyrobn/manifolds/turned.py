@@ -74,7 +74,6 @@ class Turned:
             matrix=self.matrix,
             dense=dense,
             at_least_one=True,
-            smooth=False,
         )
 
     def _frame(self, dtype: Any) -> tuple[Array, Array]:

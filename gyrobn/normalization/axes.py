@@ -26,7 +26,10 @@ def _batch_first(settings: Settings, x: Array, weights: Array | None) -> InFront
     k, lead, shape = len(axis), len(channels) + len(axis), tuple(x.shape)
     if settings.axis_name is not None and shape == (*channels, *points):
         alone = (None,) * k  # one example: the batch is the named axis
-        w = None if weights is None else weights[alone]
+        w = None
+        if weights is not None:
+            _check_weights(settings, x, weights, (), channels)
+            w = weights[alone]
         return x[alone], w, k, lambda y: y[(0,) * k]
     sizes = iter(channels)
     wanted = [*("batch" if a in axis else next(sizes) for a in range(lead)), *points]
@@ -42,9 +45,24 @@ def _batch_first(settings: Settings, x: Array, weights: Array | None) -> InFront
         )
     batch = shape[:lead]
     in_order, undo = _order(batch, batch, axis)
-    if weights is not None and weights.ndim == lead:
-        weights = in_order(weights)
+    if weights is not None:
+        _check_weights(settings, x, weights, tuple(batch[a] for a in axis), batch)
+        if weights.ndim == lead:
+            weights = in_order(weights)
     return in_order(x), weights, k, undo
+
+
+def _check_weights(
+    settings: Settings, x: Array, weights: Array, reduced: Shape, batch: Shape
+) -> None:
+    """Refuse weights of another shape: their own library would fail, or repeat them."""
+    namespace_of(x, weights)  # refuses lists, and arrays of another library
+    given = tuple(weights.shape)
+    if given not in (reduced, batch):
+        each = f", or {batch}, one per sample and channel" if reduced != batch else ""
+        raise ValueError(
+            f"{settings.name} expects weights of shape {reduced}, one per sample{each}; got {given}"
+        )
 
 
 def _sets_first(settings: SetSettings, x: Array, weights: Array | None) -> InFront:

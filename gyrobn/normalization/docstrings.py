@@ -109,12 +109,13 @@ clamp
     "tolerance": """tol, max_iter
     As in :func:`gyrobn.frechet`.""",
     "check": """check_input
-    ``"first"`` to check the first batch, in training or evaluation, for samples off the manifold,
-    and raise ValueError; True to check every batch, False for none.""",
-    "check_mean": """%(check)s The same batches are checked
-    for a second mean, with a warning.""",
-    "hidden": """Compiled and vectorized functions (``torch.compile``,
-    ``jit``, ``grad`` of JAX, ``vmap``) hide values, so nothing is checked there.
+    True to check every batch, in training and evaluation, for samples that are not on the
+    manifold, and raise ValueError; ``"first"`` to check the first batch only, False for none.""",
+    "check_mean": """%(check)s The first
+    batch is also checked for a second mean, with a warning, unless it is False.""",
+    "hidden": """In compiled and vectorized functions
+    (``torch.compile``, ``jit``, ``vmap``) no error can be raised: with True, the output of a sample
+    that is not on the manifold is NaN, and the others do not depend on it.
     %(overrule)s""",
     "options": """axis
     The batch axis, or axes; the other leading axes are the channels.
@@ -122,7 +123,7 @@ clamp
 mean
     ``"frechet"``, or ``"centroid"`` for a formula in one pass over the batch, without a search. The
     mean and variance of the output are then off by what :meth:`mean_error` says. A warning tells if
-    that is more than a tenth of the standard deviation, on the batches that ``check_input`` names.
+    that is more than a tenth of the standard deviation on the first batch.
 %(factor)s
 %(tolerance)s
 %(check_mean)s %(hidden)s""",
@@ -204,7 +205,7 @@ axis
     "jax_tokens": """>>> import jax.numpy as jnp
 >>> from gyrobn import PoincareBall
 >>> M = PoincareBall(2)
->>> tokens = M.random(2, 4, like=jnp.zeros((), jnp.float32))
+>>> tokens = M.random(2, 4, rng=0, like=jnp.zeros((), jnp.float32))
 >>> mask = jnp.asarray([[True] * 4, [True] * 3 + [False]])
 >>> GyroLayerNorm(M)(tokens, weights=mask).shape
 (2, 4, 2)""",

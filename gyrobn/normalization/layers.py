@@ -20,9 +20,11 @@ from gyrobn.normalization.normalize import (
     normalize,
     normalize_to,
     rescale_to,
+    route,
     update_stats,
 )
 from gyrobn.normalization.settings import LayerSettings, SetSettings, Settings
+from gyrobn.numerics.arrays import surely
 from gyrobn.statistics.locate import as_few, locate
 from gyrobn.statistics.mean_error import MeanError, measured, tell_error
 from gyrobn.statistics.points import on_manifold
@@ -79,7 +81,11 @@ class Batch(NamedTuple):
     checked: Array
     """The input, with the identity in place of samples without weight."""
     empty: Array | None
-    """Which sets have no weight: their weights here are ones. None if no set has weights."""
+    """Which sets have no weight, and which channels no good sample: their weights here are ones.
+    None if there are no weights."""
+    good: Array | None
+    """Which samples are on the manifold, if no error can be raised: the others have a weight of
+    zero here, and their output is NaN. None if values can be seen, or are not checked."""
     finish: Callable[[Array], Array]
     """Carries the output to the axes and the dtype of the input."""
 
@@ -146,6 +152,7 @@ def forward(
             new = _update_from_sets(settings, batch, old, stats, rate)
         else:
             new = update(settings, manifold, old, stats, rate)
+        new = _valid(settings, batch, old, new)
         running = Stats(cast(new.mean, running.mean.dtype), cast(new.var, running.var.dtype))
     return batch.finish(y), running
 
@@ -168,7 +175,8 @@ def prepare(
         learnt = Learnt(*[cast(a, dtype) for a in learnt])
         manifold = settings.manifold(learnt.raw_curvature)
         checked = given if weights is None else undo(only_weighted(manifold, x, weights))
-        if settings.check_input is True or (settings.check_input == "first" and not settings.seen):
+        hidden = _hides_values(manifold, checked)
+        if not hidden and _is_checked(settings):
             _check_points(settings, manifold, checked)
     except (TypeError, ValueError) as error:
         if group is not None:
@@ -176,43 +184,90 @@ def prepare(
             withdraw(settings.geometry, settings.channels, like, group, error)
         raise
     running = None if running is None else Stats(*[cast(a, dtype) for a in running])
+    xp, good, empty, given_weights = namespace_of(x), None, None, weights
+    if hidden and settings.check_input is True:
+        good = _are_points(manifold, x, weights)
+        x = xp.where(_at_points(manifold, good), x, manifold.origin(x))
+        weights = xp.astype(good, dtype) * (1.0 if weights is None else _per_point(weights, good))
     if x.dtype != dtype:  # rounded to few digits, a point is not on the manifold
         x = manifold.project(cast(x, dtype))
-    x, put_back = set_aside(manifold, x, weights)
-    xp, empty = namespace_of(x), None
+    x, put_back = set_aside(manifold, x, given_weights)
+    # Without weights there is no mean. Any weights give numbers, which are not used.
+    front = tuple(range(axes))
     if weights is not None and isinstance(settings, SetSettings):
-        # Without weights there is no mean. Any weights give numbers, which are not used.
-        empty = xp.all(weights == 0, axis=tuple(range(axes)), keepdims=True)
+        empty = xp.all(weights == 0, axis=front, keepdims=True)
+    elif good is not None and group is None:
+        empty = xp.logical_not(xp.any(good, axis=front, keepdims=True))
+    if empty is not None:
         weights = xp.where(empty, xp.ones_like(weights), weights)
 
     def finish(y: Array) -> Array:
         if empty is not None:
-            y = xp.where(empty[(..., *(None,) * len(manifold.point_shape))], x, y)
-        y = undo(put_back(y))
+            y = xp.where(_at_points(manifold, empty), x, y)
+        y = put_back(y)
+        if good is not None:
+            y = xp.where(_at_points(manifold, good), y, xp.nan)
+        y = undo(y)
         return y if given.dtype == dtype or not is_half(given) else cast(y, given.dtype)
 
-    return Batch(manifold, learnt, running, x, weights, axes, checked, empty, finish)
+    return Batch(manifold, learnt, running, x, weights, axes, checked, empty, good, finish)
+
+
+def _is_checked(settings: LayerSettings) -> bool:
+    """Return whether to check this batch."""
+    return settings.check_input is True or (settings.check_input == "first" and not settings.seen)
+
+
+def _hides_values(manifold: GyroSpace, x: Array) -> bool:
+    """Return whether samples or curvature are traced, or what is computed from them."""
+    shim = backend_of(x)
+    parameters = [v for v in manifold.learnable() if not isinstance(v, (int, float))]
+    return any(shim.hides_values(shim.stop_gradient(a)) for a in (x, *parameters))
+
+
+def _are_points(manifold: GyroSpace, x: Array, weights: Array | None) -> Array:
+    """Return which samples are on the manifold, or weigh nothing."""
+    xp, x = namespace_of(x), backend_of(x).stop_gradient(x)
+    if is_half(x):
+        good = manifold.violation(xp.astype(x, xp.float32)) <= float(xp.finfo(x.dtype).eps) ** 0.5
+    else:
+        good = manifold.contains(x)
+    return good if weights is None else xp.logical_or(good, _per_point(weights, good) == 0)
+
+
+def _per_point(weights: Array, good: Array) -> Array:
+    """Return weights with as many axes as the samples have in front of a point."""
+    return weights[(..., *(None,) * (good.ndim - weights.ndim))]
+
+
+def _at_points(manifold: GyroSpace, mask: Array) -> Array:
+    """Return a mask of samples with the axes of points."""
+    return mask[(..., *(None,) * len(manifold.point_shape))]
 
 
 def _check_points(settings: LayerSettings, manifold: GyroSpace, x: Array, first: Any = 0) -> None:
-    """Refuse a batch with samples off the manifold, if its values can be seen."""
-    shim = backend_of(x)
-    if x.shape[0:1] == (0,) or any(
-        shim.hides_values(a) for a in (x, *manifold.learnable()) if not isinstance(a, (int, float))
-    ):
+    """Refuse a batch with samples that are not on the manifold, if its values can be seen."""
+    if x.shape[0:1] == (0,) or _hides_values(manifold, x):
         return
-    xp, x = namespace_of(x), shim.stop_gradient(x)
-    eps = float(xp.finfo(x.dtype).eps) if is_half(x) else None
-    on_manifold(
-        manifold.with_learnable([float(value) for value in manifold.detached().learnable()]),
-        x if eps is None else xp.astype(x, xp.float32),
-        f"the input of {settings.name}",
-        first=first,
-        eps=eps,
-        advice="give points, which manifold.from_normal makes of any numbers and "
-        "manifold.project of numbers near by; check_input=False takes them as they are",
-        advice_nan="check the layer before it, and its learning rate",
-    )
+    xp, x = namespace_of(x), backend_of(x).stop_gradient(x)
+    plain = manifold.with_learnable([float(value) for value in manifold.detached().learnable()])
+    eps, sure = None, False
+    if is_half(x):
+        eps, x = float(xp.finfo(x.dtype).eps), xp.astype(x, xp.float32)
+    else:
+        with as_few(plain, x) as (values,):
+            sure = surely(plain.contains(values))
+    if not sure:
+        on_manifold(
+            plain,
+            x,
+            f"the input of {settings.name}",
+            first=first,
+            eps=eps,
+            advice="give points, which manifold.from_normal makes of any numbers and "
+            "manifold.project of numbers near by; check_input=False takes them as they are",
+            advice_nan="check the layer before it, and its learning rate",
+        )
     if not settings.seen:
         settings.seen.append(True)
 
@@ -241,9 +296,9 @@ def _search_options(settings: LayerSettings) -> dict[str, Any]:
 
 
 def _tell(settings: LayerSettings, *found: Any) -> None:
-    """Warn about a mean; look for a second one, or for an error, only in batches to check."""
-    checks, asked = settings.check_input, settings.asked
-    unique = checks is True or (checks == "first" and not asked)
+    """Warn about a mean; look for a second one, or for an error, in the first batch only."""
+    asked = settings.asked
+    unique = settings.check_input is not False and not asked
     if settings.mean == "frechet":
         warn(*found, unique=unique)
     elif unique and found[3] is not None:  # samples on other ranks are not known here
@@ -326,6 +381,28 @@ def update(
     return Stats(*backend_of(batch.var).from_few(new))
 
 
+def _valid(settings: LayerSettings, batch: Batch, old: Stats, new: Stats) -> Stats:
+    """Return new running statistics, or the old ones for channels without a good sample.
+
+    Where values can be seen, such a batch is an error.
+    """
+    if batch.good is None:
+        return new
+    xp, k = namespace_of(new.var), len(settings.channels)
+    numbers = [xp.reshape(a, (*a.shape[:k], -1)) for a in new]
+    bad = xp.logical_not(xp.all(xp.isfinite(xp.concat(numbers, axis=-1)), axis=-1))
+    if batch.empty is not None and isinstance(settings, Settings):
+        bad = xp.logical_or(bad, batch.empty[(0,) * batch.axes])
+    return _where(settings, bad, old, new)
+
+
+def _where(settings: LayerSettings, channels: Array, first: Stats, second: Stats) -> Stats:
+    """Return the first statistics for some channels, and the second for the others."""
+    xp, k = namespace_of(channels), len(settings.channels)
+    pairs = zip(first, second, strict=True)
+    return Stats(*(xp.where(channels[(..., *(None,) * (a.ndim - k))], a, b) for a, b in pairs))
+
+
 def _update_from_sets(
     settings: LayerSettings, batch: Batch, old: Stats, sets: Stats, rate: Any
 ) -> Stats:
@@ -342,15 +419,7 @@ def _update_from_sets(
     constant = batch.manifold.detached()
     average = average_stats(constant, sets, weights, **_search_options(settings))
     new = update(settings, batch.manifold, old, average, rate)
-    if none is None:
-        return new
-    k = len(settings.channels)
-    return Stats(
-        *(
-            xp.where(none[(..., *(None,) * (a.ndim - k))], a, b)
-            for a, b in zip(old, new, strict=True)
-        )
-    )
+    return new if none is None else _where(settings, none, old, new)
 
 
 # ---------------------------------------------------------------------- the output
@@ -360,7 +429,11 @@ def apply(settings: LayerSettings, batch: Batch, x: Array, stats: Stats) -> Arra
     """Normalize samples with given statistics, inside the manifold."""
     manifold, inside = batch.manifold, batch.manifold.inside
     stats, x = Stats(manifold.to_inside(stats.mean), stats.var), manifold.to_inside(x)
-    y = settings.formula(inside, x, stats, *_output_of(settings, batch))
+    output = _output_of(settings, batch)
+    if settings.formula is normalize:  # without its warning, which would read values
+        y = inside.standardize(x, *route(inside, x, stats, *output))
+    else:
+        y = settings.formula(inside, x, stats, *output)
     return manifold.from_inside(y)
 
 

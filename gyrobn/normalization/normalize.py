@@ -10,15 +10,19 @@ By the homogeneity theorem the output has mean :math:`\beta` and variance
 from numbers import Real
 from typing import Any, NamedTuple
 
-from gyrobn.backends import Array, namespace_of
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
-from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.numerics.arrays import check_floating, scalars_like
-from gyrobn.numerics.checks import check_number
+from gyrobn.numerics.checks import check_number, host, warn_caller
 from gyrobn.statistics.frechet import frechet
 from gyrobn.statistics.locate import locate
+from gyrobn.statistics.points import describe, is_hyperbolic, may_be_far_out
 from gyrobn.statistics.samples import arrange, set_aside
 from gyrobn.statistics.spread import Group, arrange_spread
+from gyrobn.statistics.uniqueness import FrechetWarning
 
 
 class Stats(NamedTuple):
@@ -27,7 +31,8 @@ class Stats(NamedTuple):
     mean: Array
     """Fréchet mean, shape (*channels, *point_shape)."""
     var: Array
-    """Fréchet variance, shape (*channels,), or (*channels, blocks) if there are several blocks."""
+    """Fréchet variance, shape (*channels,), or (*channels, blocks) if there are several blocks; a
+    plain number stands for all channels and blocks."""
 
 
 class Output(NamedTuple):
@@ -38,6 +43,15 @@ class Output(NamedTuple):
     scale: Array | float | str
     eps: float
     clamp: float | None
+
+
+class Road(NamedTuple):
+    """Where samples go: they are seen from the centre, multiplied, and carried to the target."""
+
+    centre: Array
+    factor: Array
+    target: Array | None
+    """None for the identity."""
 
 
 def batch_stats(
@@ -59,10 +73,17 @@ def batch_stats(
     >>> batch_stats(Euclidean(1), np.asarray([[1.0], [3.0]]))
     Stats(mean=array([2.]), var=array(1.))
     """
-    if "mean" in options:
+
+    def of_kind(
+        x: Array, manifold: GyroSpace, weights: Array | None, options: dict[str, Any]
+    ) -> Stats:
         samples, w = arrange(manifold, x, weights, axis)
         found, _ = locate(manifold, samples, w, **options)
         return Stats(found.mean, found.variance)
+
+    if "mean" in options:
+        stats: Stats = backend_of(x).auto_sharded(of_kind, x, manifold, weights, options)
+        return stats
     result = frechet(manifold, x, weights, axis, **options)
     return Stats(result.mean, result.variance)
 
@@ -94,9 +115,11 @@ def update_stats(manifold: GyroSpace, running: Stats, batch: Stats, rate: float 
     >>> mean, float(var)
     (array([0.25]), 1.25)
     """
+    check_manifold(manifold)
     _check_rate(rate)
+    running, batch = (_with_array(stats, running.mean) for stats in (running, batch))
     mean = _between(manifold, running.mean, batch.mean, rate)
-    return Stats(mean, running.var + rate * (batch.var - running.var))
+    return Stats(mean, (1.0 - rate) * running.var + rate * batch.var)
 
 
 def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | float) -> Stats:
@@ -131,6 +154,8 @@ def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | 
     >>> float(mean[0]), round(float(var), 12), batch_stats(Euclidean(1), x)
     (4.0, 14.0, Stats(mean=array([4.]), var=array(14.)))
     """
+    check_manifold(manifold)
+    first, second = (_with_array(stats, first.mean) for stats in (first, second))
     check_floating(*first, *second)
     _check_rate(rate)
     if manifold.block_shape and not isinstance(rate, (Real, float)):
@@ -139,7 +164,7 @@ def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | 
     apart = manifold.squeeze_blocks(manifold.by_block(c * c))
     mean = _between(manifold, first.mean, second.mean, rate)
     between = rate * (1.0 - rate) * apart
-    return Stats(mean, first.var + rate * (second.var - first.var) + between)
+    return Stats(mean, (1.0 - rate) * first.var + rate * second.var + between)
 
 
 def normalize(
@@ -186,7 +211,10 @@ def normalize(
     >>> bool(abs(mean).max() < 1e-12), round(float(var), 4)
     (True, 0.25)
     """
-    return manifold.standardize(x, *route(manifold, x, stats, bias, scale, eps, clamp))
+    road = route(manifold, x, stats, bias, scale, eps, clamp)
+    y = manifold.standardize(x, *road)
+    _warn_if_held("normalize()", manifold, x, y, road, scale_for(manifold, scale))
+    return y
 
 
 def normalize_batch(
@@ -223,10 +251,26 @@ def normalize_batch(
     >>> y.shape, stats.mean.shape
     ((20, 3, 3), (3, 3))
     """
-    output = Output(None if bias is None else manifold.to_inside(bias), scale, eps, clamp)
-    x, put_back = set_aside(manifold, x, weights)
-    y, stats = normalize_to(manifold, x, weights, output, axes, **options)
-    return put_back(y), stats
+    check_manifold(manifold)
+
+    def run(
+        x: Array,
+        manifold: GyroSpace,
+        weights: Array | None,
+        bias: Array | None,
+        scale: Any,
+        options: dict[str, Any],
+    ) -> tuple[Array, Stats]:
+        output = Output(None if bias is None else manifold.to_inside(bias), scale, eps, clamp)
+        x, put_back = set_aside(manifold, x, weights)
+        y, stats = normalize_to(manifold, x, weights, output, axes, **options)
+        road = route(manifold, x, stats, bias, scale, eps, clamp)
+        _warn_if_held("normalize_batch()", manifold, x, y, road, scale_for(manifold, scale))
+        return put_back(y), stats
+
+    given = manifold, weights, bias, scale, options
+    found: tuple[Array, Stats] = backend_of(x).auto_sharded(run, x, *given)
+    return found
 
 
 def normalize_to(
@@ -297,7 +341,9 @@ def denormalize(
         What :func:`normalize` was given; ``scale`` may not be zero.
     """
     road = route(manifold, x, stats, bias, scale, eps, clamp, inverse=True)
-    return manifold.standardize(x, *road)
+    y = manifold.standardize(x, *road)
+    _warn_if_held("denormalize()", manifold, x, y, road, stats.var, 0.5)
+    return y
 
 
 def route(
@@ -309,15 +355,72 @@ def route(
     eps: float,
     clamp: float | None,
     inverse: bool = False,
-) -> tuple[Array, Array, Array | None]:
-    """Return the centre of the samples, their multiplier, and the centre of the output.
-
-    The inverse exchanges mean and bias, and divides.
-    """
+) -> Road:
+    """Return the road of a normalization; the inverse exchanges mean and bias, and divides."""
+    check_manifold(manifold)
     factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
     if not inverse:
-        return stats.mean, factor, bias
-    return manifold.origin(x) if bias is None else bias, 1.0 / factor, stats.mean
+        return Road(stats.mean, factor, bias)
+    return Road(manifold.origin(x) if bias is None else bias, 1.0 / factor, stats.mean)
+
+
+def _warn_if_held(
+    name: str, manifold: GyroSpace, x: Array, y: Array, road: Road, unit: Any, power: float = 1.0
+) -> None:
+    """Warn if samples of a hyperbolic space were scaled farther than coordinates reach.
+
+    The output has the standard deviation ``unit`` to the ``power``.
+    """
+    shim = backend_of(x)
+    if not is_hyperbolic(manifold) or any(map(shim.hides_values, (x, y, road.factor))):
+        return
+    space = manifold.detached()
+    x, y, *parts = (None if a is None else shim.stop_gradient(a) for a in (x, y, *road))
+    constant = Road(*parts)
+    with np.errstate(all="ignore"):
+        if not may_be_far_out(space, x, *constant):
+            return
+        size = np.abs(host(unit)).max() ** power
+        c = space.by_coordinate(constant.factor) * space.relative_normal(constant.centre, x)
+        good = goes_as_far(space, c, y, constant.target, float(size))
+    if not good.all():
+        warn_of_distances(name, manifold, x, good)
+
+
+def goes_as_far(manifold: GyroSpace, c: Array, y: Array, target: Array | None, unit: float) -> Any:
+    """Return which points y, seen from the target, have the coordinates c, on the host.
+
+    They may be off by a hundredth, also of ``unit``. Samples that are NaN are not looked at.
+    """
+    target = manifold.origin(y) if target is None else target
+    off = np.linalg.norm(host(manifold.relative_normal(target, y) - c), axis=-1)
+    wanted = np.linalg.norm(host(c), axis=-1)
+    near = off <= 0.01 * (unit + wanted) + 1e-300
+    return np.isnan(wanted) | (near & np.isfinite(wanted))
+
+
+def warn_of_distances(
+    name: str,
+    manifold: GyroSpace,
+    x: Array,
+    good: Any,
+    first: Any = 0,
+    closed: bool = False,
+    more: str = "",
+) -> None:
+    """Warn of samples whose output is not as far from its centre as was asked for."""
+    why, advice = [], "give a smaller scale"
+    if closed:
+        why.append("beyond the opposite point, from where they come back on the other side")
+    if is_hyperbolic(manifold):
+        why.append(f"farther than coordinates in {x.dtype} reach, where they are held")
+        advice += ", or a bias closer to the identity"
+    warn_caller(
+        f"{name} scales {describe(good, first)[0]}, {', or '.join(why)}: on {manifold!r} the "
+        "output then has not the variance that was asked for, and cannot be undone; "
+        f"{advice}{more}",
+        FrechetWarning,
+    )
 
 
 def scale_for(manifold: GyroSpace, scale: Any) -> Any:
@@ -346,6 +449,15 @@ def _between(manifold: GyroSpace, x: Array, y: Array, rate: Any) -> Array:
     return manifold.from_inside(inside.project(mean) if inside.drifts else mean)
 
 
+def _with_array(stats: Stats, like: Array) -> Stats:
+    """Return statistics whose variance is an array, also if a plain number was given."""
+    if type(stats.var) not in (int, float):
+        return stats
+    var = check_number("the variance", stats.var, 0.0)
+    xp = namespace_of(like)
+    return Stats(stats.mean, xp.asarray(var, dtype=like.dtype, device=device_of(like)))
+
+
 def _check_rate(rate: Any) -> None:
     if isinstance(rate, (Real, str)):  # arrays may be traced: not checked
         check_number("rate", rate, 0.0, 1.0)
@@ -357,6 +469,7 @@ def multiplier(
     """Return s/√(v²+ε), at most ``clamp`` in size, in the dtype of x."""
     eps = check_number("eps", eps, 0.0)
     clamp = None if clamp is None else check_number("clamp", clamp, above=0.0)
+    stats = _with_array(stats, x)
     xp = check_floating(x, stats.mean, stats.var)
     factor = scalars_like(scale, x) / xp.sqrt(stats.var + eps)
     return factor if clamp is None else xp.clip(factor, min=-clamp, max=clamp)

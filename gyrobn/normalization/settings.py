@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from gyrobn.backends import Array, namespace_of
-from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.normalization.normalize import Stats, normalize
 from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.statistics.locate import check_mean
@@ -21,7 +21,7 @@ class LearntGeometry:
     learn_curvature: bool = False
 
     def __post_init__(self) -> None:
-        manifold = self.geometry
+        manifold = check_manifold(self.geometry)
         if self.learn_curvature and "curvature" not in manifold.parameters:
             raise ValueError(f"{manifold!r} has no curvature to learn")
         if not all(isinstance(value, (int, float)) for value in manifold.learnable()):
@@ -110,7 +110,7 @@ class LayerSettings(LearntGeometry):
     """Whether to move the mean to the bias, or to scale from the identity alone."""
     name: str = "GyroBN"
     """What errors call the layer."""
-    check_input: str | bool = "first"
+    check_input: str | bool = True
     """Which batches to check for samples off the manifold: the first, all (True) or none."""
     axis_name: Any = None
     """JAX only: the named axes over which a batch is distributed."""

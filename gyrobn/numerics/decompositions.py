@@ -142,6 +142,14 @@ def surely_definite(A: Array) -> bool:
     return bool(xp.all(xp.isfinite(factor[..., -1, -1])))
 
 
+def factored(A: Array) -> Array:
+    """Return which symmetric, finite matrices have a Cholesky factor, where values are traced."""
+    linalg = namespace_of(A).linalg
+    if hasattr(linalg, "cholesky_ex"):  # torch's cholesky would raise, in a compiled program too
+        return linalg.cholesky_ex(A).info == 0
+    return namespace_of(A).isfinite(linalg.cholesky(A)[..., -1, -1])
+
+
 _telling: dict[Any, bool] = {}
 
 

@@ -37,8 +37,9 @@ class Hessian:
     """Whether no eigenvalue is below 1, as where no curvature is positive: it needs no shift."""
     identity: bool = False
     """Whether H is the identity."""
-    smooth: bool = True
-    """Whether the geometry has second derivatives, so that those of the mean may be asked for."""
+    differentiable: bool = False
+    """Whether H has derivatives by the samples and weights. If not, it is a constant to them: the
+    mean then has its first two derivatives, which do not need those of H, and no third one."""
 
     @cached_property
     def formed(self) -> Array | None:
@@ -61,7 +62,7 @@ class Hessian:
 def flat_hessian(weights: Array) -> Hessian:
     """Return the Hessian of a flat metric: the identity, so that one Newton step is exact."""
     one = sum_samples(weights)
-    return Hessian(lambda v: v, lambda: one, lambda: one, identity=True)
+    return Hessian(lambda v: v, lambda: one, lambda: one, identity=True, differentiable=True)
 
 
 def matrix_hessian(matrix: Array, lowest: Array, at_least_one: bool) -> Hessian:
@@ -73,7 +74,6 @@ def matrix_hessian(matrix: Array, lowest: Array, at_least_one: bool) -> Hessian:
         lambda: xp.linalg.matrix_norm(matrix),
         matrix=lambda: matrix,
         at_least_one=at_least_one,
-        smooth=False,
     )
 
 
@@ -97,7 +97,7 @@ def compact_hessian(
         middle = xp.clip(1.0 - ricci / (3 * c.shape[-1]) * spread, min=0.25)
         return g / middle[..., None]
 
-    return Hessian(apply, lowest, lambda: sum_samples(weights), quick, smooth=False)
+    return Hessian(apply, lowest, lambda: sum_samples(weights), quick)
 
 
 def joined_hessian(parts: Sequence[tuple[int, Hessian]]) -> Hessian:
@@ -120,5 +120,5 @@ def joined_hessian(parts: Sequence[tuple[int, Hessian]]) -> Hessian:
         split = zip(parts, pieces(g, sizes), strict=True)
         return namespace_of(g).concat([function(h, piece) for (_, h), piece in split], axis=-1)
 
-    smooth = any(h.smooth for _, h in parts)
-    return Hessian(apply, lowest, highest, by_part=by_part, smooth=smooth)
+    differentiable = all(h.differentiable for _, h in parts)
+    return Hessian(apply, lowest, highest, by_part=by_part, differentiable=differentiable)

@@ -93,7 +93,7 @@ def _by_steps(h: Hessian, g: Array, floor: float, tol: float) -> Array:
     bounds = low, high
     if not (shim.hides_values(high) or shim.differentiable(low, high)):
         bounds = tuple(shim.to_numpy(xp.stack(bounds)))
-    if h.smooth or shim.hides_values(g) or shim.differentiable(g):
+    if h.differentiable or shim.hides_values(g) or shim.differentiable(g):
         return chebyshev(apply, g, bounds, tol)
     if h.rough is None:
         return _adaptive(apply, g, bounds, tol)

@@ -105,7 +105,7 @@ def plot_normalization(
     --------
     >>> from gyrobn import PoincareBall, batch_stats, normalize
     >>> M = PoincareBall(2)
-    >>> x = M.random(50)
+    >>> x = M.random(50, rng=0)
     >>> ax = plot_normalization(M, x, normalize(M, x, batch_stats(M, x), scale=0.5))
     >>> ax.get_title()
     'PoincareBall,  K = −1'
@@ -215,7 +215,7 @@ def plot_overview(panels: Sequence[Panel], columns: int = 4, title: str | None =
     Examples
     --------
     >>> from gyrobn import Euclidean, Sphere
-    >>> panels = [Panel(M, M.random(9, spread=0.2), M.random(9, spread=0.1))
+    >>> panels = [Panel(M, M.random(9, rng=0, spread=0.2), M.random(9, rng=0, spread=0.1))
     ...           for M in (Euclidean(2), Sphere(2))]
     >>> len(plot_overview(panels).axes)  # two panels and the legend's
     3

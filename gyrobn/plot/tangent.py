@@ -34,7 +34,7 @@ def plot_tangent(
     axes: Sequence[Any] | None = None,
     *,
     labels: Any = None,
-    same_scale: bool = True,
+    same_scale: bool | None = None,
     title: str | None = None,
 ) -> tuple[Any, Any]:
     r"""Draw points before and after normalization as they are seen from their mean.
@@ -60,8 +60,9 @@ def plot_tangent(
     labels
         N values: one colour and marker for the points of each, such as classes or subjects.
     same_scale
-        Whether both axes have the same scale, which shows how the spread changes. If it changes by
-        much, give each cloud a scale of its own.
+        Whether both axes have the same scale, which shows how the standard deviation changes. By
+        default they have, unless one standard deviation is ten times the other: then the smaller
+        cloud would be a dot, and the title of its axes says that their scale is another one.
     title
         Text above a new figure; the geometry by default.
 
@@ -98,6 +99,8 @@ def plot_tangent(
     means = np.zeros(2), manifold.relative_normal(target, after.mean) @ plane
     deviations = [float(np.sqrt(np.sum(result.variance))) for result in (before, after)]
     sizes = [max(abs(q).max(), v) or 1.0 for q, v in zip(clouds, deviations, strict=True)]
+    if same_scale is None:
+        same_scale = not differ_by_ten(*deviations)
     if same_scale:
         sizes = [max(sizes)] * 2
 
@@ -109,6 +112,8 @@ def plot_tangent(
     for k, side in enumerate(("input", "output")):
         _draw_side(axes[k], side, clouds[k], means[k], deviations[k], sizes[k], groups)
         axes[k].set_xlabel(f"principal axis 1 ({share[0]:.0%})")
+        if not same_scale and sizes[k] < max(sizes):
+            axes[k].set_title(f"{axes[k].get_title()}, enlarged {max(sizes) / sizes[k]:.3g} times")
     left, right = axes
     left.set_ylabel(f"principal axis 2 ({share[1]:.0%})")
     if bias is not None:
@@ -116,6 +121,11 @@ def plot_tangent(
     if own:
         legend_below([left, right], columns=4)
     return left, right
+
+
+def differ_by_ten(one: float, other: float) -> bool:
+    """Return whether two standard deviations are too different for axes of the same scale."""
+    return max(one, other) >= 10.0 * min(one, other) > 0.0
 
 
 def _draw_side(

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import array_api_compat as compat
 
-from gyrobn.backends import Array, device_of, namespace_of
+from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.data.chunks import Chunks
-from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.numerics.arrays import weighted_sum
 from gyrobn.statistics import lazy
 from gyrobn.statistics.locate import like, locate, outside
@@ -102,7 +102,7 @@ def frechet(
         if axis not in (0, (0,)) or steps is not None:
             raise ValueError("samples in chunks are averaged over their first axis, to convergence")
         search = check_search(tol, max_iter, None)
-        constant = manifold.detached()  # the mean is a constant, too
+        constant = check_manifold(manifold).detached()  # the mean is a constant, too
         given: Iterable[Array]
         if isinstance(x, Chunks):
             parts, given = streamed(constant, x, weights), x
@@ -111,9 +111,14 @@ def frechet(
             given = parts.blocks.each()
         start = None if init is None else constant.to_inside(init)
         return told(manifold, solve(parts, start, search), given, search.max_iter)
-    samples, w = arrange(manifold, x, weights, axis)
-    found, _ = locate(manifold, samples, w, tol, max_iter, init, steps, mean_gradient)
-    return result_of(found)
+
+    def run(x: Array, manifold: GyroSpace, weights: Array | None, init: Array) -> FrechetResult:
+        samples, w = arrange(manifold, x, weights, axis)
+        found, _ = locate(manifold, samples, w, tol, max_iter, init, steps, mean_gradient)
+        return result_of(found)
+
+    found: FrechetResult = backend_of(x).auto_sharded(run, x, manifold, weights, init)
+    return found
 
 
 def result_of(found: Found) -> FrechetResult:
@@ -160,8 +165,12 @@ def frechet_variance(
     """
     if mean is None:
         return frechet(manifold, x, weights, axis).variance
-    samples, w = arrange(manifold, x, weights, axis)
-    if not manifold.block_shape:
-        distance = manifold.dist(mean, samples)
-        return weighted_sum(w, distance * distance)
-    return manifold.centred(mean, samples).variance(w)
+
+    def run(x: Array, manifold: GyroSpace, mean: Array, weights: Array | None) -> Array:
+        samples, w = arrange(manifold, x, weights, axis)
+        if not manifold.block_shape:
+            distance = manifold.dist(mean, samples)
+            return weighted_sum(w, distance * distance)
+        return manifold.centred(mean, samples).variance(w)
+
+    return backend_of(x).auto_sharded(run, x, manifold, mean, weights)

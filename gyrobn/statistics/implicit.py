@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from gyrobn.backends import Array, backend_of, device_of, dot, namespace_of
@@ -10,6 +10,7 @@ from gyrobn.backends.contract import RootRules, State
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics import solvers
+from gyrobn.numerics.jets import change_of
 from gyrobn.statistics.spread import Shared
 
 Constants = tuple[Array, ...]
@@ -59,7 +60,7 @@ def implicit(
     variance, which is known too, then comes out of the same rule, so that one reduction serves its
     slope and that of the mean.
     """
-    equation = _Equation(space, view, shared, known, tol)
+    equation = _Equation(space, view, w, shared, known, tol)
     shown = view.image
     if shared is not None:
         shown = *shown, variance
@@ -80,6 +81,7 @@ class _Equation:
 
     space: GyroSpace
     view: Centred
+    weights: Array
     shared: Shared | None
     known: tuple[Array, ...]
     tol: float
@@ -89,7 +91,12 @@ class _Equation:
         """The rules for the derivative."""
         quick = self.view.slope_by_step is not None
         rules = RootRules(
-            self.image, self.inverse, self.move, quick, self.shape, smooth=self.view.smooth
+            self.image,
+            self.inverse,
+            self.move,
+            quick,
+            self.shape,
+            differentiable=cache(lambda: self.view.hessian(self.weights).differentiable),
         )
         if self.shared is None:
             known = self.view.slope_by_samples is not None and not learnt(self.space)
@@ -186,6 +193,6 @@ class _Equation:
         for _ in range(2):
             at = self.seen((mean, *rest), x, learnt)
             g = at.gradient(w)
-            moved = at.retract(solvers.inverse(hessian, g - stop(g), self.tol))
+            moved = at.retract(solvers.inverse(hessian, change_of(g), self.tol))
             mean = constants[0] + (moved - stop(moved))
         return mean, *self.seen((mean, *rest), x, learnt).image

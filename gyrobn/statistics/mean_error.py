@@ -83,8 +83,13 @@ def mean_error(
     >>> bool(M.dist(centroid, mean) <= off.distance), bool(off.sure)
     (True, True)
     """
-    samples, w = arrange(manifold, x, weights, axis)
-    return measured(manifold, samples, w, **options or {"mean": "centroid"})
+
+    def run(x: Array, weights: Array | None, options: dict[str, Any]) -> MeanError:
+        samples, w = arrange(manifold, x, weights, axis)
+        return measured(manifold, samples, w, **options)
+
+    found: MeanError = backend_of(x).auto_sharded(run, x, weights, options or {"mean": "centroid"})
+    return found
 
 
 def measured(

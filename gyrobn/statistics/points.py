@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.manifolds import Correlation
+from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.manifolds import Correlation, Klein, Product
 from gyrobn.manifolds.constant_curvature import ConstantCurvature
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import blockwise
+from gyrobn.numerics.arrays import blockwise, scalars_like
 from gyrobn.numerics.checks import host, parameter_error, warn_caller
 from gyrobn.statistics.uniqueness import FrechetWarning
 
@@ -65,7 +65,13 @@ def on_manifold(
             moved.total += math.prod(good.shape)
         if bool(xp.all(good)):
             return x
-        check_finite(manifold, x, name, first, advice_nan)
+        finite, problem = _not_finite(manifold, x, name, first)
+        if problem:
+            off = xp.logical_and(finite, xp.logical_not(good))
+            if project or not bool(xp.any(off)):
+                raise ValueError(f"{problem}: {advice_nan}")
+            also = f"{problem}: {advice_nan}; also, "
+            raise _off(manifold, x, xp.logical_not(off), name, first, advice, also)
         if project:
             if moved is not None:
                 moved.note(manifold, x, host(good), first)
@@ -80,20 +86,35 @@ def on_manifold(
 
 def check_finite(manifold: GyroSpace, x: Array, name: str, first: Any, advice: str) -> None:
     """Refuse NaN and infinity, which no projection repairs."""
+    _, problem = _not_finite(manifold, x, name, first)
+    if problem:
+        raise ValueError(f"{problem}: {advice}")
+
+
+def _not_finite(manifold: GyroSpace, x: Array, name: str, first: Any) -> tuple[Array, str]:
+    """Return which points are finite, and what the others are."""
     xp = namespace_of(x)
     finite = xp.all(xp.isfinite(x), axis=tuple(range(-len(manifold.point_shape), 0)))
-    if not bool(xp.all(finite)):
-        what, i = describe(finite, first)
-        kind = "NaN" if bool(xp.any(xp.isnan(x[(*i, ...)]))) else "inf"
-        raise ValueError(f"{name} has {kind} in {what}: {advice}")
+    if bool(xp.all(finite)):
+        return finite, ""
+    kinds = {"NaN": xp.isnan(x), "inf": xp.isinf(x)}
+    kind = " and ".join(word for word, where in kinds.items() if bool(xp.any(where)))
+    return finite, f"{name} has {kind} in {describe(finite, first)[0]}"
 
 
 def _off(
-    manifold: GyroSpace, x: Array, good: Array, name: str, first: Any, advice: str | None
+    manifold: GyroSpace,
+    x: Array,
+    good: Array,
+    name: str,
+    first: Any,
+    advice: str | None,
+    before: str = "",
 ) -> ValueError:
     """Return the error for points that are off the manifold."""
     what, i = describe(good, first)
-    text = f"{name} is off {manifold!r} by {float(manifold.violation(x)[i]):.3g} in {what}: "
+    off = float(manifold.violation(x[(*i, ...)]))
+    text = f"{before}{name} is off {manifold!r} by {off:.3g} in {what}: "
     if name in ("mean", "bias"):
         return ValueError(f"{text}manifold.project gives a point near by")
     lack = flaw(manifold, x[(*i, ...)])
@@ -130,26 +151,60 @@ def at_index(i: tuple[int, ...], first: Any = 0) -> str:
     return f"at index {number if len(i) == 1 else (number, *i[1:])}"
 
 
-def far_out(manifold: GyroSpace, x: Array) -> bool:
-    """Return whether a point of a hyperbolic space is so far out that it has only two digits left.
+def is_hyperbolic(manifold: GyroSpace) -> bool:
+    """Return whether coordinates have an end: of a hyperbolic space, or of a factor that is one."""
+    for (space,) in manifold.parts():
+        if space is not manifold:
+            if is_hyperbolic(space):
+                return True
+        elif isinstance(space, ConstantCurvature):
+            return space.sign == -1
+    return False
 
-    Results that coordinates cannot reach are held farther out than that.
+
+def may_be_far_out(
+    manifold: GyroSpace, x: Array, centre: Array, factor: Any, target: Array | None
+) -> bool:
+    """Return whether samples of a hyperbolic space may be scaled to where two digits are left.
+
+    They are seen from the centre, multiplied by the factor, and carried to the target. Points that
+    coordinates cannot reach are held farther out than that. Distances are bounded by the triangle
+    inequality: what is far out only in between is found, too.
 
     >>> import numpy as np
     >>> from gyrobn import PoincareBall
     >>> M = PoincareBall(1)
-    >>> far_out(M, M.from_normal(np.asarray([30.0]))), far_out(M, M.from_normal(np.asarray([36.0])))
-    (False, True)
+    >>> x, centre = M.from_normal(np.asarray([[10.0], [13.0]])), M.from_normal(np.asarray([-10.0]))
+    >>> [may_be_far_out(M, x, centre, t, centre) for t in (0.5, 1.0)]
+    [False, True]
     """
+    if 0 in x.shape:
+        return False
     manifold = manifold.detached()
-    for space, part in manifold.parts(x):
+    target = manifold.origin(x) if target is None else target
+    factors = [factor]
+    if isinstance(manifold, Product):
+        factors = manifold._split_factor(scalars_like(factor, x))
+    for t, (space, *own) in zip(factors, manifold.parts(x, centre, target), strict=True):
         if space is not manifold:
-            if far_out(space, part):
+            part, at, to = own
+            if may_be_far_out(space, part, at, t, to):
                 return True
         elif isinstance(space, ConstantCurvature) and space.sign == -1:
-            spacing = float(namespace_of(part).max(space.resolution(part)))
-            return bool(spacing * abs(space.curvature) ** 0.5 > 0.01)
+            xp, K = namespace_of(x), space.curvature
+            seen, start, end = (_angle(xp, space, K, points) for points in own)
+            angle = float(xp.max(abs(t) * (seen + start) + end))
+            growth = math.cosh(min(angle, 300.0))  # of the spacing of coordinates
+            spacing = float(xp.finfo(x.dtype).eps) * growth ** (1 + isinstance(space, Klein))
+            if not spacing <= 0.01:  # also if a sample is NaN, which must not hide others
+                return True
     return False
+
+
+def _angle(xp: Any, space: ConstantCurvature, K: Any, points: Array) -> Array:
+    """Return the distance of the farthest point from the identity, in units of 1/√−K."""
+    _, a, v = space._lift(xp, K, points)
+    return xp.max(xp.asinh(abs(K) ** 0.5 * a * xp.sqrt(dot(v, v))))
 
 
 def plain_geometry(geometry: GyroSpace) -> GyroSpace:
@@ -231,9 +286,14 @@ def flaw(manifold: GyroSpace, point: Array) -> str:
                 roots = np.sqrt(np.clip(np.diagonal(A), 0.0, None))
                 A = A / np.where(roots > 0, roots, 1.0) / np.where(roots > 0, roots, 1.0)[:, None]
             n, values = len(A), np.linalg.eigvalsh((A + A.T) / 2)
-            least = n * float(namespace_of(point).finfo(point.dtype).eps) * abs(values).max()
+            limit = 1.0 / (n * float(namespace_of(point).finfo(point.dtype).eps))
+            least = abs(values).max() / limit
             if np.any(values < -least):
                 return f"indefinite, with {np.sum(values < -least)} of {n} eigenvalues negative"
             if not np.all(values > least):
-                return f"singular, of rank {np.sum(values > least)} of {n}"
+                number = values[-1] / values[0] if values[0] > 0 else np.inf
+                return (
+                    f"singular, of rank {np.sum(values > least)} of {n} (condition number "
+                    f"{number:.2g}; the limit in {point.dtype} is {limit:.2g})"
+                )
     return ""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.numerics.arrays import scalars_like, sum_samples
 from gyrobn.numerics.checks import check_integers
 
@@ -25,7 +25,7 @@ def arrange(
     some of a batch, a channel of them may weigh nothing. Then the weights are returned as they are,
     and their sums too.
     """
-    xp = manifold._namespace(x)
+    xp = check_manifold(manifold)._namespace(x)
     axes = _axes(manifold, x, axis)
     batch = x.shape[: x.ndim - len(manifold.point_shape)]
     reduced = tuple(batch[a] for a in axes)
@@ -124,6 +124,12 @@ def only_weighted(manifold: GyroSpace, x: Array, weights: Array | None) -> Array
 def _weightless(x: Array, weights: Array, points: int) -> Array:
     """Return a mask of the samples of weight zero; it broadcasts against the batch of x."""
     namespace_of(x, weights)  # of one library
+    batch, given = tuple(x.shape[: x.ndim - points]), tuple(weights.shape)
+    if given != batch[: len(given)]:
+        raise ValueError(
+            f"weights must have the shape of the whole batch, {batch}, or of its reduced axes; got "
+            f"{given}"
+        )
     out = weights == 0
     return out[(..., *(None,) * (x.ndim - points - out.ndim))]
 

@@ -223,7 +223,7 @@ class Shared:
             rough=None if own.rough is None else partial(apply, own.rough),
             dense=LARGEST,
             at_least_one=own.at_least_one,
-            smooth=own.smooth,
+            differentiable=own.differentiable,
         )
 
     def matrix(self, own: Hessian, like: Array) -> tuple[Array, ...]:

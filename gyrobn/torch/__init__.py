@@ -4,6 +4,7 @@ They keep the habits of ``torch.nn.BatchNorm1d``; the mathematics is in
 :mod:`gyrobn.normalization.normalize`.
 """
 
+from gyrobn.torch.averages import update_bn
 from gyrobn.torch.domains import DomainGyroBN
 from gyrobn.torch.layer import GyroBN
 from gyrobn.torch.sets import GyroGroupNorm, GyroInstanceNorm, GyroLayerNorm, GyroRMSNorm
@@ -15,4 +16,5 @@ __all__ = [
     "GyroInstanceNorm",
     "GyroLayerNorm",
     "GyroRMSNorm",
+    "update_bn",
 ]

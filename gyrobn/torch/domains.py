@@ -7,8 +7,9 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
 
-from gyrobn.backends.torch import all_sum
+from gyrobn.backends.torch import all_sum, hides_values
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import (
     UNSEEN,
@@ -21,9 +22,9 @@ from gyrobn.normalization.domains import (
 from gyrobn.normalization.dtypes import common_dtype
 from gyrobn.normalization.layers import (
     Batch,
+    Learnt,
     apply,
     batch_stats,
-    check_count,
     check_variance,
     prepare,
     update,
@@ -32,7 +33,7 @@ from gyrobn.normalization.normalize import Stats, update_stats
 from gyrobn.normalization.online import OnlineStats, check_strength, online_stats
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
 from gyrobn.statistics.spread import Group
-from gyrobn.torch.graphs import no_autocast, recomputing
+from gyrobn.torch.graphs import Constant, no_autocast, recomputing, recorded
 from gyrobn.torch.layer import GyroBN
 from gyrobn.torch.ranks import group_of
 
@@ -108,10 +109,13 @@ class DomainGyroBN(GyroBN):
         weights
             Weights of the samples, shape ``(batch,)`` or ``(batch, *channels)``.
         """
-        if torch.compiler.is_dynamo_compiling():  # the computation depends on the domains
+        # The computation depends on the values of the domains. An exported graph does without.
+        if torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting():
             run = torch.compiler.disable(DomainGyroBN.forward)  # type: ignore[no-untyped-call]
             return run(self, x, domains, weights)  # type: ignore[no-any-return]
         with no_autocast(x, domains):
+            if hides_values(domains) or hides_values(x):
+                return self._by_sample(x, domains, weights)
             group = group_of(self.process_group, x) if self.training else None
             running = Stats(self.running_mean, self.running_var)
             try:
@@ -125,7 +129,8 @@ class DomainGyroBN(GyroBN):
             if group is not None:
                 stats = self._spread_stats(batch, places, group)
             elif self.training:
-                stats = {k: self._training_stats(batch, k, at) for k, at in places.items()}
+                found = {k: self._batch_stats(batch, k, at) for k, at in places.items()}
+                stats = {k: self._learnt_from(batch.manifold, k, f) for k, f in found.items()}
             if self.training:
                 self.online = {}  # what is known of new domains began with an older average
                 pairs = [(at, stats[k]) for k, at in places.items()]
@@ -140,18 +145,42 @@ class DomainGyroBN(GyroBN):
             out: Tensor = batch.finish(y)
             return out
 
-    def _places(self, x: Tensor, domains: Tensor, may_be_empty: bool) -> dict[int, Any]:
-        """Return which samples each domain has."""
+    def _by_sample(self, x: Tensor, domains: Tensor, weights: Tensor | None) -> Tensor:
+        """Normalize each sample with running statistics that are looked up for it alone.
+
+        This needs no values: ``torch.export`` can record it, and it finds shapes on ``meta``.
+        """
+        self._check_domains(x, domains)
+        shapes_only = not torch.compiler.is_exporting() and (x.is_meta or is_fake(x))
+        if self.training and not shapes_only:
+            raise RuntimeError(
+                "DomainGyroBN in training needs the values of domains, which torch.export and vmap "
+                "hide: call layer.eval() first"
+            )
+        given = self._given(x, weights) | {"domains": domains, "seen": self.num_batches_tracked}
+        out: Tensor = recorded(_run_by_sample)(self._constant, given)
+        return out
+
+    def _check_domains(self, x: Tensor, domains: Tensor) -> None:
         if tuple(domains.shape) != tuple(x.shape[:1]):
             raise ValueError(
                 f"domains must have the shape of the batch, {tuple(x.shape[:1])}, "
                 f"got {tuple(domains.shape)}"
             )
+        if domains.dtype not in _INTEGERS:
+            raise TypeError(
+                f"domains must be integers from 0 to {self.domains - 1}, got {domains.dtype}: "
+                "convert them, for example with domains.long()"
+            )
+
+    def _places(self, x: Tensor, domains: Tensor, may_be_empty: bool) -> dict[int, Any]:
+        """Return which samples each domain has."""
+        self._check_domains(x, domains)
         if x.shape[0] == 0:
             if may_be_empty:
                 return {}
             raise ValueError(f"an empty batch has no domains: x has shape {tuple(x.shape)}")
-        places = places_of(domains.cpu().numpy())
+        places = places_of(domains.detach().cpu().numpy())
         low, high = min(places), max(places)
         if not 0 <= low <= high < self.domains:
             raise ValueError(f"domains must be from 0 to {self.domains - 1}, got {low} to {high}")
@@ -169,6 +198,8 @@ class DomainGyroBN(GyroBN):
         if bool(counts.isnan().any()):
             group.agree(None)
         present = torch.nonzero(counts).flatten().tolist()
+        for k in torch.nonzero(counts == 1).flatten().tolist():
+            self._refuse_one(k)
         found = batch_stats(self.settings, self._columns(batch, places, present), group)
         check_variance(self.settings, batch, found, group=group)
         each = {k: Stats(found.mean[j], found.var[j]) for j, k in enumerate(present)}
@@ -188,23 +219,29 @@ class DomainGyroBN(GyroBN):
         both = torch.cat([x, e])[rows], torch.cat([weights, nothing])[rows]  # −1 is the last
         return batch._replace(x=both[0], weights=both[1])
 
-    def _batch_stats(self, batch: Batch, place: Any) -> Stats:
+    def _refuse_one(self, k: int) -> None:
+        """Raise for a domain with a single sample, which has no variance."""
+        if self.training:
+            online = ", where unseen='online' follows single samples" * (self.unseen == "online")
+            raise ValueError(
+                f"domain {k} has one sample in this batch, and training needs at least two of each "
+                "domain: use larger batches, or a sampler that draws several samples per domain; "
+                f"to evaluate, call layer.eval(){online}"
+            )
+        raise ValueError(
+            f"domain {k} was not seen in training and has one sample in this batch, and "
+            f"unseen={self.unseen!r} needs at least two: give more samples of it at once, or use "
+            "unseen='online', which needs one"
+        )
+
+    def _batch_stats(self, batch: Batch, k: int, place: Any) -> Stats:
+        if len(place) == 1:
+            self._refuse_one(k)
         x, weights = batch.x[place], None if batch.weights is None else batch.weights[place]
         part = batch._replace(x=x, weights=weights, checked=x)
-        check_count(self.settings, part)
         stats = batch_stats(self.settings, part)
         check_variance(self.settings, part, stats, first=place)
         return stats
-
-    def _training_stats(self, whole: Batch, k: int, place: Any) -> Stats:
-        """Return the statistics to normalize samples of one domain with, and learn from them."""
-        if self.unseen == "online" and len(place) == 1:
-            raise ValueError(
-                f"domain {k} has one sample in this batch, and training needs two per domain: "
-                "unseen='online' follows single samples in evaluation; call layer.eval(), or give "
-                "a larger batch"
-            )
-        return self._learnt_from(whole.manifold, k, self._batch_stats(whole, place))
 
     def _learnt_from(self, manifold: GyroSpace, k: int, batch: Stats) -> Stats:
         """Learn from the statistics of a batch, and return those to normalize it with."""
@@ -293,7 +330,7 @@ class DomainGyroBN(GyroBN):
                 f"domain {k} was not seen in training (seen: {known}): train on it, or give "
                 "unseen='refit', 'adapt' or 'online'"
             )
-        batch = self._batch_stats(whole, place)
+        batch = self._batch_stats(whole, k, place)
         if self.unseen == "refit":
             return batch
         rate = 0.1 if self.momentum is None else self.momentum
@@ -364,6 +401,14 @@ class DomainGyroBN(GyroBN):
 
     # ------------------------------------------------------------------ the buffers
 
+    def reset_running_stats(self) -> None:
+        """Forget the statistics of all domains, also those of ``train_momentum`` and ``online``."""
+        super().reset_running_stats()
+        self.online = {}
+        if self.train_momentum is not None:
+            for k in range(self.domains):
+                self._store("training", k, self._of("running", k))
+
     def _of(self, kind: str, k: int) -> Stats:
         """Return copies, because a graph may hold them when the buffers change."""
         mean, var = (getattr(self, f"{kind}_{name}")[k].clone() for name in ("mean", "var"))
@@ -373,3 +418,21 @@ class DomainGyroBN(GyroBN):
     def _store(self, kind: str, k: int, stats: Stats) -> None:
         getattr(self, f"{kind}_mean")[k] = stats.mean
         getattr(self, f"{kind}_var")[k] = stats.var
+
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def _run_by_sample(constant: Constant, given: dict[str, Tensor]) -> Tensor:
+    """Normalize each sample with the running statistics of its domain; NaN if there are none."""
+    settings, x, domains = constant.settings, given["x"], given["domains"].long()
+    learnt = Learnt(given.get("bias"), given.get("scale"), given.get("raw_curvature"))
+    # not by brackets, where a negative number would count from the end
+    mean, var, seen = (given[name].index_select(0, domains) for name in ("mean", "var", "seen"))
+    batch = prepare(settings, learnt, Stats(mean, var), x, given.get("weights"))
+    assert batch.running is not None
+    stats = settings.running(batch.manifold, batch.running)
+    y = apply(settings, batch, batch.x, stats)
+    known = (seen > 0)[(..., *(None,) * (y.ndim - 1))]
+    out: Tensor = batch.finish(torch.where(known, y, torch.nan))
+    return out

@@ -21,7 +21,10 @@ class GeometryState(nn.Module):
     @property
     def manifold(self) -> GyroSpace:
         """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
-        return self.settings.manifold(self.raw_curvature)
+        raw: Tensor | None = self.raw_curvature
+        if raw is not None and raw.dtype in (torch.float16, torch.bfloat16):
+            raw = raw.float()  # as points in half precision are
+        return self.settings.manifold(raw)
 
     def reset_parameters(self) -> None:
         """Reset the curvature."""

@@ -39,6 +39,8 @@ class GyroBN(AffineLayer):
         Whether bias and scale are learnt.
     track_running_stats
         Whether to keep running statistics. Without them, evaluation uses those of the batch.
+        ``torch.optim.swa_utils.update_bn`` skips this layer: after averaging weights, use
+        :func:`gyrobn.torch.update_bn`.
     %(options)s
     process_group
         Processes of ``torch.distributed`` over which a training batch is spread: the statistics are
@@ -58,7 +60,7 @@ class GyroBN(AffineLayer):
     >>> import torch
     >>> from gyrobn import PoincareBall, frechet
     >>> M = PoincareBall(4)
-    >>> x = M.random(32, 3, like=torch.zeros(1), spread=0.5)
+    >>> x = M.random(32, 3, rng=0, like=torch.zeros(1), spread=0.5)
     >>> layer = GyroBN(M, channels=3)
     >>> y = layer(x)
     >>> y.shape, bool((frechet(M, y).variance - 1.0).abs().max() < 1e-3)
@@ -85,7 +87,7 @@ class GyroBN(AffineLayer):
         axis: int | Sequence[int] = 0,
         tol: float | None = None,
         max_iter: int = 64,
-        check_input: str | bool = "first",
+        check_input: str | bool = True,
         process_group: Any = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
@@ -107,7 +109,7 @@ class GyroBN(AffineLayer):
         >>> from gyrobn import PoincareBall
         >>> M = PoincareBall(4)
         >>> layer = GyroBN(M, mean="centroid")
-        >>> bool(layer.mean_error(M.random(32, like=torch.zeros(1))).variance < 0.01)
+        >>> bool(layer.mean_error(M.random(32, rng=0, like=torch.zeros(1))).variance < 0.01)
         True
         """
         with no_autocast(x):
@@ -161,7 +163,7 @@ class GyroBN(AffineLayer):
         --------
         >>> import gyrobn
         >>> M = gyrobn.SPD(3)
-        >>> bn = gyrobn.GyroBN(M).fit(M.random(20))
+        >>> bn = gyrobn.GyroBN(M).fit(M.random(20, rng=0))
         >>> layer = GyroBN.from_estimator(bn, momentum=0.01).eval()
         >>> x = M.random(5, rng=1)
         >>> y = layer(torch.as_tensor(x))

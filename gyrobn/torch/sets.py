@@ -77,7 +77,7 @@ class GyroLayerNorm(AxisLayer):
     >>> import torch
     >>> from gyrobn import PoincareBall, frechet
     >>> M = PoincareBall(3)
-    >>> x = M.random(2, 4, like=torch.zeros(1), spread=0.5)
+    >>> x = M.random(2, 4, rng=0, like=torch.zeros(1), spread=0.5)
     >>> mask = torch.tensor([[True, True, True, True], [True, True, True, False]])
     >>> y = GyroLayerNorm(M)(x, mask)
     >>> found = frechet(M, y, mask, axis=1)
@@ -108,7 +108,7 @@ class GyroInstanceNorm(SetLayer):
     >>> import torch
     >>> from gyrobn import PoincareBall, frechet
     >>> M = PoincareBall(2)
-    >>> x = M.random(2, 3, 5, 5, like=torch.zeros(1), spread=0.5)
+    >>> x = M.random(2, 3, 5, 5, rng=0, like=torch.zeros(1), spread=0.5)
     >>> y = GyroInstanceNorm(M, 3)(x)
     >>> bool((frechet(M, y, axis=(2, 3)).variance - 1.0).abs().max() < 1e-3)
     True
@@ -143,7 +143,7 @@ class GyroGroupNorm(SetLayer):
     >>> import torch
     >>> from gyrobn import PoincareBall, frechet
     >>> M = PoincareBall(2)
-    >>> x = M.random(2, 6, 5, like=torch.zeros(1), spread=0.5)
+    >>> x = M.random(2, 6, 5, rng=0, like=torch.zeros(1), spread=0.5)
     >>> y = GyroGroupNorm(M, 3, 6)(x).reshape(2, 3, 2 * 5, 2)
     >>> bool((frechet(M, y, axis=2).variance - 1.0).abs().max() < 1e-3)
     True
@@ -177,7 +177,7 @@ class GyroRMSNorm(AxisLayer):
     >>> import torch
     >>> from gyrobn import PoincareBall
     >>> M = PoincareBall(2)
-    >>> y = GyroRMSNorm(M)(M.random(3, like=torch.zeros(1)))
+    >>> y = GyroRMSNorm(M)(M.random(3, rng=0, like=torch.zeros(1)))
     >>> M.norm(y).round(decimals=3).tolist()
     [1.0, 1.0, 1.0]
     """

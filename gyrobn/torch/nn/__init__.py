@@ -4,7 +4,8 @@ Each is a few lines over a geometry: GyroLinear and GyroActivation are for all o
 for one family. A layer has a ``manifold``, and an ``out_manifold`` if its output lies on another.
 Curvature is learnt as in :class:`gyrobn.torch.GyroBN`. The layers that have no parameters on the
 geometry follow a curvature that another layer learns, if they are given that layer in place of a
-geometry.
+geometry. Input in half precision is computed in float32 and rounded back, also with parameters in
+half precision.
 """
 
 from gyrobn.torch.nn.decoder import FermiDiracDecoder

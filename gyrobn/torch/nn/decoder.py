@@ -5,6 +5,7 @@ from torch import Tensor
 
 from gyrobn.torch.graphs import no_autocast
 from gyrobn.torch.nn.place import On, Place
+from gyrobn.torch.nn.precision import rounded, wide_points
 
 
 class FermiDiracDecoder(On):
@@ -39,8 +40,9 @@ class FermiDiracDecoder(On):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the probabilities of pairs of points, shape ``(...)``."""
         with no_autocast(x, y):
-            d: Tensor = self.manifold.dist(x, y)
-            return torch.sigmoid((self.radius - d * d) / self.temperature)
+            M = self.manifold
+            d: Tensor = M.dist(wide_points(M, x), wide_points(M, y))
+            return rounded(torch.sigmoid((self.radius - d * d) / self.temperature), x, y)
 
     def extra_repr(self) -> str:
         """Return the geometry and the options."""

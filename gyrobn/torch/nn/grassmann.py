@@ -7,16 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from gyrobn.manifolds.grassmannian import Grassmannian
+from gyrobn.manifolds.gyrospace import check_manifold
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_integer
 from gyrobn.torch.geometric import GeometryLayer
 from gyrobn.torch.graphs import no_autocast
+from gyrobn.torch.nn.precision import rounded, wide, wide_points
 
 
 def _check_grassmannian(layer: object, manifold: Any) -> Grassmannian:
-    if not isinstance(manifold, Grassmannian):
+    if not isinstance(check_manifold(manifold), Grassmannian):
         raise TypeError(f"{type(layer).__name__} works on a Grassmannian, got {manifold!r}")
-    return manifold
+    return manifold  # type: ignore[no-any-return]
 
 
 class GrassmannTranslation(GeometryLayer):
@@ -47,7 +49,7 @@ class GrassmannTranslation(GeometryLayer):
     >>> from gyrobn import Grassmannian
     >>> M = Grassmannian(5, 2)
     >>> layer = GrassmannTranslation(M, 8)
-    >>> layer(M.random(30, 1, like=torch.zeros(1))).shape  # one channel becomes eight
+    >>> layer(M.random(30, 1, rng=0, like=torch.zeros(1))).shape  # one channel becomes eight
     torch.Size([30, 8, 5, 2])
     """
 
@@ -75,16 +77,16 @@ class GrassmannTranslation(GeometryLayer):
     def forward(self, x: Tensor) -> Tensor:
         """Return translated points; the channels of x, the axis before a point, are C or 1."""
         with no_autocast(x):
-            M = self.manifold
-            M._namespace(x)
-            check_floating(x, self.weight)
+            M, weight, points = self.manifold, wide(self.weight), wide_points(self.manifold, x)
+            M._namespace(points)
+            check_floating(points, weight)
             if x.ndim > 2 and x.shape[-3] not in (1, self.channels):
                 raise ValueError(
                     f"GrassmannTranslation expects input of shape (..., {self.channels} or 1, "
                     f"{', '.join(map(str, M.point_shape))}), got {tuple(x.shape)}"
                 )
-            y: Tensor = M.add(M.from_normal(self.weight), x)
-        return y
+            y: Tensor = M.add(M.from_normal(weight), points)
+            return rounded(y, x)
 
 
 class GrassmannPool(nn.Module):
@@ -108,7 +110,7 @@ class GrassmannPool(nn.Module):
     >>> from gyrobn import Grassmannian
     >>> M = Grassmannian(93, 10)
     >>> pool = GrassmannPool(M)
-    >>> y = pool(M.random(3, like=torch.zeros(1), spread=5.0))
+    >>> y = pool(M.random(3, rng=0, like=torch.zeros(1), spread=5.0))
     >>> y.shape, pool.out_manifold
     (torch.Size([3, 47, 10]), Grassmannian(n=47, p=10, representation='basis'))
     """
@@ -121,12 +123,13 @@ class GrassmannPool(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return points of ``out_manifold`` for points of ``manifold``."""
         with no_autocast(x):
-            self.manifold._namespace(x)
-            pooled = _mean_of_pairs(x)
+            points = wide_points(self.manifold, x)
+            self.manifold._namespace(points)
+            pooled = _mean_of_pairs(points)
             if self.manifold.representation == "projector":
                 pooled = _mean_of_pairs(pooled.mT)
             y: Tensor = self.out_manifold.project(pooled)
-        return y
+            return rounded(y, x)
 
     def extra_repr(self) -> str:
         """Return the options to print."""
@@ -165,10 +168,11 @@ class ProjMap(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return vectors, shape (..., n²)."""
         with no_autocast(x):
-            self.manifold._namespace(x)
+            points = wide_points(self.manifold, x)
+            self.manifold._namespace(points)
             if self.manifold.representation == "basis":
-                x = torch.matmul(x, x.mT)
-            return x.flatten(-2)
+                points = torch.matmul(points, points.mT)
+            return rounded(points.flatten(-2), x)
 
     def extra_repr(self) -> str:
         """Return the options to print."""

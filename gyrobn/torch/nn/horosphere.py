@@ -14,6 +14,7 @@ from gyrobn.numerics.checks import check_integer, check_number
 from gyrobn.torch.geometric import GeometryLayer
 from gyrobn.torch.graphs import no_autocast
 from gyrobn.torch.nn.poincare import check_ball
+from gyrobn.torch.nn.precision import HALF, rounded, wide, wide_points
 
 
 class Horospheres(GeometryLayer):
@@ -78,7 +79,8 @@ class Horospheres(GeometryLayer):
     def forward(self, x: Tensor) -> Tensor:
         """Return the signed distances, shape (..., count), for points (..., n)."""
         with no_autocast(x):
-            return self._measure(self.manifold, x)[0]
+            M = self.manifold
+            return rounded(self._measure(M, wide_points(M, x))[0], x)
 
     def field(self, x: Tensor, weights: Callable[[Tensor], Tensor]) -> Tensor:
         r"""Return the vectors :math:`\sum_j a_j \nabla q_j(x)`, :math:`a = ` ``weights(q(x))``.
@@ -91,28 +93,30 @@ class Horospheres(GeometryLayer):
         """
         with no_autocast(x):
             M = self.manifold
-            q, room, gap, omega = self._measure(M, x)
-            k = root(namespace_of(x), M._parameter("curvature", x))
+            points = wide_points(M, x)
+            q, room, gap, omega = self._measure(M, points)
+            k = root(namespace_of(points), M._parameter("curvature", points))
             a = weights(q)
             share = a / gap
             along = k * (a.sum(-1) / room + share.sum(-1))
-            v: Tensor = 2.0 * (torch.matmul(share, omega) - along[..., None] * x)
-        return v
+            v: Tensor = 2.0 * (torch.matmul(share, omega) - along[..., None] * points)
+            return rounded(v, x)
 
     def _measure(self, M: PoincareBall, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return q, 1 + K‖x‖², ‖√-K x − ω‖² and ω."""
         M._namespace(x)  # checks the shape
-        check_floating(x, self.weight)
+        weight = wide(self.weight)
+        check_floating(x, weight)
         k = root(namespace_of(x), M._parameter("curvature", x))
-        size = length(self.weight)
-        omega = self.weight / torch.where(size > 0, size, 1.0)[:, None]
+        size = length(weight)
+        omega = weight / torch.where(size > 0, size, 1.0)[:, None]
         y = k * x
         square = dot(y, y)
         room = torch.clamp(1.0 - square, min=torch.finfo(x.dtype).eps)
         gap = 1.0 + square[..., None] - 2.0 * torch.matmul(y, omega.mT)
         # by rounding the sum may be smaller than the squared distance from the boundary
         gap = torch.maximum(gap, (0.5 * room).square()[..., None])
-        q = (torch.log(room)[..., None] - torch.log(gap)) / k + self.bias
+        q = (torch.log(room)[..., None] - torch.log(gap)) / k + wide(self.bias)
         return q, room, gap, omega
 
 
@@ -178,13 +182,14 @@ class HorosphereBlock(nn.Module):
         """Return moved points, shape (..., n), for vectors (..., n)."""
         M = self.horospheres.manifold
         with no_autocast(x):
-            x = self._inside(M, x)
-            v = self.horospheres.field(x, self._weights)
-            return self._inside(M, M.exp(x, v))
+            points = self._inside(M, wide(x))
+            v = self.horospheres.field(points, self._weights)
+            return rounded(self._inside(M, M.exp(points, v)), x)
 
     def _weights(self, q: Tensor) -> Tensor:
-        out: Tensor = self.weights(q.reshape(-1, q.shape[-1]))
-        return out.reshape(q.shape)
+        flat, own = q.reshape(-1, q.shape[-1]), self.weights[0].weight.dtype
+        out: Tensor = self.weights(flat.to(own) if own in HALF else flat)
+        return out.to(q.dtype).reshape(q.shape)
 
     def _inside(self, M: PoincareBall, x: Tensor) -> Tensor:
         xp = M._namespace(x)

@@ -9,6 +9,7 @@ from torch.nn.functional import dropout, linear
 
 from gyrobn.torch.graphs import no_autocast
 from gyrobn.torch.nn.place import Between, On, Place
+from gyrobn.torch.nn.precision import rounded, wide, wide_points
 
 
 class GyroLinear(Between):
@@ -44,7 +45,7 @@ class GyroLinear(Between):
     >>> import torch
     >>> from gyrobn import SPD, PoincareBall
     >>> layer = GyroLinear(SPD(3), PoincareBall(4))
-    >>> y = layer(SPD(3).random(8, like=torch.zeros(1)))
+    >>> y = layer(SPD(3).random(8, rng=0, like=torch.zeros(1)))
     >>> y.shape, bool(PoincareBall(4).contains(y).all())
     (torch.Size([8, 4]), True)
     """
@@ -77,10 +78,12 @@ class GyroLinear(Between):
     def forward(self, x: Tensor) -> Tensor:
         """Map points ``(..., *manifold.point_shape)`` to ``(..., *out_manifold.point_shape)``."""
         with no_autocast(x):
-            out = self.out_manifold
-            weight = dropout(self.weight, self.dropconnect, self.training)
-            y: Tensor = out.from_normal(linear(self.manifold.to_normal(x), weight))
-            return y if self.bias is None else out.shift(y, self.bias)
+            M, out = self.manifold, self.out_manifold
+            weight = dropout(wide(self.weight), self.dropconnect, self.training)
+            y: Tensor = out.from_normal(linear(M.to_normal(wide_points(M, x)), weight))
+            if self.bias is not None:
+                y = out.shift(y, wide(self.bias))
+            return rounded(y, x)
 
     def extra_repr(self) -> str:
         """Return the geometries and the options."""
@@ -116,6 +119,6 @@ class GyroActivation(On):
     def forward(self, x: Tensor) -> Tensor:
         """Map points to points of the same geometry."""
         with no_autocast(x):
-            manifold = self.manifold
-            y: Tensor = manifold.from_normal(self.function(manifold.to_normal(x)))
-        return y
+            M = self.manifold
+            y: Tensor = M.from_normal(self.function(M.to_normal(wide_points(M, x))))
+            return rounded(y, x)

@@ -12,6 +12,7 @@ from gyrobn.manifolds import Hyperboloid
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.torch.graphs import no_autocast
 from gyrobn.torch.nn.place import Between, On, Place
+from gyrobn.torch.nn.precision import rounded, wide, wide_points
 
 
 class LorentzLinear(Between):
@@ -48,7 +49,7 @@ class LorentzLinear(Between):
     >>> import torch
     >>> from gyrobn import Hyperboloid
     >>> M = Hyperboloid(3)
-    >>> y = LorentzLinear(M, Hyperboloid(5))(M.random(8, like=torch.zeros(1)))
+    >>> y = LorentzLinear(M, Hyperboloid(5))(M.random(8, rng=0, like=torch.zeros(1)))
     >>> y.shape, bool(Hyperboloid(5).contains(y).all())
     (torch.Size([8, 6]), True)
     """
@@ -83,15 +84,17 @@ class LorentzLinear(Between):
     def forward(self, x: Tensor) -> Tensor:
         """Map points ``(..., manifold.n + 1)`` to ``(..., out_manifold.n + 1)``."""
         with no_autocast(x):
-            self.manifold._namespace(x)
-            y = linear(dropout(x, self.drop, self.training), self.weight, self.bias)
+            points = wide_points(self.manifold, x)
+            self.manifold._namespace(points)
+            points = dropout(points, self.drop, self.training)
+            y = linear(points, wide(self.weight), wide(self.bias))
             gate, u = y[..., :1], y[..., 1:]
             if self.log_reach is None:
                 reach: Any = math.exp(self._reach)
             else:
-                reach = torch.exp(self.log_reach)
+                reach = torch.exp(wide(self.log_reach))
             s = reach * torch.sigmoid(gate) * nn.functional.normalize(u, dim=-1)
-            return lift(self.out_manifold, s)
+            return rounded(lift(self.out_manifold, s), x)
 
 
 class LorentzActivation(On):
@@ -123,8 +126,9 @@ class LorentzActivation(On):
     def forward(self, x: Tensor) -> Tensor:
         """Map points to points of the same hyperboloid."""
         with no_autocast(x):
-            self.manifold._namespace(x)
-            return lift(self.manifold, self.function(x[..., 1:]))
+            points = wide_points(self.manifold, x)
+            self.manifold._namespace(points)
+            return rounded(lift(self.manifold, self.function(points[..., 1:])), x)
 
 
 def lift(manifold: GyroSpace, s: Tensor) -> Tensor:

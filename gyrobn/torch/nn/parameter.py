@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.torch.graphs import no_autocast
 from gyrobn.torch.nn.place import On, Place
+from gyrobn.torch.nn.precision import rounded, wide, wide_points
 
 
 class ManifoldParameter(On):
@@ -56,7 +57,7 @@ class ManifoldParameter(On):
     @classmethod
     def of(cls, manifold: GyroSpace, points: Tensor) -> Self:
         """Return a parameter that starts at given points."""
-        coordinates = manifold.to_normal(points.detach())
+        coordinates = manifold.to_normal(wide_points(manifold, points.detach()))
         made = cls(manifold, *coordinates.shape[:-1], device=points.device, dtype=points.dtype)
         with torch.no_grad():
             made.coordinates.copy_(coordinates)
@@ -65,8 +66,8 @@ class ManifoldParameter(On):
     def forward(self) -> Tensor:
         """Return the point, or the points."""
         with no_autocast(self.coordinates):
-            point: Tensor = self.manifold.from_normal(self.coordinates)
-        return point
+            point: Tensor = self.manifold.from_normal(wide(self.coordinates))
+            return rounded(point, self.coordinates)
 
     def extra_repr(self) -> str:
         """Return the geometry and the number of points."""

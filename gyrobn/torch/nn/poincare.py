@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gyrobn.backends import dot, namespace_of
 from gyrobn.manifolds.combination import Combination
+from gyrobn.manifolds.gyrospace import check_manifold
 from gyrobn.manifolds.radial import root
 from gyrobn.manifolds.stereographic import PoincareBall
 from gyrobn.numerics.arrays import broadcast_shapes, check_floating, length, pieces
@@ -17,16 +18,17 @@ from gyrobn.numerics.checks import check_integer, check_integers
 from gyrobn.numerics.scalar import arc, largest_angle, sinc, times, turn
 from gyrobn.torch.geometric import GeometryLayer
 from gyrobn.torch.graphs import no_autocast
+from gyrobn.torch.nn.precision import rounded, wide, wide_points
 
 
 def check_ball(layer: object, manifold: Any) -> PoincareBall:
     """Return the geometry of a layer if it is a Poincaré ball; raise if not."""
-    if not isinstance(manifold, PoincareBall):
+    if not isinstance(check_manifold(manifold), PoincareBall):
         raise TypeError(
             f"{type(layer).__name__} works on a PoincareBall, got {manifold!r}: carry the points "
             "there first, for example with gyrobn.convert"
         )
-    return manifold
+    return manifold  # type: ignore[no-any-return]
 
 
 class _Hyperplanes(GeometryLayer):
@@ -67,22 +69,23 @@ class _Hyperplanes(GeometryLayer):
         super().reset_parameters()
         with torch.no_grad():
             self.weight_v.normal_(0.0, self._deviation)
-            self.weight_g.copy_(length(self.weight_v))
+            self.weight_g.copy_(length(wide(self.weight_v)))
             self.bias.zero_()
 
     def _scores(self, M: PoincareBall, x: Tensor) -> Tensor:
         """Return :math:`v_k = 2 g_k d_k`, shape (..., count)."""
         M._namespace(x)  # checks the shape
-        check_floating(x, self.weight_v)
-        xp, K, r = namespace_of(x), M._parameter("curvature", x), self.bias
+        v, g, r = wide(self.weight_v), wide(self.weight_g), wide(self.bias)
+        check_floating(x, v)
+        xp, K = namespace_of(x), M._parameter("curvature", x)
         t, conformal, _ = M._lift(xp, K, x)
-        size = length(self.weight_v)
-        direction = self.weight_v / torch.where(size > 0, size, 1.0)[:, None]
+        size = length(v)
+        direction = v / torch.where(size > 0, size, 1.0)[:, None]
         cosh, sinh = turn(2.0, times(K, r, r), -1)  # sinh(2√-K r)/(√-K r); large angles are held
         m = torch.matmul(x, (cosh[:, None] * direction).mT)
         m = conformal[..., None] * m - t[..., None] * (r * sinh)
         m = _held(xp, K, m, math.exp(largest_angle(x)))  # so that no square overflows
-        scores: Tensor = 2.0 * self.weight_g * _asinh(xp, K, m)
+        scores: Tensor = 2.0 * g * _asinh(xp, K, m)
         return scores
 
 
@@ -149,7 +152,7 @@ class PoincareLinear(_Hyperplanes):
     >>> import torch
     >>> from gyrobn import PoincareBall
     >>> layer = PoincareLinear(PoincareBall(4, curvature=-0.5), 3)
-    >>> x = layer.manifold.random(5, 2, like=torch.zeros(1))
+    >>> x = layer.manifold.random(5, 2, rng=0, like=torch.zeros(1))
     >>> y = layer(x)
     >>> y.shape, bool(layer.out_manifold.contains(y).all())
     (torch.Size([5, 2, 3]), True)
@@ -177,12 +180,13 @@ class PoincareLinear(_Hyperplanes):
         """Return points of the output's ball, shape (..., out_features), for points (..., n)."""
         with no_autocast(x):
             M, out = self.manifold, self.out_manifold
-            xp, K = namespace_of(x), M._parameter("curvature", x)
-            most = largest_angle(x) - 0.5 * math.log(out.n)  # so that the sum does not overflow
-            w = _sinh(xp, K, _held(xp, K, self._scores(M, x), most))
+            points = wide_points(M, x)
+            xp, K = namespace_of(points), M._parameter("curvature", points)
+            most = largest_angle(points) - 0.5 * math.log(out.n)  # the sum does not overflow
+            w = _sinh(xp, K, _held(xp, K, self._scores(M, points), most))
             t = torch.sqrt(1.0 - K * dot(w, w))
             y: Tensor = out._drop(xp, K, t, Combination(1.0, w))
-        return y
+            return rounded(y, x)
 
     def extra_repr(self) -> str:
         """Return the options to print."""
@@ -250,7 +254,8 @@ class PoincareMLR(_Hyperplanes):
     def forward(self, x: Tensor) -> Tensor:
         """Return the score of every class, shape (..., classes), for points (..., n)."""
         with no_autocast(x):
-            return self._scores(self.manifold, x)
+            M = self.manifold
+            return rounded(self._scores(M, wide_points(M, x)), x)
 
     def extra_repr(self) -> str:
         """Return the options to print."""
@@ -315,21 +320,21 @@ class BetaConcat(GeometryLayer):
         with no_autocast(*parts):
             M = self.manifold
             logs = [
-                factor * ball.to_normal(x)
+                factor * ball.to_normal(wide_points(ball, x))
                 for factor, ball, x in zip(self._factors, self._balls(M), parts, strict=True)
             ]
             check_floating(*logs)
             batch = broadcast_shapes(*(c.shape[:-1] for c in logs))
             y: Tensor = M.from_normal(torch.cat([c.expand(*batch, -1) for c in logs], dim=-1))
-        return y
+            return rounded(y, *parts)
 
     def split(self, y: Tensor) -> tuple[Tensor, ...]:
         """Undo the concatenation: return one point of each part's ball."""
         with no_autocast(y):
             M = self.manifold
-            parts = pieces(M.to_normal(y), self.sizes)
+            parts = pieces(M.to_normal(wide_points(M, y)), self.sizes)
             both = zip(self._factors, self._balls(M), parts, strict=True)
-            return tuple(ball.from_normal(c / factor) for factor, ball, c in both)
+            return tuple(rounded(ball.from_normal(c / factor), y) for factor, ball, c in both)
 
     def _balls(self, M: PoincareBall) -> list[PoincareBall]:
         return [replace(M, n=size) for size in self.sizes]
