@@ -31,15 +31,12 @@ class Product(Composite):
     Examples
     --------
     >>> import numpy as np
-    >>> from gyrobn import batch_stats
     >>> M = Product(PoincareBall(2), Euclidean(3))
     >>> M.point_shape, M.dim, M.blocks
     ((5,), 5, (2, 3))
     >>> ball, flat = M.split(M.random(10, rng=0))
     >>> ball.shape, flat.shape
     ((10, 2), (10, 3))
-    >>> batch_stats(M, M.join(ball, flat)).var.shape
-    (2,)
     """
 
     factors: tuple[GyroSpace, ...]
