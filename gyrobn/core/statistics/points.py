@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from gyrobn.core.backends import Array, backend_of, namespace_of
-from gyrobn.core.manifolds.constant_curvature import ConstantCurvature
 from gyrobn.core.manifolds.gyrospace import GyroSpace
 from gyrobn.core.numerics.arrays import blockwise
 from gyrobn.core.statistics.uniqueness import FrechetWarning, factors
@@ -128,26 +127,6 @@ def at_index(i: tuple[int, ...], first: Any = 0) -> str:
     """
     number = first + i[0] if isinstance(first, int) else int(first[i[0]])
     return f"at index {number if len(i) == 1 else (number, *i[1:])}"
-
-
-def far_out(manifold: GyroSpace, x: Array) -> bool:
-    """Return whether a point of a hyperbolic space is so far out that it has only two digits left.
-
-    Results that coordinates cannot reach are held farther out than that.
-
-    >>> import numpy as np
-    >>> from gyrobn import PoincareBall
-    >>> M = PoincareBall(1)
-    >>> far_out(M, M.from_normal(np.asarray([30.0]))), far_out(M, M.from_normal(np.asarray([36.0])))
-    (False, True)
-    """
-    manifold = manifold.detached()
-    for space, _, part in factors(manifold, manifold, x):
-        if isinstance(space, ConstantCurvature) and space.sign == -1:
-            spacing = float(namespace_of(part).max(space.resolution(part)))
-            if spacing * abs(space.curvature) ** 0.5 > 0.01:
-                return True
-    return False
 
 
 def plain_geometry(geometry: GyroSpace) -> GyroSpace:
