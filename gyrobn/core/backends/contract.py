@@ -1,0 +1,99 @@
+"""The contract of a backend: what gyrobn needs of an array library and the Array API lacks."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Array = Any
+"""An array of any library that follows the standard (there is no common static type yet)."""
+
+Arrays = tuple[Array, ...]
+
+Loop = TypeVar("Loop", bound=Arrays)
+"""The state of a loop, which may be a ``NamedTuple`` of arrays."""
+
+THIRD_ORDER = (
+    "third derivatives through a matrix function or a Fréchet mean are not available: take "
+    "differences of the second ones, or stop the gradient of one of the three"
+)
+
+
+class Backend(Protocol):
+    """The functions of a backend, one module per library.
+
+    A backend holds no mathematics. In doubt, answer as ``gyrobn/backends/numpy.py`` does: no values
+    are hidden, nothing is differentiated, nothing is compiled.
+    """
+
+    def traced(self, x: Array) -> bool:
+        """Return whether the values of ``x`` cannot be read: ``bool(x)`` would fail."""
+
+    def differentiable(self, *arrays: Any) -> bool:
+        """Return whether a derivative may be asked for by ``arrays``; numbers have none."""
+
+    def stop_gradient(self, x: Array) -> Array:
+        """Return the values of ``x`` as a constant to differentiation."""
+
+    def differentiate(
+        self, function: Callable[..., Arrays], constants: Arrays, *inputs: Array
+    ) -> Arrays:
+        """Return ``function(order, constants, *inputs)`` with derivatives by the inputs.
+
+        ``order`` says up to which order the derivatives of the outputs must be right: 0, 1 or 2.
+        The backend asks for no more than is needed, so a second derivative that nobody takes costs
+        nothing. A third one is an error with the text :data:`THIRD_ORDER`.
+        """
+
+    def self_adjoint(self, solve: Callable[[Array], Array], v: Array) -> Array:
+        """Return ``solve(v)``, where ``solve`` is linear and its own transpose.
+
+        Its derivative is ``solve`` of the derivative of ``v``. (What an iteration does to a vector
+        need not be linear in it to the last digit, nor differentiable.)
+        """
+
+    def while_loop(
+        self,
+        key: Any,
+        condition: Callable[[Loop], Array],
+        body: Callable[[Arrays, Loop], Loop],
+        constants: Arrays,
+        state: Loop,
+        limit: int,
+    ) -> Loop:
+        """Run ``state = body(constants, state)`` while a condition holds, ``limit`` times at most.
+
+        A library that cannot read the condition may run the body more often: the body must leave a
+        finished state as it is. Nothing is differentiated. A compiler that has no loops may keep
+        the body as one operation of its graph: it gets all its arrays as arguments, and
+        ``repr(key)`` identifies it in a graph on disk.
+        """
+
+    def all_sum(self, x: Array, group: Any) -> Array:
+        """Return the sum of ``x`` over the processes or devices of a group, the same on each.
+
+        In a derivative, the cotangents of all members are summed likewise.
+        """
+
+    def cached(self, make: Callable[..., Any], like: Array, *key: Any) -> Array:
+        """Return the NumPy array ``make(*key)`` in the library and on the device of ``like``.
+
+        It is kept where that is possible, since a copy to a GPU waits for the GPU: so it must not
+        be written to. Floats take the dtype of ``like``.
+        """
+
+    def device(self, x: Array) -> Any:
+        """Return the device on which to create arrays that are combined with ``x``, or None."""
+
+    def to_numpy(self, x: Array) -> "np.ndarray[Any, Any]":
+        """Return the values of ``x`` on the host, as a copy or a view."""
+
+    def from_numpy(self, a: "np.ndarray[Any, Any]", like: Array) -> Array:
+        """Return ``a`` as an array in the library, dtype and device of ``like``."""
+
+
+if TYPE_CHECKING:  # mypy compares names, parameters and types of every backend with the contract
+    from gyrobn.core.backends import cupy, jax, numpy, torch
+
+    _backends: tuple[Backend, ...] = (numpy, torch, jax, cupy)

@@ -1,0 +1,54 @@
+"""CuPy. No GPU was at hand when this was written: see the page on backends for how it is tested."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import array_api_compat.cupy
+import cupy
+import cupyx
+import numpy as np
+
+from gyrobn.core.backends import with_decompositions
+from gyrobn.core.backends.contract import Array
+
+# what an eager library without gradients does anyway
+from gyrobn.core.backends.numpy import all_sum as all_sum
+from gyrobn.core.backends.numpy import cached as cached
+from gyrobn.core.backends.numpy import device as device
+from gyrobn.core.backends.numpy import differentiable as differentiable
+from gyrobn.core.backends.numpy import differentiate as differentiate
+from gyrobn.core.backends.numpy import self_adjoint as self_adjoint
+from gyrobn.core.backends.numpy import stop_gradient as stop_gradient
+from gyrobn.core.backends.numpy import traced as traced
+from gyrobn.core.backends.numpy import while_loop as while_loop
+
+
+def _raising(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function raise LinAlgError for a matrix without an answer, as NumPy's does.
+
+    By default CuPy ignores what cuSOLVER reports, and returns numbers that mean nothing: the factor
+    of an indefinite matrix, or the determinant of a singular one. Asking waits for the device.
+    """
+
+    @wraps(function)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        with cupyx.errstate(linalg="raise"):
+            return function(*arguments, **options)
+
+    return checked
+
+
+namespace = with_decompositions(array_api_compat.cupy, _raising)
+"""CuPy as the standard has it, with errors of matrices as NumPy has them."""
+
+
+def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
+    """Copy ``x`` to the host."""
+    return cupy.asnumpy(x)  # type: ignore[no-any-return]
+
+
+def from_numpy(a: "np.ndarray[Any, Any]", like: Array) -> Array:
+    """Copy ``a`` to the device of ``like``, in its dtype."""
+    with like.device:
+        return cupy.asarray(a, dtype=like.dtype)

@@ -1,0 +1,226 @@
+"""Symmetric positive definite matrices: covariances, diffusion tensors, kernels."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Self
+
+from gyrobn.core.backends import Array, namespace_of
+from gyrobn.core.manifolds.affine_invariant import AffineInvariant, logarithm
+from gyrobn.core.manifolds.chart import Chart, Diffeomorphism
+from gyrobn.core.manifolds.definite import Definite, clamped, exponential
+from gyrobn.core.manifolds.euclidean import Euclidean
+from gyrobn.core.numerics.matrices import (
+    adjoint,
+    cholesky,
+    congruence,
+    eye,
+    from_triangle,
+    matmul,
+    pack,
+    symmetric,
+    to_triangle,
+    unpack,
+)
+from gyrobn.core.numerics.matrix_functions import (
+    EXP,
+    LOG,
+    Eigen,
+    differential,
+    eigh,
+    matrix_function,
+    power,
+    svd,
+)
+from gyrobn.numerics.checks import check_square
+
+
+class Power(Diffeomorphism):
+    r"""The power :math:`P^\theta`, onto matrices with the affine-invariant metric over θ²."""
+
+    def __init__(self, n: int, theta: float, cholesky: bool = False) -> None:
+        self.n, self.theta, self.inside = n, theta, AffineInvariant(n, cholesky, theta)
+
+    def forward(self, x: Array) -> Array:
+        """Return the power; for θ = 1 the symmetric part, so that no decomposition has to."""
+        return symmetric(x) if self.theta == 1.0 else matrix_function(x, power(self.theta))
+
+    def inverse(self, y: Array) -> Array:
+        """Return the power by 1/θ."""
+        return y if self.theta == 1.0 else matrix_function(y, power(1.0 / self.theta))
+
+    def differential(self, x: Array, v: Array) -> Array:
+        """Return the derivative of the power."""
+        return v if self.theta == 1.0 else differential(x, v, power(self.theta))
+
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        """Return the derivative of the power by 1/θ."""
+        if self.theta == 1.0:
+            return u
+        return differential(self.forward(x), u, power(1.0 / self.theta))
+
+    def exponential(self, c: Array) -> Array:
+        """Return exp C, whatever θ is."""
+        return exponential(unpack(c, self.n))
+
+
+class Logarithm(Diffeomorphism):
+    """The packed logarithm, for the log-Euclidean metric; it does not depend on θ."""
+
+    def __init__(self, n: int, theta: float) -> None:
+        self.n, self.inside = n, Euclidean(n * (n + 1) // 2)
+
+    def forward(self, x: Array) -> Array:
+        """Return log P."""
+        return pack(logarithm(x))
+
+    def inverse(self, y: Array) -> Array:
+        """Return the exponential."""
+        return matrix_function(unpack(y, self.n), EXP)
+
+    def differential(self, x: Array, v: Array) -> Array:
+        """Return the derivative of the logarithm."""
+        return pack(differential(x, v, LOG))
+
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        """Return the derivative of the exponential at log P."""
+        values, U = eigen = eigh(symmetric(x))
+        known = Eigen(LOG.value(values), U)
+        return differential(matrix_function(x, LOG, eigen), unpack(u, self.n), EXP, known)
+
+    def exponential(self, c: Array) -> Array:
+        """Return exp C."""
+        return exponential(unpack(c, self.n))
+
+
+class LogCholesky(Diffeomorphism):
+    r"""The Cholesky factor L of :math:`P^\theta`, with the logarithm of its diagonal, over θ.
+
+    The differential of the factor is :math:`dL = L\,\Phi(L^{-1}\,dP\,L^{-\top})`, with Φ the lower
+    triangle, its diagonal halved.
+    """
+
+    def __init__(self, n: int, theta: float) -> None:
+        self.n, self.theta, self.power = n, theta, Power(n, theta)
+        self.inside = Euclidean(n * (n + 1) // 2)
+
+    def forward(self, x: Array) -> Array:
+        """Return the factor."""
+        L = cholesky(self.power.forward(x))
+        xp, diagonal = namespace_of(x), eye(x) > 0
+        logs = xp.log(xp.where(diagonal, L, 1.0))
+        return to_triangle(xp.where(diagonal, logs, L), diagonal=True) / self.theta
+
+    def inverse(self, y: Array) -> Array:
+        """Return the matrix; its power by the singular values of L, which are never negative."""
+        C = self.theta * from_triangle(y, self.n, diagonal=True)
+        xp, diagonal = namespace_of(y), eye(C) > 0
+        L = xp.where(diagonal, xp.exp(xp.where(diagonal, C, 0.0)), C)
+        P = matmul(L, adjoint(L))
+        if self.theta == 1.0:
+            return P
+        U, values, _ = svd(L)
+        return matrix_function(P, power(1.0 / self.theta), Eigen(values * values, U))
+
+    def differential(self, x: Array, v: Array) -> Array:
+        """Return the change of the factor."""
+        xp, L, dP = namespace_of(x), cholesky(self.power.forward(x)), self.power.differential(x, v)
+        phi = xp.tril(congruence(xp.linalg.inv(L), dP)) * (1.0 - 0.5 * eye(x))
+        change = xp.where(eye(x) > 0, phi, matmul(L, phi))
+        return to_triangle(change, diagonal=True) / self.theta
+
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        """Return the change of the matrix."""
+        xp, L = namespace_of(x), cholesky(self.power.forward(x))
+        change = self.theta * from_triangle(u, self.n, diagonal=True)
+        dL = xp.where(eye(x) > 0, L * change, change)
+        return self.power.inverse_differential(x, 2.0 * symmetric(matmul(dL, adjoint(L))))
+
+    def exponential(self, c: Array) -> Array:
+        """Return the matrix, clamped before it is singular."""
+        return clamped(self.inverse(c))
+
+
+CHARTS: dict[str, Callable[[int, float], Diffeomorphism]] = {
+    "affine_invariant": Power,
+    "log_euclidean": Logarithm,
+    "log_cholesky": LogCholesky,
+    "cholesky_affine_invariant": lambda n, theta: Power(n, theta, cholesky=True),
+}
+METRICS = tuple(CHARTS)
+
+
+@dataclass(frozen=True)
+class SPD(Definite, Chart):
+    r"""Symmetric positive definite n × n matrices.
+
+    ============================= ============================================= ==================
+    ``metric``                    :math:`P \oplus Q`                            :math:`d(I, P)`
+    ============================= ============================================= ==================
+    ``affine_invariant``          :math:`P^{1/2} Q P^{1/2}`                     ‖log P‖
+    ``cholesky_affine_invariant`` :math:`L Q L^\top`, :math:`P = L L^\top`      ‖log P‖
+    ``log_euclidean``             :math:`\exp(\log P + \log Q)`                 ‖log P‖
+    ``log_cholesky``              :math:`\psi^{-1}(\psi(P) + \psi(Q))`          :math:`\|\psi(P)\|`
+    ============================= ============================================= ==================
+
+    where ψ(P) is the strict lower part of L together with the logarithm of its diagonal. The second
+    is the group of LieBN: it has the metric of the first, and other translations. The last two are
+    flat.
+
+    With the first three metrics nothing depends on the unit of the data: EEG covariances in V², of
+    size 1e-26, give the same result as in μV². With the log-Cholesky metric, the unit decides how
+    much the strict lower part counts beside the diagonal.
+
+    Parameters
+    ----------
+    n
+        Number of rows.
+    metric
+        One of the names above.
+    theta
+        Power deformation: distances are those between the :math:`P^\theta`, divided by \|θ\|. As
+        θ tends to 0, the affine-invariant metric tends to the log-Euclidean one, which does not
+        depend on θ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import SPD
+    >>> M = SPD(2)
+    >>> P, Q = np.diag([1.0, 4.0]), np.asarray([[2.0, 1.0], [1.0, 2.0]])
+    >>> M.add(P, Q)
+    array([[2., 2.],
+           [2., 8.]])
+    >>> bool(np.isclose(M.norm(P), np.log(4.0)))
+    True
+    """
+
+    metric: str = field(default=METRICS[0], metadata={"choices": METRICS})
+    theta: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.theta == 0.0:
+            raise ValueError("theta of SPD must be a finite number other than 0, got 0")
+
+    @cached_property
+    def chart(self) -> Diffeomorphism:
+        r"""The map :math:`P^\theta`, :math:`\log P` or :math:`\psi(P^\theta)/\theta`."""
+        return CHARTS[self.metric](self.n, self.theta)
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the space of matrices of the last two axes of ``shape``."""
+        return cls(check_square("expected square matrices, shape (..., n, n)", shape))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return small spaces with each metric, two of them deformed."""
+        return (
+            cls(2),
+            cls(3, "log_euclidean"),
+            cls(3, "log_cholesky"),
+            cls(3, "cholesky_affine_invariant"),
+            cls(3, theta=0.5),
+            cls(2, "log_cholesky", theta=0.5),
+        )

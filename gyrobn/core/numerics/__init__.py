@@ -1,0 +1,1 @@
+"""Sums, scalar functions and matrix functions on the Array API, with derivatives."""

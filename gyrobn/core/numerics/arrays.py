@@ -1,0 +1,245 @@
+"""Checks of arrays, lengths of vectors, and sums over samples."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import array_api_compat as compat
+import numpy as np
+
+from gyrobn.core.backends import Array, backend_of, cast_to, device_of, namespace_of
+
+
+def check_floating(*arrays: Array, half: bool = False) -> Any:
+    """Return the namespace of ``arrays``, which must share one device and one dtype.
+
+    The dtype is float32 or float64. Geometry in half precision would have three digits, and LAPACK
+    has none of it. A layer that computes it in float32 allows it by ``half``.
+    """
+    xp, first = namespace_of(*arrays), arrays[0]
+    dtype = first.dtype
+    for x in arrays:
+        if (x is first or x.dtype != dtype) and not _is_floating(xp, x.dtype, half):
+            real = _is_floating(xp, x.dtype, half=True)
+            kind = "float32 or float64" if real else "a real floating dtype"
+            raise TypeError(
+                f"expected {kind}, got {x.dtype}: convert it first, "
+                f"for example with {cast_to(x, 'float64')}"
+            )
+        if x.dtype != dtype:
+            raise TypeError(f"mixed dtypes {dtype} and {x.dtype}: cast one to the other first")
+    if len(arrays) > 1:
+        here = device_of(first)
+        for x in arrays[1:]:
+            if device_of(x) != here:
+                raise ValueError(
+                    f"arrays on devices {here} and {device_of(x)}: move them to one device first"
+                )
+    return xp
+
+
+_floating: dict[tuple[str, Any, bool], bool] = {}
+
+
+def _is_floating(xp: Any, dtype: Any, half: bool) -> bool:
+    key = xp.__name__, dtype, half
+    if key not in _floating:  # asking takes longer than most operations
+        kinds = "real floating" if half else (xp.float32, xp.float64)
+        _floating[key] = bool(xp.isdtype(dtype, kinds))
+    return _floating[key]
+
+
+def check_coordinates(manifold: Any, c: Array) -> Any:
+    """Return the namespace of normal coordinates after checking their number and dtype."""
+    if c.shape[-1:] != (manifold.dim,):
+        raise ValueError(
+            f"{manifold!r} expects coordinates of shape (..., {manifold.dim}), got {tuple(c.shape)}"
+        )
+    return check_floating(c)
+
+
+def scalars_like(values: Any, x: Array) -> Any:
+    """Return a number as a Python float, other scalars as an array in the dtype of ``x``."""
+    if isinstance(values, (int, float)):
+        return float(values)
+    if isinstance(values, str):  # NumPy would read it
+        raise ValueError(f"expected a number, or an array of numbers, got {values!r}")
+    if not compat.is_array_api_obj(values):
+        values = namespace_of(x).asarray(values, dtype=x.dtype, device=device_of(x))
+    return namespace_of(x, values).astype(values, x.dtype, copy=False)
+
+
+def all_true(condition: Array) -> bool:
+    """Return whether a condition holds everywhere, and can be seen to."""
+    return not backend_of(condition).traced(condition) and bool(
+        namespace_of(condition).all(condition)
+    )
+
+
+def zeros(n: int, like: Array) -> Array:
+    """Return a zero vector in the library, dtype and device of ``like``."""
+    return namespace_of(like).zeros((n,), dtype=like.dtype, device=device_of(like))
+
+
+def pieces(x: Array, sizes: Sequence[int], axis: int = -1) -> list[Array]:
+    """Return consecutive pieces of these sizes along the last axis, or the last but one."""
+    cuts, stop = [], 0
+    for size in sizes:
+        start, stop = stop, stop + size
+        cuts.append(x[..., start:stop] if axis == -1 else x[..., start:stop, :])
+    return cuts
+
+
+# ---------------------------------------------------------------------- vectors
+
+
+def dot(x: Array, y: Array) -> Array:
+    """Return the inner product of vectors along the last axis, broadcasting over the others."""
+    return namespace_of(x).sum(x * y, axis=-1)
+
+
+def times(a: Any, v: Array) -> Array:
+    """Return vectors times one number each, or a float times all of them."""
+    return a * v if isinstance(a, float) else a[..., None] * v
+
+
+def safe_sqrt(x: Array) -> Array:
+    r"""Return :math:`\sqrt{\max(x, 0)}`, with derivative zero where x is not positive; NaN for NaN.
+
+    >>> import numpy as np
+    >>> safe_sqrt(np.asarray([-1.0, 0.0, 4.0]))
+    array([0., 0., 2.])
+    """
+    xp = namespace_of(x)
+    low = x <= 0
+    return xp.where(low, 0.0, xp.sqrt(xp.where(low, 1.0, x)))
+
+
+def unit(x: Array, least: float = 0.0, most: float | None = None) -> tuple[Array, Array]:
+    """Return the largest coordinate of each vector, within the bounds, and x divided by it.
+
+    The square of the quotient cannot overflow, as that of x can. The divisor counts as a constant:
+    what is computed with both does not depend on it.
+    """
+    xp = namespace_of(x)
+    large = xp.max(xp.abs(backend_of(x).stop_gradient(x)), axis=-1)
+    tiny = float(xp.finfo(x.dtype).smallest_normal)
+    large = xp.clip(large, min=max(least, tiny), max=most)
+    return large, x / large[..., None]
+
+
+def length(x: Array) -> Array:
+    """Return the length of each vector; no square overflows or underflows. Its slope at 0 is 0.
+
+    >>> import numpy as np
+    >>> length(np.asarray([[3e200, 4e200], [3e-200, 4e-200]]))
+    array([5.e+200, 5.e-200])
+    """
+    large, part = unit(x, most=float(namespace_of(x).finfo(x.dtype).max))
+    return large * safe_sqrt(dot(part, part))
+
+
+# ---------------------------------------------------------------------- sums over samples
+
+BLOCK = 256
+"""How many float32 numbers are added one after the other at most, before partial sums are."""
+
+
+def weighted_sum(weights: Array, x: Array) -> Array:
+    r"""Sum ``x`` of shape (N, *channels, *rest) over its first axis, with weights (N, *channels).
+
+    Many float32 numbers are summed by blocks, and the sums of blocks again: the rounding error is
+    at most :math:`(k B + k)\varepsilon \sum_i w_i |x_i|` with B = ``BLOCK`` and
+    :math:`k = \lceil\log_B N\rceil`, and a few ε of it in practice, however many there are.
+    """
+    xp = namespace_of(weights, x)
+    rest = tuple(x.shape[weights.ndim :])
+    if not rest:
+        return sum_samples(weights * x)
+    flat = x if len(rest) == 1 else xp.reshape(x, (*x.shape[: weights.ndim], math.prod(rest)))
+    if weights.ndim == 1 and _one_block(x):
+        total = xp.matmul(weights, flat)
+    else:
+        total = sum_of_products(weights[..., None, None], flat[..., None, :])[..., 0, :]
+    return total if len(rest) == 1 else xp.reshape(total, (*total.shape[:-1], *rest))
+
+
+def sum_of_products(A: Array, B: Array) -> Array:
+    r"""Return :math:`\sum_i A_i^\top B_i` in one large product.
+
+    Shapes are (N, *channels, k, m) and (N, *channels, k, n). Many float32 numbers are summed as in
+    :func:`weighted_sum`.
+    """
+    xp = namespace_of(A, B)
+    parts = []
+    for blocks in zip(_blocks(A), _blocks(B), strict=True):
+        rows = [_samples_last(block) for block in blocks]
+        # no -1 for the length, which would be ambiguous in an empty array
+        shapes = [(*a.shape[:-3], a.shape[-3] * a.shape[-2], a.shape[-1]) for a in rows]
+        left, right = map(xp.reshape, rows, shapes)
+        parts.append(xp.matmul(xp.matrix_transpose(left), right))
+    one = len(parts) == 1 and parts[0].shape[0] == 1
+    return parts[0][0, ...] if one else sum_samples(xp.concat(parts))
+
+
+def _samples_last(x: Array) -> Array:
+    """Move the second axis, of samples in a block, behind the channels."""
+    axes = tuple(range(x.ndim))
+    order = (0, *axes[2:-2], 1, *axes[-2:])
+    return x if order == axes else namespace_of(x).permute_dims(x, order)
+
+
+def sum_samples(x: Array) -> Array:
+    """Sum over the first axis, many float32 numbers as in :func:`weighted_sum`."""
+    xp = namespace_of(x)
+    if _one_block(x):
+        return xp.sum(x, axis=0)
+    return sum_samples(xp.concat([xp.sum(block, axis=1) for block in _blocks(x)]))
+
+
+def _one_block(x: Array) -> bool:
+    return x.dtype == namespace_of(x).float64 or bool(x.shape[0] <= BLOCK)
+
+
+def _blocks(x: Array) -> list[Array]:
+    """Return (N, ...) as (blocks, size, ...): one block, or those of ``BLOCK`` and the rest."""
+    if _one_block(x):
+        return [x[None, ...]]
+    count, xp = x.shape[0], namespace_of(x)
+    whole = count // BLOCK * BLOCK
+    parts = [xp.reshape(x[:whole, ...], (whole // BLOCK, BLOCK, *x.shape[1:]))]
+    return parts if whole == count else [*parts, x[None, whole:, ...]]
+
+
+# ---------------------------------------------------------------------- large NumPy arrays
+
+CACHE = 2**20
+"""How many bytes of samples to compute with at a time, so that temporaries stay in the cache."""
+
+
+def blocks_of(x: Array, least: int = 64) -> list[slice]:
+    """Return the parts of a large NumPy array, along its first axis, to compute one by one.
+
+    One part, the whole, if the array is small, if ``least`` samples do not fit the cache, or if it
+    is of another library: those have compilers, graphs and caches of their own.
+    """
+    count = x.shape[0]
+    if not isinstance(x, np.ndarray) or x.nbytes <= 4 * CACHE:
+        return [slice(None)]
+    rows = CACHE * count // x.nbytes
+    if rows < least:
+        return [slice(None)]
+    return [slice(i, i + rows) for i in range(0, count, rows)]
+
+
+def blockwise(function: Callable[[Array], Array], x: Array) -> Array:
+    """Return ``function(x)``, computed block by block; it treats each sample by itself."""
+    first, *rest = blocks_of(x)
+    if not rest:
+        return function(x)
+    part = function(x[first])
+    whole = np.empty((x.shape[0], *part.shape[1:]), dtype=part.dtype)
+    whole[first] = part
+    for block in rest:
+        whole[block] = function(x[block])
+    return whole

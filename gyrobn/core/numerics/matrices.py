@@ -1,0 +1,283 @@
+"""Products, identities and triangles of matrices, and what to do with bad ones."""
+
+import math
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from gyrobn.core.backends import Array, backend_of, namespace_of
+from gyrobn.core.numerics.arrays import sum_of_products
+from gyrobn.core.numerics.hessian import identity
+from gyrobn.numerics.checks import warn_caller
+
+LAPACK_ERRORS = (np.linalg.LinAlgError, RuntimeError, ValueError)
+"""What libraries raise for a matrix without a decomposition; dpnp's own error is a ValueError."""
+
+
+def adjoint(A: Array) -> Array:
+    """Return the transposed matrices."""
+    return namespace_of(A).matrix_transpose(A)
+
+
+def symmetric(A: Array) -> Array:
+    """Return the symmetric part of A."""
+    return 0.5 * (A + adjoint(A))
+
+
+def matmul(*factors: Array) -> Array:
+    """Return the product of matrices, from left to right."""
+    return reduce(namespace_of(factors[0]).matmul, factors)
+
+
+def congruence(R: Array, A: Array) -> Array:
+    """Return the symmetric matrix R A Rᵀ."""
+    return symmetric(matmul(R, A, adjoint(R)))
+
+
+def eye(like: Array, n: int | None = None) -> Array:
+    """Return the n × n identity, in the library, dtype and device of ``like``, for a user."""
+    size = like.shape[-1] if n is None else n
+    # not eye of array_api_compat, which on torch writes into zeros: a graph for ONNX cannot
+    return namespace_of(like).astype(backend_of(like).cached(_on_diagonal, like, size), like.dtype)
+
+
+def _on_diagonal(n: int) -> "np.ndarray[Any, Any]":
+    return np.eye(n) > 0
+
+
+def diagonal_matrix(values: Array) -> Array:
+    """Return the matrices with these values on the diagonal."""
+    return values[..., None] * identity(values)
+
+
+def with_diagonal(A: Array, value: float) -> Array:
+    """Return A with ``value`` on the diagonal."""
+    where = backend_of(A).cached(_on_diagonal, A, A.shape[-1])
+    return namespace_of(A).where(where, value * identity(A), A)
+
+
+# ---------------------------------------------------------------------- triangles as vectors
+
+
+def to_triangle(A: Array, diagonal: bool, weight: float = 1.0) -> Array:
+    """Return the lower triangle of A as vectors, row by row, times ``weight`` off the diagonal.
+
+    With weight √2 and the diagonal, the vectors of symmetric matrices have their Frobenius norm.
+    """
+    xp, n, cached = namespace_of(A), A.shape[-1], backend_of(A).cached
+    flat = xp.reshape(A, (*A.shape[:-2], n * n))
+    entries = xp.take(flat, cached(_triangle, A, n, diagonal), axis=-1)
+    if diagonal and weight != 1.0:
+        return entries * cached(_triangle_weights, A, n, weight)
+    return entries if weight == 1.0 else weight * entries
+
+
+def _triangle(n: int, diagonal: bool) -> "np.ndarray[Any, Any]":
+    """Return where the entries of a lower triangle are, in a flat matrix."""
+    rows, columns = np.tril_indices(n, 0 if diagonal else -1)
+    return (rows * n + columns).astype(np.int32)
+
+
+def _triangle_weights(n: int, weight: float) -> "np.ndarray[Any, Any]":
+    rows, columns = np.tril_indices(n)
+    weights = np.ones(len(rows))  # np.where(…, 1.0, weight) would be float32 for torch.compile
+    weights[rows != columns] = weight
+    return weights
+
+
+def from_triangle(
+    c: Array, n: int, diagonal: bool, weight: float = 1.0, mirror: float = 0.0
+) -> Array:
+    """Undo :func:`to_triangle`; the upper triangle is ``mirror`` times the lower one."""
+    xp, cached = namespace_of(c), backend_of(c).cached
+    entries = xp.take(c, cached(_places, c, n, diagonal), axis=-1)
+    factors = cached(_factors, c, n, diagonal, weight, mirror)
+    return xp.reshape(entries * factors, (*c.shape[:-1], n, n))
+
+
+def _places(n: int, diagonal: bool) -> "np.ndarray[Any, Any]":
+    """Return where the entries of a flat matrix are in its lower triangle."""
+    rows, columns = np.tril_indices(n, 0 if diagonal else -1)
+    place = np.zeros((n, n), dtype=np.int32)
+    place[columns, rows] = place[rows, columns] = np.arange(len(rows))
+    return place.reshape(-1)
+
+
+def _factors(n: int, diagonal: bool, weight: float, mirror: float) -> "np.ndarray[Any, Any]":
+    rows, columns = np.tril_indices(n, 0 if diagonal else -1)
+    factor = np.zeros((n, n))
+    factor[columns, rows] = mirror / weight
+    factor[rows, columns] = 1.0 / weight
+    if diagonal:
+        np.fill_diagonal(factor, 1.0)
+    return factor.reshape(-1)
+
+
+def pack(A: Array) -> Array:
+    """Return symmetric matrices as vectors of the same norm."""
+    return to_triangle(A, diagonal=True, weight=2.0**0.5)
+
+
+def unpack(c: Array, n: int) -> Array:
+    """Undo :func:`pack`."""
+    return from_triangle(c, n, diagonal=True, weight=2.0**0.5, mirror=1.0)
+
+
+def packed_operator(K: Array, U: Array) -> Array:
+    r"""Return the sum of :math:`V \mapsto U(K \circ (U^\top V U))U^\top` as a matrix.
+
+    It acts on packed V. Shapes are (N, *channels, n, n), and K is symmetric. Its value at
+    :math:`e_c e_d^\top` has the entry :math:`Q_{ac,bd}` in row a and column b, where
+
+    .. math:: Q = \sum_i P_i^\top K_i P_i, \qquad P_{k,ac} = U_{ak} U_{ck} .
+
+    P has n rows, so Q takes fewer products than a sum over pairs of eigenvectors.
+    """
+    xp, n, cached = namespace_of(U), U.shape[-1], backend_of(U).cached
+    d = n * (n + 1) // 2
+    sides = xp.take(adjoint(U), cached(_sides, U, n), axis=-1)
+    P = sides[..., :d] * sides[..., d:]
+    Q = sum_of_products(matmul(K, P), P)
+    flat = xp.reshape(Q, (*Q.shape[:-2], d * d))
+    entries = xp.take(flat, cached(_exchanged, U, n), axis=-1)
+    both = xp.reshape(entries, (*Q.shape[:-2], 2 * d, d))
+    return (both[..., :d, :] + both[..., d:, :]) * cached(_halves, U, n)
+
+
+def _sides(n: int) -> "np.ndarray[Any, Any]":
+    """Return the rows of the entries of a lower triangle, and then their columns."""
+    return np.concatenate(np.tril_indices(n)).astype(np.int32)
+
+
+def _exchanged(n: int) -> "np.ndarray[Any, Any]":
+    """Return where Q has, for each ab and cd, the entries of ac and bd, and then of ad and bc."""
+    d, place = n * (n + 1) // 2, _places(n, True).reshape(n, n)
+    rows, columns = np.tril_indices(n)
+    a, b = rows[:, None], columns[:, None]
+    pairs = (place[a, rows], place[b, columns]), (place[a, columns], place[b, rows])
+    # Q is symmetric but for rounding errors, and what is made of it shall be exactly so
+    flat = [np.minimum(p, q) * d + np.maximum(p, q) for p, q in pairs]
+    return np.stack(flat).reshape(-1).astype(np.int32)
+
+
+def _halves(n: int) -> "np.ndarray[Any, Any]":
+    """Return 2fᵢfⱼ: packing stands for the basis f(eeᵀ + eeᵀ), f = 1/√2, or ½ on the diagonal."""
+    factors = 0.5 * _triangle_weights(n, 2.0**0.5)
+    return np.asarray(2.0 * factors[:, None] * factors)
+
+
+# ---------------------------------------------------------------------- bad matrices
+
+
+def is_finite(A: Array) -> Array:
+    """Return whether all entries of a matrix are finite, shape (..., 1, 1)."""
+    xp = namespace_of(A)
+    return xp.max(xp.abs(A), axis=(-2, -1), keepdims=True) < xp.inf  # NaN is not less
+
+
+def finite_or_identity(A: Array) -> tuple[Array, Array]:
+    """Return A with the identity in place of matrices that are not finite, and which are finite.
+
+    It reads no value: on a GPU that would wait for everything computed before.
+    """
+    finite = is_finite(A)
+    return namespace_of(A).where(finite, A, identity(A)), finite
+
+
+def cholesky(P: Array) -> Array:
+    """Return the Cholesky factor of the symmetric part, NaN for a matrix that is not finite.
+
+    NumPy and torch raise for the whole batch if one matrix is not positive definite: say which.
+    They would look at the lower triangle only, and not see a NaN above it.
+    """
+    xp = namespace_of(P)
+    P = symmetric(P)
+    try:
+        return xp.linalg.cholesky(P)
+    except LAPACK_ERRORS as error:
+        if backend_of(P).traced(P):
+            raise
+        safe, finite = finite_or_identity(P)
+        if bool(xp.all(finite)):
+            raise ValueError(_not_definite(P)) from error
+    return xp.where(finite, cholesky(safe), xp.nan)
+
+
+def _not_definite(P: Array) -> str:
+    backend = backend_of(P)
+    values = backend.to_numpy(namespace_of(P).linalg.eigvalsh(backend.stop_gradient(P)))
+    ratio = values[..., 0] / values[..., -1]
+    bad = (values[..., -1] <= 0) | (ratio <= P.shape[-1] * np.finfo(values.dtype).eps)
+    first = int(np.argmax(bad)) if bad.any() else int(np.argmin(ratio))
+    place = "the matrix" if P.ndim == 2 else f"matrix {first} of the batch"
+    return (
+        f"{place} is not positive definite: its smallest eigenvalue is "
+        f"{values[..., 0].reshape(-1)[first]:.3g}; project it (manifold.project) or add to its "
+        "diagonal"
+    )
+
+
+def surely_definite(A: Array) -> bool:
+    r"""Return whether all symmetric matrices are positive definite, by more than rounding decides.
+
+    It takes one Cholesky factorization, an eighth of what eigenvalues take. False says nothing:
+    one matrix may be indefinite, or nearly singular, or values cannot be read. If the factor of
+    :math:`A - \delta I` exists, :math:`\delta = 2(n + 1)\varepsilon\operatorname{tr} A`, the
+    smallest eigenvalue of A is above :math:`n\varepsilon` times the largest: the factor is that of
+    a matrix within :math:`(n + 1)\varepsilon\operatorname{tr} A` (Higham, *Accuracy and Stability*,
+    theorem 10.3).
+    """
+    xp, n = namespace_of(A), A.shape[-1]
+    if backend_of(A).traced(A) or not _tells_of_indefinite(A):
+        return False
+    less = 2.0 * (n + 1) * float(xp.finfo(A.dtype).eps) * xp.linalg.trace(A)
+    try:
+        factor = xp.linalg.cholesky(A - less[..., None, None] * identity(A))
+    except LAPACK_ERRORS:
+        return False
+    return bool(xp.all(xp.isfinite(factor[..., -1, -1])))
+
+
+_telling: dict[Any, bool] = {}
+
+
+def _tells_of_indefinite(like: Array) -> bool:
+    """Return whether the library raises, or returns NaN, for a matrix without a Cholesky factor."""
+    xp = namespace_of(like)
+    if xp.__name__ not in _telling:
+        try:
+            found = bool(xp.all(xp.isnan(xp.linalg.cholesky(-eye(like, 2)))))
+        except LAPACK_ERRORS:
+            found = True
+        _telling[xp.__name__] = found
+    return _telling[xp.__name__]
+
+
+class PrecisionWarning(UserWarning):
+    """Matrices are so close to singular that their floats do not determine the result."""
+
+
+def warn_of_lost_digits(error: Array) -> None:
+    """Warn if rounding the input may change its smallest eigenvalue by more than a tenth.
+
+    ``error`` is that relative change, one number per matrix. There is no warning where values
+    cannot be read.
+    """
+    xp, backend = namespace_of(error), backend_of(error)
+    if backend.traced(error):
+        return
+    error = backend.stop_gradient(error)
+    lost = error > 0.1
+    if not bool(xp.any(lost)):
+        return
+    count = int(xp.sum(xp.astype(lost, xp.int32)))
+    worst = float(xp.max(xp.where(lost, error, 0.0)))
+    warn_caller(
+        f"{count} of {math.prod(error.shape)} matrices are singular up to rounding in "
+        f"{error.dtype}: the relative error of their smallest eigenvalue is up to {worst:.1g}, so "
+        "distances and normal coordinates have no certain digit. Shrink the matrices towards a "
+        "multiple of the identity, or use a wider dtype; for a distance, call dist(x, y) and not "
+        "norm(relative(x, y))",
+        PrecisionWarning,
+    )

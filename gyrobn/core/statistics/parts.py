@@ -1,0 +1,142 @@
+"""Samples that are read part by part in each evaluation: chunks, and blocks of large arrays.
+
+There may be more of them than memory holds. A Hessian beyond ``DENSE`` dimensions is not summed:
+each product with it is one more pass.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+from gyrobn.core.backends import Array, Arrays, device_of, namespace_of
+from gyrobn.core.manifolds.centred import Centred
+from gyrobn.core.manifolds.gyrospace import GyroSpace
+from gyrobn.core.numerics.arrays import blocks_of, scalars_like, sum_samples
+from gyrobn.core.numerics.hessian import DENSE
+from gyrobn.core.statistics.samples import check_weights, set_aside
+from gyrobn.core.statistics.sources import (
+    Evaluation,
+    Memory,
+    Ranks,
+    Source,
+    Sums,
+    applied,
+    evaluation,
+    first_sums,
+    sums_of,
+)
+from gyrobn.data.chunks import Chunks, Rows, take
+
+
+class Parts:
+    """Samples of which each evaluation reads all parts; ``read`` yields them with their weights."""
+
+    exact = False
+
+    def __init__(
+        self,
+        space: GyroSpace,
+        read: Callable[[], Iterable[tuple[Array, Array]]],
+        start: Callable[[], Array],
+    ) -> None:
+        self.space, self.read, self._start = space, read, start
+
+    def start(self) -> Array:
+        """Return a first guess of the mean."""
+        return self._start()
+
+    def arrays(self) -> tuple[Arrays, Callable[..., "Parts"]]:
+        """Return no arrays: nothing is traced."""
+        return (), lambda: self
+
+    def view(self, mean: Array, saved: Arrays = ()) -> Centred:
+        """Return the view of a mean from itself."""
+        return self.space.centred(mean, mean[None, ...])
+
+    def evaluate(self, mean: Array) -> Evaluation:
+        """Return what is seen from a mean, in one pass."""
+        view, sums = self.view(mean), self.total(sums_of, mean)
+        apply = lambda k, v: self.total(partial(applied, k), mean, v).added  # noqa: E731
+        any_weights = namespace_of(mean).ones_like(view.squares[..., 0])
+        return evaluation(view, view.hessian(any_weights), sums, apply)
+
+    def total(self, function: Callable[..., Sums], mean: Array, *arrays: Array) -> Sums:
+        """Return the sum of ``function(view, w, *arrays)`` over all parts."""
+        xp, added, most = namespace_of(mean), Sum(), None
+        for x, w in self.read():
+            own = function(self.space.centred(mean, x), w, *arrays)
+            del x  # before the next part comes
+            added.add(own.added)
+            most = own.most if most is None else xp.maximum(most, own.most)
+        return Sums(added.total, most)
+
+
+class Sum:
+    """A sum, with the rounding error of each addition given to the next one (Kahan)."""
+
+    total: Array = None
+    lost: Array = 0.0
+
+    def add(self, x: Array) -> None:
+        """Add numbers."""
+        if self.total is None:
+            self.total = x
+            return
+        old, more = self.total, x + self.lost
+        self.total = old + more
+        part = self.total - old
+        self.lost = (old - (self.total - part)) + (more - part)
+
+
+def in_blocks(memory: Memory) -> Source:
+    """Return samples in memory as blocks that fit the cache, if they are many NumPy arrays.
+
+    Blocks take less time and memory, but nothing is saved of the samples seen from the mean.
+    """
+    x, w, space = memory.x, memory.w, memory.space
+    if isinstance(memory, Ranks) or space.flat or space.dim > DENSE:
+        return memory
+    blocks = blocks_of(x, 1024)
+    if len(blocks) == 1:
+        return memory
+    return Parts(space, lambda: ((x[b], w[b]) for b in blocks), memory.start)
+
+
+def in_chunks(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> Parts:
+    """Return samples in chunks, in the space inside a manifold; one pass checks their weights."""
+    if weights is not None and weights.shape[0] != chunks.total:
+        raise ValueError(f"there are {chunks.total} samples and {weights.shape[0]} weights")
+    space, sums = manifold.inside, Sum()
+    for rows, x in chunks.numbered():
+        manifold._namespace(x)
+        x, w = weighted(manifold, x, rows, weights)
+        check_weights(w, sum_samples(w) + 1.0, int(rows[0]))  # a chunk may weigh nothing
+        sums.add(first_sums(space, manifold.to_inside(x), w))
+    if sums.total is None:
+        raise ValueError("an empty batch has no mean: there are no samples")
+    whole = sums.total[..., 0]
+    check_weights(w, whole)
+
+    def read() -> Iterator[tuple[Array, Array]]:
+        for rows, x in chunks.numbered():
+            x, w = weighted(manifold, x, rows, weights)
+            yield manifold.to_inside(x), w / whole
+
+    return Parts(space, read, lambda: space.start(sums.total[..., 1:] / whole[..., None]))
+
+
+def weighted(
+    manifold: GyroSpace, x: Array, rows: Rows, weights: Array | None
+) -> tuple[Array, Array]:
+    """Return a chunk with padding set aside, and its weights, shape (n, *channels)."""
+    xp = namespace_of(x)
+    batch = tuple(x.shape[: x.ndim - len(manifold.point_shape)])
+    if weights is None:
+        return x, xp.ones(batch, dtype=x.dtype, device=device_of(x))
+    w = take(scalars_like(weights, x), rows)
+    if tuple(w.shape) not in (batch[:1], batch):
+        raise ValueError(
+            f"weights must have the shape of the samples, (N,), or of the whole batch, "
+            f"(N, {', '.join(map(str, batch[1:]))}); got {tuple(weights.shape)}"
+        )
+    w = xp.broadcast_to(w[(..., *(None,) * (len(batch) - w.ndim))], batch)
+    return set_aside(manifold, x, w)[0], w

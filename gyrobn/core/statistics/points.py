@@ -1,0 +1,214 @@
+"""Whether arrays are points of a manifold, and an error that names the first one that is not.
+
+The estimator and the layers of all frameworks check here, so they use the same words.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from gyrobn.core.backends import Array, backend_of, namespace_of
+from gyrobn.core.manifolds.gyrospace import GyroSpace
+from gyrobn.core.numerics.arrays import blockwise
+from gyrobn.core.statistics.uniqueness import FrechetWarning, factors
+from gyrobn.manifolds import Correlation
+from gyrobn.numerics.checks import host, parameter_error, warn_caller
+
+
+def on_manifold(
+    manifold: GyroSpace,
+    x: Array,
+    name: str = "X",
+    project: bool = False,
+    first: Any = 0,
+    moved: "Moved | None" = None,
+    *,
+    eps: float | None = None,
+    advice: str | None = None,
+    advice_nan: str = "drop or impute NaN and inf first",
+) -> Array:
+    """Return ``x`` with all its points on the manifold, or say which one is not.
+
+    Parameters
+    ----------
+    manifold, x
+        The geometry, and an array of what should be its points.
+    name
+        What to call the array in messages.
+    project
+        Whether to move points that are off, if they are finite.
+    first
+        The number of the first sample, if x is a chunk of many; or the numbers of all samples.
+    moved
+        Counts the points that are projected.
+    eps
+        Precision of the dtype that x had before it was converted to a wider one, if it was.
+    advice, advice_nan
+        What to do about points that are off, and about NaN and infinity. By default the advice is
+        the parameter ``on_invalid`` of the estimator.
+    """
+    xp = namespace_of(x)
+
+    def points(x: Array) -> Array:
+        if eps is None:
+            return blockwise(manifold.contains, x)
+        return manifold.violation(x) <= eps**0.5
+
+    with np.errstate(all="ignore"):  # what overflows is off the manifold
+        if backend_of(x).traced(x):
+            return manifold.project(x) if project else x
+        good = points(x)
+        if moved is not None:
+            moved.total += math.prod(good.shape)
+        if bool(xp.all(good)):
+            return x
+        check_finite(manifold, x, name, first, advice_nan)
+        if project:
+            if moved is not None:
+                moved.note(manifold, x, host(good), first)
+            rest = (None,) * len(manifold.point_shape)
+            x = xp.where(good[(..., *rest)], x, manifold.project(x))
+            good = points(x)
+            if bool(xp.all(good)):
+                return x
+            advice = "it could not be projected either"
+        raise _off(manifold, x, good, name, first, advice)
+
+
+def check_finite(manifold: GyroSpace, x: Array, name: str, first: Any, advice: str) -> None:
+    """Refuse NaN and infinity, which no projection repairs."""
+    xp = namespace_of(x)
+    finite = xp.all(xp.isfinite(x), axis=tuple(range(-len(manifold.point_shape), 0)))
+    if not bool(xp.all(finite)):
+        what, i = describe(finite, first)
+        kind = "NaN" if bool(xp.any(xp.isnan(x[(*i, ...)]))) else "inf"
+        raise ValueError(f"{name} has {kind} in {what}: {advice}")
+
+
+def _off(
+    manifold: GyroSpace, x: Array, good: Array, name: str, first: Any, advice: str | None
+) -> ValueError:
+    """Return the error for points that are off the manifold."""
+    what, i = describe(good, first)
+    text = f"{name} is off {manifold!r} by {float(manifold.violation(x)[i]):.3g} in {what}: "
+    if name in ("mean", "bias"):
+        return ValueError(f"{text}manifold.project gives a point near by")
+    lack = flaw(manifold, x[(*i, ...)])
+    if lack:
+        text += (
+            f"that matrix is {lack}. {SHRINK}: the variance of projected matrices depends on the "
+            "floor under their eigenvalues; "
+        )
+    if advice is not None:
+        return ValueError(text + advice)
+    return parameter_error(text, "on_invalid", " moves such samples onto it", ("project",))
+
+
+def describe(good: Array, first: Any = 0) -> tuple[str, tuple[int, ...]]:
+    """Say how many entries are not good and which is the first; also return its index.
+
+    In the text, ``first`` is the number of the first sample, or holds the numbers of all.
+    """
+    xp = namespace_of(good)
+    bad = xp.astype(xp.reshape(xp.logical_not(good), (-1,)), xp.int32)
+    i = tuple(int(k) for k in np.unravel_index(int(xp.argmax(bad)), tuple(good.shape)))
+    if not i:
+        return "its one point", i
+    return f"{int(xp.sum(bad))} of {bad.shape[0]} samples, the first {at_index(i, first)}", i
+
+
+def at_index(i: tuple[int, ...], first: Any = 0) -> str:
+    """Say where a point is: the number of its sample, and the channel if there are several.
+
+    >>> at_index((3,)), at_index((3, 1), first=10)
+    ('at index 3', 'at index (13, 1)')
+    """
+    number = first + i[0] if isinstance(first, int) else int(first[i[0]])
+    return f"at index {number if len(i) == 1 else (number, *i[1:])}"
+
+
+def plain_geometry(geometry: GyroSpace) -> GyroSpace:
+    """Return the geometry with plain numbers for parameters that are arrays (learnt).
+
+    >>> import numpy as np
+    >>> from gyrobn import PoincareBall
+    >>> plain_geometry(PoincareBall(2, curvature=np.asarray(-0.5)))
+    PoincareBall(n=2, curvature=-0.5)
+    """
+    values = []
+    for value in geometry.learnable():
+        if not isinstance(value, (int, float)):
+            array = host(value)
+            if array.ndim > 0:
+                raise ValueError(
+                    f"only a geometry whose parameters are numbers can be kept, got an array of "
+                    f"shape {array.shape} in {type(geometry).__name__}: use one geometry for each"
+                )
+            value = float(array)
+        values.append(value)
+    return geometry.with_learnable(values)
+
+
+class Moved:
+    """How many points a projection moved, and which of them were singular matrices."""
+
+    def __init__(self) -> None:
+        self.count = self.total = self.singular = 0
+        self.which = ""
+
+    @classmethod
+    def merged(cls, parts: Iterable["Moved"]) -> "Moved":
+        """Return the counts of several parts of the samples, given in order, as one."""
+        both = cls()
+        for part in parts:
+            both.count += part.count
+            both.total += part.total
+            both.singular += part.singular
+            both.which = both.which or part.which
+        return both
+
+    def note(self, manifold: GyroSpace, x: Array, good: Any, first: Any) -> None:
+        """Count the bad points of a chunk, before they are moved."""
+        self.count += int(np.sum(~good))
+        for index in np.argwhere(~good):
+            i = tuple(map(int, index))
+            what = flaw(manifold, x[(*i, ...)])
+            self.singular += bool(what)
+            if what and not self.which:
+                self.which = f"the first, {at_index(i, first)}, is {what}"
+
+    def warn(self, manifold: GyroSpace, x: Array, method: str) -> None:
+        """Warn if singular matrices got a floor under their eigenvalues."""
+        if self.singular:
+            floor = float(namespace_of(x).finfo(x.dtype).eps) ** 0.5
+            warn_caller(
+                f"GyroBN.{method}() moved {self.count} of {self.total} samples onto {manifold!r}; "
+                f"{self.singular} of them were not positive definite ({self.which}), and their "
+                f"lowest eigenvalues are now {floor:.2g} of the largest: their distances and the "
+                f"variance depend on this floor. {SHRINK}",
+                FrechetWarning,
+            )
+
+
+SHRINK = "Shrink covariances first (sklearn.covariance.ledoit_wolf, pyRiemann's Covariances('lwf'))"
+
+
+def flaw(manifold: GyroSpace, point: Array) -> str:
+    """Return why a matrix that should be positive definite is not; else an empty text."""
+    for space, _, part in factors(manifold, manifold, point):
+        if not space.definite:
+            continue
+        A = host(part)
+        if isinstance(space, Correlation):  # the scale of its rows does not matter
+            roots = np.sqrt(np.clip(np.diagonal(A), 0.0, None))
+            A = A / np.where(roots > 0, roots, 1.0) / np.where(roots > 0, roots, 1.0)[:, None]
+        n, values = len(A), np.linalg.eigvalsh((A + A.T) / 2)
+        least = n * float(namespace_of(point).finfo(point.dtype).eps) * abs(values).max()
+        of = "" if space is manifold else f"of {space!r} "
+        if np.any(values < -least):
+            return f"{of}indefinite, with {np.sum(values < -least)} of {n} eigenvalues negative"
+        if not np.all(values > least):
+            return f"{of}singular, of rank {np.sum(values > least)} of {n}"
+    return ""

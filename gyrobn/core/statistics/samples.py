@@ -1,0 +1,171 @@
+"""Samples and weights as the mean wants them: samples along the first axis, weights of sum one."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gyrobn.core.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.core.manifolds.gyrospace import GyroSpace
+from gyrobn.core.numerics.arrays import scalars_like, sum_samples
+from gyrobn.core.statistics.sources import Group, withdraw
+from gyrobn.numerics.checks import check_integers
+
+
+def arrange(
+    manifold: GyroSpace,
+    x: Array,
+    weights: Array | None,
+    axis: int | tuple[int, ...],
+    group: Group | None = None,
+) -> tuple[Array, Array]:
+    """Return samples (N, *channels, *point_shape) and weights (N, *channels) that sum to one.
+
+    Samples without weight are made safe: see :func:`set_aside`. Of a batch on several ranks they
+    are the samples here, and the weights as they come, which :func:`locate` divides by their sum.
+    """
+    xp = manifold._namespace(x)
+    batch = tuple(x.shape[: x.ndim - len(manifold.point_shape)])
+    axes = _axes(x, batch, axis)
+    rest = tuple(a for a in range(len(batch)) if a not in axes)
+    reduced, channels = (tuple(batch[a] for a in some) for some in (axes, rest))
+    if 0 in batch:
+        if group is None:
+            raise ValueError(f"an empty batch has no mean: x has shape {tuple(x.shape)}")
+        return _nothing(manifold, x, weights, channels)
+    count, samples = math.prod(reduced), x
+    if axes != (0,):
+        points = tuple(range(len(batch), x.ndim))
+        shape = (count, *channels, *manifold.point_shape)
+        samples = xp.reshape(xp.permute_dims(x, (*axes, *rest, *points)), shape)
+    if weights is None:
+        each = 1.0 if group is not None else 1.0 / count
+        return samples, xp.full((count, *channels), each, dtype=x.dtype, device=device_of(x))
+    weights = scalars_like(weights, x)
+    shape = tuple(getattr(weights, "shape", ()))  # a scalar has no axis of samples
+    if shape == reduced:
+        w = xp.reshape(weights, (count, *(1 for _ in channels)))
+        w = xp.broadcast_to(w, (count, *channels))
+    elif shape == batch:
+        w = xp.reshape(xp.permute_dims(weights, (*axes, *rest)), (count, *channels))
+    else:
+        raise ValueError(
+            f"weights must have the shape of the reduced axes, {reduced}, or of the whole batch, "
+            f"{batch}; got {shape}"
+        )
+    total = sum_samples(w)
+    try:
+        check_weights(w, total if group is None else total + 1.0)
+    except ValueError as error:
+        if group is not None:
+            withdraw(manifold, channels, x, group, error)
+        raise
+    samples = set_aside(manifold, samples, w)[0]
+    return samples, w if group is not None else w / total
+
+
+def _nothing(
+    manifold: GyroSpace, x: Array, weights: Array | None, channels: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """Return the identity, without weight, for a rank that has no samples.
+
+    Its sums are zero, and part of the graph, as on other ranks.
+    """
+    xp = namespace_of(x)
+    e = xp.broadcast_to(manifold.origin(x), (1, *channels, *manifold.point_shape))
+    none = xp.zeros((1, *channels), dtype=x.dtype, device=device_of(x))
+    return e + xp.sum(x), none if weights is None else none + xp.sum(weights)
+
+
+def _axes(x: Array, batch: tuple[int, ...], axis: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Return the batch axes to average over, none of them negative."""
+    points = tuple(x.shape[len(batch) :])
+    if not batch:
+        raise ValueError(
+            f"expected a batch of points, shape (N, ..., {points}), "
+            f"got one point of shape {tuple(x.shape)}: add a batch axis, x[None]"
+        )
+    axes = check_integers("axis", axis)
+    for a in axes:
+        if not -len(batch) <= a < len(batch):
+            raise ValueError(
+                f"axis {a} is not one of the {len(batch)} batch axes of an array of shape "
+                f"{tuple(x.shape)} with points of shape {points}"
+            )
+    axes = tuple(a % len(batch) for a in axes)
+    if len(set(axes)) != len(axes) or not axes:
+        raise ValueError(f"axis must name distinct batch axes, got {axis}")
+    return axes
+
+
+def set_aside(
+    manifold: GyroSpace, x: Array, weights: Array | None
+) -> tuple[Array, Callable[[Array], Array]]:
+    """Put the identity in place of samples that weigh nothing and are not points: padding, NaN.
+
+    Weighted by zero, a NaN would be NaN still, in the value or in the derivative. The leading axes
+    of ``weights`` are those of x. Also return a function that puts these samples, as they came,
+    into an array of the shape of x.
+    """
+    if weights is None:
+        return x, lambda y: y
+    xp, backend = namespace_of(x), backend_of(x)
+    points = len(manifold.point_shape)
+    out = _weightless(x, weights, points)
+    if not backend.traced(out) and not bool(xp.any(out)):
+        return x, lambda y: y
+    entries = tuple(range(-points, 0))
+    finite = xp.all(xp.isfinite(x), axis=entries, keepdims=True)  # infinity − infinity would warn
+    sane = xp.where(finite, backend.stop_gradient(x), manifold.origin(x))
+    point = xp.logical_and(xp.squeeze(finite, axis=entries), manifold.contains(sane))
+    out = xp.logical_and(out, xp.logical_not(point))[(..., *(None,) * points)]
+    return xp.where(out, manifold.origin(x), x), lambda y: xp.where(out, x, y)
+
+
+def only_weighted(manifold: GyroSpace, x: Array, weights: Array | None) -> Array:
+    """Put the identity in place of every sample of weight zero."""
+    if weights is None:
+        return x
+    points = len(manifold.point_shape)
+    out = _weightless(x, weights, points)[(..., *(None,) * points)]
+    return namespace_of(x).where(out, manifold.origin(x), x)
+
+
+def _weightless(x: Array, weights: Array, points: int) -> Array:
+    """Return a mask of the samples of weight zero; it broadcasts against the batch of x."""
+    namespace_of(x, weights)  # of one library
+    out = weights == 0
+    return out[(..., *(None,) * (x.ndim - points - out.ndim))]
+
+
+def check_weights(weights: Array, total: Array, first: int = 0) -> None:
+    """Refuse weights that are negative or not finite, and a sum that is not positive.
+
+    ``first`` is the number of the first sample, if they are part of a batch.
+    """
+    xp, backend = namespace_of(weights), backend_of(weights)
+    if backend.traced(weights):
+        return
+    good = xp.logical_and(total > 0, xp.isfinite(total))
+    if bool(xp.logical_and(xp.all(weights >= 0), xp.all(good))):
+        return
+    each = backend.to_numpy(weights)
+    bad = np.argwhere(~((each >= 0) & np.isfinite(each)))
+    if len(bad):
+        i, *channel = bad[0].tolist()
+        what = f"{each[i, *channel]} at index {first + i}"
+    else:
+        channel = np.argwhere(~backend.to_numpy(good))[0].tolist()
+        what = f"a sum of {float(total[(*channel, ...)])} in {weights.dtype}"
+    raise ValueError(
+        "weights must be finite and non-negative, with a positive sum for every channel; got "
+        f"{what}{of_channel(channel)}"
+    )
+
+
+def of_channel(channel: list[Any]) -> str:
+    """Say which channel, if there are several."""
+    if not channel:
+        return ""
+    return f" of channel {channel[0] if len(channel) == 1 else tuple(channel)}"

@@ -1,0 +1,220 @@
+"""Whether a mean was found, and whether it is the only one: what a user should be told."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gyrobn.core.backends import Array, backend_of, namespace_of
+from gyrobn.core.manifolds.gyrospace import GyroSpace
+from gyrobn.core.manifolds.product import Product
+from gyrobn.core.numerics.arrays import blockwise
+from gyrobn.core.statistics.samples import of_channel
+from gyrobn.data.chunks import take
+from gyrobn.numerics.checks import warn_caller
+
+MANY = 4096
+"""With at least this many samples, leaving some out of a search saves time."""
+
+
+class FrechetWarning(UserWarning):
+    """A mean or a variance is not what it seems.
+
+    The mean did not converge or need not be the only one, samples were scaled too far, or singular
+    matrices were projected, so that their variance depends on the floor under their eigenvalues.
+    """
+
+
+class Domains(NamedTuple):
+    """The domains that a warning names, if they are the first axis of the channels."""
+
+    labels: Sequence[Any]
+    rows: "np.ndarray[Any, Any]"
+    """The number of each sample, (most, domains); −1 for padding of a domain with fewer."""
+
+    def name(self, which: Array) -> str:
+        """Return words for some of them."""
+        found = [repr(self.labels[int(k)]) for k in np.flatnonzero(which)]
+        more = f" and {len(found) - 10} more" if len(found) > 10 else ""
+        return f"of domain{'s' if len(found) > 1 else ''} {', '.join(found[:10])}{more} "
+
+
+def warn(
+    manifold: GyroSpace,
+    space: GyroSpace,
+    given: Iterable[Array],
+    weighted: tuple[Array, Array] | None,
+    found: Any,
+    limit: int,
+    *,
+    domains: Domains | None = None,
+    unique: bool = True,
+) -> None:
+    """Warn if there is no mean, if it did not converge, or if there may be more than one.
+
+    ``manifold`` is the geometry that the user knows, ``given`` the user's samples, in one piece or
+    several. ``space`` is the one that was searched, ``weighted`` the samples and weights there;
+    without those, the largest distance from the mean decides. ``found`` is the result, its numbers
+    on the host; ``unique`` says whether to look for a second mean at all.
+    """
+
+    def of(which: Array) -> str:
+        if domains is None:
+            return ""
+        chosen = backend_of(which).to_numpy(which)
+        return domains.name(chosen.reshape(chosen.shape[0], -1).any(axis=1))
+
+    if not found.searched:
+        return
+    residual, converged = found.status()
+    if not converged.all():
+        off = _off(manifold, given, ~converged, domains)
+        warn_caller(_no_mean(manifold, found, residual, ~converged, limit, of, off), FrechetWarning)
+    if not unique or found.far is None:
+        return
+    if not (found.far**0.5 >= space.convexity_radius).any():
+        return
+    beyond = (
+        "beyond the {:.3f} within which a mean is sure to be unique: another mean may fit as well"
+    )
+    if weighted is None:
+        reached, what = _reached(manifold, space, found.far), "lie up to {:.3f} from their mean"
+    else:
+        reached, what = _enclosed(manifold, space, *weighted, found), "need a ball of radius {:.3f}"
+    for known, enough, radius in reached:
+        far = float(namespace_of(radius).max(radius))
+        if far >= enough:
+            where = "" if known is manifold else f"the factor {known!r} of "
+            warn_caller(
+                f"the samples {of(radius >= enough)}on {where}{manifold!r} {what.format(far)}, "
+                f"{beyond.format(enough)}",
+                FrechetWarning,
+            )
+
+
+Reached = Iterator[tuple[GyroSpace, float, Array]]
+"""Factors on which a mean need not be unique: the geometry that the user knows, the radius within
+which it is, and the radius that the samples of each channel reach."""
+
+
+def _reached(manifold: GyroSpace, space: GyroSpace, far: Array) -> Reached:
+    """Yield the largest distances from the mean, of samples that are not in memory."""
+    first = 0
+    for known, part in factors(manifold, space):
+        last = first + len(part.blocks)
+        if part.convexity_radius < math.inf:
+            yield known, part.convexity_radius, far[..., first:last].sum(axis=-1) ** 0.5
+        first = last
+
+
+def _enclosed(manifold: GyroSpace, space: GyroSpace, x: Array, w: Array, found: Any) -> Reached:
+    """Yield the radii of balls around the samples of positive weight."""
+    counts = (w > 0)[(..., *(None,) * len(space.point_shape))]
+    centre = backend_of(x).stop_gradient(found.mean)
+    x = namespace_of(x).where(counts, x, centre)
+    for known, part, samples, mean in factors(manifold, space, x, centre):
+        enough = part.convexity_radius
+        if enough < math.inf:
+            yield known, enough, enclosing_radius(part, samples, mean, enough)
+
+
+def _no_mean(
+    manifold: GyroSpace,
+    found: Any,
+    residual: Array,
+    bad: Array,
+    limit: int,
+    of: Callable[[Array], str],
+    off: str,
+) -> str:
+    """Say how many channels have no mean, and what to do."""
+    worst = float(np.where(bad, residual, 0.0).max())
+    variance = backend_of(found.variance).to_numpy(found.variance)
+    lost = not np.isfinite(np.where(bad[..., None], variance, 0.0)).all()
+    often = "" if lost else f" in {limit} iterations"
+    advice = "raise max_iter or tol"
+    if lost:
+        advice = (
+            "some distances are not finite: they overflow, or samples are opposite to each "
+            "other; start elsewhere, with init"
+        )
+    return (
+        f"the Fréchet mean {of(bad)}on {manifold!r} did not converge{often} "
+        f"({int(np.sum(bad))} of {math.prod(bad.shape)} channels, largest residual {worst:.2e}): "
+        f"{off or advice}"
+    )
+
+
+def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array, domains: Domains | None) -> str:
+    """Name the samples off the manifold in the first of the bad channels that has some."""
+    on = np.concatenate([backend_of(x).to_numpy(manifold.contains(x)) for x in given])
+    off, count = ~on & bad, len(on)
+    if domains is not None:
+        off &= (domains.rows >= 0).reshape(*domains.rows.shape, *(1,) * (off.ndim - 2))
+    if not off.any():
+        return ""
+    channel = np.argwhere(off.any(axis=0))[0].tolist()
+    rows = np.flatnonzero(off[:, *channel])
+    if domains is not None:
+        k, *channel = channel
+        numbers = domains.rows[:, k]
+        rows, count = numbers[rows], int(np.sum(numbers >= 0))
+    return (
+        f"{len(rows)} of {count} samples{of_channel(channel)} are not on the manifold, the first "
+        f"at index {rows[0]}; drop them, or move them onto it with manifold.project (NaN stays NaN)"
+    )
+
+
+def factors(manifold: GyroSpace, space: GyroSpace, *arrays: Array) -> Iterator[tuple[Any, ...]]:
+    """Yield the factors of a product, and of products in it; the one space otherwise.
+
+    Each comes as the user knows it, as the space to compute in, and with its parts of the arrays.
+    """
+    if not isinstance(manifold, Product) or not isinstance(space, Product):
+        yield manifold, space, *arrays
+        return
+    parts = zip(*(space.split(a) for a in arrays), strict=True) if arrays else None
+    for known, part in zip(manifold.factors, space.factors, strict=True):
+        yield from factors(known, part, *(() if parts is None else next(parts)))
+
+
+def enclosing_radius(
+    manifold: GyroSpace, x: Array, centre: Array, enough: float = 0.0, rounds: int = 64
+) -> Array:
+    """Return nearly the radius of the smallest ball around samples (Bădoiu and Clarkson).
+
+    The centre moves towards the sample farthest from it, by ever smaller parts of the way. The
+    search ends as soon as the radius is below ``enough`` in every channel. Of many samples those
+    are left out that cannot be the farthest, by the triangle inequality.
+    """
+    xp = namespace_of(x)
+    points = (None,) * len(manifold.point_shape)
+    first, reach, best = centre, None, None
+    many = x.shape[0] > MANY
+    # some that may be far, and all that were the farthest
+    found = x[:: max(1, x.shape[0] // 256), ...]
+    for k in range(rounds):
+        rest = x
+        if k > 0 and many:
+            least = xp.max(manifold.dist(centre, found), axis=0)
+            rest = _beyond(x, reach, least * 0.999 - manifold.dist(first, centre))
+        distance = blockwise(partial(manifold.dist, centre), rest)
+        reach = distance if reach is None else reach
+        radius = xp.max(distance, axis=0)
+        best = radius if best is None else xp.minimum(best, radius)
+        if not bool(xp.any(best >= enough)):
+            break
+        index = xp.argmax(distance, axis=0)[(None, ..., *points)]
+        index = xp.broadcast_to(index, (1, *x.shape[1:]))
+        farthest = xp.take_along_axis(rest, index, axis=0)
+        found = xp.concat([found, farthest]) if many else found
+        centre = manifold.project(manifold.geodesic(centre, farthest[0, ...], 1.0 / (k + 2)))
+    return best
+
+
+def _beyond(x: Array, reach: Array, least: Array) -> Array:
+    """Return the samples whose reach is at least that large in some channel."""
+    some = backend_of(x).to_numpy(reach >= least)
+    return take(x, np.flatnonzero(some.reshape(some.shape[0], -1).any(axis=1)))
