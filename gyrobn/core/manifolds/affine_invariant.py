@@ -60,6 +60,8 @@ class CentredMatrices(Centred):
     diagonal, with derivatives off the diagonal.
     """
 
+    saves = 4
+
     def __init__(self, space: Any, mean: Array, x: Array, saved: Arrays = ()) -> None:
         super().__init__(space, mean, x, saved)
         if saved:
@@ -114,6 +116,11 @@ class CentredMatrices(Centred):
 
         constants = *self.eigen, *self.eigen_of_mean
         return backend_of(self.x).differentiate(function, constants, self.mean, self.x)[0]
+
+    @property
+    def images(self) -> int:  # type: ignore[override]
+        """Number of arrays in ``image``."""
+        return 2 if self.space.cholesky else 1
 
     @property
     def image(self) -> Arrays:
@@ -352,8 +359,15 @@ class AffineInvariant(Definite):
         return congruence(self._back(x), y)
 
     def shift(self, x: Array, c: Array) -> Array:
-        r"""Point :math:`R_P \exp(\theta C) R_P^\top`."""
-        return self.add(x, self.from_normal(c))
+        r"""Point :math:`R_P \exp(\theta C) R_P^\top`, from the root of the exponential.
+
+        So a C between ill-conditioned matrices, whose condition may be κ², leads from one to the
+        other.
+        """
+        self._namespace(x)
+        check_coordinates(self, c)
+        Y = matmul(self._root(x), matrix_function(0.5 * self._matrix(c), EXP))
+        return matmul(Y, adjoint(Y))
 
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\ominus P \oplus Q`."""

@@ -224,7 +224,7 @@ class Scaling(CorrelationMap):
 
         d = self._start(constant)
         state = d, xp.zeros_like(d[..., 0]) > 0
-        d, _ = backend.while_loop(type(self), going, body, (constant,), state, 60)
+        d, _ = backend.while_loop((type(self), least), going, body, (constant,), state, 60)
         for _ in range(2):  # d has no derivative yet; each step makes that of one more order right
             residual, J = self._equation(A, d)
             d = d + _solve(residual, J)
@@ -318,7 +318,7 @@ class LogScaled(Scaling):
 
     Newton's method minimizes :math:`f(x) = \tfrac12 x^\top Cx - \sum\log x_i`, Δ = diag(x). With
     :math:`M = \Delta C\Delta` the step is :math:`\Delta q`, :math:`(M + I)q = 1 - M 1`. Along it,
-    :math:`f'' \le q^\top(M + I)q/(1 - tm)^2` with :math:`m = \max(0, -q_i)`, so the part
+    :math:`f'' \le q^\top(M + I)q/(1 - tm)^2` with :math:`m = \max_i(0, -q_i)`, so the part
     :math:`t = 1/(1 + m)` of it goes downhill, and keeps x positive.
     """
 

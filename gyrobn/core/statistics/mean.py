@@ -29,6 +29,7 @@ from gyrobn.core.statistics.sources import (
     Memory,
     Ranks,
     Source,
+    if_weighted,
     learnt_of,
     over_ranks,
 )
@@ -406,7 +407,8 @@ def _with_derivatives(
 
     On several ranks, the gradients are summed before :math:`H^{-1}`, together with the variances.
     """
-    stop, count = backend_of(x).stop_gradient, len(found.sums)
+    backend, count = backend_of(x), len(found.sums)
+    stop = backend.stop_gradient
     learnt, remade = learnt_of(space)
 
     def function(order: int, constants: Arrays, x: Array, w: Array, *learnt: Array) -> Arrays:
@@ -418,19 +420,28 @@ def _with_derivatives(
         variance: Arrays = () if whole is None else (whole.variance,)
         if order == 0 or not exact:
             if order and ranks is not None:
-                variance = (ranks.total(w, at.variance(w)),)
+                variance = (ranks.total(if_weighted(w, at.variance(w))),)
             return base, *variance, *at.image
         hessian = at.hessian(w) if whole is None else whole.hessian()
+
+        def solved(here: Array) -> Array:
+            """Reduce before H⁻¹, which may take further reductions; backwards, too."""
+            assert ranks is not None
+            change, there = pieces(ranks.total(here), [space.dim, here.shape[-1]])
+            return namespace_of(here).concat([inverse(hessian, change, rough), there], axis=-1)
+
         moved = base
         for k in range(order):
             at = at if k == 0 else own.centred(moved, x, saved)
             g = at.gradient(w)
             change = g - stop(g)
-            if ranks is not None:
+            if whole is None:
+                step = inverse(hessian, change, rough)
+            else:
                 here = namespace_of(g).concat([change, at.variance(w)], axis=-1)
-                change, there = pieces(ranks.total(w, here), [space.dim, len(space.blocks)])
-            step = inverse(hessian, change, rough)
-            if whole is not None:  # a step from a mean that was not reached changes the variance
+                found = backend.self_adjoint(solved, if_weighted(w, here))
+                step, there = pieces(found, [space.dim, here.shape[-1]])
+                # a step from a mean that was not reached changes the variance
                 variance = (there - 2.0 * own.by_block(whole.g * step),)
             image = at.followed(step) if order == 1 else None
             if image is not None:
@@ -440,7 +451,7 @@ def _with_derivatives(
         return moved, *variance, *own.centred(moved, x, saved).image
 
     constants = found.mean, *found.sums, *found.view.saved
-    mean, *image = backend_of(x).differentiate(function, constants, x, w, *learnt)
+    mean, *image = backend.differentiate(function, constants, x, w, *learnt)
     variance = None if ranks is None else image.pop(0)
     view = space.centred(mean, x, found.view.saved).showing(*image)
     variance = view.variance(w) if variance is None else variance
@@ -461,6 +472,6 @@ def centroid(space: GyroSpace, x: Array, w: Array, exact: bool, group: Group | N
     view = space.centred(mean, x)
     variance = view.variance(w)
     if isinstance(source, Ranks):
-        variance = source.total(w, variance)
+        variance = source.total(if_weighted(w, variance))
     status = lambda: _status(constant, source.evaluate(stop(mean)), None)  # noqa: E731
     return Found(mean, variance, view, 1, status, searched=False)

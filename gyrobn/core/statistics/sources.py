@@ -145,21 +145,21 @@ class Ranks(Memory):
     def __repr__(self) -> str:
         return f"ranks {self.group.ranks!r}"
 
-    def total(self, w: Array, sums: Array) -> Array:
-        """Return the sums over all ranks, from those of the samples here with weights w."""
-        return backend_of(sums).all_sum(if_weighted(w, sums), self.group.ranks)
+    def total(self, sums: Array) -> Array:
+        """Return the sums over all ranks, from those of the samples here."""
+        return backend_of(sums).all_sum(sums, self.group.ranks)
 
     def evaluate(self, mean: Array) -> Evaluation:
         """Return what is seen from a mean, in one reduction."""
         view = self.view(mean)
-        own, w = sums_of(view, self.w), self.w
-        return self.evaluated(view, w, own._replace(added=self.total(w, own.added)))
+        own = sums_of(view, self.w)
+        return self.evaluated(view, self.w, own._replace(added=self.total(own.added)))
 
     def evaluated(self, view: Centred, w: Array, sums: Arrays) -> Evaluation:
         """Return an evaluation from the samples here and the sums over all ranks."""
         own = view.hessian(w)
         blocks = diagonal(own, sums[0][..., : self.space.dim])
-        apply = lambda k, v: self.total(w, blocks[k][0].apply(v))  # noqa: E731
+        apply = lambda k, v: self.total(if_weighted(w, blocks[k][0].apply(v)))  # noqa: E731
         return evaluation(view, own, Sums(*sums), apply)
 
 
@@ -238,10 +238,13 @@ def applied(k: int, view: Centred, w: Array, v: Array) -> Sums:
 
 
 def if_weighted(w: Array, sums: Array) -> Array:
-    """Return sums of samples, or zero if none has a weight: opposite to the mean, they are NaN."""
-    share = sum_samples(w)
+    """Return sums of samples, zero in place of NaN if none has a weight: opposite to the mean.
+
+    A sum that is finite stays, since it has a derivative by the weights.
+    """
+    xp, share = namespace_of(sums), sum_samples(w)
     share = share[(..., *(None,) * (sums.ndim - share.ndim))]
-    return namespace_of(sums).where(share > 0, sums, 0.0)
+    return xp.where(xp.logical_or(share > 0, xp.isfinite(sums)), sums, 0.0)
 
 
 def farthest(view: Centred, w: Array) -> Array:
