@@ -23,7 +23,7 @@ from gyrobn.manifolds import *
 from gyrobn.manifolds import REGISTRY
 from gyrobn.manifolds.correlation import covariance_to_correlation
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.manifolds.isometry import convert
+from gyrobn.manifolds.models import convert
 from gyrobn.normalization.normalize import (
     Stats,
     batch_stats,
@@ -33,11 +33,11 @@ from gyrobn.normalization.normalize import (
     normalize_batch,
     update_stats,
 )
-from gyrobn.numerics.decompositions import PrecisionWarning
+from gyrobn.numerics.matrices import PrecisionWarning
 from gyrobn.statistics.frechet import FrechetResult, frechet, frechet_mean, frechet_variance
 from gyrobn.statistics.mean_error import MeanError, mean_error
-from gyrobn.statistics.suggest import Suggestion, suggest
 from gyrobn.statistics.uniqueness import FrechetWarning
+from gyrobn.suggestion import Suggestion, suggest
 
 __version__ = "0.1.0"
 __all__ = [

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from gyrobn.backends.jax_axes import auto_sharded, varies, varying
+from gyrobn.backends.jax import auto_sharded, varies, varying
 from gyrobn.normalization.layers import Learnt
 from gyrobn.normalization.layers import forward as any_forward
 from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import LayerSettings
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_number
-from gyrobn.statistics.spread import Group
+from gyrobn.statistics.sources import Group
 
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model

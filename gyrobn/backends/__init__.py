@@ -1,12 +1,13 @@
-"""What the Array API standard lacks, one module per library: a *shim*.
+"""What the Array API standard lacks, one module per library: a *backend*.
 
-:class:`gyrobn.backends.contract.Backend` is the contract of a shim, with a docstring for each name.
+:class:`gyrobn.backends.contract.Backend` is the contract, with a docstring for each function.
 
-A shim is imported the first time an array of its library is seen, so ``import gyrobn`` imports
-no framework. Arrays of any other library that follows the standard are served by the NumPy shim,
-except those of Dask, which have no shim: they hold tasks, and the mathematics runs on their blocks.
+A backend is imported the first time an array of its library is seen, so ``import gyrobn`` imports
+no framework. Arrays of any other library that follows the standard are served by the NumPy backend,
+except those of Dask, which have none: they hold tasks, and the mathematics runs on their blocks.
 """
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
@@ -15,17 +16,18 @@ from typing import Any, cast
 import array_api_compat as compat
 import numpy as np
 
-from gyrobn.backends.contract import Array, Backend, State
+from gyrobn.backends.contract import Array, Arrays, Backend
 
 __all__ = [
     "Array",
+    "Arrays",
     "Backend",
-    "State",
     "backend_of",
     "cast_to",
     "check_kind",
+    "declare",
+    "declared",
     "device_of",
-    "dot",
     "namespace_of",
     "with_decompositions",
     "with_functions",
@@ -42,12 +44,16 @@ DASK = (
 DECOMPOSING = ("cholesky", "det", "eigh", "eigvalsh", "inv", "qr", "slogdet", "solve", "svd")
 """Functions that call LAPACK, or what a GPU has in its place."""
 
-_SHIMS = {"torch": compat.is_torch_array, "jax": compat.is_jax_array, "cupy": compat.is_cupy_array}
+_LIBRARIES = {
+    "torch": compat.is_torch_array,
+    "jax": compat.is_jax_array,
+    "cupy": compat.is_cupy_array,
+}
 _known: dict[type, tuple[Any, Backend]] = {}
 
 
 def _library_of(x: Array) -> tuple[Any, Backend]:
-    """Return namespace and shim of an array; looked up once per type, since it takes a while."""
+    """Return namespace and backend of an array; looked up once per type."""
     kind = type(x)
     if kind not in _known:
         if compat.is_dask_array(x):
@@ -60,11 +66,11 @@ def _library_of(x: Array) -> tuple[Any, Backend]:
                 f"expected an array that follows the Array API standard, got {_name(x)}: "
                 "convert it first, for example with numpy.asarray"
             ) from error
-        name = next((name for name, is_its_array in _SHIMS.items() if is_its_array(x)), "numpy")
-        shim = import_module(f"gyrobn.backends.{name}")
+        name = next((name for name, is_its_array in _LIBRARIES.items() if is_its_array(x)), "numpy")
+        backend = import_module(f"gyrobn.backends.{name}")
         if name != "numpy" or compat.is_numpy_array(x):
-            xp = getattr(shim, "namespace", xp)
-        _known[kind] = xp, cast(Backend, shim)
+            xp = getattr(backend, "namespace", xp)
+        _known[kind] = xp, cast(Backend, backend)
     return _known[kind]
 
 
@@ -110,7 +116,7 @@ def cast_to(x: Array, dtype: str) -> str:
 
 
 def backend_of(x: Array) -> Backend:
-    """Return the shim of the library that ``x`` belongs to."""
+    """Return the backend of the library that ``x`` belongs to."""
     return (_known.get(type(x)) or _library_of(x))[1]
 
 
@@ -134,10 +140,26 @@ def device_of(x: Array) -> Any:
     return backend_of(x).device(x)
 
 
-def dot(x: Array, y: Array) -> Array:
-    """Return the inner product of vectors along the last axis, broadcasting over the others."""
-    return backend_of(x).vecdot(x, y)
-
-
 def _name(x: Any) -> str:
     return f"{type(x).__module__}.{type(x).__qualname__}"
+
+
+# ---------------------------------------------------------------------- pytrees of JAX
+
+declared: list[type] = []
+"""Classes that JAX does not know yet."""
+_all: set[type] = set()
+
+
+def declare(cls: type) -> None:
+    """Make a dataclass a pytree of JAX; ``cls.parameters`` names the children.
+
+    JAX must know a class before it meets an object of it. The backend registers it when an object
+    is made while JAX is imported, or when the first JAX array is seen; ``import gyrobn.jax`` does
+    so, too.
+    """
+    if cls not in _all:
+        _all.add(cls)
+        declared.append(cls)
+        if "jax" in sys.modules:
+            import_module("gyrobn.backends.jax").register()

@@ -13,26 +13,16 @@ from gyrobn.backends import with_decompositions
 from gyrobn.backends.contract import Array
 
 # what an eager library without gradients does anyway
-from gyrobn.backends.numpy import add_product as add_product
 from gyrobn.backends.numpy import all_sum as all_sum
 from gyrobn.backends.numpy import auto_sharded as auto_sharded
+from gyrobn.backends.numpy import cached as cached
 from gyrobn.backends.numpy import device as device
 from gyrobn.backends.numpy import differentiable as differentiable
-from gyrobn.backends.numpy import few as few
-from gyrobn.backends.numpy import from_few as from_few
-from gyrobn.backends.numpy import hides_values as hides_values
-from gyrobn.backends.numpy import implicit as implicit
-from gyrobn.backends.numpy import norm as norm
-from gyrobn.backends.numpy import opaque as opaque
-from gyrobn.backends.numpy import plain as plain
-from gyrobn.backends.numpy import shortcut as shortcut
-from gyrobn.backends.numpy import smooth as smooth
+from gyrobn.backends.numpy import differentiate as differentiate
+from gyrobn.backends.numpy import self_adjoint as self_adjoint
 from gyrobn.backends.numpy import stop_gradient as stop_gradient
-from gyrobn.backends.numpy import stored as stored
-from gyrobn.backends.numpy import take as take
-from gyrobn.backends.numpy import vecdot as vecdot
+from gyrobn.backends.numpy import traced as traced
 from gyrobn.backends.numpy import while_loop as while_loop
-from gyrobn.backends.numpy import with_derivative as with_derivative
 
 
 def _raising(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import ad, batching, mlir
 
 from gyrobn.backends import with_decompositions
-from gyrobn.backends.contract import Array, State
+from gyrobn.backends.contract import Array, Arrays
 
 WHOLE = ("func.call", "stablehlo.while")
 """Operations that are a decomposition, as the functions of ``jax.numpy`` are, or contain one."""
@@ -101,7 +101,7 @@ def _never(last: Array) -> Array:
     return jnp.reshape(corner, ()) < -jnp.inf
 
 
-def _bound(results: State, others: Any) -> tuple[Any, Any]:
+def _bound(results: Arrays, others: Any) -> tuple[Any, Any]:
     """Return the results; their changes, or their batch axes, stay as they are."""
     return _turn_p.bind(*results), list(others)
 

@@ -2,7 +2,7 @@
 
 JAX makes a reverse derivative by transposing a linear function, and takes all custom rules out of
 it. So a rule for the derivative of a derivative has to be that of a primitive. There are two, and
-neither computes anything: one returns the changes that it is given, one returns zeros.
+neither computes anything: one returns the tangents that it is given, one returns zeros.
 """
 
 import operator
@@ -14,7 +14,7 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from gyrobn.backends.contract import SECOND_ORDER, Array, Rule, State
+from gyrobn.backends.contract import THIRD_ORDER, Array, Arrays
 
 
 def is_zero(change: Any) -> bool:
@@ -27,7 +27,7 @@ def filled(x: Array, change: Any) -> Array:
     return jax.numpy.zeros_like(x) if is_zero(change) else jax.numpy.asarray(change)
 
 
-def replaced(arrays: State, places: Sequence[int], others: State) -> list[Array]:
+def replaced(arrays: Arrays, places: Sequence[int], others: Arrays) -> list[Array]:
     """Return the arrays with others in some places."""
     new = list(arrays)
     for k, other in zip(places, others, strict=True):
@@ -36,8 +36,8 @@ def replaced(arrays: State, places: Sequence[int], others: State) -> list[Array]
 
 
 def bent(
-    twice: Rule | None, kept: Any, inputs: State, changes: Sequence[Any], found: State
-) -> State:
+    twice: Callable[..., Arrays], kept: Any, inputs: Arrays, changes: Sequence[Any], found: Arrays
+) -> Arrays:
     """Return the changes ``found`` of outputs, with the derivatives of those by the inputs.
 
     They are the second derivatives of ``twice(kept, *inputs)``. ``kept`` are constants.
@@ -53,34 +53,40 @@ class _Bend:
     """The second derivative of a function of which some inputs change."""
 
     def __init__(
-        self, twice: Rule | None, tree: Any, kept: int, inputs: int, moving: tuple[int, ...]
+        self,
+        twice: Callable[..., Arrays],
+        tree: Any,
+        kept: int,
+        inputs: int,
+        moving: tuple[int, ...],
     ) -> None:
         self.twice, self.tree, self.kept, self.moving = twice, tree, kept, moving
         self.given = kept + inputs
 
     def batched(self) -> "_Bend":
         """Return the same for a further axis, the first of all arrays."""
-        twice = None if self.twice is None else jax.vmap(self.twice)
-        return _Bend(twice, self.tree, self.kept, self.given - self.kept, self.moving)
+        return _Bend(
+            jax.vmap(self.twice), self.tree, self.kept, self.given - self.kept, self.moving
+        )
 
-    def at(self, given: State) -> State:
+    def at(self, given: Arrays) -> Arrays:
         """Return the inputs that change."""
         return tuple(given[self.kept + k] for k in self.moving)
 
-    def along(self, given: State, moves: Sequence[Any], derivative: Callable[..., Any]) -> State:
+    def along(self, given: Arrays, moves: Sequence[Any], derivative: Callable[..., Any]) -> Arrays:
         """Return how a derivative changes; it takes a function and the inputs that change."""
-        if self.twice is None:
-            raise TypeError(SECOND_ORDER)
         kept = jax.tree.unflatten(self.tree, given[: self.kept])
 
         def of_inputs(*inputs: Array) -> Any:
-            def function(*some: Array) -> State:
-                return tuple(self.twice(kept, *replaced(inputs, self.moving, some)))  # type: ignore[misc]
+            def function(*some: Array) -> Arrays:
+                return tuple(self.twice(kept, *replaced(inputs, self.moving, some)))
 
             return derivative(function, tuple(inputs[k] for k in self.moving))
 
         full = tuple(ad.instantiate_zeros(m) for m in moves)
-        return tuple(jax.jvp(of_inputs, tuple(given[self.kept :]), full)[1])
+        found = jax.jvp(of_inputs, tuple(given[self.kept :]), full)[1]
+        fence = _fence_p.bind(*given[self.kept :])
+        return tuple(y + jax.numpy.asarray(fence, y.dtype) for y in found)
 
 
 def _pushed(*arrays: Array, bend: _Bend) -> list[Array]:
@@ -93,20 +99,20 @@ def _pulled(*arrays: Array, bend: _Bend) -> list[Array]:
     return [jax.numpy.zeros_like(x) for x in bend.at(arrays)]
 
 
-def _pushed_jvp(primals: State, tangents: Any, *, bend: _Bend) -> tuple[Any, Any]:
+def _pushed_jvp(primals: Arrays, tangents: Any, *, bend: _Bend) -> tuple[Any, Any]:
     changes = tuple(primals[bend.given : bend.given + len(bend.moving)])
     push = lambda function, at: jax.jvp(function, at, changes)[1]  # noqa: E731
     return _derivative(_pushed_p, primals, tangents, bend, push)
 
 
-def _pulled_jvp(primals: State, tangents: Any, *, bend: _Bend) -> tuple[Any, Any]:
+def _pulled_jvp(primals: Arrays, tangents: Any, *, bend: _Bend) -> tuple[Any, Any]:
     slopes = tuple(primals[bend.given :])
     pull = lambda function, at: jax.vjp(function, *at)[1](slopes)  # noqa: E731
     return _derivative(_pulled_p, primals, tangents, bend, pull)
 
 
 def _derivative(
-    primitive: Any, primals: State, tangents: Any, bend: _Bend, derivative: Callable[..., Any]
+    primitive: Any, primals: Arrays, tangents: Any, bend: _Bend, derivative: Callable[..., Any]
 ) -> tuple[Any, Any]:
     """Add what the vectors change, in which a primitive is linear, and what the inputs change."""
     outputs = primitive.bind(*primals, bend=bend)
@@ -158,16 +164,27 @@ def _primitive(name: str, function: Callable[..., Any], jvp: Any, transpose: Any
             for a, d in zip(arrays, dims, strict=True)
         )
         outputs = primitive.bind(*every, bend=bend.batched())
-        places: list[int | None] = [0 for _ in outputs]
-        if function is _pushed and bend.twice is None:
-            # A sum over the lanes (axis_name) has one value, and is not mapped. It has no second
-            # derivative, so the value of the first lane is all there is to it.
-            places = [d if d is None else 0 for d in dims[bend.given + len(bend.moving) :]]
-            outputs = [x[0] if d is None else x for x, d in zip(outputs, places, strict=True)]
-        return outputs, places
+        return outputs, [0 for _ in outputs]
 
     batching.primitive_batchers[primitive] = batch
     return primitive
+
+
+def _third(primals: Any, tangents: Any) -> Any:
+    raise TypeError(THIRD_ORDER)
+
+
+def _zero(*inputs: Array) -> Array:
+    return jax.numpy.zeros(())
+
+
+_fence_p = Primitive("gyrobn_fence")
+"""The number zero, which cannot be differentiated."""
+_fence_p.def_impl(_zero)
+_fence_p.def_abstract_eval(lambda *inputs: jax.core.ShapedArray((), jax.numpy.zeros(()).dtype))
+mlir.register_lowering(_fence_p, mlir.lower_fun(_zero, multiple_results=False))
+ad.primitive_jvps[_fence_p] = _third
+batching.primitive_batchers[_fence_p] = lambda arrays, dims: (_fence_p.bind(), None)
 
 
 _pushed_p = _primitive("gyrobn_pushed", _pushed, _pushed_jvp, _pushed_transpose)

@@ -1,118 +1,95 @@
 """PyTorch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any
 
 import array_api_compat.torch
 import numpy as np
 import torch
+import torch.autograd.forward_ad as forward_ad
+import torch.distributed as dist
+from torch import Tensor
+
+# private: torch has no public test for the tensors of its compiler
 from torch._subclasses.fake_tensor import is_fake
+from torch.distributed.distributed_c10d import PrefixStore
 
+from gyrobn.backends import numpy as eager
 from gyrobn.backends import with_functions
-from gyrobn.backends.contract import Array, Loop, Rule, State
+from gyrobn.backends.contract import THIRD_ORDER, Array, Arrays, Loop
 from gyrobn.backends.numpy import auto_sharded as auto_sharded
-from gyrobn.backends.numpy import while_loop as _eager_while_loop
-from gyrobn.backends.torch_ranks import all_sum as all_sum
-from gyrobn.backends.torch_root import implicit as implicit
-from gyrobn.backends.torch_rules import shortcut as shortcut
-from gyrobn.backends.torch_rules import smooth as smooth
-from gyrobn.backends.torch_twice import with_derivative as with_derivative
-from gyrobn.backends.torch_values import differentiable as differentiable
-from gyrobn.backends.torch_values import few as few
-from gyrobn.backends.torch_values import from_few as from_few
-from gyrobn.backends.torch_values import (
-    is_plain,
-    no_autocast,
-    no_transform,
-    quicker_by_numpy,
-    through_numpy,
-)
+
+_functorch = torch._C._functorch  # private: no public test for transformed tensors
 
 
-def _where(condition: Array, x: Any, y: Any, /) -> Array:
-    """Return x where the condition holds, else y; a number in place of x takes one operation."""
-    if isinstance(x, float) and isinstance(y, torch.Tensor):
-        return y.masked_fill(condition, x)
-    return array_api_compat.torch.where(condition, x, y)
+def no_autocast(x: Array) -> AbstractContextManager[Any]:
+    """Return a context without autocast on the device of ``x``; torch raises for those without it.
+
+    A context that does nothing stays out of graphs.
+    """
+    kind = x.device.type
+    on = kind != "meta" and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if on else nullcontext()
 
 
 def _matmul(x: Array, y: Array, /) -> Array:
-    """Return the product of matrices.
-
-    On one thread NumPy's BLAS takes less time than torch's for many matrices in double precision: a
-    third to a half less on processors of AMD.
-    """
-    double = x.dtype == y.dtype == torch.float64 and x.ndim > 1 and y.ndim > 1
-    if double and quicker_by_numpy(2**14, x, y):
-        return through_numpy(np.matmul, x, y)
-    return _product(x, y)
-
-
-def _product(x: Array, y: Array) -> Array:
     """Return the product of matrices in their own dtype, also inside of autocast."""
     with no_autocast(x):
         return torch.matmul(x, y)
 
 
-# In vectorized code for CPUs, torch's compiler writes expm1(x) as exp(x) - 1, and before torch 2.8
-# tanh(x) as 2/(1 + exp(-2x)) - 1, which have no digits at small x. sinh has all of them. Arguments
-# stop where the result is -1 or 1 to the last digit, so that nothing overflows or is subnormal.
-
-
-def _expm1(x: Array, /) -> Array:
-    """Return exp(x) − 1; in compiled code as 2 exp(x/2) sinh(x/2)."""
-    if not torch.compiler.is_compiling():
-        return torch.expm1(x)
-    half = 0.5 * torch.clamp(x, min=-80.0)
-    return 2.0 * torch.exp(half) * torch.sinh(half)
-
-
-def _tanh(x: Array, /) -> Array:
-    """Return tanh x; in compiled code as sinh x/cosh x."""
-    if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
-        return torch.tanh(x)  # ONNX has no sinh in float64
-    x = torch.clamp(x, -20.0, 20.0)
-    return torch.sinh(x) / torch.cosh(x)
+def _where(condition: Array, x: Any, y: Any, /) -> Array:
+    """Return x where the condition holds, else y; a number takes one operation."""
+    if isinstance(x, float) and isinstance(y, Tensor):
+        return y.masked_fill(condition, x)
+    if isinstance(y, float) and isinstance(x, Tensor):
+        return x.masked_fill(~condition, y)
+    return array_api_compat.torch.where(condition, x, y)
 
 
 namespace = with_functions(
     array_api_compat.torch,
     clip=lambda x, /, min=None, max=None: torch.clamp(x, min, max),
-    expm1=_expm1,
     finfo=torch.finfo,
     matmul=_matmul,
     maximum=torch.maximum,
     minimum=torch.minimum,
-    tanh=_tanh,
     where=_where,
 )
 """PyTorch as the standard has it, for arrays of one dtype."""
 
 
-def hides_values(x: Array) -> bool:
-    """Return whether ``x`` is compiled, batched by ``vmap`` or on ``meta``: ``bool(x)`` fails."""
-    if torch.compiler.is_compiling() or x.is_meta:
+def _transformed() -> bool:
+    """Return whether torch.func, or forward mode, is under way."""
+    return _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
+def traced(x: Array) -> bool:
+    """Return whether ``x`` is compiled, fake, or batched by ``vmap``."""
+    if torch.compiler.is_compiling() or is_fake(x):
         return True
-    if is_plain(x):
-        return False
-    if is_fake(x):
-        return True
-    functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(x):
-        if functorch.is_batchedtensor(x):
+    while _functorch.is_functorch_wrapped_tensor(x):
+        if _functorch.is_batchedtensor(x):
             return True
-        x = functorch.get_unwrapped(x)
+        x = _functorch.get_unwrapped(x)
     return False
 
 
-def plain(x: Array) -> bool:
-    """Return whether what is computed from ``x`` may be kept: no transformation is under way.
-
-    Autograd could not use tensors that were made in inference mode.
-    """
-    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+def differentiable(*arrays: Any) -> bool:
+    """Return whether autograd, backward or forward, follows any of ``arrays``."""
+    if torch.is_grad_enabled():
+        for a in arrays:
+            if isinstance(a, Tensor) and a.requires_grad:
+                return True
+    if torch.compiler.is_compiling() or not _transformed():
         return False
-    return is_plain(x)
+    return any(
+        _functorch.is_functorch_wrapped_tensor(a) or forward_ad.unpack_dual(a).tangent is not None  # type: ignore[no-untyped-call]
+        for a in arrays
+        if isinstance(a, Tensor)
+    )
 
 
 def stop_gradient(x: Array) -> Array:
@@ -120,74 +97,283 @@ def stop_gradient(x: Array) -> Array:
     return x.detach()
 
 
+# ---------------------------------------------------------------------- derivatives
+
+
+def differentiate(function: Callable[..., Arrays], constants: Arrays, *inputs: Array) -> Arrays:
+    """Return the values with derivatives: of the first order, and of the second on demand.
+
+    A compiler differentiates once, and refuses a second time. Inside torch.func it cannot be known
+    how often.
+    """
+    if not differentiable(*inputs):
+        return function(0, constants, *inputs)
+    if torch.compiler.is_compiling() or any(is_fake(x) for x in inputs):
+        return function(1, constants, *inputs)
+    if _transformed():
+        return _fenced(function(2, constants, *inputs), inputs)
+    found: Arrays = _Differentiated.apply(function, constants, *inputs)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Differentiated(torch.autograd.Function):
+    """A graph of the first order; one of the second replaces it if the gradient needs one."""
+
+    @staticmethod
+    def forward(ctx: Any, function: Any, constants: Arrays, *inputs: Tensor) -> Arrays:
+        with torch.enable_grad():
+            own = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
+            ctx.graph = own, function(1, constants, *own)
+        ctx.function, ctx.constants = function, constants
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs)
+        return tuple(y.detach() for y in ctx.graph[1])
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        again = torch.is_grad_enabled()
+        inputs, outputs = ctx.graph
+        if again:
+            # views, since one input may depend on another: partial derivatives are wanted
+            inputs = tuple(x.view_as(x) for x in ctx.saved_tensors)
+            outputs = _fenced(ctx.function(2, ctx.constants, *inputs), inputs)
+        wanted = [x for x in inputs if x.requires_grad]
+        pairs = [
+            (y, c)
+            for y, c in zip(outputs, cotangents, strict=True)
+            if c is not None and y.requires_grad
+        ]
+        if not pairs:
+            return (None,) * (2 + len(inputs))
+        with no_autocast(pairs[0][1]):
+            found = torch.autograd.grad(
+                [y for y, _ in pairs],
+                wanted,
+                [c for _, c in pairs],
+                retain_graph=True,
+                create_graph=again,
+                allow_unused=True,
+            )
+        left = iter(found)
+        return None, None, *(next(left) if x.requires_grad else None for x in inputs)
+
+
+def _fenced(outputs: Arrays, inputs: Arrays) -> Arrays:
+    """Return the outputs, whose third derivative by the inputs is an error."""
+    fence = _Fence.apply(3, *inputs)  # type: ignore[no-untyped-call]
+    return tuple(y + fence for y in outputs)
+
+
+class _Fence(torch.autograd.Function):
+    """The number zero, which can be differentiated ``order`` − 1 times, and then raises."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(order: int, *inputs: Tensor) -> Tensor:
+        return inputs[0].new_zeros(())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.order, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def _next(ctx: Any) -> Tensor:
+        if ctx.order == 1:
+            raise RuntimeError(THIRD_ORDER)
+        zero: Tensor = _Fence.apply(ctx.order - 1, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return zero
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Any:
+        zero = _Fence._next(ctx)
+        return None, *(torch.zeros_like(x) + zero for x in ctx.saved_tensors)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        return _Fence._next(ctx)
+
+
+def self_adjoint(solve: Callable[[Array], Array], v: Array) -> Array:
+    """Return ``solve(v)``, with itself as its derivative."""
+    return _SelfAdjoint.apply(solve, v) if differentiable(v) else solve(v)  # type: ignore[no-untyped-call]
+
+
+class _SelfAdjoint(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(solve: Any, v: Tensor) -> Any:
+        return solve(v)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.solve = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Any:
+        return None, self_adjoint(ctx.solve, cotangent)
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, tangent: Tensor) -> Any:
+        return self_adjoint(ctx.solve, tangent)
+
+
+# ---------------------------------------------------------------------- loops and graphs
+
+
+UNROLLED = 2
+"""How many rounds of a loop a compiled graph has, before the operation that goes on."""
+
+
 def while_loop(
-    condition: Callable[..., Array], body: Callable[..., Loop], state: Loop, limit: int
+    key: Any,
+    condition: Callable[[Loop], Array],
+    body: Callable[[Arrays, Loop], Loop],
+    constants: Arrays,
+    state: Loop,
+    limit: int,
 ) -> Loop:
-    """Run ``body`` while ``condition`` holds; under ``vmap``, exactly ``limit`` times.
+    """Run ``body`` while ``condition`` holds.
 
-    Under ``vmap`` no value can be looked at, so the body itself must leave a finished state alone.
-    On ``meta`` there are only shapes, which the body does not change.
+    Under ``vmap`` exactly ``limit`` times. In a graph that is compiled, twice; one operation then
+    goes on, which returns at once if the condition does not hold any more. The graph holds the text
+    of ``key``, not the function: it may be kept on the disk.
     """
-    if state[0].is_meta or (_only_shapes and is_fake(state[0])):
+    leaves = [s for s in _leaves(state) if isinstance(s, Tensor)]
+    if not any(traced(s) for s in leaves):
+        return eager.while_loop(key, condition, body, constants, state, limit)
+    fake = any(is_fake(s) for s in leaves)
+    for _ in range(min(limit, UNROLLED) if fake else limit):
+        state = body(constants, state)
+    if not fake or limit <= UNROLLED:
         return state
-    if any(hides_values(s) for s in state if isinstance(s, torch.Tensor)):
-        for _ in range(limit):
-            state = body(state)
-        return state
-    return _eager_while_loop(condition, body, state, limit)
 
+    def go_on(*arrays: Tensor) -> list[Tensor]:
+        given, left = arrays[: len(constants)], iter(arrays[len(constants) :])
+        rest = limit - UNROLLED
+        found = eager.while_loop(key, condition, body, given, _rebuilt(state, left), rest)
+        return _leaves(found)
 
-def opaque(key: Any, function: Rule, *arrays: Array) -> State:
-    """Return ``function(*arrays)``; where a graph is compiled, as one operation of it.
-
-    The graph holds the text of ``key``, not the function: it may be kept on the disk.
-    """
-    if torch.compiler.is_dynamo_compiling() or is_plain(arrays[0]) or not is_fake(arrays[0]):
-        return function(*arrays)
     text = repr(key)
-    _functions[text] = function
-    return tuple(torch.ops.gyrobn.opaque(text, list(arrays)))
+    _functions[text] = go_on
+    found = torch.ops.gyrobn.go_on(text, len(constants), [*constants, *_leaves(state)])
+    return _rebuilt(state, iter(found))
 
 
-_functions: dict[str, Callable[..., State]] = {}
-_only_shapes: list[bool] = []
-"""Not empty while the shapes of an opaque function's outputs are asked for."""
+def _leaves(state: Any) -> list[Any]:
+    """Return the arrays of nested tuples."""
+    if not isinstance(state, tuple):
+        return [state]
+    return [leaf for part in state for leaf in _leaves(part)]
 
 
-def _run(key: str, arrays: list[torch.Tensor]) -> list[torch.Tensor]:
-    # copies, since outputs may not share memory; LAPACK's matrices have strides of their own
-    outputs = _functions[key](*arrays)
-    return [a.clone(memory_format=torch.contiguous_format) for a in outputs]
+def _rebuilt(like: Any, leaves: Iterator[Any]) -> Any:
+    """Return nested tuples like others, with other arrays."""
+    if not isinstance(like, tuple):
+        return next(leaves)
+    parts = [_rebuilt(part, leaves) for part in like]
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
 
 
-def _shapes(key: str, arrays: list[torch.Tensor]) -> list[torch.Tensor]:
-    _only_shapes.append(True)
-    try:
-        outputs = _functions[key](*arrays)
-        return [torch.empty_like(a, memory_format=torch.contiguous_format) for a in outputs]
-    finally:
-        _only_shapes.pop()
+_functions: dict[str, Callable[..., list[Tensor]]] = {}
+
+
+def _run(key: str, constants: int, arrays: list[Tensor]) -> list[Tensor]:
+    found = _functions[key](*arrays)
+    # a result may not share memory with an argument, and has the strides that _shapes promises
+    here = [torch.as_tensor(a, device=arrays[0].device) for a in found]
+    return [a.clone(memory_format=torch.contiguous_format) for a in here]
+
+
+def _shapes(key: str, constants: int, arrays: list[Tensor]) -> list[Tensor]:
+    state = arrays[constants:]
+    return [torch.empty_like(a, memory_format=torch.contiguous_format) for a in state]
 
 
 _library = torch.library.Library("gyrobn", "FRAGMENT")  # type: ignore[no-untyped-call]
-_library.define("opaque(str key, Tensor[] arrays) -> Tensor[]")  # type: ignore[no-untyped-call]
-_library.impl("opaque", _run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-torch.library.register_fake("gyrobn::opaque", _shapes, lib=_library)
+_library.define("go_on(str key, int constants, Tensor[] arrays) -> Tensor[]")  # type: ignore[no-untyped-call]
+_library.impl("go_on", _run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+torch.library.register_fake("gyrobn::go_on", _shapes, lib=_library)
 
 
-def stored(x: Array) -> Array:
-    """Return ``x``, which has no derivative, as an array that a compiler puts into memory.
+def cached(make: Callable[..., Any], like: Array, *key: Any) -> Array:
+    """Return ``make(*key)`` like ``like``, made once; anew while a transformation is under way.
 
-    It would fuse the computation of one number per sample into the loop over the coordinates. A
-    view by strides needs memory to look at, and costs nothing. A graph for export stays without it.
-    Of a slice, such as a part of a product, the compiler would look at the beginning of the whole
-    (torch 2.13). So what is stored is -x, which is never a view.
+    Autograd could not use tensors that were made in inference mode.
     """
-    compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-    if not (compiling and no_transform()):
-        return x
-    minus = torch.neg(x).contiguous()
-    return torch.neg(minus.as_strided(minus.size(), minus.stride()))
+    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+        return eager.made(make, like, *key)
+    if is_fake(like) or _functorch.peek_interpreter_stack() is not None:
+        return eager.made(make, like, *key)
+    return eager.cached(make, like, *key)
+
+
+# ---------------------------------------------------------------------- ranks
+
+
+def all_sum(x: Array, group: Any) -> Array:
+    """Return the sum over a process group; None is the group of all processes."""
+    if differentiable(x):
+        return _Total.apply(x, group)  # type: ignore[no-untyped-call]
+    x = x.clone(memory_format=torch.contiguous_format)
+    try:
+        dist.all_reduce(x, group=group)
+    except (RuntimeError, ValueError) as error:
+        raise RuntimeError(
+            f"GyroBN cannot sum its statistics over the ranks: {_missing(group)}; {error}"
+        ) from error
+    return x
+
+
+class _Total(torch.autograd.Function):
+    """A sum over a process group. The cotangents of the ranks, which all depend on it, are summed.
+
+    (After an all-reduce in place, autograd would differentiate a copy.)
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, group: Any) -> Any:
+        return all_sum(x, group)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _, ctx.group = inputs
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Any:
+        return all_sum(cotangent, ctx.group), None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Any:
+        return all_sum(tangent, ctx.group)
+
+
+def _missing(ranks: Any, seconds: float = 5.0) -> str:
+    """Return words for the ranks that do not answer, from the store that connected them all."""
+    own, world = dist.get_rank(), dist.get_world_size(ranks)
+    try:
+        store = PrefixStore("gyrobn", dist.distributed_c10d._get_default_store())
+        store.set(f"alive {own}", "yes")
+        gone = []
+        for k in range(world):
+            name = dist.get_global_rank(ranks, k)
+            try:
+                store.wait([f"alive {name}"], timedelta(seconds=seconds))
+            except RuntimeError:
+                gone.append(str(name))
+                seconds = 0.1
+        found = f"rank {', '.join(gone)} does not answer" if gone else "all ranks still answer"
+    except (RuntimeError, dist.DistError):
+        found = "rank 0, which keeps the store of the group, does not answer"
+    return f"{found} (this is rank {own}, in a group of {world})"
+
+
+# ---------------------------------------------------------------------- to and from the host
 
 
 def device(x: Array) -> Any:
@@ -195,73 +381,11 @@ def device(x: Array) -> Any:
     return x.device
 
 
-def vecdot(x: Array, y: Array) -> Array:
-    """Return the inner product along the last axis.
-
-    A product of matrices where the elementwise product would be large: above 32 MiB, fresh memory
-    comes from the operating system a page at a time, and that costs more than the arithmetic.
-    """
-    if y.ndim == 1:
-        return _product(x, y)
-    if x is y:
-        if not differentiable(x):
-            return _square(x)
-        # of few vectors it would cost more than it saves
-        if not torch.compiler.is_compiling() and x.numel() > 2**16:
-            rules = _sum_of_squares, _kept_square, _square_slopes
-            return shortcut(*rules, x)[0]
-    # a compiler makes no temporary, and a choice by size would bind its program to some sizes
-    small = torch.compiler.is_compiling() or max(x.numel(), y.numel()) * y.element_size() < 2**25
-    if small:
-        return (x * y).sum(-1)
-    return _product(x[..., None, :], y[..., None])[..., 0, 0]
-
-
-def _square(x: Array) -> Array:
-    """Return the squared length: this reads x once, and makes no other array of its size."""
-    if quicker_by_numpy(2**16, x):
-        return through_numpy(np.vecdot, x, x)
-    return torch.linalg.vector_norm(x, dim=-1).square_()
-
-
-def _sum_of_squares(x: Array) -> State:
-    return ((x * x).sum(-1),)
-
-
-def _kept_square(x: Array) -> tuple[State, State]:
-    return (_square(x),), ()
-
-
-def _square_slopes(inputs: Any, kept: State, slope: Array) -> Any:
-    """Return 2x: one pass over x, where the slopes of a product take three."""
-    return (lambda: (2.0 * slope)[..., None] * inputs[0],)
-
-
-def take(x: Array, indices: Array) -> Array:
-    """Return the entries at ``indices``, along the last axis."""
-    return x.index_select(-1, indices)
-
-
-def norm(x: Array) -> Array:
-    """Return the length along the last axis."""
-    return torch.linalg.vector_norm(x, dim=-1)
-
-
-def add_product(total: Array, scalar: Any, vector: Array, out: Any) -> Array:
-    """Return ``total + scalar * vector``, with one scalar per vector, without a temporary."""
-    if isinstance(scalar, float):
-        return (total.add_ if out is total else total.add)(vector, alpha=scalar)
-    scalar = scalar[..., None]
-    if out is total:  # autograd follows this, but not out=
-        return total.addcmul_(scalar, vector)
-    return torch.addcmul(total, scalar, vector, out=out)
-
-
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
     """Return the values of ``x`` on the host."""
-    if no_transform():
+    if _functorch.peek_interpreter_stack() is None:
         return x.detach().cpu().numpy()
-    numbers = [v.item() for v in x.reshape(-1)]  # torch 2.7 has no tolist() inside of torch.func
+    numbers = [v.item() for v in x.reshape(-1)]  # a wrapped tensor has no numpy()
     return np.asarray(numbers, dtype=str(x.dtype).removeprefix("torch.")).reshape(x.shape)
 
 

@@ -21,8 +21,8 @@ from gyrobn.manifolds import REGISTRY, Hyperboloid, Sphere
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.statistics.frechet import frechet
 from gyrobn.statistics.points import at_index
-from gyrobn.statistics.suggest import suggest
 from gyrobn.statistics.uniqueness import FrechetWarning
+from gyrobn.suggestion import suggest
 
 
 def run(options: Namespace, console: Console) -> None:

@@ -153,7 +153,7 @@ def apply_chunk(
             out = blockwise(lambda x: carry(x, own[0]), X)
         else:
             out = by_domain(carry, X, at, own)
-        if not backend_of(X).hides_values(out):
+        if not backend_of(X).traced(out):
             action.check_output(X, out, own, at)
             if not all(stays):
                 action.check_distances(X, out, own, at)
@@ -192,7 +192,7 @@ def stats_for(bn: Any, X: Array | Chunks, domains: Any, method: str) -> Found:
 def _online(bn: Any, X: Array, labels: Any, known: dict[Any, Stats], new: dict[Any, Any]) -> Found:
     """Follow the samples of new domains, each of which gets a label and statistics of its own."""
     shim, manifold = backend_of(X), bn.manifold_
-    if shim.hides_values(X):
+    if shim.traced(X):
         raise TypeError(
             "unseen='online' keeps what it learns from each sample, and in a traced function "
             "samples have no values: call transform() outside of jax.jit and vmap"
@@ -290,7 +290,7 @@ class _Action:
         if self.coordinates:
             return self._on_coordinates(x, stats, view)
         road = self.road(x, stats)
-        hidden = backend_of(x).hides_values(x)
+        hidden = backend_of(x).traced(x)
         stays = hidden or not may_be_far_out(manifold, *map(_constant, (x, *road)))
         if view is None:
             if not self.closed:
@@ -314,7 +314,7 @@ class _Action:
             return t * c, True
         c = x / t
         out = manifold.shift(stats.mean, c)
-        if backend_of(x).hides_values(x):
+        if backend_of(x).traced(x):
             return out, True
         near = float(xp.max(xp.sum(c * c, axis=-1))) <= (2.0 * manifold.convexity_radius) ** 2
         return out, near and not is_hyperbolic(manifold)

@@ -19,14 +19,13 @@ from gyrobn.estimator.validation import (
     reason,
     weights_for,
 )
-from gyrobn.manifolds.centred import Centred, Decomposed
+from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import domain_stats, places_of
 from gyrobn.normalization.normalize import Stats, merge_stats
 from gyrobn.numerics.arrays import blocks_of
 from gyrobn.numerics.checks import host
-from gyrobn.statistics.frechet import FrechetResult, frechet, result_of
-from gyrobn.statistics.locate import locate
+from gyrobn.statistics.frechet import FrechetResult, frechet, locate, result_of
 from gyrobn.statistics.mean_error import tell_error
 from gyrobn.statistics.points import Moved, describe, on_manifold
 from gyrobn.statistics.samples import arrange
@@ -90,7 +89,7 @@ class Finding(NamedTuple):
     """Number of points that were moved onto the manifold."""
     samples: Array | Chunks | None
     """The samples, checked; None if they are in a Dask array."""
-    view: Decomposed | None
+    view: Centred | None
     """The samples as they are seen from the mean, if they are matrices and decomposed already."""
 
 
@@ -110,7 +109,7 @@ def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) 
     if isinstance(X, Chunks):
         raw, X = X, next(iter(X))
     X = as_array(estimator, X, method)
-    if backend_of(X).hides_values(X):
+    if backend_of(X).traced(X):
         raise TypeError(
             f"GyroBN.{method}() keeps what it finds, which in a traced function has no value: "
             "call it outside, or use gyrobn.batch_stats and gyrobn.normalize"
@@ -138,7 +137,7 @@ def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) 
     moved.warn(manifold, X, method)
     total = _weight_sums(batch, found.mean, places, weights)
     fitted = Fitted(found.mean, found.variance, total, found.iterations, found.converged)
-    if len(blocks_of(X)) > 1 or backend_of(X).differentiable(X) or not isinstance(view, Decomposed):
+    if len(blocks_of(X)) > 1 or backend_of(X).differentiable(X) or view is None or not view.saves:
         view = None  # it was computed in blocks, is a constant, or saves nothing
     return Finding(manifold, by_label(places, fitted), count, moved.count, checked, view)
 
@@ -186,7 +185,7 @@ def find_stats(
         else:
             at, view = locate(manifold, *arrange(manifold, X, weights, 0), **options)
             found = result_of(at)
-    if not backend_of(found.mean).hides_values(found.mean):
+    if not backend_of(found.mean).traced(found.mean):
         check_found(manifold, found, places, method)
     return found, view
 

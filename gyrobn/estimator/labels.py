@@ -90,7 +90,7 @@ def labels_for(domains: Any, count: int) -> Any:
     TypeError: domains must be all integers or all strings, got 'a' at index 1
     """
     if compat.is_array_api_obj(domains):
-        if backend_of(domains).hides_values(domains):
+        if backend_of(domains).traced(domains):
             raise TypeError(
                 "domains tell which samples go together, and in a traced function they have no "
                 "values: give a NumPy array or a list that is not an argument of that function"

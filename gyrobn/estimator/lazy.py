@@ -23,7 +23,7 @@ from gyrobn.normalization.normalize import Stats
 from gyrobn.numerics.checks import parameter_error
 from gyrobn.statistics import lazy
 from gyrobn.statistics.frechet import told
-from gyrobn.statistics.newton import check_search, solve
+from gyrobn.statistics.mean import check_search, solve
 from gyrobn.statistics.points import Moved
 from gyrobn.statistics.uniqueness import Domains
 
@@ -91,7 +91,7 @@ def _statistics(
     given = manifold.from_inside(at.mean[None, ...][:0, ...])  # no samples: all were checked
     found = told(manifold, at, [given], search.max_iter, domains=named)
     fitting.check_found(manifold, found, labels, method)
-    weight = validation.like(scattered.total, found.mean)
+    weight = validation.like(scattered.total_weight, found.mean)
     fitted = fitting.Fitted(found.mean, found.variance, weight, found.iterations, found.converged)
     return fitting.by_label(labels, fitted), seen
 

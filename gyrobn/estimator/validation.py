@@ -21,7 +21,7 @@ from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import scale_for
 from gyrobn.numerics.checks import check_choice, check_number, did_you_mean, host, unmasked
-from gyrobn.statistics.newton import check_search
+from gyrobn.statistics.mean import check_search
 from gyrobn.statistics.points import on_manifold
 
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from gyrobn.manifolds.gyrospace import GyroSpace as GyroSpace
 from gyrobn.manifolds.euclidean import Euclidean as Euclidean
-from gyrobn.manifolds.stereographic import Stereographic as Stereographic
-from gyrobn.manifolds.stereographic import PoincareBall as PoincareBall
-from gyrobn.manifolds.stereographic import ProjectedHypersphere as ProjectedHypersphere
-from gyrobn.manifolds.radius import Hyperboloid as Hyperboloid
-from gyrobn.manifolds.radius import Sphere as Sphere
-from gyrobn.manifolds.klein import Klein as Klein
-from gyrobn.manifolds.proper_velocity import ProperVelocity as ProperVelocity
+from gyrobn.manifolds.models import Stereographic as Stereographic
+from gyrobn.manifolds.models import PoincareBall as PoincareBall
+from gyrobn.manifolds.models import ProjectedHypersphere as ProjectedHypersphere
+from gyrobn.manifolds.models import Hyperboloid as Hyperboloid
+from gyrobn.manifolds.models import Sphere as Sphere
+from gyrobn.manifolds.models import Klein as Klein
+from gyrobn.manifolds.models import ProperVelocity as ProperVelocity
 from gyrobn.manifolds.grassmannian import Grassmannian as Grassmannian
 from gyrobn.manifolds.spd import SPD as SPD
 from gyrobn.manifolds.rotations import SpecialOrthogonal as SpecialOrthogonal

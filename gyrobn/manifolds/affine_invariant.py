@@ -1,33 +1,294 @@
 """The affine-invariant metric on SPD matrices; ``SPD`` computes in this space."""
 
 from dataclasses import dataclass
-from functools import cache
-from typing import ClassVar, Self
+from functools import cached_property
+from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.manifolds.centred_matrices import CentredMatrices
-from gyrobn.manifolds.definite import Definite
-from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.manifolds.turned import Turned
+from gyrobn.backends import Array, Arrays, backend_of, namespace_of
+from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.definite import Definite, exponential
 from gyrobn.numerics.arrays import (
-    Totals,
     check_coordinates,
+    safe_sqrt,
     scalars_like,
-    sum_samples,
-    together,
-    weighted_sum,
+    sum_of_products,
 )
-from gyrobn.numerics.decompositions import cholesky, eigh, finite_or_identity, warn_of_lost_digits
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.linalg import logarithm, symmetric_function, symmetric_functions
-from gyrobn.numerics.matrices import congruence, matmul, pack, symmetric, transpose, unpack
-from gyrobn.numerics.scalar import safe_sqrt
-from gyrobn.numerics.spectra import mean_curvature
-from gyrobn.numerics.spectral import EXP, INVERSE, INVERSE_ROOT, POWER, ROOT
+from gyrobn.numerics.matrices import (
+    adjoint,
+    cholesky,
+    congruence,
+    diagonal_matrix,
+    finite_or_identity,
+    from_triangle,
+    matmul,
+    pack,
+    packed_operator,
+    symmetric,
+    to_triangle,
+    unpack,
+    warn_of_lost_digits,
+)
+from gyrobn.numerics.matrix_functions import (
+    EXP,
+    INVERSE,
+    INVERSE_ROOT,
+    LOG,
+    ROOT,
+    Eigen,
+    change,
+    eigh,
+    inner_function,
+    matrix_frame,
+    matrix_function,
+    matrix_power,
+)
+from gyrobn.numerics.scalar import cotangent
+
+
+class CentredMatrices(Centred):
+    r"""Matrices P as seen from the mean M; each is decomposed once.
+
+    The computation is in the eigenbasis U of M: P becomes :math:`C = F^\top P F` with
+    :math:`F = U\Lambda^{-1/2}`, and :math:`K C K^\top = R_M^{-1} P R_M^{-\top}` for an orthogonal
+    K. If M and P have the condition number κ, that of C may be κ². F makes C *graded*: its entries
+    fall as the eigenvalues of M grow. The eigenvalues of a graded matrix keep all digits that P and
+    M determine, up to an error of about εκ. With :math:`M^{-1/2}` instead of F, eigenvalues below
+    εκ² would be lost.
+
+    Everything follows from :attr:`logs`, the logarithm of C in the eigenbasis W of its value: it is
+    diagonal, with derivatives off the diagonal.
+    """
+
+    saves = 4
+
+    def __init__(self, space: Any, mean: Array, x: Array, saved: Arrays = ()) -> None:
+        super().__init__(space, mean, x, saved)
+        if saved:
+            values, W, of_mean, U = saved
+            self.eigen, self.eigen_of_mean = Eigen(values, W), Eigen(of_mean[0, ...], U[0, ...])
+
+    @property
+    def saved(self) -> Arrays:
+        """The eigendecompositions of C, and that of the mean."""
+        values, U = self.eigen_of_mean
+        return (*self.eigen, values[None, ...], U[None, ...])
+
+    @cached_property
+    def eigen_of_mean(self) -> Eigen:
+        """Eigenvalues and eigenvectors of the mean."""
+        return eigh(self.mean)
+
+    @cached_property
+    def eigen(self) -> Eigen:
+        """Eigenvalues and eigenvectors of C."""
+        values, U = self.eigen_of_mean
+        F = U * INVERSE_ROOT.value(values)[..., None, :]
+        return eigh(matmul(adjoint(F), backend_of(self.x).stop_gradient(self.x), F))
+
+    @cached_property
+    def frame(self) -> Array:
+        """F."""
+        return matrix_frame(self.mean, INVERSE_ROOT, self.eigen_of_mean)
+
+    @cached_property
+    def root(self) -> Array:
+        r"""The inverse of Fᵀ, :math:`U\Lambda^{1/2}`."""
+        return matrix_frame(self.mean, ROOT, self.eigen_of_mean)
+
+    @cached_property
+    def rotation(self) -> Array:
+        r"""K, with :math:`K F^\top = R_M^{-1}`: U itself for the square root."""
+        if self.space.cholesky:
+            return matmul(self.space._back(self.mean), self.root)
+        return self.eigen_of_mean.vectors
+
+    @cached_property
+    def logs(self) -> Array:
+        r"""The logarithm of C in the basis W: that of :math:`V^\top P V`, :math:`V = F W`."""
+
+        def function(order: int, saved: Arrays, mean: Array, x: Array) -> Arrays:
+            values, W, *of_mean = saved
+            if order == 0:
+                return (diagonal_matrix(LOG.value(values)),)
+            V = matmul(matrix_frame(mean, INVERSE_ROOT, Eigen(*of_mean)), W)
+            return (inner_function(LOG, values, change(matmul(adjoint(V), x, V)), order),)
+
+        constants = *self.eigen, *self.eigen_of_mean
+        return backend_of(self.x).differentiate(function, constants, self.mean, self.x)[0]
+
+    @property
+    def images(self) -> int:  # type: ignore[override]
+        """Number of arrays in ``image``."""
+        return 2 if self.space.cholesky else 1
+
+    @property
+    def image(self) -> Arrays:
+        """The logarithms, and K if it depends on the mean."""
+        return (self.logs, self.rotation) if self.space.cholesky else (self.logs,)
+
+    def showing(self, *image: Array) -> Self:
+        """Take such arrays as the image, and return the view."""
+        self.logs, *rest = image
+        if rest:
+            (self.rotation,) = rest
+        return self
+
+    def followed(self, step: Array) -> Arrays:
+        r"""Return the image if the mean moves by a step δ.
+
+        In the basis U the step is :math:`\delta' = \theta K^\top\delta K`, and changes F by
+        :math:`dF^\top F^{-\top} = G`, so that
+
+        .. math:: G_{ij} = \frac{-\sqrt{\lambda_j}}{\sqrt{\lambda_i} + \sqrt{\lambda_j}}
+                  \,\delta'_{ij}, \qquad dC = G C + C G^\top, \qquad dK = -\Phi K - K G .
+
+        Φ is the lower triangle of θδ, its diagonal halved: :math:`L^{-1}dL` of the Cholesky factor.
+        """
+        xp, stop = namespace_of(step), backend_of(step).stop_gradient
+        (values, W), K, X = self.eigen, stop(self.rotation), self.space._matrix(step)
+        root = ROOT.value(self.eigen_of_mean.values)[..., None, :]
+        G = -(root / (root + adjoint(root))) * matmul(adjoint(K), X, K)
+        half = matmul(adjoint(W), G, W) * values[..., None, :]
+        logs = self.logs + self.quotients * (half + adjoint(half))
+        if not self.space.cholesky:
+            return (logs,)
+        Phi = 0.5 * (xp.tril(X) + xp.tril(X, k=-1))
+        return logs, self.rotation - matmul(Phi, K) - matmul(K, G)
+
+    @cached_property
+    def quotients(self) -> Array:
+        """The divided differences of the logarithm, of all pairs of eigenvalues of C."""
+        values, _ = self.eigen
+        return LOG.difference(values[..., :, None], values[..., None, :])
+
+    @property
+    def uncertainty(self) -> Array:
+        r"""Relative error of the smallest eigenvalue λ of C that rounding P and M may cause.
+
+        With its eigenvector w it is :math:`\varepsilon\,(\|P\|/\lambda + \|M\|)\,\|F w\|^2`.
+        """
+        xp, (values, W) = namespace_of(self.x), self.eigen
+        v = matmul(self.frame, W[..., :, :1])
+        size = xp.max(xp.abs(self.x), axis=(-2, -1)) / xp.abs(values[..., 0])
+        size = size + self.eigen_of_mean.values[..., -1]
+        return float(xp.finfo(v.dtype).eps) * size * xp.sum(v * v, axis=(-2, -1))
+
+    # ------------------------------------------------------------------ what follows from the logs
+
+    @cached_property
+    def normal(self) -> Array:
+        """The normal coordinates of the samples."""
+        Q = matmul(self.rotation, self.eigen.vectors)
+        return pack(matmul(Q, self.logs, adjoint(Q))) / self.space.theta
+
+    @cached_property
+    def squares(self) -> Array:
+        r"""The squared distances of the samples, :math:`\sum_k \log^2\lambda_k/\theta^2`."""
+        X = self.logs / self.space.theta
+        return namespace_of(X).sum(X * X, axis=(-2, -1))[..., None]
+
+    def gradient(self, weights: Array) -> Array:
+        """Return the mean logarithm."""
+
+        def function(order: int, eigen: Arrays, logs: Array, weights: Array) -> Arrays:
+            values, W = eigen
+            Wt = adjoint(W)
+            half = matmul(logs, Wt) if order else LOG.value(values)[..., None] * Wt
+            return (sum_of_products(Wt, weights[..., None, None] * half),)
+
+        differentiate, K = backend_of(self.x).differentiate, self.rotation
+        mean = differentiate(function, self.eigen, self.logs, weights)[0]
+        return pack(matmul(K, mean, adjoint(K))) / self.space.theta
+
+    def power(self, t: Array | float, Q: Array, other: Array | None = None) -> Array:
+        r"""Return :math:`Q\,C^t Q^\top`, or with another matrix in place of the second Q."""
+        t, W = scalars_like(t, self.x), self.eigen.vectors
+        Y = matmul(Q, W)
+        Z = Y if other is None else matmul(other, W)
+        X = self.logs * (t if isinstance(t, float) else t[..., None, None])
+
+        def function(order: int, constants: Arrays, X: Array, Y: Array, Z: Array) -> Arrays:
+            (logs,) = constants
+            if order:
+                return (matmul(Y, inner_function(EXP, logs, change(X), order), adjoint(Z)),)
+            roots = EXP.value(0.5 * logs)[..., None, :]
+            return (matmul(Y * roots, adjoint(Z * roots)),)
+
+        logs = namespace_of(X).linalg.diagonal(backend_of(X).stop_gradient(X))
+        found = backend_of(X).differentiate(function, (logs,), X, Y, Z)[0]
+        return symmetric(found) if other is None else found
+
+    def standardize(self, factor: Array | float, bias: Array | None) -> Array:
+        """Return the powers of the samples, translated to the bias."""
+        K = self.rotation
+        return self.power(factor, K if bias is None else matmul(self.space._root(bias), K))
+
+    def hessian(self, weights: Array) -> Hessian:
+        r"""Return the mean Hessian as a constant, from the decompositions of C.
+
+        With the divided differences q of the logarithm, the eigenvalues of the Hessian of a sample
+        are :math:`K_{ij} = \tfrac12(\lambda_i + \lambda_j)\,q_{ij}`.
+        """
+        stop, (values, W) = backend_of(self.x).stop_gradient, self.eigen
+        half = (0.5 * stop(weights))[..., None] * values
+        K = (half[..., :, None] + half[..., None, :]) * self.quotients
+        return _mean_hessian(K, matmul(stop(self.rotation), W))
+
+    # ------------------------------------------------------------------ the mean
+
+    @property
+    def _translation(self) -> Array:
+        r"""The root of the mean: :math:`R_M = F^{-\top} K^\top`."""
+        if self.space.cholesky:
+            return cholesky(self.mean)
+        return matmul(self.root, adjoint(self.rotation))
+
+    def shift(self, step: Array) -> Array:
+        r"""Return :math:`M \oplus \operatorname{Exp}_e(c)` from the decomposition of the mean.
+
+        It is :math:`Y Y^\top` with :math:`Y = R_M \exp(\theta C/2)`, so it is positive definite up
+        to rounding and needs no projection.
+        """
+        Y = matmul(self._translation, matrix_function(0.5 * self.space._matrix(step), EXP))
+        return matmul(Y, adjoint(Y))
+
+    def push(self, step: Array) -> Array:
+        """Return a small step from the mean as a tangent vector at the mean."""
+        R = self._translation
+        return matmul(R, self.space._matrix(step), adjoint(R))
+
+    def resolutions(self, weights: Array) -> Array:
+        r"""Return how far rounding moves the mean.
+
+        The sum of two parts: the resolution of the mean itself; and a quarter of
+        :math:`\varepsilon\sqrt{\sum_i w_i^2\kappa_i^2}`, the effect of rounding samples that have
+        the condition numbers :math:`\kappa_i`.
+        """
+        xp, values = namespace_of(self.x), self.eigen.values
+        conditions = weights * (values[..., -1] / values[..., 0])
+        of_samples = xp.linalg.vector_norm(conditions, axis=0)
+        eps = float(xp.finfo(values.dtype).eps)
+        of_mean: Array = self.space._resolution(self.eigen_of_mean.values)
+        return (of_mean + (0.25 * eps / abs(self.space.theta)) * of_samples)[..., None]
+
+
+def _mean_hessian(K: Array, Q: Array) -> Hessian:
+    r"""Return the sum of :math:`V \mapsto Q(K \circ (Q^\top V Q))Q^\top` on packed matrices."""
+    n = Q.shape[-1]
+
+    def apply(v: Array) -> Array:
+        """Multiply columns (*channels, dim, k), each of which is a packed matrix V."""
+        Qt, V = adjoint(Q)[..., None, :, :], unpack(adjoint(v), n)
+        inner = matmul(Qt, V, adjoint(Qt))
+        inner *= K[..., None, :, :]  # in place: fresh memory takes longer than the product
+        return adjoint(pack(symmetric(sum_of_products(Qt, matmul(inner, Qt)))))
+
+    return Hessian(apply, None, lambda: packed_operator(K, Q))
 
 
 @dataclass(frozen=True)
-class AffineInvariant(Definite, GyroSpace):
+class AffineInvariant(Definite):
     r"""SPD matrices with the affine-invariant metric over θ², in which :class:`SPD` computes.
 
     .. math:: \langle u, v \rangle_P = \tfrac1{\theta^2}\operatorname{tr}(P^{-1} u P^{-1} v),
@@ -37,7 +298,6 @@ class AffineInvariant(Definite, GyroSpace):
     Points must be symmetric: only the lower triangle of a matrix is read.
     """
 
-    n: int
     cholesky: bool = False
     theta: float = 1.0
 
@@ -66,19 +326,19 @@ class AffineInvariant(Definite, GyroSpace):
 
     @property
     def gyrovector(self) -> bool:
-        """Whether the translation is by the square root; else powers of P are no subgroup."""
+        """Whether the translation is by the square root; else powers of P are not a subgroup."""
         return not self.cholesky
 
     # ------------------------------------------------------------------ gyro operations
 
     def _root(self, x: Array) -> Array:
-        return cholesky(x) if self.cholesky else symmetric_function(x, ROOT)
+        return cholesky(x) if self.cholesky else matrix_function(x, ROOT)
 
     def _back(self, x: Array) -> Array:
         """Return the inverse of the root."""
         if self.cholesky:
             return namespace_of(x).linalg.inv(cholesky(x))
-        return symmetric_function(x, INVERSE_ROOT)
+        return matrix_function(x, INVERSE_ROOT)
 
     def add(self, x: Array, y: Array) -> Array:
         r"""Gyroaddition :math:`R_P\, Q\, R_P^\top`."""
@@ -90,8 +350,8 @@ class AffineInvariant(Definite, GyroSpace):
         self._namespace(x)
         if self.cholesky:
             back = self._back(x)
-            return matmul(back, transpose(back))
-        return symmetric_function(x, INVERSE)
+            return matmul(back, adjoint(back))
+        return matrix_function(x, INVERSE)
 
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\ominus P \oplus Q = R_P^{-1}\, Q\, R_P^{-\top}`."""
@@ -99,8 +359,15 @@ class AffineInvariant(Definite, GyroSpace):
         return congruence(self._back(x), y)
 
     def shift(self, x: Array, c: Array) -> Array:
-        r"""Point :math:`R_P \exp(\theta C) R_P^\top`."""
-        return self.add(x, self.from_normal(c))
+        r"""Point :math:`R_P \exp(\theta C) R_P^\top`, from the root of the exponential.
+
+        So a C between ill-conditioned matrices, whose condition may be κ², leads from one to the
+        other.
+        """
+        self._namespace(x)
+        check_coordinates(self, c)
+        Y = matmul(self._root(x), matrix_function(0.5 * self._matrix(c), EXP))
+        return matmul(Y, adjoint(Y))
 
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\ominus P \oplus Q`."""
@@ -112,9 +379,9 @@ class AffineInvariant(Definite, GyroSpace):
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`R_P (R_P^{-1} Q R_P^{-\top})^t R_P^\top`."""
-        x, y, t = self._from_nearer_end(x, y, t)
+        self._namespace(x, y)
         view = self._view(self, x, y)
-        return view.carried(view.root, t)
+        return view.power(t, view.root)
 
     def standardize(
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
@@ -126,7 +393,7 @@ class AffineInvariant(Definite, GyroSpace):
     def scale(self, t: Array | float, x: Array) -> Array:
         r"""Gyromultiplication :math:`P^t`."""
         self._namespace(x)
-        return symmetric_functions(x, POWER, t=scalars_like(t, x))[0]
+        return matrix_power(x, scalars_like(t, x))
 
     def to_normal(self, x: Array) -> Array:
         r"""Lower triangle of :math:`\log(P)/\theta`, times :math:`\sqrt2` off the diagonal."""
@@ -134,16 +401,16 @@ class AffineInvariant(Definite, GyroSpace):
         return pack(logarithm(x)) / self.theta
 
     def from_normal(self, c: Array) -> Array:
-        r"""Inverse of :meth:`to_normal`: :math:`\exp(\theta C)`."""
+        r"""Inverse of :meth:`to_normal`: :math:`\exp(\theta C)`, clamped before it is singular."""
         check_coordinates(self, c)
-        return symmetric_function(self._matrix(c), EXP)
+        return exponential(self._matrix(c))
 
     def _matrix(self, c: Array) -> Array:
         """Return the logarithm that normal coordinates stand for."""
         X = unpack(c, self.n)
         return X if self.theta == 1.0 else self.theta * X
 
-    def _turn(self, x: Array, y: Array) -> Array:
+    def _rotation(self, x: Array, y: Array) -> Array:
         """Return the orthogonal matrix O of the gyration of x and y."""
         return matmul(self._back(self.add(x, y)), self._root(x), self._root(y))
 
@@ -155,10 +422,10 @@ class AffineInvariant(Definite, GyroSpace):
         self._namespace(x, y, z)
         if self.cholesky:
             return z + 0.0 * (x + y)
-        return congruence(self._turn(x, y), z)
+        return congruence(self._rotation(x, y), z)
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        return c if self.cholesky else pack(congruence(self._turn(x, y), unpack(c, self.n)))
+        return c if self.cholesky else pack(congruence(self._rotation(x, y), unpack(c, self.n)))
 
     def _certain(self, x: Array, y: Array) -> CentredMatrices:
         """Return the view of y from x; warn if rounding leaves it no certain digit."""
@@ -185,29 +452,34 @@ class AffineInvariant(Definite, GyroSpace):
     def log(self, x: Array, y: Array) -> Array:
         r"""Logarithm :math:`R_P \log(R_P^{-1} Q R_P^{-\top}) R_P^\top`."""
         view = self._certain(x, y)
-        return congruence(view.root, view.logarithms)
+        return congruence(matmul(view.root, view.eigen.vectors), view.logs)
 
     def transport(self, x: Array, y: Array, v: Array) -> Array:
         r"""Parallel transport :math:`E\,v\,E^\top`, :math:`E = (Q P^{-1})^{1/2}`, from P to Q.
 
-        .. math:: E = P^{1/2}(P^{-1/2} Q P^{-1/2})^{1/2} P^{-1/2}
+        .. math:: E = P^{1/2}(P^{-1/2} Q P^{-1/2})^{1/2} P^{-1/2} = F^{-\top} C^{1/2} F^\top
         """
         self._namespace(x, y, v)
         view = self._view(self, x, y)
-        return congruence(matmul(view.root, view.power(0.5), view.back), v)
+        return congruence(view.power(0.5, view.root, view.frame), v)
 
     # ------------------------------------------------------------------ the mean
 
-    def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
+    def moments(self, x: Array) -> Array:
+        """Return the entries of each matrix, and the logarithm of its determinant."""
+        xp = self._namespace(x)
+        triangle = to_triangle(x, diagonal=True)
+        return xp.concat([triangle, xp.linalg.slogdet(x)[1][..., None]], axis=-1)
+
+    def start(self, moments: Array) -> Array:
         """Return a first guess of the mean: the arithmetic mean, rescaled to the right determinant.
 
         The determinant of the mean is the geometric mean of the determinants of the samples. So
         the guess has the right determinant, and the steps of the loop keep it.
         """
-        xp = self._namespace(x)
-        mean = sum_samples(weights[..., None, None] * x)
-        mean, wanted = total(mean, weighted_sum(weights, xp.linalg.slogdet(x)[1]))
-        excess = wanted - xp.linalg.slogdet(mean)[1]
+        xp = namespace_of(moments)
+        mean = from_triangle(moments[..., :-1], self.n, diagonal=True, mirror=1.0)
+        excess = moments[..., -1] - xp.linalg.slogdet(mean)[1]
         excess = xp.where(excess > -xp.inf, excess, 0.0)  # -inf if a sample is singular
         return xp.exp((1.0 / self.n) * excess)[..., None, None] * mean
 
@@ -217,8 +489,9 @@ class AffineInvariant(Definite, GyroSpace):
         U and λ are eigenvectors and eigenvalues of :math:`\log P = \theta C`, and
         :math:`K_{ij} = a\coth a` with :math:`a = (\lambda_i - \lambda_j)/2`.
         """
-        known = cache(lambda: eigh(self._matrix(c), exact=True))
-        return Turned(self.n, weights, known, lambda: mean_curvature(known().values)).hessian()
+        values, U = eigh(self._matrix(c))
+        a = 0.5 * (values[..., :, None] - values[..., None, :])
+        return _mean_hessian(weights[..., None, None] * cotangent(-a * a, -1), U)
 
     def resolution(self, x: Array) -> Array:
         """Return how far rounding moves samples seen from P: about κ(P)/8 ulps."""
@@ -233,3 +506,11 @@ class AffineInvariant(Definite, GyroSpace):
         condition = high / xp.maximum(values[..., 0], eps * high)
         ulps = 0.5 * self.n + self.n**2 / 256  # measured, as is the factor of the condition
         return (eps / abs(self.theta)) * (ulps + 0.125 * condition)
+
+
+def logarithm(A: Array) -> Array:
+    """Return the logarithm of SPD matrices; warn if one is singular up to rounding."""
+    values, _ = eigen = eigh(symmetric(A))
+    eps = float(namespace_of(A).finfo(A.dtype).eps)
+    warn_of_lost_digits(abs(eps * values[..., -1] / values[..., 0]))
+    return symmetric(matrix_function(A, LOG, eigen))

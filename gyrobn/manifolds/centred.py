@@ -3,7 +3,7 @@
 from functools import cached_property
 from typing import Any, Self
 
-from gyrobn.backends import Array, State, backend_of
+from gyrobn.backends import Array, Arrays, backend_of
 from gyrobn.numerics.arrays import scalars_like, weighted_sum
 from gyrobn.numerics.hessian import Hessian
 
@@ -11,71 +11,69 @@ from gyrobn.numerics.hessian import Hessian
 class Centred:
     r"""The samples :math:`\ominus\mu \oplus x_i`, shape (N, *channels, *point_shape).
 
-    Each thing is computed when it is first asked for, once. A geometry that decomposes matrices has
-    a subclass, in which one decomposition serves all of them.
+    Each thing is computed when it is first needed, once. A geometry that decomposes matrices has a
+    subclass: one decomposition serves all of them. Decompositions are constants, and serve any
+    samples and mean of the same values: ``saved`` holds them, and a view with other derivatives is
+    made with them.
     """
 
-    def __init__(
-        self, space: Any, mean: Array, x: Array, seen: State = (), known: State = ()
-    ) -> None:
-        self.space, self.mean, self.x, self.known = space, mean, x, known
-        if seen:
-            self._recall(*seen)
+    saves: int = 0
+    """Number of arrays in ``saved``."""
+    images: int = 1
+    """Number of arrays in ``image``."""
 
-    def _recall(self, normal: Array) -> None:
-        self.normal = normal
+    def __init__(self, space: Any, mean: Array, x: Array, saved: Arrays = ()) -> None:
+        self.space, self.mean, self.x = space, mean, x
 
     @property
-    def seen(self) -> State:
-        """The arrays from which the rest follows, for a loop to carry."""
-        return (self.normal,)
-
-    @property
-    def decompositions(self) -> State:
-        """Arrays, as constants, that serve any samples and mean of the same values."""
+    def saved(self) -> Arrays:
+        """The decompositions."""
         return ()
 
-    def _know(self, *arrays: Array) -> None:
-        """Take decompositions that are known."""
-
-    def _share(self, other: Self) -> None:
-        """Take the decompositions of another view, with what was computed of them."""
-
     @property
-    def image(self) -> State:
-        """The arrays, with their derivatives, from which all else of the samples follows."""
+    def image(self) -> Arrays:
+        """The arrays, with their derivatives, from which everything else follows."""
         return (self.normal,)
 
-    def showing(self, normal: Array) -> Self:
+    def showing(self, *image: Array) -> Self:
         """Take such arrays as the image, and return the view."""
-        self.normal = normal
+        (self.normal,) = image
         return self
 
-    slope_by_step: Any = None
-    """A method, if there is one, that takes slopes of the image back to a step of the mean."""
-    slope_by_samples: Any = None
-    """A method, if there is one, that takes them back to the samples, the mean held."""
+    def followed(self, step: Array) -> Arrays | None:
+        """Return the image, to first order, if the mean moves by a step whose value is zero.
 
-    def moved(self, space: Any, mean: Array, x: Array, decompositions: State | None = None) -> Self:
-        """Return samples of the same values, seen from a mean of the same value.
-
-        Only their derivatives may be others, so that the decompositions serve again. They are given
-        where a transformation may have changed what they stand for.
+        None if the geometry has no formula for it: then a view from the moved mean is made.
         """
-        moved = type(self)(space, mean, x)
-        if decompositions is None or backend_of(mean).plain(mean):
-            moved._share(self)
-        else:
-            moved._know(*decompositions)
-        return moved
+        return None
+
+    @cached_property
+    def normal(self) -> Array:
+        """The normal coordinates, shape (N, *channels, dim)."""
+        return self.space.relative_normal(self.mean, self.x)
+
+    def gradient(self, weights: Array) -> Array:
+        """Return the mean of the normal coordinates: minus the gradient at the mean."""
+        return weighted_sum(weights, self.normal)
+
+    @cached_property
+    def squares(self) -> Array:
+        """The squares of the distances, one per block, shape (N, *channels, blocks)."""
+        return self.space.by_block(self.normal * self.normal)
+
+    def variance(self, weights: Array) -> Array:
+        """Return the mean square of the distances, one per block."""
+        return weighted_sum(weights, self.squares)
+
+    def hessian(self, weights: Array) -> Hessian:
+        """Return the mean Hessian of half the squared distances, a constant to differentiation."""
+        stop = backend_of(self.x).stop_gradient
+        hessian: Hessian = self.space.detached().hessian(stop(self.normal), stop(weights))
+        return hessian
 
     def shift(self, step: Array) -> Array:
         r"""Return :math:`\mu \oplus \operatorname{Exp}_e(c)` for a step c from the mean."""
         return self.space.shift(self.mean, step)
-
-    def retract(self, step: Array) -> Array:
-        """Return the point after a small step, on the manifold: the mean itself for no step."""
-        return self.shift(step)
 
     def push(self, step: Array) -> Array:
         """Return a small step c from the mean as a tangent vector there."""
@@ -85,50 +83,8 @@ class Centred:
         """Return how far rounding moves the mean: to its neighbours, or more; one per block."""
         return self.space.resolutions(self.mean)
 
-    @cached_property
-    def normal(self) -> Array:
-        """Their normal coordinates, shape (N, *channels, dim)."""
-        return self.space.relative_normal(self.mean, self.x)
-
-    def gradient(self, weights: Array) -> Array:
-        """Return the mean of the normal coordinates: minus the gradient at the mean."""
-        return weighted_sum(weights, self.normal)
-
-    @cached_property
-    def squares(self) -> Array:
-        """The squares of their distances, one per block, shape (N, *channels, blocks)."""
-        return self.space.by_block(self.normal * self.normal)
-
-    def variance(self, weights: Array) -> Array:
-        """Return the mean square of the distances, one per block."""
-        return weighted_sum(weights, self.squares)
-
-    def hessian(self, weights: Array) -> Hessian:
-        """Return the mean Hessian of half the squared distances, a constant unless it says not."""
-        hessian: Hessian = self.space.hessian(self.normal, weights)
-        if hessian.differentiable:
-            return hessian
-        stop = backend_of(weights).stop_gradient
-        constant: Hessian = self.space.detached().hessian(stop(self.normal), stop(weights))
-        return constant
-
-    def standardize(self, factor: Array, bias: Array | None) -> Array:
+    def standardize(self, factor: Array | float, bias: Array | None) -> Array:
         r"""Return :math:`\beta \oplus (t \odot (\ominus\mu \oplus x_i))`."""
         t = self.space.by_coordinate(scalars_like(factor, self.x))
         z: Array = self.space.from_normal(t * self.normal)
         return z if bias is None else self.space.add(bias, z)
-
-
-class Decomposed(Centred):
-    """Samples that are matrices, decomposed once, and their mean: a subclass says how."""
-
-    _known: Any
-    _known_mean: Any
-
-    @property
-    def decompositions(self) -> State:
-        """The decompositions of the samples and of the mean."""
-        return (*self._known, *self._known_mean)
-
-    def _share(self, other: Self) -> None:
-        self._known, self._known_mean = other._known, other._known_mean

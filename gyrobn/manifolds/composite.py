@@ -3,11 +3,14 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
-from gyrobn.backends import Array, namespace_of
+from gyrobn.backends import Array, Arrays, namespace_of
+from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import Totals, scalars_like, together
+from gyrobn.numerics.arrays import scalars_like
+from gyrobn.numerics.hessian import Hessian, joined_hessian
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,15 @@ class Composite(GyroSpace):
         """Return the root of the sum of squares."""
         (total,) = parts
         return total
+
+    def _split_weights(self, weights: Array) -> list[Array]:
+        """Return the weights of the samples for each geometry."""
+        return [weights for _ in self._spaces]
+
+    def _join_blocks(self, parts: list[Array]) -> Array:
+        """Return values per block, from those of each geometry: one per block, or one for all."""
+        (values,) = parts
+        return values
 
     def _points(self, *points: Array) -> list[list[Array]]:
         """Return the parts of each point."""
@@ -145,6 +157,10 @@ class Composite(GyroSpace):
         times = self._split_factor(scalars_like(t, x))
         return self._join(self._each("geodesic", *self._points(x, y), times))
 
+    def shift(self, x: Array, c: Array) -> Array:
+        r"""Point :math:`x \oplus \operatorname{Exp}_e(c)` of every part."""
+        return self._join(self._each("shift", *self._points(x), self._split_normal(c)))
+
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         """Gyration of every part."""
         return self._join(self._each("gyration", *self._points(x, y, z)))
@@ -177,11 +193,110 @@ class Composite(GyroSpace):
         parts = self._each("transport", *self._points(x, y), self._split_tangent(x, v))
         return self._join_tangent(y, parts)
 
-    def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
-        """First guess of the mean, part by part."""
-        parts = zip(self._spaces, *self._points(x), strict=True)
-        return self._join([space.start(part, weights, total) for space, part in parts])
-
     def resolution(self, x: Array) -> Array:
         """Return the largest resolution of a block."""
         return namespace_of(x).max(self.resolutions(x), axis=-1)
+
+    def resolutions(self, x: Array) -> Array:
+        """Return the resolution of every block."""
+        return self._join_blocks(self._each("resolutions", *self._points(x)))
+
+    def hessian(self, c: Array, weights: Array) -> Hessian:
+        """Return the Hessians of the parts, on their coordinates."""
+        columns = self._split_normal(c), self._split_weights(weights)
+        parts = self._each("hessian", *columns)
+        return joined_hessian(parts, self._split_normal, self._join_normal)
+
+
+class CentredParts(Centred):
+    """The view of the parts of points from those of the mean: a view per geometry."""
+
+    def __init__(self, space: Composite, mean: Array, x: Array, saved: Arrays = ()) -> None:
+        super().__init__(space, mean, x)
+        points = space._points(mean, x)
+        self.views: list[Centred] = space._each("centred", *points)
+        if saved:
+            self.views = space._each("centred", *points, _shared(self.views, saved, "saves"))
+
+    def _each(self, name: str, *columns: Sequence[Any]) -> list[Any]:
+        """Call a method of every view with its entry of each column."""
+        return [getattr(view, name)(*row) for view, *row in zip(self.views, *columns, strict=True)]
+
+    @property
+    def saves(self) -> int:  # type: ignore[override]
+        """Number of arrays in ``saved``."""
+        return sum(view.saves for view in self.views)
+
+    @property
+    def images(self) -> int:  # type: ignore[override]
+        """Number of arrays in ``image``."""
+        return sum(view.images for view in self.views)
+
+    @property
+    def saved(self) -> Arrays:
+        """The decompositions of all factors."""
+        return tuple(a for view in self.views for a in view.saved)
+
+    @property
+    def image(self) -> Arrays:
+        """The images of all factors."""
+        return tuple(a for view in self.views for a in view.image)
+
+    def showing(self, *image: Array) -> Self:
+        """Take arrays as the images of the factors, and return the view."""
+        for view, own in zip(self.views, _shared(self.views, image, "images"), strict=True):
+            view.showing(*own)
+        return self
+
+    def followed(self, step: Array) -> Arrays | None:
+        """Return the images if the mean moves by a step, where every part has a formula."""
+        each = self._each("followed", self.space._split_normal(step))
+        return None if None in each else tuple(a for image in each for a in image)
+
+    @cached_property
+    def normal(self) -> Array:
+        """The normal coordinates of all parts."""
+        return self.space._join_normal([view.normal for view in self.views])
+
+    def gradient(self, weights: Array) -> Array:
+        """Return the mean of the normal coordinates."""
+        parts = self._each("gradient", self.space._split_weights(weights))
+        return self.space._join_normal(parts)
+
+    @cached_property
+    def squares(self) -> Array:
+        """The squared distances, block by block."""
+        return self.space._join_blocks([view.squares for view in self.views])
+
+    def hessian(self, weights: Array) -> Hessian:
+        """Return the Hessians of the parts."""
+        space, parts = self.space, self._each("hessian", self.space._split_weights(weights))
+        return joined_hessian(parts, space._split_normal, space._join_normal)
+
+    def shift(self, step: Array) -> Array:
+        """Return the mean after a step, part by part."""
+        return self.space._join(self._each("shift", self.space._split_normal(step)))
+
+    def push(self, step: Array) -> Array:
+        """Return a small step as a tangent vector, part by part."""
+        return self.space._join(self._each("push", self.space._split_normal(step)))
+
+    def resolutions(self, weights: Array) -> Array:
+        """Return how far rounding moves the mean, in every block."""
+        parts = self._each("resolutions", self.space._split_weights(weights))
+        return self.space._join_blocks(parts)
+
+    def standardize(self, factor: Array | float, bias: Array | None) -> Array:
+        """Scale and bias every part."""
+        scales = self.space._split_factor(scalars_like(factor, self.x))
+        biases = [None for _ in scales] if bias is None else self.space._points(bias)[0]
+        return self.space._join(self._each("standardize", scales, biases))
+
+
+def _shared(views: Sequence[Centred], arrays: Arrays, count: str) -> list[Arrays]:
+    """Return the arrays of each view, from those of all of them."""
+    found, stop = [], 0
+    for view in views:
+        start, stop = stop, stop + getattr(view, count)
+        found.append(arrays[start:stop])
+    return found

@@ -1,36 +1,416 @@
-"""Correlation matrices, under the five metrics of the paper."""
+"""Correlation matrices, under the five metrics of the paper.
 
+Each metric is a map onto a vector space, or onto a product of hyperboloids. Tangent vectors are
+symmetric matrices with a zero diagonal.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 
-from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.manifolds.correlation_cholesky import (
-    EuclideanCholesky,
-    LogEuclideanCholesky,
-    PolyHyperbolicCholesky,
-)
-from gyrobn.manifolds.correlation_log import LogScaled, OffLog
-from gyrobn.manifolds.correlation_matrices import CorrelationMatrices, to_unit_diagonal
+from gyrobn.backends import Array, Arrays, backend_of, namespace_of
+from gyrobn.manifolds.chart import Chart, Diffeomorphism
+from gyrobn.manifolds.definite import Definite, clamped, raised
+from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.manifolds.specification import space_of
-from gyrobn.numerics.arrays import check_floating
+from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
+from gyrobn.numerics.arrays import check_floating, dot
 from gyrobn.numerics.checks import check_square
-from gyrobn.numerics.matrices import symmetric
+from gyrobn.numerics.hessian import identity
+from gyrobn.numerics.matrices import (
+    adjoint,
+    cholesky,
+    congruence,
+    diagonal_matrix,
+    eye,
+    finite_or_identity,
+    from_triangle,
+    matmul,
+    pack,
+    symmetric,
+    to_triangle,
+    unpack,
+    with_diagonal,
+)
+from gyrobn.numerics.matrix_functions import (
+    EXP,
+    LOG,
+    Eigen,
+    differential,
+    eigh,
+    matrix_function,
+)
 
-CHARTS: dict[str, type[CorrelationMatrices]] = {
-    "poly_hyperbolic_cholesky": PolyHyperbolicCholesky,
-    "euclidean_cholesky": EuclideanCholesky,
-    "log_euclidean_cholesky": LogEuclideanCholesky,
+ROOT2 = 2.0**0.5
+
+
+class CorrelationMap(Diffeomorphism):
+    """A map of correlation matrices onto a vector space, or another one of its dimension."""
+
+    def __init__(self, n: int, inside: GyroSpace | None = None) -> None:
+        self.n, self.inside = n, inside or Euclidean(n * (n - 1) // 2)
+
+    def exponential(self, c: Array) -> Array:
+        """Return the matrix, clamped before it is singular."""
+        return clamped(super().exponential(c), raised_correlations)
+
+
+def to_unit_diagonal(A: Array) -> Array:
+    """Divide by the roots of the diagonal, where they are positive; and make the diagonal 1."""
+    xp = namespace_of(A)
+    variances = xp.linalg.diagonal(A)
+    roots = xp.sqrt(xp.where(variances > 0, variances, 1.0))
+    return with_diagonal(A / (roots[..., :, None] * roots[..., None, :]), 1.0)
+
+
+def raised_correlations(A: Array, floor: float) -> Arrays:
+    """Return :func:`raised` matrices with ones on the diagonal, and which were singular."""
+    B, singular = raised(A, floor)
+    return to_unit_diagonal(B), singular
+
+
+# ---------------------------------------------------------------------- by the Cholesky factor
+
+
+class Cholesky(CorrelationMap):
+    r"""The strict lower part of :math:`\Theta = \operatorname{diag}(L)^{-1}L`, :math:`C = LL^\top`.
+
+    Its entries are free. The rows of Θ, divided by their lengths, are those of L.
+    """
+
+    def forward(self, x: Array) -> Array:
+        """Return the entries of Θ, row by row."""
+        return to_triangle(self._log(_theta(cholesky(x))), diagonal=False)
+
+    def inverse(self, y: Array) -> Array:
+        """Return C."""
+        theta = self._exp(from_triangle(y, self.n, diagonal=False))
+        L = theta / namespace_of(y).linalg.vector_norm(theta, axis=-1, keepdims=True)
+        return with_diagonal(matmul(L, adjoint(L)), 1.0)
+
+    def differential(self, x: Array, v: Array) -> Array:
+        r"""Return :math:`d\Theta = \Theta\Omega - \operatorname{diag}(\Omega)\Theta`.
+
+        Ω is the lower triangle of :math:`L^{-1}\,dC\,L^{-\top}`, its diagonal halved.
+        """
+        xp, L = namespace_of(x), cholesky(x)
+        theta = _theta(L)
+        omega = xp.tril(congruence(xp.linalg.inv(L), v)) * (1.0 - 0.5 * identity(x))
+        change = matmul(theta, omega) - xp.linalg.diagonal(omega)[..., None] * theta
+        return to_triangle(self._log_differential(theta, change), diagonal=False)
+
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        r"""Return :math:`dC = dL\,L^\top + L\,dL^\top`."""
+        L = cholesky(x)
+        change = self._exp_differential(_theta(L), from_triangle(u, self.n, diagonal=False))
+        dL = namespace_of(x).linalg.diagonal(L)[..., None] * change
+        dL = dL - dot(dL, L)[..., None] * L
+        return with_diagonal(2.0 * symmetric(matmul(dL, adjoint(L))), 0.0)
+
+    # ------------------------------------------------------------------ from Θ to X and back
+
+    def _log(self, theta: Array) -> Array:
+        """Return a matrix X whose strict lower part are the coordinates."""
+        return theta
+
+    def _exp(self, X: Array) -> Array:
+        """Return the Θ of a strictly lower triangular X."""
+        return X + identity(X)
+
+    def _log_differential(self, theta: Array, change: Array) -> Array:
+        """Return the change of X."""
+        return change
+
+    def _exp_differential(self, theta: Array, change: Array) -> Array:
+        """Return the change of Θ."""
+        return change
+
+
+def _theta(L: Array) -> Array:
+    return L / namespace_of(L).linalg.diagonal(L)[..., None]
+
+
+class LogCholesky(Cholesky):
+    r"""The logarithm X of Θ.
+
+    With the strictly lower triangular :math:`N = \Theta - I`,
+
+    .. math:: X = \int_0^1 (I + sN)^{-1} N\,ds, \qquad
+              dX = \int_0^1 (I + sN)^{-1}\,dN\,(I + sN)^{-1}\,ds, \qquad
+              d\Theta = \int_0^1 e^{(1-s)X}\,dX\,e^{sX}\,ds .
+
+    Products of n such matrices are zero, so the integrands are polynomials of s, and Gauss's rule
+    is exact. (The power series of the logarithm alternates, and has no digit left at n = 28.)
+    """
+
+    def _log(self, theta: Array) -> Array:
+        N = theta[..., None, :, :] - identity(theta)
+        return self._integral(lambda s: matmul(_resolvent(s, N), N), theta)
+
+    def _exp(self, X: Array) -> Array:
+        E = one = identity(X)
+        for k in range(self.n - 1, 0, -1):  # the power series, which ends
+            E = one + matmul(X, E) / k
+        return E
+
+    def _log_differential(self, theta: Array, change: Array) -> Array:
+        N, dN = theta[..., None, :, :] - identity(theta), change[..., None, :, :]
+
+        def integrand(s: Array) -> Array:
+            R = _resolvent(s, N)
+            return matmul(R, dN, R)
+
+        return self._integral(integrand, theta)
+
+    def _exp_differential(self, theta: Array, change: Array) -> Array:
+        X, dX = self._log(theta)[..., None, :, :], change[..., None, :, :]
+        return self._integral(
+            lambda s: matmul(self._exp((1.0 - s) * X), dX, self._exp(s * X)), theta
+        )
+
+    def _integral(self, integrand: Callable[[Array], Array], like: Array) -> Array:
+        """Integrate matrices over [0, 1]; all nodes are an axis before the rows."""
+        rule = backend_of(like).cached(_gauss, like, self.n)
+        return namespace_of(like).sum(rule[1, ...] * integrand(rule[0, ...]), axis=-3)
+
+
+def _resolvent(s: Array, N: Array) -> Array:
+    return namespace_of(N).linalg.inv(identity(N) + s * N)
+
+
+def _gauss(n: int) -> "np.ndarray[Any, Any]":
+    """Return nodes and weights of Gauss's rule, exact for polynomials of degree n − 2."""
+    x, w = np.polynomial.legendre.leggauss(n // 2)
+    return np.stack([0.5 + 0.5 * x, 0.5 * w])[..., None, None]
+
+
+# ---------------------------------------------------------------------- by a matrix logarithm
+
+
+class Scaling(CorrelationMap):
+    """A map that needs a diagonal matrix; an equation determines the logarithms d of it."""
+
+    @abstractmethod
+    def _start(self, A: Array) -> Array:
+        """Return a first guess of d."""
+
+    @abstractmethod
+    def _equation(self, A: Array, d: Array) -> tuple[Array, Array]:
+        """Return the residual, and minus its derivative by d: a matrix, right at the solution."""
+
+    @abstractmethod
+    def _damped(self, step: Array) -> Array:
+        """Return the part of a Newton step that goes downhill from anywhere."""
+
+    def _solution(self, A: Array) -> Array:
+        """Return d for symmetric matrices A, by Newton's method; NaN if that does not converge."""
+        xp, backend = namespace_of(A), backend_of(A)
+        constant, _ = finite_or_identity(backend.stop_gradient(A))
+        least = float(xp.finfo(A.dtype).eps) ** 0.5
+
+        def body(constants: Arrays, state: Arrays) -> Arrays:
+            (A,), (d, done) = constants, state
+            step = _solve(*self._equation(A, d))
+            large = xp.max(xp.abs(step), axis=-1) > least
+            d = xp.where(done[..., None], d, d + self._damped(step))
+            return d, xp.logical_or(done, xp.logical_not(large))
+
+        def going(state: Arrays) -> Array:
+            return xp.logical_not(xp.all(state[1]))
+
+        d = self._start(constant)
+        state = d, xp.zeros_like(d[..., 0]) > 0
+        d, _ = backend.while_loop((type(self), least), going, body, (constant,), state, 60)
+        for _ in range(2):  # d has no derivative yet; each step makes that of one more order right
+            residual, J = self._equation(A, d)
+            d = d + _solve(residual, J)
+        size = xp.max(xp.abs(residual), axis=-1, keepdims=True)
+        return xp.where(size < 0.5, d, xp.nan)
+
+
+def _solve(b: Array, A: Array) -> Array:
+    return namespace_of(A).linalg.solve(A, b[..., None])[..., 0]
+
+
+def _logarithm(A: Array) -> tuple[Array, Eigen]:
+    """Return log A and its decomposition."""
+    values, U = eigen = eigh(symmetric(A))
+    return matrix_function(A, LOG, eigen), Eigen(LOG.value(values), U)
+
+
+class OffLog(Scaling):
+    r"""The entries of log C off the diagonal, :math:`\sqrt2` times those below it.
+
+    They determine the diagonal d of log C, since :math:`\operatorname{diag}(C) = 1` (Archakov and
+    Hansen, 2021). Newton's method minimizes the convex :math:`\operatorname{tr}\exp(S + D) -
+    \operatorname{tr} D`. Along a line of speed p the logarithm of its curvature changes no faster
+    than :math:`\|p\|_\infty`, so :math:`1/(1 + \|p\|_\infty)` of the Newton step goes downhill.
+    """
+
+    def forward(self, x: Array) -> Array:
+        """Return the entries of the logarithm."""
+        return to_triangle(matrix_function(x, LOG), diagonal=False, weight=ROOT2)
+
+    def inverse(self, y: Array) -> Array:
+        """Return exp(S + D), with the diagonal matrix D for which its diagonal is one."""
+        S = self._symmetric(y)
+        C = matrix_function(S + diagonal_matrix(self._solution(S)), EXP)
+        return with_diagonal(symmetric(C), 1.0)
+
+    def differential(self, x: Array, v: Array) -> Array:
+        """Return the entries of the change of the logarithm."""
+        return to_triangle(differential(x, v, LOG), diagonal=False, weight=ROOT2)
+
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        r"""Return :math:`dC = d\exp(dS + dD)`, with dD such that its diagonal is zero."""
+        S, eigen = _logarithm(x)
+        J, dS = _diagonal_jacobian(*eigen), self._symmetric(u)
+        for _ in range(3):  # J is a constant: the first step is right, the others its derivatives
+            diagonal = namespace_of(x).linalg.diagonal(differential(S, dS, EXP, eigen))
+            dS = dS - diagonal_matrix(_solve(diagonal, J))
+        return with_diagonal(differential(S, dS, EXP, eigen), 0.0)
+
+    def _symmetric(self, y: Array) -> Array:
+        return from_triangle(y, self.n, diagonal=False, weight=ROOT2, mirror=1.0)
+
+    def _start(self, A: Array) -> Array:
+        """Return d after two fixed point iterations of Archakov and Hansen, contractions."""
+        xp = namespace_of(A)
+        d = xp.zeros_like(A[..., 0])
+        for _ in range(2):
+            values, U = eigh(A + diagonal_matrix(d))
+            top = values[..., -1:]
+            d = d - top - xp.log(dot(U * U, xp.exp(values - top)[..., None, :]))
+        return d
+
+    def _equation(self, A: Array, d: Array) -> tuple[Array, Array]:
+        """Compare the diagonal of exp(S + D) with one."""
+        A = A + diagonal_matrix(d)
+        values, U = eigen = eigh(A)
+        E = matrix_function(A, EXP, eigen)
+        return 1.0 - namespace_of(A).linalg.diagonal(E), _diagonal_jacobian(values, U)
+
+    def _damped(self, step: Array) -> Array:
+        xp = namespace_of(step)
+        return step / (1.0 + xp.max(xp.abs(step), axis=-1, keepdims=True))
+
+
+def _diagonal_jacobian(values: Array, U: Array) -> Array:
+    r"""Return the derivative of diag(exp A) with respect to diag(A), from eigenvalues and vectors.
+
+    .. math:: J_{ij} = \sum_{kl} U_{ik}U_{jk}\, \exp[\lambda_k, \lambda_l]\, U_{il}U_{jl}
+    """
+    xp, n = namespace_of(U), U.shape[-1]
+    table = EXP.difference(values[..., :, None], values[..., None, :])
+    pairs = xp.reshape(U[..., :, None] * U[..., None, :], (*U.shape[:-1], n * n))
+    return matmul(pairs * xp.reshape(table, (*U.shape[:-2], 1, n * n)), adjoint(pairs))
+
+
+class LogScaled(Scaling):
+    r"""The logarithm of :math:`\Delta C\Delta`, whose positive diagonal Δ makes row sums 1.
+
+    The vector of ones is then an eigenvector of eigenvalue 1. With an orthonormal basis Q of its
+    orthogonal complement, the coordinates are :math:`\log(Q^\top\Delta C\Delta Q)`.
+
+    Newton's method minimizes :math:`f(x) = \tfrac12 x^\top Cx - \sum\log x_i`, Δ = diag(x). With
+    :math:`M = \Delta C\Delta` the step is :math:`\Delta q`, :math:`(M + I)q = 1 - M 1`. Along it,
+    :math:`f'' \le q^\top(M + I)q/(1 - tm)^2` with :math:`m = \max_i(0, -q_i)`, so the part
+    :math:`t = 1/(1 + m)` of it goes downhill, and keeps x positive.
+    """
+
+    def forward(self, x: Array) -> Array:
+        """Return the entries of the logarithm in the complement."""
+        x = symmetric(x)
+        return pack(matrix_function(_restrict(_scaled(x, self._solution(x))), LOG))
+
+    def inverse(self, y: Array) -> Array:
+        """Return the exponential, divided by the roots of its diagonal."""
+        E = matrix_function(unpack(y, self.n - 1), EXP)
+        return to_unit_diagonal(symmetric(_extend(E - identity(E)) + eye(E, self.n)))
+
+    def differential(self, x: Array, v: Array) -> Array:
+        r"""Return the change of the logarithm, from that of :math:`\Delta C\Delta`."""
+        x = symmetric(x)
+        d = self._solution(x)
+        M, dM = _scaled(x, d), _scaled(symmetric(v), d)
+        u = -_solve(namespace_of(x).sum(dM, axis=-1), M + identity(M))  # the change of d
+        dM = dM + (u[..., :, None] + u[..., None, :]) * M
+        return pack(differential(_restrict(M), matmul(adjoint(_basis(M)), dM, _basis(M)), LOG))
+
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        """Return the change of C, from that of the exponential."""
+        x = symmetric(x)
+        d = self._solution(x)
+        S, eigen = _logarithm(_restrict(_scaled(x, d)))
+        dC = _scaled(_extend(differential(S, unpack(u, self.n - 1), EXP, eigen)), -d)
+        half = 0.5 * namespace_of(x).linalg.diagonal(dC)
+        return with_diagonal(dC - (half[..., :, None] + half[..., None, :]) * x, 0.0)
+
+    def _start(self, A: Array) -> Array:
+        """Return the multiple of ones for which the row sums have the mean 1."""
+        xp = namespace_of(A)
+        total = xp.clip(xp.sum(A, axis=(-2, -1)), min=float(xp.finfo(A.dtype).eps))
+        return 0.5 * xp.log(self.n / total)[..., None] + 0.0 * A[..., 0]
+
+    def _equation(self, A: Array, d: Array) -> tuple[Array, Array]:
+        """Compare the row sums with one."""
+        M = _scaled(A, d)
+        return 1.0 - namespace_of(A).sum(M, axis=-1), M + identity(M)
+
+    def _damped(self, step: Array) -> Array:
+        xp = namespace_of(step)
+        m = xp.clip(-xp.min(step, axis=-1, keepdims=True), min=0.0)
+        return xp.log1p(step / (1.0 + m))
+
+
+def _scaled(A: Array, d: Array) -> Array:
+    """Return ΔAΔ, Δ = diag(exp d)."""
+    x = namespace_of(d).exp(d)
+    return x[..., :, None] * A * x[..., None, :]
+
+
+def _helmert(n: int) -> "np.ndarray[Any, Any]":
+    """Return n × (n − 1): its columns are an orthonormal basis of the vectors of sum 0."""
+    k = np.arange(1, n)
+    Q = np.triu(np.ones((n, n - 1)))
+    Q[k, k - 1] = -k
+    return Q / np.sqrt(k * (k + 1.0))
+
+
+def _basis(M: Array) -> Array:
+    return backend_of(M).cached(_helmert, M, M.shape[-1])
+
+
+def _restrict(M: Array) -> Array:
+    """Return QᵀMQ; exactly the identity for the identity."""
+    Q = _basis(M)
+    return eye(M, M.shape[-1] - 1) + matmul(adjoint(Q), M - identity(M), Q)
+
+
+def _extend(A: Array) -> Array:
+    """Return QAQᵀ."""
+    Q = backend_of(A).cached(_helmert, A, A.shape[-1] + 1)
+    return matmul(Q, A, adjoint(Q))
+
+
+# ---------------------------------------------------------------------- the geometry
+
+CHARTS: dict[str, Callable[[int], CorrelationMap]] = {
+    "poly_hyperbolic_cholesky": lambda n: Cholesky(n, PolyHyperboloid(n - 1)),
+    "euclidean_cholesky": Cholesky,
+    "log_euclidean_cholesky": LogCholesky,
     "off_log": OffLog,
     "log_scaled": LogScaled,
 }
-"""The metrics by name: each is a geometry, which ``Correlation`` selects by its option."""
+"""The metrics by name."""
 
 
 @dataclass(frozen=True)
-class Correlation(CorrelationMatrices):
+class Correlation(Definite, Chart):
     r"""Positive definite n × n matrices with ones on the diagonal.
 
     With the Cholesky factor :math:`C = LL^\top` and :math:`\Theta = \operatorname{diag}(L)^{-1}L`:
@@ -71,40 +451,51 @@ class Correlation(CorrelationMatrices):
     array([1. , 0. , 0.3])
     """
 
+    n: int = field(metadata={"least": 2})
     metric: str = field(default="poly_hyperbolic_cholesky", metadata={"choices": tuple(CHARTS)})
 
-    @property
-    def _chart(self) -> CorrelationMatrices:
-        return space_of(CHARTS[self.metric], self.n)
+    @cached_property
+    def chart(self) -> CorrelationMap:
+        """The map of the metric."""
+        return CHARTS[self.metric](self.n)
 
-    @property
-    def inside(self) -> GyroSpace:
-        """The product of hyperboloids, or a vector space if the metric is flat."""
-        return self._chart.inside
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the geometry whose points are the last two axes of ``shape``."""
+        return cls(check_square("correlation matrices are square, shape (..., n, n)", shape))
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return each metric on 3 × 3 matrices."""
         return tuple(cls(3, metric) for metric in CHARTS)
 
-    def to_inside(self, x: Array) -> Array:
-        """Carry matrices by the map of the metric."""
-        self._namespace(x)
-        return self._chart.to_inside(x)
+    def project(self, x: Array) -> Array:
+        r"""Symmetrize, divide by the roots of the diagonal, and raise low eigenvalues.
 
-    def from_inside(self, x: Array) -> Array:
-        """Return the matrices of points inside."""
-        return self._chart.from_inside(x)
+        Eigenvalues of a matrix that is not positive definite are raised to
+        :math:`\sqrt\epsilon` times the largest one.
+        """
+        xp = self._namespace(x)
+        A, finite = finite_or_identity(x)
+        A = to_unit_diagonal(symmetric(A))
+        return xp.where(finite, raised_correlations(A, float(xp.finfo(x.dtype).eps) ** 0.5)[0], x)
 
-    def tangent_to_inside(self, x: Array, v: Array) -> Array:
-        """Carry a tangent vector at x, a symmetric matrix with a zero diagonal."""
-        self._namespace(x, v)
-        return self._chart.tangent_to_inside(x, v)
+    def violation(self, x: Array) -> Array:
+        """Return that of a positive definite matrix, or the distance of the diagonal from one."""
+        return self._namespace(x).maximum(super().violation(x), _off_one(x))
 
-    def tangent_from_inside(self, x: Array, v: Array) -> Array:
-        """Inverse of :meth:`tangent_to_inside`."""
-        self._namespace(x)
-        return self._chart.tangent_from_inside(x, v)
+    def contains(self, x: Array) -> Array:
+        """Return which matrices have a :meth:`violation` of at most √ε."""
+        xp = self._namespace(x)
+        near = _off_one(x) <= float(xp.finfo(x.dtype).eps) ** 0.5
+        return xp.logical_and(super().contains(x), near)
+
+
+def _off_one(x: Array) -> Array:
+    """Return the distance of the diagonal from one; infinity if it is not a number."""
+    xp = namespace_of(x)
+    off = xp.max(xp.abs(xp.linalg.diagonal(x) - 1.0), axis=-1)
+    return xp.where(xp.isfinite(off), off, xp.inf)
 
 
 def covariance_to_correlation(covariance: Array) -> Array:
@@ -133,9 +524,9 @@ def covariance_to_correlation(covariance: Array) -> Array:
     check_floating(covariance)
     variances = xp.linalg.diagonal(covariance)
     bad = variances <= 0
-    shim = backend_of(covariance)
-    if not shim.hides_values(covariance) and bool(xp.any(bad)):
-        *sample, variable = (int(i) for i in np.argwhere(shim.to_numpy(bad))[0])
+    backend = backend_of(covariance)
+    if not backend.traced(covariance) and bool(xp.any(bad)):
+        *sample, variable = (int(i) for i in np.argwhere(backend.to_numpy(bad))[0])
         where = f"sample {sample[0] if len(sample) == 1 else tuple(sample)}, " if sample else ""
         value = float(variances[(*sample, variable)])
         raise ValueError(

@@ -1,33 +1,33 @@
-"""Tests whether matrices are symmetric and positive definite, and projection to those that are."""
+"""Symmetric positive definite matrices: which they are, and what to do where rounding ends them."""
 
 import math
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
+from dataclasses import dataclass
+from typing import ClassVar
 
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.numerics.arrays import surely
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import all_true
 from gyrobn.numerics.checks import warn_caller
-from gyrobn.numerics.decompositions import (
+from gyrobn.numerics.hessian import identity
+from gyrobn.numerics.matrices import (
     PrecisionWarning,
-    eigh,
-    factored,
+    adjoint,
+    eye,
     finite_or_identity,
+    matmul,
     surely_definite,
+    symmetric,
 )
-from gyrobn.numerics.linalg import symmetric_functions
-from gyrobn.numerics.matrices import eye, kept_eye, symmetric, transpose
-from gyrobn.numerics.spectra import Pairs
-from gyrobn.numerics.spectral import Spectral
-from gyrobn.numerics.triples import Triples
+from gyrobn.numerics.matrix_functions import EXP, Eigen, Spectral, eigh, matrix_function
 
 
-class Definite:
+@dataclass(frozen=True)
+class Definite(GyroSpace):
     """What every geometry of symmetric positive definite n × n matrices has."""
 
     n: int
-    _namespace: Callable[..., Any]
+    definite: ClassVar[bool] = True
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -44,13 +44,9 @@ class Definite:
         They are raised to √ε times the largest eigenvalue: 1e-8 of it in float64.
         """
         xp = self._namespace(x)
-        nothing = xp.max(xp.abs(x), axis=(-2, -1), keepdims=True) == 0
-        A = xp.where(nothing, kept_eye(x), symmetric(x))
-        known = eigh(backend_of(x).stop_gradient(A), exact=True)
-        low, high = known.values[..., 0], known.values[..., -1]
-        least = float(xp.finfo(x.dtype).eps) ** 0.5 * xp.where(high > 0, high, -low)
-        (raised,) = symmetric_functions(A, FLOOR, t=least, known=known)
-        return xp.where(_singular(known.values)[..., None, None], raised, A)
+        zero = xp.max(xp.abs(x), axis=(-2, -1), keepdims=True) == 0
+        A = xp.where(zero, identity(x), symmetric(x))
+        return raised(A, float(xp.finfo(x.dtype).eps) ** 0.5)[0]
 
     def violation(self, x: Array) -> Array:
         """Return the largest of asymmetry and lack of definiteness, relative to the size."""
@@ -58,88 +54,32 @@ class Definite:
         A, _ = finite_or_identity(symmetric(backend_of(x).stop_gradient(x)))
         values = xp.linalg.eigvalsh(A)
         asymmetry, size = _asymmetry(x)
-        some = xp.where(size > 0, size, 1.0)
-        missing = 2.0 * xp.finfo(x.dtype).eps ** 0.5 + xp.abs(values[..., 0]) / some
+        missing = 2.0 * float(xp.finfo(x.dtype).eps) ** 0.5
+        missing = missing + xp.abs(values[..., 0]) / xp.where(size > 0, size, 1.0)
         found = xp.maximum(asymmetry, xp.where(_singular(values), missing, 0.0))
         return xp.where(xp.isfinite(2.0 * size), found, xp.inf)  # x + xᵀ must not overflow
 
     def contains(self, x: Array) -> Array:
         """Return which matrices have a :meth:`violation` of at most √ε.
 
-        If all matrices have a Cholesky factor, no eigenvalue is computed; and none in a compiled
-        program, where the factor decides: see :func:`has_factor`.
+        If all matrices have a Cholesky factor, no eigenvalue is computed.
         """
-        xp, shim = self._namespace(x), backend_of(x)
-        some = float(xp.finfo(x.dtype).eps) ** 0.5
-        if shim.hides_values(x):
-            return has_factor(x)
-        x = shim.stop_gradient(x)
-        trace = xp.linalg.trace(x)  # no entry of a definite matrix is larger
-        with np.errstate(all="ignore"):  # the exact test looks at what overflows
-            gap = x - transpose(x)
-            near = xp.abs(gap) <= (some / self.n * trace)[..., None, None]
-            small = xp.isfinite(2.0 * trace)
-            if surely(near) and surely(small) and surely_definite(x - 0.5 * gap):
-                return small
+        xp, some = self._namespace(x), float(namespace_of(x).finfo(x.dtype).eps) ** 0.5
+        if not backend_of(x).traced(x):
+            x = backend_of(x).stop_gradient(x)
+            same = bool(xp.all(x == adjoint(x)))
+            if surely_definite(x if same else symmetric(x)):
+                small = xp.isfinite(2.0 * xp.linalg.trace(x))  # no entry is larger than the trace
+                if same and all_true(small):
+                    return small
+                asymmetry, size = _asymmetry(x)
+                return xp.logical_and(asymmetry <= some, xp.isfinite(2.0 * size))
         return self.violation(x) <= some
-
-
-def has_factor(x: Array) -> Array:
-    r"""Return which matrices are symmetric to √ε and positive definite, reading no value.
-
-    A matrix counts as positive definite if :math:`A - n\varepsilon\max_{ij}|A_{ij}|\,I` has a
-    Cholesky factor. That takes an eighth of the time of eigenvalues.
-    """
-    xp, n = namespace_of(x), x.shape[-1]
-    eps = float(xp.finfo(x.dtype).eps)
-    A, finite = finite_or_identity(backend_of(x).stop_gradient(x))
-    asymmetry, size = _asymmetry(A)
-    fine = xp.logical_and(asymmetry <= eps**0.5, xp.isfinite(2.0 * size))
-    fine = xp.logical_and(fine, finite[..., 0, 0])
-    A = xp.where(fine[..., None, None], symmetric(A), kept_eye(A))
-    return xp.logical_and(fine, factored(A - (n * eps * size)[..., None, None] * kept_eye(A)))
-
-
-def regular(manifold: Any, x: Array, finish: Callable[[Array], Array] | None = None) -> Array:
-    """Return matrices that coordinates lead to, with a multiple of the identity added to singular
-    ones, and warn of these.
-
-    ``finish`` is applied to the sums.
-    """
-    xp, shim, n = namespace_of(x), backend_of(x), x.shape[-1]
-    good = manifold.contains(x)
-    if surely(good):
-        return x
-    eps, tiny = (float(v) for v in (xp.finfo(x.dtype).eps, xp.finfo(x.dtype).smallest_normal))
-    least = n * eps
-    finite = xp.max(xp.abs(x), axis=(-2, -1)) < xp.inf
-    bad = xp.logical_and(xp.logical_not(good), finite)
-    out = bad[..., None, None]
-    safe = xp.where(out, x, kept_eye(x))
-    size = xp.clip(xp.linalg.trace(shim.stop_gradient(safe)), min=tiny / eps)  # may underflow
-    more = 8.0 * least * size
-    raised = safe + more[..., None, None] * kept_eye(x)
-    y = xp.where(out, raised if finish is None else finish(raised), x)
-    if not shim.hides_values(bad) and bool(xp.any(bad)):
-        values = np.linalg.eigvalsh(shim.to_numpy(shim.stop_gradient(safe)).astype(np.float64))
-        low = values[..., 0]
-        worst = (values[..., -1] / np.where(low > 0, low, np.nan)).max()
-        worst = np.inf if np.isnan(worst) else worst  # rounding made one indefinite
-        count = int(xp.sum(xp.astype(bad, xp.int32)))
-        warn_caller(
-            f"{count} of {math.prod(good.shape)} coordinates lead to matrices that are singular in "
-            f"{x.dtype}: their condition number is up to {worst:.2g}, and the limit is "
-            f"{1.0 / least:.2g}. {8.0 * least:.2g} of their trace was added to their diagonal; use "
-            "smaller coordinates or a wider dtype",
-            PrecisionWarning,
-        )
-    return y
 
 
 def _singular(values: Array) -> Array:
     """Return whether the smallest eigenvalue is not positive, or vanishes beside the largest."""
-    eps = float(namespace_of(values).finfo(values.dtype).eps)
-    return values[..., 0] <= values.shape[-1] * eps * values[..., -1]
+    return values[..., 0] <= _limit(values) * values[..., -1]
 
 
 def _asymmetry(x: Array) -> tuple[Array, Array]:
@@ -147,33 +87,78 @@ def _asymmetry(x: Array) -> tuple[Array, Array]:
     xp = namespace_of(x)
     size = xp.max(xp.abs(x), axis=(-2, -1))
     some = xp.where(size > 0, size, 1.0)
-    return xp.max(xp.abs(x - transpose(x)), axis=(-2, -1)) / some, size
+    return xp.max(xp.abs(x - adjoint(x)), axis=(-2, -1)) / some, size
 
 
-def _floor_quotient(pairs: Pairs, t: Array) -> Array:
-    """Return (max(x, t) − max(y, t))/(x − y)."""
-    x, y = pairs.of("x")
-    xp = namespace_of(x)
-    high, low = xp.maximum(x, y), xp.minimum(x, y)
-    across = xp.logical_and(high > t, low < t)
-    part = (high - t) / xp.where(across, high - low, 1.0)
-    return xp.where(across, part, xp.where(low >= t, 1.0, 0.0))
-
-
-def _floor_second(p: Triples, t: Array) -> Array:
-    """Return the quotient of those of max(x, t), which is not zero where t lies between."""
-    xp = namespace_of(p.mean)
-    low, high = xp.clip(t - p.low, min=0.0), xp.clip(p.high - t, min=0.0)
-    above = p.middle >= t
-    part = xp.where(above, low, high)
-    gap = xp.where(above, p.middle - p.low, p.high - p.middle)
-    across = xp.logical_and(low > 0, high > 0)
-    return xp.where(across, part, 0.0) / xp.where(across, gap * (p.high - p.low), 1.0)
-
-
-FLOOR = Spectral(
-    lambda s, t: namespace_of(s.x).maximum(s.x, t),
-    _floor_quotient,
-    _floor_second,
-    lambda s, t: namespace_of(s.x).where(s.x < t, 1.0 + 0.0 * s.x, 0.0),
+POSITIVE_PART = Spectral(
+    lambda x: namespace_of(x).clip(x, min=0.0),
+    lambda x: namespace_of(x).astype(x > 0, x.dtype),
+    lambda x: 0.0 * x,
 )
+"""The function max(x, 0). Numbers of different signs are never close, so its kink does no harm."""
+
+
+def raised(A: Array, floor: float) -> tuple[Array, Array]:
+    """Return A with the eigenvalues of singular matrices raised, and which matrices are singular.
+
+    They are raised to ``floor`` times the largest eigenvalue, which counts as a constant.
+    """
+    xp, (values, U) = namespace_of(A), eigh(A)
+    low, high, singular = values[..., :1], values[..., -1:], _singular(values)
+    least = floor * xp.where(high > 0, high, -low)
+    level = least[..., None] * identity(A)
+    above = matrix_function(A - level, POSITIVE_PART, Eigen(values - least, U))
+    return xp.where(singular[..., None, None], symmetric(above) + level, A), singular
+
+
+# ---------------------------------------------------------------------- coordinates that are large
+
+
+def exponential(C: Array) -> Array:
+    """Return exp C of symmetric matrices, clamped where it would be singular: see :func:`clamped`.
+
+    Its eigenvalues are known before it is rounded. Those within rounding of the limit are clamped.
+    """
+    xp, (values, U) = namespace_of(C), eigh(C)
+    top, limit = values[..., -1:], _limit(C)
+    singular = values[..., 0] < top[..., 0] + math.log(2.0 * limit)
+    if not all_true(xp.logical_not(singular)):
+        _warn(singular, C)
+        missing = xp.clip(top + math.log(8.0 * limit) - values, min=0.0)
+        missing = xp.where(singular[..., None], missing, 0.0)
+        C = C + matmul(U * missing[..., None, :], adjoint(U))
+        values = values + missing
+    return matrix_function(C, EXP, Eigen(values, U))
+
+
+def clamped(x: Array, raise_to: Callable[[Array, float], tuple[Array, Array]] = raised) -> Array:
+    """Return matrices whose condition number ends where their dtype does, and warn of the others.
+
+    The eigenvalues of a matrix whose condition number exceeds 1/(nε) are raised to 8nε of the
+    largest, as a ball ends a few digits before its boundary.
+    """
+    if surely_definite(backend_of(x).stop_gradient(x)):
+        return x
+    y, singular = raise_to(x, 8.0 * _limit(x))
+    _warn(singular, x)
+    return y
+
+
+def _limit(x: Array) -> float:
+    """Return the smallest quotient of eigenvalues that the dtype resolves."""
+    eps: float = float(namespace_of(x).finfo(x.dtype).eps)
+    return float(x.shape[-1] * eps)
+
+
+def _warn(singular: Array, x: Array) -> None:
+    xp, limit = namespace_of(x), _limit(x)
+    if backend_of(singular).traced(singular) or not bool(xp.any(singular)):
+        return
+    count = int(xp.sum(xp.astype(singular, xp.int32)))
+    warn_caller(
+        f"{count} of {math.prod(singular.shape)} coordinates lead to matrices with a condition "
+        f"number above {1.0 / limit:.2g}, which are singular in {x.dtype}: their lowest "
+        f"eigenvalues were raised to {8.0 * limit:.2g} of the largest; use smaller coordinates or "
+        "a wider dtype",
+        PrecisionWarning,
+    )

@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 
 from gyrobn.backends import Array
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import BLOCK, Totals, together, weighted_sum, zeros
+from gyrobn.numerics.arrays import zeros
 from gyrobn.numerics.hessian import Hessian, flat_hessian
 
 
@@ -107,15 +107,6 @@ class Euclidean(Vectors):
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
         return c
 
-    def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
-        """Return the mean; the mean of many samples is corrected by the mean of the residuals."""
-        self._namespace(x)
-        mean = weighted_sum(weights, x)
-        if x.shape[0] > BLOCK:
-            mean = mean + weighted_sum(weights, x - mean)
-        (mean,) = total(mean)
-        return mean
-
     def hessian(self, c: Array, weights: Array) -> Hessian:
         """Return the identity."""
-        return flat_hessian(weights)
+        return flat_hessian()

@@ -1,25 +1,570 @@
-r"""The Grassmannian: p-dimensional subspaces of :math:`\mathbb R^n`, as bases or as projectors."""
+r"""The Grassmannian: p-dimensional subspaces of :math:`\mathbb R^n`, as bases or as projectors.
 
+The rotation :math:`\operatorname{mexp}(\Omega_U)` that carries the identity
+:math:`I_{p,n} = (I_p, 0)^\top` to U is the *direct rotation* between the two subspaces. Write U
+with a symmetric positive semidefinite top block, :math:`U W^\top = (C, S)^\top`, where
+:math:`U_1 = C W` is a polar decomposition. Then
+
+.. math:: \operatorname{mexp}(\Omega_U) V = \begin{pmatrix} C V_1 - S^\top V_2 \\
+          V_2 + S\bigl(V_1 - (I+C)^{-1} S^\top V_2\bigr) \end{pmatrix}
+
+is exact and costs :math:`O(np^2)`, without an n × n matrix. The eigenvalues of C are the cosines
+of the principal angles θ, and all else is a function of C. With the singular value decomposition
+:math:`U_1 = P c\,T^\top` of the top block, :math:`C = P c P^\top` and :math:`W = P T^\top`.
+"""
+
+import math
 from dataclasses import dataclass, field
-from typing import Any, Self
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.manifolds.bases import Bases
-from gyrobn.manifolds.composite import Composite
-from gyrobn.manifolds.pullback import Pullback
-from gyrobn.manifolds.specification import space_of
-from gyrobn.numerics.decompositions import eigh
-from gyrobn.numerics.linalg import symmetric_functions
-from gyrobn.numerics.matrices import matmul, symmetric, transpose
-from gyrobn.numerics.spectra import Pairs, Spectrum
-from gyrobn.numerics.spectral import INVERSE_ROOT, Spectral
-from gyrobn.numerics.triples import Triples
+from gyrobn.backends import Array, Arrays, backend_of, device_of, namespace_of
+from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.chart import Chart, Diffeomorphism
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import (
+    check_coordinates,
+    scalars_like,
+    sum_of_products,
+    weighted_sum,
+)
+from gyrobn.numerics.hessian import Hessian, identity
+from gyrobn.numerics.matrices import adjoint, eye, matmul, symmetric
+from gyrobn.numerics.matrix_functions import (
+    INVERSE,
+    Eigen,
+    eigh,
+    matrix_function,
+    matrix_functions,
+    svd,
+)
+from gyrobn.numerics.orthogonal import (
+    ANGLE,
+    COSINE_OF_ROOT,
+    SINC_OF_ROOT,
+    orthonormalized,
+    polar,
+)
+
+# ---------------------------------------------------------------------- blocks of bases
+
+Blocks = tuple[Array, Array]
+"""The upper p and the lower n − p rows of n × p matrices."""
+
+
+def blocks_of(U: Array) -> Blocks:
+    """Return the upper block, which is square, and the lower one."""
+    p = U.shape[-1]
+    return U[..., :p, :], U[..., p:, :]
+
+
+def stacked(top: Array, bottom: Array) -> Array:
+    """Undo :func:`blocks_of`."""
+    return namespace_of(top).concat([top, bottom], axis=-2)
+
+
+class Rotation(NamedTuple):
+    r"""The direct rotation to a basis U, :math:`U W^\top = (C, S)^\top`."""
+
+    C: Array
+    S: Array
+    inverse: Array
+    """The inverse of I + C."""
+    W: Array
+
+
+def direct_rotation(U: Array, singular: Arrays | None = None) -> Rotation:
+    """Return the direct rotation; ``singular`` decomposes the upper block, if that is known."""
+    top, bottom = blocks_of(U)
+    singular = svd(top) if singular is None else singular
+    P, c, _ = singular
+    W = polar(top, singular=singular)
+    C = symmetric(matmul(top, adjoint(W)))
+    inverse = matrix_function(identity(C) + C, INVERSE, Eigen(1.0 + c, P))
+    return Rotation(C, matmul(bottom, adjoint(W)), inverse, W)
+
+
+def rotated(rotation: Rotation, top: Array, bottom: Array, sign: float = 1.0) -> Blocks:
+    """Apply the direct rotation, or with sign −1 its inverse, to the blocks of matrices."""
+    C, S, inverse, _ = rotation
+    inner = sign * matmul(adjoint(S), bottom)
+    return matmul(C, top) - inner, bottom + sign * matmul(S, top - matmul(inverse, inner))
+
+
+def logarithm(top: Array, bottom: Array, singular: Arrays | None = None) -> Array:
+    r"""Return the block :math:`B = S\,\theta/\sin\theta` of Ω, (n − p) × p.
+
+    ``singular`` decomposes the upper block, if that is known.
+    """
+    return matmul(bottom, adjoint(polar(top, ANGLE, singular)))
+
+
+def exponential(B: Array) -> Blocks:
+    r"""Return the blocks :math:`\cos A` and :math:`B\operatorname{sinc} A`, :math:`A^2 = B^\top B`.
+
+    The eigenvalues of :math:`A^2` are the squares of the angles, which may have any size.
+    """
+    cos, sinc = matrix_functions(matmul(adjoint(B), B), (COSINE_OF_ROOT, SINC_OF_ROOT))
+    return cos, matmul(B, sinc)
+
+
+# ---------------------------------------------------------------------- samples seen from a mean
+
+
+class CentredBases(Centred):
+    """The view of bases from the mean, with one decomposition of every upper block."""
+
+    saves = 6
+
+    def __init__(self, space: Any, mean: Array, x: Array, saved: Arrays = ()) -> None:
+        super().__init__(space, mean, x)
+        if saved:
+            self._singular = saved[:3]
+            self._singular_mean = tuple(a[0, ...] for a in saved[3:])
+
+    @property
+    def saved(self) -> Arrays:
+        """The decompositions of the samples, and of the mean as of one sample."""
+        return *self._singular, *(a[None, ...] for a in self._singular_mean)
+
+    @cached_property
+    def _singular_mean(self) -> Arrays:
+        return svd(blocks_of(self.mean)[0])
+
+    @cached_property
+    def _singular(self) -> Arrays:
+        return svd(self._blocks[0])
+
+    @cached_property
+    def _rotation(self) -> Rotation:
+        return direct_rotation(self.mean, self._singular_mean)
+
+    @cached_property
+    def _blocks(self) -> Blocks:
+        return rotated(self._rotation, *blocks_of(self.x), -1.0)
+
+    @cached_property
+    def normal(self) -> Array:
+        """The normal coordinates, shape (N, *channels, dim)."""
+        return self.space._flat(logarithm(*self._blocks, self._singular))
+
+    @cached_property
+    def _curvature(self) -> "Curvature":
+        """That of the samples, as a constant, with the directions of the decompositions."""
+        B = self.space._block(backend_of(self.x).stop_gradient(self.normal))
+        return Curvature(B, self._singular[0])
+
+    def hessian(self, weights: Array) -> Hessian:
+        """Return the mean Hessian, a constant to differentiation."""
+        return self._curvature.mean(backend_of(weights).stop_gradient(weights))
+
+    def followed(self, step: Array) -> Arrays:
+        r"""Return the normal coordinates if the mean moves by a step δ.
+
+        A step changes the block B as the Hessian has it, and rotates both sides of it, since
+        :math:`\operatorname{mexp}(\Omega_{\mu \oplus \delta})\operatorname{diag}(g_1, g_2)
+        = \operatorname{mexp}(\Omega_\mu)\operatorname{mexp}(\Omega_\delta)`. With
+        :math:`L = S(I + C)^{-1}` and the skew A for which
+        :math:`CA + AC = S^\top\delta - \delta^\top S`,
+
+        .. math:: dB = -H_B\,\delta + BA - (L\delta^\top - \delta L^\top - LAL^\top)\,B .
+        """
+        space, stop = self.space, backend_of(step).stop_gradient
+        S, inverse = stop(self._rotation.S), stop(self._rotation.inverse)
+        B, delta, L = self._curvature.B, space._block(step), matmul(S, inverse)
+        P, c, _ = self._singular_mean
+        xp = namespace_of(c)
+        sums = xp.clip(c[..., :, None] + c[..., None, :], min=float(xp.finfo(c.dtype).eps))
+        N = matmul(adjoint(P), adjoint(S), delta, P)
+        A = matmul(P, (N - adjoint(N)) / sums, adjoint(P))
+        along = matmul(adjoint(L), B)
+        across = matmul(adjoint(delta), B) - matmul(A, along)
+        rotation = matmul(B, A) + matmul(delta, along) - matmul(L, across)
+        return (self.normal + space._flat(rotation - self._curvature.each(delta)),)
+
+    def shift(self, step: Array) -> Array:
+        """Return the mean after a step, orthonormal to rounding without a QR decomposition."""
+        return orthonormalized(self.space._exp_from(self._rotation, step))
+
+    def standardize(self, factor: Array | float, bias: Array | None) -> Array:
+        """Return the bases at multiples of the angles, and rotate them to the bias."""
+        space = self.space
+        t = space.by_coordinate(scalars_like(factor, self.x))
+        z = exponential(space._block(t * self.normal))
+        return stacked(*(z if bias is None else rotated(direct_rotation(bias), *z)))
+
+
+class Curvature:
+    r"""The Hessians of half the squared distances to samples, on blocks V, (n − p) × p.
+
+    With the singular value decomposition :math:`B = Q \theta P^\top` of a sample's coordinates,
+    angles ascending, its eigenvalues are :math:`a \cot a`. On the entries (i, j) and (j, i) of
+    :math:`W = Q^\top V P`, :math:`a = \theta_i - \theta_j` for their symmetric and
+    :math:`\theta_i + \theta_j` for their antisymmetric combination; off the span of Q,
+    :math:`a = \theta_j` on the column j.
+    """
+
+    def __init__(self, B: Array, P: Array) -> None:
+        xp = namespace_of(B)
+        info = xp.finfo(B.dtype)
+        tiny = float(info.smallest_normal) ** 0.5
+        T = matmul(B, P)
+        # the lengths of the columns are the angles with all their digits; cosines lack those
+        theta = xp.sqrt(xp.sum(T * T, axis=-2))
+        theta = xp.clip(theta, min=tiny, max=0.5 * math.pi * (1.0 - float(info.eps)))
+        rows, columns = theta[..., :, None], theta[..., None, :]
+        apart, both = xp.abs(rows - columns) + tiny, rows + columns
+        # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
+        alike, other = apart / xp.tan(apart), xp.clip(both / xp.tan(both), min=-1e3)
+        self.B, self.P, self.Q = B, P, T / columns
+        self.alone = theta / xp.tan(theta)
+        self.least = self.alone[..., -1] if B.shape[-1] == 1 else other[..., -1, -2]
+        # the factors of W and of its transpose, beside those off the span
+        self.straight = 0.5 * (alike + other) - self.alone[..., None, :]
+        self.crossed = 0.5 * (alike - other)
+
+    def each(self, V: Array) -> Array:
+        """Apply the Hessian of every sample to its block."""
+        P, Q = self.P, self.Q
+        VP = matmul(V, P)
+        W = matmul(adjoint(Q), VP)
+        W = matmul(Q, self.straight * W + self.crossed * adjoint(W))
+        return matmul(W + VP * self.alone[..., None, :], adjoint(P))
+
+    def mean(self, weights: Array) -> Hessian:
+        """Return the mean Hessian, applied in products that are as large as possible."""
+        xp, P, Qt, (m, p) = namespace_of(weights), self.P, adjoint(self.Q), self.B.shape[-2:]
+        heavy = weights[..., None, None]
+        straight, crossed = ((heavy * a)[..., :, None, :] for a in (self.straight, self.crossed))
+        alone = sum_of_products(heavy * self.alone[..., None] * adjoint(P), adjoint(P))
+        samples, n = weights.shape, weights.ndim
+        swap = (*range(n), n + 2, n + 1, n)
+
+        def apply(v: Array) -> Array:
+            *batch, _, k = v.shape
+            columns = adjoint(xp.reshape(v, (*batch, m, p, k)))
+            W = matmul(Qt, xp.reshape(columns, (*batch, m, k * p)))
+            W = xp.reshape(matmul(xp.reshape(W, (*samples, p * k, p)), P), (*samples, p, k, p))
+            W = straight * W + crossed * xp.permute_dims(W, swap)
+            W = matmul(xp.reshape(W, (*samples, p * k, p)), adjoint(P))
+            inside = sum_of_products(Qt, xp.reshape(W, (*samples, p, k * p)))
+            off = matmul(columns, alone[..., None, :, :])
+            return xp.reshape(adjoint(xp.reshape(inside, off.shape) + off), v.shape)
+
+        return Hessian(apply, lambda: weighted_sum(weights, self.least))
+
+
+# ---------------------------------------------------------------------- the geometries
 
 
 @dataclass(frozen=True)
-class Grassmannian(Pullback):
+class Bases(GyroSpace):
+    """Subspaces as orthonormal bases, n × p: two bases of one subspace are the same point."""
+
+    n: int
+    p: int
+    _view: ClassVar[type[Centred]] = CentredBases
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one basis: ``(n, p)``."""
+        return self.n, self.p
+
+    @property
+    def dim(self) -> int:
+        """Dimension (n − p) p."""
+        return (self.n - self.p) * self.p
+
+    @property
+    def reductive(self) -> bool:
+        """False: left reduction fails for sums that pass a principal angle of π/2."""
+        return False
+
+    @property
+    def convexity_radius(self) -> float:  # type: ignore[override]
+        """Half the distance π/2 to the cut locus."""
+        return math.pi / 4
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the space whose bases have the last two axes of ``shape``."""
+        return cls(*shape[-2:])
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return planes in space of four dimensions."""
+        return (cls(4, 2),)
+
+    def origin(self, like: Array) -> Array:
+        """Return the first p coordinate vectors."""
+        xp = namespace_of(like)
+        bottom = xp.zeros((self.n - self.p, self.p), dtype=like.dtype, device=device_of(like))
+        return stacked(eye(like, self.p), bottom)
+
+    # ------------------------------------------------------------------ coordinates
+
+    def _flat(self, B: Array) -> Array:
+        return namespace_of(B).reshape(B, (*B.shape[:-2], self.dim))
+
+    def _block(self, c: Array) -> Array:
+        return namespace_of(c).reshape(c, (*c.shape[:-1], self.n - self.p, self.p))
+
+    def _tangent(self, c: Array) -> Blocks:
+        """Return the blocks of the tangent vector (0, B) at the identity."""
+        xp = namespace_of(c)
+        zero = xp.zeros((*c.shape[:-1], self.p, self.p), dtype=c.dtype, device=device_of(c))
+        return zero, self._block(c)
+
+    def to_normal(self, x: Array) -> Array:
+        r"""Entries of the block :math:`S\,\theta/\sin\theta` of :math:`\Omega_x`, row by row.
+
+        At a principal angle of π/2, in the cut locus, Ω is not unique; one of them is returned.
+        """
+        self._namespace(x)
+        return self._flat(logarithm(*blocks_of(x)))
+
+    def from_normal(self, c: Array) -> Array:
+        r"""Basis :math:`(\cos\sqrt{B^\top B},\ B\,\operatorname{sinc}\sqrt{B^\top B})^\top`."""
+        check_coordinates(self, c)
+        return stacked(*exponential(self._block(c)))
+
+    def relative_normal(self, x: Array, y: Array) -> Array:
+        r"""Normal coordinates of :math:`\operatorname{mexp}(-\Omega_x)\,y`."""
+        self._namespace(x, y)
+        return self.centred(x, y).normal
+
+    # ------------------------------------------------------------------ gyro operations
+
+    def add(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition :math:`\operatorname{mexp}(\Omega_x)\,y`."""
+        self._namespace(x, y)
+        return stacked(*rotated(direct_rotation(x), *blocks_of(y)))
+
+    def neg(self, x: Array) -> Array:
+        """Gyroinverse: the lower block changes its sign."""
+        self._namespace(x)
+        top, bottom = blocks_of(x)
+        return stacked(top, -bottom)
+
+    def relative(self, x: Array, y: Array) -> Array:
+        r"""Return :math:`\operatorname{mexp}(-\Omega_x)\,y`."""
+        self._namespace(x, y)
+        return stacked(*rotated(direct_rotation(x), *blocks_of(y), -1.0))
+
+    def _exp_from(self, rotation: Rotation, c: Array) -> Array:
+        r"""Return :math:`x \oplus \operatorname{Exp}_e(c)`, as a basis that is x itself at 0."""
+        moved = rotated(rotation, *exponential(self._block(c)))
+        return matmul(stacked(*moved), rotation.W)
+
+    def shift(self, x: Array, c: Array) -> Array:
+        r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`."""
+        self._namespace(x)
+        check_coordinates(self, c)
+        return self._exp_from(direct_rotation(x), c)
+
+    def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
+        r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`, with one direct rotation."""
+        self._namespace(x, y)
+        view = CentredBases(self, x, y)
+        return self._exp_from(view._rotation, self.by_coordinate(scalars_like(t, x)) * view.normal)
+
+    def standardize(
+        self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
+    ) -> Array:
+        r"""Centre, scale and bias: :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))`."""
+        self._namespace(x, mean, *(() if bias is None else (bias,)))
+        return self.centred(mean, x).standardize(factor, bias)
+
+    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
+        """Apply the gyration, an orthogonal map of each half of the space, to a tangent block.
+
+        Sums lose some of their orthonormality. They get it back here, so that lengths are kept.
+        """
+        points = (orthonormalized(z) for z in (x, y, self.add(x, y)))
+        first, second, both = (direct_rotation(z) for z in points)
+
+        def gyrate(V: Blocks) -> Blocks:
+            return rotated(both, *rotated(first, *rotated(second, *V)), -1.0)
+
+        upper, _ = gyrate(blocks_of(self.origin(c)))
+        _, lower = gyrate(self._tangent(c))
+        return self._flat(matmul(lower, adjoint(upper)))
+
+    # ------------------------------------------------------------------ tangent vectors
+
+    def push(self, x: Array, c: Array) -> Array:
+        r"""Horizontal lift, at the basis x, of :math:`\operatorname{mexp}(\Omega_x)(0, B)^\top`."""
+        self._namespace(x)
+        check_coordinates(self, c)
+        rotation = direct_rotation(x)
+        return matmul(stacked(*rotated(rotation, *self._tangent(c))), rotation.W)
+
+    def pull(self, x: Array, v: Array) -> Array:
+        """Inverse of :meth:`push`."""
+        self._namespace(x, v)
+        rotation = direct_rotation(x)
+        _, B = rotated(rotation, *blocks_of(matmul(v, adjoint(rotation.W))), -1.0)
+        return self._flat(B)
+
+    # ------------------------------------------------------------------ points, good and bad
+
+    def project(self, x: Array) -> Array:
+        """Return an orthonormal basis of the columns' span, by a QR decomposition."""
+        xp = self._namespace(x)
+        Q, R = xp.linalg.qr(x)
+        signs = 1.0 - 2.0 * xp.astype(xp.linalg.diagonal(R) < 0, x.dtype)
+        return Q * signs[..., None, :]
+
+    def violation(self, x: Array) -> Array:
+        r"""Return the largest entry of :math:`|x^\top x - I|`."""
+        xp = self._namespace(x)
+        gram = matmul(adjoint(x), x)
+        off = xp.max(xp.abs(gram - identity(gram)), axis=(-2, -1))
+        return xp.where(xp.isfinite(off), off, xp.inf)
+
+    def resolution(self, x: Array) -> Array:
+        """Distance between neighbouring bases in floating point, up to a small factor."""
+        xp = self._namespace(x)
+        eps = float(xp.finfo(x.dtype).eps)
+        return xp.full(x.shape[:-2], eps * self.p**0.5, dtype=x.dtype, device=device_of(x))
+
+    # ------------------------------------------------------------------ the mean
+
+    def _sketch(self, like: Array) -> Array:
+        """Return a constant n × k matrix of orthonormal columns, in general position."""
+        k = min(self.n, 2 * self.p + 8)
+        return backend_of(like).cached(_random_columns, like, self.n, k)
+
+    def moments(self, x: Array) -> Array:
+        r"""Entries of :math:`UU^\top G`, with a constant matrix G of few columns, at random."""
+        xp = self._namespace(x)
+        sketch = matmul(x, matmul(adjoint(x), self._sketch(x)))
+        return xp.reshape(sketch, (*x.shape[:-2], sketch.shape[-2] * sketch.shape[-1]))
+
+    def start(self, moments: Array) -> Array:
+        r"""First guess of the mean: leading eigenvectors of the mean projector, never formed.
+
+        From :math:`Y = \bar P G`, four power iterations with Nyström's approximation
+        :math:`\bar P \approx Y (G^\top Y)^{-1} Y^\top`.
+        """
+        xp, G = namespace_of(moments), self._sketch(moments)
+        Y = xp.reshape(moments, (*moments.shape[:-1], *G.shape))
+        inner = symmetric(matmul(adjoint(G), Y))
+        inner = inner + 64.0 * float(xp.finfo(Y.dtype).eps) * identity(inner)
+        U = Y[..., : self.p]
+        for _ in range(4):
+            U, _ = xp.linalg.qr(matmul(Y, xp.linalg.solve(inner, matmul(adjoint(Y), U))))
+        return U
+
+    def hessian(self, c: Array, weights: Array) -> Hessian:
+        """Mean Hessian, from the singular vectors of each sample's coordinates."""
+        B = self._block(c)
+        return Curvature(B, eigh(matmul(adjoint(B), B)).vectors).mean(weights)
+
+
+def _random_columns(n: int, k: int) -> "np.ndarray[Any, Any]":
+    return np.linalg.qr(np.random.default_rng(0).standard_normal((n, k)))[0]
+
+
+# ---------------------------------------------------------------------- representations
+
+
+class AsBases(Diffeomorphism):
+    """Points are the bases themselves."""
+
+    def __init__(self, n: int, p: int) -> None:
+        self.inside, self.point_shape = Bases(n, p), (n, p)
+
+    def forward(self, x: Array) -> Array:
+        """Return the basis."""
+        return x
+
+    def inverse(self, y: Array) -> Array:
+        """Return the basis."""
+        return y
+
+    def differential(self, x: Array, v: Array) -> Array:
+        """Return the tangent vector."""
+        return v
+
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        """Return the tangent vector."""
+        return u
+
+    def project(self, x: Array) -> Array:
+        """Return an orthonormal basis."""
+        return self.inside.project(x)
+
+    def violation(self, x: Array) -> Array:
+        """Return the violation of the basis."""
+        return self.inside.violation(x)
+
+
+class AsProjectors(Diffeomorphism):
+    r"""Points are the projectors :math:`UU^\top`."""
+
+    def __init__(self, n: int, p: int) -> None:
+        self.n, self.p, self.inside, self.point_shape = n, p, Bases(n, p), (n, n)
+
+    def forward(self, x: Array) -> Array:
+        """Return a basis of the range: the leading eigenvectors of a projector.
+
+        The eigenvectors Y are constants; the columns of PY, made orthonormal, have the derivative.
+        """
+        P = symmetric(x)
+        return orthonormalized(matmul(P, eigh(P).vectors[..., self.n - self.p :]))
+
+    def inverse(self, y: Array) -> Array:
+        """Return the projector of a basis."""
+        return matmul(y, adjoint(y))
+
+    def differential(self, x: Array, v: Array) -> Array:
+        r"""Return the horizontal lift :math:`\dot P U` of a tangent vector at a projector."""
+        return matmul(v, self.forward(x))
+
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        r"""Return :math:`\dot P = \dot U U^\top + U \dot U^\top`."""
+        return 2.0 * symmetric(matmul(u, adjoint(self.forward(x))))
+
+    def project(self, x: Array) -> Array:
+        """Return the projector to the leading eigenvectors, (I + sign A)/2.
+
+        A is x, shifted so that p of its eigenvalues are positive, and the sign of a symmetric
+        matrix is its polar factor.
+        """
+        A, one = symmetric(x), eye(x)
+        values, U = eigh(A)
+        middle = 0.5 * (values[..., -self.p, None] + values[..., -self.p - 1, None])
+        values = values - middle
+        signs = backend_of(x).cached(_signs, x, self.n, self.p) + 0.0 * values  # NaN stays NaN
+        singular = U, namespace_of(x).abs(values), signs[..., None] * adjoint(U)
+        return 0.5 * (one + polar(A - middle[..., None] * one, singular=singular))
+
+    def violation(self, x: Array) -> Array:
+        """Return the largest violation of symmetry, of P² = P and of the trace p."""
+        xp = namespace_of(x)
+        off = xp.maximum(xp.abs(x - adjoint(x)), xp.abs(matmul(x, x) - x))
+        off = xp.max(off, axis=(-2, -1))
+        off = xp.maximum(off, xp.abs(xp.linalg.trace(x) - float(self.p)))
+        return xp.where(xp.isfinite(off), off, xp.inf)
+
+
+def _signs(n: int, p: int) -> "np.ndarray[Any, Any]":
+    signs = np.ones(n)
+    signs[: n - p] = -1.0
+    return signs
+
+
+REPRESENTATIONS: dict[str, type[AsBases] | type[AsProjectors]] = {
+    "basis": AsBases,
+    "projector": AsProjectors,
+}
+
+
+@dataclass(frozen=True)
+class Grassmannian(Chart):
     r"""The p-dimensional subspaces of :math:`\mathbb R^n`, at the distance :math:`\|\theta\|`.
 
     A point is an n × p orthonormal basis, of which only the span matters, or the n × n projector
@@ -37,6 +582,7 @@ class Grassmannian(Pullback):
     Examples
     --------
     >>> import numpy as np
+    >>> from gyrobn import Grassmannian
     >>> M = Grassmannian(3, 1)
     >>> x = np.asarray([[0.6], [0.8], [0.0]])
     >>> float(M.dist(x, -x))  # another basis of the same line
@@ -49,7 +595,7 @@ class Grassmannian(Pullback):
 
     n: int
     p: int
-    representation: str = field(default="basis", metadata={"choices": ("basis", "projector")})
+    representation: str = field(default="basis", metadata={"choices": tuple(REPRESENTATIONS)})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,10 +604,15 @@ class Grassmannian(Pullback):
                 f"Grassmannian needs subspaces smaller than the space, got p={self.p}, n={self.n}"
             )
 
+    @cached_property
+    def chart(self) -> AsBases | AsProjectors:
+        """The map from a point to a basis."""
+        return REPRESENTATIONS[self.representation](self.n, self.p)
+
     @property
     def point_shape(self) -> tuple[int, ...]:
         """Shape of one point: ``(n, p)``, or ``(n, n)`` for projectors."""
-        return self.n, self.p if self.representation == "basis" else self.n
+        return self.chart.point_shape
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
@@ -75,107 +626,27 @@ class Grassmannian(Pullback):
         """Return planes, projectors, and subspaces of more than half the dimension."""
         return cls(4, 2), cls(5, 2, "projector"), cls(5, 3)
 
-    @property
-    def inside(self) -> Bases:
-        """The bases."""
-        return space_of(Bases, self.n, self.p)
-
     def origin(self, like: Array) -> Array:
         """Return the span of the first p coordinate vectors."""
-        return self.from_inside(self.inside.origin(like))
-
-    def to_inside(self, x: Array) -> Array:
-        r"""Return a basis of the range: the leading eigenvectors of a projector.
-
-        The eigenvectors Y are constants; :math:`U = P Y (Y^\top P Y)^{-1/2}` has the derivative.
-        """
-        if self.representation == "basis":
-            return x
-        self._namespace(x)
-        _, Y = eigh(x)
-        Y = backend_of(x).stop_gradient(Y[..., self.n - self.p :])
-        U = matmul(symmetric(x), Y)
-        (normalizer,) = symmetric_functions(matmul(transpose(Y), U), INVERSE_ROOT)
-        return matmul(U, normalizer)
-
-    def from_inside(self, x: Array) -> Array:
-        """Return the basis itself, or its projector."""
-        return x if self.representation == "basis" else matmul(x, transpose(x))
-
-    def add(self, x: Array, y: Array) -> Array:
-        r"""Gyroaddition :math:`\operatorname{mexp}(\Omega_x)\,y`; exactly y if x is e."""
-        if self.representation == "basis":  # x ⊕ e is another basis of x, with its own derivative
-            return Composite.add(self, x, y)
-        return super().add(x, y)
-
-    def tangent_to_inside(self, x: Array, v: Array) -> Array:
-        r"""Return the horizontal lift :math:`\dot P U` of a tangent vector at a projector."""
-        return v if self.representation == "basis" else matmul(v, self.to_inside(x))
-
-    def tangent_from_inside(self, x: Array, v: Array) -> Array:
-        r"""Return :math:`\dot P = \dot U U^\top + U \dot U^\top`."""
-        if self.representation == "basis":
-            return v
-        return 2.0 * symmetric(matmul(v, transpose(self.to_inside(x))))
+        return self.chart.inverse(self.chart.inside.origin(like))
 
     def project(self, x: Array) -> Array:
         """Orthonormalise a basis, or return the projector to a matrix's leading eigenvectors."""
         self._namespace(x)
-        if self.representation == "basis":
-            return self.inside.project(x)
-        return symmetric_functions(x, _leading(self.p))[0]
+        return self.chart.project(x)
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|U^\top U - I|`; for projectors, the largest of
         :math:`|P - P^\top|`, :math:`|P^2 - P|` and the distance of the trace from p.
         """
-        xp = self._namespace(x)
-        if self.representation == "basis":
-            return self.inside.violation(x)
-        off = xp.maximum(xp.abs(x - transpose(x)), xp.abs(matmul(x, x) - x))
-        off = xp.max(off, axis=(-2, -1))
-        off = xp.maximum(off, xp.abs(xp.linalg.trace(x) - float(self.p)))
-        return xp.where(xp.isfinite(off), off, xp.inf)
-
-
-def _leading(p: int) -> Spectral:
-    """Return the function that is 1 at the last p eigenvalues, in ascending order, and else 0."""
-
-    def value(s: Spectrum, t: Any) -> Array:
-        return 0.0 * s.x + one_at(s.x, -1)
-
-    def quotient(pairs: Pairs, t: Any) -> Array:
-        x, y = pairs.of("x")
-        xp = namespace_of(x)
-        across = one_at(x, -2) - one_at(y, -1)
-        gap = x - y
-        return across / xp.where(xp.logical_and(across != 0, gap != 0), gap, 1.0)
-
-    def one_at(x: Array, axis: int) -> Array:
-        xp = namespace_of(x)
-        n = x.shape[axis]
-        last = xp.astype(xp.arange(n, device=device_of(x)) >= n - p, x.dtype)
-        return xp.reshape(last, (n,) + (1,) * (-1 - axis))
-
-    def second(p: Triples, t: Any) -> Array:
-        """Return ±1/((x − z)(y − z)), where z is the one that is apart from the other two."""
-        xp = namespace_of(p.mean)
-        top = [one_at(x, axis) for x, axis in zip(p.all, (-3, -2, -1), strict=True)]
-        total, found = top[0] + top[1] + top[2], 0.0
-        for k in range(3):
-            own, (x, y) = top[k], [a for j, a in enumerate(p.all) if j != k]
-            alone = xp.where(total == 1.0, own, xp.where(total == 2.0, own - 1.0, 0.0))
-            gaps = (p.all[k] - x) * (p.all[k] - y)
-            found = found + alone / xp.where(xp.logical_and(alone != 0, gaps != 0), gaps, 1.0)
-        return found
-
-    return Spectral(value, quotient, second)
+        self._namespace(x)
+        return self.chart.violation(x)
 
 
 def of_projectors(x: "np.ndarray[Any, Any]") -> Grassmannian:
     """Return the geometry of an array of projectors; their rank is the median of their traces.
 
-    >>> of_projectors(Grassmannian(4, 2, "projector").random(5, rng=0))
+    >>> of_projectors(Grassmannian(4, 2, "projector").random(5))
     Grassmannian(n=4, p=2, representation='projector')
     """
     if x.ndim < 3 or x.shape[-1] != x.shape[-2]:

@@ -6,23 +6,18 @@ isometries. Everything is written in *normal coordinates at e*: the ``dim`` coor
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from gyrobn.backends import Array, State, backend_of, device_of, namespace_of
+from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.specification import Specified
 from gyrobn.numerics.arrays import (
-    Totals,
     check_floating,
-    constant,
     length,
     scalars_like,
-    together,
-    weighted_sum,
 )
 from gyrobn.numerics.checks import check_integers, check_number
 from gyrobn.numerics.hessian import Hessian
@@ -81,13 +76,13 @@ class GyroSpace(Specified, ABC):
         return True
 
     flat: ClassVar[bool] = False
-    """Whether the mean is the mean of the coordinates, and :meth:`start` finds it."""
+    """Whether the mean is the mean of the coordinates, which :meth:`start` returns."""
 
     # ------------------------------------------------------------------ the space it is computed in
 
     @property
     def inside(self) -> "GyroSpace":
-        """The isometric space in which to compute: this one, unless it is a ``Pullback``."""
+        """The isometric space in which to compute: this one, unless it is a ``Chart``."""
         return self
 
     def to_inside(self, x: Array) -> Array:
@@ -175,24 +170,6 @@ class GyroSpace(Specified, ABC):
         """Return :meth:`resolution` for each block, shape (..., blocks) or (..., 1)."""
         return self.resolution(x)[..., None]
 
-    def _with_identity(self, x: Array, y: Array, total: Array) -> Array:
-        """Return the sum of x and y, to the last digit the one where the other is e.
-
-        Only values are replaced: a derivative is that of the sum.
-        """
-        xp, shim, e = namespace_of(total), backend_of(total), self.origin(total)
-        if str(device_of(total)) == "cpu" and not any(map(shim.hides_values, (x, y, total))):
-            corner = (..., *(0,) * len(self.point_shape))  # first entries: most are not those of e
-            if not any(bool(xp.any(z[corner] == e[corner])) for z in (x, y)):
-                return total
-        entries = tuple(range(-len(self.point_shape), 0))
-        is_x, is_y = (xp.all(z == e, axis=entries, keepdims=True) for z in (x, y))
-        if not shim.differentiable(total):
-            return xp.where(is_x, y, xp.where(is_y, x, total))
-        stop = shim.stop_gradient
-        known = xp.where(is_x, stop(y), stop(x)) + (total - stop(total))
-        return xp.where(xp.logical_or(is_x, is_y), known, total)
-
     # ------------------------------------------------------------------ derived gyro operations
 
     def relative(self, x: Array, y: Array) -> Array:
@@ -222,25 +199,7 @@ class GyroSpace(Specified, ABC):
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1."""
-        if self.convexity_radius == float("inf"):
-            x, y, t = self._from_nearer_end(x, y, t)
         return self.relative(self.neg(x), self.scale(t, self.relative(x, y)))
-
-    def _from_nearer_end(self, x: Array, y: Array, t: Array | float) -> tuple[Array, Array, Any]:
-        r"""Return the ends of a geodesic and its time, exchanged where :math:`t > \tfrac12`.
-
-        Rounding turns the direction in which one end sees the other by ε, and at the distance d
-        from there the point moves by :math:`\varepsilon\sinh d` on a hyperbolic space. This is for
-        spaces in which only one geodesic joins two points, so that both ends see the same.
-        """
-        xp, t = self._namespace(x, y), scalars_like(t, x)
-        if isinstance(t, float):
-            return (y, x, 1.0 - t) if t > 0.5 else (x, y, t)
-        if self.block_shape:  # each block has its own time
-            return x, y, t
-        late = t > 0.5
-        each = late[(..., *(None,) * len(self.point_shape))]
-        return xp.where(each, y, x), xp.where(each, x, y), xp.where(late, 1.0 - t, t)
 
     def shift(self, x: Array, c: Array) -> Array:
         r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`: from x along normal coordinates c."""
@@ -264,18 +223,12 @@ class GyroSpace(Specified, ABC):
         z = self.scale(factor, self.relative(mean, x))
         return z if bias is None else self.add(bias, z)
 
-    def known(self, x: Array) -> State:
-        """Return what :meth:`centred` can reuse for every mean of these samples: here nothing."""
-        self._namespace(x)
-        return ()
+    def centred(self, mean: Array, x: Array, saved: Arrays = ()) -> Centred:
+        """Return the view of samples from a mean, for all that statistics need of them.
 
-    def centred(self, mean: Array, x: Array, seen: State = (), known: State = ()) -> Centred:
-        """Return the view of samples from a mean, for all that statistics ask about them.
-
-        ``seen`` is that attribute of an earlier view from the same mean, and ``known`` is what
-        :meth:`known` returns.
+        ``saved`` are the decompositions of a view of the same values.
         """
-        return self._view(self, mean, x, seen, known)
+        return self._view(self, mean, x, saved)
 
     # ------------------------------------------------------------------ Riemannian operators
 
@@ -317,13 +270,13 @@ class GyroSpace(Specified, ABC):
         """Apply the gyration of x and y, a linear map in normal coordinates."""
         return self.to_normal(self.gyration(x, y, self.from_normal(c)))
 
-    def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
-        """First guess of the mean of samples along axis 0: the mean of their coordinates at e.
+    def moments(self, x: Array) -> Array:
+        """Return numbers of each sample, (..., k), whose means give a first guess of the mean."""
+        return self.to_normal(x)
 
-        If the batch lies on several ranks, ``total`` adds sums (*channels, ...) over all of them.
-        """
-        (mean,) = total(weighted_sum(weights, self.to_normal(x)))
-        return self.from_normal(mean)
+    def start(self, moments: Array) -> Array:
+        """Return a first guess of the mean, from the means of the :meth:`moments`."""
+        return self.from_normal(moments)
 
     def random(
         self,
@@ -352,22 +305,6 @@ class GyroSpace(Specified, ABC):
         c = generator.standard_normal((*batch, self.dim)) * (spread / self.dim**0.5)
         like = np.empty(()) if like is None else like
         return self.from_normal(backend_of(like).from_numpy(c, like))
-
-    # ------------------------------------------------------------------ factors of a product
-
-    def parts(self, *points: Array) -> list[tuple["GyroSpace", *tuple[Array, ...]]]:
-        """Return each factor of a product with its part of the points; else this space."""
-        return [(self, *points)]
-
-    def join(self, *parts: Array) -> Array:
-        """Put the points of a product's factors into one array; else return the only one."""
-        (x,) = parts
-        return x
-
-    def joined(self, mean: Array, x: Array, views: Sequence[Centred]) -> Centred:
-        """Return the view of a product's points from those of its factors; else the only one."""
-        (view,) = views
-        return view
 
     # ------------------------------------------------------------------ blocks
 
@@ -400,7 +337,7 @@ class GyroSpace(Specified, ABC):
         sizes = self.blocks
         if len(sizes) == 1:
             return xp.sum(squares, axis=-1, keepdims=True)
-        return xp.matmul(squares, constant(_members, squares, *sizes))
+        return xp.matmul(squares, backend_of(squares).cached(_members, squares, *sizes))
 
     def by_coordinate(self, t: Any) -> Any:
         """Return multipliers per point, or per point and block, as multipliers per coordinate."""
@@ -409,7 +346,9 @@ class GyroSpace(Specified, ABC):
         sizes = self.blocks
         if len(sizes) == 1:
             return t[..., None]
-        return t if t.shape[-1] == 1 else backend_of(t).take(t, constant(_blocks, t, *sizes))
+        if t.shape[-1] == 1:
+            return t
+        return namespace_of(t).take(t, backend_of(t).cached(_blocks, t, *sizes), axis=-1)
 
     # ------------------------------------------------------------------ checks
 
@@ -424,6 +363,16 @@ class GyroSpace(Specified, ABC):
                     f"{', '.join(map(str, shape))}), got {tuple(x.shape)}"
                 )
         return check_floating(*points)
+
+
+def _blocks(*sizes: int) -> "np.ndarray[Any, Any]":
+    """Return the number of the block that each coordinate belongs to."""
+    return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+
+
+def _members(*sizes: int) -> "np.ndarray[Any, Any]":
+    """Return the matrix that sums coordinates over each block."""
+    return np.repeat(np.eye(len(sizes)), sizes, axis=0)
 
 
 def check_manifold(value: Any) -> GyroSpace:

@@ -3,19 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array, State, namespace_of
-from gyrobn.backends.pytrees import declare
+from gyrobn.backends import Array, declare, namespace_of
 from gyrobn.manifolds.centred import Centred
-from gyrobn.manifolds.composite import Composite
+from gyrobn.manifolds.composite import CentredParts, Composite
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.manifolds.radius import Sphere
-from gyrobn.manifolds.stereographic import PoincareBall
-from gyrobn.numerics.arrays import check_coordinates, length, pieces, scalars_like
-from gyrobn.numerics.hessian import Hessian, joined_hessian
+from gyrobn.manifolds.models import PoincareBall, Sphere
+from gyrobn.numerics.arrays import check_coordinates, length, pieces
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -33,19 +30,17 @@ class Product(Composite):
     Examples
     --------
     >>> import numpy as np
-    >>> from gyrobn import batch_stats
     >>> M = Product(PoincareBall(2), Euclidean(3))
     >>> M.point_shape, M.dim, M.blocks
     ((5,), 5, (2, 3))
     >>> ball, flat = M.split(M.random(10, rng=0))
     >>> ball.shape, flat.shape
     ((10, 2), (10, 3))
-    >>> batch_stats(M, M.join(ball, flat)).var.shape
-    (2,)
     """
 
     factors: tuple[GyroSpace, ...]
     parameters: ClassVar[tuple[str, ...]] = ("factors",)
+    _view: ClassVar[type[Centred]] = CentredParts
 
     def __init__(self, *spaces: GyroSpace, factors: Sequence[GyroSpace] = ()) -> None:
         # dataclasses.replace and JAX pass the factors by keyword
@@ -130,9 +125,10 @@ class Product(Composite):
             part[..., 0] if size == 1 else part for size, part in zip(sizes, parts, strict=True)
         ]
 
-    def parts(self, *points: Array) -> list[tuple[GyroSpace, *tuple[Array, ...]]]:
-        """Return every factor with its part of the points."""
-        return list(zip(self.factors, *(self.split(x) for x in points), strict=True))
+    def _join_blocks(self, parts: list[Array]) -> Array:
+        sizes = [len(f.blocks) for f in self.factors]
+        shapes = [(*v.shape[:-1], size) for v, size in zip(parts, sizes, strict=True)]
+        return _concat(list(map(namespace_of(*parts).broadcast_to, parts, shapes)))
 
     def origin(self, like: Array) -> Array:
         """Return the factors' identities."""
@@ -153,17 +149,6 @@ class Product(Composite):
         """Return whether every factor contains its part."""
         return reduce(self._namespace(x).logical_and, self._each("contains", self.split(x)))
 
-    def resolutions(self, x: Array) -> Array:
-        """Return the resolution of every block."""
-        return self._by_every_block(self._each("resolutions", self.split(x)))
-
-    def _by_every_block(self, values: Sequence[Array]) -> Array:
-        """Concatenate the factors' values, which are one per block or one for all blocks."""
-        parts = zip(self.factors, values, strict=True)
-        return _concat(
-            [namespace_of(v).broadcast_to(v, (*v.shape[:-1], len(f.blocks))) for f, v in parts]
-        )
-
     # ------------------------------------------------------------------ the mean
 
     @property
@@ -179,18 +164,15 @@ class Product(Composite):
         """Carry every factor's point back."""
         return self.join(*self._each("from_inside", self.inside.split(x)))
 
-    def hessian(self, c: Array, weights: Array) -> Hessian:
-        """Return the factors' Hessians, on their parts of the coordinates."""
-        parts = zip(self.factors, self._split_normal(c), strict=True)
-        return joined_hessian([(f.dim, f.hessian(part, weights)) for f, part in parts])
+    def moments(self, x: Array) -> Array:
+        """Return the moments of every factor."""
+        return _concat(self._each("moments", self.split(x)))
 
-    def centred(self, mean: Array, x: Array, seen: State = (), known: State = ()) -> Centred:
-        """Return the view of the samples from the mean, factor by factor."""
-        return _CentredParts(self, mean, x, seen, self._each("centred", *self._points(mean, x)))
-
-    def joined(self, mean: Array, x: Array, views: Sequence[Centred]) -> Centred:
-        """Return the view of a product's points from those of its factors."""
-        return _CentredParts(self, mean, x, (), views)
+    def start(self, moments: Array) -> Array:
+        """Return a first guess of the mean, factor by factor."""
+        like = self.origin(moments)[None, ...]
+        sizes = [part.shape[-1] for part in self._each("moments", self.split(like))]
+        return self.join(*self._each("start", pieces(moments, sizes)))
 
     def learnable(self) -> list[Any]:
         """Return the values of the factors' parameters."""
@@ -211,49 +193,3 @@ def _concat(parts: list[Array]) -> Array:
         batch = xp.broadcast_arrays(*(p[..., 0] for p in parts))[0].shape
         parts = [xp.broadcast_to(p, (*batch, p.shape[-1])) for p in parts]
     return xp.concat(parts, axis=-1)
-
-
-class _CentredParts(Centred):
-    """The view of a product's points from the mean: a view per factor."""
-
-    def __init__(
-        self, space: Product, mean: Array, x: Array, seen: State, views: Sequence[Centred]
-    ) -> None:
-        self.views = views
-        super().__init__(space, mean, x, seen)
-
-    @cached_property
-    def normal(self) -> Array:
-        """The normal coordinates, factor by factor."""
-        return _concat([view.normal for view in self.views])
-
-    def gradient(self, weights: Array) -> Array:
-        """Return the mean of the normal coordinates."""
-        return _concat([view.gradient(weights) for view in self.views])
-
-    @cached_property
-    def squares(self) -> Array:
-        """The squared distances, block by block."""
-        return _concat([view.squares for view in self.views])
-
-    def hessian(self, weights: Array) -> Hessian:
-        """Return the factors' Hessians."""
-        parts = zip(self.space.factors, self.views, strict=True)
-        return joined_hessian([(f.dim, view.hessian(weights)) for f, view in parts])
-
-    def shift(self, step: Array) -> Array:
-        """Return the mean after a step, factor by factor."""
-        parts = zip(self.views, self.space._split_normal(step), strict=True)
-        return self.space.join(*(view.shift(part) for view, part in parts))
-
-    def resolutions(self, weights: Array) -> Array:
-        """Return how far rounding moves the mean, in every block."""
-        return self.space._by_every_block([view.resolutions(weights) for view in self.views])
-
-    def standardize(self, factor: Array, bias: Array | None) -> Array:
-        """Scale and bias in every factor."""
-        space = self.space
-        scales = space._split_factor(scalars_like(factor, self.x))
-        biases = [None for _ in self.views] if bias is None else space.split(bias)
-        parts = zip(self.views, scales, biases, strict=True)
-        return space.join(*(view.standardize(t, b) for view, t, b in parts))

@@ -2,35 +2,292 @@ r"""The rotation group SO(n) with its bi-invariant metric: LieBN's normalization
 
 import math
 from dataclasses import dataclass, field
-from functools import cache
-from typing import ClassVar, Self
+from functools import cached_property
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from gyrobn.backends import Array, State, backend_of, dot, namespace_of
-from gyrobn.manifolds.bases import orthonormalized
+from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.manifolds.rotation_svd import svd_of_sum, svd_without_reflection
-from gyrobn.manifolds.rotations_3d import hessian_of_axes, logarithm_by_quaternion, sinc_of_root
-from gyrobn.numerics.arrays import Totals, check_coordinates, surely, together, weighted_sum
+from gyrobn.manifolds.models import Sphere
+from gyrobn.numerics.arrays import check_coordinates, dot, safe_sqrt, times, weighted_sum
 from gyrobn.numerics.checks import check_square
-from gyrobn.numerics.decompositions import eigh
-from gyrobn.numerics.hessian import Hessian, compact_hessian
-from gyrobn.numerics.linalg import polar, symmetric_functions
-from gyrobn.numerics.matrices import eye, from_triangle, matmul, symmetric, to_triangle, transpose
-from gyrobn.numerics.scalar import cotangent, safe_sqrt
-from gyrobn.numerics.spectral import ANGLE, COSINE_OF_ROOT, SINC_OF_ROOT
+from gyrobn.numerics.hessian import Hessian, identity
+from gyrobn.numerics.matrices import (
+    adjoint,
+    eye,
+    finite_or_identity,
+    from_triangle,
+    matmul,
+    symmetric,
+    to_triangle,
+)
+from gyrobn.numerics.matrix_functions import (
+    Eigen,
+    eigh,
+    matrix_function,
+    matrix_functions,
+    svd,
+)
+from gyrobn.numerics.orthogonal import (
+    ANGLE,
+    COSINE_OF_ROOT,
+    SINC_OF_ROOT,
+    orthonormalized,
+    polar,
+)
+from gyrobn.numerics.scalar import arc, cotangent, sinc
 
 ROOT2 = 2.0**0.5
 
 
-class _CentredRotations(Centred):
+def skew(A: Array) -> Array:
+    """Return the skew part of A."""
+    return 0.5 * (A - adjoint(A))
+
+
+def coordinates(A: Array) -> Array:
+    """Return the normal coordinates of the skew part: the entries below the diagonal, times √2."""
+    return to_triangle(skew(A), diagonal=False, weight=ROOT2)
+
+
+def skew_matrix(c: Array, n: int) -> Array:
+    """Return the skew matrix with coordinates c."""
+    return from_triangle(c, n, diagonal=False, weight=ROOT2, mirror=-1.0)
+
+
+# ---------------------------------------------------------------------- logarithms
+
+
+def logarithm_in_space(x: Array) -> Array:
+    r"""Return the normal coordinates of 3 × 3 rotations, with all digits at any angle.
+
+    The entries of x are linear in those of :math:`4qq^\top`, with the unit quaternion q. Each row
+    is a multiple of q, and the row with the largest diagonal entry has no cancellation.
+    """
+    xp, cached = namespace_of(x), backend_of(x).cached
+    flat = xp.reshape(x, (*x.shape[:-2], 9))
+    squares = xp.reshape(xp.matmul(flat, cached(_quaternion_map, x)), (*x.shape[:-2], 4, 4))
+    squares = squares + identity(squares)
+    best = xp.argmax(xp.linalg.diagonal(squares), axis=-1, keepdims=True)
+    pick = xp.astype(best == cached(np.arange, x, 4), x.dtype)
+    row = xp.sum(pick[..., None] * squares, axis=-2)
+    q = row / xp.sqrt(dot(row, row))[..., None]
+    q = q * (1.0 - 2.0 * xp.astype(q[..., :1] < 0, x.dtype))  # an angle of at most π
+    v = q[..., 1:]
+    return times(8.0**0.5 * arc(dot(v, v), q[..., 0], 1), v)
+
+
+def _quaternion_map() -> "np.ndarray[Any, Any]":
+    """Return the 9 × 16 matrix that maps the entries of R to those of 4qqᵀ − I.
+
+    q is (w, z, −y, x), so its last three entries have the order and signs of normal coordinates.
+    """
+    R = np.eye(9).reshape(3, 3, 9)
+    a, b, c = R[0, 0], R[1, 1], R[2, 2]
+    wz, wy, wx = R[1, 0] - R[0, 1], R[2, 0] - R[0, 2], R[2, 1] - R[1, 2]
+    zy, zx, yx = -R[1, 2] - R[2, 1], R[0, 2] + R[2, 0], -R[0, 1] - R[1, 0]
+    entries = [
+        [a + b + c, wz, wy, wx],
+        [wz, c - a - b, zy, zx],
+        [wy, zy, b - a - c, yx],
+        [wx, zx, yx, a - b - c],
+    ]
+    return np.asarray(entries).reshape(16, 9).T.copy()
+
+
+def logarithm(x: Array, saved: Arrays) -> Array:
+    r"""Return :math:`\operatorname{mlog} x`, from the :func:`decompositions` of x.
+
+    With :math:`Q = x^{1/2}`, the orthogonal polar factor of :math:`I + x`,
+
+    .. math:: \operatorname{mlog} x = 2 \operatorname{mlog} Q
+              + \operatorname{mlog}(Q^\top x\, Q^\top), \qquad
+              \operatorname{mlog} Q = \tfrac12(Q - Q^\top)\,f\bigl(\tfrac12(Q + Q^\top)\bigr)
+
+    with :math:`f(\cos\theta) = \theta/\sin\theta`, smooth for the angles of Q, which end at
+    π/2. The second term is a rounding error: it restores the digits that Q loses close to an
+    angle of π. At π the logarithm is not unique, and one of them is returned.
+    """
+    one = identity(x)
+    Q = polar(0.5 * (one + x), singular=saved[:3])
+    ratio = matrix_function(Q, ANGLE, Eigen(*saved[3:]))
+    left = matmul(adjoint(Q), x, adjoint(Q))
+    rest = one - symmetric(left)  # 1 − cos of what is left
+    series = one  # of θ/sin θ
+    for k in (3.0 / 7.0, 2.0 / 5.0, 1.0 / 3.0):
+        series = one + k * matmul(rest, series)
+    return 2.0 * matmul(skew(Q), ratio) + matmul(skew(left), series)
+
+
+def decompositions(x: Array) -> Arrays:
+    r"""Decompose :math:`\tfrac12(I + x) = P c\,T^\top` so that :math:`P T^\top` is a root of x.
+
+    Return P, c, :math:`T^\top`, and eigenvalues and eigenvectors of the symmetric part of the root.
+
+    The singular values cos(θ/2) come in pairs, one pair per plane, the smallest last. In the plane
+    of a half turn the matrix is rounding error, so P is arbitrary. But T still spans the plane, so
+    the quarter turn of its two vectors replaces the matrix there.
+    """
+    xp, backend, n = namespace_of(x), backend_of(x), x.shape[-1]
+    x = backend.stop_gradient(x)
+    A, eps = 0.5 * (identity(x) + x), float(xp.finfo(x.dtype).eps)
+    off = xp.max(xp.abs(matmul(adjoint(x), x) - identity(x)), axis=(-2, -1))
+    least = 32.0 * xp.clip(off, min=2.0 * eps)[..., None]
+
+    # Planes of equal angles mix their vectors, and a threshold could separate these. So quarter
+    # turns are added to A with a weight that fades out, and again if a sum happens to vanish.
+    def body(constants: Arrays, state: Arrays) -> Arrays:
+        (J, mean), (least, A, P, c, Th) = constants, state
+        turns = matmul(adjoint(Th), J)
+        along = xp.matmul(c * xp.sum(P * turns, axis=-2), mean)
+        turns = xp.where(along[..., None, :] < 0, -turns, turns)  # as A orients them
+        weight = least / (1.0 + (4.0 * xp.matmul(c, mean) / least) ** 2)
+        A = A + matmul(turns * weight[..., None, :], Th)
+        return least, A, *svd(A)
+
+    def condition(state: Arrays) -> Array:
+        least, _, _, c, _ = state
+        return xp.any(c < 32.0 * least)
+
+    pairs = tuple(backend.cached(make, x, n) for make in (_quarter_turn, _pair_mean))
+    state = least, A, *svd(A)
+    found = backend.while_loop("root of a rotation", condition, body, pairs, state, 2)
+    _, _, P, c, Th = found
+    return P, c, Th, *eigh(symmetric(matmul(P, Th)))
+
+
+def _quarter_turn(n: int) -> "np.ndarray[Any, Any]":
+    """Return the quarter turn of each pair of coordinates, counted from the last."""
+    J = np.zeros((n, n))
+    i = np.arange(n % 2, n, 2)
+    J[i + 1, i], J[i, i + 1] = 1.0, -1.0
+    return J
+
+
+def _pair_mean(n: int) -> "np.ndarray[Any, Any]":
+    """Return the mean over each pair of coordinates, counted from the last."""
+    mean: np.ndarray[Any, Any] = 0.5 * (np.abs(_quarter_turn(n)) + np.eye(n))
+    mean[: n % 2, : n % 2] = 1.0
+    return mean
+
+
+# ---------------------------------------------------------------------- the Hessian
+
+
+class Curvature:
+    r"""The Hessians of half the squared distances to samples, on skew matrices Y.
+
+    In an eigenbasis of :math:`-X^2 = \theta^2` with :math:`X = \theta J`, the part of Y with
+    :math:`J Y J = \pm Y` has the eigenvalue :math:`a \cot a`,
+    :math:`a = (\theta_i \pm \theta_j)/2`.
+    """
+
+    def __init__(self, X: Array, V: Array) -> None:
+        xp = namespace_of(X)
+        tiny = float(xp.finfo(X.dtype).smallest_normal) ** 0.5
+        XV = matmul(X, V)
+        theta = xp.sqrt(xp.sum(XV * XV, axis=-2))
+        rows, columns = theta[..., :, None], theta[..., None, :]
+        alike = cotangent((0.5 * (rows - columns)) ** 2, 1)
+        other = _floored((0.5 * (rows + columns)) ** 2)
+        # the angles of two rows that J connects are equal; one may be zero, but for rounding
+        self.V, self.J = V, matmul(adjoint(V), XV) / xp.clip(xp.maximum(rows, columns), min=tiny)
+        self.straight, self.crossed = 0.5 * (other + alike), 0.5 * (other - alike)
+        # the angles come in pairs, one pair per plane: the largest sum is that of two planes
+        theta = xp.sort(theta, axis=-1)
+        self.least = _floored((0.5 * (theta[..., -1] + theta[..., -3])) ** 2)
+
+    def each(self, Y: Array) -> Array:
+        """Apply the Hessian of every sample to its skew matrix."""
+        return _applied(Y, self.V, self.J, self.straight, self.crossed)
+
+    def mean(self, weights: Array) -> Hessian:
+        """Return the mean Hessian."""
+        n = self.V.shape[-1]
+        parts = [a[..., None, :, :] for a in (self.V, self.J, self.straight, self.crossed)]
+
+        def apply(v: Array) -> Array:
+            Y = weighted_sum(weights, _applied(skew_matrix(adjoint(v), n), *parts))
+            return adjoint(to_triangle(Y, diagonal=False, weight=ROOT2))
+
+        return Hessian(apply, lambda: weighted_sum(weights, self.least))
+
+
+def _applied(Y: Array, V: Array, J: Array, straight: Array, crossed: Array) -> Array:
+    Y = matmul(adjoint(V), Y, V)
+    return matmul(V, straight * Y + crossed * matmul(J, Y, J), adjoint(V))
+
+
+def _floored(square: Array) -> Array:
+    """Return a·cot a, which falls to −∞ towards π; far samples must not decide the sum."""
+    return namespace_of(square).clip(cotangent(square, 1), min=-1e3)
+
+
+# ---------------------------------------------------------------------- the geometry
+
+
+class CentredRotations(Centred):
     """The view of rotations from the mean."""
 
-    def shift(self, c: Array) -> Array:
-        """Return the mean ⊕ Exp(c), a rotation to rounding without a projection."""
-        return orthonormalized(matmul(self.mean, self.space.from_normal(c)))
+    def __init__(self, space: Any, mean: Array, x: Array, saved: Arrays = ()) -> None:
+        super().__init__(space, mean, x)
+        if saved:
+            self.saved = saved
+
+    @property
+    def saves(self) -> int:  # type: ignore[override]
+        """Number of arrays in ``saved``: none in the plane and in space."""
+        return 5 if self.space.n > 3 else 0
+
+    @cached_property
+    def saved(self) -> Arrays:
+        """The decompositions of the samples as they are seen."""
+        return decompositions(self._relative) if self.saves else ()
+
+    @cached_property
+    def _relative(self) -> Array:
+        return matmul(adjoint(self.mean), self.x)
+
+    @cached_property
+    def normal(self) -> Array:
+        """The normal coordinates, shape (N, *channels, dim)."""
+        return self.space._normal(self._relative, self.saved)
+
+    @cached_property
+    def _curvature(self) -> Any:
+        c = backend_of(self.x).stop_gradient(self.normal)
+        if not self.saves:
+            return self.space._sphere._curving(c)
+        return Curvature(skew_matrix(c, self.space.n), self.saved[4])
+
+    def hessian(self, weights: Array) -> Hessian:
+        """Return the mean Hessian, a constant to differentiation."""
+        stop, space = backend_of(weights).stop_gradient, self.space
+        found: Hessian = (
+            self._curvature.mean(stop(weights))
+            if self.saves
+            else space._sphere._mean_hessian(stop(self.normal), stop(weights), *self._curvature)
+        )
+        return found
+
+    def followed(self, step: Array) -> Arrays:
+        r"""Return the normal coordinates if the mean moves by a step δ.
+
+        .. math:: dX = \tfrac12(X\delta - \delta X) - H_X\,\delta
+        """
+        n, c = self.space.n, backend_of(step).stop_gradient(self.normal)
+        X, delta = skew_matrix(c, n), skew_matrix(step, n)
+        change = coordinates(matmul(X, delta))
+        if self.saves:
+            return (self.normal + change - coordinates(self._curvature.each(delta)),)
+        h, per_square = self._curvature
+        return (self.normal + change - times(h, step) - times(per_square * dot(c, step), c),)
+
+    def shift(self, step: Array) -> Array:
+        """Return the mean after a step, a rotation to rounding without a projection."""
+        return orthonormalized(matmul(self.mean, self.space.from_normal(step)))
 
 
 @dataclass(frozen=True)
@@ -49,6 +306,7 @@ class SpecialOrthogonal(GyroSpace):
     Examples
     --------
     >>> import numpy as np
+    >>> from gyrobn import SpecialOrthogonal
     >>> M = SpecialOrthogonal(2)
     >>> quarter = np.asarray([[0.0, -1.0], [1.0, 0.0]])
     >>> bool(np.isclose(M.norm(quarter), np.pi / 2 * 2**0.5))
@@ -59,7 +317,7 @@ class SpecialOrthogonal(GyroSpace):
     """
 
     n: int = field(metadata={"least": 2})
-    _view: ClassVar[type[Centred]] = _CentredRotations
+    _view: ClassVar[type[Centred]] = CentredRotations
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -81,6 +339,11 @@ class SpecialOrthogonal(GyroSpace):
         r"""Half the distance :math:`\sqrt2\,\pi` to the cut locus."""
         return math.pi / 2**0.5
 
+    @cached_property
+    def _sphere(self) -> Sphere:
+        """The sphere of half angles: that of unit quaternions has the same Hessian."""
+        return Sphere(self.dim, 0.125)
+
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
         """Return the group whose matrices have the last two axes of ``shape``."""
@@ -95,10 +358,6 @@ class SpecialOrthogonal(GyroSpace):
         """Return the identity matrix."""
         return eye(like, self.n)
 
-    def _skew_of(self, c: Array) -> Array:
-        """Return the skew matrix with coordinates c."""
-        return from_triangle(c, self.n, diagonal=False, weight=ROOT2, mirror=-1.0)
-
     # ------------------------------------------------------------------ gyro operations
 
     def add(self, x: Array, y: Array) -> Array:
@@ -109,7 +368,7 @@ class SpecialOrthogonal(GyroSpace):
     def neg(self, x: Array) -> Array:
         """Transpose."""
         self._namespace(x)
-        return transpose(x)
+        return adjoint(x)
 
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         """Return z: the gyrations of a group do nothing."""
@@ -122,45 +381,30 @@ class SpecialOrthogonal(GyroSpace):
     def to_normal(self, x: Array) -> Array:
         r"""Entries of :math:`\operatorname{mlog} x` below the diagonal, times :math:`\sqrt2`.
 
-        With :math:`Q = x^{1/2}`, the orthogonal polar factor of :math:`I + x`,
-
-        .. math:: \operatorname{mlog} x = 2 \operatorname{mlog} Q
-                  + \operatorname{mlog}(Q^\top x\, Q^\top), \qquad
-                  \operatorname{mlog} Q = \tfrac12(Q - Q^\top)\,f\bigl(\tfrac12(Q + Q^\top)\bigr)
-
-        with :math:`f(\cos\theta) = \theta/\sin\theta`, smooth for the angles of Q, which end at
-        π/2. The second term is a rounding error: it restores the digits that Q loses close to an
-        angle of π. At π the logarithm is not unique, and one of them is returned.
-
-        In three dimensions the unit quaternion gives the axis and half the angle, without a
-        decomposition.
+        At an angle of π the logarithm is not unique, and one of them is returned. In the plane and
+        in space the angle and the unit quaternion give it, without a decomposition.
         """
         self._namespace(x)
+        return self._normal(x, decompositions(x) if self.n > 3 else ())
+
+    def _normal(self, x: Array, saved: Arrays) -> Array:
+        if self.n > 3:
+            return coordinates(logarithm(x, saved))
         if self.n == 3:
-            return logarithm_by_quaternion(x)
-        one = eye(x)
-        Q = polar(x + one, decompose=svd_of_sum)
-        (ratio,) = symmetric_functions(Q, ANGLE)
-        left = matmul(transpose(Q), x, transpose(Q))
-        rest = one - symmetric(left)  # 1 − cos of what is left
-        series = one  # of θ/sin θ
-        for k in (3.0 / 7.0, 2.0 / 5.0, 1.0 / 3.0):
-            series = one + k * matmul(rest, series)
-        whole = 2.0 * matmul(_skew(Q), ratio) + matmul(_skew(left), series)
-        return _coordinates_of(whole)
+            return logarithm_in_space(x)
+        sine, cosine = x[..., 1, 0] - x[..., 0, 1], x[..., 0, 0] + x[..., 1, 1]
+        return ROOT2 * namespace_of(x).atan2(sine, cosine)[..., None]
 
     def from_normal(self, c: Array) -> Array:
         r"""Rotation :math:`\cos\sqrt{-X^2} + X \operatorname{sinc}\sqrt{-X^2}`, X skew."""
         check_coordinates(self, c)
-        X = self._skew_of(c)
+        X = skew_matrix(c, self.n)
         if self.n <= 3:  # one plane: −X² is θ² times its projector
             square = 0.5 * dot(c, c)
-            half = sinc_of_root(0.25 * square)
+            half = sinc(0.25 * square, 1)
             bend = matmul((0.5 * half * half)[..., None, None] * X, X)
-            return eye(X) + (sinc_of_root(square)[..., None, None] * X + bend)
-        S = matmul(transpose(X), X)
-        known = eigh(backend_of(S).stop_gradient(S), exact=True)
-        cos, ratio = symmetric_functions(S, COSINE_OF_ROOT, SINC_OF_ROOT, known=known)
+            return identity(X) + (sinc(square, 1)[..., None, None] * X + bend)
+        cos, ratio = matrix_functions(matmul(adjoint(X), X), (COSINE_OF_ROOT, SINC_OF_ROOT))
         return symmetric(cos) + matmul(X, ratio)  # rounding leaves cos not quite symmetric
 
     # ------------------------------------------------------------------ tangent vectors
@@ -169,44 +413,39 @@ class SpecialOrthogonal(GyroSpace):
         """Left translation xX of the skew matrix X with coordinates c."""
         self._namespace(x)
         check_coordinates(self, c)
-        return matmul(x, self._skew_of(c))
+        return matmul(x, skew_matrix(c, self.n))
 
     def pull(self, x: Array, v: Array) -> Array:
         """Inverse of :meth:`push`."""
         self._namespace(x, v)
-        return _coordinates_of(matmul(transpose(x), v))
+        return coordinates(matmul(adjoint(x), v))
 
     def transport(self, x: Array, y: Array, v: Array) -> Array:
         r"""Parallel transport :math:`x X \mapsto y\,h^\top X h`, :math:`h = (x^\top y)^{1/2}`."""
         half = self.scale(0.5, self.relative(x, y))
-        return matmul(y, transpose(half), matmul(transpose(x), v), half)
+        return matmul(y, adjoint(half), matmul(adjoint(x), v), half)
 
     # ------------------------------------------------------------------ points, good and bad
 
     def project(self, x: Array) -> Array:
-        """Return the nearest rotation: the polar factor, with one axis flipped if it reflects."""
-        self._namespace(x)
-        return polar(x, decompose=svd_without_reflection)
+        """Return the nearest rotation: the polar factor, with one axis flipped if it reflects.
 
-    def contains(self, x: Array) -> Array:
-        """Return which matrices have a :meth:`violation` of at most √ε."""
-        xp, shim = self._namespace(x), backend_of(x)
-        some = float(xp.finfo(x.dtype).eps) ** 0.5
-        x = shim.stop_gradient(x)
-        if not shim.hides_values(x):
-            with np.errstate(all="ignore"):  # the exact test looks at what overflows
-                right = xp.linalg.det(x) > 0
-                if surely(right) and surely(xp.abs(matmul(transpose(x), x) - eye(x)) <= some):
-                    return right
-        return self.violation(x) <= some
+        The determinant of the polar factor is 1 or −1 even if x is singular.
+        """
+        xp = self._namespace(x)
+        P, c, Th = svd(x)
+        factor, _ = finite_or_identity(matmul(P, Th))
+        reflects = xp.astype(xp.linalg.det(factor) < 0, x.dtype)[..., None]
+        signs = 1.0 - 2.0 * reflects * identity(x)[-1, :]
+        return polar(x, singular=(P * signs[..., None, :], c * signs, Th))
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|x^\top x - I|`, plus 2 for a reflection."""
         xp = self._namespace(x)
         finite = xp.all(xp.isfinite(x), axis=(-2, -1))
-        safe = xp.where(finite[..., None, None], x, eye(x))
-        gram = matmul(transpose(safe), safe)
-        off = xp.max(xp.abs(gram - eye(x)), axis=(-2, -1))
+        safe = xp.where(finite[..., None, None], x, identity(x))
+        gram = matmul(adjoint(safe), safe)
+        off = xp.max(xp.abs(gram - identity(x)), axis=(-2, -1))
         off = off + 2.0 * xp.astype(xp.linalg.det(safe) < 0, x.dtype)
         return xp.where(finite, off, xp.inf)
 
@@ -217,59 +456,18 @@ class SpecialOrthogonal(GyroSpace):
 
     # ------------------------------------------------------------------ the mean
 
-    def start(self, x: Array, weights: Array, total: Totals = together) -> Array:
+    def moments(self, x: Array) -> Array:
+        """Entries of the matrix."""
+        return self._namespace(x).reshape(x, (*x.shape[:-2], self.n * self.n))
+
+    def start(self, moments: Array) -> Array:
         """First guess of the mean: the rotation nearest to the mean matrix."""
-        self._namespace(x)
-        (mean,) = total(weighted_sum(weights, x))
-        return self.project(mean)
+        shape = (*moments.shape[:-1], self.n, self.n)
+        return self.project(namespace_of(moments).reshape(moments, shape))
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
-        r"""Mean Hessian: :math:`a \cot a`, :math:`a = (\theta_i \pm \theta_j)/2`.
-
-        In an eigenbasis of :math:`-X^2 = \theta^2` with :math:`X = \theta J`, the part of a skew
-        matrix Y with :math:`J Y J = \pm Y` has the factor of :math:`\theta_i \pm \theta_j`.
-        """
-        if self.n == 3:
-            return hessian_of_axes(c, weights)
-        xp = namespace_of(c)
-        X = self._skew_of(c)
-
-        @cache
-        def spectrum() -> State:
-            square, V = eigh(matmul(transpose(X), X))
-            theta = safe_sqrt(square)
-            some = theta > 0
-            root = xp.where(some, 1.0 / xp.sqrt(xp.where(some, theta, 1.0)), 0.0)
-            J = matmul(transpose(V), X, V) * root[..., :, None] * root[..., None, :]
-            rows, columns = theta[..., :, None], theta[..., None, :]
-            alike = cotangent((0.5 * (rows - columns)) ** 2, 1)
-            other = xp.clip(cotangent((0.5 * (rows + columns)) ** 2, 1), min=-1e3)
-            return V, J, alike, other, theta
-
-        def apply(v: Array) -> Array:
-            """Apply H to columns (*channels, dim, k), as one matrix per sample and column."""
-            Y = self._skew_of(transpose(v))
-            V, J, alike, other = (a[..., None, :, :] for a in spectrum()[:4])
-            Y = matmul(transpose(V), Y, V)
-            Y = 0.5 * ((other + alike) * Y + (other - alike) * matmul(J, Y, J))
-            Y = matmul(V, Y, transpose(V))
-            mean = weighted_sum(weights, Y)
-            return transpose(to_triangle(mean, diagonal=False, weight=ROOT2))
-
-        def lowest() -> Array:
-            # the angles come in pairs, one pair per plane: the largest sum is that of two planes
-            theta = spectrum()[4]
-            largest = theta[..., -1] + (theta[..., -3] if self.n > 2 else -theta[..., -1])
-            least = xp.clip(cotangent((0.5 * largest) ** 2, 1), min=-1e3)
-            return weighted_sum(weights, least)
-
-        return compact_hessian(c, weights, (self.n - 2) / 4, apply, lowest)
-
-
-def _skew(A: Array) -> Array:
-    return 0.5 * (A - transpose(A))
-
-
-def _coordinates_of(A: Array) -> Array:
-    """Return the normal coordinates of the skew part."""
-    return to_triangle(_skew(A), diagonal=False, weight=ROOT2)
+        r"""Mean Hessian, of eigenvalues :math:`a \cot a`, :math:`a = (\theta_i \pm \theta_j)/2`."""
+        if self.n <= 3:
+            return self._sphere.hessian(c, weights)
+        X = skew_matrix(c, self.n)
+        return Curvature(X, eigh(matmul(adjoint(X), X)).vectors).mean(weights)

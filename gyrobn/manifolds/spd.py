@@ -1,20 +1,19 @@
 """Symmetric positive definite matrices: covariances, diffusion tensors, kernels."""
 
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Self
 
 from gyrobn.backends import Array, namespace_of
-from gyrobn.manifolds.affine_invariant import AffineInvariant
-from gyrobn.manifolds.definite import Definite, regular
+from gyrobn.manifolds.affine_invariant import AffineInvariant, logarithm
+from gyrobn.manifolds.chart import Chart, Diffeomorphism
+from gyrobn.manifolds.definite import Definite, clamped, exponential
 from gyrobn.manifolds.euclidean import Euclidean
-from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.manifolds.pullback import Pullback
-from gyrobn.manifolds.specification import space_of
-from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_square
-from gyrobn.numerics.decompositions import cholesky
-from gyrobn.numerics.linalg import differential, logarithm, symmetric_functions
 from gyrobn.numerics.matrices import (
+    adjoint,
+    cholesky,
     congruence,
     eye,
     from_triangle,
@@ -22,111 +21,137 @@ from gyrobn.numerics.matrices import (
     pack,
     symmetric,
     to_triangle,
-    transpose,
     unpack,
 )
-from gyrobn.numerics.spectral import EXP, LOG, power
+from gyrobn.numerics.matrix_functions import (
+    EXP,
+    LOG,
+    Eigen,
+    differential,
+    eigh,
+    matrix_function,
+    power,
+    svd,
+)
 
 
-class Chart:
-    r"""The map of a metric to a space in which it is simple; here the identity.
+class Power(Diffeomorphism):
+    r"""The power :math:`P^\theta`, onto matrices with the affine-invariant metric over θ²."""
 
-    It serves the affine-invariant metrics, and the other charts derive from it. If θ deforms the
-    metric, points are :math:`P^\theta` and not P.
-    """
+    def __init__(self, n: int, theta: float, cholesky: bool = False) -> None:
+        self.n, self.theta, self.inside = n, theta, AffineInvariant(n, cholesky, theta)
 
-    deformed = True
+    def forward(self, x: Array) -> Array:
+        """Return the power; for θ = 1 the symmetric part, so that no decomposition has to."""
+        return symmetric(x) if self.theta == 1.0 else matrix_function(x, power(self.theta))
 
-    def __init__(self, by_cholesky: bool = False) -> None:
-        self.by_cholesky = by_cholesky
+    def inverse(self, y: Array) -> Array:
+        """Return the power by 1/θ."""
+        return y if self.theta == 1.0 else matrix_function(y, power(1.0 / self.theta))
 
-    def inside(self, n: int, theta: float) -> GyroSpace:
-        """Return the space to which the chart leads."""
-        return space_of(AffineInvariant, n, self.by_cholesky, theta)
+    def differential(self, x: Array, v: Array) -> Array:
+        """Return the derivative of the power."""
+        return v if self.theta == 1.0 else differential(x, v, power(self.theta))
 
-    def to(self, x: Array, theta: float) -> Array:
-        """Carry points."""
-        return symmetric(x)  # once, so that no decomposition has to
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        """Return the derivative of the power by 1/θ."""
+        if self.theta == 1.0:
+            return u
+        return differential(self.forward(x), u, power(1.0 / self.theta))
 
-    def back(self, x: Array, n: int, theta: float) -> Array:
-        """Carry points back, to n × n matrices."""
-        return x
-
-    def tangent_to(self, x: Array, v: Array, theta: float) -> Array:
-        """Carry a tangent vector at x by the differential."""
-        return v
-
-    def tangent_back(self, x: Array, v: Array, theta: float) -> Array:
-        """Carry a tangent vector back to x."""
-        return v
+    def exponential(self, c: Array) -> Array:
+        """Return exp C, whatever θ is."""
+        return exponential(unpack(c, self.n))
 
 
-class _Logarithm(Chart):
+class Logarithm(Diffeomorphism):
     """The packed logarithm, for the log-Euclidean metric; it does not depend on θ."""
 
-    deformed = False
+    def __init__(self, n: int, theta: float) -> None:
+        self.n, self.inside = n, Euclidean(n * (n + 1) // 2)
 
-    def inside(self, n: int, theta: float) -> GyroSpace:
-        return space_of(Euclidean, n * (n + 1) // 2)
-
-    def to(self, x: Array, theta: float) -> Array:
+    def forward(self, x: Array) -> Array:
+        """Return log P."""
         return pack(logarithm(x))
 
-    def back(self, x: Array, n: int, theta: float) -> Array:
-        return symmetric_functions(unpack(x, n), EXP)[0]
+    def inverse(self, y: Array) -> Array:
+        """Return the exponential."""
+        return matrix_function(unpack(y, self.n), EXP)
 
-    def tangent_to(self, x: Array, v: Array, theta: float) -> Array:
-        return pack(differential(LOG, x, v))
+    def differential(self, x: Array, v: Array) -> Array:
+        """Return the derivative of the logarithm."""
+        return pack(differential(x, v, LOG))
 
-    def tangent_back(self, x: Array, v: Array, theta: float) -> Array:
-        return differential(LOG, x, unpack(v, x.shape[-1]), inverse=True)
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        """Return the derivative of the exponential at log P."""
+        values, U = eigen = eigh(symmetric(x))
+        known = Eigen(LOG.value(values), U)
+        return differential(matrix_function(x, LOG, eigen), unpack(u, self.n), EXP, known)
+
+    def exponential(self, c: Array) -> Array:
+        """Return exp C."""
+        return exponential(unpack(c, self.n))
 
 
-class _LogCholesky(_Logarithm):
-    r"""The Cholesky factor with the logarithm of its diagonal, divided by θ.
+class LogCholesky(Diffeomorphism):
+    r"""The Cholesky factor L of :math:`P^\theta`, with the logarithm of its diagonal, over θ.
 
     The differential of the factor is :math:`dL = L\,\Phi(L^{-1}\,dP\,L^{-\top})`, with Φ the lower
     triangle, its diagonal halved.
     """
 
-    deformed = True
+    def __init__(self, n: int, theta: float) -> None:
+        self.n, self.theta, self.power = n, theta, Power(n, theta)
+        self.inside = Euclidean(n * (n + 1) // 2)
 
-    def to(self, x: Array, theta: float) -> Array:
-        L = cholesky(x)
+    def forward(self, x: Array) -> Array:
+        """Return the factor."""
+        L = cholesky(self.power.forward(x))
         xp, diagonal = namespace_of(x), eye(x) > 0
         logs = xp.log(xp.where(diagonal, L, 1.0))
-        return to_triangle(xp.where(diagonal, logs, L), diagonal=True) / theta
+        return to_triangle(xp.where(diagonal, logs, L), diagonal=True) / self.theta
 
-    def back(self, x: Array, n: int, theta: float) -> Array:
-        C = theta * from_triangle(x, n, diagonal=True)
-        xp, diagonal = namespace_of(x), eye(C) > 0
+    def inverse(self, y: Array) -> Array:
+        """Return the matrix; its power by the singular values of L, which are never negative."""
+        C = self.theta * from_triangle(y, self.n, diagonal=True)
+        xp, diagonal = namespace_of(y), eye(C) > 0
         L = xp.where(diagonal, xp.exp(xp.where(diagonal, C, 0.0)), C)
-        return matmul(L, transpose(L))
+        P = matmul(L, adjoint(L))
+        if self.theta == 1.0:
+            return P
+        U, values, _ = svd(L)
+        return matrix_function(P, power(1.0 / self.theta), Eigen(values * values, U))
 
-    def tangent_to(self, x: Array, v: Array, theta: float) -> Array:
-        xp, L = namespace_of(x), cholesky(x)
-        phi = xp.tril(congruence(xp.linalg.inv(L), v)) * (1.0 - 0.5 * eye(x))
+    def differential(self, x: Array, v: Array) -> Array:
+        """Return the change of the factor."""
+        xp, L, dP = namespace_of(x), cholesky(self.power.forward(x)), self.power.differential(x, v)
+        phi = xp.tril(congruence(xp.linalg.inv(L), dP)) * (1.0 - 0.5 * eye(x))
         change = xp.where(eye(x) > 0, phi, matmul(L, phi))
-        return to_triangle(change, diagonal=True) / theta
+        return to_triangle(change, diagonal=True) / self.theta
 
-    def tangent_back(self, x: Array, v: Array, theta: float) -> Array:
-        xp, L = namespace_of(x), cholesky(x)
-        change = theta * from_triangle(v, x.shape[-1], diagonal=True)
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        """Return the change of the matrix."""
+        xp, L = namespace_of(x), cholesky(self.power.forward(x))
+        change = self.theta * from_triangle(u, self.n, diagonal=True)
         dL = xp.where(eye(x) > 0, L * change, change)
-        return 2.0 * symmetric(matmul(dL, transpose(L)))
+        return self.power.inverse_differential(x, 2.0 * symmetric(matmul(dL, adjoint(L))))
+
+    def exponential(self, c: Array) -> Array:
+        """Return the matrix, clamped before it is singular."""
+        return clamped(self.inverse(c))
 
 
-CHARTS: dict[str, Chart] = {
-    "affine_invariant": Chart(),
-    "log_euclidean": _Logarithm(),
-    "log_cholesky": _LogCholesky(),
-    "cholesky_affine_invariant": Chart(by_cholesky=True),
+CHARTS: dict[str, Callable[[int, float], Diffeomorphism]] = {
+    "affine_invariant": Power,
+    "log_euclidean": Logarithm,
+    "log_cholesky": LogCholesky,
+    "cholesky_affine_invariant": lambda n, theta: Power(n, theta, cholesky=True),
 }
 METRICS = tuple(CHARTS)
 
 
 @dataclass(frozen=True)
-class SPD(Definite, Pullback):
+class SPD(Definite, Chart):
     r"""Symmetric positive definite n × n matrices.
 
     ============================= ============================================= ==================
@@ -170,15 +195,18 @@ class SPD(Definite, Pullback):
     True
     """
 
-    n: int
     metric: str = field(default=METRICS[0], metadata={"choices": METRICS})
     theta: float = 1.0
-    definite: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.theta == 0.0:
             raise ValueError("theta of SPD must be a finite number other than 0, got 0")
+
+    @cached_property
+    def chart(self) -> Diffeomorphism:
+        r"""The map :math:`P^\theta`, :math:`\log P` or :math:`\psi(P^\theta)/\theta`."""
+        return CHARTS[self.metric](self.n, self.theta)
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
@@ -196,58 +224,3 @@ class SPD(Definite, Pullback):
             cls(3, theta=0.5),
             cls(2, "log_cholesky", theta=0.5),
         )
-
-    # ------------------------------------------------------------------ the map inside
-
-    @property
-    def _chart(self) -> Chart:
-        return CHARTS[self.metric]
-
-    @property
-    def _exponent(self) -> float:
-        """The power to take before the chart: θ, or 1 if the metric does not depend on θ."""
-        return self.theta if self._chart.deformed else 1.0
-
-    @property
-    def inside(self) -> GyroSpace:
-        """The affine-invariant space, or a vector space for the flat metrics."""
-        return self._chart.inside(self.n, float(self.theta))
-
-    def from_normal(self, c: Array) -> Array:
-        r"""Exponential map at the identity: :math:`\exp C`, whatever θ is, or :math:`\psi^{-1}(C)`.
-
-        Matrices that would be singular in their dtype stay regular.
-        """
-        if self._exponent == 1.0:
-            return regular(self, super().from_normal(c))
-        plain = replace(self, theta=1.0)
-        if self.metric != "log_cholesky":
-            return plain.from_normal(c)
-        return regular(self, _power(plain.from_normal(self.theta * c), 1.0 / self.theta))
-
-    def to_inside(self, x: Array) -> Array:
-        r"""Carry points by :math:`P^\theta`, :math:`\log P` or :math:`\psi(P^\theta)/\theta`."""
-        self._namespace(x)
-        return self._chart.to(_power(x, self._exponent), self.theta)
-
-    def from_inside(self, x: Array) -> Array:
-        """Carry points back."""
-        check_floating(x)
-        return _power(self._chart.back(x, self.n, self.theta), 1.0 / self._exponent)
-
-    def tangent_to_inside(self, x: Array, v: Array) -> Array:
-        """Carry a tangent vector at P by the differential of the map."""
-        self._namespace(x, v)
-        t = self._exponent
-        w = v if t == 1.0 else differential(power(t), x, v)
-        return self._chart.tangent_to(_power(x, t), w, self.theta)
-
-    def tangent_from_inside(self, x: Array, v: Array) -> Array:
-        """Carry a tangent vector at φ(P) by the inverse of the differential."""
-        t = self._exponent
-        w = self._chart.tangent_back(_power(x, t), v, self.theta)
-        return w if t == 1.0 else differential(power(t), x, w, inverse=True)
-
-
-def _power(x: Array, exponent: float) -> Array:
-    return x if exponent == 1.0 else symmetric_functions(x, power(exponent))[0]

@@ -2,17 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
-from functools import lru_cache
 from numbers import Real
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import array_api_compat as compat
 
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.backends.pytrees import declare
+from gyrobn.backends import Array, backend_of, declare, device_of, namespace_of
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
-
-Space = TypeVar("Space", bound="Specified")
 
 
 @dataclass(frozen=True)
@@ -83,14 +79,3 @@ class Specified:
         if compat.is_array_api_obj(value) and namespace_of(value) is xp:
             return xp.astype(value, like.dtype, copy=False)
         return xp.asarray(value, dtype=like.dtype, device=device_of(like))
-
-
-def space_of(cls: type[Space], *arguments: Any) -> Space:
-    """Return a geometry that others compute in, made once: checking its fields takes time."""
-    space: Space = _made(cls, *arguments)  # type: ignore[arg-type]  # a class is hashable
-    return space
-
-
-@lru_cache(maxsize=1024)
-def _made(cls: type[Specified], *arguments: Any) -> Any:
-    return cls(*arguments)

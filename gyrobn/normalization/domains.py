@@ -16,8 +16,7 @@ from gyrobn.data.chunks import Chunks, take
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import Stats, update_stats
 from gyrobn.numerics.arrays import sum_samples, weighted_sum
-from gyrobn.statistics.frechet import FrechetResult, frechet, result_of
-from gyrobn.statistics.locate import locate
+from gyrobn.statistics.frechet import FrechetResult, frechet, locate, result_of
 from gyrobn.statistics.samples import arrange, check_weights
 from gyrobn.statistics.uniqueness import Domains, warn
 

@@ -24,12 +24,12 @@ from gyrobn.normalization.normalize import (
     update_stats,
 )
 from gyrobn.normalization.settings import LayerSettings, SetSettings, Settings
-from gyrobn.numerics.arrays import surely
-from gyrobn.statistics.locate import as_few, locate
+from gyrobn.numerics.arrays import all_true
+from gyrobn.statistics.frechet import locate
 from gyrobn.statistics.mean_error import MeanError, measured, tell_error
 from gyrobn.statistics.points import on_manifold
 from gyrobn.statistics.samples import arrange, only_weighted, set_aside
-from gyrobn.statistics.spread import Group, arrange_spread, withdraw
+from gyrobn.statistics.sources import Group, withdraw
 from gyrobn.statistics.uniqueness import warn
 
 
@@ -222,7 +222,7 @@ def _hides_values(manifold: GyroSpace, x: Array) -> bool:
     """Return whether samples or curvature are traced, or what is computed from them."""
     shim = backend_of(x)
     parameters = [v for v in manifold.learnable() if not isinstance(v, (int, float))]
-    return any(shim.hides_values(shim.stop_gradient(a)) for a in (x, *parameters))
+    return any(shim.traced(shim.stop_gradient(a)) for a in (x, *parameters))
 
 
 def _are_points(manifold: GyroSpace, x: Array, weights: Array | None) -> Array:
@@ -255,8 +255,7 @@ def _check_points(settings: LayerSettings, manifold: GyroSpace, x: Array, first:
     if is_half(x):
         eps, x = float(xp.finfo(x.dtype).eps), xp.astype(x, xp.float32)
     else:
-        with as_few(plain, x) as (values,):
-            sure = surely(plain.contains(values))
+        sure = all_true(plain.contains(x))
     if not sure:
         on_manifold(
             plain,
@@ -278,8 +277,8 @@ def _check_points(settings: LayerSettings, manifold: GyroSpace, x: Array, first:
 def batch_stats(settings: LayerSettings, batch: Batch, group: Group | None = None) -> Stats:
     """Return the statistics of a batch."""
     axes = tuple(range(batch.axes))
-    samples, w, spread = arrange_spread(batch.manifold, batch.x, batch.weights, axes, group)
-    found, _ = locate(batch.manifold, samples, w, spread=spread, **_search_options(settings))
+    samples, w = arrange(batch.manifold, batch.x, batch.weights, axes, group)
+    found, _ = locate(batch.manifold, samples, w, group=group, **_search_options(settings))
     return Stats(found.mean, found.variance)
 
 
@@ -346,7 +345,7 @@ def check_variance(
     ``first`` has the numbers of the samples, if they are part of a batch.
     """
     shim = backend_of(stats.var)
-    if shim.hides_values(stats.var):
+    if shim.traced(stats.var):
         return
     var = shim.stop_gradient(stats.var)
     total = var if math.prod(var.shape) == 1 else namespace_of(var).sum(var)
@@ -374,11 +373,7 @@ def update(
     stop = backend_of(batch.var).stop_gradient
     constant = manifold.detached()
     old = settings.running(constant, Stats(stop(running.mean), stop(running.var)))
-
-    given = *old, stop(batch.mean), stop(batch.var), rate
-    with as_few(constant, *given) as (mean, var, new_mean, new_var, rate):
-        new = update_stats(constant, Stats(mean, var), Stats(new_mean, new_var), rate)
-    return Stats(*backend_of(batch.var).from_few(new))
+    return update_stats(constant, old, Stats(stop(batch.mean), stop(batch.var)), rate)
 
 
 def _valid(settings: LayerSettings, batch: Batch, old: Stats, new: Stats) -> Stats:

@@ -17,11 +17,10 @@ from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.numerics.arrays import check_floating, scalars_like
 from gyrobn.numerics.checks import check_number, host, warn_caller
-from gyrobn.statistics.frechet import frechet
-from gyrobn.statistics.locate import locate
+from gyrobn.statistics.frechet import frechet, locate
 from gyrobn.statistics.points import describe, is_hyperbolic, may_be_far_out
 from gyrobn.statistics.samples import arrange, set_aside
-from gyrobn.statistics.spread import Group, arrange_spread
+from gyrobn.statistics.sources import Group
 from gyrobn.statistics.uniqueness import FrechetWarning
 
 
@@ -284,10 +283,10 @@ def normalize_to(
 ) -> tuple[Array, Stats]:
     """Do what :func:`normalize_batch` does, with a bias inside the manifold and valid samples.
 
-    The samples may be a part of a batch that is spread over a group of ranks.
+    The samples may be a part of a batch that is distributed over a group of ranks.
     """
-    samples, w, spread = arrange_spread(manifold, x, weights, tuple(range(axes)), group)
-    found, centred = locate(manifold, samples, w, spread=spread, **options)
+    samples, w = arrange(manifold, x, weights, tuple(range(axes)), group)
+    found, centred = locate(manifold, samples, w, group=group, **options)
     stats = Stats(found.mean, found.variance)
     return _standardized(manifold, x, centred, stats, output), stats
 
@@ -372,7 +371,7 @@ def _warn_if_held(
     The output has the standard deviation ``unit`` to the ``power``.
     """
     shim = backend_of(x)
-    if not is_hyperbolic(manifold) or any(map(shim.hides_values, (x, y, road.factor))):
+    if not is_hyperbolic(manifold) or any(map(shim.traced, (x, y, road.factor))):
         return
     space = manifold.detached()
     x, y, *parts = (None if a is None else shim.stop_gradient(a) for a in (x, y, *road))

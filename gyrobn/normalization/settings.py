@@ -9,8 +9,8 @@ from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.normalization.normalize import Stats, normalize
 from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
-from gyrobn.statistics.locate import check_mean
-from gyrobn.statistics.newton import check_search
+from gyrobn.statistics.frechet import check_mean
+from gyrobn.statistics.mean import check_search
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Arrays, and functions of numbers and matrices: what the mathematics is written with."""
+"""Sums, scalar functions and matrix functions on the Array API, with derivatives."""

@@ -1,124 +1,188 @@
-"""The mean Hessian of half the squared distance, as an operator; ``solvers`` invert it."""
+"""The mean Hessian of half the squared distance, and how it is inverted."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
-from gyrobn.backends import Array, namespace_of
-from gyrobn.numerics.arrays import pieces, sum_samples, weighted_sum
-from gyrobn.numerics.matrices import kept_eye
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, namespace_of
 
 DENSE = 128
-"""Up to this dimension a Hessian is formed and solved; beyond, Chebyshev steps apply it."""
+"""Up to this dimension a Hessian is formed and solved; beyond, conjugate gradients apply it."""
+LEAST = 0.05
+"""The least eigenvalue of a matrix with which a step is made: a loop checks how far it leads."""
+FLOOR = 0.25
+"""The least bound of the eigenvalues with which a step is made."""
+MANY = 24
+"""Most rounds of conjugate gradients."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Hessian:
-    """A symmetric operator on normal coordinates; nothing is computed before it is asked for."""
+    """A symmetric operator on normal coordinates; nothing is computed before it is needed."""
 
     apply: Callable[[Array], Array]
     """Multiply columns: an array of shape (*channels, dim, k) to one of the same shape."""
-    lowest: Callable[[], Array]
-    """Return a lower bound of its eigenvalues, shape (*channels,)."""
-    highest: Callable[[], Array]
-    """Return an upper bound of its eigenvalues."""
-    quick: Callable[[Array, Array | None], Array] | None = None
-    """Nearly H⁻¹g, linear in g, for a step on the way; where that is cheaper than to apply H. The
-    second argument is the variance of all samples, if they are not all here."""
+    lowest: Callable[[], Array] | None
+    """Return a lower bound of the eigenvalues, shape (*channels,); None if none is below 1."""
     matrix: Callable[[], Array] | None = None
-    """Return H itself, where that takes less than to apply it to the identity."""
-    rough: Callable[[Array], Array] | None = None
-    """Multiply columns to five digits, where that takes less time than all of them."""
-    dense: int = DENSE
-    """The largest dimension in which to form the matrix."""
-    by_part: Callable[[Callable[["Hessian", Array], Array], Array], Array] | None = None
-    """Call a function with each part of H and its part of g, if H is block diagonal."""
-    at_least_one: bool = False
-    """Whether no eigenvalue is below 1, as where no curvature is positive: it needs no shift."""
+    """Return H as a matrix, where that takes less than to apply it to the identity."""
     identity: bool = False
-    """Whether H is the identity."""
-    differentiable: bool = False
-    """Whether H has derivatives by the samples and weights. If not, it is a constant to them: the
-    mean then has its first two derivatives, which do not need those of H, and no third one."""
+    """Whether H is the identity, as on a flat space."""
+    parts: "Sequence[Hessian]" = ()
+    """The diagonal blocks, if H is block diagonal."""
+    split: Callable[[Array], list[Array]] = lambda g: [g]
+    """Return the part of a vector for each block."""
+    join: Callable[[list[Array]], Array] = lambda parts: parts[0]
+    """Undo ``split``."""
+
+    def by_part(self, function: "Callable[[Hessian, Array], Array]", g: Array) -> Array:
+        """Apply a function to each diagonal block and its part of a vector."""
+        return self.join([function(h, v) for h, v in zip(self.parts, self.split(g), strict=True)])
 
     @cached_property
-    def formed(self) -> Array | None:
-        """H itself, formed once; None if only its application is known."""
-        return None if self.matrix is None else self.matrix()
+    def formed(self) -> Array:
+        """H as a matrix, formed once."""
+        assert self.matrix is not None
+        return self.matrix()
 
     def as_matrix(self, like: Array) -> Array:
         """Return H as a matrix, for vectors of the shape of ``like``, (*channels, dim)."""
-        if self.formed is not None:
+        if self.matrix is not None:
             return self.formed
-        columns = namespace_of(like).broadcast_to(kept_eye(like), (*like.shape, like.shape[-1]))
+        columns = namespace_of(like).broadcast_to(identity(like), (*like.shape, like.shape[-1]))
         return self.apply(columns)
 
-    @cached_property
-    def top(self) -> Array:
-        """The upper bound of its eigenvalues, computed once."""
-        return self.highest()
+
+def identity(like: Array) -> Array:
+    """Return the identity matrix for vectors like ``like``; it must not reach a user."""
+    return backend_of(like).cached(np.eye, like, like.shape[-1])
 
 
-def flat_hessian(weights: Array) -> Hessian:
+def flat_hessian() -> Hessian:
     """Return the Hessian of a flat metric: the identity, so that one Newton step is exact."""
-    one = sum_samples(weights)
-    return Hessian(lambda v: v, lambda: one, lambda: one, identity=True, differentiable=True)
+    return Hessian(lambda v: v, None, identity=True)
 
 
-def matrix_hessian(matrix: Array, lowest: Array, at_least_one: bool) -> Hessian:
-    """Return a Hessian that is known as a matrix."""
-    xp = namespace_of(matrix)
-    return Hessian(
-        lambda v: xp.matmul(matrix, v),
-        lambda: lowest,
-        lambda: xp.linalg.matrix_norm(matrix),
-        matrix=lambda: matrix,
-        at_least_one=at_least_one,
-    )
-
-
-def compact_hessian(
-    c: Array,
-    weights: Array,
-    ricci: float,
-    apply: Callable[[Array], Array],
-    lowest: Callable[[], Array],
+def joined_hessian(
+    parts: Sequence[Hessian],
+    split: Callable[[Array], list[Array]],
+    join: Callable[[list[Array]], Array],
 ) -> Hessian:
-    r"""Return a Hessian whose eigenvalues are :math:`a \cot a \le 1`, as on compact spaces.
+    """Return the Hessian of a product, from those of its factors.
 
-    ``quick`` divides by nearly their mean, :math:`a \cot a \approx 1 - a^2/3`: in an Einstein space
-    the :math:`a^2` of one sample add up to its Ricci curvature, ``ricci`` times :math:`\|c\|^2`.
+    ``split`` and ``join`` lead from normal coordinates to those of the factors and back.
     """
-    xp = namespace_of(c)
-
-    def quick(g: Array, spread: Array | None = None) -> Array:
-        if spread is None:
-            spread = weighted_sum(weights, xp.sum(c * c, axis=-1))
-        middle = xp.clip(1.0 - ricci / (3 * c.shape[-1]) * spread, min=0.25)
-        return g / middle[..., None]
-
-    return Hessian(apply, lowest, lambda: sum_samples(weights), quick)
-
-
-def joined_hessian(parts: Sequence[tuple[int, Hessian]]) -> Hessian:
-    """Return the Hessian of a product, from the dimensions and Hessians of its factors."""
-    sizes = [dim for dim, _ in parts]
 
     def apply(v: Array) -> Array:
-        split = zip(parts, pieces(v, sizes, -2), strict=True)
-        return namespace_of(v).concat([h.apply(piece) for (_, h), piece in split], axis=-2)
+        """Apply each part; in ``split``, the columns are an axis before the coordinates."""
+        first = v.ndim - 2
+
+        def one(h: Hessian, part: Array) -> Array:
+            axes = list(range(part.ndim))
+            last = [*axes[:first], *axes[first + 1 :], first]
+            back = [*axes[:first], axes[-1], *axes[first:-1]]
+            permute = namespace_of(part).permute_dims
+            return permute(h.apply(permute(part, last)), back)
+
+        transpose: Callable[[Array], Array] = namespace_of(v).matrix_transpose
+        return transpose(joined.by_part(one, transpose(v)))
+
+    bounds = [h.lowest for h in parts if h.lowest is not None]
 
     def lowest() -> Array:
-        first, *rest = (h.lowest() for _, h in parts)
+        first, *rest = (bound() for bound in bounds)
         return reduce(namespace_of(first).minimum, rest, first)
 
-    def highest() -> Array:
-        first, *rest = (h.highest() for _, h in parts)
-        return reduce(namespace_of(first).maximum, rest, first)
+    flat = all(h.identity for h in parts)
+    bound = lowest if bounds else None
+    joined = Hessian(apply, bound, None, flat, tuple(parts), split, join)
+    return joined
 
-    def by_part(function: Callable[[Hessian, Array], Array], g: Array) -> Array:
-        split = zip(parts, pieces(g, sizes), strict=True)
-        return namespace_of(g).concat([function(h, piece) for (_, h), piece in split], axis=-1)
 
-    differentiable = all(h.differentiable for _, h in parts)
-    return Hessian(apply, lowest, highest, by_part=by_part, differentiable=differentiable)
+def newton_step(h: Hessian, g: Array, tol: float) -> Array:
+    """Return nearly H⁻¹g for g of shape (*channels, dim): a step towards the mean.
+
+    ``tol`` is the error that may be left, relative to g, if H is not formed. Where an eigenvalue
+    is negative, or nearly zero (samples beyond a hemisphere), H is shifted up.
+    """
+    if h.identity:
+        return g
+    if h.parts:
+        return h.by_part(lambda part, own: newton_step(part, own, tol), g)
+    xp = namespace_of(g)
+    shift = None if h.lowest is None else xp.clip(FLOOR - h.lowest(), min=0.0)
+    if g.shape[-1] > DENSE:
+        return _iterated(h, g, shift, tol)
+    if shift is not None and not backend_of(g).traced(shift) and bool(xp.any(shift > 0)):
+        # The bound takes the worst direction of each sample. On a few samples all over a sphere it
+        # is negative at most means, and steps that are too short do not converge.
+        low = xp.linalg.eigvalsh(_or_identity(h.as_matrix(g)))[..., 0]
+        shift = xp.clip(LEAST - low, min=0.0)
+    return _solved(h, g, shift)
+
+
+def inverse(h: Hessian, g: Array, tol: float = 0.0) -> Array:
+    """Return H⁻¹g to nearly all digits, or with an error of ``tol`` if H is not formed.
+
+    A matrix is inverted as it is: a bound of its eigenvalues says little if samples are beyond a
+    hemisphere, and the derivative of the mean is large where one of them is nearly zero.
+    """
+    if h.identity:
+        return g
+    if h.parts:
+        return h.by_part(lambda part, own: inverse(part, own, tol), g)
+    xp = namespace_of(g)
+    eps = float(xp.finfo(g.dtype).eps)
+    if g.shape[-1] <= DENSE:
+        # a rounding error more keeps a singular matrix, of two opposite samples, from an error
+        shift = None if h.lowest is None else xp.full_like(g[..., 0], 4.0 * eps)
+        return _solved(h, g, shift)
+    shift = None if h.lowest is None else xp.clip(1e-3 - h.lowest(), min=0.0)
+    solve = lambda v: _iterated(h, v, shift, max(tol, eps ** (2 / 3)))  # noqa: E731
+    return backend_of(g).self_adjoint(solve, g)
+
+
+def _solved(h: Hessian, g: Array, shift: Array | None) -> Array:
+    full = h.as_matrix(g)
+    if shift is not None:
+        full = full + shift[..., None, None] * identity(g)
+    return namespace_of(g).linalg.solve(_or_identity(full), g[..., None])[..., 0]
+
+
+def _or_identity(A: Array) -> Array:
+    """Return A with the identity in place of matrices with NaN, for which LAPACK would raise."""
+    xp = namespace_of(A)
+    finite = xp.all(xp.isfinite(A), axis=(-2, -1), keepdims=True)
+    return xp.where(finite, A, identity(A))
+
+
+def _iterated(h: Hessian, g: Array, shift: Array | None, tol: float) -> Array:
+    def apply(v: Array) -> Array:
+        Hv = h.apply(v[..., None])[..., 0]
+        return Hv if shift is None else Hv + shift[..., None] * v
+
+    return conjugate_gradients(apply, g, tol)
+
+
+def conjugate_gradients(apply: Callable[[Array], Array], g: Array, tol: float) -> Array:
+    """Return nearly H⁻¹g, for H with no eigenvalue far below 1; each channel stops when it may."""
+    xp = namespace_of(g)
+    size = xp.max(xp.abs(g), axis=-1, keepdims=True)  # squares of very small numbers would be zero
+    r = g / xp.where(size > 0, size, 1.0)
+    square = xp.sum(r * r, axis=-1, keepdims=True)
+    goal = tol**2 * square
+    v, p = xp.zeros_like(r), r
+    for _ in range(MANY):
+        going = square > goal
+        if not backend_of(g).traced(g) and not bool(xp.any(going)):
+            break
+        Hp = apply(p)
+        bend = xp.where(going, xp.sum(p * Hp, axis=-1, keepdims=True), 1.0)
+        along = xp.where(going, square / bend, 0.0)
+        v, r = v + along * p, r - along * Hp
+        new = xp.sum(r * r, axis=-1, keepdims=True)
+        p = r + new / xp.where(going, square, 1.0) * p
+        square = xp.where(going, new, square)
+    return size * v

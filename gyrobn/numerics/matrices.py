@@ -1,4 +1,4 @@
-"""Products, symmetric parts, identities and triangles of matrices."""
+"""Products, identities and triangles of matrices, and what to do with bad ones."""
 
 import math
 from functools import reduce
@@ -7,22 +7,22 @@ from typing import Any
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.numerics.arrays import constant, sum_of_products
+from gyrobn.numerics.arrays import sum_of_products
+from gyrobn.numerics.checks import warn_caller
+from gyrobn.numerics.hessian import identity
+
+LAPACK_ERRORS = (np.linalg.LinAlgError, RuntimeError, ValueError)
+"""What libraries raise for a matrix without a decomposition; dpnp's own error is a ValueError."""
 
 
-def transpose(A: Array) -> Array:
+def adjoint(A: Array) -> Array:
     """Return the transposed matrices."""
     return namespace_of(A).matrix_transpose(A)
 
 
 def symmetric(A: Array) -> Array:
     """Return the symmetric part of A."""
-    return 0.5 * (A + transpose(A))
-
-
-def congruence(R: Array, A: Array) -> Array:
-    """Return the symmetric matrix R A Rᵀ."""
-    return symmetric(matmul(R, A, transpose(R)))
+    return 0.5 * (A + adjoint(A))
 
 
 def matmul(*factors: Array) -> Array:
@@ -30,57 +30,34 @@ def matmul(*factors: Array) -> Array:
     return reduce(namespace_of(factors[0]).matmul, factors)
 
 
-def compose(U: Array, values: Array, V: Array) -> Array:
-    """Return U diag(values) Vᵀ."""
-    return matmul(U * values[..., None, :], transpose(V))
-
-
-def beside(A: Array, count: int) -> Array:
-    """Put the matrices along the first ``count`` axes beside each other, as one wide matrix.
-
-    One product with it is several times as fast as one product per matrix.
-    """
-    xp = namespace_of(A)
-    axes = tuple(range(A.ndim))
-    A = xp.permute_dims(A, (*axes[count:-1], *axes[:count], axes[-1]))
-    return xp.reshape(A, (*A.shape[: -1 - count], math.prod(A.shape[-1 - count :])))
-
-
-def apart(A: Array, sizes: tuple[int, ...]) -> Array:
-    """Undo :func:`beside`: ``sizes`` are the lengths of the first axes and of the last one."""
-    xp = namespace_of(A)
-    A = xp.reshape(A, (*A.shape[:-1], *sizes))
-    axes = tuple(range(A.ndim))
-    rows = A.ndim - len(sizes)
-    return xp.permute_dims(A, (*axes[rows:-1], *axes[:rows], axes[-1]))
-
-
-def diagonal_matrix(values: Array) -> Array:
-    """Return the matrices with these values on the diagonal."""
-    return values[..., None] * kept_eye(values)
+def congruence(R: Array, A: Array) -> Array:
+    """Return the symmetric matrix R A Rᵀ."""
+    return symmetric(matmul(R, A, adjoint(R)))
 
 
 def eye(like: Array, n: int | None = None) -> Array:
-    """Return the n × n identity, in the library, dtype and device of ``like``."""
+    """Return the n × n identity, in the library, dtype and device of ``like``, for a user."""
     size = like.shape[-1] if n is None else n
     # not eye of array_api_compat, which on torch writes into zeros: a graph for ONNX cannot
-    return namespace_of(like).astype(constant(_on_diagonal, like, size), like.dtype)
-
-
-def kept_eye(like: Array, n: int | None = None) -> Array:
-    """Return the identity as :func:`eye` does, as a constant that must not reach a user."""
-    return constant(np.eye, like, like.shape[-1] if n is None else n)
+    return namespace_of(like).astype(backend_of(like).cached(_on_diagonal, like, size), like.dtype)
 
 
 def _on_diagonal(n: int) -> "np.ndarray[Any, Any]":
     return np.eye(n) > 0
 
 
+def diagonal_matrix(values: Array) -> Array:
+    """Return the matrices with these values on the diagonal."""
+    return values[..., None] * identity(values)
+
+
 def with_diagonal(A: Array, value: float) -> Array:
     """Return A with ``value`` on the diagonal."""
-    one = kept_eye(A)
-    diagonal = constant(_on_diagonal, A, A.shape[-1])
-    return namespace_of(A).where(diagonal, one if value == 1.0 else value * one, A)
+    where = backend_of(A).cached(_on_diagonal, A, A.shape[-1])
+    return namespace_of(A).where(where, value * identity(A), A)
+
+
+# ---------------------------------------------------------------------- triangles as vectors
 
 
 def to_triangle(A: Array, diagonal: bool, weight: float = 1.0) -> Array:
@@ -88,12 +65,11 @@ def to_triangle(A: Array, diagonal: bool, weight: float = 1.0) -> Array:
 
     With weight √2 and the diagonal, the vectors of symmetric matrices have their Frobenius norm.
     """
-    xp = namespace_of(A)
-    n = A.shape[-1]
+    xp, n, cached = namespace_of(A), A.shape[-1], backend_of(A).cached
     flat = xp.reshape(A, (*A.shape[:-2], n * n))
-    entries = backend_of(A).take(flat, constant(_triangle, A, n, diagonal))
+    entries = xp.take(flat, cached(_triangle, A, n, diagonal), axis=-1)
     if diagonal and weight != 1.0:
-        return entries * constant(_triangle_weights, A, n, weight)
+        return entries * cached(_triangle_weights, A, n, weight)
     return entries if weight == 1.0 else weight * entries
 
 
@@ -114,9 +90,9 @@ def from_triangle(
     c: Array, n: int, diagonal: bool, weight: float = 1.0, mirror: float = 0.0
 ) -> Array:
     """Undo :func:`to_triangle`; the upper triangle is ``mirror`` times the lower one."""
-    xp = namespace_of(c)
-    entries = backend_of(c).take(c, constant(_places, c, n, diagonal))
-    factors = constant(_factors, c, n, diagonal, weight, mirror)
+    xp, cached = namespace_of(c), backend_of(c).cached
+    entries = xp.take(c, cached(_places, c, n, diagonal), axis=-1)
+    factors = cached(_factors, c, n, diagonal, weight, mirror)
     return xp.reshape(entries * factors, (*c.shape[:-1], n, n))
 
 
@@ -148,24 +124,25 @@ def unpack(c: Array, n: int) -> Array:
     return from_triangle(c, n, diagonal=True, weight=2.0**0.5, mirror=1.0)
 
 
-def mean_of_turned(K: Array, U: Array, weights: Array) -> Array:
-    r"""Return the weighted sum of :math:`V \mapsto U(K \circ (U^\top V U))U^\top` as a matrix.
+def packed_operator(K: Array, U: Array) -> Array:
+    r"""Return the sum of :math:`V \mapsto U(K \circ (U^\top V U))U^\top` as a matrix.
 
-    It acts on packed V. Shapes are (N, *channels, n, n), K symmetric, and (N, *channels). Its value
-    at :math:`e_c e_d^\top` has the entry :math:`Q_{ac,bd}` in row a and column b, where
+    It acts on packed V. Shapes are (N, *channels, n, n), and K is symmetric. Its value at
+    :math:`e_c e_d^\top` has the entry :math:`Q_{ac,bd}` in row a and column b, where
 
-    .. math:: Q = \sum_i w_i\,P_i^\top K_i P_i, \qquad P_{k,ac} = U_{ak} U_{ck} .
+    .. math:: Q = \sum_i P_i^\top K_i P_i, \qquad P_{k,ac} = U_{ak} U_{ck} .
 
     P has n rows, so Q takes fewer products than a sum over pairs of eigenvectors.
     """
-    shim, xp, n = backend_of(U), namespace_of(U), U.shape[-1]
+    xp, n, cached = namespace_of(U), U.shape[-1], backend_of(U).cached
     d = n * (n + 1) // 2
-    sides = shim.take(transpose(U), constant(_sides, U, n))
+    sides = xp.take(adjoint(U), cached(_sides, U, n), axis=-1)
     P = sides[..., :d] * sides[..., d:]
-    Q = sum_of_products(weights[..., None, None] * matmul(K, P), P)
-    entries = shim.take(xp.reshape(Q, (*Q.shape[:-2], d * d)), constant(_exchanged, U, n))
+    Q = sum_of_products(matmul(K, P), P)
+    flat = xp.reshape(Q, (*Q.shape[:-2], d * d))
+    entries = xp.take(flat, cached(_exchanged, U, n), axis=-1)
     both = xp.reshape(entries, (*Q.shape[:-2], 2 * d, d))
-    return (both[..., :d, :] + both[..., d:, :]) * constant(_halves, U, n)
+    return (both[..., :d, :] + both[..., d:, :]) * cached(_halves, U, n)
 
 
 def _sides(n: int) -> "np.ndarray[Any, Any]":
@@ -188,3 +165,119 @@ def _halves(n: int) -> "np.ndarray[Any, Any]":
     """Return 2fᵢfⱼ: packing stands for the basis f(eeᵀ + eeᵀ), f = 1/√2, or ½ on the diagonal."""
     factors = 0.5 * _triangle_weights(n, 2.0**0.5)
     return np.asarray(2.0 * factors[:, None] * factors)
+
+
+# ---------------------------------------------------------------------- bad matrices
+
+
+def is_finite(A: Array) -> Array:
+    """Return whether all entries of a matrix are finite, shape (..., 1, 1)."""
+    xp = namespace_of(A)
+    return xp.max(xp.abs(A), axis=(-2, -1), keepdims=True) < xp.inf  # NaN is not less
+
+
+def finite_or_identity(A: Array) -> tuple[Array, Array]:
+    """Return A with the identity in place of matrices that are not finite, and which are finite.
+
+    It reads no value: on a GPU that would wait for everything computed before.
+    """
+    finite = is_finite(A)
+    return namespace_of(A).where(finite, A, identity(A)), finite
+
+
+def cholesky(P: Array) -> Array:
+    """Return the Cholesky factor of the symmetric part, NaN for a matrix that is not finite.
+
+    NumPy and torch raise for the whole batch if one matrix is not positive definite: say which.
+    They would look at the lower triangle only, and not see a NaN above it.
+    """
+    xp = namespace_of(P)
+    P = symmetric(P)
+    try:
+        return xp.linalg.cholesky(P)
+    except LAPACK_ERRORS as error:
+        if backend_of(P).traced(P):
+            raise
+        safe, finite = finite_or_identity(P)
+        if bool(xp.all(finite)):
+            raise ValueError(_not_definite(P)) from error
+    return xp.where(finite, cholesky(safe), xp.nan)
+
+
+def _not_definite(P: Array) -> str:
+    backend = backend_of(P)
+    values = backend.to_numpy(namespace_of(P).linalg.eigvalsh(backend.stop_gradient(P)))
+    ratio = values[..., 0] / values[..., -1]
+    bad = (values[..., -1] <= 0) | (ratio <= P.shape[-1] * np.finfo(values.dtype).eps)
+    first = int(np.argmax(bad)) if bad.any() else int(np.argmin(ratio))
+    place = "the matrix" if P.ndim == 2 else f"matrix {first} of the batch"
+    return (
+        f"{place} is not positive definite: its smallest eigenvalue is "
+        f"{values[..., 0].reshape(-1)[first]:.3g}; project it (manifold.project) or add to its "
+        "diagonal"
+    )
+
+
+def surely_definite(A: Array) -> bool:
+    r"""Return whether all symmetric matrices are positive definite, by more than rounding decides.
+
+    It takes one Cholesky factorization, an eighth of what eigenvalues take. False says nothing:
+    one matrix may be indefinite, or nearly singular, or values cannot be read. If the factor of
+    :math:`A - \delta I` exists, :math:`\delta = 2(n + 1)\varepsilon\operatorname{tr} A`, the
+    smallest eigenvalue of A is above :math:`n\varepsilon` times the largest: the factor is that of
+    a matrix within :math:`(n + 1)\varepsilon\operatorname{tr} A` (Higham, *Accuracy and Stability*,
+    theorem 10.3).
+    """
+    xp, n = namespace_of(A), A.shape[-1]
+    if backend_of(A).traced(A) or not _tells_of_indefinite(A):
+        return False
+    less = 2.0 * (n + 1) * float(xp.finfo(A.dtype).eps) * xp.linalg.trace(A)
+    try:
+        factor = xp.linalg.cholesky(A - less[..., None, None] * identity(A))
+    except LAPACK_ERRORS:
+        return False
+    return bool(xp.all(xp.isfinite(factor[..., -1, -1])))
+
+
+_telling: dict[Any, bool] = {}
+
+
+def _tells_of_indefinite(like: Array) -> bool:
+    """Return whether the library raises, or returns NaN, for a matrix without a Cholesky factor."""
+    xp = namespace_of(like)
+    if xp.__name__ not in _telling:
+        try:
+            found = bool(xp.all(xp.isnan(xp.linalg.cholesky(-eye(like, 2)))))
+        except LAPACK_ERRORS:
+            found = True
+        _telling[xp.__name__] = found
+    return _telling[xp.__name__]
+
+
+class PrecisionWarning(UserWarning):
+    """Matrices are so close to singular that their floats do not determine the result."""
+
+
+def warn_of_lost_digits(error: Array) -> None:
+    """Warn if rounding the input may change its smallest eigenvalue by more than a tenth.
+
+    ``error`` is that relative change, one number per matrix. There is no warning where values
+    cannot be read.
+    """
+    xp, backend = namespace_of(error), backend_of(error)
+    if backend.traced(error):
+        return
+    error = backend.stop_gradient(error)
+    lost = error > 0.1
+    if not bool(xp.any(lost)):
+        return
+    count = int(xp.sum(xp.astype(lost, xp.int32)))
+    worst = float(xp.max(xp.where(lost, error, 0.0)))
+    warn_caller(
+        f"{count} of {math.prod(error.shape)} matrices are singular up to rounding in "
+        f"{error.dtype}: the relative error of their smallest eigenvalue is up to {worst:.1g}, so "
+        "distances and normal coordinates have no certain digit. Shrink the matrices towards a "
+        "multiple of the identity, or use a wider dtype; for a distance, call dist(x, y) and not "
+        "norm(relative(x, y))",
+        PrecisionWarning,
+    )

@@ -11,7 +11,7 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.checks import host
 from gyrobn.plot.canvas import BLUE, COLOURS, INK, MARKERS, legend_below, name_of, new_figure
 from gyrobn.statistics.frechet import FrechetResult, frechet
-from gyrobn.statistics.newton import least_residual
+from gyrobn.statistics.mean import least_residual
 from gyrobn.statistics.points import plain_geometry
 from gyrobn.statistics.uniqueness import FrechetWarning
 

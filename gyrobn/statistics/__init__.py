@@ -1,1 +1,1 @@
-"""Fréchet mean and variance: the loop, its samples, and whether the mean is unique."""
+"""The Fréchet mean and variance, of samples in memory, in chunks or on several ranks."""

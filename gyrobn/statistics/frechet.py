@@ -1,19 +1,21 @@
 """Fréchet mean and variance, with exact derivatives: the functions that a user calls."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import array_api_compat as compat
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.data.chunks import Chunks
+from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
-from gyrobn.numerics.arrays import weighted_sum
+from gyrobn.numerics.arrays import check_floating, weighted_sum
+from gyrobn.numerics.checks import check_choice
 from gyrobn.statistics import lazy
-from gyrobn.statistics.locate import like, locate, outside
-from gyrobn.statistics.newton import Found, check_search, solve
+from gyrobn.statistics.mean import Found, centroid, check_search, find, like, solve
+from gyrobn.statistics.parts import in_chunks
 from gyrobn.statistics.samples import arrange
-from gyrobn.statistics.streaming import streamed
+from gyrobn.statistics.sources import Group
 from gyrobn.statistics.uniqueness import warn
 
 
@@ -105,7 +107,7 @@ def frechet(
         constant = check_manifold(manifold).detached()  # the mean is a constant, too
         given: Iterable[Array]
         if isinstance(x, Chunks):
-            parts, given = streamed(constant, x, weights), x
+            parts, given = in_chunks(constant, x, weights), x
         else:
             parts = lazy.scattered(constant, x, weights)
             given = parts.blocks.each()
@@ -121,15 +123,71 @@ def frechet(
     return found
 
 
+def locate(
+    manifold: GyroSpace,
+    x: Array,
+    w: Array,
+    tol: float | None = None,
+    max_iter: int = 64,
+    init: Array | None = None,
+    steps: int | None = None,
+    mean_gradient: str = "implicit",
+    tell: Callable[..., None] = warn,
+    group: Group | None = None,
+    mean: str = "frechet",
+) -> tuple[Found, Centred]:
+    """Return what was found, and the samples ``inside`` the manifold as seen from the mean.
+
+    Samples (N, *channels, *point_shape) and weights (N, *channels) come from :func:`arrange`, with
+    the same group. ``tell`` is what warns of a mean that was not found, or is not the only one.
+    With the mean ``"centroid"`` nothing is searched for: it is the geometry's first guess.
+    """
+    search = check_search(tol, max_iter, steps)
+    check_mean(mean, search.steps, init is not None)
+    check_choice("mean_gradient", mean_gradient, ("implicit", "detach"))
+    if init is not None:
+        check_floating(x, init)
+        if tuple(init.shape) != tuple(x.shape[1:]):
+            raise ValueError(f"init must have shape {tuple(x.shape[1:])}, got {tuple(init.shape)}")
+    stop, exact = backend_of(x).stop_gradient, mean_gradient == "implicit"
+    space, y = manifold.inside, manifold.to_inside(x)
+    if mean == "centroid":
+        found = centroid(space, y, w, exact, group)
+    else:
+        start = None if init is None else stop(manifold.to_inside(init))
+        found = find(space, y, w, start, search, exact, group)
+    if search.steps is None and not backend_of(x).traced(found.mean):
+        # of samples on other ranks, only the distance of those here is known
+        given = (stop(x),), (stop(y), stop(w)) if group is None else None
+        tell(manifold, space.detached(), *given, found, search.max_iter)
+    return outside(manifold, found), found.view
+
+
+def check_mean(mean: Any, steps: int | None, started: bool = False) -> None:
+    """Refuse a kind of mean that is not known, and a centroid that is searched for."""
+    check_choice("mean", mean, ("frechet", "centroid"))
+    if mean == "centroid" and (steps is not None or started):
+        name = "init" if steps is None else "steps"
+        raise ValueError(
+            f"mean='centroid' takes no step from any start, so {name} has no meaning: leave it "
+            "out, or use mean='frechet'"
+        )
+
+
+def outside(manifold: GyroSpace, found: Found) -> Found:
+    """Carry the mean out of the space in which it was found; one block needs no axis."""
+    variance = manifold.squeeze_blocks(found.variance)
+    return found._replace(mean=manifold.from_inside(found.mean), variance=variance)
+
+
 def result_of(found: Found) -> FrechetResult:
     """Return what was found as arrays of the library of the samples."""
-    mean, variance, count = found.mean, found.variance, found.evaluations
-    residual, converged = found.told
-    xp, device = namespace_of(mean), device_of(mean)
+    mean, count = found.mean, found.evaluations
+    residual, converged = (like(values, mean) for values in found.status())
     if isinstance(count, int):
-        count = xp.full(residual.shape, count, dtype=xp.int32, device=device)
-    numbers = (like(values, mean) for values in (count, residual, converged))
-    return FrechetResult(mean, variance, *numbers)
+        xp = namespace_of(mean)
+        count = xp.full(residual.shape, count, dtype=xp.int32, device=device_of(mean))
+    return FrechetResult(mean, found.variance, like(count, mean), residual, converged)
 
 
 def told(

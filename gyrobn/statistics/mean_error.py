@@ -10,19 +10,20 @@ Where no curvature is positive, c = 1 everywhere. Elsewhere c depends on the dis
 """
 
 import math
-from functools import reduce
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import length, pieces, weighted_sum
-from gyrobn.numerics.checks import warn_caller
+from gyrobn.numerics.checks import host, warn_caller
+from gyrobn.numerics.hessian import newton_step
 from gyrobn.numerics.scalar import cotangent
-from gyrobn.numerics.solvers import newton_step
-from gyrobn.statistics.implicit import learnt
-from gyrobn.statistics.locate import locate
+from gyrobn.statistics.frechet import locate
 from gyrobn.statistics.samples import arrange
-from gyrobn.statistics.uniqueness import FrechetWarning
+from gyrobn.statistics.sources import learnt_of
+from gyrobn.statistics.uniqueness import FrechetWarning, factors
 
 MUCH = 0.1
 """A layer warns if the gradient is longer than this part of the standard deviation."""
@@ -100,7 +101,7 @@ def measured(
     If ``at`` is given, return the error of that point, which may be any.
     """
     stop, constant = backend_of(x).stop_gradient, manifold.detached()
-    if any(backend_of(v).hides_values(v) for v in learnt(constant)):
+    if any(backend_of(v).traced(v) for v in learnt_of(constant)[0]):
         raise ValueError(
             f"mean_error needs the curvature of {type(manifold).__name__} as a number, which a "
             "compiled or vectorized function hides: call it outside of jit, grad and vmap"
@@ -116,27 +117,21 @@ def measured(
 
 def _errors(space: GyroSpace, c: Array, w: Array) -> tuple[Array, Array, Array]:
     """Return the squared distance, the variance by block, and whether they are bounds."""
-    xp, factors = namespace_of(c), [part for part, *_ in space.parts()]
-    if factors[0] is not space:
-        split = pieces(c, [f.dim for f in factors])
-        each = [_errors(f, own, w) for f, own in zip(factors, split, strict=True)]
-        squares, variances, sure = zip(*each, strict=True)
-        return (
-            reduce(xp.add, squares),
-            xp.concat(list(variances), axis=-1),
-            reduce(xp.logical_and, sure),
-        )
-    g, variance = weighted_sum(w, c), weighted_sum(w, space.by_block(c * c))
-    square, gap = xp.sum(g * g, axis=-1), space.by_block(g * g)
-    sure = xp.isfinite(square)
-    if space.convexity_radius < math.inf:
-        lowest, near = _convexity(space, c, w, xp.sqrt(square))
-        step = newton_step(space.hessian(c, w), g, 1e-4)
-        sure = xp.logical_and(sure, near)
-        guess = xp.sum(g * step, axis=-1)
-        gap = xp.where(near, square / lowest, guess)[..., None]
-        square = xp.where(near, square / (lowest * lowest), xp.sum(step * step, axis=-1))
-    return square, gap / xp.where(variance > 0, variance, 1.0), sure
+    xp, spaces = namespace_of(c), [factor for factor, _ in factors(space, space)]
+    total, gaps, sure = 0.0, [], True
+    for factor, own in zip(spaces, pieces(c, [f.dim for f in spaces]), strict=True):
+        g, variance = weighted_sum(w, own), weighted_sum(w, factor.by_block(own * own))
+        square, gap = xp.sum(g * g, axis=-1), factor.by_block(g * g)
+        sure = xp.logical_and(xp.isfinite(square), sure)
+        if factor.convexity_radius < math.inf:
+            lowest, near = _convexity(factor, own, w, xp.sqrt(square))
+            step = newton_step(factor.hessian(own, w), g, 1e-4)
+            sure = xp.logical_and(sure, near)
+            gap = xp.where(near, square / lowest, xp.sum(g * step, axis=-1))[..., None]
+            square = xp.where(near, square / (lowest * lowest), xp.sum(step * step, axis=-1))
+        total = total + square
+        gaps.append(gap / xp.where(variance > 0, variance, 1.0))
+    return total, xp.concat(gaps, axis=-1), sure
 
 
 def _convexity(space: GyroSpace, c: Array, w: Array, r: Array) -> tuple[Array, Array]:
@@ -163,10 +158,9 @@ def _convexity(space: GyroSpace, c: Array, w: Array, r: Array) -> tuple[Array, A
 def tell_error(manifold: GyroSpace, *known: Any) -> None:
     """Warn of a centroid that is far from the mean, as ``tell`` of ``locate``."""
     *_, found, _ = known
-    residual, variance = found.told[0], found.variance
-    xp, shim = namespace_of(variance), backend_of(variance)
-    total = xp.sum(shim.stop_gradient(variance), axis=-1)
-    part = float(xp.max(residual / xp.sqrt(xp.where(total > 0, total, 1.0))))
+    residual, variance = found.status()[0], host(found.variance)
+    total = np.sum(variance, axis=-1)
+    part = float(np.max(host(residual) / np.sqrt(np.where(total > 0, total, 1.0))))
     if part > MUCH:
         warn_caller(
             f"the centroid of a batch on {manifold!r} is not its Fréchet mean: the gradient there "

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.backends import Array, backend_of, dot, namespace_of
+from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds import Correlation, Klein, Product
 from gyrobn.manifolds.constant_curvature import ConstantCurvature
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import blockwise, scalars_like
 from gyrobn.numerics.checks import host, parameter_error, warn_caller
-from gyrobn.statistics.uniqueness import FrechetWarning
+from gyrobn.statistics.uniqueness import FrechetWarning, factors
 
 
 def on_manifold(
@@ -58,7 +58,7 @@ def on_manifold(
         return manifold.violation(x) <= eps**0.5
 
     with np.errstate(all="ignore"):  # what overflows is off the manifold
-        if backend_of(x).hides_values(x):
+        if backend_of(x).traced(x):
             return manifold.project(x) if project else x
         good = points(x)
         if moved is not None:
@@ -153,13 +153,11 @@ def at_index(i: tuple[int, ...], first: Any = 0) -> str:
 
 def is_hyperbolic(manifold: GyroSpace) -> bool:
     """Return whether coordinates have an end: of a hyperbolic space, or of a factor that is one."""
-    for (space,) in manifold.parts():
-        if space is not manifold:
-            if is_hyperbolic(space):
-                return True
-        elif isinstance(space, ConstantCurvature):
-            return space.sign == -1
-    return False
+    return any(_ends(space) for space, _ in factors(manifold, manifold))
+
+
+def _ends(space: GyroSpace) -> bool:
+    return isinstance(space, ConstantCurvature) and space.sign == -1
 
 
 def may_be_far_out(
@@ -167,9 +165,9 @@ def may_be_far_out(
 ) -> bool:
     """Return whether samples of a hyperbolic space may be scaled to where two digits are left.
 
-    They are seen from the centre, multiplied by the factor, and carried to the target. Points that
-    coordinates cannot reach are held farther out than that. Distances are bounded by the triangle
-    inequality: what is far out only in between is found, too.
+    They are seen from the centre, multiplied by the factor, and translated to the target. Points
+    that coordinates cannot reach are clamped farther out than that. Distances are bounded by the
+    triangle inequality: what is far out only in between is found, too.
 
     >>> import numpy as np
     >>> from gyrobn import PoincareBall
@@ -182,29 +180,30 @@ def may_be_far_out(
         return False
     manifold = manifold.detached()
     target = manifold.origin(x) if target is None else target
-    factors = [factor]
+    parts = [(manifold, factor, x, centre, target)]
     if isinstance(manifold, Product):
-        factors = manifold._split_factor(scalars_like(factor, x))
-    for t, (space, *own) in zip(factors, manifold.parts(x, centre, target), strict=True):
-        if space is not manifold:
-            part, at, to = own
-            if may_be_far_out(space, part, at, t, to):
+        each = map(manifold.split, (x, centre, target))
+        parts = list(
+            zip(
+                manifold.factors,
+                manifold._split_factor(scalars_like(factor, x)),
+                *each,
+                strict=True,
+            )
+        )
+    for space, t, *points in parts:
+        if isinstance(space, Product):
+            if may_be_far_out(space, points[0], points[1], t, points[2]):
                 return True
-        elif isinstance(space, ConstantCurvature) and space.sign == -1:
-            xp, K = namespace_of(x), space.curvature
-            seen, start, end = (_angle(xp, space, K, points) for points in own)
+        elif _ends(space):
+            xp, k = namespace_of(x), abs(float(space.curvature)) ** 0.5
+            seen, start, end = (k * xp.max(space.norm(y)) for y in points)
             angle = float(xp.max(abs(t) * (seen + start) + end))
             growth = math.cosh(min(angle, 300.0))  # of the spacing of coordinates
             spacing = float(xp.finfo(x.dtype).eps) * growth ** (1 + isinstance(space, Klein))
             if not spacing <= 0.01:  # also if a sample is NaN, which must not hide others
                 return True
     return False
-
-
-def _angle(xp: Any, space: ConstantCurvature, K: Any, points: Array) -> Array:
-    """Return the distance of the farthest point from the identity, in units of 1/√−K."""
-    _, a, v = space._lift(xp, K, points)
-    return xp.max(xp.asinh(abs(K) ** 0.5 * a * xp.sqrt(dot(v, v))))
 
 
 def plain_geometry(geometry: GyroSpace) -> GyroSpace:
@@ -275,25 +274,23 @@ SHRINK = "Shrink covariances first (sklearn.covariance.ledoit_wolf, pyRiemann's 
 
 def flaw(manifold: GyroSpace, point: Array) -> str:
     """Return why a matrix that should be positive definite is not; else an empty text."""
-    for space, part in manifold.parts(point):
-        if space is not manifold:
-            found = flaw(space, part)
-            if found:
-                return f"of {space!r} {found}"
-        elif space.definite:
-            A = host(part)
-            if isinstance(space, Correlation):  # the scale of its rows does not matter
-                roots = np.sqrt(np.clip(np.diagonal(A), 0.0, None))
-                A = A / np.where(roots > 0, roots, 1.0) / np.where(roots > 0, roots, 1.0)[:, None]
-            n, values = len(A), np.linalg.eigvalsh((A + A.T) / 2)
-            limit = 1.0 / (n * float(namespace_of(point).finfo(point.dtype).eps))
-            least = abs(values).max() / limit
-            if np.any(values < -least):
-                return f"indefinite, with {np.sum(values < -least)} of {n} eigenvalues negative"
-            if not np.all(values > least):
-                number = values[-1] / values[0] if values[0] > 0 else np.inf
-                return (
-                    f"singular, of rank {np.sum(values > least)} of {n} (condition number "
-                    f"{number:.2g}; the limit in {point.dtype} is {limit:.2g})"
-                )
+    for space, _, part in factors(manifold, manifold, point):
+        if not space.definite:
+            continue
+        A = host(part)
+        if isinstance(space, Correlation):  # the scale of its rows does not matter
+            roots = np.sqrt(np.clip(np.diagonal(A), 0.0, None))
+            A = A / np.where(roots > 0, roots, 1.0) / np.where(roots > 0, roots, 1.0)[:, None]
+        n, values = len(A), np.linalg.eigvalsh((A + A.T) / 2)
+        limit = 1.0 / (n * float(namespace_of(point).finfo(point.dtype).eps))
+        least = abs(values).max() / limit
+        of = "" if space is manifold else f"of {space!r} "
+        if np.any(values < -least):
+            return f"{of}indefinite, with {np.sum(values < -least)} of {n} eigenvalues negative"
+        if not np.all(values > least):
+            number = values[-1] / values[0] if values[0] > 0 else np.inf
+            return (
+                f"{of}singular, of rank {np.sum(values > least)} of {n} (condition number "
+                f"{number:.2g}; the limit in {point.dtype} is {limit:.2g})"
+            )
     return ""

@@ -10,6 +10,7 @@ from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.numerics.arrays import scalars_like, sum_samples
 from gyrobn.numerics.checks import check_integers
+from gyrobn.statistics.sources import Group, withdraw
 
 
 def arrange(
@@ -17,60 +18,72 @@ def arrange(
     x: Array,
     weights: Array | None,
     axis: int | tuple[int, ...],
-    partial: bool = False,
-) -> Any:
+    group: Group | None = None,
+) -> tuple[Array, Array]:
     """Return samples (N, *channels, *point_shape) and weights (N, *channels) that sum to one.
 
-    Samples without weight are made safe: see :func:`set_aside`. If the samples are ``partial``,
-    some of a batch, a channel of them may weigh nothing. Then the weights are returned as they are,
-    and their sums too.
+    Samples without weight are made safe: see :func:`set_aside`. Of a batch on several ranks they
+    are the samples here, and the weights as they come, which :func:`locate` divides by their sum.
     """
     xp = check_manifold(manifold)._namespace(x)
-    axes = _axes(manifold, x, axis)
-    batch = x.shape[: x.ndim - len(manifold.point_shape)]
-    reduced = tuple(batch[a] for a in axes)
-    kept = tuple(a for a in range(len(batch)) if a not in axes)
-    order = (*axes, *kept)
-    channels = tuple(batch[a] for a in kept)
-    count = math.prod(reduced)
-    samples = x
+    batch = tuple(x.shape[: x.ndim - len(manifold.point_shape)])
+    axes = _axes(x, batch, axis)
+    rest = tuple(a for a in range(len(batch)) if a not in axes)
+    reduced, channels = (tuple(batch[a] for a in some) for some in (axes, rest))
+    if 0 in batch:
+        if group is None:
+            raise ValueError(f"an empty batch has no mean: x has shape {tuple(x.shape)}")
+        return _nothing(manifold, x, weights, channels)
+    count, samples = math.prod(reduced), x
     if axes != (0,):
         points = tuple(range(len(batch), x.ndim))
         shape = (count, *channels, *manifold.point_shape)
-        samples = xp.reshape(xp.permute_dims(x, (*order, *points)), shape)
+        samples = xp.reshape(xp.permute_dims(x, (*axes, *rest, *points)), shape)
     if weights is None:
-        w = xp.full((count, *channels), 1.0 / count, dtype=x.dtype, device=device_of(x))
-        return samples, w
+        each = 1.0 if group is not None else 1.0 / count
+        return samples, xp.full((count, *channels), each, dtype=x.dtype, device=device_of(x))
     weights = scalars_like(weights, x)
     shape = tuple(getattr(weights, "shape", ()))  # a scalar has no axis of samples
     if shape == reduced:
         w = xp.reshape(weights, (count, *(1 for _ in channels)))
         w = xp.broadcast_to(w, (count, *channels))
-    elif shape == tuple(batch):
-        w = xp.reshape(xp.permute_dims(weights, order), (count, *channels))
+    elif shape == batch:
+        w = xp.reshape(xp.permute_dims(weights, (*axes, *rest)), (count, *channels))
     else:
         raise ValueError(
             f"weights must have the shape of the reduced axes, {reduced}, or of the whole batch, "
-            f"{tuple(batch)}; got {shape}"
+            f"{batch}; got {shape}"
         )
     total = sum_samples(w)
-    check_weights(w, total + 1.0 if partial else total)
+    try:
+        check_weights(w, total if group is None else total + 1.0)
+    except ValueError as error:
+        if group is not None:
+            withdraw(manifold, channels, x, group, error)
+        raise
     samples = set_aside(manifold, samples, w)[0]
-    return (samples, w, total) if partial else (samples, w / total)
+    return samples, w if group is not None else w / total
 
 
-def shares(w: Array, total: Array) -> Array:
-    """Return weights divided by their sum; where that is 0, one is as good as another."""
-    xp, some = namespace_of(w), total > 0
-    return xp.where(some, w / xp.where(some, total, 1.0), 1.0 / w.shape[0])
+def _nothing(
+    manifold: GyroSpace, x: Array, weights: Array | None, channels: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """Return the identity, without weight, for a rank that has no samples.
+
+    Its sums are zero, and part of the graph, as on other ranks.
+    """
+    xp = namespace_of(x)
+    e = xp.broadcast_to(manifold.origin(x), (1, *channels, *manifold.point_shape))
+    none = xp.zeros((1, *channels), dtype=x.dtype, device=device_of(x))
+    return e + xp.sum(x), none if weights is None else none + xp.sum(weights)
 
 
-def _axes(manifold: GyroSpace, x: Array, axis: int | tuple[int, ...]) -> tuple[int, ...]:
+def _axes(x: Array, batch: tuple[int, ...], axis: int | tuple[int, ...]) -> tuple[int, ...]:
     """Return the batch axes to average over, none of them negative."""
-    batch = x.shape[: x.ndim - len(manifold.point_shape)]
+    points = tuple(x.shape[len(batch) :])
     if not batch:
         raise ValueError(
-            f"expected a batch of points, shape (N, ..., {manifold.point_shape}), "
+            f"expected a batch of points, shape (N, ..., {points}), "
             f"got one point of shape {tuple(x.shape)}: add a batch axis, x[None]"
         )
     axes = check_integers("axis", axis)
@@ -78,20 +91,18 @@ def _axes(manifold: GyroSpace, x: Array, axis: int | tuple[int, ...]) -> tuple[i
         if not -len(batch) <= a < len(batch):
             raise ValueError(
                 f"axis {a} is not one of the {len(batch)} batch axes of an array of shape "
-                f"{tuple(x.shape)} with points of shape {manifold.point_shape}"
+                f"{tuple(x.shape)} with points of shape {points}"
             )
     axes = tuple(a % len(batch) for a in axes)
     if len(set(axes)) != len(axes) or not axes:
         raise ValueError(f"axis must name distinct batch axes, got {axis}")
-    if 0 in batch:
-        raise ValueError(f"an empty batch has no mean: x has shape {tuple(x.shape)}")
     return axes
 
 
 def set_aside(
     manifold: GyroSpace, x: Array, weights: Array | None
 ) -> tuple[Array, Callable[[Array], Array]]:
-    """Put the identity in place of samples that weigh nothing and are no points: padding, NaN.
+    """Put the identity in place of samples that weigh nothing and are not points: padding, NaN.
 
     Weighted by zero, a NaN would be NaN still, in the value or in the derivative. The leading axes
     of ``weights`` are those of x. Also return a function that puts these samples, as they came,
@@ -99,14 +110,14 @@ def set_aside(
     """
     if weights is None:
         return x, lambda y: y
-    xp, shim = namespace_of(x), backend_of(x)
+    xp, backend = namespace_of(x), backend_of(x)
     points = len(manifold.point_shape)
     out = _weightless(x, weights, points)
-    if not shim.hides_values(out) and not bool(xp.any(out)):
+    if not backend.traced(out) and not bool(xp.any(out)):
         return x, lambda y: y
     entries = tuple(range(-points, 0))
     finite = xp.all(xp.isfinite(x), axis=entries, keepdims=True)  # infinity − infinity would warn
-    sane = xp.where(finite, shim.stop_gradient(x), manifold.origin(x))
+    sane = xp.where(finite, backend.stop_gradient(x), manifold.origin(x))
     point = xp.logical_and(xp.squeeze(finite, axis=entries), manifold.contains(sane))
     out = xp.logical_and(out, xp.logical_not(point))[(..., *(None,) * points)]
     return xp.where(out, manifold.origin(x), x), lambda y: xp.where(out, x, y)
@@ -139,22 +150,28 @@ def check_weights(weights: Array, total: Array, first: int = 0) -> None:
 
     ``first`` is the number of the first sample, if they are part of a batch.
     """
-    xp = namespace_of(weights)
-    if backend_of(weights).hides_values(weights):
+    xp, backend = namespace_of(weights), backend_of(weights)
+    if backend.traced(weights):
         return
     good = xp.logical_and(total > 0, xp.isfinite(total))
     if bool(xp.logical_and(xp.all(weights >= 0), xp.all(good))):
         return
-    each = backend_of(weights).to_numpy(weights)
+    each = backend.to_numpy(weights)
     bad = np.argwhere(~((each >= 0) & np.isfinite(each)))
     if len(bad):
         i, *channel = bad[0].tolist()
         what = f"{each[i, *channel]} at index {first + i}"
     else:
-        channel = np.argwhere(~backend_of(good).to_numpy(good))[0].tolist()
+        channel = np.argwhere(~backend.to_numpy(good))[0].tolist()
         what = f"a sum of {float(total[(*channel, ...)])} in {weights.dtype}"
-    of = f" of channel {channel[0] if len(channel) == 1 else tuple(channel)}" if channel else ""
     raise ValueError(
         "weights must be finite and non-negative, with a positive sum for every channel; got "
-        f"{what}{of}"
+        f"{what}{of_channel(channel)}"
     )
+
+
+def of_channel(channel: list[Any]) -> str:
+    """Say which channel, if there are several."""
+    if not channel:
+        return ""
+    return f" of channel {channel[0] if len(channel) == 1 else tuple(channel)}"

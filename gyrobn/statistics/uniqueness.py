@@ -10,8 +10,10 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data.chunks import take
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.product import Product
 from gyrobn.numerics.arrays import blockwise
 from gyrobn.numerics.checks import warn_caller
+from gyrobn.statistics.samples import of_channel
 
 MANY = 4096
 """With at least this many samples, leaving some out of a search saves time."""
@@ -64,11 +66,12 @@ def warn(
         chosen = backend_of(which).to_numpy(which)
         return domains.name(chosen.reshape(chosen.shape[0], -1).any(axis=1))
 
-    if found.converged is None:  # a centroid: nothing was searched for
+    if not found.searched:
         return
-    if not found.converged.all():
-        off = _off(manifold, given, ~found.converged, domains)
-        warn_caller(_no_mean(manifold, found, limit, of, off), FrechetWarning)
+    residual, converged = found.status()
+    if not converged.all():
+        off = _off(manifold, given, ~converged, domains)
+        warn_caller(_no_mean(manifold, found, residual, ~converged, limit, of, off), FrechetWarning)
     if not unique or found.far is None:
         return
     if not (found.far**0.5 >= space.convexity_radius).any():
@@ -99,7 +102,7 @@ which it is, and the radius that the samples of each channel reach."""
 def _reached(manifold: GyroSpace, space: GyroSpace, far: Array) -> Reached:
     """Yield the largest distances from the mean, of samples that are not in memory."""
     first = 0
-    for known, part in _leaves(manifold, space):
+    for known, part in factors(manifold, space):
         last = first + len(part.blocks)
         if part.convexity_radius < math.inf:
             yield known, part.convexity_radius, far[..., first:last].sum(axis=-1) ** 0.5
@@ -111,18 +114,22 @@ def _enclosed(manifold: GyroSpace, space: GyroSpace, x: Array, w: Array, found: 
     counts = (w > 0)[(..., *(None,) * len(space.point_shape))]
     centre = backend_of(x).stop_gradient(found.mean)
     x = namespace_of(x).where(counts, x, centre)
-    for known, part, samples, mean in _leaves(manifold, space, x, centre):
+    for known, part, samples, mean in factors(manifold, space, x, centre):
         enough = part.convexity_radius
         if enough < math.inf:
             yield known, enough, enclosing_radius(part, samples, mean, enough)
 
 
 def _no_mean(
-    manifold: GyroSpace, found: Any, limit: int, of: Callable[[Array], str], off: str
+    manifold: GyroSpace,
+    found: Any,
+    residual: Array,
+    bad: Array,
+    limit: int,
+    of: Callable[[Array], str],
+    off: str,
 ) -> str:
     """Say how many channels have no mean, and what to do."""
-    bad, residual = ~found.converged, found.told[0]
-    residual = backend_of(residual).to_numpy(residual)  # that of a flat space is not on the host
     worst = float(np.where(bad, residual, 0.0).max())
     variance = backend_of(found.variance).to_numpy(found.variance)
     lost = not np.isfinite(np.where(bad[..., None], variance, 0.0)).all()
@@ -143,8 +150,7 @@ def _no_mean(
 def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array, domains: Domains | None) -> str:
     """Name the samples off the manifold in the first of the bad channels that has some."""
     on = np.concatenate([backend_of(x).to_numpy(manifold.contains(x)) for x in given])
-    off = ~on & backend_of(bad).to_numpy(bad)
-    count = len(on)
+    off, count = ~on & bad, len(on)
     if domains is not None:
         off &= (domains.rows >= 0).reshape(*domains.rows.shape, *(1,) * (off.ndim - 2))
     if not off.any():
@@ -155,24 +161,23 @@ def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array, domains: Domai
         k, *channel = channel
         numbers = domains.rows[:, k]
         rows, count = numbers[rows], int(np.sum(numbers >= 0))
-    of = f" of channel {channel[0] if len(channel) == 1 else tuple(channel)}" if channel else ""
     return (
-        f"{len(rows)} of {count} samples{of} are not on the manifold, the first at index "
-        f"{rows[0]}; drop them, or move them onto it with manifold.project (NaN stays NaN)"
+        f"{len(rows)} of {count} samples{of_channel(channel)} are not on the manifold, the first "
+        f"at index {rows[0]}; drop them, or move them onto it with manifold.project (NaN stays NaN)"
     )
 
 
-def _leaves(manifold: GyroSpace, space: GyroSpace, *arrays: Array) -> Iterator[tuple[Any, ...]]:
+def factors(manifold: GyroSpace, space: GyroSpace, *arrays: Array) -> Iterator[tuple[Any, ...]]:
     """Yield the factors of a product, and of products in it; the one space otherwise.
 
     Each comes as the user knows it, as the space to compute in, and with its parts of the arrays.
     """
-    known = [part for part, *_ in manifold.parts()]
-    if known[0] is manifold:
+    if not isinstance(manifold, Product) or not isinstance(space, Product):
         yield manifold, space, *arrays
         return
-    for factor, (part, *own) in zip(known, space.parts(*arrays), strict=True):
-        yield from _leaves(factor, part, *own)
+    parts = zip(*(space.split(a) for a in arrays), strict=True) if arrays else None
+    for known, part in zip(manifold.factors, space.factors, strict=True):
+        yield from factors(known, part, *(() if parts is None else next(parts)))
 
 
 def enclosing_radius(

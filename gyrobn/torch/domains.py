@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
 
-from gyrobn.backends.torch import all_sum, hides_values
+from gyrobn.backends.torch import all_sum, traced
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import (
     UNSEEN,
@@ -32,7 +32,7 @@ from gyrobn.normalization.layers import (
 from gyrobn.normalization.normalize import Stats, update_stats
 from gyrobn.normalization.online import OnlineStats, check_strength, online_stats
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
-from gyrobn.statistics.spread import Group
+from gyrobn.statistics.sources import Group
 from gyrobn.torch.graphs import Constant, no_autocast, recomputing, recorded
 from gyrobn.torch.layer import GyroBN
 from gyrobn.torch.ranks import group_of
@@ -114,7 +114,7 @@ class DomainGyroBN(GyroBN):
             run = torch.compiler.disable(DomainGyroBN.forward)  # type: ignore[no-untyped-call]
             return run(self, x, domains, weights)  # type: ignore[no-any-return]
         with no_autocast(x, domains):
-            if hides_values(domains) or hides_values(x):
+            if traced(domains) or traced(x):
                 return self._by_sample(x, domains, weights)
             group = group_of(self.process_group, x) if self.training else None
             running = Stats(self.running_mean, self.running_var)

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import register_constant
 
-from gyrobn.backends import namespace_of, torch_values
+from gyrobn.backends import namespace_of
+from gyrobn.backends import torch as backend
 from gyrobn.normalization.layers import Learnt, forward
 from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import LayerSettings
-from gyrobn.statistics.spread import Group
+from gyrobn.statistics.sources import Group
 
 
 def no_autocast(x: Any, *others: Any) -> Any:
@@ -23,7 +24,7 @@ def no_autocast(x: Any, *others: Any) -> Any:
                 f"a layer of gyrobn.torch takes torch tensors, got {type(value).__name__}: convert "
                 "it first, for example with torch.as_tensor"
             )
-    return torch_values.no_autocast(x)
+    return backend.no_autocast(x)
 
 
 def recomputing() -> bool:

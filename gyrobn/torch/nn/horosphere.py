@@ -6,10 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gyrobn.backends import dot, namespace_of
-from gyrobn.manifolds.radial import root
-from gyrobn.manifolds.stereographic import PoincareBall
-from gyrobn.numerics.arrays import check_floating, length
+from gyrobn.manifolds.models import PoincareBall
+from gyrobn.numerics.arrays import check_floating, dot, length
 from gyrobn.numerics.checks import check_integer, check_number
 from gyrobn.torch.geometric import GeometryLayer
 from gyrobn.torch.graphs import no_autocast
@@ -95,7 +93,7 @@ class Horospheres(GeometryLayer):
             M = self.manifold
             points = wide_points(M, x)
             q, room, gap, omega = self._measure(M, points)
-            k = root(namespace_of(points), M._parameter("curvature", points))
+            k = M._root(M._parameter("curvature", points))
             a = weights(q)
             share = a / gap
             along = k * (a.sum(-1) / room + share.sum(-1))
@@ -107,7 +105,7 @@ class Horospheres(GeometryLayer):
         M._namespace(x)  # checks the shape
         weight = wide(self.weight)
         check_floating(x, weight)
-        k = root(namespace_of(x), M._parameter("curvature", x))
+        k = M._root(M._parameter("curvature", x))
         size = length(weight)
         omega = weight / torch.where(size > 0, size, 1.0)[:, None]
         y = k * x
@@ -192,8 +190,8 @@ class HorosphereBlock(nn.Module):
         return out.to(q.dtype).reshape(q.shape)
 
     def _inside(self, M: PoincareBall, x: Tensor) -> Tensor:
-        xp = M._namespace(x)
-        most = (1.0 - self.edge) / root(xp, M._parameter("curvature", x))
+        M._namespace(x)
+        most = (1.0 - self.edge) / M._root(M._parameter("curvature", x))
         size = length(x)
         out = size > most
         return x * torch.where(out, most / torch.where(out, size, 1.0), 1.0)[..., None]

@@ -8,14 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gyrobn.backends import dot, namespace_of
-from gyrobn.manifolds.combination import Combination
 from gyrobn.manifolds.gyrospace import check_manifold
-from gyrobn.manifolds.radial import root
-from gyrobn.manifolds.stereographic import PoincareBall
-from gyrobn.numerics.arrays import broadcast_shapes, check_floating, length, pieces
+from gyrobn.manifolds.models import PoincareBall
+from gyrobn.numerics.arrays import check_floating, dot, length, pieces
 from gyrobn.numerics.checks import check_integer, check_integers
-from gyrobn.numerics.scalar import arc, largest_angle, sinc, times, turn
+from gyrobn.numerics.scalar import arc, cosine, largest_angle, sinc
 from gyrobn.torch.geometric import GeometryLayer
 from gyrobn.torch.graphs import no_autocast
 from gyrobn.torch.nn.precision import rounded, wide, wide_points
@@ -77,41 +74,43 @@ class _Hyperplanes(GeometryLayer):
         M._namespace(x)  # checks the shape
         v, g, r = wide(self.weight_v), wide(self.weight_g), wide(self.bias)
         check_floating(x, v)
-        xp, K = namespace_of(x), M._parameter("curvature", x)
-        t, conformal, _ = M._lift(xp, K, x)
+        K = M._parameter("curvature", x)
+        conformal, _ = M._ball(K, x)
         size = length(v)
         direction = v / torch.where(size > 0, size, 1.0)[:, None]
-        cosh, sinh = turn(2.0, times(K, r, r), -1)  # sinh(2√-K r)/(√-K r); large angles are held
+        # large angles are clamped
+        u = torch.clamp(4.0 * K * r * r, min=-(largest_angle(x) ** 2))
+        cosh, sinh = cosine(u, -1), 2.0 * sinc(u, -1)  # sinh(2√-K r)/(√-K r)
         m = torch.matmul(x, (cosh[:, None] * direction).mT)
-        m = conformal[..., None] * m - t[..., None] * (r * sinh)
-        m = _held(xp, K, m, math.exp(largest_angle(x)))  # so that no square overflows
-        scores: Tensor = 2.0 * g * _asinh(xp, K, m)
+        m = conformal[..., None] * m - (conformal[..., None] - 1.0) * (r * sinh)
+        m = _clamped(M, K, m, math.exp(largest_angle(x)))  # so that no square overflows
+        scores: Tensor = 2.0 * g * _asinh(M, K, m)
         return scores
 
 
-def _held(xp: Any, K: Any, m: Tensor, most: float) -> Tensor:
-    """Return m, held where its size times √-K is ``most``."""
-    top = most / root(xp, K)
+def _clamped(M: PoincareBall, K: Any, m: Tensor, most: float) -> Tensor:
+    """Return m, clamped where its size times √-K is ``most``."""
+    top = most / M._root(K)
     return torch.clamp(m, -top, top)
 
 
 # If the curvature is learnt, the derivatives by it need the series of these two functions near 0.
 
 
-def _asinh(xp: Any, K: Any, m: Tensor) -> Any:
+def _asinh(M: PoincareBall, K: Any, m: Tensor) -> Any:
     """Return asinh(√-K m)/√-K."""
     if not isinstance(K, float):
-        return m * arc(times(K, m, m), m, -1)
-    k = root(xp, K)
-    return times(1.0 / k, torch.asinh(times(k, m)))
+        return m * arc(K * m * m, m, -1)
+    k = M._root(K)
+    return torch.asinh(k * m) / k
 
 
-def _sinh(xp: Any, K: Any, v: Tensor) -> Any:
+def _sinh(M: PoincareBall, K: Any, v: Tensor) -> Any:
     """Return sinh(√-K v)/√-K."""
     if not isinstance(K, float):
-        return v * sinc(times(K, v, v), -1)
-    k = root(xp, K)
-    return times(1.0 / k, torch.sinh(times(k, v)))
+        return v * sinc(K * v * v, -1)
+    k = M._root(K)
+    return torch.sinh(k * v) / k
 
 
 class PoincareLinear(_Hyperplanes):
@@ -181,11 +180,10 @@ class PoincareLinear(_Hyperplanes):
         with no_autocast(x):
             M, out = self.manifold, self.out_manifold
             points = wide_points(M, x)
-            xp, K = namespace_of(points), M._parameter("curvature", points)
+            K = M._parameter("curvature", points)
             most = largest_angle(points) - 0.5 * math.log(out.n)  # the sum does not overflow
-            w = _sinh(xp, K, _held(xp, K, self._scores(M, points), most))
-            t = torch.sqrt(1.0 - K * dot(w, w))
-            y: Tensor = out._drop(xp, K, t, Combination(1.0, w))
+            w = _sinh(M, K, _clamped(M, K, self._scores(M, points), most))
+            y: Tensor = out._drop(K, torch.sqrt(1.0 - K * dot(w, w)) - 1.0, w)
             return rounded(y, x)
 
     def extra_repr(self) -> str:
@@ -324,7 +322,7 @@ class BetaConcat(GeometryLayer):
                 for factor, ball, x in zip(self._factors, self._balls(M), parts, strict=True)
             ]
             check_floating(*logs)
-            batch = broadcast_shapes(*(c.shape[:-1] for c in logs))
+            batch = torch.broadcast_shapes(*(c.shape[:-1] for c in logs))
             y: Tensor = M.from_normal(torch.cat([c.expand(*batch, -1) for c in logs], dim=-1))
             return rounded(y, *parts)
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gyrobn.core.backends import Array, Arrays, backend_of, namespace_of
-from gyrobn.core.numerics.matrices import (
+from gyrobn.backends import Array, Arrays, backend_of, namespace_of
+from gyrobn.numerics.matrices import (
     adjoint,
     diagonal_matrix,
     finite_or_identity,

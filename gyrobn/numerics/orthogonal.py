@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.core.backends import Array, Arrays, backend_of, namespace_of
-from gyrobn.core.numerics.hessian import identity
-from gyrobn.core.numerics.matrices import adjoint, diagonal_matrix, matmul, symmetric
-from gyrobn.core.numerics.matrix_functions import (
+from gyrobn.backends import Array, Arrays, backend_of, namespace_of
+from gyrobn.numerics.hessian import identity
+from gyrobn.numerics.matrices import adjoint, diagonal_matrix, matmul, symmetric
+from gyrobn.numerics.matrix_functions import (
     Spectral,
     change,
     inner_function,

@@ -17,12 +17,12 @@ from copy import copy
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from gyrobn.core.backends import Array, Arrays, backend_of, device_of, namespace_of
-from gyrobn.core.manifolds.centred import Centred
-from gyrobn.core.manifolds.gyrospace import GyroSpace
-from gyrobn.core.numerics.arrays import BLOCK, pieces, sum_samples, weighted_sum
-from gyrobn.core.numerics.hessian import DENSE, Hessian, joined_hessian
-from gyrobn.core.numerics.matrices import from_triangle, matmul, to_triangle
+from gyrobn.backends import Array, Arrays, backend_of, device_of, namespace_of
+from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import BLOCK, pieces, sum_samples, weighted_sum
+from gyrobn.numerics.hessian import DENSE, Hessian, joined_hessian
+from gyrobn.numerics.matrices import from_triangle, matmul, to_triangle
 
 
 class Evaluation(NamedTuple):

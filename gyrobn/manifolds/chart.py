@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gyrobn.core.backends import Array
-from gyrobn.core.manifolds.composite import Composite
-from gyrobn.core.manifolds.gyrospace import GyroSpace
-from gyrobn.core.numerics.arrays import check_coordinates, check_floating
+from gyrobn.backends import Array
+from gyrobn.manifolds.composite import Composite
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import check_coordinates, check_floating
 
 
 class Diffeomorphism(ABC):

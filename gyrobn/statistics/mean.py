@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gyrobn.core.backends import Array, Arrays, backend_of, device_of, namespace_of
-from gyrobn.core.manifolds.centred import Centred
-from gyrobn.core.manifolds.gyrospace import GyroSpace
-from gyrobn.core.numerics.arrays import pieces
-from gyrobn.core.numerics.hessian import DENSE, inverse, newton_step
-from gyrobn.core.statistics.parts import in_blocks
-from gyrobn.core.statistics.sources import (
+from gyrobn.backends import Array, Arrays, backend_of, device_of, namespace_of
+from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import pieces
+from gyrobn.numerics.checks import check_integer, check_number
+from gyrobn.numerics.hessian import DENSE, inverse, newton_step
+from gyrobn.statistics.parts import in_blocks
+from gyrobn.statistics.sources import (
     Evaluation,
     Group,
     Memory,
@@ -33,7 +34,6 @@ from gyrobn.core.statistics.sources import (
     learnt_of,
     over_ranks,
 )
-from gyrobn.numerics.checks import check_integer, check_number
 
 ROUGH = 1e-2
 """Accuracy of a step by conjugate gradients, if a number of steps is given: a step is short."""

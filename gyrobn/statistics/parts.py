@@ -7,13 +7,14 @@ each product with it is one more pass.
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from gyrobn.core.backends import Array, Arrays, device_of, namespace_of
-from gyrobn.core.manifolds.centred import Centred
-from gyrobn.core.manifolds.gyrospace import GyroSpace
-from gyrobn.core.numerics.arrays import blocks_of, scalars_like, sum_samples
-from gyrobn.core.numerics.hessian import DENSE
-from gyrobn.core.statistics.samples import check_weights, set_aside
-from gyrobn.core.statistics.sources import (
+from gyrobn.backends import Array, Arrays, device_of, namespace_of
+from gyrobn.data.chunks import Chunks, Rows, take
+from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import blocks_of, scalars_like, sum_samples
+from gyrobn.numerics.hessian import DENSE
+from gyrobn.statistics.samples import check_weights, set_aside
+from gyrobn.statistics.sources import (
     Evaluation,
     Memory,
     Ranks,
@@ -24,7 +25,6 @@ from gyrobn.core.statistics.sources import (
     first_sums,
     sums_of,
 )
-from gyrobn.data.chunks import Chunks, Rows, take
 
 
 class Parts:

@@ -5,10 +5,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from gyrobn.core.backends import Array, namespace_of
-from gyrobn.core.manifolds.constant_curvature import ConstantCurvature, Lifted
-from gyrobn.core.manifolds.euclidean import Vectors
-from gyrobn.core.numerics.arrays import all_true, dot, length, safe_sqrt, times, unit, zeros
+from gyrobn.backends import Array, namespace_of
+from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
+from gyrobn.manifolds.euclidean import Vectors
+from gyrobn.numerics.arrays import all_true, dot, length, safe_sqrt, times, unit, zeros
 
 
 @dataclass(frozen=True)

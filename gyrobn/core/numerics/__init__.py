@@ -1,1 +1,0 @@
-"""Sums, scalar functions and matrix functions on the Array API, with derivatives."""
