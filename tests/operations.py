@@ -12,7 +12,7 @@ from conftest import per_block
 
 import gyrobn.manifolds.centred
 import gyrobn.numerics.hessian
-from gyrobn.numerics.solvers import inverse, newton_step
+from gyrobn.numerics.hessian import inverse, newton_step
 
 COUNT = 6
 """Samples in the batch."""
@@ -130,7 +130,7 @@ def _arrays(result: Any, given: dict[str, Any]) -> Iterator[Any]:
             yield from _arrays(part, given)
     elif isinstance(result, gyrobn.manifolds.centred.Centred):
         weights, factor = given["weights"], given["factor"]
-        yield from (*result.seen, result.gradient(weights), result.variance(weights))
+        yield from (*result.image, result.gradient(weights), result.variance(weights))
         yield result.standardize(factor, None)
     elif isinstance(result, gyrobn.numerics.hessian.Hessian):
         yield newton_step(result, given["c"][0, ...], 1e-2)

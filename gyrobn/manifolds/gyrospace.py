@@ -396,13 +396,3 @@ def check_manifold(value: Any) -> GyroSpace:
     raise TypeError(
         f"manifold must be a geometry, such as gyrobn.PoincareBall({size:d}), got {got}"
     )
-
-
-def _blocks(*sizes: int) -> "np.ndarray[Any, Any]":
-    """Return the number of the block that each coordinate belongs to."""
-    return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-
-
-def _members(*sizes: int) -> "np.ndarray[Any, Any]":
-    """Return the matrix that sums coordinates over each block."""
-    return np.repeat(np.eye(len(sizes)), sizes, axis=0)
