@@ -12,6 +12,7 @@ from conftest import per_block
 
 import gyrobn.manifolds.centred
 import gyrobn.numerics.hessian
+from gyrobn.backends import namespace_of
 from gyrobn.numerics.hessian import inverse, newton_step
 
 COUNT = 6
@@ -110,6 +111,9 @@ def call(M: Any, name: str, function: Callable[..., Any], given: dict[str, Any])
     """Call an operation with the values of its parameters, and return the arrays it gives."""
     if name == "from_inside":
         given = given | {"x": M.to_inside(given["x"])}
+    if name == "start":
+        moments = M.moments(given["x"])
+        given = given | {"moments": namespace_of(moments).mean(moments, axis=0)}
     if name == "tangent_from_inside":
         given = given | {"v": M.tangent_to_inside(given["x"], given["v"])}
     arguments: list[Any] = []

@@ -136,19 +136,26 @@ def inverse(h: Hessian, g: Array, tol: float = 0.0) -> Array:
     xp = namespace_of(g)
     eps = float(xp.finfo(g.dtype).eps)
     if g.shape[-1] <= DENSE:
-        # a rounding error more keeps a singular matrix, of two opposite samples, from an error
-        shift = None if h.lowest is None else xp.full_like(g[..., 0], 4.0 * eps)
-        return _solved(h, g, shift)
+        return solve(h.as_matrix(g), g)
     shift = None if h.lowest is None else xp.clip(1e-3 - h.lowest(), min=0.0)
-    solve = lambda v: _iterated(h, v, shift, max(tol, eps ** (2 / 3)))  # noqa: E731
-    return backend_of(g).self_adjoint(solve, g)
+    tol = max(tol, eps ** (2 / 3))
+    return backend_of(g).self_adjoint(lambda v: _iterated(h, v, shift, tol), g)
 
 
 def _solved(h: Hessian, g: Array, shift: Array | None) -> Array:
     full = h.as_matrix(g)
-    if shift is not None:
-        full = full + shift[..., None, None] * identity(g)
-    return namespace_of(g).linalg.solve(_or_identity(full), g[..., None])[..., 0]
+    return solve(full if shift is None else full + shift[..., None, None] * identity(g), g)
+
+
+def solve(A: Array, b: Array) -> Array:
+    """Return A⁻¹b; LAPACK would raise for the whole batch if a matrix is singular, or has NaN.
+
+    So matrices get a rounding error more, and the identity takes the place of those with NaN.
+    """
+    xp, A = namespace_of(A), _or_identity(A)
+    size = xp.max(xp.abs(backend_of(A).stop_gradient(A)), axis=(-2, -1), keepdims=True)
+    A = A + (4.0 * float(xp.finfo(A.dtype).eps)) * size * identity(b)
+    return xp.linalg.solve(A, b[..., None])[..., 0]
 
 
 def _or_identity(A: Array) -> Array:
