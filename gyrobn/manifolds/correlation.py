@@ -14,13 +14,12 @@ import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.chart import Chart, Diffeomorphism
-from gyrobn.manifolds.definite import Definite, clamped, raised
+from gyrobn.manifolds.definite import Definite, clamped
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
 from gyrobn.numerics.arrays import check_floating, dot
 from gyrobn.numerics.checks import check_square
-from gyrobn.numerics.hessian import identity, solve
 from gyrobn.numerics.matrices import (
     adjoint,
     cholesky,
@@ -29,8 +28,10 @@ from gyrobn.numerics.matrices import (
     eye,
     finite_or_identity,
     from_triangle,
+    identity,
     matmul,
     pack,
+    solve,
     symmetric,
     to_triangle,
     unpack,
@@ -56,7 +57,7 @@ class CorrelationMap(Diffeomorphism):
 
     def exponential(self, c: Array) -> Array:
         """Return the matrix, clamped before it is singular."""
-        return clamped(super().exponential(c), raised_correlations)
+        return to_unit_diagonal(clamped(super().exponential(c)))
 
 
 def to_unit_diagonal(A: Array) -> Array:
@@ -65,12 +66,6 @@ def to_unit_diagonal(A: Array) -> Array:
     variances = xp.linalg.diagonal(A)
     roots = xp.sqrt(xp.where(variances > 0, variances, 1.0))
     return with_diagonal(A / (roots[..., :, None] * roots[..., None, :]), 1.0)
-
-
-def raised_correlations(A: Array, floor: float) -> Arrays:
-    """Return :func:`raised` matrices with ones on the diagonal, and which were singular."""
-    B, singular = raised(A, floor)
-    return to_unit_diagonal(B), singular
 
 
 # ---------------------------------------------------------------------- by the Cholesky factor
@@ -473,8 +468,8 @@ class Correlation(Definite, Chart):
         """
         xp = self._namespace(x)
         A, finite = finite_or_identity(x)
-        A = to_unit_diagonal(symmetric(A))
-        return xp.where(finite, raised_correlations(A, float(xp.finfo(x.dtype).eps) ** 0.5)[0], x)
+        A = super().project(to_unit_diagonal(symmetric(A)))
+        return xp.where(finite, to_unit_diagonal(A), x)
 
     def violation(self, x: Array) -> Array:
         """Return that of a positive definite matrix, or the distance of the diagonal from one."""
