@@ -27,12 +27,13 @@ NO_ARRAYS = {
     "joined",
     "checked",
     "options",
+    "split",
+    "join",
 }
 """Methods that take no array of the user's to compute with."""
 
 OPTIONS = {
-    "seen",
-    "known",
+    "saved",
     "axis",
     "axes",
     "tol",
@@ -93,7 +94,6 @@ def values(M: Any, like: Any) -> dict[str, Any]:
         "bias": y[0, ...],
         "like": x,
         "points": (x, y),
-        "parts": tuple(part for _, part in M.parts(x)),
         "tangents": (u, v),
         "covariance": x,
         "stats": first,
