@@ -27,8 +27,6 @@ NO_ARRAYS = {
     "joined",
     "checked",
     "options",
-    "split",
-    "join",
 }
 """Methods that take no array of the user's to compute with."""
 
@@ -94,6 +92,8 @@ def values(M: Any, like: Any) -> dict[str, Any]:
         "bias": y[0, ...],
         "like": x,
         "points": (x, y),
+        "parts": tuple(M.split(x)) if isinstance(M, gyrobn.Product) else (),
+        "moments": M.moments(x)[0, ...],
         "tangents": (u, v),
         "covariance": x,
         "stats": first,
