@@ -30,8 +30,8 @@ from gyrobn.numerics.arrays import (
     sum_of_products,
     weighted_sum,
 )
-from gyrobn.numerics.hessian import Hessian, identity
-from gyrobn.numerics.matrices import adjoint, eye, matmul, symmetric
+from gyrobn.numerics.hessian import Hessian
+from gyrobn.numerics.matrices import adjoint, eye, identity, matmul, symmetric
 from gyrobn.numerics.matrix_functions import (
     eigh,
     matrix_functions,
