@@ -41,7 +41,8 @@ from gyrobn.numerics.arrays import (
     unit,
     weighted_sum,
 )
-from gyrobn.numerics.hessian import Hessian, identity
+from gyrobn.numerics.hessian import Hessian
+from gyrobn.numerics.matrices import identity
 from gyrobn.numerics.scalar import (
     arc,
     asinh,
