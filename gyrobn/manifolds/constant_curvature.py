@@ -33,6 +33,7 @@ from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import (
+    all_true,
     check_coordinates,
     dot,
     length,
@@ -129,10 +130,11 @@ class ConstantCurvature(GyroSpace):
 
     @property
     def convexity_radius(self) -> float:  # type: ignore[override]
-        r"""Radius :math:`\pi/(2\sqrt K)` of a hemisphere, where the curvature is positive."""
-        if self.sign == 1:
-            return float(1.5707963267948966 / float(self.detached().curvature) ** 0.5)
-        return float("inf")
+        r"""Radius :math:`\pi/(2\sqrt K)` of a hemisphere; else, or if K is traced, infinity."""
+        K = self.curvature
+        if self.sign != 1 or not (isinstance(K, float) or all_true(K > 0)):
+            return float("inf")
+        return float(1.5707963267948966 / float(self.detached().curvature) ** 0.5)
 
     @property
     def dim(self) -> int:

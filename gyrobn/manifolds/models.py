@@ -10,6 +10,7 @@ from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
 from gyrobn.manifolds.euclidean import Vectors
 from gyrobn.numerics.arrays import all_true, dot, length, safe_sqrt, times, unit, zeros
+from gyrobn.numerics.scalar import largest_angle
 
 
 @dataclass(frozen=True)
@@ -230,6 +231,10 @@ class Klein(Hyperbolic, Ball):
         square = -K * dot(s, s)
         room = 4.0 * float(xp.finfo(s.dtype).eps) ** 0.5
         return s / xp.sqrt(square + xp.clip(room * room * square, min=1.0))[..., None]
+
+    def _reach(self, like: Array) -> float:
+        """Return an angle at which the sum with any point of the ball still has a square."""
+        return largest_angle(like) + 0.5 * math.log(float(namespace_of(like).finfo(like.dtype).eps))
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x, in the radial direction."""

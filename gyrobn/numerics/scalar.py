@@ -97,7 +97,8 @@ def _joined(u: Array, series: list[float], direct: Callable[[Array], Array], t: 
     xp = namespace_of(u)
     if not backend_of(u).differentiable(u, t):
         return direct(xp.sqrt(xp.abs(u) + _tiny(u)))
-    w = u if isinstance(t, float) and t == 1.0 else t * t * u
+    most = 1.0 / _tiny(u)  # no infinity, which a derivative would meet
+    w = (min(t * t, most) if isinstance(t, float) else xp.clip(t * t, max=most)) * u
     near = xp.abs(w) < RADIUS
     far = direct(xp.sqrt(xp.where(near, 1.0, xp.abs(u))))
     w, value = xp.where(near, w, 0.0), series[-1]
