@@ -44,7 +44,8 @@ from gyrobn.numerics.arrays import (
     unit,
     weighted_sum,
 )
-from gyrobn.numerics.hessian import Hessian, identity
+from gyrobn.numerics.hessian import Hessian
+from gyrobn.numerics.matrices import identity
 from gyrobn.numerics.scalar import arc, arctan, asinh, cosine, cotangent, largest_angle, sinc
 
 Lifted = tuple[Array, Any, Array]

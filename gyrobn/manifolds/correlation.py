@@ -14,13 +14,12 @@ import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.chart import Chart, Diffeomorphism
-from gyrobn.manifolds.definite import Definite, clamped, raised
+from gyrobn.manifolds.definite import Definite, clamped
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
 from gyrobn.numerics.arrays import check_floating, dot
 from gyrobn.numerics.checks import check_square
-from gyrobn.numerics.hessian import identity
 from gyrobn.numerics.matrices import (
     adjoint,
     cholesky,
@@ -29,8 +28,10 @@ from gyrobn.numerics.matrices import (
     eye,
     finite_or_identity,
     from_triangle,
+    identity,
     matmul,
     pack,
+    solve,
     symmetric,
     to_triangle,
     unpack,
@@ -56,7 +57,7 @@ class CorrelationMap(Diffeomorphism):
 
     def exponential(self, c: Array) -> Array:
         """Return the matrix, clamped before it is singular."""
-        return clamped(super().exponential(c), raised_correlations)
+        return to_unit_diagonal(clamped(super().exponential(c)))
 
 
 def to_unit_diagonal(A: Array) -> Array:
@@ -65,12 +66,6 @@ def to_unit_diagonal(A: Array) -> Array:
     variances = xp.linalg.diagonal(A)
     roots = xp.sqrt(xp.where(variances > 0, variances, 1.0))
     return with_diagonal(A / (roots[..., :, None] * roots[..., None, :]), 1.0)
-
-
-def raised_correlations(A: Array, floor: float) -> Arrays:
-    """Return :func:`raised` matrices with ones on the diagonal, and which were singular."""
-    B, singular = raised(A, floor)
-    return to_unit_diagonal(B), singular
 
 
 # ---------------------------------------------------------------------- by the Cholesky factor
@@ -200,7 +195,7 @@ class Scaling(CorrelationMap):
 
     @abstractmethod
     def _equation(self, A: Array, d: Array) -> tuple[Array, Array]:
-        """Return the residual, and minus its derivative by d: a matrix, right at the solution."""
+        """Return minus the derivative of the residual by d, exact at the solution; and it."""
 
     @abstractmethod
     def _damped(self, step: Array) -> Array:
@@ -214,7 +209,7 @@ class Scaling(CorrelationMap):
 
         def body(constants: Arrays, state: Arrays) -> Arrays:
             (A,), (d, done) = constants, state
-            step = _solve(*self._equation(A, d))
+            step = solve(*self._equation(A, d))
             large = xp.max(xp.abs(step), axis=-1) > least
             d = xp.where(done[..., None], d, d + self._damped(step))
             return d, xp.logical_or(done, xp.logical_not(large))
@@ -226,14 +221,10 @@ class Scaling(CorrelationMap):
         state = d, xp.zeros_like(d[..., 0]) > 0
         d, _ = backend.while_loop((type(self), least), going, body, (constant,), state, 60)
         for _ in range(2):  # d has no derivative yet; each step makes that of one more order right
-            residual, J = self._equation(A, d)
-            d = d + _solve(residual, J)
+            J, residual = self._equation(A, d)
+            d = d + solve(J, residual)
         size = xp.max(xp.abs(residual), axis=-1, keepdims=True)
         return xp.where(size < 0.5, d, xp.nan)
-
-
-def _solve(b: Array, A: Array) -> Array:
-    return namespace_of(A).linalg.solve(A, b[..., None])[..., 0]
 
 
 def _logarithm(A: Array) -> tuple[Array, Eigen]:
@@ -271,7 +262,7 @@ class OffLog(Scaling):
         J, dS = _diagonal_jacobian(*eigen), self._symmetric(u)
         for _ in range(3):  # J is a constant: the first step is right, the others its derivatives
             diagonal = namespace_of(x).linalg.diagonal(differential(S, dS, EXP, eigen))
-            dS = dS - diagonal_matrix(_solve(diagonal, J))
+            dS = dS - diagonal_matrix(solve(J, diagonal))
         return with_diagonal(differential(S, dS, EXP, eigen), 0.0)
 
     def _symmetric(self, y: Array) -> Array:
@@ -292,7 +283,7 @@ class OffLog(Scaling):
         A = A + diagonal_matrix(d)
         values, U = eigen = eigh(A)
         E = matrix_function(A, EXP, eigen)
-        return 1.0 - namespace_of(A).linalg.diagonal(E), _diagonal_jacobian(values, U)
+        return _diagonal_jacobian(values, U), 1.0 - namespace_of(A).linalg.diagonal(E)
 
     def _damped(self, step: Array) -> Array:
         xp = namespace_of(step)
@@ -337,7 +328,7 @@ class LogScaled(Scaling):
         x = symmetric(x)
         d = self._solution(x)
         M, dM = _scaled(x, d), _scaled(symmetric(v), d)
-        u = -_solve(namespace_of(x).sum(dM, axis=-1), M + identity(M))  # the change of d
+        u = -solve(M + identity(M), namespace_of(x).sum(dM, axis=-1))  # the change of d
         dM = dM + (u[..., :, None] + u[..., None, :]) * M
         return pack(differential(_restrict(M), matmul(adjoint(_basis(M)), dM, _basis(M)), LOG))
 
@@ -359,7 +350,7 @@ class LogScaled(Scaling):
     def _equation(self, A: Array, d: Array) -> tuple[Array, Array]:
         """Compare the row sums with one."""
         M = _scaled(A, d)
-        return 1.0 - namespace_of(A).sum(M, axis=-1), M + identity(M)
+        return M + identity(M), 1.0 - namespace_of(A).sum(M, axis=-1)
 
     def _damped(self, step: Array) -> Array:
         xp = namespace_of(step)
@@ -477,8 +468,8 @@ class Correlation(Definite, Chart):
         """
         xp = self._namespace(x)
         A, finite = finite_or_identity(x)
-        A = to_unit_diagonal(symmetric(A))
-        return xp.where(finite, raised_correlations(A, float(xp.finfo(x.dtype).eps) ** 0.5)[0], x)
+        A = super().project(to_unit_diagonal(symmetric(A)))
+        return xp.where(finite, to_unit_diagonal(A), x)
 
     def violation(self, x: Array) -> Array:
         """Return that of a positive definite matrix, or the distance of the diagonal from one."""

@@ -9,6 +9,7 @@ import numpy as np
 from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
 from gyrobn.manifolds.euclidean import Vectors
+from gyrobn.manifolds.gyrospace import check_manifold
 from gyrobn.numerics.arrays import all_true, dot, length, safe_sqrt, times, unit, zeros
 from gyrobn.numerics.scalar import largest_angle
 
@@ -495,6 +496,9 @@ def convert(
     >>> convert(PoincareBall(2), Klein(2), np.asarray([0.5, 0.0]))
     array([0.8, 0. ])
     """
+    for space in (source, target):
+        if not isinstance(check_manifold(space), ConstantCurvature):
+            raise TypeError(f"convert takes models of constant curvature, got {space!r}")
     same = source.n == target.n and (
         source.curvature is target.curvature or bool(source.curvature == target.curvature)
     )

@@ -13,12 +13,13 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.models import Sphere
 from gyrobn.numerics.arrays import check_coordinates, dot, safe_sqrt, times, weighted_sum
 from gyrobn.numerics.checks import check_square
-from gyrobn.numerics.hessian import Hessian, identity
+from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import (
     adjoint,
     eye,
     finite_or_identity,
     from_triangle,
+    identity,
     matmul,
     symmetric,
     to_triangle,

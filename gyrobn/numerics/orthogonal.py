@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
-from gyrobn.numerics.hessian import identity
-from gyrobn.numerics.matrices import adjoint, diagonal_matrix, matmul, symmetric
+from gyrobn.numerics.matrices import adjoint, diagonal_matrix, identity, matmul, symmetric
 from gyrobn.numerics.matrix_functions import (
     Spectral,
     change,
