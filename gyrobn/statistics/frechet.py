@@ -85,8 +85,8 @@ def frechet(
     FrechetResult
         Mean, variance, iterations, residual, converged. The mean and the variance carry the exact
         first and second derivatives with respect to the samples, the weights and the curvature on
-        torch and JAX, whatever the number of iterations was. (Where a geometry uses functions of
-        matrices, a third derivative raises an error.)
+        torch and JAX, whatever the number of iterations was. (A third derivative raises an error,
+        unless the geometry is flat.)
 
     Examples
     --------
