@@ -12,7 +12,6 @@ from conftest import per_block
 
 import gyrobn.manifolds.centred
 import gyrobn.numerics.hessian
-from gyrobn.backends import namespace_of
 from gyrobn.numerics.hessian import inverse, newton_step
 
 COUNT = 6
@@ -28,8 +27,6 @@ NO_ARRAYS = {
     "joined",
     "checked",
     "options",
-    "split",
-    "join",
 }
 """Methods that take no array of the user's to compute with."""
 
@@ -95,6 +92,8 @@ def values(M: Any, like: Any) -> dict[str, Any]:
         "bias": y[0, ...],
         "like": x,
         "points": (x, y),
+        "parts": tuple(M.split(x)) if isinstance(M, gyrobn.Product) else (),
+        "moments": M.moments(x)[0, ...],
         "tangents": (u, v),
         "covariance": x,
         "stats": first,
@@ -111,9 +110,6 @@ def call(M: Any, name: str, function: Callable[..., Any], given: dict[str, Any])
     """Call an operation with the values of its parameters, and return the arrays it gives."""
     if name == "from_inside":
         given = given | {"x": M.to_inside(given["x"])}
-    if name == "start":
-        moments = M.moments(given["x"])
-        given = given | {"moments": namespace_of(moments).mean(moments, axis=0)}
     if name == "tangent_from_inside":
         given = given | {"v": M.tangent_to_inside(given["x"], given["v"])}
     arguments: list[Any] = []

@@ -34,7 +34,7 @@ from gyrobn.numerics.matrix_functions import (
     power,
 )
 from gyrobn.numerics.orthogonal import ANGLE, COSINE_OF_ROOT, SINC_OF_ROOT, polar
-from gyrobn.statistics.sources import Group
+from gyrobn.statistics.samples import Group
 
 GAPS = (0.0, 1e-12, 1e-8, 1e-4, 0.5)
 MP = mpmath.mp.clone()

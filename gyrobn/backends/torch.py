@@ -67,8 +67,8 @@ def _transformed() -> bool:
 
 
 def traced(x: Array) -> bool:
-    """Return whether ``x`` is compiled, fake, or batched by ``vmap``."""
-    if torch.compiler.is_compiling() or is_fake(x):
+    """Return whether ``x`` is compiled, without values, or batched by ``vmap``."""
+    if torch.compiler.is_compiling() or x.is_meta or is_fake(x):
         return True
     while _functorch.is_functorch_wrapped_tensor(x):
         if _functorch.is_batchedtensor(x):
@@ -182,7 +182,7 @@ class _Fence(torch.autograd.Function):
     @staticmethod
     def _next(ctx: Any) -> Tensor:
         if ctx.order == 1:
-            raise RuntimeError(THIRD_ORDER)
+            raise TypeError(THIRD_ORDER)
         zero: Tensor = _Fence.apply(ctx.order - 1, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
         return zero
 
@@ -245,7 +245,7 @@ def while_loop(
     leaves = [s for s in _leaves(state) if isinstance(s, Tensor)]
     if not any(traced(s) for s in leaves):
         return eager.while_loop(key, condition, body, constants, state, limit)
-    fake = any(is_fake(s) for s in leaves)
+    fake = any(is_fake(s) or s.is_meta for s in leaves)
     for _ in range(min(limit, UNROLLED) if fake else limit):
         state = body(constants, state)
     if not fake or limit <= UNROLLED:
