@@ -63,11 +63,10 @@ class _Bend:
         self.twice, self.tree, self.kept, self.moving = twice, tree, kept, moving
         self.given = kept + inputs
 
-    def batched(self) -> "_Bend":
+    def batched(self, axis_name: Any) -> "_Bend":
         """Return the same for a further axis, the first of all arrays."""
-        return _Bend(
-            jax.vmap(self.twice), self.tree, self.kept, self.given - self.kept, self.moving
-        )
+        twice = jax.vmap(self.twice, axis_name=axis_name)
+        return _Bend(twice, self.tree, self.kept, self.given - self.kept, self.moving)
 
     def at(self, given: Arrays) -> Arrays:
         """Return the inputs that change."""
@@ -155,18 +154,17 @@ def _primitive(name: str, function: Callable[..., Any], jvp: Any, transpose: Any
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
 
-    def batch(arrays: Any, dims: Any, *, bend: _Bend) -> tuple[Any, Any]:
-        size = next(a.shape[d] for a, d in zip(arrays, dims, strict=True) if d is not None)
+    def batch(axis: Any, arrays: Any, dims: Any, *, bend: _Bend) -> tuple[Any, Any]:
         every = (
-            jax.numpy.broadcast_to(a, (size, *a.shape))
+            jax.numpy.broadcast_to(a, (axis.size, *a.shape))
             if d is None
             else jax.numpy.moveaxis(a, d, 0)
             for a, d in zip(arrays, dims, strict=True)
         )
-        outputs = primitive.bind(*every, bend=bend.batched())
+        outputs = primitive.bind(*every, bend=bend.batched(axis.name))
         return outputs, [0 for _ in outputs]
 
-    batching.primitive_batchers[primitive] = batch
+    batching.fancy_primitive_batchers[primitive] = batch
     return primitive
 
 
