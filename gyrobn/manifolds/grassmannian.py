@@ -252,7 +252,8 @@ class Curvature:
 
         def apply(v: Array) -> Array:
             V = xp.reshape(adjoint(v), (*v.shape[:-2], v.shape[-1], m, p))
-            V = weighted_sum(weights, _applied(V, *parts, alone))
+            P, Q, straight, crossed = parts
+            V = weighted_sum(weights, _applied(V, P, Q, straight, crossed, alone))
             return adjoint(xp.reshape(V, (*V.shape[:-2], m * p)))
 
         def matrix() -> Array:

@@ -126,7 +126,8 @@ class PolyHyperboloid(Composite):
 
     def moments(self, x: Array) -> Array:
         """Return the moments of the rows."""
-        (rows,) = self._each("moments", *self._points(x))
+        self._namespace(x)
+        rows = self.row.moments(*self._split(x))
         return namespace_of(x).reshape(rows, (*x.shape[:-1], self.m * (self.m + 1)))
 
     def start(self, moments: Array) -> Array:
