@@ -39,7 +39,7 @@ from gyrobn.numerics.spectral import (
     power,
 )
 from gyrobn.numerics.triples import Triples
-from gyrobn.statistics.spread import Group
+from gyrobn.statistics.samples import Group
 
 GAPS = (0.0, 1e-12, 1e-8, 1e-4, 0.5)
 MP = mpmath.mp.clone()

@@ -343,7 +343,7 @@ class AffineInvariant(Definite):
     def add(self, x: Array, y: Array) -> Array:
         r"""Gyroaddition :math:`R_P\, Q\, R_P^\top`."""
         self._namespace(x, y)
-        return congruence(self._root(x), y)
+        return self._with_identity(x, y, congruence(self._root(x), y))
 
     def neg(self, x: Array) -> Array:
         r"""Gyroinverse :math:`R_P^{-1} R_P^{-\top}`, the inverse if R is the square root."""

@@ -98,6 +98,10 @@ class Chart(Composite):
     def _join_tangent(self, x: Array, parts: list[Array]) -> Array:
         return self.chart.inverse_differential(x, *parts)
 
+    def add(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition :math:`x \oplus y`."""
+        return self._with_identity(x, y, super().add(x, y))
+
     def from_normal(self, c: Array) -> Array:
         """Inverse of :meth:`to_normal`."""
         check_coordinates(self, c)

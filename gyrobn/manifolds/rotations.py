@@ -38,7 +38,7 @@ from gyrobn.numerics.orthogonal import (
     orthonormalized,
     polar,
 )
-from gyrobn.numerics.scalar import arc, cotangent, sinc
+from gyrobn.numerics.scalar import arctan, cotangent, sinc
 
 ROOT2 = 2.0**0.5
 
@@ -76,8 +76,8 @@ def logarithm_in_space(x: Array) -> Array:
     row = xp.sum(pick[..., None] * squares, axis=-2)
     q = row / xp.sqrt(dot(row, row))[..., None]
     q = q * (1.0 - 2.0 * xp.astype(q[..., :1] < 0, x.dtype))  # an angle of at most π
-    v = q[..., 1:]
-    return times(8.0**0.5 * arc(dot(v, v), q[..., 0], 1), v)
+    p = q[..., 1:] / (1.0 + q[..., :1])  # the tangent of a quarter of the angle
+    return times(32.0**0.5 * arctan(dot(p, p)), p)
 
 
 def _quaternion_map() -> "np.ndarray[Any, Any]":
