@@ -151,6 +151,8 @@ class Composite(GyroSpace):
     relative_normal = of_parts("relative_normal", "_join_normal")
     to_normal = of_parts("to_normal", "_join_normal")
     pull = of_parts("pull", "_join_normal")
+    moments = of_parts("moments", "_join_normal")
+    project = of_parts("project")
     norm = of_parts("norm", "_join_lengths")
     dist = of_parts("dist", "_join_lengths")
     resolutions = of_parts("resolutions", "_join_blocks")

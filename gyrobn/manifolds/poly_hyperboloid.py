@@ -114,11 +114,6 @@ class PolyHyperboloid(Composite):
         """Return the zero vector."""
         return zeros(self.dim, like)
 
-    def project(self, x: Array) -> Array:
-        """Return x itself: every vector is a point."""
-        self._namespace(x)
-        return x
-
     def violation(self, x: Array) -> Array:
         """Return 0 for every finite vector and infinity for the others."""
         self._namespace(x)

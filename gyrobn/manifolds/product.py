@@ -137,10 +137,6 @@ class Product(Composite):
 
     # ------------------------------------------------------------------ points, good and bad
 
-    def project(self, x: Array) -> Array:
-        """Project in every factor."""
-        return self.join(*each(self.factors, "project", self.split(x)))
-
     def violation(self, x: Array) -> Array:
         """Return the largest violation of a factor."""
         return reduce(self._namespace(x).maximum, each(self.factors, "violation", self.split(x)))
@@ -163,10 +159,6 @@ class Product(Composite):
     def from_inside(self, x: Array) -> Array:
         """Carry every factor's point back."""
         return self.join(*each(self.factors, "from_inside", self.inside.split(x)))
-
-    def moments(self, x: Array) -> Array:
-        """Return the moments of every factor."""
-        return _concat(each(self.factors, "moments", self.split(x)))
 
     def start(self, moments: Array) -> Array:
         """Return a first guess of the mean, factor by factor."""
