@@ -35,6 +35,7 @@ from gyrobn.numerics.orthogonal import (
     ANGLE,
     COSINE_OF_ROOT,
     SINC_OF_ROOT,
+    off_orthonormal,
     orthonormalized,
     polar,
 )
@@ -134,8 +135,7 @@ def decompositions(x: Array) -> Arrays:
     xp, backend, n = namespace_of(x), backend_of(x), x.shape[-1]
     x = backend.stop_gradient(x)
     A, eps = 0.5 * (identity(x) + x), float(xp.finfo(x.dtype).eps)
-    off = xp.max(xp.abs(matmul(adjoint(x), x) - identity(x)), axis=(-2, -1))
-    least = 32.0 * xp.clip(off, min=2.0 * eps)[..., None]
+    least = 32.0 * xp.clip(off_orthonormal(x), min=2.0 * eps, max=1.0)[..., None]
 
     # Planes of equal angles mix their vectors, and a threshold could separate these. So quarter
     # turns are added to A with a weight that fades out, and again if a sum happens to vanish.
@@ -379,9 +379,6 @@ class SpecialOrthogonal(GyroSpace):
         self._namespace(x, y, z)
         return z + 0.0 * matmul(x, y)
 
-    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        return c + 0.0 * matmul(x, y)[..., 0, :1]
-
     def to_normal(self, x: Array) -> Array:
         r"""Entries of :math:`\operatorname{mlog} x` below the diagonal, times :math:`\sqrt2`.
 
@@ -445,13 +442,9 @@ class SpecialOrthogonal(GyroSpace):
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|x^\top x - I|`, plus 2 for a reflection."""
-        xp = self._namespace(x)
-        finite = xp.all(xp.isfinite(x), axis=(-2, -1))
-        safe = xp.where(finite[..., None, None], x, identity(x))
-        gram = matmul(adjoint(safe), safe)
-        off = xp.max(xp.abs(gram - identity(x)), axis=(-2, -1))
-        off = off + 2.0 * xp.astype(xp.linalg.det(safe) < 0, x.dtype)
-        return xp.where(finite, off, xp.inf)
+        xp, off = self._namespace(x), off_orthonormal(x)
+        det = xp.linalg.det(xp.where(off[..., None, None] < xp.inf, x, identity(x)))
+        return off + 2.0 * xp.astype(det < 0, x.dtype)
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring rotations in floating point, up to a small factor."""
