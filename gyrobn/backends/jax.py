@@ -225,10 +225,10 @@ def _second_transpose(cotangents: Any, *arrays: Any, rule: _Second) -> list[Any]
     return [None] * len(before) + [c if ad.is_undefined_primal(x) else None for x, c in found]
 
 
-def _second_batch(arrays: Any, axes: Any, *, rule: _Second) -> tuple[Any, Any]:
-    (size,) = {a.shape[k] for a, k in zip(arrays, axes, strict=True) if k is not None}
-    front = (batching.bdim_at_front(a, k, size) for a, k in zip(arrays, axes, strict=True))
-    found = _second_p.bind(*front, rule=replace(rule, function=jax.vmap(rule.function)))
+def _second_batch(axis: Any, arrays: Any, axes: Any, *, rule: _Second) -> tuple[Any, Any]:
+    front = (batching.bdim_at_front(a, k, axis.size) for a, k in zip(arrays, axes, strict=True))
+    function = jax.vmap(rule.function, axis_name=axis.name)
+    found = _second_p.bind(*front, rule=replace(rule, function=function))
     return found, [0] * len(found)
 
 
@@ -250,7 +250,7 @@ _second_p.def_abstract_eval(lambda *kinds, rule: list(rule.split(kinds)[2]))
 mlir.register_lowering(_second_p, mlir.lower_fun(_zeros, multiple_results=True))
 ad.primitive_jvps[_second_p] = _second_jvp
 ad.primitive_transposes[_second_p] = _second_transpose
-batching.primitive_batchers[_second_p] = _second_batch
+batching.fancy_primitive_batchers[_second_p] = _second_batch
 
 
 def self_adjoint(solve: Callable[[Array], Array], v: Array) -> Array:
