@@ -227,7 +227,7 @@ def _second_transpose(cotangents: Any, *arrays: Any, rule: _Second) -> list[Any]
 
 def _second_batch(axis: Any, arrays: Any, axes: Any, *, rule: _Second) -> tuple[Any, Any]:
     front = (batching.bdim_at_front(a, k, axis.size) for a, k in zip(arrays, axes, strict=True))
-    function = jax.vmap(rule.function, axis_name=axis.name)
+    function = jax.vmap(rule.function, axis_name=axis.name)  # the rule may sum over that axis
     found = _second_p.bind(*front, rule=replace(rule, function=function))
     return found, [0] * len(found)
 

@@ -31,7 +31,7 @@ from gyrobn.normalization.layers import (
 from gyrobn.normalization.normalize import Stats, update_stats
 from gyrobn.normalization.online import OnlineStats, check_strength, online_stats
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
-from gyrobn.statistics.sources import Group
+from gyrobn.statistics.samples import Group
 from gyrobn.torch.graphs import Constant, no_autocast
 from gyrobn.torch.layer import GyroBN
 from gyrobn.torch.ranks import group_of

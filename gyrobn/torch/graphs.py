@@ -9,7 +9,7 @@ from gyrobn.backends import torch as backend
 from gyrobn.normalization.layers import Learnt, forward
 from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import LayerSettings
-from gyrobn.statistics.sources import Group
+from gyrobn.statistics.samples import Group
 
 
 def no_autocast(x: Any, *others: Any) -> Any:
