@@ -31,6 +31,7 @@ from typing import Any, ClassVar
 
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.fused import standardized
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import (
     all_true,
@@ -294,8 +295,12 @@ class ConstantCurvature(GyroSpace):
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
     ) -> Array:
         """Centre, scale and bias."""
-        self._given(x, mean, *(() if bias is None else (bias,)))
-        return self._exp_from(bias, scalars_like(factor, x), self.relative_normal(mean, x))
+        t, K = scalars_like(factor, x), self._parameter("curvature", x)
+        self._namespace(x, mean, *(() if bias is None else (bias,)))
+        batch = x.ndim > mean.ndim and (isinstance(t, float) or t.ndim < x.ndim - 1)
+        if self.sign == -1 and batch and not backend_of(x).differentiable(K, x, mean, t, bias):
+            return standardized(self, K, x, mean, t, bias)
+        return self._exp_from(bias, t, self.relative_normal(mean, x))
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1."""
