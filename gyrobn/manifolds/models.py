@@ -84,7 +84,8 @@ class Stereographic(Ball):
         if self.sign == 0:  # without a square, which could overflow
             return xp.full_like(x[..., 0], 2.0), x
         # on and beyond the boundary the model ends; there it continues as if a last digit inside
-        return 2.0 / xp.clip(1.0 + K * dot(x, x), min=float(xp.finfo(x.dtype).eps)), x
+        half = xp.clip(0.5 + 0.5 * K * dot(x, x), min=0.5 * float(xp.finfo(x.dtype).eps))
+        return half**-1, x
 
     def _lift(self, K: Any, x: Array) -> Lifted:
         scale, _ = self._ball(K, x)
