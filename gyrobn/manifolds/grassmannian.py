@@ -41,6 +41,7 @@ from gyrobn.numerics.orthogonal import (
     ANGLE,
     COSINE_OF_ROOT,
     SINC_OF_ROOT,
+    off_orthonormal,
     orthonormalized,
     polar,
 )
@@ -252,7 +253,8 @@ class Curvature:
 
         def apply(v: Array) -> Array:
             V = xp.reshape(adjoint(v), (*v.shape[:-2], v.shape[-1], m, p))
-            V = weighted_sum(weights, _applied(V, *parts, alone))
+            P, Q, straight, crossed = parts
+            V = weighted_sum(weights, _applied(V, P, Q, straight, crossed, alone))
             return adjoint(xp.reshape(V, (*V.shape[:-2], m * p)))
 
         def matrix() -> Array:
@@ -407,10 +409,8 @@ class Bases(GyroSpace):
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|x^\top x - I|`."""
-        xp = self._namespace(x)
-        gram = matmul(adjoint(x), x)
-        off = xp.max(xp.abs(gram - identity(gram)), axis=(-2, -1))
-        return xp.where(xp.isfinite(off), off, xp.inf)
+        self._namespace(x)
+        return off_orthonormal(x)
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring bases in floating point, up to a small factor."""
@@ -458,6 +458,7 @@ class AsBases(Diffeomorphism):
 
     def __init__(self, n: int, p: int) -> None:
         self.inside, self.point_shape = Bases(n, p), (n, p)
+        self.project, self.violation = self.inside.project, self.inside.violation
 
     def forward(self, x: Array) -> Array:
         """Return the basis."""
@@ -474,14 +475,6 @@ class AsBases(Diffeomorphism):
     def inverse_differential(self, x: Array, u: Array) -> Array:
         """Return the tangent vector."""
         return u
-
-    def project(self, x: Array) -> Array:
-        """Return an orthonormal basis."""
-        return self.inside.project(x)
-
-    def violation(self, x: Array) -> Array:
-        """Return the violation of the basis."""
-        return self.inside.violation(x)
 
 
 class AsProjectors(Diffeomorphism):
