@@ -226,6 +226,8 @@ def _second_transpose(cotangents: Any, *arrays: Any, rule: _Second) -> list[Any]
 
 
 def _second_batch(axis: Any, arrays: Any, axes: Any, *, rule: _Second) -> tuple[Any, Any]:
+    if all(k is None for k in axes):
+        return _second_p.bind(*arrays, rule=rule), [None] * len(rule.split(arrays)[2])
     front = (batching.bdim_at_front(a, k, axis.size) for a, k in zip(arrays, axes, strict=True))
     function = jax.vmap(rule.function, axis_name=axis.name)  # the rule may sum over that axis
     found = _second_p.bind(*front, rule=replace(rule, function=function))
