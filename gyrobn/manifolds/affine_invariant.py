@@ -504,7 +504,7 @@ class AffineInvariant(Definite):
         xp = namespace_of(values)
         eps, high = float(xp.finfo(values.dtype).eps), values[..., -1]
         condition = high / xp.maximum(values[..., 0], eps * high)
-        ulps = 0.5 * self.n + self.n**2 / 256  # measured, as is the factor of the condition
+        ulps = 1.0 * self.n + self.n**2 / 256  # measured, as is the factor of the condition
         return (eps / abs(self.theta)) * (ulps + 0.125 * condition)
 
 

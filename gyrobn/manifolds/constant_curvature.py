@@ -425,13 +425,14 @@ class ConstantCurvature(GyroSpace):
         t, s = moments[..., 0], moments[..., 1:]
         square = t * t + K * dot(s, s)
         good = square > 0  # not so if rounding hides it, far out, or if samples are not points
-        a = xp.where(good, 1.0 / xp.sqrt(xp.where(good, square, 1.0)), 0.0)
-        m = xp.where(good, t * a - 1.0, 0.0)
+        size = xp.sqrt(xp.where(good, square, 1.0))
+        m = xp.where(good, t / size - 1.0, 0.0)
+        s = xp.where(good[..., None], s / size[..., None], 0.0)
         if self.sign != -1:  # no translation leads to the point opposite to e: start beside it
             eps = float(xp.finfo(moments.dtype).eps)
             nudge = (eps / self.n) ** 0.5 * xp.astype(2.0 + m < 4.0 * eps, moments.dtype)
-            a, s = 1.0, times(a, s) + nudge[..., None]
-        return self._drop(K, m, a, s)
+            s = s + nudge[..., None]
+        return self._drop(K, m, 1.0, s)
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x."""
