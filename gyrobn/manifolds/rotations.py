@@ -248,11 +248,6 @@ class SpaceCurvature:
 class CentredRotations(Centred):
     """The view of rotations from the mean."""
 
-    def __init__(self, space: Any, mean: Array, x: Array, saved: Arrays = ()) -> None:
-        super().__init__(space, mean, x)
-        if saved:
-            self.saved = saved
-
     @property
     def saves(self) -> int:  # type: ignore[override]
         """Number of arrays in ``saved``: none in the plane and in space."""
