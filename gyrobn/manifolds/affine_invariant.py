@@ -64,7 +64,7 @@ class CentredMatrices(Centred):
     saves = 4
 
     def __init__(self, space: Any, mean: Array, x: Array, saved: Arrays = ()) -> None:
-        super().__init__(space, mean, x, saved)
+        super().__init__(space, mean, x)
         if saved:
             values, W, of_mean, U = saved
             self.eigen, self.eigen_of_mean = Eigen(values, W), Eigen(of_mean[0, ...], U[0, ...])
