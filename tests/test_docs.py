@@ -23,7 +23,6 @@ WITH_CODE = {
     "CONTRIBUTING.md",
     "docs/index.md",
     "docs/guide.md",
-    "docs/centroid.md",
     "docs/geometries.md",
     "docs/which_geometry.md",
     "docs/streaming.md",

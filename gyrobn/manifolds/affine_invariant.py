@@ -64,7 +64,7 @@ class CentredMatrices(Centred):
     saves = 4
 
     def __init__(self, space: Any, mean: Array, x: Array, saved: Arrays = ()) -> None:
-        super().__init__(space, mean, x, saved)
+        super().__init__(space, mean, x)
         if saved:
             values, W, of_mean, U = saved
             self.eigen, self.eigen_of_mean = Eigen(values, W), Eigen(of_mean[0, ...], U[0, ...])
@@ -502,7 +502,7 @@ class AffineInvariant(Definite):
         xp = namespace_of(values)
         eps, high = float(xp.finfo(values.dtype).eps), values[..., -1]
         condition = high / xp.maximum(values[..., 0], eps * high)
-        ulps = 0.5 * self.n + self.n**2 / 256  # measured, as is the factor of the condition
+        ulps = 1.0 * self.n + self.n**2 / 256  # measured, as is the factor of the condition
         return (eps / abs(self.theta)) * (ulps + 0.125 * condition)
 
 

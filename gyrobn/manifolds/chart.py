@@ -107,10 +107,6 @@ class Chart(Composite):
         check_coordinates(self, c)
         return self.chart.exponential(c)
 
-    def moments(self, x: Array) -> Array:
-        """Moments of the points inside."""
-        return self.inside.moments(self.to_inside(x))
-
     def start(self, moments: Array) -> Array:
         """First guess of the mean, from the means of the moments inside."""
         return self.chart.inverse(self.inside.start(moments))

@@ -206,3 +206,10 @@ def orthonormalized(U: Array) -> Array:
     G = matmul(adjoint(U), U)
     UG = matmul(U, G)
     return 1.875 * U - 1.25 * UG + 0.375 * matmul(UG, G)
+
+
+def off_orthonormal(U: Array) -> Array:
+    r"""Return the largest entry of :math:`|U^\top U - I|`; infinity if it is not finite."""
+    xp, gram = namespace_of(U), matmul(adjoint(U), U)
+    off = xp.max(xp.abs(gram - identity(gram)), axis=(-2, -1))
+    return xp.where(xp.isfinite(off), off, xp.inf)

@@ -1,11 +1,8 @@
-"""What torch itself asks of a layer: autocast, checkpoints, and the gate of the compiler."""
+"""torch.compile and autocast helpers of the layers."""
 
-from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.utils._pytree import register_constant
 
 from gyrobn.backends import namespace_of
 from gyrobn.backends import torch as backend
@@ -27,15 +24,6 @@ def no_autocast(x: Any, *others: Any) -> Any:
     return backend.no_autocast(x)
 
 
-def recomputing() -> bool:
-    """Return whether this call repeats one for the backward pass, as ``checkpoint`` does.
-
-    The running statistics have learnt from the batch already. (torch's own layers learn twice:
-    https://github.com/pytorch/pytorch/issues/96136.)
-    """
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
-
-
 class Constant:
     """Settings in a form that torch.compile accepts: it fails on frozen dataclasses (2.13)."""
 
@@ -49,18 +37,7 @@ class Constant:
         return hash(self.settings)
 
 
-register_constant(Constant)
-
-
-def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of tensors; the compiler gets its operations and not its Python code.
-
-    This compiles faster, and no construct of the language can stop it. It loads torch._dynamo.
-    """
-    if not torch.compiler.is_dynamo_compiling():
-        return function
-    traced: Callable[..., Any] = torch._dynamo.nonstrict_trace(function)
-    return traced
+backend.register_constant(Constant)
 
 
 def run_forward(
