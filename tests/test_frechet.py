@@ -409,19 +409,13 @@ def test_second_derivative(M):
         (first,) = torch.autograd.grad(value, t, create_graph=True)
         return first, t
 
-    def second_slope(t):
-        first, t = slope(t)
-        (second,) = torch.autograd.grad(first, t, create_graph=True)
-        return second, t
-
-    second, t = second_slope(0.1)
+    first, t = slope(0.1)
+    (second,) = torch.autograd.grad(first, t, create_graph=True)
     h = 1e-5
     expected = float((slope(0.1 + h)[0] - slope(0.1 - h)[0]).detach()) / (2 * h)
     assert abs(float(second.detach()) - expected) < 1e-6 * (1 + abs(expected))
-    # the third one, against differences of the second
-    (third,) = torch.autograd.grad(second, t)
-    rate = float((second_slope(0.1 + h)[0] - second_slope(0.1 - h)[0]).detach()) / (2 * h)
-    assert abs(float(third) - rate) < 1e-5 * (1 + abs(rate))
+    with pytest.raises(TypeError, match="third derivatives"):
+        torch.autograd.grad(second, t)
 
     def value(t):
         result = frechet(M, M.exp(jax.numpy.asarray(x.numpy()), t * jax.numpy.asarray(tangent)))
@@ -429,8 +423,9 @@ def test_second_derivative(M):
 
     second = jax.grad(jax.grad(value))
     assert abs(float(jax.jit(second)(0.1)) - expected) < 1e-6 * (1 + abs(expected))
-    if PoincareBall(2, -0.7) == M:  # one is enough: the third takes long to compile
-        assert abs(float(jax.jit(jax.grad(second))(0.1)) - rate) < 1e-5 * (1 + abs(rate))
+    if PoincareBall(2, -0.7) == M:  # one is enough
+        with pytest.raises(TypeError, match="third derivatives"):
+            jax.grad(second)(0.1)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func.jvp itself
