@@ -131,8 +131,7 @@ def by_function(x, w):
     [((8,), (5,)), ((8,), (1,)), ((8,), ()), ((8,), (8, 1)), ((8, 3), (3,)), ((8, 3), (8, 2))],
     ids=str,
 )
-@pytest.mark.parametrize(
-)
+@pytest.mark.parametrize("call", [train, evaluate, by_domain, by_flax, by_equinox, by_function])
 def test_weights_of_a_wrong_shape(call, batch, shape, first):
     w = np.ones(shape)
     w[(0,) * w.ndim] = first
@@ -140,8 +139,7 @@ def test_weights_of_a_wrong_shape(call, batch, shape, first):
         call(BALL.random(*batch, rng=0), w)
 
 
-@pytest.mark.parametrize(
-)
+@pytest.mark.parametrize("call", [train, evaluate, by_domain, by_flax, by_equinox, by_function])
 def test_weights_per_sample_or_per_sample_and_channel(call):
     for shape in ((8,), (8, 3)):
         call(BALL.random(8, 3, rng=0, spread=0.3), np.ones(shape))
