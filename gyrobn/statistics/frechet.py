@@ -316,7 +316,11 @@ def _in_blocks(memory: Memory) -> Source:
     blocks = blocks_of(x, 1024)
     if len(blocks) == 1 or isinstance(memory, Ranks) or space.flat or space.dim > DENSE:
         return memory
-    return Parts(space, lambda: ((x[b], w[b]) for b in blocks), memory.start)
+
+    def start() -> Array:
+        return space.start(sum(weighted_sum(w[b], space.moments(x[b])) for b in blocks))
+
+    return Parts(space, lambda: ((x[b], w[b]) for b in blocks), start)
 
 
 # ---------------------------------------------------------------------- the loop
