@@ -173,9 +173,9 @@ def test_what_differs_is_explained():
 
 
 def test_functions_of_matrices_raise():
-    """The shim asks CuPy for errors in every function that calls cuSOLVER."""
-    plain = ("diagonal", "trace", "vector_norm")
-    assert {f"linalg.{n}" for n in (*DECOMPOSING, *plain)} == {
+    """The backend asks CuPy for errors in every function that calls cuSOLVER."""
+    without = ("diagonal", "trace", "vector_norm")
+    assert {f"linalg.{n}" for n in (*DECOMPOSING, *without)} == {
         n for n in KNOWN if n[:7] == "linalg."
     }
 

@@ -217,7 +217,9 @@ def _second_transpose(
     return others + [c if ad.is_undefined_primal(x) else None for x, c in found]
 
 
-def _second_batch(axis: Any, leaves: Any, axes: Any, *, function: Any, **rest: Any) -> Any:
+def _second_batch(
+    axis: Any, leaves: Any, axes: Any, *, function: Any, transposed: bool, tree: Any
+) -> tuple[Any, Any]:
     place = None if all(k is None for k in axes) else 0
     if place == 0:
         both = zip(leaves, axes, strict=True)
@@ -225,8 +227,12 @@ def _second_batch(axis: Any, leaves: Any, axes: Any, *, function: Any, **rest: A
     # the function may sum over that axis
     names = {"axis_name": axis.name, "axis_size": axis.size}
     function = jax.vmap(function, in_axes=place, out_axes=place, **names)
-    found = _second_p.bind(*leaves, function=function, **rest)
-    return found, [place] * len(found)
+    found = _second(function, transposed, *tree.unflatten(leaves))
+    # an output that is the same for all, such as a mean of all samples, stays so
+    given = tree.unflatten(axes)[1 if transposed else 2]
+    places = [None if k is None and not transposed else place for k in given]
+    pairs = list(zip(found, places, strict=True))
+    return [a[0] if k is None and place == 0 else a for a, k in pairs], places
 
 
 @jax.custom_jvp
