@@ -18,6 +18,18 @@ NUMBERS = 2**18
 """How many numbers of samples to compute with at a time, so that temporaries stay in the cache."""
 
 
+def fits(x: Array, t: Any, *points: Array) -> bool:
+    """Return whether points and multipliers are one for all samples of a channel."""
+    shape = tuple(x.shape)
+    return all(
+        len(own) < len(whole) and own == whole[len(whole) - len(own) :]
+        for own, whole in (
+            *((tuple(a.shape), shape) for a in points),
+            (() if isinstance(t, float) else tuple(t.shape), shape[:-1]),
+        )
+    )
+
+
 def standardized(space: Any, K: Any, x: Array, mean: Array, t: Any, bias: Array | None) -> Array:
     r"""Return :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))`."""
     xp, top = namespace_of(x), 0.5 * space._reach(x)
