@@ -383,7 +383,7 @@ def solve(source: Source, init: Array | None, search: Search) -> Found:
     if steps is not None:
         return _take_steps(source, mean, search)
     backend = backend_of(mean)
-    traced = backend.traced(mean)
+    traced = any(map(backend.traced, (mean, *source.arrays())))
 
     def body(constants: Arrays, now: State) -> State:
         own, now = (source.with_arrays(*constants), _read(now)) if traced else (source, now)

@@ -396,7 +396,7 @@ def farthest(view: Centred, w: Array) -> Array:
     """Return the squared distance of the farthest sample, one per block, if it is needed."""
     xp = namespace_of(w)
     if view.space.convexity_radius == float("inf") or backend_of(w).traced(w):
-        return w[0, ..., None][..., :0]
+        return xp.zeros((*w.shape[1:], 0), dtype=w.dtype, device=device_of(w))
     return xp.max(xp.where(w[..., None] > 0, view.squares, 0.0), axis=0)
 
 
