@@ -20,7 +20,7 @@ from gyrobn.manifolds import REGISTRY, Hyperboloid, Sphere
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.statistics.frechet import frechet
-from gyrobn.statistics.points import at_index
+from gyrobn.statistics.points import at_index, flaw
 from gyrobn.statistics.uniqueness import FrechetWarning
 
 
@@ -76,7 +76,7 @@ class _Count:
         self.manifold = manifold
         self.points = self.good = self.rows = 0
         """Points; points on the manifold; samples with all points on the manifold."""
-        self.worst = -math.inf
+        self.worst, self.flaw = -math.inf, ""
         self.index: tuple[int, ...] | None = None
         self.odd: tuple[int, ...] | None = None
         """Index of the worst point, and of the first one with NaN or infinity."""
@@ -95,6 +95,7 @@ class _Count:
             self.odd = odd
         if off.max() > self.worst:
             self.worst, self.index = float(off.max()), index
+            self.flaw = flaw(self.manifold, x[np.unravel_index(off.argmax(), off.shape)])
 
 
 def _whole(good: Any) -> Any:
@@ -115,6 +116,7 @@ def _samples(options: Namespace, manifold: GyroSpace, source: StoredArray) -> Re
     values = {"manifold": repr(manifold), "channels": channels, "points": count.points}
     values |= {"on_manifold": count.good, "nan": nan, "inf": inf, "first_not_finite": count.odd}
     values |= {"worst_violation": count.worst, "worst_index": count.index}
+    values["worst"] = count.flaw
     odd = "" if count.odd is None else f", the first {at_index(count.odd)}"
     lines = [
         f"  geometry            {manifold!r}" + (f", channels {channels}" if channels else ""),
@@ -123,7 +125,8 @@ def _samples(options: Namespace, manifold: GyroSpace, source: StoredArray) -> Re
     ]
     if count.worst > -math.inf:
         where = f", {at_index(count.index)}" if count.index and count.worst > 0 else ""
-        lines.append(f"  worst violation     {count.worst:.3g}{where}")
+        rank = f", {count.flaw}" if count.flaw else ""
+        lines.append(f"  worst violation     {count.worst:.3g}{where}{rank}")
     if not count.rows:
         return values, [*lines, "  no sample is on the manifold, so there is no mean"]
     if count.rows < len(source):

@@ -19,6 +19,7 @@ from gyrobn.manifolds import REGISTRY
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import scale_for
+from gyrobn.numerics.checks import host
 
 DONE = {"normalize": "normalized", "fit": "fitted to", "transform": "transformed"}
 GIVEN = ("scale", "eps", "tol", "max_iter", "on_invalid", "unseen")
@@ -198,9 +199,8 @@ def _parameters(options: Namespace) -> dict[str, Any]:
     given = {name: vars(options).get(name) for name in GIVEN}
     given["output"] = "coordinates" if vars(options).get("coordinates") else None
     if path := vars(options).get("bias"):
-        bias = open_array(path)
-        point = bias[:].astype(np.float64)
-        given["bias"] = point[0] if bias.path.suffix.lower() == ".csv" and len(bias) == 1 else point
+        point = host(open_array(path)[:], str(path), np.float64)
+        given["bias"] = point[0] if path.suffix.lower() == ".csv" and len(point) == 1 else point
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -313,6 +313,8 @@ def located(source: StoredArray) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
+        if " samples, the first at index" in str(error) and rows_per_chunk(source) < len(source):
+            error.add_note("the file was read up to there: gyrobn inspect counts all")
         if isinstance(source.array, Joined):
             for index in dict.fromkeys(re.findall(r"at index \(?(\d+)", str(error))):
                 path, row = source.array.place(int(index))

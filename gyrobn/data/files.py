@@ -244,8 +244,9 @@ def _open(path: Path, suffix: str, key: str | None, axis: str | None) -> Any:
     if suffix == ".npy" and key is None:
         return np.lib.format.open_memmap(path, mode="r")
     if suffix == ".npz":
-        with np.load(path, allow_pickle=False) as archive:
-            return _chosen(path, archive, archive.files, key)
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            members = archive.zip.namelist()
+            return _chosen(path, archive, [n for n in archive.files if f"{n}.npy" in members], key)
     if suffix == ".zarr":
         return _open_zarr(path, key)
     if suffix == ".mat":
@@ -354,8 +355,9 @@ def _open_table(
     """Read a table; a quoted field may hold commas."""
     with path.open(encoding="utf-8-sig", newline="") as text:
         first = next(csv.reader(text), [])
-    every = range(len(first))
-    column = None
+    if not first:
+        raise ValueError(f"{path} holds no rows of numbers")
+    every, column = range(len(first)), None
     if labels is not None:
         column = int(labels) - 1 if labels.isdecimal() else (*first, labels).index(labels)
         if column not in every:

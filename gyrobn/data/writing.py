@@ -157,24 +157,26 @@ def replacing(path: str | PathLike[str]) -> Iterator[Path]:
     """
     target = Path(os.path.realpath(os.fsdecode(path)))
     check_replaceable(target)
-    prefix = f".{target.name}.gyrobn-"
+    prefix = f".{os.fsdecode(os.fsencode(target.name)[:180])}.gyrobn-"  # names have 255 bytes
     for left in target.parent.iterdir():
         owner = left.name.removeprefix(prefix).partition(".")[0]
         if left.name.startswith(prefix) and owner.isdecimal() and not _runs(int(owner)):
+            if left.suffix == ".old" and not target.exists():
+                os.rename(left, target)
             _remove(left)
     part = target.with_name(f"{prefix}{os.getpid()}.{os.urandom(4).hex()}")
-    old = part.with_name(f"{part.name}.old")
+    draft, old = (part.with_name(part.name + end) for end in (".npy", ".old"))
     try:
         yield part
         if target.is_dir():  # a zarr store, which no system call replaces
             os.rename(target, old)
+        elif target.exists():
+            shutil.copymode(target, part)
         os.replace(part, target)
-    except BaseException:
-        if old.exists():
-            os.rename(old, target)
-        raise
     finally:
-        for left in (part, part.with_name(f"{part.name}.npy"), old):
+        if old.exists() and not target.exists():
+            os.rename(old, target)
+        for left in (part, draft, old):
             _remove(left)
 
 
