@@ -106,7 +106,13 @@ class StoredArray:
         return self
 
     def __exit__(self, *_: object) -> None:
-        getattr(getattr(self.array, "file", None), "close", lambda: None)()
+        for part in getattr(self.array, "parts", (self.array,)):
+            getattr(getattr(part, "file", None), "close", lambda: None)()
+
+    @property
+    def file(self) -> Any:
+        """The file of HDF5, to close it; None for other formats."""
+        return getattr(self.array, "file", None)
 
 
 def open_array(
