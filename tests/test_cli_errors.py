@@ -210,7 +210,10 @@ BAD = [
     ),
     ("normalize x.npy y.npy", ("--manifold is needed: one of euclidean",)),
     ("normalize x.npy y.npy --manifold sphere --metric m", ("sphere has no --metric",)),
-    ("normalize x.npy y.npy --manifold poincare_ball --curvature 1", ("negative sectional curvature",)),
+    (
+        "normalize x.npy y.npy --manifold poincare_ball --curvature 1",
+        ("negative sectional curvature",),
+    ),
     ("normalize x.npy y.npy --manifold poincare_ball --curvature nan", ("finite number",)),
     ("normalize x.npy y.npy --manifold poincare_ball --eps -1", ("eps", "at least 0, got -1")),
     ("normalize x.npy y.npy --manifold poincare_ball --scale inf", ("scale", "finite number")),

@@ -196,7 +196,7 @@ FLAT = {
 def test_rows_that_may_be_matrices(tmp_path, layout, suffix):
     """The options that are shown are right."""
     M, flatten = FLAT[layout]
-    rows = flatten(M.random(60, rng=0, spread=0.5))
+    rows = flatten(M.random(60, rng=0, spread=1.0))
     rows[7] = -9.0  # one bad sample does not hide what the others are
     path = tmp_path / f"x{suffix}"
     np.save(path, rows) if suffix == ".npy" else np.savetxt(path, rows, delimiter=",")

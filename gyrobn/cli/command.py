@@ -15,7 +15,6 @@ import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -162,7 +161,7 @@ COMMANDS = {
     ),
     "inspect": (
         "inspect",
-        "describe a model, or samples: how many are points of a geometry, their mean and distances; "
+        "describe a model, or samples: how many are points of a geometry, their mean; "
         "without --manifold, which geometries they are points of",
         f"file {FORMS} --manifold --suggest",
     ),
@@ -204,16 +203,24 @@ def _scale(text: str) -> float | str:
     return text if text == "sqrt_dim" else float(text)
 
 
-_number = partial(dict, type=float, metavar="X")
-_path = partial(dict, type=Path, metavar="FILE")
-_flag = partial(dict, action="store_true")
+def _number(text: str) -> dict[str, Any]:
+    return {"type": float, "metavar": "X", "help": text}
+
+
+def _path(text: str, metavar: str = "FILE", **more: Any) -> dict[str, Any]:
+    return {"type": Path, "metavar": metavar, "help": text, **more}
+
+
+def _flag(text: str) -> dict[str, Any]:
+    return {"action": "store_true", "help": text}
+
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "file": _path(metavar="IN", help="samples, or a model"),
-    "input": _path(metavar="IN", nargs="+", help="the samples; several files are one data set"),
-    "output": _path(metavar="OUT", help="the file to write; it appears when it is complete"),
-    "save_model": _path(metavar="MODEL", help="the file to write"),
-    "figure": _path(metavar="FIGURE", help="the picture to write: .png, .svg or .pdf"),
+    "file": _path("samples, or a model", "IN"),
+    "input": _path("the samples; several files are one data set", "IN", nargs="+"),
+    "output": _path("the file to write; it appears when it is complete", "OUT"),
+    "save_model": _path("the file to write", "MODEL"),
+    "figure": _path("the picture to write: .png, .svg or .pdf", "FIGURE"),
     "--key": {"metavar": "NAME", "help": "the array, if the file holds several"},
     "--axis": {"choices": ("first", "last"), "help": "of .mat: the axis that counts samples"},
     "--layout": {
@@ -224,36 +231,36 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--columns": {"metavar": "1-3,5", "help": "of .csv: the columns to read"},
     "--header": {"choices": ("yes", "no"), "help": "of .csv: whether the first line holds names"},
     "--domain-column": {"metavar": "NAME", "help": "of .csv: the column with domains (or number)"},
-    "--domains": _path(help="the domain (subject, session) of each sample: .npy, or lines of text"),
-    "--domain-per-file": _flag(help="each file is a domain, called by its name without suffix"),
-    "--model": _path(help="a model that fit or GyroBN.save wrote"),
+    "--domains": _path("the domain (subject, session) of each sample: .npy, or lines of text"),
+    "--domain-per-file": _flag("each file is a domain, called by its name without suffix"),
+    "--model": _path("a model that fit or GyroBN.save wrote"),
     "--scale": {"type": _scale, "metavar": "S", "help": "standard deviation (1), or sqrt_dim"},
-    "--bias": _path(help="a file with the point where the mean goes (the identity)"),
-    "--eps": _number(help="added to the variance (1e-5)"),
-    "--tol": _number(help="tolerance of the mean, in standard deviations (8 ulp)"),
+    "--bias": _path("a file with the point where the mean goes (the identity)"),
+    "--eps": _number("added to the variance (1e-5)"),
+    "--tol": _number("tolerance of the mean, in standard deviations (8 ulp)"),
     "--max-iter": {"type": int, "metavar": "N", "help": "maximum number of iterations (64)"},
     "--on-invalid": {"choices": ("raise", "project"), "help": "what to do off the manifold"},
     "--unseen": {"choices": UNSEEN, "help": "what to do with a domain that is not in the model"},
-    "--coordinates": _flag(help="write normal coordinates, or for inverse, read them"),
-    "--save-model": _path(help="write the model, too"),
+    "--coordinates": _flag("write normal coordinates, or for inverse, read them"),
+    "--save-model": _path("write the model, too"),
     "--dask": {
         "nargs": "?",
         "const": "local",
         "metavar": "ADDRESS",
         "help": "compute with Dask, on the cluster of an address or on a new one on this machine",
     },
-    "--suggest": _flag(help="fit a curvature in two dimensions to vectors or distances"),
-    "--labels": _path(help="what colours stand for: a label for each sample, as in --domains"),
+    "--suggest": _flag("fit a curvature in two dimensions to vectors or distances"),
+    "--labels": _path("what colours stand for: a label for each sample, as in --domains"),
     "--channel": {"type": int, "default": 0, "metavar": "N", "help": "which channel (0)"},
-    "--output": _path(default=Path("gyrobn-demo.png"), help="the picture (%(default)s)"),
+    "--output": _path("the picture (%(default)s)", default=Path("gyrobn-demo.png")),
     "--samples": {"type": int, "default": 200, "metavar": "N", "help": "points (%(default)s)"},
     "--seed": {"type": int, "default": 0, "metavar": "N", "help": "of the points (%(default)s)"},
     "--library": {
         "choices": ("numpy", "torch", "jax", "cupy", "dpnp", "torch.compile"),
         "help": "test only this one (all that are installed)",
     },
-    "--quick": _flag(help="one instance of each geometry in float64; two on JAX"),
-    "--report": _path(help="write a report in Markdown, to attach to an issue"),
+    "--quick": _flag("one instance of each geometry in float64; two on JAX"),
+    "--report": _path("write a report in Markdown, to attach to an issue"),
 }
 
 

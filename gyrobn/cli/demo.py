@@ -28,7 +28,13 @@ from gyrobn.statistics.frechet import frechet
 
 EPS = 1e-5
 
-FIGURE = ("grassmannian", "poincare_ball", "projected_hypersphere", "hyperboloid", "sphere")
+FIGURE: tuple[str, ...] = (
+    "grassmannian",
+    "poincare_ball",
+    "projected_hypersphere",
+    "hyperboloid",
+    "sphere",
+)
 FIGURE += ("klein", "correlation")
 """The geometries in the figure, as in that of the paper."""
 
@@ -139,16 +145,20 @@ def _normalized(name: str, manifold: GyroSpace, x: Any, target: Any, scale: floa
     seconds = time.perf_counter() - begin
     after = frechet(manifold, y)
     v2 = np.asarray(before.variance)  # one per block; the table shows their average
-    variances = (v2, after.variance, scale**2 * v2 / (v2 + EPS))
     return Row(
         name,
         manifold,
         scale,
-        *(float(manifold.dist(found.mean, target)) for found in (before, after)),
-        *(float(np.mean(v)) for v in variances),
-        int(before.iterations),
-        seconds,
-        *(x, y, target),
+        distance_before=float(manifold.dist(before.mean, target)),
+        distance_after=float(manifold.dist(after.mean, target)),
+        variance_before=float(np.mean(v2)),
+        variance_after=float(np.mean(after.variance)),
+        variance_expected=float(np.mean(scale**2 * v2 / (v2 + EPS))),
+        iterations=int(before.iterations),
+        seconds=seconds,
+        x=x,
+        y=y,
+        target=target,
     )
 
 

@@ -172,21 +172,26 @@ def _guesses(options: Namespace, source: StoredArray) -> Report:
     seen = {"": source}
     if source.ndim == 2 and options.layout is None:  # do the rows hold matrices?
         seen |= {f" --layout {name}": replace(source, layout=name) for name in _others(source)}
-    counts = []
     for layout, samples in seen.items():
         own = [(f"{name}{layout}", _Count(manifold)) for name, manifold in _candidates(samples)]
         with watched(options, "check", Chunks(samples)) as chunks:
             for rows, x in chunks.numbered():
                 for _, count in own:
                     count.add(x, rows)
-        # any matrices are points of a flat space; most must be points of a smaller one
         length = math.prod(source.shape[1:])
-        counts += [
-            (name, count)
-            for name, count in own
-            if not layout or (2 * count.good > count.points and 0 < count.manifold.dim <= length)
-            and len(count.manifold.point_shape) == 2
-        ]
+        found = [(count.good, -count.manifold.dim / length) for _, count in own]
+        if not layout:
+            each = zip(found, own, strict=True)
+            bounded = [f for f, (_, count) in each if not _holds_all(count.manifold)]
+            least, counts = max([(len(source) // 2, 0.0), *bounded]), own
+        else:  # it must say more than that the rows are points of a bounded space
+            counts += [
+                item
+                for f, item in zip(found, own, strict=True)
+                if f > least
+                and len(item[1].manifold.point_shape) == 2
+                and not _holds_all(item[1].manifold)
+            ]
     # more of the points first, then the smaller dimension
     counts.sort(key=lambda item: (-item[1].good / item[1].points, _share(item[1].manifold)))
     lines = ["  points of these geometries, as the options that choose them:"]
@@ -195,7 +200,7 @@ def _guesses(options: Namespace, source: StoredArray) -> Report:
         lines += [f"  {good:>18}  --manifold {name}"] if count.good else []
     if len(lines) == 1:
         lines.append(f"  {'none':>18}")
-    found = [
+    each_found = [
         {
             "options": name,
             "manifold": repr(count.manifold),
@@ -206,7 +211,11 @@ def _guesses(options: Namespace, source: StoredArray) -> Report:
         }
         for name, count in counts
     ]
-    return {"geometries": found}, lines
+    return {"geometries": each_found}, lines
+
+
+def _holds_all(manifold: GyroSpace) -> bool:
+    return bool(manifold.contains(np.full(manifold.point_shape, 1e6)))
 
 
 def _others(source: StoredArray) -> list[str]:
@@ -253,7 +262,7 @@ def _suggestion(source: StoredArray) -> Report:
         )
     x = source[: min(len(source), 2000)]
     square = x.shape[0] == x.shape[1] == len(source)
-    as_distances = square and not np.diag(x).any() and bool((x == x.T).all())
+    as_distances = square and bool(np.allclose(x, x.T)) and bool(np.allclose(np.diag(x), 0.0))
     found = suggest(distances=x) if as_distances else suggest(x)
     (K,), ((low, high),) = found.curvature, found.interval
     values = {"curvature": K, "interval": [low, high], "suggested": repr(found.geometry)}

@@ -1,4 +1,4 @@
-"""The commands normalize, fit, transform and inverse, from file to file, and how they read files."""
+"""The commands normalize, fit, transform and inverse, and how they read files."""
 
 import re
 from argparse import Namespace
@@ -15,7 +15,7 @@ from gyrobn.cli.command import Report, geometry_options, progress, span
 from gyrobn.data.chunks import Chunks, rows_per_chunk
 from gyrobn.data.files import Joined, StoredArray, join, layouts, open_array, suffix_of
 from gyrobn.data.writing import check_replaceable, create_array
-from gyrobn.manifolds import REGISTRY
+from gyrobn.manifolds import REGISTRY, Euclidean
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import scale_for
@@ -43,8 +43,8 @@ def run(options: Namespace) -> Report:
                 bn = estimator(options, source).fit(x, domains=domains)
         moved = bn.n_projected_
         if output is not None:
-            found = _write(options, bn, source, samples, domains)
-            moved = moved if fitted else found
+            counted = _write(options, bn, source, samples, domains)
+            moved = moved if fitted else counted
         if saved is not None:
             bn.save(saved)
     shape, dtype, manifold = source.shape, str(source.dtype), repr(bn.manifold_)
@@ -115,8 +115,9 @@ def _write(
     options: Namespace, bn: Any, source: StoredArray, samples: Any, domains: Any
 ) -> int | None:
     """Write the normalized samples; return how many points were off the manifold, if counted."""
-    inverse, off = options.command == "inverse", {}
-    written = {"layout": source.layout, "axis": source.axis, "names": source.names}
+    inverse = options.command == "inverse"
+    off: dict[int, int] = {}
+    written: dict[str, Any] = {"layout": source.layout, "axis": source.axis, "names": source.names}
     if bn.output == "coordinates":
         written["names"] = () if inverse else bn.get_feature_names_out()
     written["rows"] = min(rows_per_chunk(source), len(source))
@@ -253,13 +254,13 @@ def _as_matrices(options: Namespace, source: StoredArray, bn: Any) -> StoredArra
         return source
     if layout is None and source.path.suffix.lower() == ".csv":
         if bn is not None:
-            coordinates = options.command == "inverse" and bn.output == "coordinates"
-            shape = None if coordinates else bn.manifold_.point_shape
-            kind = type(bn.manifold_)
+            kind, shape = type(bn.manifold_), tuple(bn.manifold_.point_shape)
+            if options.command == "inverse" and bn.output == "coordinates":
+                return source
         else:
-            kind = REGISTRY.get(options.manifold)
-            shape = None if kind is None else kind.examples()[0].point_shape
-        if shape is None or len(shape) < 2:
+            kind = REGISTRY.get(options.manifold, Euclidean)
+            shape = kind.examples()[0].point_shape
+        if len(shape) < 2:
             return source
         fits = layouts(length)
         if bn is not None:
@@ -283,7 +284,9 @@ def domains_of(options: Namespace, source: StoredArray) -> Any:
     names = "domains", "domain_column", "domain_per_file"
     given = [name for name in names if getattr(options, name)]
     if len(given) > 1:
-        raise ValueError(" and ".join(f"--{n.replace('_', '-')}" for n in given) + " exclude each other")
+        raise ValueError(
+            " and ".join(f"--{n.replace('_', '-')}" for n in given) + " exclude each other"
+        )
     if options.domain_per_file:
         parts = source.array.parts if isinstance(source.array, Joined) else [source]
         stems = [part.path.stem for part in parts]

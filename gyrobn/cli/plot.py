@@ -52,7 +52,9 @@ def run(options: Namespace) -> Report:
         x = np.where(good, x, M.project(x))
     x, y, bias = _channel(M, options.channel, x, y, bn.bias)
     labels = None if colours is None else colours[rows]
-    if can_plot(M) and not differ_by_ten(*(np.sqrt(np.sum(frechet(M, z).variance)) for z in (x, y))):
+    if can_plot(M) and not differ_by_ten(
+        *(np.sqrt(np.sum(frechet(M, z).variance)) for z in (x, y))
+    ):
         kind, figure = "surface", plot_normalization(M, x, y, bias, labels=labels).figure
     else:
         kind, figure = "tangent", plot_tangent(M, x, y, bias, labels=labels)[0].figure

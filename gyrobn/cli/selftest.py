@@ -147,7 +147,9 @@ def _table(rows: Sequence[Row]) -> list[str]:
     table = [["geometry", "library", "device", "dtype", *KINDS.values(), "ms", ""]]
     for row in rows:
         errors = [f"{row.errors[k]:.0e}" if k in row.errors else "-" for k in KINDS]
-        table.append([row.geometry[:50], *row[1:4], *errors, f"{1e3 * row.seconds:.1f}", row.verdict])
+        table.append(
+            [row.geometry[:50], *row[1:4], *errors, f"{1e3 * row.seconds:.1f}", row.verdict]
+        )
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]
     return [lines[0], "-" * len(lines[0]), *lines[1:]]

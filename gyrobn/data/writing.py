@@ -17,6 +17,10 @@ from gyrobn.data.chunks import Chunks
 from gyrobn.data.files import library, pack, suffix_of
 
 
+ZARR = ("zarr.json", ".zarray", ".zgroup")
+"""The files that tell a store from another directory."""
+
+
 class ArrayWriter:
     """Takes the samples of a new array in order, or anywhere by slices, from any process.
 
@@ -186,7 +190,8 @@ def check_replaceable(path: str | PathLike[str]) -> None:
     with os.scandir(path.parent):  # raises if it is not there, or not a directory
         pass
     stores = path.suffix.lower() == ".zarr"
-    if path.is_dir() and not (stores and any(path.glob("z*.json")) or any(path.glob(".z*"))):
+    is_store = stores and any((path / name).is_file() for name in ZARR)
+    if path.is_dir() and not is_store:
         raise IsADirectoryError(f"{path} is a directory: name a file")
     if stores and path.is_file():
         raise FileExistsError(f"{path} is a file, not a zarr store: remove it first")
