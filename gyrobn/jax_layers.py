@@ -15,7 +15,7 @@ from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import LayerSettings
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_number
-from gyrobn.statistics.sources import Group
+from gyrobn.statistics.samples import Group
 
 if TYPE_CHECKING:
     from gyrobn.estimator.models import Model
@@ -33,7 +33,7 @@ def arguments(bn: Any, dtype: Any) -> tuple["Model", dict[str, Any], Any]:
 
     model = fitted(bn)
     dtype = jax.dtypes.canonicalize_dtype(model.mean.dtype if dtype is None else dtype)
-    given = {"tol": model.tol, "max_iter": model.max_iter, "mean": model.mean_kind}
+    given = {"tol": model.tol, "max_iter": model.max_iter}
     return model, given, dtype
 
 

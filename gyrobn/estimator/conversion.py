@@ -185,7 +185,6 @@ def layer_to_estimator(
         eps=settings.eps,
         tol=settings.tol,
         max_iter=settings.max_iter,
-        mean_kind=settings.mean,
         **more,
     )
     return to_estimator(GyroBN, model, like)

@@ -37,7 +37,6 @@ OPTIONAL = {"bias", "scale", "domains", "feature_names", *ONLINE}
 EXTRA: dict[str, Any] = {
     "n_projected": 0,
     "prior_strength": 4.0,
-    "mean_kind": "frechet",
     "output": "points",
     **dict.fromkeys(GEOMETRY),
 }
@@ -45,6 +44,8 @@ EXTRA: dict[str, Any] = {
 ENTRIES = {"geometry", "manifold", "scale", "n_samples_seen", *PARAMETERS} - EXTRA.keys()
 """What the header always holds. A new parameter of the estimator belongs into ``EXTRA``, so that
 older files can be read."""
+RETIRED = {"mean_kind"}
+"""What earlier versions wrote into the header, and nothing depends on any more."""
 PLAIN = (str, int, float, type(None))
 """The types of options that JSON holds as they are."""
 NESTED = 16
@@ -230,6 +231,8 @@ def _header(text: bytes) -> dict[str, Any]:
         )
     if type(version) is not int or version != VERSION:
         raise ValueError(f"format version {_shown(version)}")
+    for name in RETIRED:
+        header.pop(name, None)
     if not header.keys() <= ENTRIES | EXTRA.keys():
         raise NewerVersion("its header has", header.keys() - ENTRIES - EXTRA.keys(), writer)
     return header

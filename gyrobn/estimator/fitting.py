@@ -26,7 +26,6 @@ from gyrobn.normalization.normalize import Stats, merge_stats
 from gyrobn.numerics.arrays import blocks_of
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.frechet import FrechetResult, frechet, locate, result_of
-from gyrobn.statistics.mean_error import tell_error
 from gyrobn.statistics.points import Moved, describe, on_manifold
 from gyrobn.statistics.samples import arrange
 
@@ -95,7 +94,7 @@ class Finding(NamedTuple):
 
 def goes_on(estimator: Any, domains: Any, method: str) -> bool:
     """Check the parameters, and return whether the samples are added to those of earlier calls."""
-    check_parameters(estimator, estimator.mean)
+    check_parameters(estimator)
     more = method == "partial_fit" and hasattr(estimator, "mean_")
     if more:
         check_given(estimator.domains_, domains, method)
@@ -143,19 +142,8 @@ def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) 
 
 
 def search_of(bn: Any) -> dict[str, Any]:
-    """Return the options of the search for a mean, or of the centroid in its place."""
-    search = {"tol": bn.tol, "max_iter": bn.max_iter}
-    return search if bn.mean == "frechet" else search | {"mean": bn.mean, "tell": tell_error}
-
-
-def check_in_memory(mean: str, method: str) -> None:
-    """Refuse a centroid of samples that are not in memory."""
-    if mean == "centroid":
-        raise ValueError(
-            f"mean='centroid' takes samples in one array, and GyroBN.{method}() got chunks of them "
-            "or a Dask array: call partial_fit() with one array after the other, or choose "
-            "mean='frechet'"
-        )
+    """Return the options of the search for a mean."""
+    return {"tol": bn.tol, "max_iter": bn.max_iter}
 
 
 def find_stats(
@@ -170,8 +158,6 @@ def find_stats(
 
     Also return the samples as they are seen from the mean, if they are in memory and have one mean.
     """
-    if isinstance(X, Chunks):
-        check_in_memory(options.get("mean", "frechet"), method)
     total = X.count if isinstance(X, Chunks) else int(X.shape[0])
     for label, at in (places or {None: np.arange(total)}).items():
         some = at if weights is None else at[host(weights)[at].reshape(len(at), -1).any(1)]
@@ -183,8 +169,8 @@ def find_stats(
         elif isinstance(X, Chunks):
             found = frechet(manifold, X, weights, **options)
         else:
-            at, view = locate(manifold, *arrange(manifold, X, weights, 0), **options)
-            found = result_of(at)
+            at = locate(manifold, *arrange(manifold, X, weights, 0), **options)
+            found, view = result_of(at), at.view
     if not backend_of(found.mean).traced(found.mean):
         check_found(manifold, found, places, method)
     return found, view

@@ -22,8 +22,7 @@ from gyrobn.normalization.domains import places_of
 from gyrobn.normalization.normalize import Stats
 from gyrobn.numerics.checks import parameter_error
 from gyrobn.statistics import lazy
-from gyrobn.statistics.frechet import told
-from gyrobn.statistics.mean import check_search, solve
+from gyrobn.statistics.frechet import check_search, of_source
 from gyrobn.statistics.points import Moved
 from gyrobn.statistics.uniqueness import Domains
 
@@ -82,16 +81,14 @@ def _statistics(
     if labels is not None and method != "fit" and hasattr(estimator, "mean_"):
         check_kind(estimator.domains_, as_labels(labels))
     for label, drawn in seen.domains.items():
-        fitting.check_enough(label, drawn.some, method)
-    fitting.check_in_memory(estimator.mean, method)
+        fitting.check_enough(label, drawn.weighted, method)
     search = check_search(estimator.tol, estimator.max_iter, None)
-    scattered = lazy.Scattered(blocks, reading, seen)
-    at = solve(scattered, None, search)
+    source = lazy.Lazy(blocks, reading, seen)
     named = None if labels is None else Domains(labels, np.zeros((0, len(labels)), dtype=int))
-    given = manifold.from_inside(at.mean[None, ...][:0, ...])  # no samples: all were checked
-    found = told(manifold, at, [given], search.max_iter, domains=named)
+    # no samples are given to the warning: all were checked
+    found = of_source(manifold, source, [], search, domains=named)
     fitting.check_found(manifold, found, labels, method)
-    weight = validation.like(scattered.total_weight, found.mean)
+    weight = validation.like(source.weight, found.mean)
     fitted = fitting.Fitted(found.mean, found.variance, weight, found.iterations, found.converged)
     return fitting.by_label(labels, fitted), seen
 

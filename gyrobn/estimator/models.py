@@ -64,8 +64,6 @@ class Model:
     unseen: str = "error"
     adapt_rate: float = 0.1
     prior_strength: float = 4.0
-    mean_kind: str = "frechet"
-    """The parameter ``mean`` of the estimator."""
     output: str = "points"
     metric: str | None = None
     curvature: float | None = None
@@ -127,7 +125,6 @@ def of_estimator(bn: Any) -> Model:
         scale=number_or_array(bn.scale),
         domains=bn.domains_,
         feature_names=None if names is None else np.asarray(names, dtype=np.str_),
-        mean_kind=bn.mean,
         output=bn.output,
         **_of_online(bn.online_),
         **{name: number_or_array(getattr(bn, name)) for name in (*PARAMETERS, *GEOMETRY)},
@@ -151,7 +148,7 @@ def to_estimator(cls: type[Estimator], model: Model, like: Array | None = None) 
         return xp.astype(shim.from_numpy(values.copy(), like), dtype)
 
     given = ("manifold", "bias", "scale", "output", *PARAMETERS, *GEOMETRY)
-    values = {name: getattr(model, name) for name in given} | {"mean": model.mean_kind}
+    values = {name: getattr(model, name) for name in given}
     bn: Any = cls(**values)
     bn.manifold_, bn.domains_ = model.geometry, model.domains
     bn.online_ = {
@@ -252,7 +249,7 @@ def _check_geometry(model: Model) -> None:
 
 
 def _check_parameters(model: Model) -> None:
-    check_parameters(model, model.mean_kind)
+    check_parameters(model)
     check_integer("n_samples_seen", model.n_samples_seen, 0)
     check_integer("n_projected", model.n_projected, 0)
     for name, kind in GEOMETRY.items():

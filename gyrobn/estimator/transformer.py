@@ -20,7 +20,6 @@ from gyrobn.estimator.applying import (
     not_a_table,
     stats_for,
 )
-from gyrobn.estimator.error import ErrorMixin
 from gyrobn.estimator.files import FileMixin
 from gyrobn.estimator.fitting import Fitted, by_label, merge, stacked
 from gyrobn.estimator.labels import check_target
@@ -30,7 +29,7 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.online import OnlineStats
 
 
-class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     r"""Normalize data on a manifold to a given mean and variance.
 
     .. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot
@@ -91,10 +90,6 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
     prior_strength : float, default=4.0
         For "online", the number of samples that the average of the known domains counts as:
         :func:`~gyrobn.normalization.online.online_stats` has the formulas.
-    mean : {"frechet", "centroid"}, default="frechet"
-        "centroid" is a formula in one pass over samples in memory, without a search. The mean and
-        variance of the output are then off by what :meth:`mean_error` says; a warning tells if that
-        is more than a tenth of the standard deviation.
     output : {"points", "coordinates"}, default="points"
         What ``transform`` returns. "coordinates" is for a classifier: the scaled normal coordinates
         :math:`s/\sqrt{v^2+\epsilon}\, \operatorname{Log}_e(\ominus\mu \oplus x)`, a table of
@@ -116,7 +111,7 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
     n_iter_ : int, or array of shape channels
         Iterations that the mean took.
     converged_ : bool, or array of shape channels
-        Whether the mean met the tolerance; a centroid does if it is the Fréchet mean.
+        Whether the mean met the tolerance.
     domains_ : ndarray of shape (n_domains,), or None
         The labels of the domains, sorted; None after ``fit`` without domains.
     online_ : dict
@@ -210,7 +205,6 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
         theta: float | None = None,
         representation: str | None = None,
         prior_strength: float = 4.0,
-        mean: str = "frechet",
         output: str = "points",
     ) -> None:
         self.manifold = manifold
@@ -227,7 +221,6 @@ class GyroBN(ErrorMixin, FileMixin, OneToOneFeatureMixin, TransformerMixin, Base
         self.theta = theta
         self.representation = representation
         self.prior_strength = prior_strength
-        self.mean = mean
         self.output = output
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, domains: Any = None) -> Self:

@@ -21,15 +21,14 @@ from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import scale_for
 from gyrobn.numerics.checks import check_choice, check_number, did_you_mean, host, unmasked
-from gyrobn.statistics.mean import check_search
+from gyrobn.statistics.frechet import check_search
 from gyrobn.statistics.points import on_manifold
 
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 
 
-def check_parameters(given: Any, mean: str) -> None:
+def check_parameters(given: Any) -> None:
     """Check the parameters that are plain values, of an estimator or a model."""
-    check_choice("mean", mean, ("frechet", "centroid"))
     check_choice("on_invalid", given.on_invalid, ("raise", "project"))
     check_number("eps", given.eps, 0.0)
     check_search(given.tol, given.max_iter, None)
