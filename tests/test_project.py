@@ -126,7 +126,7 @@ def test_workflows_use_what_exists(path):
         assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
     for command, options in re.findall(r'gyrobn"? (\w+)((?: --[\w-]+(?: [\w.]+)?)*)', text):
         assert command in COMMANDS
-        assert set(re.findall(r"--[\w-]+", options)) <= set(COMMANDS[command].arguments.split())
+        assert set(re.findall(r"--[\w-]+", options)) <= set(COMMANDS[command][2].split())
     for mark in re.findall(r"pytest -m (\w+)", text):
         assert f'"{mark}: ' in read("pyproject.toml")
 

@@ -16,7 +16,6 @@ import numpy as np
 from gyrobn.data.chunks import Chunks
 from gyrobn.data.files import library, pack, suffix_of
 
-
 ZARR = ("zarr.json", ".zarray", ".zgroup")
 """The files that tell a store from another directory."""
 
