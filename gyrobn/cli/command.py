@@ -199,7 +199,8 @@ COMMANDS = {
 """For each command its module, what it does, and its arguments."""
 
 
-def _scale(text: str) -> float | str:
+def scale(text: str) -> float | str:
+    """Return a standard deviation; argparse calls it by this name."""
     return text if text == "sqrt_dim" else float(text)
 
 
@@ -234,7 +235,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--domains": _path("the domain (subject, session) of each sample: .npy, or lines of text"),
     "--domain-per-file": _flag("each file is a domain, called by its name without suffix"),
     "--model": _path("a model that fit or GyroBN.save wrote"),
-    "--scale": {"type": _scale, "metavar": "S", "help": "standard deviation (1), or sqrt_dim"},
+    "--scale": {"type": scale, "metavar": "S", "help": "standard deviation (1), or sqrt_dim"},
     "--bias": _path("a file with the point where the mean goes (the identity)"),
     "--eps": _number("added to the variance (1e-5)"),
     "--tol": _number("tolerance of the mean, in standard deviations (8 ulp)"),

@@ -3,7 +3,7 @@
 import re
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -36,7 +36,7 @@ def run(options: Namespace) -> Report:
     bn = model_of(options)
     source = opened(options, bn)
     domains = domains_of(options, source)
-    with _cluster(options), located(source):
+    with _cluster(options), source, located(source):
         samples = _samples(options, source)
         if fitted := bn is None:
             with watched(options, "fit", samples) as x:
@@ -97,18 +97,22 @@ def _samples(options: Namespace, source: StoredArray) -> Any:
     return da.from_array(source, chunks, name=False, asarray=False, inline_array=True, meta=meta)
 
 
-def _cluster(options: Namespace) -> AbstractContextManager[Any]:
+@contextmanager
+def _cluster(options: Namespace) -> Iterator[None]:
     """Start worker processes of Dask, or connect to a cluster that sees the same files."""
     if options.dask is None:
-        return nullcontext()
+        yield
+        return
     try:
-        from distributed import Client
+        from distributed import Client, KilledWorker
     except ImportError as error:
         raise ImportError("--dask needs Dask: pip install 'gyrobn[dask]'") from error
-    if options.dask != "local":
-        return Client(options.dask)  # type: ignore[no-any-return]
     own = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": "CRITICAL"}
-    return Client(**own)  # type: ignore[no-any-return]
+    try:
+        with Client(**own) if options.dask == "local" else Client(options.dask):
+            yield
+    except KilledWorker as error:
+        raise OSError("the workers died several times, perhaps for want of memory") from error
 
 
 def _write(
@@ -119,7 +123,8 @@ def _write(
     off: dict[int, int] = {}
     written: dict[str, Any] = {"layout": source.layout, "axis": source.axis, "names": source.names}
     if bn.output == "coordinates":
-        written["names"] = () if inverse else bn.get_feature_names_out()
+        written["names"] = () if inverse else (*bn.get_feature_names_out(),)
+        written["layout"] = None
     written["rows"] = min(rows_per_chunk(source), len(source))
 
     def count(x: Any, rows: Any) -> Any:
