@@ -231,7 +231,12 @@ def _second_batch(axis: Any, arrays: Any, axes: Any, *, rule: _Second) -> tuple[
     front = (batching.bdim_at_front(a, k, axis.size) for a, k in zip(arrays, axes, strict=True))
     function = jax.vmap(rule.function, axis_name=axis.name)  # the rule may sum over that axis
     found = _second_p.bind(*front, rule=replace(rule, function=function))
-    return found, [0] * len(found)
+    if rule.transposed:
+        return found, [0] * len(found)
+    # an output that is the same for all, such as a mean of all samples, stays so
+    same = [k is None for k in rule.split(axes)[2]]
+    pairs = list(zip(found, same, strict=True))
+    return [a[0] if one else a for a, one in pairs], [None if one else 0 for _, one in pairs]
 
 
 @jax.custom_jvp

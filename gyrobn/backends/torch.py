@@ -63,6 +63,7 @@ namespace = with_functions(
     maximum=torch.maximum,
     minimum=torch.minimum,
     sum=lambda x, /, axis=None, keepdims=False: torch.sum(x, axis, keepdims),
+    take=lambda x, indices, /, axis: torch.index_select(x, axis, indices),
     where=_where,
 )
 """PyTorch as the standard has it, for arrays of one dtype."""
@@ -341,7 +342,13 @@ def cached(make: Callable[..., Any], like: Array, *key: Any) -> Array:
         return eager.made(make, like, *key)
     if is_fake(like) or _functorch.peek_interpreter_stack() is not None:
         return eager.made(make, like, *key)
-    return eager.cached(make, like, *key)
+    place = make, key, like.dtype, like.device
+    if place not in _cache:
+        _cache[place] = eager.made(make, like, *key)
+    return _cache[place]
+
+
+_cache: dict[Any, Tensor] = {}
 
 
 # ---------------------------------------------------------------------- ranks

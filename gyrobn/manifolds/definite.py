@@ -70,7 +70,8 @@ class Definite(GyroSpace):
 
 def _half_of_the_digits(x: Array) -> float:
     """Return √ε."""
-    return float(namespace_of(x).finfo(x.dtype).eps) ** 0.5
+    eps: float = float(namespace_of(x).finfo(x.dtype).eps)
+    return eps**0.5
 
 
 def _asymmetry(x: Array) -> tuple[Array, Array]:

@@ -130,6 +130,7 @@ EXP = Spectral(
     third=_xp("exp"),
     closed=4 * (_exp_difference,),
 )
+EXPM1 = EXP._replace(value=_xp("expm1"))
 LOG = Spectral(
     _xp("log"),
     lambda x: 1.0 / x,

@@ -598,7 +598,7 @@ def _with_derivatives(
         hessian = at.hessian(w) if ranks is None else whole.hessian()
 
         def solved(here: Array) -> Array:
-            """Reduce before H⁻¹, which may take further reductions; backwards, too."""
+            """Reduce, and multiply by H⁻¹."""
             assert ranks is not None
             change, there = pieces(ranks.total(here), [dim, here.shape[-1] - dim])
             return namespace_of(here).concat([inverse(hessian, change, rough), there], axis=-1)
@@ -612,7 +612,9 @@ def _with_derivatives(
                 step = inverse(hessian, change, rough)
             else:
                 here = namespace_of(g).concat([change, at.variance(w)], axis=-1)
-                both = backend.self_adjoint(solved, if_weighted(w, here))
+                here = if_weighted(w, here)
+                # H⁻¹ may take further reductions: backwards, too, they come after this one
+                both = solved(here) if dim <= DENSE else backend.self_adjoint(solved, here)
                 step, there = pieces(both, [dim, here.shape[-1] - dim])
                 # a step from a mean that was not reached changes the variance
                 variance = (there - 2.0 * own.by_block(whole.g * step),)

@@ -163,7 +163,7 @@ class Lazy(Parts):
     def total(self, function: Callable[..., Sums], mean: Array, *arrays: Array) -> Sums:
         """Return the sum of ``function(view, w, *arrays)`` over all blocks, by one compute."""
         there = function, self.reading, self.weight, self.places, (mean, *arrays)
-        found: dict[Any, Sums] = self.blocks.reduce("gyrobn-evaluate", _part, _merged, there)
+        found: dict[Any, Sums] = self.blocks.reduce("gyrobn-evaluation", _part, _merged, there)
         added, most = zip(*(found[label] for label in self.places), strict=True)
         return Sums(self.stacked(list(added)), self.stacked(list(most)))
 
