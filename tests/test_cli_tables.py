@@ -183,7 +183,7 @@ def test_the_axis_of_a_matlab_file_is_asked_for(version):
     save_matlab(np.stack([np.eye(3)] * 3), version)
     assert "(3, 3, 3)" in run_here("inspect", "x.mat").stderr
     assert report("inspect", "x.mat", "--axis", "first")["shape"] == [3, 3, 3]
-    rows = np.arange(24.0).reshape(4, 3, 2)  # not square: the order of all axes counts
+    rows = np.arange(48.0).reshape(4, 3, 2, 2)  # not square: the order of all axes counts
     for axis, array in (("first", rows), ("last", np.moveaxis(rows, 0, -1))):
         save_matlab(array, version)
         with open_array("x.mat", axis=axis) as found:
