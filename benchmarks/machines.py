@@ -21,12 +21,12 @@ import tempfile
 import time
 from pathlib import Path
 
+import dask.array as da
 import numpy as np
 from pages import table
 
 from gyrobn import SPD, GyroBN, PoincareBall, normalize_batch
 from gyrobn.data import create_array, open_array
-from gyrobn.data.dask import from_stored
 
 SPACES = [PoincareBall(16), SPD(8)]
 COUNTS = 1024, 8192
@@ -85,7 +85,7 @@ def on_workers(workers, blocks, space, rows):
                 out.write(space.random(rows, rng=k, spread=0.5))
         with LocalCluster(**options) as cluster, Client(cluster) as client:
             with open_array(path) as source:
-                X = from_stored(source, rows)
+                X = da.from_array(source, (rows, *source.shape[1:]), name=False, asarray=False)
             few = X[:rows] if workers == 1 else X[: workers * rows]
             GyroBN(space).fit(few)  # load all code
             before = max(client.run(peak).values())

@@ -12,10 +12,6 @@ The algorithm is that of *Riemannian Batch Normalization: A Gyro Approach*,
 https://arxiv.org/abs/2509.07115.
 """
 
-from gyrobn.cli.interrupts import watch
-
-watch()  # before NumPy is imported, which takes a while
-
 from typing import TYPE_CHECKING, Any
 
 from gyrobn.data.chunks import Chunks

@@ -7,10 +7,9 @@ for which a process makes a difference.
 import io
 import json
 import os
-import pty
 import subprocess
 import sys
-from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import gyrobn
@@ -18,16 +17,6 @@ from gyrobn.cli import main
 
 PYTHON = [sys.executable, "-W", "error"]
 COMMAND = [*PYTHON, "-m", "gyrobn"]
-
-
-# What is ignored here stays ignored in what is started: SIGHUP under nohup, SIGINT and SIGQUIT in a
-# background job of a script. The program that is started begins as on a terminal.
-FRESH = """
-import os, signal, sys
-for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, signal.SIG_DFL)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
 
 
 def environment():
@@ -38,46 +27,6 @@ def environment():
     for name in ("DISPLAY", "PYTHONUNBUFFERED"):
         variables.pop(name, None)
     return variables
-
-
-@contextmanager
-def started(*command, cwd, env=None, stdout=subprocess.PIPE, stderr=subprocess.PIPE):
-    """Start a program that signals are to meet, and leave no process and no pipe behind."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", FRESH, *map(str, command)],
-        cwd=cwd,
-        env=env or environment(),
-        stdout=stdout,
-        stderr=stderr,
-        encoding="utf-8",
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-@contextmanager
-def on_a_terminal(*command, cwd):
-    """Start a program whose stderr is a terminal; also return a function that reads from it."""
-    ours, theirs = pty.openpty()
-
-    def read(everything=True):
-        text = b""
-        with suppress(OSError):  # that is how the end of a terminal is told
-            while part := os.read(ours, 1 << 16):
-                text += part
-                if not everything:
-                    break
-        return text.decode()
-
-    try:
-        with started(*command, cwd=cwd, stderr=theirs) as process:
-            os.close(theirs)
-            yield process, read
-    finally:
-        os.close(ours)
 
 
 def run(*arguments, cwd=None, start=("-m", "gyrobn"), **options):
@@ -114,6 +63,11 @@ def report(*arguments, cwd="."):
 def names(folder):
     """Return what is in a folder, hidden files, too."""
     return sorted(path.name for path in folder.iterdir())
+
+
+def contents(folder):
+    """Return every file below a folder with its bytes."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def check_one_line(text, *words):

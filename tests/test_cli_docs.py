@@ -15,7 +15,7 @@ from gyrobn import SPD
 
 PAGE = ROOT / "docs" / "command_line.md"
 COMMANDS = {"normalize", "fit", "transform", "inverse", "inspect", "plot"}
-COMMANDS |= {"demo", "backends", "selftest", "completion"}
+COMMANDS |= {"demo", "selftest"}
 
 
 def pattern(text):

@@ -27,7 +27,6 @@ from gyrobn import (
     frechet_mean,
     frechet_variance,
 )
-from gyrobn.cli import main
 from gyrobn.data.dask import DaskBlocks
 
 SPACES = [
@@ -416,117 +415,11 @@ def test_memory_does_not_grow_with_the_number_of_blocks():
 
 def test_neither_dask_nor_distributed_is_imported():
     code = (
-        "import sys, numpy as np, gyrobn, gyrobn.data, gyrobn.cli.statistics, gyrobn.estimator;"
+        "import sys, numpy as np, gyrobn, gyrobn.data, gyrobn.cli.normalize, gyrobn.estimator;"
         "gyrobn.GyroBN().fit_transform(np.eye(3));"
         "assert not {'dask', 'distributed'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-# ---------------------------------------------------------------------- the command line
-
-
-def run(*words):
-    return main(list(map(str, words)))
-
-
-def _read(path):
-    return zarr.open_array(path)[:] if path.endswith("zarr") else np.load(path)
-
-
-@pytest.fixture
-def files(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gyrobn.data.chunks.BYTES", 2**12)
-    x = samples(SPD(3))
-    np.save("x.npy", x)
-    np.save("single.npy", x.astype(">f4"))
-    np.savez("x.npz", x=x)
-    zarr.create_array("x.zarr", data=x, chunks=(30, 3, 3))
-    np.save("labels.npy", np.arange(200) % 3)
-    return tmp_path
-
-
-@pytest.mark.parametrize("domains", [(), ("--domains", "labels.npy")], ids=["one", "domains"])
-@pytest.mark.parametrize(
-    ("name", "out"),
-    [
-        ("x.npy", "y.npy"),
-        ("x.zarr", "y.zarr"),
-        ("x.npy", "y.zarr"),
-        ("single.npy", "y.npy"),
-    ],
-)
-def test_normalize(files, capsys, name, out, domains):
-    how = (name, "--manifold", "spd", "--scale", 0.5, *domains)
-    assert run("normalize", how[0], f"same{out}", *how[1:], "--save-model", "a.npz") == 0
-    words = how[1:], "--engine", "dask", "--save-model", "b.npz"
-    assert run("normalize", how[0], out, *words[0], *words[1:]) == 0
-    assert "converged" in capsys.readouterr().out
-    a, b = (_read(path) for path in (f"same{out}", out))
-    assert a.dtype == b.dtype
-    np.testing.assert_allclose(b, a, rtol=0, atol=1e-12 if a.itemsize == 8 else 1e-5)
-    assert (
-        run("normalize", name, "again.npy", "--model", "b.npz", *domains, "--engine", "dask") == 0
-    )
-    assert not list(files.glob(".*"))
-
-
-def test_what_the_command_refuses(files, capsys, monkeypatch):
-    def error(*words):
-        assert run("normalize", *words) == 1
-        return capsys.readouterr().err.strip().splitlines()[-1]
-
-    def usage(*words):
-        with pytest.raises(SystemExit):
-            run("normalize", *words)
-        return capsys.readouterr().err
-
-    spd, engine = ("--manifold", "spd"), ("--engine", "dask")
-    assert "--workers needs --engine dask" in usage("x.npy", "y.npy", *spd, "--workers", 2)
-    both = ("--workers", 2, "--scheduler", "tcp://a:1")
-    assert "exclude each other" in usage("x.npy", "y.npy", *spd, *engine, *both)
-    assert "takes .npy and .zarr files" in error("x.npz", "y.npy", *spd, *engine)
-    assert "only one process can write" in error("x.npy", "y.npz", *spd, *engine)
-    x = np.load("x.npy")
-    x[150] *= -1
-    np.save("bad.npy", x)
-    assert "the first at index 150" in error("bad.npy", "y.npy", *spd, *engine)
-    assert not (files / "y.npy").exists()
-    moved = ("--on-invalid", "project", "--json")
-    assert run("normalize", "bad.npy", "y.npy", *spd, *engine, *moved) == 0
-    assert '"projected": 1' in capsys.readouterr().out
-    run("fit", "x.npy", "model.npz", *spd)
-    np.save("wide.npy", samples(SPD(4)))
-    assert "expects samples of shape (3, 3)" in error(
-        "wide.npy", "y.npy", "--model", "model.npz", *engine
-    )
-    assert "index 150" in error("bad.npy", "y.npy", "--model", "model.npz", *engine)
-    new = "--domains", "labels.npy", "--unseen", "online"
-    np.save("zeros.npy", np.zeros(200, int))
-    run("fit", "x.npy", "model.npz", *spd, "--domains", "zeros.npy")
-    text = error("x.npy", "y.npy", "--model", "model.npz", *new, *engine)
-    assert "does not know domain 1, and --unseen online follows the order" in text
-    for name in ("dask", "distributed"):
-        with monkeypatch.context() as patch:
-            for module in [m for m in sys.modules if m.split(".")[0] == name]:
-                patch.delitem(sys.modules, module)
-            patch.setitem(sys.modules, name, None)
-            text = error("x.npy", "y.npy", *spd, *engine, "--workers", 1)
-            assert text.endswith(f"needs {name}: install it with pip install 'gyrobn[dask]'")
-
-
-def test_workers_that_die_again_and_again(files, capsys, monkeypatch):
-    class KilledWorker(Exception):  # as Dask's, which is known by its name
-        pass
-
-    def die(*_):
-        raise KilledWorker
-
-    monkeypatch.setattr("gyrobn.cli.dask.with_unseen", die)
-    assert run("normalize", "x.npy", "y.npy", "--manifold", "spd", "--engine", "dask") == 1
-    assert capsys.readouterr().err.startswith("gyrobn: error: the workers died several times, ")
-    assert not list(files.glob(".*"))
 
 
 def test_euclidean_needs_one_evaluation():

@@ -11,11 +11,12 @@ import dask.array as da
 import numpy as np
 import pytest
 import torch
-from distributed import Client, LocalCluster
+from distributed import Client, KilledWorker, LocalCluster
 
 from gyrobn import SPD, GyroBN, frechet
 from gyrobn.backends import backend_of
 from gyrobn.cli import main
+from gyrobn.data import open_array
 
 M = SPD(3)
 X = M.add(M.random(rng=1), M.random(300, rng=0, spread=0.5))
@@ -117,13 +118,51 @@ def test_a_worker_dies_in_the_middle_of_a_fit(client, tmp_path):
     assert len(list(tmp_path.iterdir())) > 3  # it died, and was asked again
 
 
-@pytest.mark.parametrize("place", ["--scheduler", "--workers"])
-def test_command(client, tmp_path, place, capfd):
-    np.save(tmp_path / "x.npy", X)
-    names = [str(tmp_path / name) for name in ("x.npy", "y.npy", "z.npy")]
-    words = ["--manifold", "spd"]
-    assert main(["normalize", names[0], names[1], *words]) == 0
-    where = client.scheduler.address if place == "--scheduler" else "1"
-    assert main(["normalize", names[0], names[2], *words, "--engine", "dask", place, where]) == 0
-    close(np.load(names[2]), np.load(names[1]))
-    assert capfd.readouterr().err == ""
+@pytest.mark.parametrize("here", [False, True])
+@pytest.mark.parametrize("domains", [False, True])
+@pytest.mark.parametrize("suffix", [".npy", ".zarr", ".npz"])
+def test_command(client, tmp_path, monkeypatch, capfd, here, domains, suffix):
+    """On the cluster of an address, or on one that the command starts; the samples in blocks."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gyrobn.data.chunks.BYTES", 2**12)
+    if here and (domains or suffix != ".npy"):
+        pytest.skip("it takes seconds to start a cluster")
+    np.save("x.npy", X)
+    np.save("d.npy", LABELS)
+    words = ["--manifold", "spd", *(["--domains", "d.npy"] if domains else [])]
+    dask = ["--dask"] if here else ["--dask", client.scheduler.address]
+    assert main(["normalize", "x.npy", "y.npy", *words]) == 0
+    assert main(["normalize", "x.npy", f"z{suffix}", *words, *dask, "--save-model", "m"]) == 0
+    with open_array(f"z{suffix}") as z:
+        close(z[:], np.load("y.npy"))
+    close(GyroBN.load("m").mean_, GyroBN(M).fit(X, domains=LABELS if domains else None).mean_)
+    capfd.readouterr()
+    bad = X.copy()
+    bad[250] *= -1
+    np.save("bad.npy", bad)
+    assert main(["normalize", "bad.npy", "w.npy", *words, *dask]) == 1
+    error = capfd.readouterr().err
+    assert error.startswith("gyrobn: error: ")
+    assert "the first at index 250: that matrix is indefinite" in error
+    assert error.count("\n") == 1
+    assert not Path("w.npy").exists()
+
+
+def test_the_order_of_samples_and_workers_that_die(client, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", X)
+    np.save("d.npy", LABELS)
+    np.save("zeros.npy", np.zeros(len(X), int))
+    dask = ["--dask", client.scheduler.address]
+    main(["fit", "x.npy", "m", "--manifold", "spd", "--domains", "zeros.npy"])
+    line = ["transform", "x.npy", "y.npy", "--model", "m", "--domains", "d.npy"]
+    assert main([*line, "--unseen", "online", *dask]) == 1
+    assert "computed in any order" in capfd.readouterr().err
+
+    def die(*_, **__):
+        raise KilledWorker("task", None, 3)
+
+    monkeypatch.setattr(GyroBN, "fit", die)
+    assert main(["normalize", "x.npy", "y.npy", "--manifold", "spd", *dask]) == 1
+    assert capfd.readouterr().err.startswith("gyrobn: error: the workers died several times")
+    assert {path.name for path in tmp_path.iterdir()} == {"x.npy", "d.npy", "zeros.npy", "m"}

@@ -8,7 +8,7 @@ from cli_runner import check_one_line, report, run
 
 from gyrobn import REGISTRY, PoincareBall, frechet
 from gyrobn.cli import main
-from gyrobn.cli.demo import EPS, FIGURE, REAL, STEPS, _normalised, demonstrate, demonstrate_real
+from gyrobn.cli.demo import EPS, FIGURE, REAL, _normalized, demonstrate
 from gyrobn.plot import can_plot
 
 BLOCK_MATPLOTLIB = """
@@ -33,7 +33,7 @@ def numbers(text):
 
 
 def several_blocks(name):
-    row = demonstrate_real(name) if name in REAL else demonstrate(name, 5)
+    row = demonstrate(name, 5)
     return len(row.manifold.blocks) > 1
 
 
@@ -85,12 +85,12 @@ def test_version():
 
 def test_says_what_the_data_are(demo):
     _, process = demo
-    for name, data in REAL.items():
-        geometry = type(demonstrate_real(name).manifold).__name__
+    for name, caption in REAL.items():
+        geometry = type(demonstrate(name).manifold).__name__
         (line,) = [
             line
             for line in process.stdout.splitlines()
-            if line.startswith(name) and line.endswith(data.caption)
+            if line.startswith(name) and line.endswith(caption)
         ]
         assert f" {geometry}(" in line
 
@@ -166,22 +166,10 @@ def test_to_a_path_that_cannot_be(tmp_path, path, capsys):
     check_one_line(capsys.readouterr().err)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("demo", "--samples", "0"),
-        ("demo", "--samples", "100001"),
-        ("demo", "--samples", "many"),
-        ("demo", "--seed", "-1"),
-    ],
-)
-def test_wrong_usage(arguments, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    assert stop.value.code == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("usage: gyrobn")
+@pytest.mark.parametrize("arguments", [("--samples", "0"), ("--seed", "-1")])
+def test_wrong_numbers(arguments, capsys):
+    assert main(["demo", *arguments]) == 1
+    check_one_line(capsys.readouterr().err, "--samples must be positive, and --seed not negative")
 
 
 def test_interrupt(monkeypatch, capsys):
@@ -193,19 +181,8 @@ def test_interrupt(monkeypatch, capsys):
     assert capsys.readouterr().err == "gyrobn: interrupted\n"
 
 
-def test_progress_on_a_terminal(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("gyrobn.cli.progress.INTERVAL", 0.0)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    assert main(["demo", "--samples", "5", "--output", str(tmp_path / "a.png")]) == 0
-    shown = capsys.readouterr().err.split("\r")
-    parts = [int(text.split("%")[0].split()[-1]) for text in shown if "%" in text]
-    assert parts == [round(100 * k / STEPS) for k in range(STEPS)]
-    assert shown[-1] == ""  # the line is gone when the tables come
-    assert shown[-2].isspace()
-
-
 @pytest.mark.parametrize("name", REGISTRY)
-@pytest.mark.parametrize("samples", [1, 2, 3, 20_000])
+@pytest.mark.parametrize("samples", [1, 2, 3, 2_000])
 def test_any_seed_and_sample_converges(name, samples):
     for seed in range(5):  # FrechetWarning is an error here
         row = demonstrate(name, samples, seed)
@@ -216,24 +193,22 @@ def test_any_seed_and_sample_converges(name, samples):
 @pytest.mark.parametrize("name", REAL)
 def test_any_draw_of_real_data_converges(name):
     for seed in range(10):
-        row = demonstrate_real(name, seed)
+        row = demonstrate(name, seed=seed)
         assert row.manifold.contains(row.x).all()
         assert row.manifold.contains(row.y).all()
         assert row.distance_after <= 1e-10
         assert row.variance_after == pytest.approx(row.variance_expected, rel=1e-9)
 
 
-def test_captions_of_the_figure(monkeypatch, tmp_path):
+def test_captions_of_the_figure(monkeypatch):
     from gyrobn.cli import demo
 
-    drawn = []
-    overview = demo.plot_overview
-    monkeypatch.setattr(demo, "plot_overview", lambda p, **k: drawn.extend(p) or overview(p, **k))
-    rows = [demonstrate(name, 5) for name in REGISTRY]
-    demo._draw(rows, tmp_path / "a.png")
-    rows = {row.name: row for row in rows}
-    assert [panel.manifold for panel in drawn] == [rows[name].manifold for name in FIGURE]
-    for name, panel in zip(FIGURE, drawn, strict=True):
+    panels = []
+    monkeypatch.setattr(demo, "plot_overview", lambda p, **_: panels.extend(p))
+    rows = {name: demonstrate(name, 5) for name in REGISTRY}
+    demo._overview([*rows.values()])
+    assert [panel.manifold for panel in panels] == [rows[name].manifold for name in FIGURE]
+    for name, panel in zip(FIGURE, panels, strict=True):
         row = rows[name]
         first, second = panel.caption.splitlines()
         assert first.startswith(f"mean to target: {row.distance_before:.2f} → ")
@@ -242,15 +217,17 @@ def test_captions_of_the_figure(monkeypatch, tmp_path):
 
 
 def test_covariances_are_those_of_numpy():
-    from gyrobn.cli.demo import _covariances
+    from sklearn.datasets import load_iris
 
-    sets = np.random.default_rng(0).random((3, 9, 4))
-    np.testing.assert_allclose(_covariances(sets), [np.cov(s, rowvar=False) for s in sets])
+    rows, label = load_iris(return_X_y=True)
+    rng, x = np.random.default_rng(0), demonstrate("iris").x
+    first = rng.permutation(rows[label == 0])[:25]
+    np.testing.assert_allclose(x[0], np.cov(first, rowvar=False), atol=1e-14)
 
 
 def test_iterations_are_those_of_the_input():
     M = PoincareBall(3)
     x = M.random(50, rng=0, spread=4.0)
-    row = _normalised("wide", M, x, M.origin(x), 0.1)
+    row = _normalized("wide", M, x, M.origin(x), 0.1)
     before, after = (int(frechet(M, points).iterations) for points in (row.x, row.y))
     assert row.iterations == before != after

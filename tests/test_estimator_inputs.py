@@ -566,7 +566,7 @@ def test_the_command_line_scales_and_counts(tmp_path, capsys):
         assert json.loads(capsys.readouterr().out)["projected"] == 3
     with pytest.raises(SystemExit):
         main(["normalize", *files[:2], "--manifold", "spd", "--scale", "dim"])
-    assert "expected a finite number of at least 0 or sqrt_dim, got dim" in capsys.readouterr().err
+    assert "argument --scale: invalid scale value: 'dim'" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------- two kinds of bad samples

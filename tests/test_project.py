@@ -1,6 +1,5 @@
 """What publishing needs: one version, one address, workflows whose commands and files exist."""
 
-import importlib.util
 import itertools
 import os
 import re
@@ -9,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
 
 import gyrobn
-from gyrobn.cli.arguments import COMMANDS
+from gyrobn.cli.command import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -36,8 +37,7 @@ def steps(workflow: dict) -> list[dict]:
 
 def test_one_version():
     released = re.findall(r"^## \[(\d[^\]]*)\]", read("CHANGELOG.md"), re.MULTILINE)
-    (conda,) = re.findall(r'set version = "(.*)"', read("recipe/meta.yaml"))
-    assert PROJECT["version"] == gyrobn.__version__ == CITATION["version"] == conda
+    assert PROJECT["version"] == gyrobn.__version__ == CITATION["version"]
     assert released[:1] in ([], [PROJECT["version"]])
     assert released or "## [Unreleased]" in read("CHANGELOG.md")
 
@@ -62,7 +62,7 @@ def test_one_address():
     owner, name = repository.removeprefix("https://github.com/").split("/")
     files = [*ROOT.glob("*.*"), *ROOT.glob("docs/*.md"), *(ROOT / ".github").rglob("*.*")]
     found = {}
-    for path in [*files, ROOT / "recipe/meta.yaml"]:
+    for path in files:
         if path.suffix in (".md", ".toml", ".cff", ".yml", ".yaml") and path.is_file():
             text = path.read_text(encoding="utf-8")
             for match in re.findall(r"github\.com/([\w.-]+/gyrobn)\b", text):
@@ -75,11 +75,8 @@ def test_one_address():
 
 def test_links_of_the_readme_work_on_pypi():
     """The builder makes them absolute, and each of them leads to a file of the repository."""
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    build = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(build)
     repository = PROJECT["urls"]["Repository"]
-    text = build.with_addresses(read("README.md"), repository, PROJECT["version"])
+    text = ProjectMetadata(str(ROOT), PluginManager()).core.readme
     links = re.findall(r"(!?)\[[^\]]*\]\(([^)\s]*)\)", text)
     assert all(url.startswith("https://") for _, url in links)
     ours = [(mark, url) for mark, url in links if url.startswith(repository)]
@@ -98,35 +95,6 @@ def test_the_paper_is_cited_alike():
     assert str(paper["year"]) in entry
     names = [f"{a['family-names']}, {a['given-names']}" for a in paper["authors"]]
     assert f"{{{' and '.join(names)}}}" in entry.replace('{\\"o}', "ö")
-
-
-def test_the_paper_of_the_software():
-    """Its header is complete, it has the sections of the journal, and cites what its list has."""
-    _, header, text = read("paper.md").split("---\n", 2)
-    about = yaml.safe_load(header)
-    assert {"title", "tags", "authors", "affiliations", "date", "bibliography"} <= set(about)
-    places = {place["index"] for place in about["affiliations"]}
-    assert {author["affiliation"] for author in about["authors"]} <= places
-    sections = re.findall(r"^# (.*)$", text, re.MULTILINE)
-    assert sections[:4] == ["Summary", "Statement of need", "State of the field", "Software design"]
-    assert "Limits" in sections
-    entries = bibliography(read(about["bibliography"]))
-    assert set(re.findall(r"(?<![\w.])@([\w-]+)", text)) == set(entries)
-    for key, (kind, fields) in entries.items():
-        assert {"title", "author", "year"} <= set(fields), key
-        assert any(set(fields) & {one} for one in SOURCES[kind].split()), key
-        assert re.fullmatch(r"(19|20)\d\d", fields["year"]), key
-        assert fields.get("url", "https://").startswith("https://"), key
-        assert not re.search(r"developers|todo|tbd|xxx", " ".join(fields.values()).lower()), key
-
-
-SOURCES = {
-    "article": "journal",
-    "inproceedings": "booktitle",
-    "book": "publisher",
-    "misc": "doi url",
-}
-"""What each kind of entry must have, one of the words, so that a reader can find it."""
 
 
 def bibliography(text: str) -> dict[str, tuple[str, dict[str, str]]]:
@@ -158,7 +126,7 @@ def test_workflows_use_what_exists(path):
         assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
     for command, options in re.findall(r'gyrobn"? (\w+)((?: --[\w-]+(?: [\w.]+)?)*)', text):
         assert command in COMMANDS
-        assert set(re.findall(r"--[\w-]+", options)) <= set(COMMANDS[command].arguments.split())
+        assert set(re.findall(r"--[\w-]+", options)) <= set(COMMANDS[command][2].split())
     for mark in re.findall(r"pytest -m (\w+)", text):
         assert f'"{mark}: ' in read("pyproject.toml")
 
@@ -190,12 +158,6 @@ def test_the_oldest_versions_are_those_declared():
     used = [r for name, rs in extras.items() if name not in ("test", "docs", "cupy") for r in rs]
     names = {name for name, _ in map(minimum, [*PROJECT["dependencies"], *used])}
     assert names - {"gyrobn"} <= set(pins)
-    recipe = re.sub(r"\{%.*?%\}", "", read("recipe/meta.yaml"))
-    recipe = yaml.safe_load(re.sub(r"\{\{.*?\}\}", "x", recipe))
-    run = {" ".join(r.split()) for r in recipe["requirements"]["run"]}
-    assert run == {f"{n} >={v}" for n, v in map(minimum, PROJECT["dependencies"])} | {
-        f"python {PROJECT['requires-python']}"
-    }
 
 
 def test_pre_commit_runs_the_linters_of_the_checks():

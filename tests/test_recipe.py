@@ -141,10 +141,9 @@ def test_command_line(registered, x, tmp_path, capsys):
     np.testing.assert_allclose(np.load(y_file), expected, rtol=1e-12)
     assert main(["inspect", x_file, "--manifold", "ratios"]) == 0
     assert main(["plot", x_file, str(tmp_path / "x.png"), "--manifold", "ratios"]) == 0
-    assert main(["backends"]) == 0
-    shown = capsys.readouterr().out
-    assert "points of shape (n,)" in shown
-    assert "--base natural, two" in shown
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    assert "of ratios: natural, two" in " ".join(capsys.readouterr().out.split())
 
 
 def test_plot(x):

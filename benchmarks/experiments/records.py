@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
-from gyrobn.cli.progress import Progress
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("gyrobn", "torch", "numpy", "scikit-learn")
@@ -63,12 +63,12 @@ def run(
     left = [cell for cell in list(cells)[part[0] - 1 :: part[1]] if key(cell) not in done]
     folder.mkdir(parents=True, exist_ok=True)
     print(f"{name}: {len(left)} cells to run, {len(done)} done", flush=True)
-    with Progress(name, total=1000 * len(left)) as bar:
+    with tqdm(desc=name, total=1000 * len(left), disable=None) as bar:
         for number, cell in enumerate(left):
             begin, cpu = time.perf_counter(), time.process_time()
 
             def tick(fraction: float, number: int = number) -> None:
-                bar.update(round(1000 * (number + min(fraction, 1.0))))
+                bar.update(round(1000 * (number + min(fraction, 1.0))) - bar.n)
 
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")

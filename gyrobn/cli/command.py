@@ -1,32 +1,36 @@
-"""The command ``gyrobn``.
+"""The command ``gyrobn``: its arguments, and what it prints.
 
-Exit codes: 0 success; 1 failure, said in one line on stderr; 2 wrong usage; 128 + n ended by
-signal n (130: Ctrl-C; 141: a closed pipe, as after ``| head``).
+A command reports on stdout; warnings, errors and progress go to stderr. Exit codes: 0 success;
+1 failure, said in one line; 2 wrong usage; 130 interrupted.
 """
 
-import io
+import argparse
+import json
+import math
 import os
-import signal
+import re
 import sys
-import threading
-from _thread import interrupt_main
+import time
+import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gyrobn.cli.arguments import COMMANDS, parse
-from gyrobn.cli.console import Console
-from gyrobn.cli.interrupts import end_at_once
+from gyrobn import __version__
+from gyrobn.manifolds import REGISTRY
+from gyrobn.normalization.domains import UNSEEN
+from gyrobn.numerics.checks import is_number
+
+Report = tuple[dict[str, Any], list[str]]
+"""What a command reports: values for JSON, and lines of text."""
 
 FAILURES = (OSError, ValueError, TypeError, ImportError, MemoryError, OverflowError)
 """What bad input can raise. Anything else is a bug, and shows its traceback."""
-
-BROKEN_PIPE = getattr(signal, "SIGPIPE", 13)
-"""The signal of a write to a closed pipe, which Python turns into an exception."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,96 +41,289 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv
         The arguments after the program's name; those of the process by default.
     """
-    _open_streams()
+    begin, said = time.perf_counter(), list[str]()
+    options = parser().parse_args(_joined(sys.argv[1:] if argv is None else argv))
     try:
-        console = Console(Namespace(command=None))
-        try:
-            with _ended_by_signals():
-                try:
-                    options = parse(argv)
-                finally:
-                    sys.stdout.flush()  # write the help now, while an error can still be shown
-                console = Console(options)
-                # what overflows is off the manifold, and is reported as such
-                with console.showing_warnings(), np.errstate(all="ignore"):
-                    module = import_module(f"gyrobn.cli.{COMMANDS[options.command].module}")
-                    module.run(options, console)
-                sys.stdout.flush()
-        except BrokenPipeError:
-            raise
-        except FAILURES as error:
-            console.error(error)
-            return 1
-        return 0
-    except KeyboardInterrupt as stop:  # also while an error is shown
+        # what overflows is off the manifold, and is reported as such
+        with _shown_warnings(said), np.errstate(all="ignore"):
+            _check_paths(options)
+            run = import_module(f"gyrobn.cli.{COMMANDS[options.command][0]}").run
+            values, lines = run(options)
+        if options.json:
+            seconds = round(time.perf_counter() - begin, 3)
+            values = {"command": options.command, **values, "seconds": seconds, "warnings": said}
+            lines = [json.dumps(_plain(values), allow_nan=False)]
+        print("\n".join(map(_printable, lines)), flush=True)
+        return int(not values.get("passed", True))
+    except BrokenPipeError:  # the reader of the report has stopped
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except FAILURES as error:
+        text = str(error) or type(error).__name__
+        if isinstance(error, OSError) and error.strerror:
+            text = ": ".join(filter(None, [error.filename and str(error.filename), error.strerror]))
+        _say("error", "; ".join([text, *getattr(error, "__notes__", ())]))
+        return 1
+    except KeyboardInterrupt:
         with suppress(OSError):
             print("gyrobn: interrupted", file=sys.stderr)
-        return 128 + (stop.args[0] if isinstance(stop, _Ended) else signal.SIGINT)
-    except BrokenPipeError:  # the reader of the output has stopped
-        return 128 + BROKEN_PIPE
-    finally:
-        _forget_what_cannot_be_written()
+        return 130
 
 
-def _open_streams() -> None:
-    """Let stdout and stderr take any text, also if they are closed or cannot encode it."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, io.StringIO())
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-class _Ended(KeyboardInterrupt):
-    """A signal to end, by its number: like Ctrl-C, it leaves time to clean up."""
+def _check_paths(options: Namespace) -> None:
+    """Refuse to write over a file that the command reads or writes."""
+    given = [(role, getattr(options, role, None)) for role in (*READ, *WRITTEN)]
+    paths = [(role, p) for role, v in given for p in (v if isinstance(v, list) else [v]) if p]
+    for k, (role, path) in enumerate(paths):
+        for other, before in paths[:k] if role in WRITTEN else ():
+            same = os.path.realpath(path) == os.path.realpath(before)
+            if same or (path.exists() and before.exists() and path.samefile(before)):
+                raise ValueError(
+                    f"{path} is given as {other} and as {role}, and would be replaced: name "
+                    "another file"
+                )
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the run as Ctrl-C does, unless something else handles them.
+def _shown_warnings(said: list[str]) -> Iterator[None]:
+    """Show each warning once, on one line."""
 
-    Ctrl-C itself is handled by Python, unless this process is the command (see ``interrupts``).
-    """
-    received: list[int] = []
+    def show(message: Warning | str, *_: Any) -> None:
+        if str(message) not in said:
+            said.append(str(message))
+            _say("warning", str(message))
 
-    def end(number: int, frame: Any) -> None:
-        received.append(number)
-        raise _Ended(number)
+    from gyrobn.statistics.uniqueness import FrechetWarning
 
-    def end_again(dropped: Any) -> None:
-        """Repeat a signal that came while garbage was collected: Python drops what is raised.
-
-        What else is dropped after a signal, such as that a file was not closed, follows from it.
-        """
-        if isinstance(dropped.exc_value, _Ended):
-            threading.Timer(0.01, interrupt_main, dropped.exc_value.args).start()
-        elif not received:
-            show(dropped)
-
-    show, sys.unraisablehook = sys.unraisablehook, end_again
-    ours = {}
-    if threading.current_thread() is threading.main_thread():  # no other may set handlers
-        numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
-        for number in filter(None, numbers):  # Windows has no SIGHUP
-            if signal.getsignal(number) in (signal.SIG_DFL, end_at_once):
-                ours[number] = signal.signal(number, end)
-    try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", FrechetWarning)
+        warnings.showwarning = show  # type: ignore[assignment]
         yield
-    except Exception:
-        if received:  # matplotlib turns an interrupt during its import into an ImportError
-            raise _Ended(received[0]) from None
-        raise
-    finally:
-        sys.unraisablehook = show
-        for number, handler in ours.items():
-            signal.signal(number, handler)
 
 
-def _forget_what_cannot_be_written() -> None:
-    """Drop what stdout and stderr cannot write, or Python would complain at exit."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+def _say(kind: str, text: str) -> None:
+    from tqdm import tqdm
+
+    tqdm.write(f"gyrobn: {kind}: {_printable(' '.join(text.split()))}", file=sys.stderr)
+
+
+def _printable(line: str) -> str:
+    """Return a line without control characters, which may come from a file."""
+    return "".join(c if c.isprintable() else "?" for c in line)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for JSON; NaN and infinity become null."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int)) else str(value)
+
+
+def progress(options: Namespace, label: str, total: int) -> Any:
+    """Return a progress bar, shown if stderr is a terminal."""
+    from tqdm import tqdm
+
+    return tqdm(total=total, desc=label, disable=options.quiet or None, leave=False)
+
+
+def span(values: Any, form: str = ".4g") -> str:
+    """Return one number, or the range of several, as text.
+
+    >>> span(0.5), span([2, 2], "d"), span([0.25, 0.5, 1.0])
+    ('0.5', '2', '0.25 to 1 (3 values)')
+    """
+    v = np.asarray(values)
+    low, high = format(v.min(), form), format(v.max(), form)
+    return low if low == high else f"{low} to {high} ({v.size} values)"
+
+
+# ---------------------------------------------------------------------- arguments
+
+READ = "input", "model", "bias", "domains", "labels"
+WRITTEN = "output", "save_model", "figure", "report"
+
+FORMS = "--key --axis --layout --columns --header --domain-column"
+"""Arguments that say how a file holds samples."""
+SEVERAL = f"input {FORMS} --domains --domain-per-file"
+AFFINE = "--scale --bias --eps --tol --max-iter --on-invalid --unseen"
+
+COMMANDS = {
+    "demo": (
+        "demo",
+        "normalize points on every geometry, print tables of mean and variance, write a figure",
+        "--output --samples --seed",
+    ),
+    "inspect": (
+        "inspect",
+        "describe a model, or samples: how many are points of a geometry, their mean; "
+        "without --manifold, which geometries they are points of",
+        f"file {FORMS} --manifold --suggest",
+    ),
+    "fit": (
+        "normalize",
+        "find the mean and variance of samples and write them to a model",
+        f"{SEVERAL} save_model --manifold {AFFINE} --coordinates --dask",
+    ),
+    "normalize": (
+        "normalize",
+        "write samples with the mean moved to the bias and the standard deviation to the scale",
+        f"{SEVERAL} output --manifold --model {AFFINE} --coordinates --save-model --dask",
+    ),
+    "transform": (
+        "normalize",
+        "normalize samples with the mean and variance of a model",
+        f"{SEVERAL} output --model --on-invalid --unseen --coordinates --dask",
+    ),
+    "inverse": (
+        "normalize",
+        "undo transform",
+        f"{SEVERAL} output --model --on-invalid --coordinates --dask",
+    ),
+    "plot": (
+        "plot",
+        "draw at most 2000 samples before and after normalization",
+        f"{SEVERAL} figure --manifold --model {AFFINE} --labels --channel",
+    ),
+    "selftest": (
+        "selftest",
+        "check every geometry on each library and device against NumPy, and time it",
+        "--library --quick --report",
+    ),
+}
+"""For each command its module, what it does, and its arguments."""
+
+
+def scale(text: str) -> float | str:
+    """Return a standard deviation; argparse calls it by this name."""
+    return text if text == "sqrt_dim" else float(text)
+
+
+def _number(text: str) -> dict[str, Any]:
+    return {"type": float, "metavar": "X", "help": text}
+
+
+def _path(text: str, metavar: str = "FILE", **more: Any) -> dict[str, Any]:
+    return {"type": Path, "metavar": metavar, "help": text, **more}
+
+
+def _flag(text: str) -> dict[str, Any]:
+    return {"action": "store_true", "help": text}
+
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "file": _path("samples, or a model", "IN"),
+    "input": _path("the samples; several files are one data set", "IN", nargs="+"),
+    "output": _path("the file to write; it appears when it is complete", "OUT"),
+    "save_model": _path("the file to write", "MODEL"),
+    "figure": _path("the picture to write: .png, .svg or .pdf", "FIGURE"),
+    "--key": {"metavar": "NAME", "help": "the array, if the file holds several"},
+    "--axis": {"choices": ("first", "last"), "help": "of .mat: the axis that counts samples"},
+    "--layout": {
+        "choices": ("vector", "matrix", "upper", "strict"),
+        "help": "what a row of numbers holds: a vector, a square matrix, its upper triangle, or "
+        "that without the diagonal (of ones)",
+    },
+    "--columns": {"metavar": "1-3,5", "help": "of .csv: the columns to read"},
+    "--header": {"choices": ("yes", "no"), "help": "of .csv: whether the first line holds names"},
+    "--domain-column": {"metavar": "NAME", "help": "of .csv: the column with domains (or number)"},
+    "--domains": _path("the domain (subject, session) of each sample: .npy, or lines of text"),
+    "--domain-per-file": _flag("each file is a domain, called by its name without suffix"),
+    "--model": _path("a model that fit or GyroBN.save wrote"),
+    "--scale": {"type": scale, "metavar": "S", "help": "standard deviation (1), or sqrt_dim"},
+    "--bias": _path("a file with the point where the mean goes (the identity)"),
+    "--eps": _number("added to the variance (1e-5)"),
+    "--tol": _number("tolerance of the mean, in standard deviations (8 ulp)"),
+    "--max-iter": {"type": int, "metavar": "N", "help": "maximum number of iterations (64)"},
+    "--on-invalid": {"choices": ("raise", "project"), "help": "what to do off the manifold"},
+    "--unseen": {"choices": UNSEEN, "help": "what to do with a domain that is not in the model"},
+    "--coordinates": _flag("write normal coordinates, or for inverse, read them"),
+    "--save-model": _path("write the model, too"),
+    "--dask": {
+        "nargs": "?",
+        "const": "local",
+        "metavar": "ADDRESS",
+        "help": "compute with Dask, on the cluster of an address or on a new one on this machine",
+    },
+    "--suggest": _flag("fit a curvature in two dimensions to vectors or distances"),
+    "--labels": _path("what colours stand for: a label for each sample, as in --domains"),
+    "--channel": {"type": int, "default": 0, "metavar": "N", "help": "which channel (0)"},
+    "--output": _path("the picture (%(default)s)", default=Path("gyrobn-demo.png")),
+    "--samples": {"type": int, "default": 200, "metavar": "N", "help": "points (%(default)s)"},
+    "--seed": {"type": int, "default": 0, "metavar": "N", "help": "of the points (%(default)s)"},
+    "--library": {
+        "choices": ("numpy", "torch", "jax", "cupy", "dpnp", "torch.compile"),
+        "help": "test only this one (all that are installed)",
+    },
+    "--quick": _flag("one instance of each geometry in float64; two on JAX"),
+    "--report": _path("write a report in Markdown, to attach to an issue"),
+}
+
+
+def geometry_options() -> dict[str, dict[str, Any]]:
+    """Return the options of geometries, each with the geometries that have it."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, cls in REGISTRY.items():
+        for key, one in cls.options().items():
+            found.setdefault(key, {})[name] = one
+    return found
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    root = argparse.ArgumentParser(
+        prog="gyrobn",
+        description="Riemannian batch normalization on gyrogroups: bring data on a curved space to "
+        "a given mean and variance.",
+        epilog="Files are .npy, .npz, .zarr, .csv, .mat, .h5 or .hdf5, with samples along the "
+        "first axis. 'gyrobn COMMAND --help' lists the options of a command.",
+    )
+    root.add_argument("--version", action="version", version=f"gyrobn {__version__}")
+    commands = root.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    for name, (_, summary, arguments) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        command.add_argument("--json", action="store_true", help="print the report as JSON")
+        command.add_argument("--quiet", action="store_true", help="show no progress")
+        words = arguments.split()
+        needed = name != "inspect" and ("--manifold" in words) != ("--model" in words)
+        for word in words:
+            if word == "--manifold":
+                _add_geometry(command, needed)
+            else:
+                required = {"required": True} if word == "--model" and needed else {}
+                command.add_argument(word, **ARGUMENTS[word] | required)
+    return root
+
+
+def _add_geometry(command: argparse.ArgumentParser, required: bool) -> None:
+    """Add the options of geometries, as their dataclasses describe them."""
+    group = command.add_argument_group("geometry")
+    names = [name for name in REGISTRY if name != "product"]
+    group.add_argument("--manifold", choices=names, required=required, help="of the points")
+    for key, having in geometry_options().items():
+        words = {f": {', '.join(one.metadata.get('choices', ()))}" for one in having.values()}
+        number = all(isinstance(one.default, float) for one in having.values())
+        meaning = f"of {', '.join(having)}{'; '.join(sorted(words - {': '}))}"
+        group.add_argument(
+            f"--{key.replace('_', '-')}", type=float if number else str, metavar="X", help=meaning
+        )
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """Join an option and a negative number by an equals sign: some look like options themselves.
+
+    >>> _joined(["fit", "x.npy", "--curvature", "-1e-3"])
+    ['fit', 'x.npy', '--curvature=-1e-3']
+    """
+    joined: list[str] = []
+    for word in words:
+        if joined and re.match("--[^=]+$", joined[-1]) and word[0:1] == "-" and is_number(word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined

@@ -173,6 +173,18 @@ def rows_per_chunk(array: Any) -> int:
     return size
 
 
+def read(array: Any, rows: slice) -> Array:
+    """Return some samples of an array on disk, as an array of its library, NumPy as a rule."""
+    pages = getattr(array, "_mmap", None)
+    if isinstance(pages, mmap.mmap) and hasattr(pages, "madvise") and array.mode != "c":
+        # Pages read through a memory map count as memory of the process until they are released.
+        # A copy-on-write map would lose what was written into it, so its pages stay.
+        x = np.array(array[rows])
+        pages.madvise(mmap.MADV_DONTNEED)
+        return x
+    return array[rows, ...] if compat.is_array_api_obj(array) else np.asarray(array[rows])
+
+
 Selection = Callable[[int, int], Sequence[int]]
 """Returns the numbers of the samples in a range that are wanted."""
 
@@ -189,26 +201,13 @@ class _Sliced:
         size = None if size is None else check_integer("size", size, 1)
         self.array, self.count = array, int(array.shape[0])
         self.size = rows_per_chunk(array) if size is None else size
-        # Pages read through a memory map count as memory of the process until they are released.
-        # A copy-on-write map would lose what was written into it, so its pages stay.
-        held = getattr(array, "_mmap", None)
-        frees = isinstance(held, mmap.mmap) and hasattr(held, "madvise") and array.mode != "c"
-        self.map = held if frees else None
 
     def read(self, wanted: Selection) -> Iterator[tuple[int, Array]]:
         """Yield the chunks with samples that are wanted, each with the number of its first one."""
         for start in range(0, self.count, self.size):
             stop = min(start + self.size, self.count)
-            if not len(wanted(start, stop)):
-                continue
-            if self.map is not None:
-                x = np.array(self.array[start:stop])
-                self.map.madvise(mmap.MADV_DONTNEED)
-            elif compat.is_array_api_obj(self.array):
-                x = self.array[start:stop, ...]
-            else:
-                x = np.asarray(self.array[start:stop])
-            yield start, x
+            if len(wanted(start, stop)):
+                yield start, read(self.array, slice(start, stop))
 
 
 class _Iterated:

@@ -7,14 +7,12 @@ use, by a function that was given a Dask array or asked for one.
 import uuid
 from collections.abc import Callable, Sequence
 from copy import copy
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import array_api_compat as compat
 import numpy as np
 
 from gyrobn.backends import Array, device_of, namespace_of
-from gyrobn.data.stored import StoredArray
 from gyrobn.numerics.checks import host
 
 TOGETHER = 8
@@ -251,32 +249,3 @@ def _count(block: Block) -> Any:
 def _counted(parts: list[Any]) -> Any:
     counts = {number: count for own, _ in parts for number, count in own.items()}
     return counts, parts[0][1]
-
-
-# ---------------------------------------------------------------------- arrays on disk
-
-
-class _ByPath:
-    """An array on disk that a task opens by its path, so that only the path is sent."""
-
-    def __init__(self, path: Path, key: str | None, shape: tuple[int, ...], dtype: Any) -> None:
-        self.path, self.key, self.shape, self.dtype = path, key, shape, dtype
-        self.ndim = len(shape)
-
-    def __getitem__(self, rows: tuple[slice, ...]) -> Any:
-        from gyrobn.data import open_array
-
-        with open_array(self.path, self.key) as array:
-            return array[rows[0]]
-
-
-def from_stored(source: StoredArray, rows: int) -> Any:
-    """Return an array on disk as a Dask array whose blocks have the given number of samples."""
-    import dask.array as da
-
-    path = Path(source.path).absolute()
-    array = _ByPath(path, source.key, source.shape, source.dtype)
-    name = f"gyrobn-read-{uuid.uuid4().hex}"
-    meta = np.empty((0,) * source.ndim, source.dtype)
-    chunks = (rows, *source.shape[1:])
-    return da.from_array(array, chunks, name=name, asarray=False, inline_array=True, meta=meta)
