@@ -1,6 +1,6 @@
 """How the estimator learns: the statistics of samples, per domain, and how to add more samples."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,45 +12,49 @@ from gyrobn.estimator.validation import (
     affine_for,
     as_array,
     check_parameters,
-    check_scale,
     chunked,
     geometry_for,
     like,
     reason,
     weights_for,
 )
-from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import domain_stats, places_of
 from gyrobn.normalization.normalize import Stats, merge_stats
-from gyrobn.numerics.arrays import blocks_of
 from gyrobn.numerics.checks import host
-from gyrobn.statistics.frechet import FrechetResult, frechet, locate, result_of
-from gyrobn.statistics.mean_error import tell_error
+from gyrobn.statistics.frechet import FrechetResult, frechet
 from gyrobn.statistics.points import Moved, describe, on_manifold
-from gyrobn.statistics.samples import arrange
 
 
 class Fitted(NamedTuple):
-    """What is known of some samples; with several domains, with a leading axis."""
+    """The statistics of a domain; of several, with a leading axis."""
 
     mean: Array
-    variance: Array
+    var: Array
     weight: Array
     """Sum of the weights, shape (*channels,)."""
-    iterations: Array
+    n_iter: Array
     converged: Array
 
+    @property
+    def stats(self) -> Stats:
+        """Mean and variance, to normalize with."""
+        return Stats(self.mean, self.var)
 
-def by_label(labels: Iterable[Any] | None, fitted: Fitted) -> dict[Any, Fitted]:
-    """Return what is known of each domain; without domains, of all samples by the label None."""
+
+Domains = dict[Any, Fitted]
+"""The statistics of each domain by its label; without domains, of all samples by the label None."""
+
+
+def by_label(labels: Iterable[Any] | None, fitted: Fitted) -> Domains:
+    """Return the statistics of each domain."""
     if labels is None:
         return {None: fitted}
     return {d: Fitted(*(a[k, ...] for a in fitted)) for k, d in enumerate(labels)}
 
 
-def stacked(known: dict[Any, Fitted]) -> tuple[Any, Fitted]:
-    """Undo :func:`by_label`, the domains in order."""
+def stacked(known: Domains) -> tuple[Any, Fitted]:
+    """Return the sorted labels, and the statistics of all domains with a leading axis."""
     if None in known:
         return None, known[None]
     labels = sorted(known)
@@ -67,127 +71,122 @@ def merge(manifold: GyroSpace, old: Fitted, new: Fitted) -> Fitted:
     xp = namespace_of(old.mean)
     if not bool(xp.all(old.weight > 0)):
         raise ValueError(
-            "partial_fit() weighs new samples against those before, and statistics that come from "
-            "a layer do not tell how many those were: set bn.weight_sum_ to what they should count "
-            "as, or fit() anew"
+            "partial_fit() weighs new samples against those before, and their weight_sum_ is 0: "
+            "set it to what they should count as, or call fit()"
         )
     *batch, weight = (xp.astype(a, old.mean.dtype, copy=False) for a in new[:3])
     total = old.weight + weight
-    stats = merge_stats(manifold, Stats(*old[:2]), Stats(*batch), weight / total)
-    return Fitted(*stats, total, new.iterations, new.converged)
+    stats = merge_stats(manifold, old.stats, Stats(*batch), weight / total)
+    return Fitted(*stats, total, new.n_iter, new.converged)
 
 
 class Finding(NamedTuple):
-    """What :func:`find` finds."""
+    """What a call of ``fit`` or ``partial_fit`` finds."""
 
     manifold: GyroSpace
-    known: dict[Any, Fitted]
-    """The statistics of each domain."""
-    total: int
+    domains: Domains
+    count: int
     """Number of samples."""
     moved: int
-    """Number of points that were moved onto the manifold."""
-    samples: Array | Chunks | None
+    """Number of points that were projected onto the manifold."""
+    samples: Array | Chunks | None = None
     """The samples, checked; None if they are in a Dask array."""
-    view: Centred | None
-    """The samples as they are seen from the mean, if they are matrices and decomposed already."""
 
 
-def goes_on(estimator: Any, domains: Any, method: str) -> bool:
+def goes_on(bn: Any, domains: Any, method: str) -> bool:
     """Check the parameters, and return whether the samples are added to those of earlier calls."""
-    check_parameters(estimator, estimator.mean)
-    more = method == "partial_fit" and hasattr(estimator, "mean_")
+    check_parameters(bn)
+    more = method == "partial_fit" and hasattr(bn, "mean_")
     if more:
-        check_given(estimator.domains_, domains, method)
+        check_given(bn.domains_, domains, method)
     return more
 
 
-def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
-    """Check samples and find their statistics."""
-    more = goes_on(estimator, domains, method)
-    raw, X = None, chunked(estimator, X, method)
-    if isinstance(X, Chunks):
-        raw, X = X, next(iter(X))
-    X = as_array(estimator, X, method)
-    if backend_of(X).traced(X):
+def find(bn: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
+    """Check samples, an array or chunks, and find their statistics."""
+    more, moved = goes_on(bn, domains, method), Moved()
+    samples = chunked(bn, X, method)
+    head = as_array(bn, next(iter(samples)) if isinstance(samples, Chunks) else X, method)
+    if backend_of(head).traced(head):
         raise TypeError(
-            f"GyroBN.{method}() keeps what it finds, which in a traced function has no value: "
+            f"GyroBN.{method}() stores what it finds, which in a traced function has no value: "
             "call it outside, or use gyrobn.batch_stats and gyrobn.normalize"
         )
-    manifold = estimator.manifold_ if more else geometry_for(estimator, X)
-    check_scale(affine_for(manifold, X, estimator.bias, estimator.scale)[1], estimator.scale)
-    moved = Moved()
-    checked: Array | Chunks
-    if raw is None:
-        project, count = estimator.on_invalid == "project", int(X.shape[0])
-        checked = on_manifold(manifold, X, project=project, moved=moved)
-        samples = backend_of(X).stop_gradient(checked)
+    manifold = bn.manifold_ if more else geometry_for(bn, head)
+    affine_for(manifold, head, bn.bias, bn.scale, method)
+    if isinstance(samples, Chunks):
+        samples, count = _checked_once(bn, manifold, samples, method, moved), samples.count
+        constant = samples
     else:
-        checked, count = raw.map(_ready_once(estimator, manifold, method, moved)), raw.count
-        samples = checked
-    batch = (count, *X.shape[1 : X.ndim - len(manifold.point_shape)])
-    weights = weights_for(batch, X, sample_weight)
-    places = None
+        project, count = bn.on_invalid == "project", int(head.shape[0])
+        samples = on_manifold(manifold, head, project=project, moved=moved)
+        constant = backend_of(samples).stop_gradient(samples)
+    batch = (count, *head.shape[1 : head.ndim - len(manifold.point_shape)])
+    weights, places = weights_for(batch, head, sample_weight), None
     if domains is not None:
         labels = labels_for(domains, count)
         if more:
-            check_kind(estimator.domains_, labels)
+            check_kind(bn.domains_, labels)
         places = places_of(labels)
-    found, view = find_stats(manifold, samples, places, weights, method, **search_of(estimator))
-    moved.warn(manifold, X, method)
-    total = _weight_sums(batch, found.mean, places, weights)
-    fitted = Fitted(found.mean, found.variance, total, found.iterations, found.converged)
-    if len(blocks_of(X)) > 1 or backend_of(X).differentiable(X) or view is None or not view.saves:
-        view = None  # it was computed in blocks, is a constant, or saves nothing
-    return Finding(manifold, by_label(places, fitted), count, moved.count, checked, view)
+    found = find_stats(bn, manifold, constant, places, weights, method)
+    moved.warn(manifold, head, method)
+    return Finding(manifold, found, count, moved.count, samples)
 
 
-def search_of(bn: Any) -> dict[str, Any]:
-    """Return the options of the search for a mean, or of the centroid in its place."""
-    search = {"tol": bn.tol, "max_iter": bn.max_iter}
-    return search if bn.mean == "frechet" else search | {"mean": bn.mean, "tell": tell_error}
+def _checked_once(
+    bn: Any, manifold: GyroSpace, chunks: Chunks, method: str, moved: Moved
+) -> Chunks:
+    """Return chunks that are checked at their first reading only."""
+    good: set[int] = set()
+    project = bn.on_invalid == "project"
 
+    def ready(x: Array, rows: Any) -> Array:
+        x, first = as_array(bn, x, method), int(rows[0])
+        x = backend_of(x).stop_gradient(x)
+        if first not in good or project:
+            count = None if first in good else moved
+            x = on_manifold(manifold, x, project=project, first=first, moved=count)
+        good.add(first)
+        return x
 
-def check_in_memory(mean: str, method: str) -> None:
-    """Refuse a centroid of samples that are not in memory."""
-    if mean == "centroid":
-        raise ValueError(
-            f"mean='centroid' takes samples in one array, and GyroBN.{method}() got chunks of them "
-            "or a Dask array: call partial_fit() with one array after the other, or choose "
-            "mean='frechet'"
-        )
+    return chunks.map(ready)
 
 
 def find_stats(
+    bn: Any,
     manifold: GyroSpace,
     X: Array | Chunks,
-    places: dict[Any, Any] | None,
+    places: Mapping[Any, Any] | None,
     weights: Array | None,
     method: str,
-    **options: Any,
-) -> tuple[FrechetResult, Centred | None]:
-    """Return mean and variance of the samples, or of each domain, or say why there is none.
-
-    Also return the samples as they are seen from the mean, if they are in memory and have one mean.
-    """
-    if isinstance(X, Chunks):
-        check_in_memory(options.get("mean", "frechet"), method)
-    total = X.count if isinstance(X, Chunks) else int(X.shape[0])
-    for label, at in (places or {None: np.arange(total)}).items():
-        some = at if weights is None else at[host(weights)[at].reshape(len(at), -1).any(1)]
-        check_enough(label, len(some), method)
-    view = None
+) -> Domains:
+    """Return mean and variance of the samples, or of each domain, or say why there is none."""
+    count = X.count if isinstance(X, Chunks) else int(X.shape[0])
+    w, sums = None if weights is None else host(weights), []
+    for label, at in ({None: range(count)} if places is None else places).items():
+        number, own = len(at), None if w is None else w[at]
+        if own is not None:
+            number = int(np.count_nonzero(own.reshape(number, -1).any(axis=1)))
+        check_enough(label, number, method)
+        sums.append(float(number) if own is None else own.sum(axis=0, dtype=np.float64))
+    search = {"tol": bn.tol, "max_iter": bn.max_iter}
     with np.errstate(all="ignore"):  # the check below names what fails
-        if places is not None:
-            found = domain_stats(manifold, X, places, weights, **options)
-        elif isinstance(X, Chunks):
-            found = frechet(manifold, X, weights, **options)
+        if places is None:
+            found = frechet(manifold, X, weights, **search)
         else:
-            at, view = locate(manifold, *arrange(manifold, X, weights, 0), **options)
-            found = result_of(at)
+            found = domain_stats(manifold, X, places, weights, **search)
     if not backend_of(found.mean).traced(found.mean):
         check_found(manifold, found, places, method)
-    return found, view
+    return fitted_domains(found, sums, places)
+
+
+def fitted_domains(found: FrechetResult, sums: list[Any], labels: Iterable[Any] | None) -> Domains:
+    """Return the statistics of each domain, from the sums of its weights, per channel or one."""
+    mean, variance, iterations, residual, converged = found
+    total = np.asarray(sums if labels is not None else sums[0])
+    total = total.reshape((*total.shape, *(1,) * (residual.ndim - total.ndim)))
+    weight = like(np.broadcast_to(total, residual.shape), mean)
+    return by_label(labels, Fitted(mean, variance, weight, iterations, converged))
 
 
 def check_enough(label: Any, count: int, method: str) -> None:
@@ -201,9 +200,9 @@ def check_enough(label: Any, count: int, method: str) -> None:
             "after the other to partial_fit()"
         )
     raise ValueError(
-        f"GyroBN.{method}() needs at least 2 samples of a domain (with a weight other "
-        f"than 0) to find its variance, got {count} of domain {label!r}: give more, "
-        "leave it out, or join it to another"
+        f"GyroBN.{method}() needs at least 2 samples of a domain (with a weight other than 0) to "
+        f"find its variance, got {count} of domain {label!r}: give more, leave it out, or join it "
+        "to another"
     )
 
 
@@ -221,33 +220,3 @@ def check_found(
         raise ValueError(
             f"GyroBN.{method}() finds no mean of {which}. {reason(manifold, found.mean)}"
         )
-
-
-def _weight_sums(
-    batch: tuple[int, ...], mean: Array, places: dict[Any, Any] | None, weights: Array | None
-) -> Array:
-    """Return the sum of the weights of each channel, of all samples or of each domain."""
-    w = np.ones(batch[0]) if weights is None else host(weights)
-    w = np.broadcast_to(w.reshape(*w.shape, *(1,) * (len(batch) - w.ndim)), batch)
-    if places is None:
-        return like(w.sum(axis=0, dtype=np.float64), mean)
-    return like(np.stack([w[at].sum(axis=0, dtype=np.float64) for at in places.values()]), mean)
-
-
-def _ready_once(
-    estimator: Any, manifold: GyroSpace, method: str, moved: Moved
-) -> Callable[[Array, Any], Array]:
-    """Return a function that checks a chunk of samples, at its first reading only."""
-    good: set[int] = set()
-    project = estimator.on_invalid == "project"
-
-    def ready(x: Array, rows: Any) -> Array:
-        x, first = as_array(estimator, x, method), int(rows[0])
-        x = backend_of(x).stop_gradient(x)
-        if first not in good or project:
-            count = None if first in good else moved
-            x = on_manifold(manifold, x, project=project, first=first, moved=count)
-        good.add(first)
-        return x
-
-    return ready

@@ -1,6 +1,6 @@
 """Labels of domains, and the errors about them."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import array_api_compat as compat
@@ -8,75 +8,84 @@ import numpy as np
 
 from gyrobn.backends import backend_of
 from gyrobn.normalization.domains import UNSEEN
-from gyrobn.normalization.online import check_strength
-from gyrobn.numerics.checks import check_choice, check_number, parameter_error
+from gyrobn.numerics.checks import check_choice, check_number
 
 
-def check_policy(given: Any) -> None:
-    """Check the parameters for domains that ``fit`` did not see, of an estimator or a model."""
-    check_choice("unseen", given.unseen, UNSEEN)
-    check_number("adapt_rate", given.adapt_rate, 0.0, 1.0)
-    check_strength(given.prior_strength)
+def check_policy(bn: Any) -> None:
+    """Check the parameters for domains that ``fit`` did not see."""
+    check_choice("unseen", bn.unseen, UNSEEN)
+    check_number("adapt_rate", bn.adapt_rate, 0.0, 1.0)
+    check_number("prior_strength", bn.prior_strength, 0.0)
 
 
-def check_given(known: Any, domains: Any, method: str) -> None:
+def check_given(fitted: Any, domains: Any, method: str) -> None:
     """Refuse domains if fit had none, and their absence if fit had some."""
-    if known is None and domains is not None:
+    if fitted is None and domains is not None:
         raise ValueError(
             f"GyroBN was fitted without domains: leave them out of {method}(), or give them to "
             "fit(X, domains=...), too, by name (the second argument of fit() is y, which is "
             "ignored)"
         )
-    if known is not None and domains is None:
-        raise parameter_error(
-            f"GyroBN was fitted with domains ({_listed(known)}): give ",
-            "domains",
-            ", too",
-            spelling=f"{method}(X, domains=...)",
-            note=f"; in a pipeline, by metadata routing and set_{method}_request(domains=True)",
+    if fitted is not None and domains is None:
+        raise ValueError(
+            f"GyroBN was fitted with domains ({_listed(fitted)}): give {method}(X, domains=...), "
+            f"too; in a pipeline, by metadata routing and set_{method}_request(domains=True)"
         )
 
 
-def check_target(given: Any, y: Any, domains: Any, method: str) -> None:
-    """Refuse a y without domains if the policy for new domains shows that domains were meant."""
-    if domains is None and y is not None and given.unseen != "error":
+def check_target(bn: Any, y: Any, domains: Any, method: str) -> None:
+    """Refuse a y without domains if ``unseen`` shows that domains were meant."""
+    if domains is None and y is not None and bn.unseen != "error":
         raise ValueError(
-            f"unseen={given.unseen!r} is for data with domains, and GyroBN.{method}() got y, which "
-            f"is ignored, but no domains: give {method}(X, domains=...) by name (in a pipeline, by "
+            f"unseen={bn.unseen!r} is for data with domains, and GyroBN.{method}() got y, which is "
+            f"ignored, but no domains: give {method}(X, domains=...) by name (in a pipeline, by "
             "metadata routing and set_fit_request(domains=True)), or leave unseen at 'error'"
         )
 
 
-def check_kind(known: Any, labels: Any) -> None:
+def check_kind(fitted: Any, labels: Any) -> None:
     """Refuse strings if fit had integers as labels, and integers if it had strings."""
-    if (labels.dtype.kind == "U") != (known.dtype.kind == "U"):
+    if (labels.dtype.kind == "U") != (fitted.dtype.kind == "U"):
         raise ValueError(
-            f"fit() saw domains {_listed(known)}, and now come {_listed(np.unique(labels))}: give "
+            f"fit() saw domains {_listed(fitted)}, and now come {_listed(np.unique(labels))}: give "
             "labels of the same kind, integers or strings, to both"
         )
 
 
-def check_unseen(known: Any, labels: Any, new: list[Any], unseen: str, method: str) -> None:
-    """Refuse domains that fit did not see, unless the policy allows them."""
-    saw = f"fit() did not see domain {_listed(new)} (it saw {_listed(known)})"
-    check_kind(known, labels)
-    if method == "inverse_transform":
-        saw += ", so GyroBN.inverse_transform() cannot know from where its samples came"
-        if unseen == "online":
-            raise ValueError(
-                f"{saw} (by unseen='online' every sample has statistics of its own, which are not "
-                "kept): fit to it, too"
-            )
-        after = " is not kept): fit to it, too"
-        found = f"{saw} (what transform() finds by "
-        raise parameter_error(found, "unseen", after, ("refit", "adapt"))
-    if unseen == "error":
-        raise parameter_error(
-            f"{saw}: fit to it, too, or choose what GyroBN.transform() does with such a domain by ",
-            "unseen",
-            ", or 'online' for samples that come one by one",
-            ("refit", "adapt"),
+def unseen_among(
+    bn: Any, labels: list[Any], known: Container[Any], method: str, ordered: bool = True
+) -> list[Any]:
+    """Return the labels without statistics, if ``unseen`` says what to do with their samples.
+
+    Samples that are not ``ordered`` cannot be followed one by one.
+    """
+    new = [label for label in labels if label not in known]
+    if not new:
+        return new
+    check_kind(bn.domains_, as_labels(new))
+    check_policy(bn)
+    undo = method == "inverse_transform"
+    if not undo and (bn.unseen in ("refit", "adapt") or (bn.unseen == "online" and ordered)):
+        return new
+    advice = (
+        "fit to it, too, or choose unseen='refit' or 'adapt', or 'online' for samples that come "
+        "one by one"
+    )
+    if undo:
+        advice = (
+            "fit to it, too: inverse_transform() cannot know where its samples came from, since "
+            "the statistics that transform() finds for a new domain are not kept"
         )
+    elif bn.unseen == "online":
+        advice = (
+            "unseen='online' follows the order of its samples, but the blocks of a Dask array are "
+            "computed in any order; give NumPy arrays, or the blocks one after the other to "
+            "transform_chunks(), or choose unseen='refit' or 'adapt'"
+        )
+    raise ValueError(
+        f"fit() did not see domain {_listed(new)} (it saw {_listed(bn.domains_)}), and "
+        f"GyroBN.{method}() has no statistics of it: {advice}"
+    )
 
 
 def labels_for(domains: Any, count: int) -> Any:
@@ -107,12 +116,11 @@ def labels_for(domains: Any, count: int) -> Any:
         return labels
     values = labels.tolist()
     kind = str if isinstance(values[0], str) else (int, np.integer)
-    wrong = [i for i, value in enumerate(values) if not isinstance(value, kind)]
-    if wrong:
-        raise TypeError(
-            f"domains must be all integers or all strings, got {values[wrong[0]]!r} at index "
-            f"{wrong[0]}"
-        )
+    for i, value in enumerate(values):
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"domains must be all integers or all strings, got {value!r} at index {i}"
+            )
     return as_labels(values)
 
 

@@ -103,7 +103,7 @@ class GyroBN(RunningLayer):
         """
         model, given, dtype = arguments(bn, param_dtype)
         options = {"epsilon": model.eps, "param_dtype": dtype} | given | options
-        layer = cls(model.geometry, model.channels, **options)
+        layer = cls(model.manifold_, **options)
         learnt, stats = start(layer, model, dtype)
         for own, value in ((layer.bias, learnt.bias), (layer.scale, learnt.scale)):
             if own is not None:
@@ -118,16 +118,6 @@ class GyroBN(RunningLayer):
         %(mean_error)s
         """
         return mean_error(self.settings, self._learnt, x, weights)
-
-    @documented
-    def to_estimator(self, *, like: Any = None) -> Any:
-        """Return a fitted :class:`gyrobn.GyroBN` that does what this layer does in evaluation.
-
-        %(to_estimator)s
-        """
-        from gyrobn.estimator.conversion import layer_to_estimator
-
-        return layer_to_estimator(self.settings, self._learnt, self._stats, like)
 
     @documented
     def __call__(

@@ -246,14 +246,6 @@ Parameters
 ----------
 x, weights
     As in the call of the layer.""",
-    "to_estimator": """The running statistics become its mean and variance, the bias a point, and a
-learnt curvature a number. A layer does not count samples: ``n_samples_seen_``, ``weight_sum_`` and
-``n_iter_`` are zero, and ``converged_`` is False. The estimator can be saved, with ``save``.
-
-Parameters
-----------
-like
-    An array whose library, dtype and device the statistics get; NumPy by default.""",
     "bn": """Parameters
 ----------
 bn

@@ -174,6 +174,8 @@ def normalize(
     scale: Array | float | str = 1.0,
     eps: float = 1e-5,
     clamp: float | None = None,
+    *,
+    check: bool = True,
 ) -> Array:
     r"""Normalize a batch: :math:`\beta \oplus (s/\sqrt{v^2+\epsilon} \odot (\ominus\mu \oplus x))`.
 
@@ -198,6 +200,8 @@ def normalize(
     clamp
         Largest size of the factor :math:`s/\sqrt{v^2+\epsilon}`, if any; where it applies, the
         variance of the output is smaller than the theorem's.
+    check
+        Whether to warn of samples that are scaled farther than coordinates reach.
 
     Examples
     --------
@@ -212,7 +216,8 @@ def normalize(
     """
     road = route(manifold, x, stats, bias, scale, eps, clamp)
     y = manifold.standardize(x, *road)
-    _warn_if_held("normalize()", manifold, x, y, road, scale_for(manifold, scale))
+    if check:
+        _warn_if_held("normalize()", manifold, x, y, road, scale_for(manifold, scale))
     return y
 
 
@@ -328,6 +333,8 @@ def denormalize(
     scale: Array | float | str = 1.0,
     eps: float = 1e-5,
     clamp: float | None = None,
+    *,
+    check: bool = True,
 ) -> Array:
     r"""Undo :func:`normalize`.
 
@@ -336,12 +343,13 @@ def denormalize(
 
     Parameters
     ----------
-    manifold, x, stats, bias, scale, eps, clamp
+    manifold, x, stats, bias, scale, eps, clamp, check
         What :func:`normalize` was given; ``scale`` may not be zero.
     """
     road = route(manifold, x, stats, bias, scale, eps, clamp, inverse=True)
     y = manifold.standardize(x, *road)
-    _warn_if_held("denormalize()", manifold, x, y, road, stats.var, 0.5)
+    if check:
+        _warn_if_held("denormalize()", manifold, x, y, road, stats.var, 0.5)
     return y
 
 
