@@ -1,6 +1,6 @@
 """How the estimator applies Algorithm 1 to samples, or undoes it, and what it checks on the way."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,43 +8,30 @@ from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.data.chunks import Chunks, take
-from gyrobn.estimator.fitting import Domains, find_stats
-from gyrobn.estimator.labels import check_given, labels_for, unseen_among
-from gyrobn.estimator.validation import (
-    UNDO,
-    affine_for,
-    as_array,
-    check_output,
-    check_table,
-    checked,
-    reason,
-    result_shape,
-    sample_shape,
-)
+from gyrobn.estimator import fitting
+from gyrobn.estimator import validation as check
+from gyrobn.estimator.validation import UNDO, is_coordinates
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization import normalize as algorithm
 from gyrobn.normalization.domains import average_stats, by_domain, places_of
-from gyrobn.normalization.normalize import (
-    Stats,
-    denormalize,
-    goes_as_far,
-    multiplier,
-    normalize,
-    update_stats,
-    warn_of_distances,
-)
+from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.online import OnlineStats, online_stats
 from gyrobn.numerics.arrays import blocks_of, blockwise, length
 from gyrobn.numerics.checks import host
-from gyrobn.statistics.points import Moved, describe, is_hyperbolic, may_be_far_out
+from gyrobn.statistics.points import Moved, describe, is_hyperbolic
+
+Given = tuple[Any, dict[Any, Stats], dict[Any, OnlineStats]]
+"""A label per sample, the statistics of each label, and the new value of ``online_``."""
 
 
 def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
     """Check samples and normalize them, or undo it."""
     if not hasattr(bn, "mean_"):  # scikit-learn's check looks at every attribute
         check_is_fitted(bn)
-    X, moved = as_array(bn, X, method), Moved()
-    check_table(bn, X, method)
-    X = checked(bn, X, method, moved=moved)
+    X, moved = check.as_array(bn, X, method), Moved()
+    if method != UNDO:
+        check.check_table(bn, X.shape[1:])
+    X = check.checked(bn, X, method, moved=moved)
     moved.warn(bn.manifold_, X, method)
     return apply_checked(bn, X, domains, method)
 
@@ -67,22 +54,21 @@ def apply_chunks(
     raw = X if isinstance(X, Chunks) else Chunks(X)
 
     def ready(moved: Moved | None) -> Chunks:
-        return raw.map(lambda x, rows: checked(bn, as_array(bn, x, method), method, rows, moved))
+        array = lambda x: check.as_array(bn, x, method)  # noqa: E731
+        return raw.map(lambda x, rows: check.checked(bn, array(x), method, rows, moved))
 
-    in_order = bn.unseen == "online" and domains is not None
-    if in_order:
-        check_given(bn.domains_, domains, method)
-        labels, stats = labels_for(domains, raw.count), {}
-    else:
-        labels, stats, _ = stats_for(bn, ready(None), domains, method)
+    check.check_given(bn.domains_, domains, method)
+    labels = None if domains is None else check.labels_for(domains, raw.count)
+    in_order = bn.unseen == "online" and labels is not None
+    stats = {} if in_order else stats_for(bn, ready(None), labels, method)[1]
 
     def results(moved: Moved) -> Iterator[Array]:
         for rows, x in ready(moved).numbered():
-            own = None if labels is None else labels[rows]
+            own, first = None if labels is None else labels[rows], int(rows[0])
             if in_order:
-                yield apply_checked(bn, x, own, method, int(rows[0]))
+                yield apply_checked(bn, x, own, method, first)
             else:
-                yield apply_block(bn, x, own, stats, method, int(rows[0]))
+                yield apply_block(bn, x, own, stats, method, first)
         moved.warn(bn.manifold_, bn.mean_, method)
 
     return results(Moved() if moved is None else moved)
@@ -99,62 +85,55 @@ def known_stats(bn: Any) -> dict[Any, Stats]:
     return {d: Stats(mean[k, ...], var[k, ...]) for k, d in enumerate(bn.domains_.tolist())}
 
 
-def stats_for(
-    bn: Any, X: Array | Chunks, domains: Any, method: str
-) -> tuple[Any, dict[Any, Stats], dict[Any, OnlineStats]]:
-    """Return a label per sample, the statistics of each label, and the new value of ``online_``.
-
-    The labels are None if all samples have the same statistics.
-    """
-    check_given(bn.domains_, domains, method)
+def stats_for(bn: Any, X: Array | Chunks, domains: Any, method: str) -> Given:
+    """Return the statistics of the samples; the labels are None if all have the same."""
+    check.check_given(bn.domains_, domains, method)
     stats = known_stats(bn)
     if domains is None:
         return None, stats, bn.online_
-    labels = labels_for(domains, X.count if isinstance(X, Chunks) else X.shape[0])
+    labels = check.labels_for(domains, X.count if isinstance(X, Chunks) else X.shape[0])
     places = places_of(labels)
-    new = {d: places[d] for d in unseen_among(bn, list(places), stats, method)}
+    new = {d: places[d] for d in check.unseen_among(bn, places, stats, method)}
     if new and bn.unseen == "online":
         return _online(bn, X, labels, stats, new)
     if new:
         X = X if isinstance(X, Chunks) else backend_of(X).stop_gradient(X)
-        stats |= unseen_stats(bn, find_stats(bn, bn.manifold_, X, new, None, method))
+        stats |= unseen_stats(bn, fitting.find_stats(bn, bn.manifold_, X, new, None, method))
     return labels, stats, bn.online_
 
 
-def unseen_stats(bn: Any, found: Domains) -> dict[Any, Stats]:
+def unseen_stats(bn: Any, found: fitting.Domains) -> dict[Any, Stats]:
     """Return the statistics for domains that fit did not see, from those of their samples."""
-    batch, manifold = {label: own.stats for label, own in found.items()}, bn.manifold_
+    batch, manifold = {d: Stats(*own[:2]) for d, own in found.items()}, bn.manifold_
     if bn.unseen == "refit" or not batch:
         return batch
     average = in_dtype_of(manifold, _average(bn), next(iter(batch.values())).mean)
-    return {d: update_stats(manifold, average, own, bn.adapt_rate) for d, own in batch.items()}
+    update, rate = algorithm.update_stats, bn.adapt_rate
+    return {d: update(manifold, average, own, rate) for d, own in batch.items()}
 
 
 def _average(bn: Any) -> Stats:
-    fitted = Stats(bn.mean_, bn.var_)
-    return average_stats(bn.manifold_, fitted, tol=bn.tol, max_iter=bn.max_iter)
+    search = {"tol": bn.tol, "max_iter": bn.max_iter}
+    return average_stats(bn.manifold_, Stats(bn.mean_, bn.var_), **search)
 
 
 def _online(
     bn: Any, X: Array, labels: Any, stats: dict[Any, Stats], new: Mapping[Any, Any]
-) -> tuple[Any, dict[Any, Stats], dict[Any, OnlineStats]]:
+) -> Given:
     """Follow the samples of new domains, each of which gets a label and statistics of its own."""
-    backend, manifold = backend_of(X), bn.manifold_
-    if backend.traced(X):
+    if backend_of(X).traced(X):
         raise TypeError(
             "unseen='online' stores what it learns from each sample, and in a traced function "
             "samples have no values: call transform() outside of jax.jit and vmap"
         )
-    x = as_points(manifold, backend.stop_gradient(X), bn.mean_)
+    x = as_points(bn.manifold_, backend_of(X).stop_gradient(X), bn.mean_)
     online = dict(bn.online_)
     first = [label for label in new if label not in online]
     if first:
         online |= dict.fromkeys(first, OnlineStats(0, *_average(bn)))
-    numbers = {label: k for k, label in enumerate(stats)}
-    own = np.asarray([numbers.get(label, -1) for label in labels.tolist()])
-    each = list(stats.values())
+    each, own = list(stats.values()), np.searchsorted(bn.domains_, labels)
     for label, at in new.items():
-        states = online_stats(manifold, online[label], take(x, at), bn.prior_strength)
+        states = online_stats(bn.manifold_, online[label], take(x, at), bn.prior_strength)
         own[at] = range(len(each), len(each) + len(at))
         each += [state.stats for state in states]
         online[label] = states[-1]
@@ -165,8 +144,7 @@ def in_dtype_of(manifold: GyroSpace, stats: Stats, x: Array) -> Stats:
     """Return statistics in the dtype of the samples."""
     if stats.mean.dtype == x.dtype:
         return stats
-    var = namespace_of(x).astype(stats.var, x.dtype)
-    return Stats(as_points(manifold, stats.mean, x), var)
+    return Stats(as_points(manifold, stats.mean, x), namespace_of(x).astype(stats.var, x.dtype))
 
 
 def as_points(manifold: GyroSpace, points: Array, like: Array) -> Array:
@@ -195,134 +173,117 @@ def apply_block(
 
     ``stats`` are those of each label, ``first`` is the number of the first sample, for messages.
     """
-    manifold, places = bn.manifold_, None if labels is None else places_of(labels)
+    manifold, undo, eps = bn.manifold_, method == UNDO, bn.eps
     bias, scale = affine_of(bn, x, method)
-    options = {"bias": bias, "scale": scale, "eps": bn.eps}
+    function = algorithm.denormalize if undo else algorithm.normalize
 
     def run(x: Array, own: Stats) -> Array:
         if bn.output == "points":
-            function = denormalize if method == UNDO else normalize
-            return function(manifold, x, own, **options, check=False)
-        t = manifold.by_coordinate(multiplier(x, own, scale, bn.eps, None))
-        if method == UNDO:
+            return function(manifold, x, own, bias, scale, eps, check=False)
+        t = manifold.by_coordinate(algorithm.multiplier(x, own, scale, eps, None))
+        if undo:
             return manifold.shift(own.mean, x / t)
         return t * manifold.relative_normal(own.mean, x)
 
-    each = [in_dtype_of(manifold, stats[d], x) for d in places or (None,)]
+    places = {None: None} if labels is None else places_of(labels)
+    each = [in_dtype_of(manifold, stats[label], x) for label in places]
     with np.errstate(all="ignore"):  # the checks name what fails
-        if places is None:
+        if labels is None:
             out = blockwise(lambda x: run(x, each[0]), x)
         else:
             out = by_domain(run, x, list(places.values()), each)
         if not backend_of(x).traced(out):
-            output = Output(bn, method, bias, scale, _per_sample(each, places, x), first)
-            output.check(x, out)
-            output.check_distances(x, out)
-    if bn.output == "coordinates" and method != UNDO:
-        return namespace_of(out).reshape(out, (x.shape[0], *result_shape(bn, method)))
+            block = Block(bn, method, x, out, bias, scale, each, labels, first)
+            block.check_points()
+            block.check_distances()
+    if is_coordinates(bn, method, given=False):
+        shape = (x.shape[0], *check.shape_of(bn, method, given=False))
+        return namespace_of(out).reshape(out, shape)
     return out
 
 
 def affine_of(bn: Any, x: Array, method: str) -> tuple[Any, Any]:
     """Return bias and scale for samples like x, or refuse those that do not fit."""
-    check_output(bn)
+    check.check_output(bn)
     if bn.output == "coordinates":  # of which a bias and a scale do not know the shape
-        x = namespace_of(x).empty((0, *sample_shape(bn)), dtype=x.dtype, device=device_of(x))
-    return affine_for(bn.manifold_, x, bn.bias, bn.scale, method)
+        shape = (0, *check.sample_shape(bn))
+        x = namespace_of(x).empty(shape, dtype=x.dtype, device=device_of(x))
+    return check.affine_for(bn.manifold_, x, bn.bias, bn.scale, method)
 
 
-def _per_sample(
-    stats: Sequence[Stats], places: Mapping[Any, Any] | None, x: Array
-) -> Callable[[slice], Stats]:
-    """Return a function of a range of samples that returns the statistics of each, or of all."""
-    if places is None:
-        return lambda rows: stats[0]
-    which = np.empty(x.shape[0], dtype=np.int64)
-    for k, at in enumerate(places.values()):
-        which[at] = k
-    xp = namespace_of(x)
-    return lambda rows: Stats(*(take(xp.stack(a), which[rows]) for a in zip(*stats, strict=True)))
-
-
-class Output(NamedTuple):
-    """What is needed to check an output."""
+class Block(NamedTuple):
+    """Some samples and what became of them, to check."""
 
     bn: Any
     method: str
+    x: Array
+    out: Array
     bias: Any
     scale: Any
-    stats: Callable[[slice], Stats]
-    """Return the statistics of the samples in a range."""
+    each: Sequence[Stats]
+    """The statistics of all samples, or of each domain by its sorted label."""
+    labels: Any
     first: int
 
-    def check(self, x: Array, out: Array) -> None:
+    def stats(self, rows: slice) -> Stats:
+        """Return the statistics of the samples in a range: of all, or of each of them."""
+        if self.labels is None:
+            return self.each[0]
+        which = np.unique(self.labels, return_inverse=True)[1][rows]
+        values, xp = zip(*self.each, strict=True), namespace_of(self.x)
+        return Stats(*(take(xp.stack(list(a)), which) for a in values))
+
+    def check_points(self) -> None:
         """Refuse an output that is not on the manifold, and name the sample."""
-        xp, bn, manifold, undo = namespace_of(x), self.bn, self.bn.manifold_, self.method == UNDO
-        coordinates = bn.output == "coordinates"
-        if coordinates and not undo:
-            good = xp.all(xp.isfinite(out), axis=-1)
+        bn, method, x, manifold = self.bn, self.method, self.x, self.bn.manifold_
+        xp, undo, kind = namespace_of(x), method == UNDO, "point of"
+        if is_coordinates(bn, method, given=False):
+            good, kind = xp.all(xp.isfinite(self.out), axis=-1), "coordinates on"
         else:
-            good = blockwise(manifold.contains, out)
+            good = blockwise(manifold.contains, self.out)
         if bool(xp.all(good)):
             return
         what, i = describe(good, self.first)
-        point, why = x[(*i, ...)], reason(manifold, x)
-        if coordinates and undo:
-            raise ValueError(
-                f"GyroBN.{self.method}() finds no point of {manifold!r} for the coordinates of "
-                f"{what}, of length {float(length(point)):.4g}. {why}"
-            )
-        mean = xp.broadcast_to(self.stats(slice(None)).mean, x.shape)[(*i, ...)]
-        bias = manifold.origin(x) if self.bias is None else self.bias
-        bias = xp.broadcast_to(bias, x.shape)[(*i, ...)]
-        centre, name = (bias, "bias") if undo else (mean, "mean")
-        more = "; if you need features for a classifier, output='coordinates' returns the scaled "
-        raise ValueError(
-            f"GyroBN.{self.method}() finds no {'coordinates on' if coordinates else 'point of'} "
-            f"{manifold!r} for {what}, at distance {float(manifold.dist(centre, point)):.4g} from "
-            f"the {name}; from the identity, the mean is at {float(manifold.norm(mean)):.4g}, the "
-            f"bias at {float(manifold.norm(bias)):.4g}. {why}"
-            + ("" if coordinates or undo else more + "normal coordinates, which need no points")
-        )
-
-    def check_distances(self, x: Array, out: Array) -> None:
-        """Warn if the coordinates of the output are not the scaled coordinates of the input.
-
-        On a closed space (sphere, Grassmannian, rotations) such samples came back from the other
-        side. On a hyperbolic space they were clamped where coordinates end, or lost their digits.
-        """
-        bn, manifold, undo = self.bn, self.bn.manifold_, self.method == UNDO
-        closed = manifold.convexity_radius < float("inf")
-        if (bn.output == "coordinates" and not undo) or not (closed or is_hyperbolic(manifold)):
-            return
-        good = np.ones(out.shape[: out.ndim - len(manifold.point_shape)], dtype=np.bool_)
-        for rows in blocks_of(x):
-            good[rows] = self._arrives(x[rows, ...], out[rows, ...], self.stats(rows), closed)
-        if not good.all():
-            advice = (
-                "; if you need features for a classifier, not points, choose output='coordinates'"
-            )
-            name, more = f"GyroBN.{self.method}()", "" if undo else advice
-            warn_of_distances(name, manifold, x, good, self.first, closed, more)
-
-    def _arrives(self, x: Array, y: Array, stats: Stats, closed: bool) -> Any:
-        """Return which samples are as far from the target as they should be."""
-        bn, manifold, undo = self.bn, self.bn.manifold_, self.method == UNDO
-        xp, (x, y) = namespace_of(x), map(backend_of(x).stop_gradient, (x, y))
-        factor = multiplier(x, stats, self.scale, bn.eps, None)
-        unit = np.sqrt(host(stats.var).max()) if undo else np.abs(host(self.scale)).max()
-        centre, target, t = stats.mean, self.bias, manifold.by_coordinate(factor)
-        if bn.output == "coordinates":
-            c, target, far = x / t, stats.mean, is_hyperbolic(manifold)
+        point, why = x[(*i, ...)], check.reason(manifold, x)
+        if is_coordinates(bn, method, given=True):
+            what = f"the coordinates of {what}, of length {float(length(point)):.4g}"
         else:
-            if undo:
-                centre, target = manifold.origin(x) if target is None else target, stats.mean
-                factor, t = 1.0 / factor, 1.0 / t
-            far = may_be_far_out(manifold, x, centre, factor, target)
-            if not far and not (closed and float(xp.max(xp.abs(factor))) > 1.0):
-                return True
-            c = t * manifold.relative_normal(centre, x)
-        reach = float(xp.max(xp.sum(c * c, axis=-1)))
-        if not far and reach <= (2.0 * manifold.convexity_radius) ** 2:
-            return True
-        return goes_as_far(manifold, c, y, target, float(unit))
+            bias = manifold.origin(x) if self.bias is None else self.bias
+            mean = self.stats(slice(None)).mean
+            mean, bias = (xp.broadcast_to(a, x.shape)[(*i, ...)] for a in (mean, bias))
+            far = float(manifold.dist(bias if undo else mean, point))
+            what += (
+                f", at distance {far:.4g} from the {'bias' if undo else 'mean'}; from the identity "
+                f"the mean is at {float(manifold.norm(mean)):.4g}, the bias at "
+                f"{float(manifold.norm(bias)):.4g}"
+            )
+            if not undo and bn.output == "points":
+                why += (
+                    "; if you need features for a classifier, output='coordinates' returns the "
+                    "scaled normal coordinates and makes no points of them"
+                )
+        raise ValueError(f"GyroBN.{method}() finds no {kind} {manifold!r} for {what}. {why}")
+
+    def check_distances(self) -> None:
+        """Warn if the coordinates of the output are not the scaled coordinates of the input."""
+        bn, method, manifold = self.bn, self.method, self.bn.manifold_
+        closed, undo = manifold.convexity_radius < float("inf"), method == UNDO
+        edge = closed or is_hyperbolic(manifold)
+        if not edge or is_coordinates(bn, method, given=False):
+            return
+        good = np.ones(self.x.shape[: self.out.ndim - len(manifold.point_shape)], dtype=np.bool_)
+        for rows in blocks_of(self.x):
+            x, y, stats = self.x[rows, ...], self.out[rows, ...], self.stats(rows)
+            unit = float(np.sqrt(host(stats.var).max()) if undo else np.abs(host(self.scale)).max())
+            if is_coordinates(bn, method, given=True):
+                t = algorithm.multiplier(x, stats, self.scale, bn.eps, None)
+                c = x / manifold.by_coordinate(t)
+                good[rows] = algorithm.goes_as_far(manifold, c, y, stats.mean, unit)
+            else:
+                given = stats, self.bias, self.scale, bn.eps, None, undo
+                road = algorithm.route(manifold, x, *given)
+                good[rows] = algorithm.arrived(manifold, x, y, road, unit, closed)
+        if not good.all():
+            more = "; if you need features for a classifier, choose output='coordinates'"
+            given = f"GyroBN.{method}()", manifold, self.x, good, self.first, closed
+            algorithm.warn_of_distances(*given, "" if undo else more)

@@ -8,11 +8,10 @@ everything before an estimator is made.
 import copy
 import json
 import os
-import stat
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import fields
+from pathlib import Path
 from reprlib import repr as _shown
 from typing import Any
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
@@ -21,9 +20,8 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data import replacing
+from gyrobn.estimator import validation as check
 from gyrobn.estimator.applying import affine_of, as_points, settled
-from gyrobn.estimator.labels import as_labels, check_kind
-from gyrobn.estimator.validation import check_parameters, geometry_options, sample_shape
 from gyrobn.manifolds import REGISTRY, Product
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.online import OnlineStats
@@ -31,15 +29,21 @@ from gyrobn.numerics.checks import check_integer, host
 from gyrobn.statistics.points import on_manifold, plain_geometry
 
 FORMAT, VERSION, HEADER = "gyrobn model", 1, "header.json"
-ARRAYS = {"mean", "var", "weight", "n_iter", "converged"}
-"""The arrays of every file; the attributes have an underscore at the end."""
+ARRAYS = {
+    "mean": "mean_",
+    "var": "var_",
+    "weight": "weight_sum_",
+    "n_iter": "n_iter_",
+    "converged": "converged_",
+}
+"""The arrays of every file, with their attributes."""
 ONLINE = ("online", "online_count", "online_mean", "online_var")
-OPTIONAL = {"bias", "scale", "domains", "feature_names", *ONLINE}
 COUNTS = ("n_samples_seen", "n_projected")
 FORMER = {"mean_kind"}
 """Entries of older files that mean nothing any more."""
 PLAIN = (str, int, float, type(None))
 """The types that JSON stores as they are."""
+
 
 # ---------------------------------------------------------------------- writing
 
@@ -47,22 +51,16 @@ PLAIN = (str, int, float, type(None))
 def write(bn: Any, path: Any) -> None:
     """Write a fitted estimator to a file, completely or not at all."""
     bn = converted(bn)
-    parameters = bn.get_params(deep=False)
-    arrays = {name: getattr(bn, _attribute(name)) for name in ARRAYS}
-    arrays |= {name: v for name, v in parameters.items() if isinstance(v, np.ndarray)}
-    if bn.domains_ is not None:
-        arrays["domains"] = bn.domains_
-    if hasattr(bn, "feature_names_in_"):
-        arrays["feature_names"] = np.asarray(bn.feature_names_in_, dtype=np.str_)
+    arrays = {name: getattr(bn, attribute) for name, attribute in ARRAYS.items()}
+    arrays["domains"], arrays["feature_names"] = bn.domains_, getattr(bn, "feature_names_in_", None)
+    values = bn.get_params(deep=False)
+    arrays |= {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
     if bn.online_:
-        labels = sorted(bn.online_)
-        states = [bn.online_[label] for label in labels]
-        arrays["online"] = as_labels(labels)
+        arrays["online"] = check.as_labels(sorted(bn.online_))
+        states = [bn.online_[label] for label in sorted(bn.online_)]
         for name in ("count", "mean", "var"):
             arrays[f"online_{name}"] = np.stack([getattr(state, name) for state in states])
-    values = {
-        name: v for name, v in parameters.items() if v is not None or name not in geometry_options()
-    }
+    arrays = {name: np.asarray(a, order="C") for name, a in arrays.items() if a is not None}
     header = {
         "format": FORMAT,
         "version": VERSION,
@@ -70,21 +68,15 @@ def write(bn: Any, path: Any) -> None:
         "arrays": sorted(arrays),
         "geometry": geometry_to_json(bn.manifold_),
         **{name: getattr(bn, f"{name}_") for name in COUNTS},
-        **{name: None if name in arrays else _plain(v) for name, v in values.items()},
+        **{name: v for name, v in values.items() if name not in arrays and v is not None},
     }
-    text = json.dumps(header, allow_nan=False, indent=1).encode()
+    if isinstance(bn.manifold, GyroSpace):
+        header["manifold"] = geometry_to_json(bn.manifold)
+    text = json.dumps(header, allow_nan=False, indent=1)
     with replacing(path) as draft, open(draft, "x+b") as file:
-        np.savez(file, **{name: np.asarray(a, order="C") for name, a in arrays.items()})
+        np.savez(file, allow_pickle=False, **arrays)
         with ZipFile(file, "a") as archive:
-            archive.writestr(ZipInfo(HEADER), text)
-
-
-def _attribute(name: str) -> str:
-    return "weight_sum_" if name == "weight" else f"{name}_"
-
-
-def _plain(value: Any) -> Any:
-    return geometry_to_json(value) if isinstance(value, GyroSpace) else value
+            archive.writestr(ZipInfo(HEADER), text)  # with no date: the same model, the same bytes
 
 
 def geometry_to_json(geometry: GyroSpace, registered: bool = True) -> dict[str, Any]:
@@ -99,19 +91,16 @@ def geometry_to_json(geometry: GyroSpace, registered: bool = True) -> dict[str, 
     >>> geometry_to_json(Product(Euclidean(3), Euclidean(1)))["factors"][1]
     {'name': 'euclidean', 'n': 1}
     """
-    names = [name for name, cls in REGISTRY.items() if cls is type(geometry)]
+    cls = type(geometry)
+    names = [name for name, known in REGISTRY.items() if known is cls]
     if not names and registered:
-        raise ValueError(
-            f"{type(geometry).__name__} cannot be saved: a file holds geometries of gyrobn.REGISTRY"
-        )
+        raise ValueError(f"{cls.__name__} cannot be saved: it is not in gyrobn.REGISTRY")
+    values = {one.name: getattr(geometry, one.name) for one in fields(cls)}
     if isinstance(geometry, Product):
-        values: dict[str, Any] = {
-            "factors": [geometry_to_json(part, registered) for part in geometry.factors]
-        }
-    else:
-        values = {f.name: getattr(geometry, f.name) for f in fields(geometry)}
+        values["factors"] = [geometry_to_json(part, registered) for part in geometry.factors]
+    elif not registered:
         values = {key: v if isinstance(v, PLAIN) else repr(v) for key, v in values.items()}
-    return {"name": names[0] if names else type(geometry).__qualname__} | values
+    return {"name": names[0] if names else cls.__qualname__} | values
 
 
 # ---------------------------------------------------------------------- reading
@@ -122,14 +111,11 @@ class Refused(ValueError):
 
 
 class NewerVersion(Refused):
-    """What was written has entries that this version does not have; the message says which."""
+    """What was written has entries that this version does not have."""
 
-    def __init__(self, what: str, unknown: Iterable[Any], writer: Any = None) -> None:
-        by = "" if writer is None else f" ({_shown(writer)})"
-        super().__init__(
-            f"was written by a newer version of gyrobn{by}: {what} "
-            f"{_shown(sorted(map(str, unknown)))}; upgrade gyrobn"
-        )
+    def __init__(self, what: str, unknown: Iterable[Any], by: str = "") -> None:
+        what = f"{what} {_shown(sorted(map(str, unknown)))}"
+        super().__init__(f"was written by a newer version of gyrobn{by}: {what}; upgrade gyrobn")
 
 
 def geometry_from_json(value: Any) -> GyroSpace:
@@ -163,95 +149,80 @@ def geometry_from_json(value: Any) -> GyroSpace:
     return geometry
 
 
-@contextmanager
-def _damage(name: str) -> Iterator[None]:
-    """Turn every error about the bytes of a file into one line.
-
-    zipfile, json and NumPy raise many kinds of exceptions on a damaged file.
-    """
-    try:
-        yield
-    except Refused as error:
-        raise ValueError(f"{name} {error}") from None
-    except Exception as error:
-        what = " ".join(f"{error}".split())[:300] or type(error).__name__
-        raise ValueError(
-            f"{name} is damaged or truncated ({what}): nothing was loaded; save the model again"
-        ) from error
-
-
 def read(cls: type[Any], path: Any, like: Array | None = None) -> Any:
     """Return the estimator that :func:`write` wrote, or say what is wrong with the file."""
-    name = repr(os.fspath(path))
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        kind = IsADirectoryError if os.path.isdir(path) else ValueError
+    name, file = repr(os.fspath(path)), Path(os.fsdecode(path))
+    if file.exists() and not file.is_file():
+        kind = IsADirectoryError if file.is_dir() else ValueError
         raise kind(f"{name} is not a regular file: give a file that GyroBN.save() wrote")
-    with open(path, "rb") as file:
-        if file.read(4) != b"PK\x03\x04":
-            raise ValueError(f"{name} is not a gyrobn model: give a file that GyroBN.save() wrote")
-        file.seek(0)
-        with _damage(name), np.load(file, allow_pickle=False) as archive:
-            bn = converted(_estimator(cls, *_contents(cls, archive)))
+    try:
+        with ZipFile(file) as archive:  # raises on what NumPy would read in another way
+            header = _header(cls, archive)
+        with np.load(file, allow_pickle=False) as members:
+            bn = _estimator(cls, header, {key: members[key] for key in header.pop("arrays")})
+        bn = converted(bn)
+    except OSError:
+        raise
+    except Refused as error:
+        raise ValueError(f"{name} {error}") from None
+    except Exception as error:  # zipfile, json and NumPy raise many kinds on a damaged file
+        what = " ".join(f"{error}".split())[:300] or type(error).__name__
+        raise ValueError(
+            f"{name} is not a gyrobn model, or damaged or truncated ({what}): nothing was loaded"
+        ) from error
     return bn if like is None else converted(bn, like)
 
 
-def _contents(cls: type[Any], archive: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the header and the arrays of a file, all of which are complete."""
-    members = [info.filename for info in archive.zip.infolist()]
-    if HEADER not in members:
-        raise Refused("is not a gyrobn model: give a file that GyroBN.save() wrote")
+def _header(cls: type[Any], archive: ZipFile) -> dict[str, Any]:
+    """Return the header of a file, all members of which are complete."""
+    found = [info.filename for info in archive.infolist()]
+    if HEADER not in found:
+        raise Refused("is a zip archive, but not a gyrobn model")
     # without compression a member cannot be longer than the file, and so cannot fill the memory
-    if any(info.compress_type != ZIP_STORED for info in archive.zip.infolist()):
+    if any(info.compress_type != ZIP_STORED for info in archive.infolist()):
         raise ValueError("a member is compressed")
-    if bad := archive.zip.testzip():
-        raise ValueError(f"the checksum of {_shown(bad)} is wrong")
-    header = json.loads(archive.zip.read(HEADER).decode())
-    if not isinstance(header, dict) or header.pop("format", None) != FORMAT:
-        raise Refused("is not a gyrobn model: give a file that GyroBN.save() wrote")
-    version, writer = header.pop("version", None), header.pop("gyrobn", None)
-    if type(version) is int and version > VERSION:
-        raise NewerVersion(f"this one reads format {VERSION}, not", [version], writer)
-    if type(version) is not int or version != VERSION:
+    if wrong := archive.testzip():
+        raise ValueError(f"the checksum of {_shown(wrong)} is wrong")
+    header = json.loads(archive.read(HEADER).decode())
+    if header.pop("format") != FORMAT:
+        raise Refused("is a zip archive, but not a gyrobn model")
+    version, writer = header.pop("version"), f" ({_shown(header.pop('gyrobn', None))})"
+    if type(version) is not int or version < 1:
         raise ValueError(f"format version {_shown(version)}")
-    valid = {*cls._get_param_names(), *COUNTS, "arrays", "geometry"}
+    if version > VERSION:
+        raise NewerVersion("it has the format", [version], writer)
     header = {key: value for key, value in header.items() if key not in FORMER}
-    if header.keys() - valid:
-        raise NewerVersion("its header has", header.keys() - valid, writer)
-    names = {name.removesuffix(".npy") for name in members} - {HEADER}
-    wanted = set(header.pop("arrays", names | ARRAYS))  # older files do not list them
-    if wanted - ARRAYS - OPTIONAL:
-        raise NewerVersion("it has the arrays", wanted - ARRAYS - OPTIONAL, writer)
-    if sorted(members) != sorted([HEADER, *(f"{name}.npy" for name in wanted)]):
-        raise ValueError(
-            f"it should hold the arrays {_shown(sorted(wanted))}, and has {_shown(members)}"
-        )
-    arrays = {name: archive[name] for name in wanted}
-    return header, {n: a.astype(a.dtype.newbyteorder("="), order="C") for n, a in arrays.items()}
+    unknown = header.keys() - {*cls._get_param_names(), *COUNTS, "arrays", "geometry"}
+    if unknown:
+        raise NewerVersion("its header has", unknown, writer)
+    names = {name.removesuffix(".npy") for name in found} - {HEADER}
+    header["arrays"] = arrays = header.get("arrays", sorted(names | ARRAYS.keys()))
+    if sorted(found) != sorted([HEADER, *(f"{name}.npy" for name in arrays)]):
+        raise ValueError(f"it should hold the arrays {_shown(arrays)}, and has {_shown(found)}")
+    unknown = set(arrays) - {*ARRAYS, *ONLINE, "bias", "scale", "domains", "feature_names"}
+    if unknown:
+        raise NewerVersion("it has the arrays", unknown, writer)
+    return header
 
 
 def _estimator(cls: type[Any], header: dict[str, Any], arrays: dict[str, Any]) -> Any:
     """Return an estimator with the entries and arrays of a file."""
+    arrays = {n: a.astype(a.dtype.newbyteorder("="), order="C") for n, a in arrays.items()}
     geometry = geometry_from_json(header.pop("geometry", None))
-    counts = {name: check_integer(name, header.pop(name, 0), 0) for name in COUNTS}
-    manifold = header.get("manifold")
-    if not (isinstance(manifold, str) and manifold in REGISTRY):
-        header["manifold"] = geometry_from_json(manifold)
-    header |= {name: arrays.pop(name) for name in ("bias", "scale") if name in arrays}
-    bn = cls(**header)
-    bn.manifold_, bn.domains_ = geometry, arrays.pop("domains", None)
-    vars(bn).update({f"{name}_": count for name, count in counts.items()})
-    vars(bn).update({_attribute(name): arrays.pop(name) for name in ARRAYS})
+    counts = {f"{name}_": check_integer(name, header.pop(name, 0), 0) for name in COUNTS}
+    if header.get("manifold") not in list(REGISTRY):
+        header["manifold"] = geometry_from_json(header.get("manifold"))
+    bn = cls(**header | {name: arrays.pop(name) for name in ("bias", "scale") if name in arrays})
+    bn.manifold_, bn.domains_, bn.online_ = geometry, arrays.pop("domains", None), {}
+    vars(bn).update(counts | {ARRAYS[name]: arrays.pop(name) for name in ARRAYS})
     names = arrays.pop("feature_names", None)
     if names is not None:
         bn.feature_names_in_ = np.asarray(names.tolist(), dtype=object)
-    bn.online_ = {}
     if arrays:
         labels, *states = (arrays[name] for name in ONLINE)
-        bn.online_ = {
-            label: OnlineStats(*(a[k, ...] for a in states))
-            for k, label in enumerate(labels.tolist())
-        }
-    bn.n_features_in_ = sample_shape(bn)[0]
+        for k, label in enumerate(labels.tolist()):
+            bn.online_[label] = OnlineStats(*(a[k, ...] for a in states))
+    bn.n_features_in_ = check.sample_shape(bn)[0]
     return bn
 
 
@@ -269,24 +240,22 @@ def converted(bn: Any, like: Array | None = None) -> Any:
     xp, backend = namespace_of(like), backend_of(like)
     if like.dtype not in (xp.float32, xp.float64):
         raise ValueError(f"like must be an array of float32 or float64, got {like.dtype}")
-    numbers = np.empty((), np.float32 if like.dtype == xp.float32 else np.float64)
-    new.manifold_ = plain_geometry(bn.manifold_)
+    one = np.empty((), np.float32 if like.dtype == xp.float32 else np.float64)
+    M = new.manifold_ = plain_geometry(bn.manifold_)
     for name, value in bn.get_params(deep=False).items():
-        setattr(new, name, _number_or_array(value))
+        setattr(new, name, _plain(value))
+
+    def stats(mean: Any, var: Any) -> tuple[Any, Any]:
+        return as_points(M, host(mean), one), host(var).astype(one.dtype)
+
     with np.errstate(all="ignore"):  # what leaves the range is refused by the check
-        if new.bias is not None and mean.dtype != numbers.dtype == np.float64:
-            new.bias = settled(new.manifold_, new.bias)
-        new.mean_ = as_points(new.manifold_, mean, numbers)
-        new.var_, new.weight_sum_ = (
-            host(a).astype(numbers.dtype) for a in (bn.var_, bn.weight_sum_)
-        )
+        if new.bias is not None and mean.dtype != one.dtype == np.float64:
+            new.bias = settled(M, new.bias)
+        new.mean_, new.var_ = stats(mean, bn.var_)
+        new.weight_sum_ = host(bn.weight_sum_).astype(one.dtype)
         new.n_iter_, new.converged_ = host(bn.n_iter_, dtype=np.int32), host(bn.converged_)
         new.online_ = {
-            label: OnlineStats(
-                int(state.count),
-                as_points(new.manifold_, host(state.mean), numbers),
-                host(state.var).astype(numbers.dtype),
-            )
+            label: OnlineStats(int(state.count), *stats(state.mean, state.var))
             for label, state in bn.online_.items()
         }
     _check(new)
@@ -304,44 +273,41 @@ def converted(bn: Any, like: Array | None = None) -> Any:
     return new
 
 
-def _number_or_array(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Return a parameter as a plain value, or as an array of float64."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, GyroSpace):
-        return plain_geometry(value)
+    if value is None or isinstance(value, (str, GyroSpace)):
+        return plain_geometry(value) if isinstance(value, GyroSpace) else value
     array = host(value)
     return array.item() if array.ndim == 0 else array.astype(np.float64)
 
 
 def _check(bn: Any) -> None:
     """Refuse an estimator of NumPy arrays with attributes that ``fit`` would not have set."""
-    check_parameters(bn)
+    check.check_parameters(bn)
     M, mean, domains = bn.manifold_, bn.mean_, bn.domains_
-    if domains is not None:
-        _check_labels("domains", domains)
     batch = mean.shape[: mean.ndim - len(M.point_shape)]
     _check_array("mean", mean, (*batch, *M.point_shape), mean.dtype)
     if 0 in mean.shape or mean.dtype not in (np.float32, np.float64):
         raise ValueError(f"mean has dtype {mean.dtype} and shape {mean.shape}")
-    if domains is not None and batch[:1] != domains.shape:
-        raise ValueError(f"mean must be {len(domains)} means, got shape {mean.shape}")
+    if domains is not None:
+        alone = np.unique(domains.tolist())
+        if domains.dtype.kind not in "iubU" or domains.shape != batch[:1] != alone.shape:
+            raise ValueError(f"domains must be {batch[:1]} different labels, got {_shown(domains)}")
     _check_array("var", bn.var_, (*batch, *M.block_shape), mean.dtype)
     _check_array("weight", bn.weight_sum_, batch, mean.dtype)
-    _check_array("n_iter", bn.n_iter_, batch, np.dtype(np.int32))
-    _check_array("converged", bn.converged_, batch, np.dtype(np.bool_))
+    _check_array("n_iter", bn.n_iter_, batch, np.int32)
+    _check_array("converged", bn.converged_, batch, np.bool_)
     on_manifold(M, mean, "mean")
-    shape = sample_shape(bn)
-    names = getattr(bn, "feature_names_in_", None)
-    if names is not None and (len(names) != shape[0] or not all(isinstance(n, str) for n in names)):
+    shape, names = check.sample_shape(bn), getattr(bn, "feature_names_in_", None)
+    if names is not None and [str(n) for n in names[: shape[0]]] != list(names):
         raise ValueError(f"feature_names must be {shape[0]} names, got {_shown(list(names))}")
     affine_of(bn, np.empty((0, *shape), mean.dtype), "transform")
     if not bn.online_:
         return
-    labels = as_labels(sorted(bn.online_))
-    if domains is None or np.isin(labels, domains).any():
+    labels = check.as_labels(sorted(bn.online_))
+    check.check_kind(domains, labels)
+    if np.isin(labels, domains).any():
         raise ValueError("online must be labels other than domains")
-    check_kind(domains, labels)
     for state in bn.online_.values():
         check_integer("online_count", state.count, 1)
         _check_array("online_mean", state.mean, shape, mean.dtype)
@@ -349,18 +315,11 @@ def _check(bn: Any) -> None:
         on_manifold(M, state.mean, "online_mean")
 
 
-def _check_labels(name: str, labels: Any) -> None:
-    if labels.dtype.kind not in "iubU" or labels.ndim != 1 or not labels.size:
-        raise ValueError(f"{name} must be a list of labels, got {_shown(labels)}")
-    if not np.array_equal(labels, np.unique(labels.tolist())):
-        raise ValueError(f"{name} must be different labels in their order, got {_shown(labels)}")
-
-
 def _check_array(name: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
     if array.dtype != dtype or array.shape != shape:
         raise ValueError(
-            f"{name} must be an array of {dtype} of shape {shape}, got {array.dtype} of shape "
-            f"{array.shape}"
+            f"{name} must be an array of {np.dtype(dtype)} of shape {shape}, got {array.dtype} of "
+            f"shape {array.shape}"
         )
-    if name != "mean" and not np.all((array >= 0) & (array < np.inf)):
+    if "mean" not in name and not np.all((array >= 0) & (array < np.inf)):
         raise ValueError(f"{name} must be finite and not negative")

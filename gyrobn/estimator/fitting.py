@@ -7,17 +7,7 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data.chunks import Chunks
-from gyrobn.estimator.labels import as_labels, check_given, check_kind, labels_for
-from gyrobn.estimator.validation import (
-    affine_for,
-    as_array,
-    check_parameters,
-    chunked,
-    geometry_for,
-    like,
-    reason,
-    weights_for,
-)
+from gyrobn.estimator import validation as check
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import domain_stats, places_of
 from gyrobn.normalization.normalize import Stats, merge_stats
@@ -35,11 +25,6 @@ class Fitted(NamedTuple):
     """Sum of the weights, shape (*channels,)."""
     n_iter: Array
     converged: Array
-
-    @property
-    def stats(self) -> Stats:
-        """Mean and variance, to normalize with."""
-        return Stats(self.mean, self.var)
 
 
 Domains = dict[Any, Fitted]
@@ -60,7 +45,7 @@ def stacked(known: Domains) -> tuple[Any, Fitted]:
     labels = sorted(known)
     xp = namespace_of(known[labels[0]].mean)
     rows = zip(*(known[d] for d in labels), strict=True)
-    return as_labels(labels), Fitted(*(xp.stack(list(row)) for row in rows))
+    return check.as_labels(labels), Fitted(*(xp.stack(list(row)) for row in rows))
 
 
 def merge(manifold: GyroSpace, old: Fitted, new: Fitted) -> Fitted:
@@ -70,13 +55,10 @@ def merge(manifold: GyroSpace, old: Fitted, new: Fitted) -> Fitted:
     """
     xp = namespace_of(old.mean)
     if not bool(xp.all(old.weight > 0)):
-        raise ValueError(
-            "partial_fit() weighs new samples against those before, and their weight_sum_ is 0: "
-            "set it to what they should count as, or call fit()"
-        )
+        raise ValueError("weight_sum_ is 0: set it to what the earlier samples should count as")
     *batch, weight = (xp.astype(a, old.mean.dtype, copy=False) for a in new[:3])
     total = old.weight + weight
-    stats = merge_stats(manifold, old.stats, Stats(*batch), weight / total)
+    stats = merge_stats(manifold, Stats(*old[:2]), Stats(*batch), weight / total)
     return Fitted(*stats, total, new.n_iter, new.converged)
 
 
@@ -89,45 +71,37 @@ class Finding(NamedTuple):
     """Number of samples."""
     moved: int
     """Number of points that were projected onto the manifold."""
-    samples: Array | Chunks | None = None
+    samples: Any = None
     """The samples, checked; None if they are in a Dask array."""
 
 
-def goes_on(bn: Any, domains: Any, method: str) -> bool:
-    """Check the parameters, and return whether the samples are added to those of earlier calls."""
-    check_parameters(bn)
-    more = method == "partial_fit" and hasattr(bn, "mean_")
-    if more:
-        check_given(bn.domains_, domains, method)
-    return more
+def find(bn: Any, X: Any, sample_weight: Any, domains: Any, method: str, more: bool) -> Finding:
+    """Check samples, an array or chunks, and find their statistics.
 
-
-def find(bn: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
-    """Check samples, an array or chunks, and find their statistics."""
-    more, moved = goes_on(bn, domains, method), Moved()
-    samples = chunked(bn, X, method)
-    head = as_array(bn, next(iter(samples)) if isinstance(samples, Chunks) else X, method)
+    ``more`` says whether they are added to those of earlier calls.
+    """
+    moved, samples = Moved(), check.chunked(bn, X, method)
+    in_chunks, project = isinstance(samples, Chunks), bn.on_invalid == "project"
+    head = check.as_array(bn, next(iter(samples)) if in_chunks else X, method)
     if backend_of(head).traced(head):
         raise TypeError(
             f"GyroBN.{method}() stores what it finds, which in a traced function has no value: "
             "call it outside, or use gyrobn.batch_stats and gyrobn.normalize"
         )
-    manifold = bn.manifold_ if more else geometry_for(bn, head)
-    affine_for(manifold, head, bn.bias, bn.scale, method)
-    if isinstance(samples, Chunks):
-        samples, count = _checked_once(bn, manifold, samples, method, moved), samples.count
-        constant = samples
+    manifold = bn.manifold_ if more else check.geometry_for(bn, head)
+    check.affine_for(manifold, head, bn.bias, bn.scale, method)
+    count = samples.count if in_chunks else int(head.shape[0])
+    if in_chunks:
+        samples = constant = _checked_once(bn, manifold, samples, method, moved)
     else:
-        project, count = bn.on_invalid == "project", int(head.shape[0])
         samples = on_manifold(manifold, head, project=project, moved=moved)
         constant = backend_of(samples).stop_gradient(samples)
     batch = (count, *head.shape[1 : head.ndim - len(manifold.point_shape)])
-    weights, places = weights_for(batch, head, sample_weight), None
-    if domains is not None:
-        labels = labels_for(domains, count)
-        if more:
-            check_kind(bn.domains_, labels)
-        places = places_of(labels)
+    weights = check.weights_for(batch, head, sample_weight)
+    labels = None if domains is None else check.labels_for(domains, count)
+    if more and labels is not None:
+        check.check_kind(bn.domains_, labels)
+    places = None if labels is None else places_of(labels)
     found = find_stats(bn, manifold, constant, places, weights, method)
     moved.warn(manifold, head, method)
     return Finding(manifold, found, count, moved.count, samples)
@@ -141,7 +115,7 @@ def _checked_once(
     project = bn.on_invalid == "project"
 
     def ready(x: Array, rows: Any) -> Array:
-        x, first = as_array(bn, x, method), int(rows[0])
+        x, first = check.as_array(bn, x, method), int(rows[0])
         x = backend_of(x).stop_gradient(x)
         if first not in good or project:
             count = None if first in good else moved
@@ -185,7 +159,7 @@ def fitted_domains(found: FrechetResult, sums: list[Any], labels: Iterable[Any] 
     mean, variance, iterations, residual, converged = found
     total = np.asarray(sums if labels is not None else sums[0])
     total = total.reshape((*total.shape, *(1,) * (residual.ndim - total.ndim)))
-    weight = like(np.broadcast_to(total, residual.shape), mean)
+    weight = check.like(np.broadcast_to(total, residual.shape), mean)
     return by_label(labels, Fitted(mean, variance, weight, iterations, converged))
 
 
@@ -193,16 +167,13 @@ def check_enough(label: Any, count: int, method: str) -> None:
     """Refuse a domain with fewer than two samples; the label None stands for all samples."""
     if count >= 2 or method == "partial_fit":  # to which more may come
         return
-    if label is None:
-        raise ValueError(
-            f"GyroBN.{method}() needs at least 2 samples (with a weight other than 0) to find "
-            f"their variance, got {count} sample{'s' * (count != 1)}: give more, or give them one "
-            "after the other to partial_fit()"
-        )
+    of, got = ("", f"sample{'s' * (count != 1)}")
+    advice = "give more, or give them one after the other to partial_fit()"
+    if label is not None:
+        of, got, advice = " of a domain", f"of domain {label!r}", "give more, or leave it out"
     raise ValueError(
-        f"GyroBN.{method}() needs at least 2 samples of a domain (with a weight other than 0) to "
-        f"find its variance, got {count} of domain {label!r}: give more, leave it out, or join it "
-        "to another"
+        f"GyroBN.{method}() needs at least 2 samples{of} (with a weight other than 0) to find a "
+        f"variance, got {count} {got}: {advice}"
     )
 
 
@@ -214,9 +185,7 @@ def check_found(
     good = xp.all(xp.isfinite(manifold.expand_blocks(found.variance)), axis=-1)
     good = xp.logical_and(good, xp.isfinite(found.residual))
     if not bool(xp.all(good)):
-        which = "these samples"
+        which, why = "these samples", check.reason(manifold, found.mean)
         if labels is not None:
             which = f"domain {list(labels)[describe(good)[1][0]]!r}"
-        raise ValueError(
-            f"GyroBN.{method}() finds no mean of {which}. {reason(manifold, found.mean)}"
-        )
+        raise ValueError(f"GyroBN.{method}() finds no mean of {which}. {why}")

@@ -14,8 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import namespace_of
 from gyrobn.data.dask import DaskBlocks, cut_like, lazy_samples, stand_in
-from gyrobn.estimator import applying, fitting, validation
-from gyrobn.estimator.labels import as_labels, check_given, check_kind, labels_for, unseen_among
+from gyrobn.estimator import applying, fitting
+from gyrobn.estimator import validation as check
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import places_of
 from gyrobn.normalization.normalize import Stats
@@ -26,23 +26,25 @@ from gyrobn.statistics.points import Moved
 from gyrobn.statistics.uniqueness import Domains
 
 
-def find(bn: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> fitting.Finding:
+def find(
+    bn: Any, X: Any, sample_weight: Any, domains: Any, method: str, more: bool
+) -> fitting.Finding:
     """Check the samples of a Dask array and find their statistics."""
-    more, X = fitting.goes_on(bn, domains, method), lazy_samples(X)
-    blocks = DaskBlocks(X, head=not more and validation.depends_on_values(bn, X.shape))
-    like = validation.as_array(bn, blocks.stand_in, method)
+    X = lazy_samples(X)
+    blocks = DaskBlocks(X, head=not more and check.depends_on_values(bn, X.shape))
+    like = check.as_array(bn, blocks.stand_in, method)
     head = like if blocks.head is None else blocks.head
-    manifold = bn.manifold_ if more else validation.geometry_for(bn, head)
-    validation.affine_for(manifold, like, bn.bias, bn.scale, method)
-    if sample_weight is not None and not compat.is_dask_array(sample_weight):
+    manifold = bn.manifold_ if more else check.geometry_for(bn, head)
+    check.affine_for(manifold, like, bn.bias, bn.scale, method)
+    if not compat.is_dask_array(sample_weight):
         batch = like.shape[: like.ndim - len(manifold.point_shape)]
-        sample_weight = validation.weights_for(batch, like, sample_weight)
+        sample_weight = check.weights_for(batch, like, sample_weight)
     if domains is not None and not compat.is_dask_array(domains):
-        domains = labels_for(domains, blocks.total)
+        domains = check.labels_for(domains, blocks.total)
     blocks = blocks.with_parts(sample_weight, domains)
     known, survey = find_stats(bn, manifold, blocks, method)
-    if more and bn.domains_ is not None:
-        check_kind(bn.domains_, as_labels(list(known)))
+    if more and domains is not None:
+        check.check_kind(bn.domains_, check.as_labels(list(known)))
     survey.moved.warn(manifold, like, method)
     return fitting.Finding(manifold, known, survey.samples, survey.moved.count)
 
@@ -76,7 +78,7 @@ def find_stats(
 
 def _split(labels: Any, count: int, without: frozenset[Any]) -> dict[Any, Any]:
     """Return the indices of the samples in a block, by domain; leave out those in ``without``."""
-    places = places_of(labels_for(labels, count))
+    places = places_of(check.labels_for(labels, count))
     return {label: at for label, at in places.items() if label not in without}
 
 
@@ -91,15 +93,16 @@ def apply(bn: Any, X: Any, domains: Any, method: str) -> Any:
     check_is_fitted(bn)
     X = lazy_samples(X)
     rows = 1 if np.isnan(X.shape[0]) else max(1, X.shape[0])
-    like = validation.as_array(bn, stand_in(X, rows), method)
-    validation.check_table(bn, like, method, lazy=True)
+    like = check.as_array(bn, stand_in(X, rows), method)
+    if method != check.UNDO:
+        check.check_table(bn, X.shape[1:], lazy=True)
     applying.affine_of(bn, like, method)
-    check_given(bn.domains_, domains, method)
+    check.check_given(bn.domains_, domains, method)
     stats = applying.known_stats(bn)
     if domains is not None:
         domains = _labels(X, domains)
         stats |= _unseen_stats(bn, X, domains, stats, method)
-    tail = validation.result_shape(bn, method)
+    tail = check.shape_of(bn, method, given=False)
     meta = namespace_of(X._meta).reshape(X._meta[:0, ...], (0,) * (1 + len(tail)))
     options = {"dtype": X.dtype, "meta": meta, "token": f"gyrobn-{method.replace('_', '-')}"}
     if tail != X.shape[1:]:
@@ -126,7 +129,7 @@ def _labels(X: Any, domains: Any) -> Any:
             "domains belongs to: give the domains as a Dask array that is cut as X is, or call "
             "X.compute_chunk_sizes() first"
         )
-    return labels_for(domains, X.shape[0])
+    return check.labels_for(domains, X.shape[0])
 
 
 def _unseen_stats(
@@ -136,12 +139,14 @@ def _unseen_stats(
     if compat.is_dask_array(labels):  # a task refuses them where they are not welcome
         new = method == "transform" and bn.unseen in ("refit", "adapt")
     else:
-        new = bool(unseen_among(bn, np.unique(labels).tolist(), known, method, ordered=False))
+        new = bool(
+            check.unseen_among(bn, sorted(set(labels.tolist())), known, method, ordered=False)
+        )
     if not new:
         return {}
     blocks = DaskBlocks(X).with_parts(labels=labels)
     found, _ = find_stats(bn, bn.manifold_, blocks, method, without=frozenset(known))
-    unseen_among(bn, list(found), known, method)
+    check.unseen_among(bn, found, known, method)
     return applying.unseen_stats(bn, found)
 
 
@@ -154,9 +159,9 @@ def _apply_block(x: Any, labels: Any = None, *, there: Any, block_info: Any = No
     first = 0 if np.isnan(start) else int(start)
     try:
         if labels is not None:
-            labels = labels_for(labels.reshape(-1), x.shape[0])
-            unseen_among(bn, np.unique(labels).tolist(), stats, method, ordered=False)
-        x = validation.checked(bn, x, method, first, moved)
+            labels = check.labels_for(labels.reshape(-1), x.shape[0])
+            check.unseen_among(bn, places_of(labels), stats, method, ordered=False)
+        x = check.checked(bn, x, method, first, moved)
         out = applying.apply_block(bn, x, labels, stats, method, first)
     except ValueError as error:
         if np.isnan(start):

@@ -17,16 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from gyrobn.backends import Array
 from gyrobn.data.chunks import Chunks
 from gyrobn.estimator import applying, fitting
-from gyrobn.estimator.labels import check_target
-from gyrobn.estimator.validation import (
-    UNDO,
-    channels_of,
-    check_table,
-    column_names,
-    geometry_options,
-    not_a_table,
-    sample_shape,
-)
+from gyrobn.estimator import validation as check
+from gyrobn.estimator.validation import UNDO, geometry_options
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.online import OnlineStats
 
@@ -223,7 +215,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def __getattr__(self, name: str) -> Any:
         """Return None for an option of a geometry that was not given."""
-        if name in geometry_options():
+        if name[0] != "_" != name[-1] and name in geometry_options():
             return None
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -248,8 +240,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        check_target(self, y, domains, "fit")
-        self._store(self._find(X, sample_weight, domains, "fit"))
+        self._store(self._find(X, y, sample_weight, domains, "fit"))
         return self
 
     def partial_fit(
@@ -274,8 +265,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        check_target(self, y, domains, "partial_fit")
-        found = self._find(X, sample_weight, domains, "partial_fit")
+        found = self._find(X, y, sample_weight, domains, "partial_fit")
         if hasattr(self, "mean_"):
             old, new = self._domains(), found.domains
             both = {d: fitting.merge(found.manifold, old[d], new[d]) for d in new if d in old}
@@ -298,12 +288,12 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape and dtype of X, or table of coordinates of shape (N, n_columns)
         """
-        check_target(self, y, domains, "fit_transform")
-        found = self._find(X, sample_weight, domains, "fit")
+        check.check_target(self, y, domains, "fit_transform")
+        found = self._find(X, None, sample_weight, domains, "fit")
         self._store(found)
         if found.samples is None or isinstance(found.samples, Chunks):
             return self.transform(X, domains)  # it refuses chunks, and says what takes them
-        check_table(self, found.samples, "transform")
+        check.check_table(self, found.samples.shape[1:])
         return applying.apply_checked(self, found.samples, domains, "transform")
 
     def transform(self, X: Any, domains: Any = None) -> Array:
@@ -453,16 +443,13 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             table have no names: an error says so.
         """
         check_is_fitted(self)
-        shape = sample_shape(self)
-        if self.output == "points" and len(shape) > 1:
-            raise not_a_table("get_feature_names_out() names the columns of a table", shape)
-        if self.output == "points":
-            return super().get_feature_names_out(input_features)
-        if len(shape) == 1:
-            super().get_feature_names_out(input_features)  # compares them with those of X
-        word = type(self).__name__.lower()
-        names = column_names(channels_of(self), self.manifold_.dim, word)
-        return np.asarray(names, dtype=object)
+        check.check_table(self, check.sample_shape(self), names=True)
+        if len(check.sample_shape(self)) == 1:
+            names = super().get_feature_names_out(input_features)  # compares them with those of X
+            if self.output == "points":
+                return names
+        channels, word = check.channels_of(self), type(self).__name__.lower()
+        return np.asarray(check.column_names(channels, self.manifold_.dim, word), dtype=object)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickle; parameters that its version did not have take their defaults."""
@@ -475,13 +462,18 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags.array_api_support = True
         return tags
 
-    def _find(self, X: Any, sample_weight: Any, domains: Any, method: str) -> fitting.Finding:
+    def _find(self, X: Any, y: Any, weights: Any, domains: Any, method: str) -> fitting.Finding:
         """Find the statistics of samples, with Dask only if they are in a Dask array."""
+        check.check_target(self, y, domains, method)
+        check.check_parameters(self)
+        more = method == "partial_fit" and hasattr(self, "mean_")
+        if more:
+            check.check_given(self.domains_, domains, method)
         if compat.is_dask_array(X):
             from gyrobn.estimator import lazy
 
-            return lazy.find(self, X, sample_weight, domains, method)
-        return fitting.find(self, X, sample_weight, domains, method)
+            return lazy.find(self, X, weights, domains, method, more)
+        return fitting.find(self, X, weights, domains, method, more)
 
     def _apply(self, X: Any, domains: Any, method: str) -> Array:
         """Normalize samples, or undo it."""

@@ -1,10 +1,11 @@
-"""What the estimator checks before it computes: samples, geometry, bias, scale and weights.
+"""What the estimator checks before it computes: parameters, samples, geometry, bias, scale, labels.
 
 Every function returns what it was given in the form that the computation needs, or raises an error
 that says what came and what to do.
 """
 
 import math
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +17,10 @@ from sklearn.utils.validation import validate_data
 
 from gyrobn.backends import Array, backend_of, cast_to, device_of, namespace_of
 from gyrobn.data.chunks import Chunks, is_chunk_list, is_streamed
-from gyrobn.estimator.labels import check_policy
 from gyrobn.manifolds import REGISTRY, Euclidean
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.domains import UNSEEN
 from gyrobn.normalization.normalize import scale_for
 from gyrobn.numerics.checks import check_choice, check_number, did_you_mean, host, unmasked
 from gyrobn.statistics.mean import check_search
@@ -37,17 +38,24 @@ def check_parameters(bn: Any) -> None:
     check_output(bn)
 
 
+def check_policy(bn: Any) -> None:
+    """Check the parameters for domains that ``fit`` did not see."""
+    check_choice("unseen", bn.unseen, UNSEEN)
+    check_number("adapt_rate", bn.adapt_rate, 0.0, 1.0)
+    check_number("prior_strength", bn.prior_strength, 0.0)
+
+
 def check_output(bn: Any) -> None:
     """Check what ``transform`` should return."""
     check_choice("output", bn.output, ("points", "coordinates"))
     if bn.output == "coordinates" and bn.bias is not None:
         raise ValueError(
-            "output='coordinates' returns coordinates around the mean, which is at 0, and bias "
-            "is a point: leave bias at None, or choose output='points'"
+            "output='coordinates' returns coordinates around the mean, which is at 0: leave bias "
+            "at None, or choose output='points'"
         )
 
 
-# ---------------------------------------------------------------------- what fit saw
+# ---------------------------------------------------------------------- shapes that fit saw
 
 
 def sample_shape(bn: Any) -> tuple[int, ...]:
@@ -61,16 +69,16 @@ def channels_of(bn: Any) -> tuple[int, ...]:
     return shape[: len(shape) - len(bn.manifold_.point_shape)]
 
 
-def result_shape(bn: Any, method: str) -> tuple[int, ...]:
-    """Return the shape of what a method returns for a sample."""
-    if bn.output == "coordinates" and method != UNDO:
+def is_coordinates(bn: Any, method: str, given: bool) -> bool:
+    """Return whether a method is given coordinates, or else whether it returns them."""
+    return bn.output == "coordinates" and (method == UNDO) == given
+
+
+def shape_of(bn: Any, method: str, given: bool) -> tuple[int, ...]:
+    """Return the shape of a sample that a method is given, or else of one that it returns."""
+    if is_coordinates(bn, method, given):
         return (math.prod(channels_of(bn)) * int(bn.manifold_.dim),)
     return sample_shape(bn)
-
-
-def given_shape(bn: Any, method: str) -> tuple[int, ...]:
-    """Return the shape of a sample that a method of a fitted estimator takes."""
-    return result_shape(bn, "transform") if method == UNDO else sample_shape(bn)
 
 
 def column_names(channels: tuple[int, ...], dim: int, word: str = "gyrobn") -> list[str]:
@@ -105,10 +113,7 @@ def _any_array(bn: Any, X: Any, method: str) -> Array:
     """Return X, a list, a data frame or an array of any library, as an array of floats."""
     X = unmasked(X, "X")
     if (is_streamed(X) and not hasattr(X, "shape")) or is_chunk_list(X, _axes(bn, method)):
-        raise TypeError(
-            f"GyroBN.{method}() returns one array, and takes one: of chunks, "
-            "GyroBN.transform_chunks() returns chunks"
-        )
+        raise TypeError(f"GyroBN.{method}() takes one array; transform_chunks() returns chunks")
     if not compat.is_array_api_obj(X) or compat.is_numpy_array(X):
         # NaN and infinity are found later, by a check that says where they are
         options = {"ensure_all_finite": False, "allow_nd": True, "input_name": "X"}
@@ -120,15 +125,13 @@ def _any_array(bn: Any, X: Any, method: str) -> Array:
             f"convert X first, for example with {cast_to(X, 'float32')}"
         )
     if len(shape) < 2 or 0 in shape:
-        raise ValueError(
-            f"expected X of shape (N, *channels, *point_shape), no length 0, got {shape}"
-        )
+        raise ValueError(f"expected X of shape (N, *channels, *point_shape), none 0, got {shape}")
     return X
 
 
 def _check_as_fitted(bn: Any, X: Array, method: str) -> None:
     """Refuse samples of another library, device or shape than those that ``fit`` saw."""
-    mean, shape, wanted = bn.mean_, tuple(X.shape), given_shape(bn, method)
+    mean, shape, wanted = bn.mean_, tuple(X.shape), shape_of(bn, method, given=True)
     if not (type(X) is type(mean) is np.ndarray):
         here, there = (f"{_library(a)} (device {device_of(a)!r})" for a in (X, mean))
         if here != there:
@@ -138,17 +141,12 @@ def _check_as_fitted(bn: Any, X: Array, method: str) -> None:
                 "fit to arrays like X"
             )
     table = method != UNDO and len(shape) == 2 and len(wanted) == 1
-    if shape[1:] == wanted or table:  # scikit-learn checks the columns of a table
-        return
-    if bn.output == "coordinates" and method == UNDO:
+    if shape[1:] != wanted and not table:  # scikit-learn checks the columns of a table
+        of = "coordinates" if is_coordinates(bn, method, given=True) else "samples"
         raise ValueError(
-            f"GyroBN.{method}() with output='coordinates' expects the coordinates that "
-            f"transform() returns, shape (N, {wanted[0]}), got X of shape {shape}"
+            f"GyroBN.{method}() expects {of} of shape {wanted}, as fit() saw them, got X of shape "
+            f"{shape}"
         )
-    raise ValueError(
-        f"GyroBN.{method}() expects samples of shape {wanted}, as fit() saw them, got X of shape "
-        f"{shape}"
-    )
 
 
 def _library(x: Array) -> str:
@@ -166,8 +164,8 @@ def chunked(bn: Any, X: Any, method: str) -> Any:
 def _axes(bn: Any, method: str) -> int:
     """Return the number of axes of a sample; before fit, of a point, since channels are unknown."""
     if method != "fit" and hasattr(bn, "mean_"):
-        return len(given_shape(bn, method))
-    cls, manifold = _class_of(bn.manifold), bn.manifold
+        return len(shape_of(bn, method, given=True))
+    cls, manifold = class_of(bn.manifold), bn.manifold
     return len((cls.examples()[0] if isinstance(manifold, str) else manifold).point_shape)
 
 
@@ -176,43 +174,29 @@ def checked(bn: Any, X: Array, method: str, first: Any = 0, moved: Moved | None 
 
     ``first`` and ``moved`` are as in :func:`~gyrobn.statistics.points.on_manifold`.
     """
-    if bn.output == "coordinates" and method == UNDO:
-        dim = bn.manifold_.dim
-        X = namespace_of(X).reshape(X, (X.shape[0], *channels_of(bn), dim))
-        return on_manifold(Euclidean(dim), X, first=first)  # finite
-    return on_manifold(
-        bn.manifold_, X, project=bn.on_invalid == "project", first=first, moved=moved
-    )
+    manifold, project = bn.manifold_, bn.on_invalid == "project"
+    if is_coordinates(bn, method, given=True):
+        X = namespace_of(X).reshape(X, (X.shape[0], *channels_of(bn), manifold.dim))
+        manifold, project = Euclidean(manifold.dim), False  # they need only be finite
+    return on_manifold(manifold, X, project=project, first=first, moved=moved)
 
 
-def check_table(bn: Any, X: Array, method: str, lazy: bool = False) -> None:
-    """Refuse the table that ``set_output`` requests if the output cannot fill one.
-
-    The output of ``lazy`` samples is a Dask array, and a table would compute all of it at once.
-    """
+def check_table(bn: Any, shape: tuple[int, ...], lazy: bool = False, names: bool = False) -> None:
+    """Refuse the table of ``set_output``, or names of columns, for an output that is none."""
     own = getattr(bn, "_sklearn_output_config", {}).get("transform")
     wanted = own or get_config()["transform_output"]
-    if method == UNDO or wanted == "default":
+    if wanted == "default" and not names:
         return
-    if X.ndim != 2 and bn.output == "points":
-        raise not_a_table(
-            f"set_output(transform={wanted!r}) makes a table with one column per feature",
-            tuple(X.shape[1:]),
+    if len(shape) > 1 and bn.output == "points":
+        raise ValueError(
+            f"set_output(transform={wanted!r}) and get_feature_names_out() are for tables, and "
+            f"samples of shape {shape} are not rows: choose output='coordinates', one column each"
         )
     if lazy:
         raise ValueError(
             f"set_output(transform={wanted!r}) would compute all of a Dask array at once: leave it "
             "at set_output(transform='default')"
         )
-
-
-def not_a_table(why: str, shape: tuple[int, ...]) -> ValueError:
-    """Return the error for an output that is not a table."""
-    return ValueError(
-        f"{why}, and samples of shape {shape} are not rows of a table: choose "
-        "output='coordinates', which returns normal coordinates, one named column each, or leave "
-        "set_output at transform='default'"
-    )
 
 
 # ---------------------------------------------------------------------- geometry
@@ -223,7 +207,7 @@ def geometry_options() -> set[str]:
     return {name for cls in REGISTRY.values() for name in cls.options()}
 
 
-def _class_of(manifold: Any) -> type[GyroSpace]:
+def class_of(manifold: Any) -> type[GyroSpace]:
     """Return the class of a geometry, or of the name of one."""
     if isinstance(manifold, GyroSpace):
         return type(manifold)
@@ -231,15 +215,14 @@ def _class_of(manifold: Any) -> type[GyroSpace]:
     if not isinstance(manifold, str):
         raise TypeError(f"manifold must be {valid}, got {manifold!r}")
     if manifold not in REGISTRY:
-        raise ValueError(
-            f"unknown manifold {manifold!r}: give {valid}{did_you_mean(manifold, REGISTRY)}"
-        )
+        near = did_you_mean(manifold, REGISTRY)
+        raise ValueError(f"unknown manifold {manifold!r}: give {valid}{near}")
     return REGISTRY[manifold]
 
 
 def geometry_for(bn: Any, X: Array) -> GyroSpace:
     """Return the geometry, with the sizes of X if only its name is given, and its options."""
-    manifold, shape, cls = bn.manifold, tuple(X.shape), _class_of(bn.manifold)
+    manifold, shape, cls = bn.manifold, tuple(X.shape), class_of(bn.manifold)
     given = {k: v for k in geometry_options() if (v := getattr(bn, k)) is not None}
     for name in given.keys() - cls.options().keys():
         which = manifold if isinstance(manifold, str) else cls.__name__
@@ -248,8 +231,7 @@ def geometry_for(bn: Any, X: Array) -> GyroSpace:
             f"parameters {which} has {' and '.join(cls.options()) or 'none'}"
         )
     if isinstance(manifold, str):
-        if depends_on_values(bn, shape) and len(cls.examples()[0].point_shape) == 1:
-            _check_rows(manifold, cls, X)
+        _check_rows(bn, cls, X)
         try:
             if given.get("representation") == "projector":
                 manifold = of_projectors(host(X[: min(100, shape[0]), ...]))
@@ -273,17 +255,18 @@ def depends_on_values(bn: Any, shape: Any) -> bool:
     return isinstance(bn.manifold, str) and (bn.representation == "projector" or square)
 
 
-def _check_rows(name: str, cls: type[GyroSpace], X: Array) -> None:
+def _check_rows(bn: Any, cls: type[GyroSpace], X: Array) -> None:
     """Refuse symmetric matrices where the name of a geometry would take their rows as vectors."""
-    shape, x = tuple(X.shape), host(X[: min(100, X.shape[0]), ...])
+    if len(cls.examples()[0].point_shape) > 1 or not depends_on_values(bn, X.shape):
+        return
+    x = host(X[: min(100, X.shape[0]), ...])
     with np.errstate(all="ignore"):
         off, size = np.abs(x - np.swapaxes(x, -1, -2)).max(), np.abs(x).max()
     if size > 0 and off <= np.finfo(x.dtype).eps ** 0.5 * size:
         raise ValueError(
-            f"X of shape {shape} holds symmetric matrices, and manifold={name!r} would normalize "
-            f"their rows, {shape[-1]} channels of vectors: give manifold='spd' for covariances or "
-            f"'correlation' for correlation matrices; if rows are what you mean, give the geometry "
-            f"{cls.for_shape(shape[1:])!r} in place of its name"
+            f"X of shape {tuple(X.shape)} holds symmetric matrices, and manifold={bn.manifold!r} "
+            "would normalize their rows: give manifold='spd' for covariances or 'correlation' for "
+            f"correlation matrices; for rows, give {cls.for_shape(x.shape[1:])!r}, not its name"
         )
 
 
@@ -291,21 +274,17 @@ def _check_rows(name: str, cls: type[GyroSpace], X: Array) -> None:
 
 
 def affine_for(
-    manifold: GyroSpace, X: Array, bias: Any, scale: Any, method: str = "transform"
+    manifold: GyroSpace, X: Array, bias: Any, scale: Any, method: str
 ) -> tuple[Any, Any]:
     """Return bias and scale in the library and dtype of X, their shapes checked."""
     shape, points, factor = tuple(X.shape[1:]), manifold.point_shape, scale
     if type(scale) is not float or not math.isfinite(scale):
         factor = _scale_for(manifold, X, scale)
     if method == UNDO and not np.all(host(factor)):
+        raise ValueError(f"scale={scale!r} takes all samples to one point, which cannot be undone")
+    if method in ("fit", "partial_fit") and np.any(host(factor) < 0):
         raise ValueError(
-            f"scale={scale!r} takes all samples to one point, which cannot be undone: "
-            "inverse_transform needs a scale other than 0"
-        )
-    if method != UNDO and method != "transform" and np.any(host(factor) < 0):
-        raise ValueError(
-            "scale is the standard deviation of the output and must not be negative, got "
-            f"{scale!r}: a negative scale would also reflect the samples at their mean"
+            f"scale is the standard deviation of the output and must not be negative, got {scale!r}"
         )
     if bias is not None:
         bias = like(bias, X, "bias")
@@ -361,11 +340,130 @@ def reason(manifold: GyroSpace, x: Array) -> str:
     if manifold.convexity_radius < float("inf"):
         return (
             f"Points {2 * manifold.convexity_radius:.4g} apart are antipodal, and no one geodesic "
-            "leads from one to the other: drop such samples, and keep the mean (by rotating the "
-            "data) and the bias away from the point antipodal to the identity"
+            "joins them: drop such samples, and keep mean and bias away from the antipode of the "
+            "identity"
         )
     wider = "" if "float64" in str(x.dtype) else ", or compute in float64"
     return (
         f"Numbers leave the range of {x.dtype}: rescale the data, give a smaller scale or a larger "
         f"eps{wider}"
     )
+
+
+# ---------------------------------------------------------------------- labels of domains
+
+
+def check_given(fitted: Any, domains: Any, method: str) -> None:
+    """Refuse domains if fit had none, and their absence if fit had some."""
+    if fitted is None and domains is not None:
+        raise ValueError(
+            f"GyroBN was fitted without domains: leave them out of {method}(), or give them to "
+            "fit(X, domains=...), too, by name (its second argument is y, which is ignored)"
+        )
+    if fitted is not None and domains is None:
+        raise ValueError(
+            f"GyroBN was fitted with domains ({_listed(fitted)}): give {method}(X, domains=...), "
+            f"too; in a pipeline, by metadata routing and set_{method}_request(domains=True)"
+        )
+
+
+def check_target(bn: Any, y: Any, domains: Any, method: str) -> None:
+    """Refuse a y without domains if ``unseen`` shows that domains were meant."""
+    if domains is None and y is not None and bn.unseen != "error":
+        raise ValueError(
+            f"unseen={bn.unseen!r} is for data with domains, and GyroBN.{method}() got y, which is "
+            f"ignored, but no domains: give {method}(X, domains=...) by name (in a pipeline, by "
+            "metadata routing and set_fit_request(domains=True)), or leave unseen at 'error'"
+        )
+
+
+def check_kind(fitted: Any, labels: Any) -> None:
+    """Refuse strings if fit had integers as labels, and integers if it had strings."""
+    if (labels.dtype.kind == "U") != (fitted.dtype.kind == "U"):
+        raise ValueError(
+            f"fit() saw domains {_listed(fitted)}, and now come {_listed(np.unique(labels))}: give "
+            "labels of the same kind, integers or strings, to both"
+        )
+
+
+ADVICE = {
+    "error": "choose unseen='refit' or 'adapt', or 'online' for samples that come one by one",
+    "online": "choose unseen='refit' or 'adapt', since unseen='online' follows the order of the "
+    "samples, but the blocks of a Dask array are computed in any order",
+    UNDO: "leave it out: the statistics that transform() finds for a new domain are not kept",
+}
+
+
+def unseen_among(
+    bn: Any, labels: Iterable[Any], fitted: Container[Any], method: str, ordered: bool = True
+) -> list[Any]:
+    """Return the labels without statistics, if ``unseen`` says what to do with their samples.
+
+    Samples that are not ``ordered`` cannot be followed one by one.
+    """
+    new = [label for label in labels if label not in fitted]
+    if new:
+        check_kind(bn.domains_, as_labels(new))
+        check_policy(bn)
+        case = UNDO if method == UNDO else bn.unseen
+        if case in (UNDO, "error") or (case == "online" and not ordered):
+            raise ValueError(
+                f"fit() did not see domain {_listed(new)} (it saw {_listed(bn.domains_)}), and "
+                f"GyroBN.{method}() has no statistics of it: fit to it, too, or {ADVICE[case]}"
+            )
+    return new
+
+
+def labels_for(domains: Any, count: int) -> Any:
+    """Return the labels of the domains as a NumPy array, all integers or all strings.
+
+    >>> labels_for(["b", "a"], 2)
+    array(['b', 'a'], dtype='<U1')
+    >>> labels_for([1, "a"], 2)
+    Traceback (most recent call last):
+        ...
+    TypeError: domains must be all integers or all strings, got 'a' at index 1
+    """
+    if compat.is_array_api_obj(domains):
+        if backend_of(domains).traced(domains):
+            raise TypeError(
+                "domains tell which samples go together, and in a traced function they have no "
+                "values: give a NumPy array or a list that is not an argument of that function"
+            )
+        domains = backend_of(domains).to_numpy(domains)
+    elif isinstance(domains, Sequence) and not isinstance(domains, str):
+        domains = np.array(domains, dtype=object)  # NumPy would make 1 and "1" the same
+    labels = np.asarray(domains)
+    if labels.shape != (count,):
+        raise ValueError(
+            f"domains must have one label per sample, shape ({count},), got shape {labels.shape}"
+        )
+    if labels.dtype.kind in "iubU":
+        return labels
+    kind = str if isinstance(labels[0], str) else (int, np.integer)
+    for i, value in enumerate(labels.tolist()):
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"domains must be all integers or all strings, got {value!r} at index {i}"
+            )
+    return as_labels(labels.tolist())
+
+
+def as_labels(values: list[Any]) -> Any:
+    """Return labels, all strings or all integers, as an array that holds them exactly.
+
+    >>> as_labels([1, 2**63])  # NumPy would make floats of them
+    array([                  1, 9223372036854775808], dtype=uint64)
+    """
+    if isinstance(values[0], (str, bool)):
+        return np.asarray(values)
+    low, high = min(values), max(values)
+    if low < -(2**63) or high >= (2**64 if low >= 0 else 2**63):
+        raise ValueError(f"domains must be integers of at most 64 bits, got {low} to {high}")
+    return np.asarray(values, dtype=np.int64 if high < 2**63 else np.uint64)
+
+
+def _listed(labels: Any) -> str:
+    """Return labels for a message, at most ten of them."""
+    first = ", ".join(map(repr, np.asarray(labels)[:10].tolist()))
+    return first if len(labels) <= 10 else f"{first} and {len(labels) - 10} more"
