@@ -20,10 +20,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gyrobn
+import gyrobn.suggestion
 import gyrobn.torch
 from gyrobn.backends import torch as shim
 from gyrobn.normalization.online import OnlineStats, online_stats
-from gyrobn.statistics import stress
 
 VIEWS = {
     "view", "_unsafe_view", "expand", "permute", "transpose", "slice", "select", "squeeze",
@@ -114,10 +114,11 @@ def online_counts(manifold):
 
 def suggest_counts(manifold):
     """Count the fits, and the evaluations of the stress, that a suggestion for 60 points takes."""
+    suggestion = gyrobn.suggestion
     x = manifold.random(60, rng=0)
     with (
-        patch.object(stress, "_minimise", wraps=stress._minimise) as fits,
-        patch.object(stress, "_stress", wraps=stress._stress) as evaluations,
+        patch.object(suggestion, "_minimise", wraps=suggestion._minimise) as fits,
+        patch.object(suggestion, "_stress", wraps=suggestion._stress) as evaluations,
     ):
         gyrobn.suggest(distances=manifold.dist(x[:, None], x))
     return fits.call_count, evaluations.call_count

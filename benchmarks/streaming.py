@@ -109,8 +109,8 @@ are allowed. The process uses one thread.
 
 {table(head, rows)}
 
-The first pass checks the samples and draws those that stay in memory. Each other pass is one
-evaluation of the gradient. See {{doc}}`streaming`.
+The first pass checks the samples. Each other pass is one evaluation of the mean, or in more than
+128 dimensions one product with the Hessian. See {{doc}}`streaming`.
 """
     Path(__file__).parents[1].joinpath("docs", "speed_streaming.md").write_text(page)
 

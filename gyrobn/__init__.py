@@ -35,7 +35,6 @@ from gyrobn.normalization.normalize import (
 )
 from gyrobn.numerics.matrices import PrecisionWarning
 from gyrobn.statistics.frechet import FrechetResult, frechet, frechet_mean, frechet_variance
-from gyrobn.statistics.mean_error import MeanError, mean_error
 from gyrobn.statistics.uniqueness import FrechetWarning
 from gyrobn.suggestion import Suggestion, suggest
 
@@ -46,7 +45,6 @@ __all__ = [
     "FrechetResult",
     "FrechetWarning",
     "GyroSpace",
-    "MeanError",
     "PrecisionWarning",
     "Stats",
     "Suggestion",
@@ -57,7 +55,6 @@ __all__ = [
     "frechet",
     "frechet_mean",
     "frechet_variance",
-    "mean_error",
     "merge_stats",
     "normalize",
     "normalize_batch",

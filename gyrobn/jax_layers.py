@@ -15,7 +15,7 @@ from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import LayerSettings
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_number
-from gyrobn.statistics.sources import Group
+from gyrobn.statistics.samples import Group
 
 
 def check_momentum(momentum: Any) -> float:

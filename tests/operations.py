@@ -31,8 +31,7 @@ NO_ARRAYS = {
 """Methods that take no array of the user's to compute with."""
 
 OPTIONS = {
-    "seen",
-    "known",
+    "saved",
     "axis",
     "axes",
     "tol",
@@ -93,7 +92,8 @@ def values(M: Any, like: Any) -> dict[str, Any]:
         "bias": y[0, ...],
         "like": x,
         "points": (x, y),
-        "parts": tuple(part for _, part in M.parts(x)),
+        "parts": tuple(M.split(x)) if isinstance(M, gyrobn.Product) else (),
+        "moments": M.moments(x)[0, ...],
         "tangents": (u, v),
         "covariance": x,
         "stats": first,

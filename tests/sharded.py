@@ -206,9 +206,8 @@ def explicit():
     x, w = (jax.device_put(a, batch) for a in (X, W))
     statistics = {
         "frechet": lambda *given: gyrobn.frechet(*given)[:2],
-        "centroid": partial(gyrobn.batch_stats, mean="centroid"),
+        "centroid": partial(gyrobn.batch_stats, steps=0),
         "variance": lambda M, x, w: gyrobn.frechet_variance(M, x, M.origin(x), w),
-        "error": lambda *given: gyrobn.mean_error(*given)[:2],
         "normalize": lambda M, x, w: gyrobn.normalize(M, x, gyrobn.batch_stats(M, x, w)),
         "normalize_batch": gyrobn.normalize_batch,
     }

@@ -20,8 +20,10 @@ from gyrobn import (
 )
 from gyrobn.numerics import arrays
 from gyrobn.numerics.arrays import blocks_of, blockwise
-from gyrobn.statistics import streaming, uniqueness
-from gyrobn.statistics.held import Held
+from gyrobn.numerics.hessian import DENSE
+from gyrobn.statistics import frechet as loop
+from gyrobn.statistics import uniqueness
+from gyrobn.statistics.parts import Parts
 
 GEOMETRIES = [
     PoincareBall(3),
@@ -44,8 +46,8 @@ def samples(M, *batch, spread=0.4, dtype=np.float64):
 def small_cache(monkeypatch):
     """Blocks of few samples, so that there are many."""
     monkeypatch.setattr(arrays, "CACHE", 2**13)
-    inner = streaming.blocks_of
-    monkeypatch.setattr(streaming, "blocks_of", lambda x, least=1: inner(x, 1))
+    inner = loop.blocks_of
+    monkeypatch.setattr(loop, "blocks_of", lambda x, least=1: inner(x, 1))
 
 
 @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
@@ -54,9 +56,9 @@ def test_blocks_lead_to_the_same_mean(M, channels, monkeypatch, small_cache):
     x = samples(M, 3001, *channels)
     w = np.random.default_rng(2).uniform(0.5, 1.5, x.shape[: 1 + len(channels)])
     looked = []
-    inner = streaming.Streamed.look
+    inner = Parts.evaluate
     count = lambda self, *a: looked.append(len(list(self.read()))) or inner(self, *a)  # noqa: E731
-    monkeypatch.setattr(streaming.Streamed, "look", count)
+    monkeypatch.setattr(Parts, "evaluate", count)
     found = frechet(M, x, w)
     assert looked
     assert min(looked) > 3
@@ -96,19 +98,17 @@ def test_which_arrays_are_cut():
     np.testing.assert_array_equal(blockwise(lambda a: a[:, 0] + 1.0, x), np.ones(100_000))
 
 
-def test_a_large_hessian_is_not_summed():
-    def read(M, count):
-        return streaming.in_memory(Held(M, *arranged(M, count)))
-
-    large = PoincareBall(streaming.SMALL + 1)
-    assert isinstance(read(SPD(3), 100_000), streaming.Blocks)
-    assert isinstance(read(large, 20_000), Held)
-    assert isinstance(read(SPD(3), 100), Held)
-
-
-def arranged(M, count):
-    x = M.random(count, rng=0, spread=0.3)
-    return x, np.full(count, 1.0 / count)
+@pytest.mark.parametrize(
+    ("M", "count", "cut"),
+    [(SPD(3), 100_000, True), (SPD(3), 100, False), (PoincareBall(DENSE + 1), 20_000, False)],
+    ids=repr,
+)
+def test_a_large_hessian_is_not_summed(M, count, cut, monkeypatch):
+    """Each product with it would be a pass over the blocks."""
+    read, inner = [], Parts.evaluate
+    monkeypatch.setattr(Parts, "evaluate", lambda *a: read.append(1) or inner(*a))
+    frechet(M, M.random(count, rng=0, spread=0.3))
+    assert bool(read) == cut
 
 
 @pytest.mark.parametrize(("M", "most"), [(PoincareBall(16), 0.5), (Sphere(15), 0.5), (SPD(3), 4.0)])

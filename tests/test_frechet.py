@@ -24,7 +24,7 @@ from gyrobn import (
     frechet_mean,
     frechet_variance,
 )
-from gyrobn.statistics import held
+from gyrobn.statistics import frechet as loop
 
 
 def unit(seed, n):
@@ -162,8 +162,8 @@ class TestConvergence:
         """Four times the way to the mean leads farther from it, and a quarter of that does not."""
         x = cloud(M, 20, 0.7, np.zeros(()))
         expected = frechet_mean(M, x)
-        step = held.newton_step
-        monkeypatch.setattr(held, "newton_step", lambda *given: 4.4 * step(*given))
+        step = loop.newton_step
+        monkeypatch.setattr(loop, "newton_step", lambda *given: 4.4 * step(*given))
         result = frechet(M, x)
         assert bool(result.converged)
         assert float(M.dist(result.mean, expected)) < 1e-6

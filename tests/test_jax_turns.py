@@ -1,6 +1,6 @@
 """Decompositions of one JAX program take turns on a CPU: jaxlib 0.10 hangs if too many run at once.
 
-See gyrobn/backends/jax_turns.py.
+See HANGS in gyrobn/backends/jax.py.
 """
 
 import os
@@ -17,7 +17,7 @@ from jax import export
 import gyrobn.backends.jax
 from gyrobn.backends.jax import while_loop
 
-if not gyrobn.backends.jax.SPLITS:
+if not gyrobn.backends.jax.HANGS:
     pytest.skip("this jaxlib does not split batches", allow_module_level=True)
 
 xp = gyrobn.backends.jax.namespace
@@ -50,7 +50,8 @@ def definite(count=6, n=3):
 def several(A, linalg):
     """A function with decompositions that do not depend on one another, and a loop."""
     loop = while_loop if linalg is xp.linalg else plain_loop
-    (found,) = loop(lambda s: jnp.all(s[0] < 9.0), lambda s: (s[0] + linalg.inv(s[0]),), (A,), 3)
+    grow = lambda c, s: (s[0] + linalg.inv(s[0]),)  # noqa: E731
+    (found,) = loop("grow", lambda s: jnp.all(s[0] < 9.0), grow, (), (A,), 3)
     values, U = linalg.eigh(A)
     _, c, _ = linalg.svd(A + 1.0, full_matrices=False)
     sign, size = linalg.slogdet(A)
@@ -60,11 +61,11 @@ def several(A, linalg):
     return jnp.sum(found) + sum(jnp.sum(x) for x in (c, sign, size, Q * R, solved, *rest))
 
 
-def plain_loop(condition, body, state, limit):
+def plain_loop(key, condition, body, constants, state, limit):
     """What ``while_loop`` of the shim compiles."""
     _, state = jax.lax.while_loop(
         lambda counted: (counted[0] < limit) & condition(counted[1]),
-        lambda counted: (counted[0] + 1, body(counted[1])),
+        lambda counted: (counted[0] + 1, body(constants, counted[1])),
         (0, state),
     )
     return state
@@ -111,8 +112,8 @@ def test_a_loop_that_returns_what_it_was_given():
 
     def given(A):
         inverse, values = xp.linalg.inv(A), xp.linalg.eigvalsh(A)
-        grow = lambda s: (s[0], s[1] + s[0])  # noqa: E731
-        return values, *while_loop(lambda s: jnp.all(s[1] < 9.0), grow, (inverse, A), 3)
+        grow = lambda c, s: (s[0], s[1] + s[0])  # noqa: E731
+        return values, *while_loop("", lambda s: jnp.all(s[1] < 9.0), grow, (), (inverse, A), 3)
 
     _, inverse, total = jax.jit(given)(A)
     np.testing.assert_allclose(inverse, np.linalg.inv(A), rtol=1e-12)

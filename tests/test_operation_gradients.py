@@ -11,7 +11,7 @@ import torch
 from conftest import GEOMETRIES
 from mpmath import mp
 
-from gyrobn.numerics.scalar import cosine, cotangent, sinc
+from gyrobn import Hyperboloid, PoincareBall, ProjectedHypersphere, ProperVelocity, Sphere
 
 T = torch.zeros((), dtype=torch.float64)
 
@@ -67,19 +67,28 @@ def test_slopes(M):
         assert abs(float(slope) - expected) < 1e-7 * (1.0 + abs(expected)), name
 
 
-SCALAR = {
-    cosine: lambda a: mp.cos(a),
-    sinc: lambda a: mp.sin(a) / a,
-    cotangent: lambda a: a * mp.cot(a),
+LINES = {  # of the point or the coordinate at r, on a line through the identity
+    "ball": (lambda r: PoincareBall(1).from_normal(r)[..., 0], lambda r: mp.tanh(r / 2)),
+    "ball_log": (lambda r: PoincareBall(1).to_normal(r)[..., 0], lambda r: 2 * mp.atanh(r)),
+    "plane": (lambda r: ProjectedHypersphere(1).from_normal(r)[..., 0], lambda r: mp.tan(r / 2)),
+    "plane_log": (lambda r: ProjectedHypersphere(1).to_normal(r)[..., 0], lambda r: 2 * mp.atan(r)),
+    "sheet": (lambda r: Hyperboloid(1).from_normal(r)[..., 1], mp.sinh),
+    "sheet_time": (lambda r: Hyperboloid(1).from_normal(r)[..., 0], mp.cosh),
+    "sphere": (lambda r: Sphere(1).from_normal(r)[..., 1], mp.sin),
+    "vector_log": (lambda r: ProperVelocity(1).to_normal(r)[..., 0], mp.asinh),
 }
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("function", SCALAR, ids=lambda f: f.__name__)
-def test_scalar_functions_near_zero(function, sign):
-    """Where a quotient cancels a series takes over: of all digits, at either side of the seam."""
-    u = sign * torch.logspace(-15, -0.5, 59, dtype=torch.float64)
-    slope = torch.func.grad(lambda u: function(u, sign).sum())(u)
+@pytest.mark.parametrize("name", LINES)
+def test_derivatives_near_the_identity(name):
+    """Where quotients cancel a series takes over: of all digits, at either side of the seam."""
+    function, exact = LINES[name]
+    r = torch.logspace(-9, -0.5, 52, dtype=torch.float64)
+    first = torch.func.grad(lambda r: function(r[:, None]).sum())
+    second = torch.func.grad(lambda r: first(r).sum())
     with mp.workdps(60):
-        expected = [mp.diff(lambda u: SCALAR[function](mp.sqrt(u)).real, v) for v in u.tolist()]
-    np.testing.assert_allclose(slope, np.asarray(expected, dtype=float), rtol=1e-13)
+        expected = [[mp.diff(exact, v, k) for v in r.tolist()] for k in (1, 2)]
+    for found, right, limit in zip((first(r), second(r)), expected, (1e-15, 4e-14), strict=True):
+        np.testing.assert_allclose(found, np.asarray(right, dtype=float), rtol=0, atol=limit)
+    at_zero = torch.zeros(1, dtype=torch.float64)
+    assert float(second(at_zero)) == (1.0 if name == "sheet_time" else 0.0)

@@ -29,7 +29,7 @@ from gyrobn import (
     normalize,
 )
 from gyrobn.data import chunks
-from gyrobn.statistics import streaming
+from gyrobn.statistics.parts import Sum
 
 FLAT = [
     Euclidean(3),
@@ -58,17 +58,11 @@ def saved(x, path: Path):
     return np.load(path, mmap_mode="r")
 
 
-@pytest.fixture
-def few(monkeypatch):
-    """Keep so few samples in memory that the Hessian is nowhere near that of all."""
-    monkeypatch.setattr(streaming, "MOST", 64)
-
-
 # ---------------------------------------------------------------------- the mean over chunks
 
 
 @pytest.mark.parametrize("manifold", GEOMETRIES, ids=repr)
-def test_chunks_have_the_mean_of_the_array(manifold, few):
+def test_chunks_have_the_mean_of_the_array(manifold):
     x = samples(manifold, 400)
     whole, streamed = frechet(manifold, x), frechet(manifold, Chunks(cut(x)))
     assert manifold.dist(whole.mean, streamed.mean) < 1e-12
@@ -80,7 +74,7 @@ def test_chunks_have_the_mean_of_the_array(manifold, few):
 
 @pytest.mark.parametrize("manifold", [PoincareBall(2), SPD(2), Product(Sphere(2), Correlation(3))])
 @pytest.mark.parametrize("shape", [(200,), (200, 3)])
-def test_weights_and_channels(manifold, shape, few):
+def test_weights_and_channels(manifold, shape):
     x = samples(manifold, 200, 3)
     w = np.random.default_rng(1).random(shape)
     w[17:34] = 0.0  # a chunk that weighs nothing
@@ -91,10 +85,8 @@ def test_weights_and_channels(manifold, shape, few):
     assert np.all(one.iterations < init)
 
 
-def test_weights_on_what_was_not_drawn(monkeypatch):
-    """A channel whose weight is all on samples that are not kept in memory."""
-    monkeypatch.setattr(streaming, "MOST", 8)
-    monkeypatch.setattr(streaming, "BYTES", 0)
+def test_weights_on_the_last_chunk_only():
+    """The other chunks of one channel weigh nothing."""
     x = samples(PoincareBall(2), 300, 2)
     w = np.ones((300, 2))
     w[:297, 1] = 0.0
@@ -104,7 +96,7 @@ def test_weights_on_what_was_not_drawn(monkeypatch):
 
 @pytest.mark.parametrize("manifold", [PoincareBall(2), SPD(2)], ids=repr)
 @pytest.mark.parametrize("convert", [torch.as_tensor, array_api_strict.asarray])
-def test_every_library(manifold, convert, few):
+def test_every_library(manifold, convert):
     x = samples(manifold, 100)
     whole, own = frechet(manifold, x), convert(x)
     streamed = frechet(manifold, Chunks(cut(own)))
@@ -112,7 +104,7 @@ def test_every_library(manifold, convert, few):
     np.testing.assert_allclose(np.asarray(streamed.mean), whole.mean, rtol=0, atol=1e-12)
 
 
-def test_jax(few):
+def test_jax():
     jax = pytest.importorskip("jax")
     manifold, x = PoincareBall(2), samples(PoincareBall(2), 60).astype(np.float32)
     streamed = frechet(manifold, Chunks(cut(jax.numpy.asarray(x), 20)))
@@ -121,7 +113,7 @@ def test_jax(few):
 
 def test_sums_keep_their_rounding_errors():
     """300,000 chunks of one sample, in float32."""
-    total = streaming._Sum()
+    total = Sum()
     for _ in range(300_000):
         total.add(np.float32(0.1))
     assert abs(float(total.total) - 300_000 * float(np.float32(0.1))) < 1e-2
@@ -285,8 +277,6 @@ def test_copies_on_writing_are_kept(tmp_path):
 def test_memory_is_bounded_by_chunks(manifold, tmp_path, monkeypatch):
     """20 MB, with a bound that is a hundredth of the benchmark's for 4 GB, and smaller chunks."""
     monkeypatch.setattr(chunks, "BYTES", chunks.BYTES // 25)
-    monkeypatch.setattr(streaming, "BYTES", streaming.BYTES // 100)
-    monkeypatch.setattr(streaming, "MOST", streaming.MOST // 100)
     count = 20_000_000 // (8 * int(np.prod(manifold.point_shape)))
     X = np.load(_big(manifold, count, tmp_path), mmap_mode="r")
     out = np.lib.format.open_memmap(tmp_path / "out.npy", "w+", np.float64, X.shape)
@@ -313,7 +303,7 @@ def _big(manifold, count, folder):
     return path
 
 
-def test_all_kinds_of_samples_are_taken(tmp_path, few):
+def test_all_kinds_of_samples_are_taken(tmp_path):
     X = samples(PoincareBall(2), 120)
     mean = GyroBN("poincare_ball").fit(X).mean_
     sources = [
@@ -334,7 +324,7 @@ def test_all_kinds_of_samples_are_taken(tmp_path, few):
         np.testing.assert_allclose(back, X, rtol=0, atol=1e-12)
 
 
-def test_weights_and_domains(few, tmp_path):
+def test_weights_and_domains(tmp_path):
     X = samples(SPD(2), 120, 2)
     labels = np.repeat(["c", "a", "b"], 40)
     w = np.random.default_rng(0).random(120)
@@ -350,7 +340,7 @@ def test_weights_and_domains(few, tmp_path):
 
 
 @pytest.mark.parametrize("unseen", ["refit", "adapt"])
-def test_a_new_domain_is_looked_at_as_a_whole(unseen, few):
+def test_a_new_domain_is_looked_at_as_a_whole(unseen):
     X, new = samples(PoincareBall(2), 60), samples(PoincareBall(2), 80, seed=5)
     bn = GyroBN(PoincareBall(2), unseen=unseen).fit(X, domains=[0, 1] * 30)
     labels = [7] * 80
@@ -529,7 +519,7 @@ def test_a_bad_part_changes_nothing():
 
 
 @pytest.mark.parametrize("manifold", FIRST, ids=repr)
-def test_the_theorem_holds_for_streamed_statistics(manifold, few):
+def test_the_theorem_holds_for_streamed_statistics(manifold):
     X = samples(manifold, 200)
     bias = manifold.random(rng=5, spread=0.3)
     bn = GyroBN(manifold, bias=bias, scale=0.4).fit(cut(X))
@@ -558,7 +548,7 @@ def in_factors(spread):
     return FACTORS.join(*(M.random(60, rng=k, spread=s) for k, (M, s) in enumerate(spreads)))
 
 
-def test_only_the_closed_factors_of_a_product_are_near(few):
+def test_only_the_closed_factors_of_a_product_are_near():
     # warnings are errors here: the samples lie 23 from their mean on the Euclidean factor
     GyroBN(FACTORS).fit(Chunks(cut(in_factors(0.1))))
     message = r"factor Sphere\(n=2, curvature=1\.0\) of .* lie up to .* beyond the 1\.571"
@@ -567,24 +557,13 @@ def test_only_the_closed_factors_of_a_product_are_near(few):
     assert len(told) == 1
 
 
-def test_a_far_sample_that_weighs_nothing_is_left_out(few):
+def test_a_far_sample_that_weighs_nothing_is_left_out():
     x, w = Sphere(2).random(60, rng=0, spread=0.1), np.ones(60)
     x[7], w[7] = -x[8], 0.0
     GyroBN(Sphere(2)).fit(Chunks(cut(x)), sample_weight=w)
 
 
-def test_samples_are_drawn_from_all_chunks(few):
-    """Those kept for the Hessian are not the first ones, which in sorted data tell little."""
-    x = np.arange(1000.0)[:, None]
-    kept, total = streaming._draw(Euclidean(1), Chunks(cut(x)), None)
-    assert total == 1000
-    assert kept.x.shape == (64, 1)
-    counts, _ = np.histogram(kept.x, bins=4, range=(0, 1000))
-    assert counts.min() >= 6
-    assert len(np.unique(kept.x)) == 64
-
-
-def test_bad_weights_of_what_was_not_drawn(few):
+def test_bad_weights_anywhere():
     x, w = samples(PoincareBall(2), 400), np.ones(400)
     for k in range(0, 400, 20):
         w[k] = -1.0

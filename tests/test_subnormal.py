@@ -82,7 +82,6 @@ def coinciding(M, like):
             "init": z[0, ...],
             "bias": b[0, ...],
             "points": (a, b),
-            "parts": tuple(part for _, part in M.parts(a)),
             "stats": Stats(a[0, ...], given["first"].var),
             "first": Stats(a[0, ...], given["first"].var),
             "running": Stats(a[0, ...], given["first"].var),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gyrobn import Euclidean, PoincareBall, Product, Sphere, suggest
-from gyrobn.statistics.stress import _stress
+from gyrobn.suggestion import _stress
 
 
 def distances(M, count=60, noise=0.0, rng=0):

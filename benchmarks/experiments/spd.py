@@ -15,10 +15,8 @@ from benchmarks.experiments import records
 from benchmarks.experiments.classification import DTYPE, train
 from benchmarks.experiments.series import Split, covariances, split
 from gyrobn import SPD, Stats, normalize
-from gyrobn.backends import namespace_of
-from gyrobn.numerics.linalg import symmetric_functions
-from gyrobn.numerics.spectra import Pairs
-from gyrobn.numerics.spectral import Spectral
+from gyrobn.manifolds.definite import POSITIVE_PART
+from gyrobn.numerics.matrix_functions import matrix_function
 from gyrobn.torch import GyroBN
 
 NAME = "spd"
@@ -79,24 +77,14 @@ class BiMap(nn.Module):
         return self.weight @ P @ self.weight.mT
 
 
-def _rise(p: Pairs, t: Any) -> Any:
-    """Return the quotient of max(x, ε), which is between 0 and 1."""
-    x, y = p.of("x")
-    xp = namespace_of(x)
-    least = float(xp.finfo(x.dtype).smallest_normal)
-    gap = xp.clip(xp.abs(x - y), min=least)
-    return xp.clip((p.largest - LEAST) / gap, min=0.0, max=1.0)
-
-
-LIFT = Spectral(lambda s, t: namespace_of(s.x).clip(s.x, min=LEAST), _rise)
-
-
 class ReEig(nn.Module):
     """Eigenvalues below ε become ε; the derivative is exact at repeated eigenvalues, too."""
 
     def forward(self, P: Tensor) -> Tensor:
         """Map symmetric matrices to positive definite ones."""
-        return symmetric_functions(P, LIFT)[0]
+        least = LEAST * torch.eye(P.shape[-1], dtype=P.dtype)
+        found: Tensor = matrix_function(P - least, POSITIVE_PART)
+        return found + least
 
 
 class LogEig(nn.Module):

@@ -1,33 +1,89 @@
 """JAX."""
 
 from collections.abc import Callable
-from dataclasses import fields
-from functools import partial
+from dataclasses import dataclass, fields, replace
+from functools import partial, wraps
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxlib.version import __version_info__ as _version
 
-from gyrobn.backends import declared, with_functions
+from gyrobn.backends import declared, with_decompositions, with_functions
 from gyrobn.backends import numpy as eager
-from gyrobn.backends.contract import Array, Arrays, Loop
-from gyrobn.backends.jax_twice import bent, is_zero, replaced
+from gyrobn.backends.contract import THIRD_ORDER, Array, Arrays, Loop
 
-SPLITS = (0, 10) <= _version < (0, 11, 2)
-"""Whether jaxlib splits batches of matrices among threads, and may hang: see ``jax_turns``."""
+# ---------------------------------------------------------------------- one decomposition at a time
 
-if SPLITS:
-    from gyrobn.backends.jax_turns import in_turn
-    from gyrobn.backends.jax_turns import namespace as _namespace
-else:
-    _namespace = jnp
+HANGS = (0, 10) <= _version < (0, 11, 2)
+"""Whether jaxlib splits batches of matrices among the threads of a CPU, and may hang.
 
-    def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``function``, a decomposition: it may run beside others."""
-        return function
+One thread waits for all parts. If every thread waits, none is left to compute. So a decomposition
+here depends on the result of the one before it, by a comparison that is never true. That is added
+when JAX translates a program for the CPU: after all transformations, and at no cost elsewhere.
+(XLA removes ``optimization_barrier`` before it orders the operations of a CPU.)
+"""
+
+
+def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function``, which decomposes matrices, as one that waits for the one before it."""
+
+    @wraps(function)
+    def waiting(*arrays: Any, **options: Any) -> Any:
+        return _ordered(function(*_ordered(arrays, False), **options), True)
+
+    return waiting if HANGS else function
+
+
+def _ordered(arrays: Any, done: bool) -> Any:
+    leaves, tree = jax.tree.flatten(arrays)
+    if not differentiable(*leaves):
+        return arrays
+    return jax.tree.unflatten(tree, _turn_p.bind(*leaves, done=done))
+
+
+def _turn(context: Any, *arrays: Any, done: bool) -> list[Any]:
+    """Let arrays wait for the last decomposition in the same block: a function, or a loop's body.
+
+    With several devices nothing waits: one would wait for values on another.
+    """
+    module, kinds = context.module_context, context.avals_in
+    devices = getattr(module.axis_context, "num_devices", None)
+    floats = (k for k, a in enumerate(kinds) if a.dtype.kind == "f" and 0 not in a.shape)
+    k = next(floats, None)
+    if tuple(module.platforms) != ("cpu",) or devices != 1 or k is None:
+        return list(arrays)
+    found, memory = list(arrays), module.cached_primitive_lowerings
+    block = _turn_p, mlir.ir.InsertionPoint.current.block
+    if done:
+        memory[block] = found[k], kinds[k]
+    elif block in memory:
+        last, kind = memory[block]
+        inner = context.replace(avals_in=[kind, kinds[k]], avals_out=[kinds[k]])
+        (found[k],) = mlir.lower_fun(_after, multiple_results=False)(inner, last, found[k])
+    return found
+
+
+def _after(last: Array, x: Array) -> Array:
+    """Return x. XLA does not know that no float is below minus infinity."""
+    corner = jax.lax.slice(last, (0,) * last.ndim, (1,) * last.ndim)
+    return jnp.where(jnp.reshape(corner, ()) < -jnp.inf, -x, x)
+
+
+_turn_p = Primitive("gyrobn_turn")
+_turn_p.multiple_results = True
+_turn_p.def_impl(lambda *arrays, done: list(arrays))
+_turn_p.def_abstract_eval(lambda *kinds, done: list(kinds))
+ad.primitive_jvps[_turn_p] = lambda x, dx, done: (_turn_p.bind(*x, done=done), list(dx))
+ad.primitive_transposes[_turn_p] = lambda cotangents, *x, done: list(cotangents)
+batching.primitive_batchers[_turn_p] = lambda x, axes, done: (_turn_p.bind(*x, done=done), axes)
+mlir.register_lowering(_turn_p, _turn, cacheable=False)  # it depends on the place
+
+# ---------------------------------------------------------------------- arrays
 
 
 def auto_sharded(function: Callable[..., Any], x: Array, *args: Any) -> Any:
@@ -43,33 +99,30 @@ def auto_sharded(function: Callable[..., Any], x: Array, *args: Any) -> Any:
     if mesh is None:
         return function(x, *args)
     results: list[Any] = []
-    as_x: list[bool] = []
 
     def automatic(*arrays: Array) -> tuple[list[Array], list[Array]]:
         for k, array in zip(places, arrays, strict=True):
             leaves[k] = array
         x, args = jax.tree.unflatten(tree, leaves)
         found, structure = jax.tree.flatten(function(x, *args))
-        results.append(structure)
-        as_x.extend(jnp.shape(a) == x.shape for a in found)
+        as_x = [jnp.shape(a) == x.shape for a in found]
+        results[:] = structure, as_x
         both = list(zip(found, as_x, strict=True))
         return [a for a, same in both if same], [a for a, same in both if not same]
 
-    spec = jax.typeof(x).sharding.spec
     everywhere = PartitionSpec()  # type: ignore[no-untyped-call]
-    shardings = NamedSharding(mesh, spec), NamedSharding(mesh, everywhere)
+    shardings = NamedSharding(mesh, jax.typeof(x).sharding.spec), NamedSharding(mesh, everywhere)
     call = jax.sharding.auto_axes(automatic, axes=mesh.explicit_axes, out_sharding=shardings)
     samples, others = map(iter, call(*(leaves[k] for k in places)))
-    return jax.tree.unflatten(results[0], [next(samples if same else others) for same in as_x])
+    structure, as_x = results
+    return jax.tree.unflatten(structure, [next(samples if same else others) for same in as_x])
 
 
+_ordered_jnp = with_decompositions(jnp, in_turn)
+_inv = partial(auto_sharded, _ordered_jnp.linalg.inv)  # it fails on explicit axes
+_matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 namespace = with_functions(
-    _namespace,
-    linalg=with_functions(
-        _namespace.linalg,
-        inv=partial(auto_sharded, _namespace.linalg.inv),  # it fails on explicit axes
-    ),
-    matmul=partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST),
+    _ordered_jnp, linalg=with_functions(_ordered_jnp.linalg, inv=_inv), matmul=_matmul
 )
 """JAX as the standard has it. It would round float32 to ten bits on a GPU, and to seven on a TPU,
 before it multiplies matrices."""
@@ -103,21 +156,103 @@ def differentiate(function: Callable[..., Arrays], constants: Arrays, *inputs: A
     def value(constants: Arrays, *inputs: Array) -> Arrays:
         return function(0, constants, *inputs)
 
-    def derivative(arrays: Any, tangents: Any) -> tuple[Arrays, Arrays]:
-        constants, *inputs = arrays
-        moving = [k for k, t in enumerate(tangents[1:]) if not is_zero(t)]
+    @value.defjvp
+    def derivative(primals: Any, tangents: Any) -> tuple[Arrays, Arrays]:
+        constants, *inputs = primals
+        outputs, v = value(*primals), [jnp.asarray(t) for t in tangents[1:]]
         fixed = [stop_gradient(x) for x in inputs]
+        first = jax.jvp(partial(function, 1, constants), fixed, v)[1]
+        rule = _Second(partial(function, 2), len(constants), len(inputs), len(outputs))
+        zeros = _second_p.bind(*constants, *inputs, *outputs, *v, rule=rule)
+        return outputs, tuple(a + b for a, b in zip(first, zeros, strict=True))
 
-        def among(*some: Array) -> Arrays:
-            return function(1, constants, *replaced(tuple(fixed), moving, some))
-
-        at, along = ([a[k] for k in moving] for a in (fixed, tangents[1:]))
-        found = jax.jvp(among, at, [jnp.asarray(t) for t in along])[1]
-        twice = partial(function, 2)
-        return value(*arrays), bent(twice, constants, tuple(inputs), tangents[1:], found)
-
-    value.defjvp(derivative, symbolic_zeros=True)
     return value(constants, *inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class _Second:
+    """The derivative of ``function(constants, *inputs)`` along v, or the transposed linear map.
+
+    JAX makes a reverse derivative by transposing a linear function, and takes all custom rules out
+    of it. So what is to be done about a derivative of a derivative, if anybody asks for it, has to
+    be the rule of a primitive: one that returns zeros, linear in v.
+    """
+
+    function: Callable[..., Arrays]
+    constants: int
+    inputs: int
+    outputs: int
+    transposed: bool = False
+
+    def split(self, arrays: Any) -> tuple[Any, ...]:
+        """Return constants, inputs, what is like the result, and v."""
+        cuts = np.cumsum([self.constants, self.inputs, self.outputs])
+        constants, inputs, outputs, v = (
+            tuple(arrays[i:j]) for i, j in zip([0, *cuts], [*cuts, None], strict=True)
+        )
+        return constants, inputs, inputs if self.transposed else outputs, v
+
+    def along(self, constants: Arrays, v: Arrays, *inputs: Array) -> Arrays:
+        """Return the derivative along v, or the transposed of it."""
+        at = partial(self.function, constants)
+        return jax.vjp(at, *inputs)[1](v) if self.transposed else jax.jvp(at, inputs, v)[1]
+
+
+def _zeros(*arrays: Array, rule: _Second) -> list[Array]:
+    return [jnp.zeros_like(a) for a in rule.split(arrays)[2]]
+
+
+def _second_jvp(primals: Any, tangents: Any, *, rule: _Second) -> tuple[Any, Any]:
+    """Add the derivative by v to that by the inputs, which cannot be differentiated again."""
+    (constants, inputs, _, v), (_, dx, _, _) = rule.split(primals), rule.split(tangents)
+    before = primals[: len(primals) - len(v)]
+    dv = (ad.instantiate_zeros(t) for t in tangents[len(before) :])
+    found = _second_p.bind(*before, *dv, rule=rule)
+    if any(type(t) is not ad.Zero for t in dx):
+        along = partial(rule.along, constants, v)
+        bend = jax.jvp(along, inputs, tuple(ad.instantiate_zeros(t) for t in dx))[1]
+        fence = _fence(*inputs)
+        found = [a + b + fence.astype(b.dtype) for a, b in zip(found, bend, strict=True)]
+    return _second_p.bind(*primals, rule=rule), found
+
+
+def _second_transpose(cotangents: Any, *arrays: Any, rule: _Second) -> list[Any]:
+    v = rule.split(arrays)[3]
+    before = arrays[: len(arrays) - len(v)]
+    cotangents = [ad.instantiate_zeros(c) for c in cotangents]
+    rule = replace(rule, transposed=not rule.transposed)
+    found = zip(v, _second_p.bind(*before, *cotangents, rule=rule), strict=True)
+    return [None] * len(before) + [c if ad.is_undefined_primal(x) else None for x, c in found]
+
+
+def _second_batch(axis: Any, arrays: Any, axes: Any, *, rule: _Second) -> tuple[Any, Any]:
+    if all(k is None for k in axes):
+        return _second_p.bind(*arrays, rule=rule), [None] * len(rule.split(arrays)[2])
+    front = (batching.bdim_at_front(a, k, axis.size) for a, k in zip(arrays, axes, strict=True))
+    function = jax.vmap(rule.function, axis_name=axis.name)  # the rule may sum over that axis
+    found = _second_p.bind(*front, rule=replace(rule, function=function))
+    return found, [0] * len(found)
+
+
+@jax.custom_jvp
+def _fence(*inputs: Array) -> Array:
+    """Return zero, which cannot be differentiated."""
+    return jnp.zeros(())
+
+
+@_fence.defjvp
+def _third(primals: Any, tangents: Any) -> Any:
+    raise TypeError(THIRD_ORDER)
+
+
+_second_p = Primitive("gyrobn_second")
+_second_p.multiple_results = True
+_second_p.def_impl(_zeros)
+_second_p.def_abstract_eval(lambda *kinds, rule: list(rule.split(kinds)[2]))
+mlir.register_lowering(_second_p, mlir.lower_fun(_zeros, multiple_results=True))
+ad.primitive_jvps[_second_p] = _second_jvp
+ad.primitive_transposes[_second_p] = _second_transpose
+batching.fancy_primitive_batchers[_second_p] = _second_batch
 
 
 def self_adjoint(solve: Callable[[Array], Array], v: Array) -> Array:

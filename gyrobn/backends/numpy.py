@@ -8,7 +8,7 @@ import array_api_compat as compat
 import array_api_compat.numpy
 import numpy as np
 
-from gyrobn.backends import namespace_of, with_functions
+from gyrobn.backends import device_of, namespace_of, with_functions
 from gyrobn.backends.contract import Array, Arrays, Loop
 
 
@@ -90,7 +90,7 @@ def made(make: Callable[..., Any], like: Array, *key: Any) -> Array:
     """Return ``make(*key)`` like ``like``."""
     xp, values = namespace_of(like), make(*key)
     dtypes = {"f": like.dtype, "i": xp.int32, "b": xp.bool}
-    return xp.asarray(values, dtype=dtypes[values.dtype.kind], device=device(like))
+    return xp.asarray(values, dtype=dtypes[values.dtype.kind], device=device_of(like))
 
 
 def device(x: Array) -> Any:

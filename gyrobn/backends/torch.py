@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import array_api_compat.torch
@@ -15,6 +16,7 @@ from torch import Tensor
 # private: torch has no public test for the tensors of its compiler
 from torch._subclasses.fake_tensor import is_fake
 from torch.distributed.distributed_c10d import PrefixStore
+from torch.utils._pytree import register_constant as register_constant  # private: no public name
 
 from gyrobn.backends import numpy as eager
 from gyrobn.backends import with_functions
@@ -36,6 +38,8 @@ def no_autocast(x: Array) -> AbstractContextManager[Any]:
 
 def _matmul(x: Array, y: Array, /) -> Array:
     """Return the product of matrices in their own dtype, also inside of autocast."""
+    if x.is_meta or not torch.is_autocast_enabled(x.device.type):
+        return torch.matmul(x, y)
     with no_autocast(x):
         return torch.matmul(x, y)
 
@@ -51,11 +55,14 @@ def _where(condition: Array, x: Any, y: Any, /) -> Array:
 
 namespace = with_functions(
     array_api_compat.torch,
+    all=lambda x, /, axis=None, keepdims=False: torch.all(x, axis, keepdim=keepdims),
     clip=lambda x, /, min=None, max=None: torch.clamp(x, min, max),
     finfo=torch.finfo,
     matmul=_matmul,
+    matrix_transpose=lambda x, /: x.mT,
     maximum=torch.maximum,
     minimum=torch.minimum,
+    sum=lambda x, /, axis=None, keepdims=False: torch.sum(x, axis, keepdims),
     where=_where,
 )
 """PyTorch as the standard has it, for arrays of one dtype."""
@@ -66,9 +73,14 @@ def _transformed() -> bool:
     return _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
+def valueless(x: Array) -> bool:
+    """Return whether ``x`` has a shape and no values: in a compiler, or on the device meta."""
+    return bool(x.is_meta or is_fake(x))
+
+
 def traced(x: Array) -> bool:
-    """Return whether ``x`` is compiled, fake, or batched by ``vmap``."""
-    if torch.compiler.is_compiling() or is_fake(x):
+    """Return whether ``x`` is compiled, without values, or batched by ``vmap``."""
+    if torch.compiler.is_compiling() or valueless(x):
         return True
     while _functorch.is_functorch_wrapped_tensor(x):
         if _functorch.is_batchedtensor(x):
@@ -108,7 +120,7 @@ def differentiate(function: Callable[..., Arrays], constants: Arrays, *inputs: A
     """
     if not differentiable(*inputs):
         return function(0, constants, *inputs)
-    if torch.compiler.is_compiling() or any(is_fake(x) for x in inputs):
+    if torch.compiler.is_compiling() or any(map(valueless, inputs)):
         return function(1, constants, *inputs)
     if _transformed():
         return _fenced(function(2, constants, *inputs), inputs)
@@ -182,7 +194,7 @@ class _Fence(torch.autograd.Function):
     @staticmethod
     def _next(ctx: Any) -> Tensor:
         if ctx.order == 1:
-            raise RuntimeError(THIRD_ORDER)
+            raise TypeError(THIRD_ORDER)
         zero: Tensor = _Fence.apply(ctx.order - 1, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
         return zero
 
@@ -245,7 +257,7 @@ def while_loop(
     leaves = [s for s in _leaves(state) if isinstance(s, Tensor)]
     if not any(traced(s) for s in leaves):
         return eager.while_loop(key, condition, body, constants, state, limit)
-    fake = any(is_fake(s) for s in leaves)
+    fake = any(map(valueless, leaves))
     for _ in range(min(limit, UNROLLED) if fake else limit):
         state = body(constants, state)
     if not fake or limit <= UNROLLED:
@@ -299,6 +311,27 @@ _library.impl("go_on", _run, "CompositeExplicitAutograd")  # type: ignore[no-unt
 torch.library.register_fake("gyrobn::go_on", _shapes, lib=_library)
 
 
+def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of tensors; the compiler gets its operations and not its Python code.
+
+    This compiles faster, and no construct of the language can stop it. It loads torch._dynamo.
+    """
+    if not torch.compiler.is_dynamo_compiling():
+        return function
+    found: Callable[..., Any] = torch._dynamo.nonstrict_trace(function)  # not public yet
+    return found
+
+
+def recomputing() -> bool:
+    """Return whether this call repeats one for the backward pass, as ``checkpoint`` does.
+
+    The running statistics have learnt from the batch already. (torch's own layers learn twice:
+    https://github.com/pytorch/pytorch/issues/96136.)
+    """
+    # private: torch has no public test for a backward pass that is under way
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
 def cached(make: Callable[..., Any], like: Array, *key: Any) -> Array:
     """Return ``make(*key)`` like ``like``, made once; anew while a transformation is under way.
 
@@ -315,9 +348,14 @@ def cached(make: Callable[..., Any], like: Array, *key: Any) -> Array:
 
 
 def all_sum(x: Array, group: Any) -> Array:
-    """Return the sum over a process group; None is the group of all processes."""
-    if differentiable(x):
-        return _Total.apply(x, group)  # type: ignore[no-untyped-call]
+    """Return the sum over a process group; None is the group of all processes.
+
+    (After an all-reduce in place, autograd would differentiate a copy.)
+    """
+    return self_adjoint(partial(_reduced, group), x)
+
+
+def _reduced(group: Any, x: Tensor) -> Tensor:
     x = x.clone(memory_format=torch.contiguous_format)
     try:
         dist.all_reduce(x, group=group)
@@ -326,31 +364,6 @@ def all_sum(x: Array, group: Any) -> Array:
             f"GyroBN cannot sum its statistics over the ranks: {_missing(group)}; {error}"
         ) from error
     return x
-
-
-class _Total(torch.autograd.Function):
-    """A sum over a process group. The cotangents of the ranks, which all depend on it, are summed.
-
-    (After an all-reduce in place, autograd would differentiate a copy.)
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, group: Any) -> Any:
-        return all_sum(x, group)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _, ctx.group = inputs
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> Any:
-        return all_sum(cotangent, ctx.group), None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Any:
-        return all_sum(tangent, ctx.group)
 
 
 def _missing(ranks: Any, seconds: float = 5.0) -> str:

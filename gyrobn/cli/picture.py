@@ -10,7 +10,7 @@ from gyrobn.cli import inputs
 from gyrobn.cli.console import Console
 from gyrobn.cli.statistics import InOrder, fitted, load
 from gyrobn.data.chunks import Chunks
-from gyrobn.estimator.labels import labels_for
+from gyrobn.estimator.validation import labels_for
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.plot import can_plot, plot_normalization, plot_tangent
 from gyrobn.plot.canvas import check_format, save_figure

@@ -10,9 +10,7 @@ from gyrobn.equinox.affine import RunningLayer
 from gyrobn.jax_layers import arguments, start
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.docstrings import documented
-from gyrobn.normalization.layers import mean_error
 from gyrobn.normalization.settings import Settings
-from gyrobn.statistics.mean_error import MeanError
 
 
 @documented
@@ -83,7 +81,6 @@ class GyroBN(RunningLayer):
         tol: float | None = None,
         max_iter: int = 64,
         check_input: str | bool = True,
-        mean: str = "frechet",
         inference: bool = False,
         dtype: Any = None,
     ) -> None:
@@ -118,14 +115,6 @@ class GyroBN(RunningLayer):
             is_leaf=lambda leaf: leaf is None,
         )
         return layer, state.set(layer.stats, stats)
-
-    @documented
-    def mean_error(self, x: Array, weights: Array | None = None) -> MeanError:
-        """Return how far the mean and variance of a batch, as the layer takes them, are off.
-
-        %(mean_error)s
-        """
-        return mean_error(self.settings, self._learnt, x, weights)
 
     @documented
     def __call__(

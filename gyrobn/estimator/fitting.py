@@ -151,13 +151,12 @@ def find_stats(
             found = domain_stats(manifold, X, places, weights, **search)
     if not backend_of(found.mean).traced(found.mean):
         check_found(manifold, found, places, method)
-    return fitted_domains(found, sums, places)
+    return fitted_domains(found, np.asarray(sums[0] if places is None else sums), places)
 
 
-def fitted_domains(found: FrechetResult, sums: list[Any], labels: Iterable[Any] | None) -> Domains:
-    """Return the statistics of each domain, from the sums of its weights, per channel or one."""
+def fitted_domains(found: FrechetResult, total: Any, labels: Iterable[Any] | None) -> Domains:
+    """Return the statistics of each domain; the sums of its weights are per channel, or one."""
     mean, variance, iterations, residual, converged = found
-    total = np.asarray(sums if labels is not None else sums[0])
     total = total.reshape((*total.shape, *(1,) * (residual.ndim - total.ndim)))
     weight = check.like(np.broadcast_to(total, residual.shape), mean)
     return by_label(labels, Fitted(mean, variance, weight, iterations, converged))

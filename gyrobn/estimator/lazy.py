@@ -20,8 +20,7 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import places_of
 from gyrobn.normalization.normalize import Stats
 from gyrobn.statistics import lazy
-from gyrobn.statistics.frechet import told
-from gyrobn.statistics.mean import check_search, solve
+from gyrobn.statistics.frechet import check_search, of_source
 from gyrobn.statistics.points import Moved
 from gyrobn.statistics.uniqueness import Domains
 
@@ -65,15 +64,14 @@ def find_stats(
         return {}, survey
     labels = None if None in survey.domains else list(survey.domains)
     for label, drawn in survey.domains.items():
-        fitting.check_enough(label, drawn.some, method)
+        fitting.check_enough(label, drawn.weighted, method)
     search = check_search(bn.tol, bn.max_iter, None)
-    at = solve(lazy.Scattered(blocks, reading, survey), None, search)
     named = None if labels is None else Domains(labels, np.zeros((0, len(labels)), dtype=int))
-    given = manifold.from_inside(at.mean[None, ...][:0, ...])  # no samples: all were checked
-    found = told(manifold, at, [given], search.max_iter, domains=named)
+    # no samples are given to the warning: all were checked
+    source = lazy.Lazy(blocks, reading, survey)
+    found = of_source(manifold, source, [], search, domains=named)
     fitting.check_found(manifold, found, labels, method)
-    sums = [drawn.total for drawn in survey.domains.values()]
-    return fitting.fitted_domains(found, sums, labels), survey
+    return fitting.fitted_domains(found, source.weight, labels), survey
 
 
 def _split(labels: Any, count: int, without: frozenset[Any]) -> dict[Any, Any]:

@@ -23,7 +23,7 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import UNSEEN
 from gyrobn.normalization.normalize import scale_for
 from gyrobn.numerics.checks import check_choice, check_number, did_you_mean, host, unmasked
-from gyrobn.statistics.mean import check_search
+from gyrobn.statistics.frechet import check_search
 from gyrobn.statistics.points import Moved, on_manifold
 
 UNDO = "inverse_transform"

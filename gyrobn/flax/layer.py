@@ -11,9 +11,7 @@ from gyrobn.flax.affine import RunningLayer
 from gyrobn.jax_layers import arguments, start
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.docstrings import documented
-from gyrobn.normalization.layers import mean_error
 from gyrobn.normalization.settings import Settings
-from gyrobn.statistics.mean_error import MeanError
 
 
 @documented
@@ -84,7 +82,6 @@ class GyroBN(RunningLayer):
         tol: float | None = None,
         max_iter: int = 64,
         check_input: str | bool = True,
-        mean: str = "frechet",
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
@@ -110,14 +107,6 @@ class GyroBN(RunningLayer):
                 own[...] = value
         layer._store(stats)
         return layer
-
-    @documented
-    def mean_error(self, x: Array, weights: Array | None = None) -> MeanError:
-        """Return how far the mean and variance of a batch, as the layer takes them, are off.
-
-        %(mean_error)s
-        """
-        return mean_error(self.settings, self._learnt, x, weights)
 
     @documented
     def __call__(

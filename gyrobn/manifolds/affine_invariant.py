@@ -343,7 +343,7 @@ class AffineInvariant(Definite):
     def add(self, x: Array, y: Array) -> Array:
         r"""Gyroaddition :math:`R_P\, Q\, R_P^\top`."""
         self._namespace(x, y)
-        return congruence(self._root(x), y)
+        return self._with_identity(x, y, congruence(self._root(x), y))
 
     def neg(self, x: Array) -> Array:
         r"""Gyroinverse :math:`R_P^{-1} R_P^{-\top}`, the inverse if R is the square root."""
@@ -504,7 +504,7 @@ class AffineInvariant(Definite):
         xp = namespace_of(values)
         eps, high = float(xp.finfo(values.dtype).eps), values[..., -1]
         condition = high / xp.maximum(values[..., 0], eps * high)
-        ulps = 0.5 * self.n + self.n**2 / 256  # measured, as is the factor of the condition
+        ulps = 1.0 * self.n + self.n**2 / 256  # measured, as is the factor of the condition
         return (eps / abs(self.theta)) * (ulps + 0.125 * condition)
 
 

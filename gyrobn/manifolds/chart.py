@@ -98,14 +98,14 @@ class Chart(Composite):
     def _join_tangent(self, x: Array, parts: list[Array]) -> Array:
         return self.chart.inverse_differential(x, *parts)
 
+    def add(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition :math:`x \oplus y`."""
+        return self._with_identity(x, y, super().add(x, y))
+
     def from_normal(self, c: Array) -> Array:
         """Inverse of :meth:`to_normal`."""
         check_coordinates(self, c)
         return self.chart.exponential(c)
-
-    def moments(self, x: Array) -> Array:
-        """Moments of the points inside."""
-        return self.inside.moments(self.to_inside(x))
 
     def start(self, moments: Array) -> Array:
         """First guess of the mean, from the means of the moments inside."""

@@ -1,9 +1,11 @@
 """Geometries that are computed in other ones: each operation is written once, for all of them."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
+from inspect import signature
+from itertools import islice
 from typing import Any, Self
 
 from gyrobn.backends import Array, Arrays, namespace_of
@@ -11,6 +13,41 @@ from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import scalars_like
 from gyrobn.numerics.hessian import Hessian, joined_hessian
+
+SPLIT: dict[str, Callable[[Any, Any, Any], list[Any]]] = {
+    **dict.fromkeys(("x", "y", "z", "mean", "bias"), lambda space, y, x: space._split(y)),
+    **dict.fromkeys(("t", "factor"), lambda space, t, x: space._split_factor(scalars_like(t, x))),
+    "v": lambda space, v, x: space._split_tangent(x, v),
+    "c": lambda space, c, x: space._split_normal(c),
+    "weights": lambda space, weights, x: space._split_weights(weights),
+}
+"""How an argument is split into parts, by its name; x is the argument of that name."""
+
+NUMBERS = ("t", "factor", "c", "weights")
+"""The arguments that are neither points nor tangent vectors."""
+
+
+def of_parts(name: str, join: str = "_join") -> Callable[..., Any]:
+    """Return the operation that is the one of every part; a method joins what they return."""
+    template = getattr(GyroSpace, name)
+    names = tuple(signature(template).parameters)[1:]
+
+    @wraps(template, updated=())  # the template may be abstract
+    def operation(self: "Composite", *values: Any, **more: Any) -> Any:
+        given = {**dict(zip(names, values, strict=False)), **more}
+        given = {k: given[k] for k in names if given.get(k) is not None}
+        points = [value for k, value in given.items() if k not in NUMBERS]
+        if points:
+            self._namespace(*points)
+        parts = [SPLIT[k](self, value, given.get("x")) for k, value in given.items()]
+        return getattr(self, join)(each(self._spaces, name, *parts))
+
+    return operation
+
+
+def each(objects: Sequence[Any], name: str, *columns: Sequence[Any]) -> list[Any]:
+    """Call a method of every object with its entry of each column."""
+    return [getattr(one, name)(*row) for one, *row in zip(objects, *columns, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -33,15 +70,13 @@ class Composite(GyroSpace):
 
     def _join(self, parts: list[Array]) -> Array:
         """Undo :meth:`_split`."""
-        (x,) = parts
-        return x
+        return parts[0]
 
     def _split_normal(self, c: Array) -> list[Array]:
         return [c]
 
     def _join_normal(self, parts: list[Array]) -> Array:
-        (c,) = parts
-        return c
+        return parts[0]
 
     def _split_factor(self, t: Any) -> list[Any]:
         """Return a multiplier for each geometry, from one for all or one per block."""
@@ -49,8 +84,7 @@ class Composite(GyroSpace):
 
     def _split_tangent(self, x: Array, v: Array) -> list[Array]:
         """Return the parts of a tangent vector at x."""
-        (parts,) = self._points(v)
-        return parts
+        return self._split(v)
 
     def _join_tangent(self, x: Array, parts: list[Array]) -> Array:
         """Undo :meth:`_split_tangent`."""
@@ -58,8 +92,7 @@ class Composite(GyroSpace):
 
     def _join_lengths(self, parts: list[Array]) -> Array:
         """Return the root of the sum of squares."""
-        (total,) = parts
-        return total
+        return parts[0]
 
     def _split_weights(self, weights: Array) -> list[Array]:
         """Return the weights of the samples for each geometry."""
@@ -67,19 +100,10 @@ class Composite(GyroSpace):
 
     def _join_blocks(self, parts: list[Array]) -> Array:
         """Return values per block, from those of each geometry: one per block, or one for all."""
-        (values,) = parts
-        return values
+        return parts[0]
 
-    def _points(self, *points: Array) -> list[list[Array]]:
-        """Return the parts of each point."""
-        self._namespace(*points)
-        return [self._split(x) for x in points]
-
-    def _each(self, name: str, *columns: Sequence[Any]) -> list[Any]:
-        """Call a method of every geometry with its entry of each column."""
-        return [
-            getattr(space, name)(*row) for space, *row in zip(self._spaces, *columns, strict=True)
-        ]
+    def _join_hessian(self, parts: list[Hessian]) -> Hessian:
+        return joined_hessian(parts, self._split_normal, self._join_normal)
 
     # ------------------------------------------------------------------ sizes and laws
 
@@ -113,99 +137,42 @@ class Composite(GyroSpace):
         """The least convexity radius of a part."""
         return min(space.convexity_radius for space in self._spaces)
 
-    # ------------------------------------------------------------------ gyro operations
+    # ------------------------------------------------------------------ operations
 
-    def add(self, x: Array, y: Array) -> Array:
-        r"""Gyroaddition :math:`x \oplus y` of every part."""
-        return self._join(self._each("add", *self._points(x, y)))
-
-    def neg(self, x: Array) -> Array:
-        r"""Gyroinverse :math:`\ominus x` of every part."""
-        return self._join(self._each("neg", *self._points(x)))
-
-    def relative(self, x: Array, y: Array) -> Array:
-        r"""Return :math:`\ominus x \oplus y` for every part."""
-        return self._join(self._each("relative", *self._points(x, y)))
-
-    def relative_normal(self, x: Array, y: Array) -> Array:
-        r"""Normal coordinates of :math:`\ominus x \oplus y`."""
-        return self._join_normal(self._each("relative_normal", *self._points(x, y)))
-
-    def to_normal(self, x: Array) -> Array:
-        """Normal coordinates of the parts, one after the other."""
-        return self._join_normal(self._each("to_normal", *self._points(x)))
-
-    def from_normal(self, c: Array) -> Array:
-        """Inverse of :meth:`to_normal`."""
-        return self._join(self._each("from_normal", self._split_normal(c)))
-
-    def scale(self, t: Array | float, x: Array) -> Array:
-        r"""Gyromultiplication :math:`t \odot x`, by one number or by one per block."""
-        (parts,) = self._points(x)
-        return self._join(self._each("scale", self._split_factor(scalars_like(t, x)), parts))
-
-    def norm(self, x: Array) -> Array:
-        """Gyronorm: the root of the sum of the parts' squares."""
-        return self._join_lengths(self._each("norm", *self._points(x)))
-
-    def dist(self, x: Array, y: Array) -> Array:
-        """Distance: the root of the sum of the parts' squares."""
-        return self._join_lengths(self._each("dist", *self._points(x, y)))
-
-    def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
-        """Point of the geodesic: x at t = 0, y at t = 1."""
-        times = self._split_factor(scalars_like(t, x))
-        return self._join(self._each("geodesic", *self._points(x, y), times))
-
-    def shift(self, x: Array, c: Array) -> Array:
-        r"""Point :math:`x \oplus \operatorname{Exp}_e(c)` of every part."""
-        return self._join(self._each("shift", *self._points(x), self._split_normal(c)))
-
-    def gyration(self, x: Array, y: Array, z: Array) -> Array:
-        """Gyration of every part."""
-        return self._join(self._each("gyration", *self._points(x, y, z)))
-
-    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        columns = *self._points(x, y), self._split_normal(c)
-        return self._join_normal(self._each("_gyrate_normal", *columns))
-
-    def standardize(
-        self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
-    ) -> Array:
-        """Centre, scale and bias every part."""
-        columns = self._points(x, mean, *(() if bias is None else (bias,)))
-        columns.insert(2, self._split_factor(scalars_like(factor, x)))
-        return self._join(self._each("standardize", *columns))
-
-    # ------------------------------------------------------------------ tangent vectors, the mean
+    add = of_parts("add")
+    neg = of_parts("neg")
+    relative = of_parts("relative")
+    from_normal = of_parts("from_normal")
+    scale = of_parts("scale")
+    geodesic = of_parts("geodesic")
+    shift = of_parts("shift")
+    gyration = of_parts("gyration")
+    standardize = of_parts("standardize")
+    relative_normal = of_parts("relative_normal", "_join_normal")
+    to_normal = of_parts("to_normal", "_join_normal")
+    pull = of_parts("pull", "_join_normal")
+    moments = of_parts("moments", "_join_normal")
+    project = of_parts("project")
+    norm = of_parts("norm", "_join_lengths")
+    dist = of_parts("dist", "_join_lengths")
+    resolutions = of_parts("resolutions", "_join_blocks")
+    hessian = of_parts("hessian", "_join_hessian")
 
     def push(self, x: Array, c: Array) -> Array:
         """Carry normal coordinates at e to a tangent vector at x, part by part."""
-        parts = self._each("push", *self._points(x), self._split_normal(c))
+        self._namespace(x)
+        parts = each(self._spaces, "push", self._split(x), self._split_normal(c))
         return self._join_tangent(x, parts)
-
-    def pull(self, x: Array, v: Array) -> Array:
-        """Inverse of :meth:`push`."""
-        return self._join_normal(self._each("pull", *self._points(x), self._split_tangent(x, v)))
 
     def transport(self, x: Array, y: Array, v: Array) -> Array:
         """Parallel transport of every part."""
-        parts = self._each("transport", *self._points(x, y), self._split_tangent(x, v))
-        return self._join_tangent(y, parts)
+        self._namespace(x, y, v)
+        columns = self._split(x), self._split(y), self._split_tangent(x, v)
+        return self._join_tangent(y, each(self._spaces, "transport", *columns))
 
     def resolution(self, x: Array) -> Array:
         """Return the largest resolution of a block."""
         return namespace_of(x).max(self.resolutions(x), axis=-1)
-
-    def resolutions(self, x: Array) -> Array:
-        """Return the resolution of every block."""
-        return self._join_blocks(self._each("resolutions", *self._points(x)))
-
-    def hessian(self, c: Array, weights: Array) -> Hessian:
-        """Return the Hessians of the parts, on their coordinates."""
-        columns = self._split_normal(c), self._split_weights(weights)
-        parts = self._each("hessian", *columns)
-        return joined_hessian(parts, self._split_normal, self._join_normal)
 
 
 class CentredParts(Centred):
@@ -213,14 +180,12 @@ class CentredParts(Centred):
 
     def __init__(self, space: Composite, mean: Array, x: Array, saved: Arrays = ()) -> None:
         super().__init__(space, mean, x)
-        points = space._points(mean, x)
-        self.views: list[Centred] = space._each("centred", *points)
+        points = space._split(mean), space._split(x)
+        self.views: list[Centred] = each(space._spaces, "centred", *points)
         if saved:
-            self.views = space._each("centred", *points, _shared(self.views, saved, "saves"))
-
-    def _each(self, name: str, *columns: Sequence[Any]) -> list[Any]:
-        """Call a method of every view with its entry of each column."""
-        return [getattr(view, name)(*row) for view, *row in zip(self.views, *columns, strict=True)]
+            arrays = iter(saved)
+            own = [tuple(islice(arrays, view.saves)) for view in self.views]
+            self.views = each(space._spaces, "centred", *points, own)
 
     @property
     def saves(self) -> int:  # type: ignore[override]
@@ -244,14 +209,15 @@ class CentredParts(Centred):
 
     def showing(self, *image: Array) -> Self:
         """Take arrays as the images of the factors, and return the view."""
-        for view, own in zip(self.views, _shared(self.views, image, "images"), strict=True):
-            view.showing(*own)
+        arrays = iter(image)
+        for view in self.views:
+            view.showing(*islice(arrays, view.images))
         return self
 
     def followed(self, step: Array) -> Arrays | None:
         """Return the images if the mean moves by a step, where every part has a formula."""
-        each = self._each("followed", self.space._split_normal(step))
-        return None if None in each else tuple(a for image in each for a in image)
+        images = each(self.views, "followed", self.space._split_normal(step))
+        return None if None in images else tuple(a for image in images for a in image)
 
     @cached_property
     def normal(self) -> Array:
@@ -260,7 +226,7 @@ class CentredParts(Centred):
 
     def gradient(self, weights: Array) -> Array:
         """Return the mean of the normal coordinates."""
-        parts = self._each("gradient", self.space._split_weights(weights))
+        parts = each(self.views, "gradient", self.space._split_weights(weights))
         return self.space._join_normal(parts)
 
     @cached_property
@@ -270,33 +236,25 @@ class CentredParts(Centred):
 
     def hessian(self, weights: Array) -> Hessian:
         """Return the Hessians of the parts."""
-        space, parts = self.space, self._each("hessian", self.space._split_weights(weights))
-        return joined_hessian(parts, space._split_normal, space._join_normal)
+        parts = each(self.views, "hessian", self.space._split_weights(weights))
+        hessian: Hessian = self.space._join_hessian(parts)
+        return hessian
 
     def shift(self, step: Array) -> Array:
         """Return the mean after a step, part by part."""
-        return self.space._join(self._each("shift", self.space._split_normal(step)))
+        return self.space._join(each(self.views, "shift", self.space._split_normal(step)))
 
     def push(self, step: Array) -> Array:
         """Return a small step as a tangent vector, part by part."""
-        return self.space._join(self._each("push", self.space._split_normal(step)))
+        return self.space._join(each(self.views, "push", self.space._split_normal(step)))
 
     def resolutions(self, weights: Array) -> Array:
         """Return how far rounding moves the mean, in every block."""
-        parts = self._each("resolutions", self.space._split_weights(weights))
+        parts = each(self.views, "resolutions", self.space._split_weights(weights))
         return self.space._join_blocks(parts)
 
     def standardize(self, factor: Array | float, bias: Array | None) -> Array:
         """Scale and bias every part."""
         scales = self.space._split_factor(scalars_like(factor, self.x))
-        biases = [None for _ in scales] if bias is None else self.space._points(bias)[0]
-        return self.space._join(self._each("standardize", scales, biases))
-
-
-def _shared(views: Sequence[Centred], arrays: Arrays, count: str) -> list[Arrays]:
-    """Return the arrays of each view, from those of all of them."""
-    found, stop = [], 0
-    for view in views:
-        start, stop = stop, stop + getattr(view, count)
-        found.append(arrays[start:stop])
-    return found
+        biases = [None for _ in scales] if bias is None else self.space._split(bias)
+        return self.space._join(each(self.views, "standardize", scales, biases))

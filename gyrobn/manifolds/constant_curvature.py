@@ -13,6 +13,8 @@ that carries the identity to x and is the identity off the plane of the two:
           s_{x \oplus y} = s_y + \frac{t_y + t_{x \oplus y}}{1 + t_x}\, s_x .
 
 A model says how to *lift* a point to (t, s) and how to *drop* it, and how tangent vectors go along.
+Numbers per sample stay apart from vectors: s is given as a number a and a vector v, s = a v, and
+the time as :math:`m = t - 1`.
 
 Where K < 0, these sums cancel far out. With the ball coordinates :math:`p = s/(1+t)` and
 :math:`\lambda = 1 + t` they do not:
@@ -31,6 +33,7 @@ from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import (
+    all_true,
     check_coordinates,
     dot,
     length,
@@ -41,20 +44,12 @@ from gyrobn.numerics.arrays import (
     unit,
     weighted_sum,
 )
-from gyrobn.numerics.hessian import Hessian, identity
-from gyrobn.numerics.scalar import (
-    arc,
-    asinh,
-    bend,
-    cosine,
-    cotangent,
-    hyperbolic_arc,
-    largest_angle,
-    sinc,
-)
+from gyrobn.numerics.hessian import Hessian
+from gyrobn.numerics.matrices import identity
+from gyrobn.numerics.scalar import arc, arctan, asinh, cosine, cotangent, largest_angle, sinc
 
-Lifted = tuple[Array, Array]
-"""A point of the quadric, as m = t − 1 and s; or its ball coordinates λ = 1 + t and p."""
+Lifted = tuple[Array, Any, Array]
+"""A point of the quadric: m = t − 1, and a number and a vector whose product is s."""
 
 
 class CentredVectors(Centred):
@@ -95,11 +90,11 @@ class CentredVectors(Centred):
 
     def shift(self, step: Array) -> Array:
         """Return the mean after a step."""
-        return self.space._exp_from(self.mean, step)
+        return self.space._exp_from(self.mean, 1.0, step)
 
     def standardize(self, factor: Array | float, bias: Array | None) -> Array:
         """Scale and bias."""
-        return self.space._exp_from(bias, times(scalars_like(factor, self.x), self.normal))
+        return self.space._exp_from(bias, scalars_like(factor, self.x), self.normal)
 
 
 @dataclass(frozen=True)
@@ -136,10 +131,11 @@ class ConstantCurvature(GyroSpace):
 
     @property
     def convexity_radius(self) -> float:  # type: ignore[override]
-        r"""Radius :math:`\pi/(2\sqrt K)` of a hemisphere, where the curvature is positive."""
-        if self.sign == 1:
-            return float(1.5707963267948966 / float(self.detached().curvature) ** 0.5)
-        return float("inf")
+        r"""Radius :math:`\pi/(2\sqrt K)` of a hemisphere; else, or if K is traced, infinity."""
+        K = self.curvature
+        if self.sign != 1 or not (isinstance(K, float) or all_true(K > 0)):
+            return float("inf")
+        return float(1.5707963267948966 / float(self.detached().curvature) ** 0.5)
 
     @property
     def dim(self) -> int:
@@ -150,82 +146,124 @@ class ConstantCurvature(GyroSpace):
 
     @abstractmethod
     def _lift(self, K: Any, x: Array) -> Lifted:
-        """Return m = t − 1, without cancellation where K < 0, and the spatial part s."""
+        """Return (m, a, v): the time m + 1, and a number and a vector whose product is s."""
 
     @abstractmethod
-    def _drop(self, K: Any, m: Array, s: Array) -> Array:
-        """Return the point with time 1 + m and spatial part s."""
+    def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
+        """Return the point with time 1 + m and spatial part a v."""
 
-    def _ball(self, K: Any, x: Array) -> Lifted:
+    def _ball(self, K: Any, x: Array) -> tuple[Array, Array]:
         """Return λ = 1 + t and the ball coordinates p = s/(1 + t)."""
-        return self._to_ball(K, *self._lift(K, x))
+        m, a, v = self._lift(K, x)
+        above = self._one_plus(m, K * a * a * dot(v, v)) if self.sign == 1 else 2.0 + m
+        return above, times(a / above, v)
 
-    def _to_ball(self, K: Any, m: Array, s: Array) -> Lifted:
-        above = self._one_plus(K, m, s)
-        return above, s / above[..., None]
+    def _reach(self, like: Array) -> float:
+        """Return the largest hyperbolic angle of a point that ``from_normal`` returns."""
+        return largest_angle(like)
+
+    # ------------------------------------------------------------------ steps of the formulas
 
     def _given(self, *points: Array) -> tuple[Any, Any]:
         """Return the namespace of ``points``, which are checked, and the curvature."""
         return self._namespace(*points), self._parameter("curvature", points[0])
 
-    def _one_plus(self, K: Any, m: Array, s: Array) -> Array:
-        """Return 1 + t, from s alone where t < 0: a rounding error of t would be all of it near -e.
+    def _one_plus(self, m: Array, square: Array) -> Array:
+        r"""Return 1 + t; where t < 0, from :math:`K\|s\|^2`, since t may have no digits of it.
 
         NaN takes the place of 0.
         """
-        if self.sign is not None and self.sign < 1:
-            return 2.0 + m
-        xp = namespace_of(m)
-        behind = m < -1.0
-        above = xp.where(behind, K * dot(s, s) / xp.where(behind, -m, 1.0), 2.0 + m)
+        xp, behind = namespace_of(m), m < -1.0
+        above = xp.where(behind, square / xp.where(behind, -m, 1.0), 2.0 + m)
         return xp.where(above == 0, xp.nan, above)
 
     def _root(self, K: Any) -> Any:
         """Return the square root of |K|."""
         return abs(K) ** 0.5 if isinstance(K, float) else namespace_of(K).sqrt(abs(K))
 
-    # ------------------------------------------------------------------ gyro operations
-
-    def _seen(self, K: Any, x: Array, y: Lifted) -> Lifted:
-        r"""Return (m, s) of :math:`\ominus x \oplus y`.
-
-        y is lifted: (m, s) where K > 0, else its ball coordinates (λ, p).
-        """
+    def _from(self, K: Any, x: Array, y: Array) -> Lifted:
+        r"""Return :math:`\ominus x \oplus y`."""
         if self.sign == 1:
-            m_x, s_x = self._lift(K, x)
-            m_y, s_y = y
-            inner = K * dot(s_y, s_x)
-            # (t_y + t)/(1 + t_x), right near -e too
-            move = 1.0 + m_y + inner / self._one_plus(K, m_x, s_x)
-            return m_x + m_y + m_x * m_y + inner, s_y - times(move, s_x)
-        above, p = self._ball(K, x)
-        above_y, q = y
-        gap = q - p
-        n = (-0.5 * K) * above * dot(gap, gap)
-        return above_y * n, times(above_y, gap - times(n, p))
+            return self._rotated(K, x, *self._lift(K, y))
+        return self._boosted(K, x, *self._ball(K, y))
 
-    def _lifted(self, K: Any, y: Array) -> Lifted:
-        """Return a point as :meth:`_seen` takes it."""
-        return self._lift(K, y) if self.sign == 1 else self._ball(K, y)
+    def _rotated(self, K: Any, x: Array, m: Array, a: Any, v: Array) -> Lifted:
+        r"""Return :math:`\ominus x \oplus y`, right near the point opposite to e, too."""
+        m_x, a_x, v_x = self._lift(K, x)
+        inner = K * a * a_x * dot(v, v_x)
+        # (t_y + t)/(1 + t_x)
+        move = 1.0 + m + inner / self._one_plus(m_x, K * a_x * a_x * dot(v_x, v_x))
+        return m_x + m + m_x * m + inner, 1.0, times(a, v) - times(move * a_x, v_x)
+
+    def _boosted(self, K: Any, x: Array, above: Array, q: Array) -> Lifted:
+        r"""Return :math:`\ominus x \oplus y` from the ball coordinates (λ, q) of y."""
+        above_x, p = self._ball(K, x)
+        gap = q - p
+        n = (-0.5 * K * above_x) * dot(gap, gap) if self.sign != 0 else 0.0 * above_x
+        return above * n, above, gap - times(n, p)
+
+    def _normal(self, K: Any, m: Array, a: Any, v: Array) -> Array:
+        r"""Return the coordinates :math:`s\,\theta/\sin_K\theta`; NaN opposite to the identity.
+
+        Where K > 0, :math:`\theta = 2 \arctan \sqrt K \|p\|`.
+        """
+        if self.sign == -1:
+            return times(a * arc(m), v)
+        if self.sign == 0:
+            return times(a, v)
+        xp, square = namespace_of(v), K * a * a * dot(v, v)
+        above = self._one_plus(m, square)
+        u = square / (above * above)
+        if self.sign == 1:
+            return times(2.0 * a / above * arctan(u), v)
+        ratio = 2.0 / above * arctan(xp.where(K < 0, 0.0, u))
+        return times(a * xp.where(K < 0, arc(xp.where(K < 0, m, 0.0)), ratio), v)
+
+    def _exponential(self, K: Any, t: Any, c: Array) -> tuple[Array, Array]:
+        r"""Return (m, a) of :math:`\operatorname{Exp}_e(tc)`, whose spatial part is a c.
+
+        .. math:: m = \cos_K\theta - 1 = -2\sin_K^2\tfrac\theta2, \qquad
+                  a = \frac{\sin_K\theta}{\|c\|}, \quad \theta = t\sqrt{|K|}\,\|c\|
+
+        Hyperbolic angles stop at 43.9 in float32, at 351 in float64, where cosh² would overflow;
+        those of a ball, where its points would round to the boundary.
+        """
+        xp, half = namespace_of(c), 0.5 * t
+        if self.sign == 0:
+            m = 0.0 * c[..., 0]
+            return m, t + m
+        u = K * dot(c, c)
+        sine = sinc(u, self.sign, half, 0.5 * self._reach(c))
+        m = -2.0 * u * sine * sine
+        if self.sign == -1:  # the cosine follows without cancellation
+            return m, 2.0 * sine * xp.sqrt(1.0 + 0.5 * m)
+        w = half * half * u
+        if self.sign == 1:
+            return m, 2.0 * sine * cosine(w, 1)
+        cosh = xp.sqrt(1.0 + 0.5 * xp.where(K < 0, m, 0.0))
+        return m, 2.0 * sine * xp.where(K < 0, cosh, cosine(xp.where(K < 0, 0.0, w), 1))
+
+    def _exp_from(self, x: Array | None, t: Any, c: Array) -> Array:
+        r"""Return :math:`x \oplus \operatorname{Exp}_e(tc)`, from the identity if x is None."""
+        K = self._parameter("curvature", c)
+        m, a = self._exponential(K, t, c)
+        if x is None:
+            return self._drop(K, m, a, c)
+        if self.sign == 1:
+            return self._drop(K, *self._rotated(K, self.neg(x), m, a, c))
+        above = 2.0 + m
+        return self._drop(K, *self._boosted(K, self.neg(x), above, times(a / above, c)))
+
+    # ------------------------------------------------------------------ gyro operations
 
     def add(self, x: Array, y: Array) -> Array:
         r"""Gyroaddition: the boost (K < 0) or rotation (K > 0) that carries the identity to x."""
-        return self.relative(self.neg(x), y)
+        return self._with_identity(x, y, self.relative(self.neg(x), y))
 
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\ominus x \oplus y`, accurate also where x and y are far out and close."""
         _, K = self._given(x, y)
-        return self._drop(K, *self._seen(K, x, self._lifted(K, y)))
-
-    def _normal(self, K: Any, m: Array, s: Array) -> Array:
-        r"""Return the coordinates :math:`s\,\theta/\sin_K\theta`; NaN opposite to the identity."""
-        if self.sign == 0:
-            return s
-        if self.sign == -1:
-            return times(hyperbolic_arc(m), s)
-        xp = namespace_of(s)
-        ratio = arc(K * dot(s, s), 1.0 + m, self.sign)
-        return times(xp.where(xp.isfinite(ratio), ratio, xp.nan), s)
+        return self._drop(K, *self._from(K, x, y))
 
     def to_normal(self, x: Array) -> Array:
         r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity."""
@@ -235,79 +273,42 @@ class ConstantCurvature(GyroSpace):
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\ominus x \oplus y`."""
         _, K = self._given(x, y)
-        return self._normal(K, *self._seen(K, x, self._lifted(K, y)))
-
-    def _point(self, K: Any, c: Array) -> Lifted:
-        r"""Return :math:`(\cos_K\theta - 1, c \sin_K\theta/\theta)`, with the angle
-        :math:`\theta = \sqrt{|K|}\|c\|`.
-
-        Hyperbolic angles stop at 43.9 in float32, at 351 in float64: cosh² would overflow.
-        """
-        xp = namespace_of(c)
-        if self.sign == 0:
-            return xp.zeros_like(c[..., 0]), c
-        if self.sign != 1:
-            large, part = unit(backend_of(c).stop_gradient(c), least=1.0)
-            k = self.detached()._root(self.detached()._parameter("curvature", c))
-            angle = large * k * xp.sqrt(dot(part, part))
-            c = times(xp.clip(largest_angle(c) / xp.clip(angle, min=1.0), max=1.0), c)
-        u = K * dot(c, c)
-        half = sinc(0.25 * u, self.sign)
-        rise = -0.5 * u * half * half  # cos_K θ − 1, without cancellation
-        return rise, times(half * cosine(0.25 * u, self.sign), c)
+        return self._normal(K, *self._from(K, x, y))
 
     def from_normal(self, c: Array) -> Array:
-        """Exponential map at the identity; hyperbolic distances end where cosh² would overflow."""
+        """Exponential map at the identity; hyperbolic distances end where coordinates do."""
         check_coordinates(self, c)
-        K = self._parameter("curvature", c)
-        return self._drop(K, *self._point(K, c))
-
-    def _exp_from(self, x: Array | None, c: Array) -> Array:
-        r"""Return :math:`x \oplus \operatorname{Exp}_e(c)`, from the identity if x is None."""
-        K = self._parameter("curvature", c)
-        m, s = self._point(K, c)
-        if x is not None:
-            y = (m, s) if self.sign == 1 else self._to_ball(K, m, s)
-            m, s = self._seen(K, self.neg(x), y)
-        return self._drop(K, m, s)
+        return self._exp_from(None, *unit(c, least=1.0))
 
     def shift(self, x: Array, c: Array) -> Array:
         r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`."""
         self._namespace(x)
         check_coordinates(self, c)
-        return self._exp_from(x, c)
+        return self._exp_from(x, *unit(c, least=1.0))
+
+    def scale(self, t: Array | float, x: Array) -> Array:
+        r"""Gyromultiplication, the angle times t."""
+        return self._exp_from(None, scalars_like(t, x), self.to_normal(x))
 
     def standardize(
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
     ) -> Array:
         """Centre, scale and bias."""
         self._given(x, mean, *(() if bias is None else (bias,)))
-        return self._exp_from(bias, times(scalars_like(factor, x), self.relative_normal(mean, x)))
+        return self._exp_from(bias, scalars_like(factor, x), self.relative_normal(mean, x))
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
-        r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1.
+        r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1."""
+        x, y, t = self._from_nearer_end(x, y, t)
+        return self._exp_from(x, t, self.relative_normal(x, y))
 
-        It is computed from the nearer end: far out, rounding errors grow along the way.
-        """
-        self._given(x, y)
-        t = scalars_like(t, x)
-        if isinstance(t, float):
-            x, y, t = (x, y, t) if t <= 0.5 else (y, x, 1.0 - t)
-            return self._exp_from(x, t * self.relative_normal(x, y))
-        xp = namespace_of(x)
-        x, y = xp.broadcast_arrays(x, y)
-        back = t > 0.5
-        start, end = xp.where(back[..., None], y, x), xp.where(back[..., None], x, y)
-        share = xp.where(back, 1.0 - t, t)
-        return self._exp_from(start, times(share, self.relative_normal(start, end)))
-
-    def _size(self, K: Any, m: Array, s: Array) -> Array:
-        """Return the distance of (m, s) from the identity."""
-        xp, size = namespace_of(s), length(s)
+    def _size(self, K: Any, m: Array, a: Any, v: Array) -> Array:
+        """Return the distance of (m, a v) from the identity."""
+        if self.sign is None:
+            return length(self._normal(K, m, a, v))
+        xp, size = namespace_of(v), a * length(v)
         if self.sign == 0:
             return size
-        if self.sign is None:
-            return size * arc(K * size * size, 1.0 + m, None)
         k = self._root(K)  # atan2 is also right at the point opposite to the identity
         return (asinh(k * size) if self.sign == -1 else xp.atan2(k * size, 1.0 + m)) / k
 
@@ -325,10 +326,11 @@ class ConstantCurvature(GyroSpace):
         """
         xp, K = self._given(x, y)
         if self.sign != 1:
-            return self._size(K, *self._seen(K, x, self._lifted(K, y)))
+            return self._size(K, *self._from(K, x, y))
         k, chord = self._root(K), self._chord(K, x, y)
-        (m_x, s_x), (m_y, s_y) = self._lift(K, x), self._lift(K, y)
-        other = safe_sqrt(K * dot(s_x + s_y, s_x + s_y) + (2.0 + m_x + m_y) ** 2)
+        (m_x, a_x, v_x), (m_y, a_y, v_y) = self._lift(K, x), self._lift(K, y)
+        s = times(a_x, v_x) + times(a_y, v_y)
+        other = safe_sqrt(K * dot(s, s) + (2.0 + m_x + m_y) ** 2)
         return 2.0 * xp.atan2(k * chord, other) / k
 
     def _chord(self, K: Any, x: Array, y: Array) -> Array:
@@ -338,8 +340,8 @@ class ConstantCurvature(GyroSpace):
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         r"""Gyration: a rotation of the spatial part in the plane of x and y."""
         _, K = self._given(x, y, z)
-        m, s = self._lift(K, z)
-        return self._drop(K, m, self._gyrate(K, x, y, s))
+        m, a, v = self._lift(K, z)
+        return self._drop(K, m, a, self._gyrate(K, x, y, v))
 
     def _gyrate(self, K: Any, x: Array, y: Array, s: Array) -> Array:
         r"""Return gyr[x, y] s: rotate s twice by the angle of :math:`(\alpha, \beta)`.
@@ -377,14 +379,15 @@ class ConstantCurvature(GyroSpace):
     # ------------------------------------------------------------------ the mean
 
     def _curving(self, c: Array) -> tuple[Array, Array]:
-        r"""Return h and :math:`(1-h)/\|c\|^2` of the Hessian for each sample."""
+        r"""Return h and :math:`(1-h)/\|c\|^2` for each sample, as constants."""
         xp, K, square = namespace_of(c), self._parameter("curvature", c), dot(c, c)
-        u = K * square
-        h = cotangent(u, self.sign)
+        if self.sign == 0:
+            return 1.0 + 0.0 * square, 0.0 * square
+        h = cotangent(K * square, self.sign)
         if self.sign != -1:
             # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
             h = xp.clip(h, min=-1e3)
-        return h, K * bend(u, h)
+        return h, (1.0 - h) / xp.clip(square, min=float(xp.finfo(c.dtype).smallest_normal))
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         r"""Mean Hessian, a multiple of the identity and a sum of rank one.
@@ -413,42 +416,41 @@ class ConstantCurvature(GyroSpace):
     def moments(self, x: Array) -> Array:
         """Return (t, s) of each sample: their mean in the ambient space leads to the centroid."""
         xp, K = self._given(x)
-        m, s = self._lift(K, x)
-        return xp.concat([1.0 + m[..., None], s], axis=-1)
+        m, a, v = self._lift(K, x)
+        return xp.concat([1.0 + m[..., None], times(a, v)], axis=-1)
 
     def start(self, moments: Array) -> Array:
         """Return the centroid in the ambient space, put back on the quadric."""
         xp, K = namespace_of(moments), self._parameter("curvature", moments)
         t, s = moments[..., 0], moments[..., 1:]
-        eps = float(xp.finfo(moments.dtype).eps)
         square = t * t + K * dot(s, s)
         good = square > 0  # not so if rounding hides it, far out, or if samples are not points
         size = xp.sqrt(xp.where(good, square, 1.0))
-        t = xp.where(good, t / size, 1.0)
+        m = xp.where(good, t / size - 1.0, 0.0)
         s = xp.where(good[..., None], s / size[..., None], 0.0)
         if self.sign != -1:  # no translation leads to the point opposite to e: start beside it
-            nudge = eps**0.5 * xp.astype(1.0 + t < 4.0 * eps, moments.dtype)
-            s = s + nudge[..., None] / self.n**0.5
-        return self._drop(K, t - 1.0, s)
+            eps = float(xp.finfo(moments.dtype).eps)
+            nudge = (eps / self.n) ** 0.5 * xp.astype(2.0 + m < 4.0 * eps, moments.dtype)
+            s = s + nudge[..., None]
+        return self._drop(K, m, 1.0, s)
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x."""
         xp, K = self._given(x)
-        _, s = self._lift(K, x)
-        return xp.finfo(x.dtype).eps * xp.sqrt(dot(s, s))
+        _, a, v = self._lift(K, x)
+        return xp.finfo(x.dtype).eps * a * xp.sqrt(dot(v, v))
 
     # ------------------------------------------------------------------ tangent vectors
 
-    def _push_lifted(self, K: Any, x: Array, c: Array) -> Lifted:
+    def _push_lifted(self, K: Any, x: Array, c: Array) -> tuple[Array, Array]:
         r"""Return the vector c at the identity, transported to x, as :math:`(\dot t, \dot s)`.
 
         .. math:: \dot t = -K\langle s, c\rangle, \qquad \dot s = c + \frac{\dot t}{1+t}\,s
         """
-        m, s = self._lift(K, x)
-        rate = -K * dot(s, c)
-        return rate, c + times(rate / self._one_plus(K, m, s), s)
+        above, p = self._ball(K, x)
+        rate = -K * dot(p, c)
+        return rate * above, c + times(rate * above, p)
 
     def _pull_lifted(self, K: Any, x: Array, rate: Array, v: Array) -> Array:
         r"""Undo :meth:`_push_lifted`: :math:`c = \dot s - \frac{\dot t}{1+t}\,s`."""
-        m, s = self._lift(K, x)
-        return v - times(rate / self._one_plus(K, m, s), s)
+        return v - times(rate, self._ball(K, x)[1])

@@ -14,13 +14,12 @@ import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.chart import Chart, Diffeomorphism
-from gyrobn.manifolds.definite import Definite, clamped, raised
+from gyrobn.manifolds.definite import Definite, clamped
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
 from gyrobn.numerics.arrays import check_floating, dot
 from gyrobn.numerics.checks import check_square
-from gyrobn.numerics.hessian import identity
 from gyrobn.numerics.matrices import (
     adjoint,
     cholesky,
@@ -29,8 +28,10 @@ from gyrobn.numerics.matrices import (
     eye,
     finite_or_identity,
     from_triangle,
+    identity,
     matmul,
     pack,
+    solve,
     symmetric,
     to_triangle,
     unpack,
@@ -40,6 +41,7 @@ from gyrobn.numerics.matrix_functions import (
     EXP,
     LOG,
     Eigen,
+    change,
     differential,
     eigh,
     matrix_function,
@@ -56,7 +58,7 @@ class CorrelationMap(Diffeomorphism):
 
     def exponential(self, c: Array) -> Array:
         """Return the matrix, clamped before it is singular."""
-        return clamped(super().exponential(c), raised_correlations)
+        return to_unit_diagonal(clamped(super().exponential(c)))
 
 
 def to_unit_diagonal(A: Array) -> Array:
@@ -65,12 +67,6 @@ def to_unit_diagonal(A: Array) -> Array:
     variances = xp.linalg.diagonal(A)
     roots = xp.sqrt(xp.where(variances > 0, variances, 1.0))
     return with_diagonal(A / (roots[..., :, None] * roots[..., None, :]), 1.0)
-
-
-def raised_correlations(A: Array, floor: float) -> Arrays:
-    """Return :func:`raised` matrices with ones on the diagonal, and which were singular."""
-    B, singular = raised(A, floor)
-    return to_unit_diagonal(B), singular
 
 
 # ---------------------------------------------------------------------- by the Cholesky factor
@@ -100,14 +96,14 @@ class Cholesky(CorrelationMap):
         xp, L = namespace_of(x), cholesky(x)
         theta = _theta(L)
         omega = xp.tril(congruence(xp.linalg.inv(L), v)) * (1.0 - 0.5 * identity(x))
-        change = matmul(theta, omega) - xp.linalg.diagonal(omega)[..., None] * theta
-        return to_triangle(self._log_differential(theta, change), diagonal=False)
+        dT = matmul(theta, omega) - xp.linalg.diagonal(omega)[..., None] * theta
+        return to_triangle(_derivative(self._log, theta, dT), diagonal=False)
 
     def inverse_differential(self, x: Array, u: Array) -> Array:
         r"""Return :math:`dC = dL\,L^\top + L\,dL^\top`."""
-        L = cholesky(x)
-        change = self._exp_differential(_theta(L), from_triangle(u, self.n, diagonal=False))
-        dL = namespace_of(x).linalg.diagonal(L)[..., None] * change
+        L, dX = cholesky(x), from_triangle(u, self.n, diagonal=False)
+        dT = _derivative(self._exp, self._log(_theta(L)), dX)
+        dL = namespace_of(x).linalg.diagonal(L)[..., None] * dT
         dL = dL - dot(dL, L)[..., None] * L
         return with_diagonal(2.0 * symmetric(matmul(dL, adjoint(L))), 0.0)
 
@@ -121,17 +117,21 @@ class Cholesky(CorrelationMap):
         """Return the Θ of a strictly lower triangular X."""
         return X + identity(X)
 
-    def _log_differential(self, theta: Array, change: Array) -> Array:
-        """Return the change of X."""
-        return change
-
-    def _exp_differential(self, theta: Array, change: Array) -> Array:
-        """Return the change of Θ."""
-        return change
-
 
 def _theta(L: Array) -> Array:
     return L / namespace_of(L).linalg.diagonal(L)[..., None]
+
+
+def _derivative(f: Callable[[Array], Array], A: Array, E: Array) -> Array:
+    r"""Return the derivative of an analytic function of matrices along E, the corner of a block:
+
+    .. math:: f\begin{pmatrix} A & E \\ 0 & A \end{pmatrix}
+              = \begin{pmatrix} f(A) & df_A(E) \\ 0 & f(A) \end{pmatrix} .
+    """
+    xp, n = namespace_of(A), A.shape[-1]
+    A, E = xp.broadcast_arrays(A, E)
+    rows = xp.concat([A, E], axis=-1), xp.concat([0.0 * E, A], axis=-1)
+    return f(xp.concat(rows, axis=-2))[..., :n, n:]
 
 
 class LogCholesky(Cholesky):
@@ -139,47 +139,23 @@ class LogCholesky(Cholesky):
 
     With the strictly lower triangular :math:`N = \Theta - I`,
 
-    .. math:: X = \int_0^1 (I + sN)^{-1} N\,ds, \qquad
-              dX = \int_0^1 (I + sN)^{-1}\,dN\,(I + sN)^{-1}\,ds, \qquad
-              d\Theta = \int_0^1 e^{(1-s)X}\,dX\,e^{sX}\,ds .
+    .. math:: X = \int_0^1 (I + sN)^{-1} N\,ds .
 
-    Products of n such matrices are zero, so the integrands are polynomials of s, and Gauss's rule
-    is exact. (The power series of the logarithm alternates, and has no digit left at n = 28.)
+    Products of n such matrices are zero, so the integrand is a polynomial of s, and Gauss's rule is
+    exact. (The power series of the logarithm alternates, and has no digit left at n = 28.)
     """
 
     def _log(self, theta: Array) -> Array:
-        N = theta[..., None, :, :] - identity(theta)
-        return self._integral(lambda s: matmul(_resolvent(s, N), N), theta)
+        rule = backend_of(theta).cached(_gauss, theta, self.n)
+        one, N = identity(theta), (theta - identity(theta))[..., None, :, :]
+        integrand = matmul(namespace_of(N).linalg.inv(one + rule[0, ...] * N), N)
+        return namespace_of(N).sum(rule[1, ...] * integrand, axis=-3)
 
     def _exp(self, X: Array) -> Array:
         E = one = identity(X)
         for k in range(self.n - 1, 0, -1):  # the power series, which ends
             E = one + matmul(X, E) / k
         return E
-
-    def _log_differential(self, theta: Array, change: Array) -> Array:
-        N, dN = theta[..., None, :, :] - identity(theta), change[..., None, :, :]
-
-        def integrand(s: Array) -> Array:
-            R = _resolvent(s, N)
-            return matmul(R, dN, R)
-
-        return self._integral(integrand, theta)
-
-    def _exp_differential(self, theta: Array, change: Array) -> Array:
-        X, dX = self._log(theta)[..., None, :, :], change[..., None, :, :]
-        return self._integral(
-            lambda s: matmul(self._exp((1.0 - s) * X), dX, self._exp(s * X)), theta
-        )
-
-    def _integral(self, integrand: Callable[[Array], Array], like: Array) -> Array:
-        """Integrate matrices over [0, 1]; all nodes are an axis before the rows."""
-        rule = backend_of(like).cached(_gauss, like, self.n)
-        return namespace_of(like).sum(rule[1, ...] * integrand(rule[0, ...]), axis=-3)
-
-
-def _resolvent(s: Array, N: Array) -> Array:
-    return namespace_of(N).linalg.inv(identity(N) + s * N)
 
 
 def _gauss(n: int) -> "np.ndarray[Any, Any]":
@@ -200,7 +176,7 @@ class Scaling(CorrelationMap):
 
     @abstractmethod
     def _equation(self, A: Array, d: Array) -> tuple[Array, Array]:
-        """Return the residual, and minus its derivative by d: a matrix, right at the solution."""
+        """Return minus the derivative of the residual by d, exact at the solution; and it."""
 
     @abstractmethod
     def _damped(self, step: Array) -> Array:
@@ -214,26 +190,27 @@ class Scaling(CorrelationMap):
 
         def body(constants: Arrays, state: Arrays) -> Arrays:
             (A,), (d, done) = constants, state
-            step = _solve(*self._equation(A, d))
-            large = xp.max(xp.abs(step), axis=-1) > least
+            step = solve(*self._equation(A, d))
+            small = xp.max(xp.abs(step), axis=-1) <= least
             d = xp.where(done[..., None], d, d + self._damped(step))
-            return d, xp.logical_or(done, xp.logical_not(large))
+            return d, xp.logical_or(done, small)
 
         def going(state: Arrays) -> Array:
             return xp.logical_not(xp.all(state[1]))
 
+        def function(order: int, constants: Arrays, A: Array) -> Arrays:
+            """Return d, with derivatives of one more order by each step."""
+            (d,) = constants
+            for _ in range(order):
+                J, residual = self._equation(A, d)
+                d = d + solve(backend.stop_gradient(J), change(residual))
+            return (d,)
+
         d = self._start(constant)
         state = d, xp.zeros_like(d[..., 0]) > 0
-        d, _ = backend.while_loop((type(self), least), going, body, (constant,), state, 60)
-        for _ in range(2):  # d has no derivative yet; each step makes that of one more order right
-            residual, J = self._equation(A, d)
-            d = d + _solve(residual, J)
-        size = xp.max(xp.abs(residual), axis=-1, keepdims=True)
-        return xp.where(size < 0.5, d, xp.nan)
-
-
-def _solve(b: Array, A: Array) -> Array:
-    return namespace_of(A).linalg.solve(A, b[..., None])[..., 0]
+        d, done = backend.while_loop((type(self), least), going, body, (constant,), state, 60)
+        d = xp.where(done[..., None], d, xp.nan)
+        return backend.differentiate(function, (d,), A)[0]
 
 
 def _logarithm(A: Array) -> tuple[Array, Eigen]:
@@ -271,28 +248,24 @@ class OffLog(Scaling):
         J, dS = _diagonal_jacobian(*eigen), self._symmetric(u)
         for _ in range(3):  # J is a constant: the first step is right, the others its derivatives
             diagonal = namespace_of(x).linalg.diagonal(differential(S, dS, EXP, eigen))
-            dS = dS - diagonal_matrix(_solve(diagonal, J))
+            dS = dS - diagonal_matrix(solve(J, diagonal))
         return with_diagonal(differential(S, dS, EXP, eigen), 0.0)
 
     def _symmetric(self, y: Array) -> Array:
         return from_triangle(y, self.n, diagonal=False, weight=ROOT2, mirror=1.0)
 
     def _start(self, A: Array) -> Array:
-        """Return d after two fixed point iterations of Archakov and Hansen, contractions."""
-        xp = namespace_of(A)
-        d = xp.zeros_like(A[..., 0])
-        for _ in range(2):
-            values, U = eigh(A + diagonal_matrix(d))
-            top = values[..., -1:]
-            d = d - top - xp.log(dot(U * U, xp.exp(values - top)[..., None, :]))
-        return d
+        """Return d after a fixed point iteration of Archakov and Hansen, a contraction."""
+        xp, (values, U) = namespace_of(A), eigh(A)
+        top = values[..., -1:]
+        return -top - xp.log(dot(U * U, xp.exp(values - top)[..., None, :]))
 
     def _equation(self, A: Array, d: Array) -> tuple[Array, Array]:
         """Compare the diagonal of exp(S + D) with one."""
         A = A + diagonal_matrix(d)
-        values, U = eigen = eigh(A)
-        E = matrix_function(A, EXP, eigen)
-        return 1.0 - namespace_of(A).linalg.diagonal(E), _diagonal_jacobian(values, U)
+        eigen = eigh(A)
+        diagonal = namespace_of(A).linalg.diagonal(matrix_function(A, EXP, eigen))
+        return _diagonal_jacobian(*eigen), 1.0 - diagonal
 
     def _damped(self, step: Array) -> Array:
         xp = namespace_of(step)
@@ -337,7 +310,7 @@ class LogScaled(Scaling):
         x = symmetric(x)
         d = self._solution(x)
         M, dM = _scaled(x, d), _scaled(symmetric(v), d)
-        u = -_solve(namespace_of(x).sum(dM, axis=-1), M + identity(M))  # the change of d
+        u = -solve(M + identity(M), namespace_of(x).sum(dM, axis=-1))  # the change of d
         dM = dM + (u[..., :, None] + u[..., None, :]) * M
         return pack(differential(_restrict(M), matmul(adjoint(_basis(M)), dM, _basis(M)), LOG))
 
@@ -359,7 +332,7 @@ class LogScaled(Scaling):
     def _equation(self, A: Array, d: Array) -> tuple[Array, Array]:
         """Compare the row sums with one."""
         M = _scaled(A, d)
-        return 1.0 - namespace_of(A).sum(M, axis=-1), M + identity(M)
+        return M + identity(M), 1.0 - namespace_of(A).sum(M, axis=-1)
 
     def _damped(self, step: Array) -> Array:
         xp = namespace_of(step)
@@ -477,8 +450,8 @@ class Correlation(Definite, Chart):
         """
         xp = self._namespace(x)
         A, finite = finite_or_identity(x)
-        A = to_unit_diagonal(symmetric(A))
-        return xp.where(finite, raised_correlations(A, float(xp.finfo(x.dtype).eps) ** 0.5)[0], x)
+        A = super().project(to_unit_diagonal(symmetric(A)))
+        return xp.where(finite, to_unit_diagonal(A), x)
 
     def violation(self, x: Array) -> Array:
         """Return that of a positive definite matrix, or the distance of the diagonal from one."""

@@ -30,13 +30,10 @@ from gyrobn.numerics.arrays import (
     sum_of_products,
     weighted_sum,
 )
-from gyrobn.numerics.hessian import Hessian, identity
-from gyrobn.numerics.matrices import adjoint, eye, matmul, symmetric
+from gyrobn.numerics.hessian import Hessian
+from gyrobn.numerics.matrices import adjoint, eye, identity, matmul, symmetric
 from gyrobn.numerics.matrix_functions import (
-    INVERSE,
-    Eigen,
     eigh,
-    matrix_function,
     matrix_functions,
     svd,
 )
@@ -44,6 +41,7 @@ from gyrobn.numerics.orthogonal import (
     ANGLE,
     COSINE_OF_ROOT,
     SINC_OF_ROOT,
+    off_orthonormal,
     orthonormalized,
     polar,
 )
@@ -78,11 +76,9 @@ class Rotation(NamedTuple):
 def direct_rotation(U: Array, singular: Arrays | None = None) -> Rotation:
     """Return the direct rotation; ``singular`` decomposes the upper block, if that is known."""
     top, bottom = blocks_of(U)
-    singular = svd(top) if singular is None else singular
-    P, c, _ = singular
     W = polar(top, singular=singular)
     C = symmetric(matmul(top, adjoint(W)))
-    inverse = matrix_function(identity(C) + C, INVERSE, Eigen(1.0 + c, P))
+    inverse = namespace_of(C).linalg.inv(identity(C) + C)
     return Rotation(C, matmul(bottom, adjoint(W)), inverse, W)
 
 
@@ -108,6 +104,22 @@ def exponential(B: Array) -> Blocks:
     """
     cos, sinc = matrix_functions(matmul(adjoint(B), B), (COSINE_OF_ROOT, SINC_OF_ROOT))
     return cos, matmul(B, sinc)
+
+
+def leading(A: Array, p: int) -> Array:
+    r"""Return an orthonormal basis of the span of the p leading eigenvectors of symmetric matrices.
+
+    The eigenvectors are constants. The projector to their span has the derivatives: it is
+    :math:`\tfrac12(I + \operatorname{sign}(A - m I))` with m between two eigenvalues, and the sign
+    of a symmetric matrix is its polar factor.
+    """
+    xp, A = namespace_of(A), symmetric(A)
+    values, U = eigh(A)
+    low, high = (U + 0.0 * values[..., None, :])[..., :-p], U[..., -p:]  # NaN stays NaN
+    middle = 0.5 * (values[..., -p, None] + values[..., -p - 1, None])
+    singular = U, xp.abs(values - middle), adjoint(xp.concat([-low, high], axis=-1))
+    sign = polar(A - middle[..., None] * identity(A), singular=singular)
+    return orthonormalized(0.5 * (high + matmul(sign, high)))
 
 
 # ---------------------------------------------------------------------- samples seen from a mean
@@ -185,15 +197,18 @@ class CentredBases(Centred):
         return (self.normal + space._flat(rotation - self._curvature.each(delta)),)
 
     def shift(self, step: Array) -> Array:
-        """Return the mean after a step, orthonormal to rounding without a QR decomposition."""
-        return orthonormalized(self.space._exp_from(self._rotation, step))
+        """Return the mean after a step, as a basis that is the mean's own at zero.
 
-    def standardize(self, factor: Array | float, bias: Array | None) -> Array:
-        """Return the bases at multiples of the angles, and rotate them to the bias."""
-        space = self.space
-        t = space.by_coordinate(scalars_like(factor, self.x))
-        z = exponential(space._block(t * self.normal))
-        return stacked(*(z if bias is None else rotated(direct_rotation(bias), *z)))
+        It is orthonormal to rounding without a QR decomposition.
+        """
+        U = rotated(self._rotation, *exponential(self.space._block(step)))
+        return orthonormalized(matmul(stacked(*U), self._rotation.W))
+
+    def push(self, step: Array) -> Array:
+        """Return a step as a horizontal lift at the mean's basis."""
+        zero = namespace_of(step).zeros_like(self._rotation.C)
+        V = rotated(self._rotation, zero, self.space._block(step))
+        return matmul(stacked(*V), self._rotation.W)
 
 
 class Curvature:
@@ -227,33 +242,40 @@ class Curvature:
 
     def each(self, V: Array) -> Array:
         """Apply the Hessian of every sample to its block."""
-        P, Q = self.P, self.Q
-        VP = matmul(V, P)
-        W = matmul(adjoint(Q), VP)
-        W = matmul(Q, self.straight * W + self.crossed * adjoint(W))
-        return matmul(W + VP * self.alone[..., None, :], adjoint(P))
+        alone = self.alone[..., None, :]
+        return _applied(V, self.P, self.Q, self.straight, self.crossed, alone)
 
     def mean(self, weights: Array) -> Hessian:
-        """Return the mean Hessian, applied in products that are as large as possible."""
-        xp, P, Qt, (m, p) = namespace_of(weights), self.P, adjoint(self.Q), self.B.shape[-2:]
-        heavy = weights[..., None, None]
-        straight, crossed = ((heavy * a)[..., :, None, :] for a in (self.straight, self.crossed))
-        alone = sum_of_products(heavy * self.alone[..., None] * adjoint(P), adjoint(P))
-        samples, n = weights.shape, weights.ndim
-        swap = (*range(n), n + 2, n + 1, n)
+        """Return the mean Hessian."""
+        xp, (m, p) = namespace_of(weights), self.B.shape[-2:]
+        parts = [a[..., None, :, :] for a in (self.P, self.Q, self.straight, self.crossed)]
+        alone = self.alone[..., None, None, :]
 
         def apply(v: Array) -> Array:
-            *batch, _, k = v.shape
-            columns = adjoint(xp.reshape(v, (*batch, m, p, k)))
-            W = matmul(Qt, xp.reshape(columns, (*batch, m, k * p)))
-            W = xp.reshape(matmul(xp.reshape(W, (*samples, p * k, p)), P), (*samples, p, k, p))
-            W = straight * W + crossed * xp.permute_dims(W, swap)
-            W = matmul(xp.reshape(W, (*samples, p * k, p)), adjoint(P))
-            inside = sum_of_products(Qt, xp.reshape(W, (*samples, p, k * p)))
-            off = matmul(columns, alone[..., None, :, :])
-            return xp.reshape(adjoint(xp.reshape(inside, off.shape) + off), v.shape)
+            V = xp.reshape(adjoint(v), (*v.shape[:-2], v.shape[-1], m, p))
+            P, Q, straight, crossed = parts
+            V = weighted_sum(weights, _applied(V, P, Q, straight, crossed, alone))
+            return adjoint(xp.reshape(V, (*V.shape[:-2], m * p)))
 
-        return Hessian(apply, lambda: weighted_sum(weights, self.least))
+        def matrix() -> Array:
+            """Return H from the products of entries, W_ij = Q_ai P_bj V_ab."""
+            Q, P = adjoint(self.Q), adjoint(self.P)
+            shape, w = (*weights.shape, p * p, m * p), weights[..., None, None]
+            T = xp.reshape(Q[..., :, None, :, None] * P[..., None, :, None, :], shape)
+            swapped = xp.reshape(Q[..., None, :, :, None] * P[..., :, None, None, :], shape)
+            straight, crossed = (xp.reshape(a, (*shape[:-1], 1)) for a in parts[2:])
+            inside = sum_of_products(w * (straight * T + crossed * swapped), T)
+            off = sum_of_products(w * self.alone[..., None] * P, P)[..., None, :, None, :]
+            return inside + xp.reshape(eye(off, m)[:, None, :, None] * off, inside.shape)
+
+        return Hessian(apply, lambda: weighted_sum(weights, self.least), matrix)
+
+
+def _applied(V: Array, P: Array, Q: Array, straight: Array, crossed: Array, alone: Array) -> Array:
+    VP = matmul(V, P)
+    W = matmul(adjoint(Q), VP)
+    W = matmul(Q, straight * W + crossed * adjoint(W))
+    return matmul(W + VP * alone, adjoint(P))
 
 
 # ---------------------------------------------------------------------- the geometries
@@ -311,12 +333,6 @@ class Bases(GyroSpace):
     def _block(self, c: Array) -> Array:
         return namespace_of(c).reshape(c, (*c.shape[:-1], self.n - self.p, self.p))
 
-    def _tangent(self, c: Array) -> Blocks:
-        """Return the blocks of the tangent vector (0, B) at the identity."""
-        xp = namespace_of(c)
-        zero = xp.zeros((*c.shape[:-1], self.p, self.p), dtype=c.dtype, device=device_of(c))
-        return zero, self._block(c)
-
     def to_normal(self, x: Array) -> Array:
         r"""Entries of the block :math:`S\,\theta/\sin\theta` of :math:`\Omega_x`, row by row.
 
@@ -329,11 +345,6 @@ class Bases(GyroSpace):
         r"""Basis :math:`(\cos\sqrt{B^\top B},\ B\,\operatorname{sinc}\sqrt{B^\top B})^\top`."""
         check_coordinates(self, c)
         return stacked(*exponential(self._block(c)))
-
-    def relative_normal(self, x: Array, y: Array) -> Array:
-        r"""Normal coordinates of :math:`\operatorname{mexp}(-\Omega_x)\,y`."""
-        self._namespace(x, y)
-        return self.centred(x, y).normal
 
     # ------------------------------------------------------------------ gyro operations
 
@@ -353,44 +364,17 @@ class Bases(GyroSpace):
         self._namespace(x, y)
         return stacked(*rotated(direct_rotation(x), *blocks_of(y), -1.0))
 
-    def _exp_from(self, rotation: Rotation, c: Array) -> Array:
-        r"""Return :math:`x \oplus \operatorname{Exp}_e(c)`, as a basis that is x itself at 0."""
-        moved = rotated(rotation, *exponential(self._block(c)))
-        return matmul(stacked(*moved), rotation.W)
-
     def shift(self, x: Array, c: Array) -> Array:
         r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`."""
         self._namespace(x)
         check_coordinates(self, c)
-        return self._exp_from(direct_rotation(x), c)
+        return self.centred(x, x).shift(c)
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`, with one direct rotation."""
         self._namespace(x, y)
-        view = CentredBases(self, x, y)
-        return self._exp_from(view._rotation, self.by_coordinate(scalars_like(t, x)) * view.normal)
-
-    def standardize(
-        self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
-    ) -> Array:
-        r"""Centre, scale and bias: :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))`."""
-        self._namespace(x, mean, *(() if bias is None else (bias,)))
-        return self.centred(mean, x).standardize(factor, bias)
-
-    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        """Apply the gyration, an orthogonal map of each half of the space, to a tangent block.
-
-        Sums lose some of their orthonormality. They get it back here, so that lengths are kept.
-        """
-        points = (orthonormalized(z) for z in (x, y, self.add(x, y)))
-        first, second, both = (direct_rotation(z) for z in points)
-
-        def gyrate(V: Blocks) -> Blocks:
-            return rotated(both, *rotated(first, *rotated(second, *V)), -1.0)
-
-        upper, _ = gyrate(blocks_of(self.origin(c)))
-        _, lower = gyrate(self._tangent(c))
-        return self._flat(matmul(lower, adjoint(upper)))
+        view = self.centred(x, y)
+        return view.shift(self.by_coordinate(scalars_like(t, x)) * view.normal)
 
     # ------------------------------------------------------------------ tangent vectors
 
@@ -398,8 +382,7 @@ class Bases(GyroSpace):
         r"""Horizontal lift, at the basis x, of :math:`\operatorname{mexp}(\Omega_x)(0, B)^\top`."""
         self._namespace(x)
         check_coordinates(self, c)
-        rotation = direct_rotation(x)
-        return matmul(stacked(*rotated(rotation, *self._tangent(c))), rotation.W)
+        return self.centred(x, x).push(c)
 
     def pull(self, x: Array, v: Array) -> Array:
         """Inverse of :meth:`push`."""
@@ -407,6 +390,13 @@ class Bases(GyroSpace):
         rotation = direct_rotation(x)
         _, B = rotated(rotation, *blocks_of(matmul(v, adjoint(rotation.W))), -1.0)
         return self._flat(B)
+
+    def transport(self, x: Array, y: Array, v: Array) -> Array:
+        r"""Parallel transport: the direct rotation from the subspace of x to that of y."""
+        self._namespace(x, y, v)
+        here, there = direct_rotation(x), direct_rotation(self.relative(x, y))
+        V = rotated(here, *blocks_of(matmul(v, adjoint(here.W))), -1.0)
+        return matmul(stacked(*rotated(here, *rotated(there, *V))), there.W)
 
     # ------------------------------------------------------------------ points, good and bad
 
@@ -419,10 +409,8 @@ class Bases(GyroSpace):
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|x^\top x - I|`."""
-        xp = self._namespace(x)
-        gram = matmul(adjoint(x), x)
-        off = xp.max(xp.abs(gram - identity(gram)), axis=(-2, -1))
-        return xp.where(xp.isfinite(off), off, xp.inf)
+        self._namespace(x)
+        return off_orthonormal(x)
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring bases in floating point, up to a small factor."""
@@ -438,25 +426,19 @@ class Bases(GyroSpace):
         return backend_of(like).cached(_random_columns, like, self.n, k)
 
     def moments(self, x: Array) -> Array:
-        r"""Entries of :math:`UU^\top G`, with a constant matrix G of few columns, at random."""
+        r"""Entries of :math:`UU^\top G`, with a constant orthogonal matrix G, or some columns."""
         xp = self._namespace(x)
         sketch = matmul(x, matmul(adjoint(x), self._sketch(x)))
         return xp.reshape(sketch, (*x.shape[:-2], sketch.shape[-2] * sketch.shape[-1]))
 
     def start(self, moments: Array) -> Array:
-        r"""First guess of the mean: leading eigenvectors of the mean projector, never formed.
+        r"""First guess of the mean: leading left singular vectors of :math:`\bar P G`.
 
-        From :math:`Y = \bar P G`, four power iterations with Nyström's approximation
-        :math:`\bar P \approx Y (G^\top Y)^{-1} Y^\top`.
+        Those are eigenvectors of the mean projector :math:`\bar P`, or nearly so in high dimension.
         """
-        xp, G = namespace_of(moments), self._sketch(moments)
-        Y = xp.reshape(moments, (*moments.shape[:-1], *G.shape))
-        inner = symmetric(matmul(adjoint(G), Y))
-        inner = inner + 64.0 * float(xp.finfo(Y.dtype).eps) * identity(inner)
-        U = Y[..., : self.p]
-        for _ in range(4):
-            U, _ = xp.linalg.qr(matmul(Y, xp.linalg.solve(inner, matmul(adjoint(Y), U))))
-        return U
+        shape = *moments.shape[:-1], *self._sketch(moments).shape
+        Y = namespace_of(moments).reshape(moments, shape)
+        return self.project(matmul(Y, leading(matmul(adjoint(Y), Y), self.p)))
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         """Mean Hessian, from the singular vectors of each sample's coordinates."""
@@ -476,6 +458,7 @@ class AsBases(Diffeomorphism):
 
     def __init__(self, n: int, p: int) -> None:
         self.inside, self.point_shape = Bases(n, p), (n, p)
+        self.project, self.violation = self.inside.project, self.inside.violation
 
     def forward(self, x: Array) -> Array:
         """Return the basis."""
@@ -493,14 +476,6 @@ class AsBases(Diffeomorphism):
         """Return the tangent vector."""
         return u
 
-    def project(self, x: Array) -> Array:
-        """Return an orthonormal basis."""
-        return self.inside.project(x)
-
-    def violation(self, x: Array) -> Array:
-        """Return the violation of the basis."""
-        return self.inside.violation(x)
-
 
 class AsProjectors(Diffeomorphism):
     r"""Points are the projectors :math:`UU^\top`."""
@@ -509,12 +484,8 @@ class AsProjectors(Diffeomorphism):
         self.n, self.p, self.inside, self.point_shape = n, p, Bases(n, p), (n, n)
 
     def forward(self, x: Array) -> Array:
-        """Return a basis of the range: the leading eigenvectors of a projector.
-
-        The eigenvectors Y are constants; the columns of PY, made orthonormal, have the derivative.
-        """
-        P = symmetric(x)
-        return orthonormalized(matmul(P, eigh(P).vectors[..., self.n - self.p :]))
+        """Return a basis of the range."""
+        return leading(x, self.p)
 
     def inverse(self, y: Array) -> Array:
         """Return the projector of a basis."""
@@ -529,18 +500,8 @@ class AsProjectors(Diffeomorphism):
         return 2.0 * symmetric(matmul(u, adjoint(self.forward(x))))
 
     def project(self, x: Array) -> Array:
-        """Return the projector to the leading eigenvectors, (I + sign A)/2.
-
-        A is x, shifted so that p of its eigenvalues are positive, and the sign of a symmetric
-        matrix is its polar factor.
-        """
-        A, one = symmetric(x), eye(x)
-        values, U = eigh(A)
-        middle = 0.5 * (values[..., -self.p, None] + values[..., -self.p - 1, None])
-        values = values - middle
-        signs = backend_of(x).cached(_signs, x, self.n, self.p) + 0.0 * values  # NaN stays NaN
-        singular = U, namespace_of(x).abs(values), signs[..., None] * adjoint(U)
-        return 0.5 * (one + polar(A - middle[..., None] * one, singular=singular))
+        """Return the projector to the leading eigenvectors."""
+        return self.inverse(leading(x, self.p))
 
     def violation(self, x: Array) -> Array:
         """Return the largest violation of symmetry, of P² = P and of the trace p."""
@@ -549,12 +510,6 @@ class AsProjectors(Diffeomorphism):
         off = xp.max(off, axis=(-2, -1))
         off = xp.maximum(off, xp.abs(xp.linalg.trace(x) - float(self.p)))
         return xp.where(xp.isfinite(off), off, xp.inf)
-
-
-def _signs(n: int, p: int) -> "np.ndarray[Any, Any]":
-    signs = np.ones(n)
-    signs[: n - p] = -1.0
-    return signs
 
 
 REPRESENTATIONS: dict[str, type[AsBases] | type[AsProjectors]] = {

@@ -170,6 +170,19 @@ class GyroSpace(Specified, ABC):
         """Return :meth:`resolution` for each block, shape (..., blocks) or (..., 1)."""
         return self.resolution(x)[..., None]
 
+    def _with_identity(self, x: Array, y: Array, total: Array) -> Array:
+        """Return the sum of x and y, to the last digit the one where the other is e.
+
+        Only values are replaced: a derivative is that of the sum.
+        """
+        xp, stop, e = namespace_of(total), backend_of(total).stop_gradient, self.origin(total)
+        entries = tuple(range(-len(self.point_shape), 0))
+        is_x, is_y = (xp.all(z == e, axis=entries, keepdims=True) for z in (x, y))
+        if not backend_of(total).differentiable(total):
+            return xp.where(is_x, y, xp.where(is_y, x, total))
+        exact = xp.where(is_x, stop(y), stop(x)) + (total - stop(total))
+        return xp.where(xp.logical_or(is_x, is_y), exact, total)
+
     # ------------------------------------------------------------------ derived gyro operations
 
     def relative(self, x: Array, y: Array) -> Array:
@@ -199,7 +212,25 @@ class GyroSpace(Specified, ABC):
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1."""
+        x, y, t = self._from_nearer_end(x, y, t)
         return self.relative(self.neg(x), self.scale(t, self.relative(x, y)))
+
+    def _from_nearer_end(self, x: Array, y: Array, t: Array | float) -> tuple[Array, Array, Any]:
+        r"""Return the ends of a geodesic and its time, exchanged where :math:`t > \tfrac12`.
+
+        Far out, rounding errors grow along the way. If several geodesics may join two points, the
+        ends are not exchanged.
+        """
+        xp, t = self._namespace(x, y), scalars_like(t, x)
+        if self.convexity_radius != float("inf"):
+            return x, y, t
+        if isinstance(t, float):
+            return (y, x, 1.0 - t) if t > 0.5 else (x, y, t)
+        if self.block_shape:  # each block has its own time
+            return x, y, t
+        late = t > 0.5
+        each = late[(..., *(None,) * len(self.point_shape))]
+        return xp.where(each, y, x), xp.where(each, x, y), xp.where(late, 1.0 - t, t)
 
     def shift(self, x: Array, c: Array) -> Array:
         r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`: from x along normal coordinates c."""

@@ -1,5 +1,6 @@
 """The seven models of constant curvature: how each writes down a point of the quadric."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -8,7 +9,9 @@ import numpy as np
 from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
 from gyrobn.manifolds.euclidean import Vectors
+from gyrobn.manifolds.gyrospace import check_manifold
 from gyrobn.numerics.arrays import all_true, dot, length, safe_sqrt, times, unit, zeros
+from gyrobn.numerics.scalar import largest_angle
 
 
 @dataclass(frozen=True)
@@ -76,31 +79,35 @@ class Stereographic(Ball):
         """Return instances on both sides of zero curvature, and at it."""
         return cls(2, -0.3), cls(3, -1.0), cls(3, 0.0), cls(3, 0.3)
 
-    def _ball(self, K: Any, x: Array) -> Lifted:
+    def _ball(self, K: Any, x: Array) -> tuple[Array, Array]:
         xp = namespace_of(x)
         if self.sign == 0:  # without a square, which could overflow
             return xp.full_like(x[..., 0], 2.0), x
         # on and beyond the boundary the model ends; there it continues as if a last digit inside
-        w = xp.clip(1.0 + K * dot(x, x), min=float(xp.finfo(x.dtype).eps))
-        return 2.0 / w, x
+        return 2.0 / xp.clip(1.0 + K * dot(x, x), min=float(xp.finfo(x.dtype).eps)), x
 
     def _lift(self, K: Any, x: Array) -> Lifted:
         scale, _ = self._ball(K, x)
-        if self.sign == 0:
-            return scale - 2.0, times(scale, x)
-        return -K * dot(x, x) * scale, times(scale, x)
+        return scale - 2.0 if self.sign == 0 else -K * dot(x, x) * scale, scale, x
 
-    def _drop(self, K: Any, m: Array, s: Array) -> Array:
-        xp, eps = namespace_of(s), float(namespace_of(s).finfo(s.dtype).eps)
+    def _reach(self, like: Array) -> float:
+        r"""Return the angle at which a ball has :math:`1 + K\|x\|^2 = 16\epsilon`.
+
+        If it were smaller, rounding a sum with such a point could lead out of the ball.
+        """
+        return -math.log(4.0 * float(namespace_of(like).finfo(like.dtype).eps))
+
+    def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
+        xp, eps = namespace_of(v), float(namespace_of(v).finfo(v.dtype).eps)
         if self.sign == 0:
-            return 0.5 * s
-        if self.sign == -1:  # held inside the ball where 1 + t would round to t
-            return s / (m + xp.clip(8.0 * eps * m, min=2.0))[..., None]
-        w = self._one_plus(K, m, s)
+            return times(0.5 * a, v)
+        if self.sign == -1:  # clamped inside the ball where 1 + t would round to t
+            return times(a / (m + xp.clip(8.0 * eps * m, min=2.0)), v)
+        w = self._one_plus(m, K * a * a * dot(v, v))
         if self.sign is None:  # the boundary of a ball whose curvature is not known in advance
             w = w + xp.clip(8.0 * eps * m - 2.0, min=0.0)
         infinity = xp.logical_and(xp.isnan(w), xp.logical_not(xp.isnan(m)))
-        p = s / xp.where(infinity, 1.0, w)[..., None]
+        p = times(a / xp.where(infinity, 1.0, w), v)
         return xp.where(infinity[..., None], xp.inf, p)
 
     def _chord(self, K: Any, x: Array, y: Array) -> Array:
@@ -216,15 +223,19 @@ class Klein(Hyperbolic, Ball):
         xp = namespace_of(x)
         square = K * dot(x, x)
         t = xp.clip(1.0 + square, min=xp.finfo(x.dtype).eps) ** -0.5
-        return -square * t * t / (1.0 + t), times(t, x)
+        return -square * t * t / (1.0 + t), t, x
 
-    def _drop(self, K: Any, m: Array, s: Array) -> Array:
+    def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
         # s/t, from s alone: at distance R a last digit of t would cost e^{2R} digits of s/t.
-        # Points whose length would round to the radius are held inside the ball
-        xp = namespace_of(s)
+        # Points whose length would round to the radius are clamped inside the ball
+        xp, s = namespace_of(v), times(a, v)
         square = -K * dot(s, s)
         room = 4.0 * float(xp.finfo(s.dtype).eps) ** 0.5
         return s / xp.sqrt(square + xp.clip(room * room * square, min=1.0))[..., None]
+
+    def _reach(self, like: Array) -> float:
+        """Return an angle at which the sum with any point of the ball still has a square."""
+        return largest_angle(like) + 0.5 * math.log(float(namespace_of(like).finfo(like.dtype).eps))
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x, in the radial direction."""
@@ -286,10 +297,10 @@ class ProperVelocity(Hyperbolic, Vectors):
     """
 
     def _lift(self, K: Any, x: Array) -> Lifted:
-        return rise_on_sheet(K, x), x
+        return rise_on_sheet(K, x), 1.0, x
 
-    def _drop(self, K: Any, m: Array, s: Array) -> Array:
-        return s
+    def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
+        return times(a, v)
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport from the identity: :math:`c - \frac{K\langle x, c\rangle}{1+t}\,x`."""
@@ -299,8 +310,7 @@ class ProperVelocity(Hyperbolic, Vectors):
     def pull(self, x: Array, v: Array) -> Array:
         r"""Inverse of :meth:`push`, from :math:`\dot t = -K\langle x, v\rangle/t`."""
         _, K = self._given(x, v)
-        m, s = self._lift(K, x)
-        return self._pull_lifted(K, x, -K * dot(s, v) / (1.0 + m), v)
+        return self._pull_lifted(K, x, -K * dot(x, v) / time_on_sheet(K, x), v)
 
 
 @dataclass(frozen=True)
@@ -331,7 +341,7 @@ class Radius(ConstantCurvature):
         return xp.concat([x[..., :1], -x[..., 1:]], axis=-1)
 
     def _lift(self, K: Any, x: Array) -> Lifted:
-        return self._root(K) * x[..., 0] - 1.0, x[..., 1:]
+        return self._root(K) * x[..., 0] - 1.0, 1.0, x[..., 1:]
 
     def _with_time(self, t: Array, s: Array, K: Any) -> Array:
         xp = namespace_of(s)
@@ -368,16 +378,17 @@ class Hyperboloid(Radius, Hyperbolic):
     """
 
     def _lift(self, K: Any, x: Array) -> Lifted:
-        return rise_on_sheet(K, x[..., 1:]), x[..., 1:]
+        return rise_on_sheet(K, x[..., 1:]), 1.0, x[..., 1:]
 
-    def _drop(self, K: Any, m: Array, s: Array) -> Array:
+    def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
         # the time from s: far out, rounding would leave the surface otherwise
+        s = times(a, v)
         return self._with_time(time_on_sheet(K, s), s, K)
 
     def project(self, x: Array) -> Array:
         """Recompute the time from the spatial part."""
         _, K = self._given(x)
-        return self._drop(K, x[..., 0], x[..., 1:])
+        return self._drop(K, x[..., 0], 1.0, x[..., 1:])
 
     def violation(self, x: Array) -> Array:
         r"""Return :math:`|x_t - \sqrt{\|x_s\|^2 - 1/K}|`, relative to that root."""
@@ -428,8 +439,8 @@ class Sphere(Radius):
         """Return the surface, and a sphere of another curvature."""
         return cls(2), cls(3, 0.5)
 
-    def _drop(self, K: Any, m: Array, s: Array) -> Array:
-        return self._with_time(1.0 + m, s, K)
+    def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
+        return self._with_time(1.0 + m, times(a, v), K)
 
     def project(self, x: Array) -> Array:
         """Divide by the length; the zero vector goes to e."""
@@ -485,6 +496,9 @@ def convert(
     >>> convert(PoincareBall(2), Klein(2), np.asarray([0.5, 0.0]))
     array([0.8, 0. ])
     """
+    for space in (source, target):
+        if not isinstance(check_manifold(space), ConstantCurvature):
+            raise TypeError(f"convert takes models of constant curvature, got {space!r}")
     same = source.n == target.n and (
         source.curvature is target.curvature or bool(source.curvature == target.curvature)
     )

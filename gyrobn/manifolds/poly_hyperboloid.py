@@ -114,11 +114,6 @@ class PolyHyperboloid(Composite):
         """Return the zero vector."""
         return zeros(self.dim, like)
 
-    def project(self, x: Array) -> Array:
-        """Return x itself: every vector is a point."""
-        self._namespace(x)
-        return x
-
     def violation(self, x: Array) -> Array:
         """Return 0 for every finite vector and infinity for the others."""
         self._namespace(x)
@@ -126,7 +121,8 @@ class PolyHyperboloid(Composite):
 
     def moments(self, x: Array) -> Array:
         """Return the moments of the rows."""
-        (rows,) = self._each("moments", *self._points(x))
+        self._namespace(x)
+        rows = self.row.moments(*self._split(x))
         return namespace_of(x).reshape(rows, (*x.shape[:-1], self.m * (self.m + 1)))
 
     def start(self, moments: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from gyrobn.backends import Array, declare, namespace_of
 from gyrobn.manifolds.centred import Centred
-from gyrobn.manifolds.composite import CentredParts, Composite
+from gyrobn.manifolds.composite import CentredParts, Composite, each
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.models import PoincareBall, Sphere
@@ -137,17 +137,13 @@ class Product(Composite):
 
     # ------------------------------------------------------------------ points, good and bad
 
-    def project(self, x: Array) -> Array:
-        """Project in every factor."""
-        return self.join(*self._each("project", self.split(x)))
-
     def violation(self, x: Array) -> Array:
         """Return the largest violation of a factor."""
-        return reduce(self._namespace(x).maximum, self._each("violation", self.split(x)))
+        return reduce(self._namespace(x).maximum, each(self.factors, "violation", self.split(x)))
 
     def contains(self, x: Array) -> Array:
         """Return whether every factor contains its part."""
-        return reduce(self._namespace(x).logical_and, self._each("contains", self.split(x)))
+        return reduce(self._namespace(x).logical_and, each(self.factors, "contains", self.split(x)))
 
     # ------------------------------------------------------------------ the mean
 
@@ -158,21 +154,17 @@ class Product(Composite):
 
     def to_inside(self, x: Array) -> Array:
         """Carry every factor's point to the space in which it is computed."""
-        return self.inside.join(*self._each("to_inside", self.split(x)))
+        return self.inside.join(*each(self.factors, "to_inside", self.split(x)))
 
     def from_inside(self, x: Array) -> Array:
         """Carry every factor's point back."""
-        return self.join(*self._each("from_inside", self.inside.split(x)))
-
-    def moments(self, x: Array) -> Array:
-        """Return the moments of every factor."""
-        return _concat(self._each("moments", self.split(x)))
+        return self.join(*each(self.factors, "from_inside", self.inside.split(x)))
 
     def start(self, moments: Array) -> Array:
         """Return a first guess of the mean, factor by factor."""
         like = self.origin(moments)[None, ...]
-        sizes = [part.shape[-1] for part in self._each("moments", self.split(like))]
-        return self.join(*self._each("start", pieces(moments, sizes)))
+        sizes = [part.shape[-1] for part in each(self.factors, "moments", self.split(like))]
+        return self.join(*each(self.factors, "start", pieces(moments, sizes)))
 
     def learnable(self) -> list[Any]:
         """Return the values of the factors' parameters."""

@@ -13,12 +13,13 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.models import Sphere
 from gyrobn.numerics.arrays import check_coordinates, dot, safe_sqrt, times, weighted_sum
 from gyrobn.numerics.checks import check_square
-from gyrobn.numerics.hessian import Hessian, identity
+from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import (
     adjoint,
     eye,
     finite_or_identity,
     from_triangle,
+    identity,
     matmul,
     symmetric,
     to_triangle,
@@ -34,10 +35,11 @@ from gyrobn.numerics.orthogonal import (
     ANGLE,
     COSINE_OF_ROOT,
     SINC_OF_ROOT,
+    off_orthonormal,
     orthonormalized,
     polar,
 )
-from gyrobn.numerics.scalar import arc, cotangent, sinc
+from gyrobn.numerics.scalar import arctan, cotangent, sinc
 
 ROOT2 = 2.0**0.5
 
@@ -75,26 +77,26 @@ def logarithm_in_space(x: Array) -> Array:
     row = xp.sum(pick[..., None] * squares, axis=-2)
     q = row / xp.sqrt(dot(row, row))[..., None]
     q = q * (1.0 - 2.0 * xp.astype(q[..., :1] < 0, x.dtype))  # an angle of at most π
-    v = q[..., 1:]
-    return times(8.0**0.5 * arc(dot(v, v), q[..., 0], 1), v)
+    p = q[..., 1:] / (1.0 + q[..., :1])  # the tangent of a quarter of the angle
+    return times(32.0**0.5 * arctan(dot(p, p)), p)
 
 
 def _quaternion_map() -> "np.ndarray[Any, Any]":
-    """Return the 9 × 16 matrix that maps the entries of R to those of 4qqᵀ − I.
+    r"""Return the 9 × 16 matrix that maps the entries of R to those of
 
-    q is (w, z, −y, x), so its last three entries have the order and signs of normal coordinates.
+    .. math:: 4qq^\top - I = \begin{pmatrix} \operatorname{tr} R & a^\top \\
+              a & R + R^\top - \operatorname{tr} R\,I \end{pmatrix},
+
+    a the axial vector of :math:`R - R^\top`. The vectors (x, y, z) appear as (z, −y, x), in the
+    order and with the signs of normal coordinates.
     """
-    R = np.eye(9).reshape(3, 3, 9)
-    a, b, c = R[0, 0], R[1, 1], R[2, 2]
-    wz, wy, wx = R[1, 0] - R[0, 1], R[2, 0] - R[0, 2], R[2, 1] - R[1, 2]
-    zy, zx, yx = -R[1, 2] - R[2, 1], R[0, 2] + R[2, 0], -R[0, 1] - R[1, 0]
-    entries = [
-        [a + b + c, wz, wy, wx],
-        [wz, c - a - b, zy, zx],
-        [wy, zy, b - a - c, yx],
-        [wx, zx, yx, a - b - c],
-    ]
-    return np.asarray(entries).reshape(16, 9).T.copy()
+    R, found = np.eye(9).reshape(9, 3, 3), np.zeros((9, 4, 4))
+    Rt, (rows, columns) = R.swapaxes(1, 2), np.tril_indices(3, -1)
+    order, trace = np.fliplr(np.diag([1.0, -1.0, 1.0])), R.trace(axis1=1, axis2=2)
+    found[:, 0, 0] = trace
+    found[:, 0, 1:] = found[:, 1:, 0] = (R - Rt)[:, rows, columns]
+    found[:, 1:, 1:] = order @ (R + Rt) @ order - trace[:, None, None] * np.eye(3)
+    return found.reshape(9, 16)
 
 
 def logarithm(x: Array, saved: Arrays) -> Array:
@@ -133,8 +135,7 @@ def decompositions(x: Array) -> Arrays:
     xp, backend, n = namespace_of(x), backend_of(x), x.shape[-1]
     x = backend.stop_gradient(x)
     A, eps = 0.5 * (identity(x) + x), float(xp.finfo(x.dtype).eps)
-    off = xp.max(xp.abs(matmul(adjoint(x), x) - identity(x)), axis=(-2, -1))
-    least = 32.0 * xp.clip(off, min=2.0 * eps)[..., None]
+    least = 32.0 * xp.clip(off_orthonormal(x), min=2.0 * eps, max=1.0)[..., None]
 
     # Planes of equal angles mix their vectors, and a threshold could separate these. So quarter
     # turns are added to A with a weight that fades out, and again if a sum happens to vanish.
@@ -184,8 +185,9 @@ class Curvature:
     :math:`a = (\theta_i \pm \theta_j)/2`.
     """
 
-    def __init__(self, X: Array, V: Array) -> None:
-        xp = namespace_of(X)
+    def __init__(self, n: int, c: Array, V: Array | None = None) -> None:
+        xp, X, self.n = namespace_of(c), skew_matrix(c, n), n
+        V = eigh(matmul(adjoint(X), X)).vectors if V is None else V
         tiny = float(xp.finfo(X.dtype).smallest_normal) ** 0.5
         XV = matmul(X, V)
         theta = xp.sqrt(xp.sum(XV * XV, axis=-2))
@@ -199,18 +201,20 @@ class Curvature:
         theta = xp.sort(theta, axis=-1)
         self.least = _floored((0.5 * (theta[..., -1] + theta[..., -3])) ** 2)
 
-    def each(self, Y: Array) -> Array:
-        """Apply the Hessian of every sample to its skew matrix."""
-        return _applied(Y, self.V, self.J, self.straight, self.crossed)
+    def each(self, step: Array) -> Array:
+        """Apply the Hessian of every sample to a step."""
+        Y = _applied(skew_matrix(step, self.n), self.V, self.J, self.straight, self.crossed)
+        return coordinates(Y)
 
     def mean(self, weights: Array) -> Hessian:
         """Return the mean Hessian."""
-        n = self.V.shape[-1]
-        parts = [a[..., None, :, :] for a in (self.V, self.J, self.straight, self.crossed)]
+        V, J, straight, crossed = (
+            a[..., None, :, :] for a in (self.V, self.J, self.straight, self.crossed)
+        )
 
         def apply(v: Array) -> Array:
-            Y = weighted_sum(weights, _applied(skew_matrix(adjoint(v), n), *parts))
-            return adjoint(to_triangle(Y, diagonal=False, weight=ROOT2))
+            Y = _applied(skew_matrix(adjoint(v), self.n), V, J, straight, crossed)
+            return adjoint(coordinates(weighted_sum(weights, Y)))
 
         return Hessian(apply, lambda: weighted_sum(weights, self.least))
 
@@ -223,6 +227,23 @@ def _applied(Y: Array, V: Array, J: Array, straight: Array, crossed: Array) -> A
 def _floored(square: Array) -> Array:
     """Return a·cot a, which falls to −∞ towards π; far samples must not decide the sum."""
     return namespace_of(square).clip(cotangent(square, 1), min=-1e3)
+
+
+class SpaceCurvature:
+    """The same in the plane and in space, where unit quaternions on their sphere have it."""
+
+    def __init__(self, n: int, c: Array) -> None:
+        self.sphere, self.c = Sphere(n * (n - 1) // 2, 0.125), c
+        self.h, self.per_square = self.sphere._curving(c)
+
+    def each(self, step: Array) -> Array:
+        """Apply the Hessian of every sample to a step."""
+        along = times(self.per_square * dot(self.c, step), self.c)
+        return times(self.h, step) + along
+
+    def mean(self, weights: Array) -> Hessian:
+        """Return the mean Hessian."""
+        return self.sphere._mean_hessian(self.c, weights, self.h, self.per_square)
 
 
 # ---------------------------------------------------------------------- the geometry
@@ -256,21 +277,13 @@ class CentredRotations(Centred):
         return self.space._normal(self._relative, self.saved)
 
     @cached_property
-    def _curvature(self) -> Any:
-        c = backend_of(self.x).stop_gradient(self.normal)
-        if not self.saves:
-            return self.space._sphere._curving(c)
-        return Curvature(skew_matrix(c, self.space.n), self.saved[4])
+    def _curvature(self) -> "Curvature | SpaceCurvature":
+        c, n = backend_of(self.x).stop_gradient(self.normal), self.space.n
+        return Curvature(n, c, self.saved[4]) if self.saves else SpaceCurvature(n, c)
 
     def hessian(self, weights: Array) -> Hessian:
         """Return the mean Hessian, a constant to differentiation."""
-        stop, space = backend_of(weights).stop_gradient, self.space
-        found: Hessian = (
-            self._curvature.mean(stop(weights))
-            if self.saves
-            else space._sphere._mean_hessian(stop(self.normal), stop(weights), *self._curvature)
-        )
-        return found
+        return self._curvature.mean(backend_of(weights).stop_gradient(weights))
 
     def followed(self, step: Array) -> Arrays:
         r"""Return the normal coordinates if the mean moves by a step δ.
@@ -278,12 +291,8 @@ class CentredRotations(Centred):
         .. math:: dX = \tfrac12(X\delta - \delta X) - H_X\,\delta
         """
         n, c = self.space.n, backend_of(step).stop_gradient(self.normal)
-        X, delta = skew_matrix(c, n), skew_matrix(step, n)
-        change = coordinates(matmul(X, delta))
-        if self.saves:
-            return (self.normal + change - coordinates(self._curvature.each(delta)),)
-        h, per_square = self._curvature
-        return (self.normal + change - times(h, step) - times(per_square * dot(c, step), c),)
+        rotation = coordinates(matmul(skew_matrix(c, n), skew_matrix(step, n)))
+        return (self.normal + rotation - self._curvature.each(step),)
 
     def shift(self, step: Array) -> Array:
         """Return the mean after a step, a rotation to rounding without a projection."""
@@ -339,11 +348,6 @@ class SpecialOrthogonal(GyroSpace):
         r"""Half the distance :math:`\sqrt2\,\pi` to the cut locus."""
         return math.pi / 2**0.5
 
-    @cached_property
-    def _sphere(self) -> Sphere:
-        """The sphere of half angles: that of unit quaternions has the same Hessian."""
-        return Sphere(self.dim, 0.125)
-
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
         """Return the group whose matrices have the last two axes of ``shape``."""
@@ -374,9 +378,6 @@ class SpecialOrthogonal(GyroSpace):
         """Return z: the gyrations of a group do nothing."""
         self._namespace(x, y, z)
         return z + 0.0 * matmul(x, y)
-
-    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        return c + 0.0 * matmul(x, y)[..., 0, :1]
 
     def to_normal(self, x: Array) -> Array:
         r"""Entries of :math:`\operatorname{mlog} x` below the diagonal, times :math:`\sqrt2`.
@@ -441,13 +442,9 @@ class SpecialOrthogonal(GyroSpace):
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|x^\top x - I|`, plus 2 for a reflection."""
-        xp = self._namespace(x)
-        finite = xp.all(xp.isfinite(x), axis=(-2, -1))
-        safe = xp.where(finite[..., None, None], x, identity(x))
-        gram = matmul(adjoint(safe), safe)
-        off = xp.max(xp.abs(gram - identity(x)), axis=(-2, -1))
-        off = off + 2.0 * xp.astype(xp.linalg.det(safe) < 0, x.dtype)
-        return xp.where(finite, off, xp.inf)
+        xp, off = self._namespace(x), off_orthonormal(x)
+        det = xp.linalg.det(xp.where(off[..., None, None] < xp.inf, x, identity(x)))
+        return off + 2.0 * xp.astype(det < 0, x.dtype)
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring rotations in floating point, up to a small factor."""
@@ -467,7 +464,5 @@ class SpecialOrthogonal(GyroSpace):
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         r"""Mean Hessian, of eigenvalues :math:`a \cot a`, :math:`a = (\theta_i \pm \theta_j)/2`."""
-        if self.n <= 3:
-            return self._sphere.hessian(c, weights)
-        X = skew_matrix(c, self.n)
-        return Curvature(X, eigh(matmul(adjoint(X), X)).vectors).mean(weights)
+        curvature = Curvature if self.n > 3 else SpaceCurvature
+        return curvature(self.n, c).mean(weights)

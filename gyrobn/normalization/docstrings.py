@@ -101,7 +101,8 @@ channels
     "search": """mean_gradient
     ``"implicit"`` for the exact derivative of the mean, ``"detach"`` to hold it constant.
 steps
-    Number of Newton steps for the mean; until convergence by default.""",
+    Number of Newton steps for the mean; until convergence by default. With 0 the mean is the
+    centroid, in one pass over the batch; :func:`gyrobn.frechet` has a bound of its error.""",
     "factor": r"""learn_curvature
     Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
 clamp
@@ -120,10 +121,6 @@ clamp
     "options": """axis
     The batch axis, or axes; the other leading axes are the channels.
 %(search)s
-mean
-    ``"frechet"``, or ``"centroid"`` for a formula in one pass over the batch, without a search. The
-    mean and variance of the output are then off by what :meth:`mean_error` says. A warning tells if
-    that is more than a tenth of the standard deviation on the first batch.
 %(factor)s
 %(tolerance)s
 %(check_mean)s %(hidden)s""",
@@ -238,20 +235,12 @@ weights
     shape of the points, ``(batch, *channels, *positions)``, in which axes may have length one. A
     point without weight is normalized with its set; padding that is no point, such as NaN, is
     returned as it came, and so is a set without weight.""",
-    "mean_error": """Of the batch itself, not of running statistics, and of the samples that are
-given, on this process. With ``steps`` it is the error of those steps. See
-:func:`gyrobn.mean_error`, which returns the same.
-
-Parameters
-----------
-x, weights
-    As in the call of the layer.""",
     "bn": """Parameters
 ----------
 bn
     The estimator, fitted without domains.
 **options
-    Other arguments of the layer; eps (or epsilon), tol, max_iter and mean are the estimator's by
+    Other arguments of the layer; eps (or epsilon), tol and max_iter are the estimator's by
     default.""",
 }
 """Paragraphs that the docstrings of several layers share."""

@@ -18,7 +18,7 @@ from gyrobn.normalization.normalize import Stats, update_stats
 from gyrobn.numerics.arrays import sum_samples, weighted_sum
 from gyrobn.statistics.frechet import FrechetResult, frechet, locate, result_of
 from gyrobn.statistics.samples import arrange, check_weights
-from gyrobn.statistics.uniqueness import Domains, warn
+from gyrobn.statistics.uniqueness import Domains, warn_of
 
 UNSEEN = ("error", "refit", "adapt", "online")
 """What to do with a domain without statistics: refuse it, compute them from the samples at hand
@@ -125,7 +125,7 @@ def _solve(
     samples: Array,
     w: Array,
     init: Array | None = None,
-    tell: Callable[..., None] | None = None,
+    warn: Callable[..., None] | None = None,
     **options: Any,
 ) -> FrechetResult:
     """Find the statistics of several domains together, as channels of one padded batch."""
@@ -136,9 +136,8 @@ def _solve(
     total = sum_samples(mass)
     check_weights(mass, total)
     start = None if init is None else xp.broadcast_to(init, own.shape[1:])
-    tell = partial(warn, domains=Domains(labels, rows)) if tell is None else tell
-    found, _ = locate(manifold, own, mass / total, init=start, tell=tell, **options)
-    return result_of(found)
+    warn = partial(warn_of, domains=Domains(labels, rows)) if warn is None else warn
+    return result_of(locate(manifold, own, mass / total, init=start, warn=warn, **options))
 
 
 LARGEST = 2**22
@@ -203,7 +202,7 @@ def average_stats(
         As in :func:`~gyrobn.frechet`, for the mean of the means.
     """
     means, w = arrange(manifold, known.mean, weights, 0)
-    found, _ = locate(manifold, means, w, **options)
+    found = locate(manifold, means, w, **options)
     var = weighted_sum(w, manifold.expand_blocks(known.var))
     return Stats(found.mean, manifold.squeeze_blocks(var))
 

@@ -26,11 +26,9 @@ from gyrobn.normalization.normalize import (
 from gyrobn.normalization.settings import LayerSettings, SetSettings, Settings
 from gyrobn.numerics.arrays import all_true
 from gyrobn.statistics.frechet import locate
-from gyrobn.statistics.mean_error import MeanError, measured, tell_error
 from gyrobn.statistics.points import on_manifold
-from gyrobn.statistics.samples import arrange, only_weighted, set_aside
-from gyrobn.statistics.sources import Group, withdraw
-from gyrobn.statistics.uniqueness import warn
+from gyrobn.statistics.samples import Group, arrange, only_weighted, set_aside, withdraw
+from gyrobn.statistics.uniqueness import warn_of
 
 
 class Learnt(NamedTuple):
@@ -278,41 +276,28 @@ def batch_stats(settings: LayerSettings, batch: Batch, group: Group | None = Non
     """Return the statistics of a batch."""
     axes = tuple(range(batch.axes))
     samples, w = arrange(batch.manifold, batch.x, batch.weights, axes, group)
-    found, _ = locate(batch.manifold, samples, w, group=group, **_search_options(settings))
+    found = locate(batch.manifold, samples, w, group=group, **_search_options(settings))
     return Stats(found.mean, found.variance)
 
 
 def _search_options(settings: LayerSettings) -> dict[str, Any]:
-    """Return the options of :func:`gyrobn.statistics.locate.locate`."""
+    """Return the options of :func:`gyrobn.statistics.frechet.locate`."""
     return {
         "steps": settings.steps,
         "tol": settings.tol,
         "max_iter": settings.max_iter,
         "mean_gradient": settings.mean_gradient,
-        "mean": settings.mean,
-        "tell": partial(_tell, settings),
+        "warn": partial(_warn, settings),
     }
 
 
-def _tell(settings: LayerSettings, *found: Any) -> None:
-    """Warn about a mean; look for a second one, or for an error, in the first batch only."""
+def _warn(settings: LayerSettings, *found: Any) -> None:
+    """Warn about a mean; look for a second one in the first batch only."""
     asked = settings.asked
     unique = settings.check_input is not False and not asked
-    if settings.mean == "frechet":
-        warn(*found, unique=unique)
-    elif unique and found[3] is not None:  # samples on other ranks are not known here
-        tell_error(*found)
+    warn_of(*found, unique=unique)
     if unique and not asked:
         asked.append(True)
-
-
-def mean_error(
-    settings: LayerSettings, learnt: Learnt, x: Array, weights: Array | None
-) -> MeanError:
-    """Return how far the mean and variance that a layer takes are from those of Fréchet."""
-    batch = prepare(settings, learnt, None, x, weights)
-    samples, w = arrange(batch.manifold, batch.x, batch.weights, tuple(range(batch.axes)))
-    return measured(batch.manifold, samples, w, **_search_options(settings) | {"tell": warn})
 
 
 def check_count(settings: LayerSettings, batch: Batch) -> None:

@@ -19,8 +19,7 @@ from gyrobn.numerics.arrays import check_floating, length, scalars_like
 from gyrobn.numerics.checks import check_number, host, warn_caller
 from gyrobn.statistics.frechet import frechet, locate
 from gyrobn.statistics.points import describe, is_hyperbolic, may_be_far_out
-from gyrobn.statistics.samples import arrange, set_aside
-from gyrobn.statistics.sources import Group
+from gyrobn.statistics.samples import Group, arrange, set_aside
 from gyrobn.statistics.uniqueness import FrechetWarning
 
 
@@ -61,9 +60,7 @@ def batch_stats(
     Parameters
     ----------
     manifold, x, weights, axis, **options
-        As in :func:`~gyrobn.frechet`. With ``mean="centroid"`` the mean is a formula in one pass,
-        and the variance the mean squared distance to it: :func:`~gyrobn.mean_error` says how far
-        both are off.
+        As in :func:`~gyrobn.frechet`.
 
     Examples
     --------
@@ -73,16 +70,6 @@ def batch_stats(
     Stats(mean=array([2.]), var=array(1.))
     """
 
-    def of_kind(
-        x: Array, manifold: GyroSpace, weights: Array | None, options: dict[str, Any]
-    ) -> Stats:
-        samples, w = arrange(manifold, x, weights, axis)
-        found, _ = locate(manifold, samples, w, **options)
-        return Stats(found.mean, found.variance)
-
-    if "mean" in options:
-        stats: Stats = backend_of(x).auto_sharded(of_kind, x, manifold, weights, options)
-        return stats
     result = frechet(manifold, x, weights, axis, **options)
     return Stats(result.mean, result.variance)
 
@@ -291,9 +278,9 @@ def normalize_to(
     The samples may be a part of a batch that is distributed over a group of ranks.
     """
     samples, w = arrange(manifold, x, weights, tuple(range(axes)), group)
-    found, centred = locate(manifold, samples, w, group=group, **options)
+    found = locate(manifold, samples, w, group=group, **options)
     stats = Stats(found.mean, found.variance)
-    return _standardized(manifold, x, centred, stats, output), stats
+    return _standardized(manifold, x, found.view, stats, output), stats
 
 
 def rescale_to(

@@ -9,8 +9,7 @@ from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.normalization.normalize import Stats, normalize
 from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
-from gyrobn.statistics.frechet import check_mean
-from gyrobn.statistics.mean import check_search
+from gyrobn.statistics.frechet import check_search
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,6 @@ class LayerSettings(LearntGeometry):
     steps: int | None = None
     tol: float | None = None
     max_iter: int = 64
-    mean: str = "frechet"
     formula: Callable[..., Array] = normalize
     """What to do with the statistics; :mod:`gyrobn.normalization.baselines` has others."""
     centre: bool = True
@@ -126,7 +124,6 @@ class LayerSettings(LearntGeometry):
         super().__post_init__()
         tol, max_iter, steps = check_search(self.tol, self.max_iter, self.steps)
         check_choice("mean_gradient", self.mean_gradient, ("implicit", "detach"))
-        check_mean(self.mean, steps)
         eps, clamp, checks = check_number("eps", self.eps, 0.0), self.clamp, self.check_input
         if clamp is not None:
             clamp = check_number("clamp", clamp, above=0.0)

@@ -100,7 +100,9 @@ def dot(x: Array, y: Array) -> Array:
 
 def times(a: Any, v: Array) -> Array:
     """Return vectors times one number each, or a float times all of them."""
-    return a * v if isinstance(a, float) else a[..., None] * v
+    if isinstance(a, float):
+        return v if a == 1.0 else a * v
+    return a[..., None] * v
 
 
 def safe_sqrt(x: Array) -> Array:

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
-import numpy as np
-
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.numerics.matrices import finite_or_identity, identity, solve
 
 DENSE = 128
 """Up to this dimension a Hessian is formed and solved; beyond, conjugate gradients apply it."""
@@ -53,11 +52,6 @@ class Hessian:
             return self.formed
         columns = namespace_of(like).broadcast_to(identity(like), (*like.shape, like.shape[-1]))
         return self.apply(columns)
-
-
-def identity(like: Array) -> Array:
-    """Return the identity matrix for vectors like ``like``; it must not reach a user."""
-    return backend_of(like).cached(np.eye, like, like.shape[-1])
 
 
 def flat_hessian() -> Hessian:
@@ -118,7 +112,7 @@ def newton_step(h: Hessian, g: Array, tol: float) -> Array:
     if shift is not None and not backend_of(g).traced(shift) and bool(xp.any(shift > 0)):
         # The bound takes the worst direction of each sample. On a few samples all over a sphere it
         # is negative at most means, and steps that are too short do not converge.
-        low = xp.linalg.eigvalsh(_or_identity(h.as_matrix(g)))[..., 0]
+        low = xp.linalg.eigvalsh(finite_or_identity(h.as_matrix(g))[0])[..., 0]
         shift = xp.clip(LEAST - low, min=0.0)
     return _solved(h, g, shift)
 
@@ -137,25 +131,15 @@ def inverse(h: Hessian, g: Array, tol: float = 0.0) -> Array:
     eps = float(xp.finfo(g.dtype).eps)
     if g.shape[-1] <= DENSE:
         # a rounding error more keeps a singular matrix, of two opposite samples, from an error
-        shift = None if h.lowest is None else xp.full_like(g[..., 0], 4.0 * eps)
-        return _solved(h, g, shift)
+        return _solved(h, g, None if h.lowest is None else xp.full_like(g[..., 0], 4.0 * eps))
     shift = None if h.lowest is None else xp.clip(1e-3 - h.lowest(), min=0.0)
-    solve = lambda v: _iterated(h, v, shift, max(tol, eps ** (2 / 3)))  # noqa: E731
-    return backend_of(g).self_adjoint(solve, g)
+    tol = max(tol, eps ** (2 / 3))
+    return backend_of(g).self_adjoint(lambda v: _iterated(h, v, shift, tol), g)
 
 
 def _solved(h: Hessian, g: Array, shift: Array | None) -> Array:
     full = h.as_matrix(g)
-    if shift is not None:
-        full = full + shift[..., None, None] * identity(g)
-    return namespace_of(g).linalg.solve(_or_identity(full), g[..., None])[..., 0]
-
-
-def _or_identity(A: Array) -> Array:
-    """Return A with the identity in place of matrices with NaN, for which LAPACK would raise."""
-    xp = namespace_of(A)
-    finite = xp.all(xp.isfinite(A), axis=(-2, -1), keepdims=True)
-    return xp.where(finite, A, identity(A))
+    return solve(full if shift is None else full + shift[..., None, None] * identity(g), g)
 
 
 def _iterated(h: Hessian, g: Array, shift: Array | None, tol: float) -> Array:

@@ -9,7 +9,6 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.arrays import sum_of_products
 from gyrobn.numerics.checks import warn_caller
-from gyrobn.numerics.hessian import identity
 
 LAPACK_ERRORS = (np.linalg.LinAlgError, RuntimeError, ValueError)
 """What libraries raise for a matrix without a decomposition; dpnp's own error is a ValueError."""
@@ -33,6 +32,11 @@ def matmul(*factors: Array) -> Array:
 def congruence(R: Array, A: Array) -> Array:
     """Return the symmetric matrix R A Rᵀ."""
     return symmetric(matmul(R, A, adjoint(R)))
+
+
+def identity(like: Array) -> Array:
+    """Return the identity matrix for vectors like ``like``; it must not reach a user."""
+    return backend_of(like).cached(np.eye, like, like.shape[-1])
 
 
 def eye(like: Array, n: int | None = None) -> Array:
@@ -185,6 +189,19 @@ def finite_or_identity(A: Array) -> tuple[Array, Array]:
     return namespace_of(A).where(finite, A, identity(A)), finite
 
 
+def solve(A: Array, b: Array) -> Array:
+    """Return A⁻¹b. If one matrix is singular, LAPACK raises: then all get a rounding error more."""
+    xp, A = namespace_of(A), finite_or_identity(A)[0]
+    try:
+        return xp.linalg.solve(A, b[..., None])[..., 0]
+    except LAPACK_ERRORS:
+        if backend_of(A).traced(A):
+            raise
+        size = xp.max(xp.abs(A), axis=(-2, -1), keepdims=True)
+        A = A + 4.0 * float(xp.finfo(A.dtype).eps) * size * identity(b)
+        return xp.linalg.solve(A, b[..., None])[..., 0]
+
+
 def cholesky(P: Array) -> Array:
     """Return the Cholesky factor of the symmetric part, NaN for a matrix that is not finite.
 
@@ -229,7 +246,7 @@ def surely_definite(A: Array) -> bool:
     theorem 10.3).
     """
     xp, n = namespace_of(A), A.shape[-1]
-    if backend_of(A).traced(A) or not _tells_of_indefinite(A):
+    if backend_of(A).traced(A):
         return False
     less = 2.0 * (n + 1) * float(xp.finfo(A.dtype).eps) * xp.linalg.trace(A)
     try:
@@ -237,21 +254,6 @@ def surely_definite(A: Array) -> bool:
     except LAPACK_ERRORS:
         return False
     return bool(xp.all(xp.isfinite(factor[..., -1, -1])))
-
-
-_telling: dict[Any, bool] = {}
-
-
-def _tells_of_indefinite(like: Array) -> bool:
-    """Return whether the library raises, or returns NaN, for a matrix without a Cholesky factor."""
-    xp = namespace_of(like)
-    if xp.__name__ not in _telling:
-        try:
-            found = bool(xp.all(xp.isnan(xp.linalg.cholesky(-eye(like, 2)))))
-        except LAPACK_ERRORS:
-            found = True
-        _telling[xp.__name__] = found
-    return _telling[xp.__name__]
 
 
 class PrecisionWarning(UserWarning):

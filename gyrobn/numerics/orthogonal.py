@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
-from gyrobn.numerics.hessian import identity
-from gyrobn.numerics.matrices import adjoint, diagonal_matrix, matmul, symmetric
+from gyrobn.numerics.matrices import adjoint, diagonal_matrix, identity, matmul, symmetric
 from gyrobn.numerics.matrix_functions import (
     Spectral,
     change,
@@ -211,3 +210,10 @@ def orthonormalized(U: Array) -> Array:
     G = matmul(adjoint(U), U)
     UG = matmul(U, G)
     return 1.875 * U - 1.25 * UG + 0.375 * matmul(UG, G)
+
+
+def off_orthonormal(U: Array) -> Array:
+    r"""Return the largest entry of :math:`|U^\top U - I|`; infinity if it is not finite."""
+    xp, gram = namespace_of(U), matmul(adjoint(U), U)
+    off = xp.max(xp.abs(gram - identity(gram)), axis=(-2, -1))
+    return xp.where(xp.isfinite(off), off, xp.inf)

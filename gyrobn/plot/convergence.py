@@ -10,8 +10,7 @@ from gyrobn.backends import Array
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.checks import host
 from gyrobn.plot.canvas import BLUE, COLOURS, INK, MARKERS, legend_below, name_of, new_figure
-from gyrobn.statistics.frechet import FrechetResult, frechet
-from gyrobn.statistics.mean import least_residual
+from gyrobn.statistics.frechet import FrechetResult, frechet, least_residual
 from gyrobn.statistics.points import plain_geometry
 from gyrobn.statistics.uniqueness import FrechetWarning
 

@@ -19,8 +19,7 @@ from gyrobn.numerics.arrays import sum_samples, weighted_sum
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.parts import Parts, weighted
 from gyrobn.statistics.points import Moved, on_manifold
-from gyrobn.statistics.samples import check_weights
-from gyrobn.statistics.sources import Sums
+from gyrobn.statistics.samples import Sums, check_weights
 
 
 class Reading(NamedTuple):
@@ -32,7 +31,7 @@ class Reading(NamedTuple):
     check: bool = False
     """Whether samples must be on the manifold."""
     project: bool = False
-    """Whether those that are not are moved onto it."""
+    """Whether those that are not are projected."""
 
     def samples(self, block: Block, moved: Moved | None = None) -> tuple[Array, Array]:
         """Return samples and weights; with ``moved``, check the samples first."""
@@ -50,11 +49,11 @@ class Reading(NamedTuple):
 
 
 class Domain(NamedTuple):
-    """What is known of a domain before the search of its mean."""
+    """The sums over a domain before the search of its mean."""
 
-    total: Any
+    weight: Any
     """Sum of the weights, shape (*channels,): float64, on the host."""
-    some: int
+    weighted: int
     """Number of samples with a weight other than 0."""
     moments: Array
     """Sum of the weighted moments."""
@@ -81,10 +80,10 @@ def survey(blocks: DaskBlocks, reading: Reading) -> Survey:
     if not found.domains:  # no sample belongs to a requested domain
         return found
     labels = sorted(found.domains) if None not in found.domains else [None]
-    totals = np.stack([found.domains[d].total for d in labels])
-    if not totals.any():
+    weights = np.stack([found.domains[d].weight for d in labels])
+    if not weights.any():
         raise ValueError("sample_weight is zero for every sample: there is no mean")
-    check_weights(totals, totals)
+    check_weights(weights, weights)
     return found._replace(domains={d: found.domains[d] for d in labels})
 
 
@@ -100,23 +99,32 @@ def _survey(block: Block, reading: Reading) -> Survey:
     xp, moments, domains = namespace_of(x), manifold.inside.moments(manifold.to_inside(x)), {}
     for label, at in places.items():
         own = _some(w, at)
-        some = host(own).reshape(own.shape[0], -1).any(axis=1).sum()
-        total = host(xp.sum(xp.astype(own, xp.float64, copy=False), axis=0))
-        domains[label] = Domain(total, int(some), weighted_sum(own, _some(moments, at)))
+        count = host(own).reshape(own.shape[0], -1).any(axis=1).sum()
+        weight = host(xp.sum(xp.astype(own, xp.float64, copy=False), axis=0))
+        domains[label] = Domain(weight, int(count), weighted_sum(own, _some(moments, at)))
     return Survey(None, block.x.shape[0], moved, domains)
 
 
 def _surveyed(parts: list[Survey]) -> Survey:
     """Merge the results of several blocks."""
-    error = next((part.error for part in parts if part.error is not None), None)
-    domains: dict[Any, Domain] = {}
+    errors, counts, moved, domains = zip(*parts, strict=True)
+    error = next((error for error in errors if error is not None), None)
+    return Survey(error, sum(counts), Moved.merged(moved), _merged(list(domains)))
+
+
+def _merged(parts: list[dict[Any, Any]]) -> dict[Any, Any]:
+    """Merge the sums of several blocks, by label: the last of :class:`Sums` is a largest number."""
+    found: dict[Any, Any] = {}
     for part in parts:
-        for label, own in part.domains.items():
-            if label in domains:
-                own = Domain(*(a + b for a, b in zip(domains[label], own, strict=True)))
-            domains[label] = own
-    moved = Moved.merged(part.moved for part in parts)
-    return Survey(error, sum(part.samples for part in parts), moved, domains)
+        for label, new in part.items():
+            old = found.get(label)
+            if isinstance(old, Sums):
+                most = namespace_of(new.most).maximum(old.most, new.most)
+                new = Sums(old.added + new.added, most)
+            elif old is not None:
+                new = Domain(*(a + b for a, b in zip(old, new, strict=True)))
+            found[label] = new
+    return found
 
 
 def _like(weights: Any, x: Array) -> Array:
@@ -129,7 +137,7 @@ def _some(x: Array, at: Any) -> Array:
     return x if at is None else take(x, at)
 
 
-class Scattered(Parts):
+class Lazy(Parts):
     """Samples in a Dask array, of one domain or of several, which are channels.
 
     Each evaluation is one compute.
@@ -137,57 +145,44 @@ class Scattered(Parts):
 
     def __init__(self, blocks: DaskBlocks, reading: Reading, found: Survey) -> None:
         self.blocks, self.reading, self.space = blocks, reading, reading.manifold.inside
-        # the place of each domain in the arrays; None if there is only one
-        labels = None if None in found.domains else list(found.domains)
-        self.number = None if labels is None else {label: k for k, label in enumerate(labels)}
-        totals, _, moments = zip(*found.domains.values(), strict=True)
-        xp = namespace_of(moments[0])
-        self.total_weight = totals[0] if labels is None else np.stack(totals)
-        self.moments = moments[0] if labels is None else xp.stack(list(moments))
+        labels, weights = list(found.domains), [d.weight for d in found.domains.values()]
+        # the place of each domain in the arrays
+        self.places: dict[Any, Any] = {label: (k, ...) for k, label in enumerate(labels)}
+        self.weight = np.stack(weights)
+        if labels == [None]:
+            self.places, self.weight = {None: ...}, weights[0]
+        moments = [
+            d.moments / _like(d.weight, d.moments)[..., None] for d in found.domains.values()
+        ]
+        self.start = lambda: self.space.start(self.stacked(moments))
 
-    def start(self) -> Array:
-        """Return a first guess of the mean."""
-        total = _like(self.total_weight, self.moments)
-        return self.space.start(self.moments / total[..., None])
+    def stacked(self, arrays: list[Array]) -> Array:
+        """Return an array of each domain as one, the domains in order."""
+        return arrays[0] if None in self.places else namespace_of(arrays[0]).stack(arrays)
 
     def total(self, function: Callable[..., Sums], mean: Array, *arrays: Array) -> Sums:
         """Return the sum of ``function(view, w, *arrays)`` over all blocks, by one compute."""
-        there = function, self.reading, self.total_weight, self.number, (mean, *arrays)
-        found: dict[int, Sums] = self.blocks.reduce("gyrobn-evaluate", _part, _added, there)
-        if self.number is None:
-            return found[0]
-        each = zip(*(found[k] for k in range(len(found))), strict=True)
-        return Sums(*(namespace_of(mean).stack(list(sums)) for sums in each))
+        there = function, self.reading, self.weight, self.places, (mean, *arrays)
+        found: dict[Any, Sums] = self.blocks.reduce("gyrobn-evaluate", _part, _merged, there)
+        added, most = zip(*(found[label] for label in self.places), strict=True)
+        return Sums(self.stacked(list(added)), self.stacked(list(most)))
 
 
-def _part(block: Block, there: tuple[Any, ...]) -> dict[int, Sums]:
-    """Return the sums over a block, by the number of the domain; runs in a task."""
-    function, reading, total, number, arrays = there
+def _part(block: Block, there: tuple[Any, ...]) -> dict[Any, Sums]:
+    """Return the sums over a block, by domain; runs in a task."""
+    function, reading, weight, places, arrays = there
     manifold, found = reading.manifold, {}
     x, w = reading.samples(block)
     y = manifold.to_inside(x)
     for label, at in reading.places(block).items():
-        k, which = (0, ...) if number is None else (number[label], (number[label], ...))
-        mean, *rest = (a[which] for a in arrays)
-        view = manifold.inside.centred(mean, _some(y, at))
-        found[k] = function(view, _some(w, at) / _like(total[which], w), *rest)
+        mean, *rest = (a[places[label]] for a in arrays)
+        own = _some(w, at) / _like(weight[places[label]], w)
+        found[label] = function(manifold.inside.centred(mean, _some(y, at)), own, *rest)
     return found
 
 
-def _added(parts: list[dict[int, Sums]]) -> dict[int, Sums]:
-    """Add the sums of several blocks."""
-    found: dict[int, Sums] = {}
-    for part in parts:
-        for k, new in part.items():
-            old, xp = found.get(k), namespace_of(new.added)
-            if old is not None:
-                new = Sums(old.added + new.added, xp.maximum(old.most, new.most))
-            found[k] = new
-    return found
-
-
-def scattered(manifold: GyroSpace, X: Any, weights: Any) -> Scattered:
-    """Return the samples of a Dask array as the loop wants them, inside a manifold."""
+def source_of(manifold: GyroSpace, X: Any, weights: Any) -> Lazy:
+    """Return the samples of a Dask array as a source, inside a manifold."""
     X = lazy_samples(X, "x")
     points = manifold.point_shape
     if X.shape[X.ndim - len(points) :] != points or X.ndim == len(points):
@@ -196,4 +191,4 @@ def scattered(manifold: GyroSpace, X: Any, weights: Any) -> Scattered:
         )
     blocks = DaskBlocks(X).with_parts(weights)
     reading = Reading(manifold)
-    return Scattered(blocks, reading, survey(blocks, reading))
+    return Lazy(blocks, reading, survey(blocks, reading))

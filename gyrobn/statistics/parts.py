@@ -1,34 +1,33 @@
-"""Samples that are read part by part in each evaluation: chunks, and blocks of large arrays.
-
-There may be more of them than memory holds. A Hessian beyond ``DENSE`` dimensions is not summed:
-each product with it is one more pass.
-"""
+"""Samples that are read part by part in each evaluation: chunks, and blocks of large arrays."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import Self
 
 from gyrobn.backends import Array, Arrays, device_of, namespace_of
 from gyrobn.data.chunks import Chunks, Rows, take
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import blocks_of, scalars_like, sum_samples
-from gyrobn.numerics.hessian import DENSE
-from gyrobn.statistics.samples import check_weights, set_aside
-from gyrobn.statistics.sources import (
+from gyrobn.numerics.arrays import scalars_like, sum_samples
+from gyrobn.statistics.samples import (
     Evaluation,
     Memory,
-    Ranks,
-    Source,
     Sums,
     applied,
-    evaluation,
+    check_weights,
+    evaluation_of,
     first_sums,
+    set_aside,
     sums_of,
 )
 
 
 class Parts:
-    """Samples of which each evaluation reads all parts; ``read`` yields them with their weights."""
+    """Samples of which each evaluation reads all parts; ``read`` yields them with their weights.
+
+    There may be more of them than memory holds. A Hessian beyond ``DENSE`` dimensions is not
+    summed: each product with it is one more pass.
+    """
 
     exact = False
 
@@ -38,15 +37,15 @@ class Parts:
         read: Callable[[], Iterable[tuple[Array, Array]]],
         start: Callable[[], Array],
     ) -> None:
-        self.space, self.read, self._start = space, read, start
+        self.space, self.read, self.start = space, read, start
 
-    def start(self) -> Array:
-        """Return a first guess of the mean."""
-        return self._start()
-
-    def arrays(self) -> tuple[Arrays, Callable[..., "Parts"]]:
+    def arrays(self) -> Arrays:
         """Return no arrays: nothing is traced."""
-        return (), lambda: self
+        return ()
+
+    def with_arrays(self) -> Self:
+        """Return the source."""
+        return self
 
     def view(self, mean: Array, saved: Arrays = ()) -> Centred:
         """Return the view of a mean from itself."""
@@ -55,19 +54,23 @@ class Parts:
     def evaluate(self, mean: Array) -> Evaluation:
         """Return what is seen from a mean, in one pass."""
         view, sums = self.view(mean), self.total(sums_of, mean)
+        shape = view.hessian(namespace_of(mean).ones_like(view.squares[..., 0]))
         apply = lambda k, v: self.total(partial(applied, k), mean, v).added  # noqa: E731
-        any_weights = namespace_of(mean).ones_like(view.squares[..., 0])
-        return evaluation(view, view.hessian(any_weights), sums, apply)
+        return evaluation_of(view, shape, sums, apply)
 
     def total(self, function: Callable[..., Sums], mean: Array, *arrays: Array) -> Sums:
         """Return the sum of ``function(view, w, *arrays)`` over all parts."""
         xp, added, most = namespace_of(mean), Sum(), None
         for x, w in self.read():
-            own = function(self.space.centred(mean, x), w, *arrays)
+            here = function(self.space.centred(mean, x), w, *arrays)
             del x  # before the next part comes
-            added.add(own.added)
-            most = own.most if most is None else xp.maximum(most, own.most)
+            added.add(here.added)
+            most = here.most if most is None else xp.maximum(most, here.most)
         return Sums(added.total, most)
+
+
+Source = Memory | Parts
+"""Samples whose mean is searched for."""
 
 
 class Sum:
@@ -85,20 +88,6 @@ class Sum:
         self.total = old + more
         part = self.total - old
         self.lost = (old - (self.total - part)) + (more - part)
-
-
-def in_blocks(memory: Memory) -> Source:
-    """Return samples in memory as blocks that fit the cache, if they are many NumPy arrays.
-
-    Blocks take less time and memory, but nothing is saved of the samples seen from the mean.
-    """
-    x, w, space = memory.x, memory.w, memory.space
-    if isinstance(memory, Ranks) or space.flat or space.dim > DENSE:
-        return memory
-    blocks = blocks_of(x, 1024)
-    if len(blocks) == 1:
-        return memory
-    return Parts(space, lambda: ((x[b], w[b]) for b in blocks), memory.start)
 
 
 def in_chunks(manifold: GyroSpace, chunks: Chunks, weights: Array | None) -> Parts:

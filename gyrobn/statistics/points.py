@@ -197,7 +197,7 @@ def may_be_far_out(
             if may_be_far_out(space, points[0], points[1], t, points[2]):
                 return True
         elif _ends(space):
-            xp, k = namespace_of(x), abs(float(space.curvature)) ** 0.5
+            xp, k = namespace_of(x), abs(float(*space.learnable())) ** 0.5
             seen, start, end = (0.0 if y is None else xp.max(space.norm(y)) for y in points)
             angle = k * float(xp.max(abs(t) * (seen + start) + end))
             growth = math.cosh(min(angle, 300.0))  # of the spacing of coordinates

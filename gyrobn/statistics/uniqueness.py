@@ -1,7 +1,7 @@
-"""Whether a mean was found, and whether it is the only one: what a user should be told."""
+"""Whether a mean was found, and whether it is the only one: the warnings about it."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from gyrobn.data.chunks import take
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.product import Product
 from gyrobn.numerics.arrays import blockwise
-from gyrobn.numerics.checks import warn_caller
+from gyrobn.numerics.checks import host, warn_caller
 from gyrobn.statistics.samples import of_channel
 
 MANY = 4096
@@ -35,15 +35,15 @@ class Domains(NamedTuple):
     """The number of each sample, (most, domains); −1 for padding of a domain with fewer."""
 
     def name(self, which: Array) -> str:
-        """Return words for some of them."""
-        found = [repr(self.labels[int(k)]) for k in np.flatnonzero(which)]
+        """Return words for the domains of some channels."""
+        chosen = np.flatnonzero(which.reshape(which.shape[0], -1).any(axis=1))
+        found = [repr(self.labels[int(k)]) for k in chosen]
         more = f" and {len(found) - 10} more" if len(found) > 10 else ""
         return f"of domain{'s' if len(found) > 1 else ''} {', '.join(found[:10])}{more} "
 
 
-def warn(
+def warn_of(
     manifold: GyroSpace,
-    space: GyroSpace,
     given: Iterable[Array],
     weighted: tuple[Array, Array] | None,
     found: Any,
@@ -54,58 +54,60 @@ def warn(
 ) -> None:
     """Warn if there is no mean, if it did not converge, or if there may be more than one.
 
-    ``manifold`` is the geometry that the user knows, ``given`` the user's samples, in one piece or
-    several. ``space`` is the one that was searched, ``weighted`` the samples and weights there;
-    without those, the largest distance from the mean decides. ``found`` is the result, its numbers
-    on the host; ``unique`` says whether to look for a second mean at all.
+    ``given`` are the user's samples, in one piece or several; ``weighted`` the samples and weights
+    inside the manifold. Without those, the largest distance from the mean decides. ``found`` is the
+    result, its numbers on the host; ``unique`` says whether to look for a second mean at all.
     """
 
     def of(which: Array) -> str:
-        if domains is None:
-            return ""
-        chosen = backend_of(which).to_numpy(which)
-        return domains.name(chosen.reshape(chosen.shape[0], -1).any(axis=1))
+        return "" if domains is None else domains.name(which)
 
-    if not found.searched:
+    bad = ~found.converged
+    if bad.any():
+        off, advice = _off(manifold, given, bad, domains), "raise max_iter or tol"
+        lost = not np.isfinite(host(found.variance)[bad]).all()
+        if lost:
+            advice = (
+                "some distances are not finite: they overflow, or samples are opposite to each "
+                "other; start elsewhere, with init"
+            )
+        often = "" if lost else f" in {limit} iterations"
+        warn_caller(
+            f"the Fréchet mean {of(bad)}on {manifold!r} did not converge{often} ({bad.sum()} of "
+            f"{bad.size} channels, largest residual {np.where(bad, found.residual, 0.0).max():.2e})"
+            f": {off or advice}",
+            FrechetWarning,
+        )
+    space = manifold.detached().inside
+    if not unique or not (found.far**0.5 >= space.convexity_radius).any():
         return
-    residual, converged = found.status()
-    if not converged.all():
-        off = _off(manifold, given, ~converged, domains)
-        warn_caller(_no_mean(manifold, found, residual, ~converged, limit, of, off), FrechetWarning)
-    if not unique or found.far is None:
-        return
-    if not (found.far**0.5 >= space.convexity_radius).any():
-        return
-    beyond = (
-        "beyond the {:.3f} within which a mean is sure to be unique: another mean may fit as well"
-    )
     if weighted is None:
         reached, what = _reached(manifold, space, found.far), "lie up to {:.3f} from their mean"
     else:
         reached, what = _enclosed(manifold, space, *weighted, found), "need a ball of radius {:.3f}"
-    for known, enough, radius in reached:
-        far = float(namespace_of(radius).max(radius))
-        if far >= enough:
-            where = "" if known is manifold else f"the factor {known!r} of "
+    for factor, enough, radius in reached:
+        if (radius >= enough).any():
+            where = "" if factor is manifold else f"the factor {factor!r} of "
             warn_caller(
-                f"the samples {of(radius >= enough)}on {where}{manifold!r} {what.format(far)}, "
-                f"{beyond.format(enough)}",
+                f"the samples {of(radius >= enough)}on {where}{manifold!r} "
+                f"{what.format(radius.max())}, beyond the {enough:.3f} within which a mean is sure "
+                "to be unique: another mean may fit as well",
                 FrechetWarning,
             )
 
 
 Reached = Iterator[tuple[GyroSpace, float, Array]]
-"""Factors on which a mean need not be unique: the geometry that the user knows, the radius within
-which it is, and the radius that the samples of each channel reach."""
+"""Factors on which a mean need not be unique: the geometry that the user gave, the radius within
+which it is, and the radius that the samples of each channel reach, on the host."""
 
 
 def _reached(manifold: GyroSpace, space: GyroSpace, far: Array) -> Reached:
     """Yield the largest distances from the mean, of samples that are not in memory."""
     first = 0
-    for known, part in factors(manifold, space):
+    for factor, part in factors(manifold, space):
         last = first + len(part.blocks)
         if part.convexity_radius < math.inf:
-            yield known, part.convexity_radius, far[..., first:last].sum(axis=-1) ** 0.5
+            yield factor, part.convexity_radius, far[..., first:last].sum(axis=-1) ** 0.5
         first = last
 
 
@@ -114,43 +116,18 @@ def _enclosed(manifold: GyroSpace, space: GyroSpace, x: Array, w: Array, found: 
     counts = (w > 0)[(..., *(None,) * len(space.point_shape))]
     centre = backend_of(x).stop_gradient(found.mean)
     x = namespace_of(x).where(counts, x, centre)
-    for known, part, samples, mean in factors(manifold, space, x, centre):
+    for factor, part, samples, mean in factors(manifold, space, x, centre):
         enough = part.convexity_radius
         if enough < math.inf:
-            yield known, enough, enclosing_radius(part, samples, mean, enough)
-
-
-def _no_mean(
-    manifold: GyroSpace,
-    found: Any,
-    residual: Array,
-    bad: Array,
-    limit: int,
-    of: Callable[[Array], str],
-    off: str,
-) -> str:
-    """Say how many channels have no mean, and what to do."""
-    worst = float(np.where(bad, residual, 0.0).max())
-    variance = backend_of(found.variance).to_numpy(found.variance)
-    lost = not np.isfinite(np.where(bad[..., None], variance, 0.0)).all()
-    often = "" if lost else f" in {limit} iterations"
-    advice = "raise max_iter or tol"
-    if lost:
-        advice = (
-            "some distances are not finite: they overflow, or samples are opposite to each "
-            "other; start elsewhere, with init"
-        )
-    return (
-        f"the Fréchet mean {of(bad)}on {manifold!r} did not converge{often} "
-        f"({int(np.sum(bad))} of {math.prod(bad.shape)} channels, largest residual {worst:.2e}): "
-        f"{off or advice}"
-    )
+            yield factor, enough, host(enclosing_radius(part, samples, mean, enough))
 
 
 def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array, domains: Domains | None) -> str:
     """Name the samples off the manifold in the first of the bad channels that has some."""
-    on = np.concatenate([backend_of(x).to_numpy(manifold.contains(x)) for x in given])
-    off, count = ~on & bad, len(on)
+    on = [host(manifold.contains(x)) for x in given]
+    if not on:
+        return ""
+    off, count = ~np.concatenate(on) & bad, sum(map(len, on))
     if domains is not None:
         off &= (domains.rows >= 0).reshape(*domains.rows.shape, *(1,) * (off.ndim - 2))
     if not off.any():
@@ -170,14 +147,14 @@ def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array, domains: Domai
 def factors(manifold: GyroSpace, space: GyroSpace, *arrays: Array) -> Iterator[tuple[Any, ...]]:
     """Yield the factors of a product, and of products in it; the one space otherwise.
 
-    Each comes as the user knows it, as the space to compute in, and with its parts of the arrays.
+    Each comes as the user gave it, as the space to compute in, and with its parts of the arrays.
     """
     if not isinstance(manifold, Product) or not isinstance(space, Product):
         yield manifold, space, *arrays
         return
-    parts = zip(*(space.split(a) for a in arrays), strict=True) if arrays else None
-    for known, part in zip(manifold.factors, space.factors, strict=True):
-        yield from factors(known, part, *(() if parts is None else next(parts)))
+    parts = [space.split(a) for a in arrays]
+    for each in zip(manifold.factors, space.factors, *parts, strict=True):
+        yield from factors(*each)
 
 
 def enclosing_radius(

@@ -6,6 +6,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from gyrobn.backends.torch import recomputing, recorded
 from gyrobn.normalization.docstrings import documented
 from gyrobn.normalization.dtypes import common_dtype, is_half
 from gyrobn.normalization.layers import Learnt, initial
@@ -13,7 +14,7 @@ from gyrobn.normalization.settings import LayerSettings
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_number
 from gyrobn.torch.geometric import GeometryState
-from gyrobn.torch.graphs import Constant, no_autocast, recomputing, recorded, run_forward
+from gyrobn.torch.graphs import Constant, no_autocast, run_forward
 from gyrobn.torch.ranks import group_of
 
 

@@ -6,9 +6,8 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import is_fake
 
-from gyrobn.backends.torch import all_sum, traced
+from gyrobn.backends.torch import all_sum, recomputing, recorded, traced, valueless
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import (
     UNSEEN,
@@ -31,8 +30,8 @@ from gyrobn.normalization.layers import (
 from gyrobn.normalization.normalize import Stats, update_stats
 from gyrobn.normalization.online import OnlineStats, check_strength, online_stats
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
-from gyrobn.statistics.sources import Group
-from gyrobn.torch.graphs import Constant, no_autocast, recomputing, recorded
+from gyrobn.statistics.samples import Group
+from gyrobn.torch.graphs import Constant, no_autocast
 from gyrobn.torch.layer import GyroBN
 from gyrobn.torch.ranks import group_of
 
@@ -150,7 +149,7 @@ class DomainGyroBN(GyroBN):
         This needs no values: ``torch.export`` can record it, and it finds shapes on ``meta``.
         """
         self._check_domains(x, domains)
-        shapes_only = not torch.compiler.is_exporting() and (x.is_meta or is_fake(x))
+        shapes_only = not torch.compiler.is_exporting() and valueless(x)
         if self.training and not shapes_only:
             raise RuntimeError(
                 "DomainGyroBN in training needs the values of domains, which torch.export and vmap "

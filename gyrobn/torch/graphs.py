@@ -1,18 +1,15 @@
-"""What torch itself asks of a layer: autocast, checkpoints, and the gate of the compiler."""
+"""torch.compile and autocast helpers of the layers."""
 
-from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.utils._pytree import register_constant
 
 from gyrobn.backends import namespace_of
 from gyrobn.backends import torch as backend
 from gyrobn.normalization.layers import Learnt, forward
 from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.settings import LayerSettings
-from gyrobn.statistics.sources import Group
+from gyrobn.statistics.samples import Group
 
 
 def no_autocast(x: Any, *others: Any) -> Any:
@@ -25,15 +22,6 @@ def no_autocast(x: Any, *others: Any) -> Any:
                 "it first, for example with torch.as_tensor"
             )
     return backend.no_autocast(x)
-
-
-def recomputing() -> bool:
-    """Return whether this call repeats one for the backward pass, as ``checkpoint`` does.
-
-    The running statistics have learnt from the batch already. (torch's own layers learn twice:
-    https://github.com/pytorch/pytorch/issues/96136.)
-    """
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 class Constant:
@@ -49,18 +37,7 @@ class Constant:
         return hash(self.settings)
 
 
-register_constant(Constant)
-
-
-def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of tensors; the compiler gets its operations and not its Python code.
-
-    This compiles faster, and no construct of the language can stop it. It loads torch._dynamo.
-    """
-    if not torch.compiler.is_dynamo_compiling():
-        return function
-    traced: Callable[..., Any] = torch._dynamo.nonstrict_trace(function)
-    return traced
+backend.register_constant(Constant)
 
 
 def run_forward(

@@ -10,12 +10,10 @@ from torch import Tensor, nn
 from gyrobn.backends import namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.docstrings import documented
-from gyrobn.normalization.layers import mean_error
 from gyrobn.normalization.normalize import normalize
 from gyrobn.normalization.settings import Settings
-from gyrobn.statistics.mean_error import MeanError
 from gyrobn.torch.affine import AffineLayer
-from gyrobn.torch.graphs import Constant, no_autocast
+from gyrobn.torch.graphs import Constant
 from gyrobn.torch.ranks import WORLD
 
 
@@ -88,29 +86,10 @@ class GyroBN(AffineLayer):
         process_group: Any = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
-        *,
-        mean: str = "frechet",
     ) -> None:
         settings = Settings.from_arguments(locals(), formula=self._formula)
         super().__init__(settings, momentum, affine, track_running_stats, device, dtype)
         self.process_group = process_group
-
-    @documented
-    def mean_error(self, x: Tensor, weights: Tensor | None = None) -> MeanError:
-        """Return how far the mean and variance of a batch, as the layer takes them, are off.
-
-        %(mean_error)s
-
-        Examples
-        --------
-        >>> from gyrobn import PoincareBall
-        >>> M = PoincareBall(4)
-        >>> layer = GyroBN(M, mean="centroid")
-        >>> bool(layer.mean_error(M.random(32, rng=0, like=torch.zeros(1))).variance < 0.01)
-        True
-        """
-        with no_autocast(x):
-            return mean_error(self.settings, self._learnt, self._checked(x), weights)
 
     @classmethod
     def convert_sync(cls, module: nn.Module, process_group: Any = None) -> nn.Module:

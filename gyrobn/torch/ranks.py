@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gyrobn.statistics.sources import Group
+from gyrobn.statistics.samples import Group
 
 WORLD = "world"
 """All processes, whenever they are asked for: a layer may be built before they are connected."""

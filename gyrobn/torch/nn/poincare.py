@@ -100,7 +100,8 @@ def _clamped(M: PoincareBall, K: Any, m: Tensor, most: float) -> Tensor:
 def _asinh(M: PoincareBall, K: Any, m: Tensor) -> Any:
     """Return asinh(√-K m)/√-K."""
     if not isinstance(K, float):
-        return m * arc(K * m * m, m, -1)
+        u = K * m * m
+        return m * arc(-u / (1.0 + torch.sqrt(1.0 - u)))
     k = M._root(K)
     return torch.asinh(k * m) / k
 
@@ -183,7 +184,7 @@ class PoincareLinear(_Hyperplanes):
             K = M._parameter("curvature", points)
             most = largest_angle(points) - 0.5 * math.log(out.n)  # the sum does not overflow
             w = _sinh(M, K, _clamped(M, K, self._scores(M, points), most))
-            y: Tensor = out._drop(K, torch.sqrt(1.0 - K * dot(w, w)) - 1.0, w)
+            y: Tensor = out._drop(K, torch.sqrt(1.0 - K * dot(w, w)) - 1.0, 1.0, w)
             return rounded(y, x)
 
     def extra_repr(self) -> str:
