@@ -2,16 +2,15 @@
 
 import copy
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from conftest import FIRST, GEOMETRIES, cloud
+from conftest import FIRST, GEOMETRIES
 from sklearn.exceptions import NotFittedError
 
-from gyrobn import SPD, Correlation, Euclidean, GyroBN, PoincareBall, Sphere, Stereographic
+from gyrobn import Correlation, Euclidean, GyroBN, PoincareBall, Sphere
 from gyrobn import equinox as equinox_layers
 from gyrobn import flax as flax_layers
 from gyrobn import torch as torch_layers

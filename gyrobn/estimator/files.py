@@ -9,7 +9,8 @@ import copy
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from reprlib import repr as _shown
@@ -52,7 +53,9 @@ def write(bn: Any, path: Any) -> None:
     """Write a fitted estimator to a file, completely or not at all."""
     bn = converted(bn)
     arrays = {name: getattr(bn, attribute) for name, attribute in ARRAYS.items()}
-    arrays["domains"], arrays["feature_names"] = bn.domains_, getattr(bn, "feature_names_in_", None)
+    arrays["domains"] = bn.domains_
+    if hasattr(bn, "feature_names_in_"):
+        arrays["feature_names"] = np.asarray(bn.feature_names_in_, dtype=np.str_)
     values = bn.get_params(deep=False)
     arrays |= {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
     if bn.online_:
@@ -155,14 +158,21 @@ def read(cls: type[Any], path: Any, like: Array | None = None) -> Any:
     if file.exists() and not file.is_file():
         kind = IsADirectoryError if file.is_dir() else ValueError
         raise kind(f"{name} is not a regular file: give a file that GyroBN.save() wrote")
-    try:
-        with ZipFile(file) as archive:  # raises on what NumPy would read in another way
+    with open(file, "rb") as opened, _damage(name):
+        with ZipFile(opened) as archive:
             header = _header(cls, archive)
-        with np.load(file, allow_pickle=False) as members:
+        opened.seek(0)
+        with np.load(opened, allow_pickle=False) as members:
             bn = _estimator(cls, header, {key: members[key] for key in header.pop("arrays")})
         bn = converted(bn)
-    except OSError:
-        raise
+    return bn if like is None else converted(bn, like)
+
+
+@contextmanager
+def _damage(name: str) -> Iterator[None]:
+    """Turn every error about the bytes of a file into one line."""
+    try:
+        yield
     except Refused as error:
         raise ValueError(f"{name} {error}") from None
     except Exception as error:  # zipfile, json and NumPy raise many kinds on a damaged file
@@ -170,7 +180,6 @@ def read(cls: type[Any], path: Any, like: Array | None = None) -> Any:
         raise ValueError(
             f"{name} is not a gyrobn model, or damaged or truncated ({what}): nothing was loaded"
         ) from error
-    return bn if like is None else converted(bn, like)
 
 
 def _header(cls: type[Any], archive: ZipFile) -> dict[str, Any]:
@@ -239,7 +248,7 @@ def converted(bn: Any, like: Array | None = None) -> Any:
     like = np.empty((), mean.dtype) if like is None else like
     xp, backend = namespace_of(like), backend_of(like)
     if like.dtype not in (xp.float32, xp.float64):
-        raise ValueError(f"like must be an array of float32 or float64, got {like.dtype}")
+        raise ValueError(f"statistics must be float32 or float64, got {like.dtype}")
     one = np.empty((), np.float32 if like.dtype == xp.float32 else np.float64)
     M = new.manifold_ = plain_geometry(bn.manifold_)
     for name, value in bn.get_params(deep=False).items():
@@ -291,7 +300,8 @@ def _check(bn: Any) -> None:
         raise ValueError(f"mean has dtype {mean.dtype} and shape {mean.shape}")
     if domains is not None:
         alone = np.unique(domains.tolist())
-        if domains.dtype.kind not in "iubU" or domains.shape != batch[:1] != alone.shape:
+        good = domains.dtype.kind in "iubU" and np.array_equal(domains, alone)
+        if not good or domains.shape != batch[:1]:
             raise ValueError(f"domains must be {batch[:1]} different labels, got {_shown(domains)}")
     _check_array("var", bn.var_, (*batch, *M.block_shape), mean.dtype)
     _check_array("weight", bn.weight_sum_, batch, mean.dtype)
@@ -299,7 +309,7 @@ def _check(bn: Any) -> None:
     _check_array("converged", bn.converged_, batch, np.bool_)
     on_manifold(M, mean, "mean")
     shape, names = check.sample_shape(bn), getattr(bn, "feature_names_in_", None)
-    if names is not None and [str(n) for n in names[: shape[0]]] != list(names):
+    if names is not None and not (names.shape == shape[:1] and set(map(type, names)) == {str}):
         raise ValueError(f"feature_names must be {shape[0]} names, got {_shown(list(names))}")
     affine_of(bn, np.empty((0, *shape), mean.dtype), "transform")
     if not bn.online_:

@@ -7,6 +7,7 @@ that says what came and what to do.
 import math
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import array_api_compat as compat
@@ -204,7 +205,12 @@ def check_table(bn: Any, shape: tuple[int, ...], lazy: bool = False, names: bool
 
 def geometry_options() -> set[str]:
     """Return the names of the options of all geometries, which are parameters of the estimator."""
-    return {name for cls in REGISTRY.values() for name in cls.options()}
+    return _options_of(tuple(REGISTRY.values()))
+
+
+@cache
+def _options_of(classes: tuple[type[GyroSpace], ...]) -> set[str]:
+    return {name for cls in classes for name in cls.options()}
 
 
 def class_of(manifold: Any) -> type[GyroSpace]:
