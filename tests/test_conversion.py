@@ -85,7 +85,7 @@ def test_flax_layer_does_what_the_estimator_does(M):
 
 @pytest.mark.parametrize("M", FIRST, ids=str)
 def test_equinox_layer_holds_what_the_flax_layer_holds(M):
-    bn, x = fitted(M), more(M)
+    bn = fitted(M)
     model = flax_layers.GyroBN.from_estimator(bn)
     layer, state = equinox_layers.GyroBN.from_estimator(bn)
     np.testing.assert_array_equal(layer.bias, model.bias[...])

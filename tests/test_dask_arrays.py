@@ -366,10 +366,10 @@ DOMAINS = GyroBN(M).fit(X, domains=np.arange(200) % 3)
         (lambda: GyroBN(M, scale=0.0).fit(X).inverse_transform(X), "cannot be undone"),
         (lambda: BN.transform(X, domains=np.zeros(200, int)), "fitted without domains"),
         (lambda: DOMAINS.transform(X), "fitted with domains"),
-        (lambda: DOMAINS.transform(X, domains=np.arange(200) % 4), r"did not see domain 3 \(it saw 0, 1, 2\)"),
+        (lambda: DOMAINS.transform(X, domains=np.arange(200) % 4), r"did not see domain 3 \("),
         (
             lambda: DOMAINS.transform(X, domains=da.arange(200, chunks=9) % 4).compute(),
-            r"did not see domain 3 \(it saw 0, 1, 2\)",
+            r"did not see domain 3 \(",
         ),
         (lambda: DOMAINS.transform(X, domains=["a"] * 200), "labels of the same kind"),
         (

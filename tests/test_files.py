@@ -383,9 +383,7 @@ WRONG = [
 
 @pytest.mark.parametrize("value", WRONG, ids=range(len(WRONG)))
 def test_geometries_that_are_none(value):
-    with pytest.raises(
-        ValueError, match=r"geometr|factors|curvature|theta|metric|Grass|Prod|Ball"
-    ):
+    with pytest.raises(ValueError, match=r"geometr|factors|curvature|theta|metric|Grass|Prod|Ball"):
         geometry_from_json(value)
 
 
