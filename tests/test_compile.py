@@ -156,8 +156,10 @@ def test_options(M, options):
     )
     CALLS.clear()
     same_compiled(lambda: GyroBN(M, channels=2, dtype=DOUBLE, **options), x)
-    assert CALLS
-    torch.library.opcheck(*CALLS[0])
+    if "steps" in options:  # so few are in the graph
+        assert not CALLS
+    else:
+        torch.library.opcheck(*CALLS[0])
 
 
 def test_operations_of_a_user():

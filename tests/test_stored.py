@@ -57,6 +57,7 @@ def test_estimators(kind):
         assert bn.online_["Cy"].count == 4
     if kind == "product":
         assert bn.manifold == bn.manifold_ == Product(Sphere(2), Euclidean(2))
+        # it was written with an option that is gone, mean="centroid"
         assert (bn.scale, bn.tol) == ("sqrt_dim", 1e-6)
 
 

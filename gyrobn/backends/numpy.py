@@ -95,7 +95,7 @@ def made(make: Callable[..., Any], like: Array, *key: Any) -> Array:
 
 def device(x: Array) -> Any:
     """Return the device of ``x``."""
-    return compat.device(x)
+    return "cpu" if isinstance(x, np.ndarray) else compat.device(x)
 
 
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":

@@ -31,6 +31,7 @@ from gyrobn.numerics.matrices import (
 )
 from gyrobn.numerics.matrix_functions import (
     EXP,
+    EXPM1,
     INVERSE,
     INVERSE_ROOT,
     LOG,
@@ -63,7 +64,7 @@ class CentredMatrices(Centred):
     saves = 4
 
     def __init__(self, space: Any, mean: Array, x: Array, saved: Arrays = ()) -> None:
-        super().__init__(space, mean, x, saved)
+        super().__init__(space, mean, x)
         if saved:
             values, W, of_mean, U = saved
             self.eigen, self.eigen_of_mean = Eigen(values, W), Eigen(of_mean[0, ...], U[0, ...])
@@ -190,15 +191,13 @@ class CentredMatrices(Centred):
 
     def gradient(self, weights: Array) -> Array:
         """Return the mean logarithm."""
-
-        def function(order: int, eigen: Arrays, logs: Array, weights: Array) -> Arrays:
-            values, W = eigen
-            Wt = adjoint(W)
-            half = matmul(logs, Wt) if order else LOG.value(values)[..., None] * Wt
-            return (sum_of_products(Wt, weights[..., None, None] * half),)
-
-        differentiate, K = backend_of(self.x).differentiate, self.rotation
-        mean = differentiate(function, self.eigen, self.logs, weights)[0]
+        (values, W), K = self.eigen, self.rotation
+        Wt = adjoint(W)
+        if backend_of(self.x).differentiable(self.logs):
+            half = matmul(self.logs, Wt)
+        else:
+            half = LOG.value(values)[..., None] * Wt
+        mean = sum_of_products(Wt, weights[..., None, None] * half)
         return pack(matmul(K, mean, adjoint(K))) / self.space.theta
 
     def power(self, t: Array | float, Q: Array, other: Array | None = None) -> Array:
@@ -245,13 +244,12 @@ class CentredMatrices(Centred):
         return matmul(self.root, adjoint(self.rotation))
 
     def shift(self, step: Array) -> Array:
-        r"""Return :math:`M \oplus \operatorname{Exp}_e(c)` from the decomposition of the mean.
+        r"""Return :math:`M \oplus \operatorname{Exp}_e(c) = M + R_M (\exp(\theta C) - I) R_M^\top`.
 
-        It is :math:`Y Y^\top` with :math:`Y = R_M \exp(\theta C/2)`, so it is positive definite up
-        to rounding and needs no projection.
+        So the rounding errors of a small step are small, too.
         """
-        Y = matmul(self._translation, matrix_function(0.5 * self.space._matrix(step), EXP))
-        return matmul(Y, adjoint(Y))
+        change = matrix_function(self.space._matrix(step), EXPM1)
+        return self.mean + congruence(self._translation, change)
 
     def push(self, step: Array) -> Array:
         """Return a small step from the mean as a tangent vector at the mean."""
@@ -301,7 +299,7 @@ class AffineInvariant(Definite):
     cholesky: bool = False
     theta: float = 1.0
 
-    drifts: ClassVar[bool] = False  # a mean is the product of a matrix and its transpose
+    drifts: ClassVar[bool] = False  # a mean is symmetric, and each step from it
     _view: ClassVar[type[CentredMatrices]] = CentredMatrices
 
     @property

@@ -24,8 +24,10 @@ class Centred:
 
     def __init__(self, space: Any, mean: Array, x: Array, saved: Arrays = ()) -> None:
         self.space, self.mean, self.x = space, mean, x
+        if saved:
+            self.saved = saved
 
-    @property
+    @cached_property
     def saved(self) -> Arrays:
         """The decompositions."""
         return ()

@@ -31,6 +31,7 @@ from typing import Any, ClassVar
 
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.fused import fits, standardized
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import (
     all_true,
@@ -81,6 +82,13 @@ class CentredVectors(Centred):
     def _curving(self) -> tuple[Array, Array]:
         curving: tuple[Array, Array] = self.space.detached()._curving(self._constant)
         return curving
+
+    @cached_property
+    def normal(self) -> Array:
+        """The normal coordinates, shape (N, *channels, n)."""
+        K = self.space._parameter("curvature", self.x)
+        c: Array = self.space._normal(K, *self.space._from(K, self.mean, self.x))
+        return c
 
     def hessian(self, weights: Array) -> Hessian:
         """Return the mean Hessian, a constant to differentiation."""
@@ -219,11 +227,12 @@ class ConstantCurvature(GyroSpace):
         ratio = 2.0 / above * arctan(xp.where(K < 0, 0.0, u))
         return times(a * xp.where(K < 0, arc(xp.where(K < 0, m, 0.0)), ratio), v)
 
-    def _exponential(self, K: Any, t: Any, c: Array) -> tuple[Array, Array]:
-        r"""Return (m, a) of :math:`\operatorname{Exp}_e(tc)`, whose spatial part is a c.
+    def _exponential(self, K: Any, t: Any, c: Array) -> tuple[Array, Array, Array]:
+        r"""Return m of Exp_e(tc), sin_K(θ/2) per length of c, and cos_K(θ/2).
 
         .. math:: m = \cos_K\theta - 1 = -2\sin_K^2\tfrac\theta2, \qquad
-                  a = \frac{\sin_K\theta}{\|c\|}, \quad \theta = t\sqrt{|K|}\,\|c\|
+                  s = 2 \sin_K\tfrac\theta2 \cos_K\tfrac\theta2\,\frac c{\|c\|},
+                  \quad \theta = t\sqrt{|K|}\,\|c\|
 
         Hyperbolic angles stop at 43.9 in float32, at 351 in float64, where cosh² would overflow;
         those of a ball, where its points would round to the boundary.
@@ -231,28 +240,27 @@ class ConstantCurvature(GyroSpace):
         xp, half = namespace_of(c), 0.5 * t
         if self.sign == 0:
             m = 0.0 * c[..., 0]
-            return m, t + m
+            return m, half + m, 1.0 + m
         u = K * dot(c, c)
         sine = sinc(u, self.sign, half, 0.5 * self._reach(c))
         m = -2.0 * u * sine * sine
         if self.sign == -1:  # the cosine follows without cancellation
-            return m, 2.0 * sine * xp.sqrt(1.0 + 0.5 * m)
+            return m, sine, xp.sqrt(1.0 + 0.5 * m)
         w = half * half * u
         if self.sign == 1:
-            return m, 2.0 * sine * cosine(w, 1)
+            return m, sine, cosine(w, 1)
         cosh = xp.sqrt(1.0 + 0.5 * xp.where(K < 0, m, 0.0))
-        return m, 2.0 * sine * xp.where(K < 0, cosh, cosine(xp.where(K < 0, 0.0, w), 1))
+        return m, sine, xp.where(K < 0, cosh, cosine(xp.where(K < 0, 0.0, w), 1))
 
     def _exp_from(self, x: Array | None, t: Any, c: Array) -> Array:
         r"""Return :math:`x \oplus \operatorname{Exp}_e(tc)`, from the identity if x is None."""
         K = self._parameter("curvature", c)
-        m, a = self._exponential(K, t, c)
+        m, sine, cos = self._exponential(K, t, c)
         if x is None:
-            return self._drop(K, m, a, c)
+            return self._drop(K, m, 2.0 * sine * cos, c)
         if self.sign == 1:
-            return self._drop(K, *self._rotated(K, self.neg(x), m, a, c))
-        above = 2.0 + m
-        return self._drop(K, *self._boosted(K, self.neg(x), above, times(a / above, c)))
+            return self._drop(K, *self._rotated(K, self.neg(x), m, 2.0 * sine * cos, c))
+        return self._drop(K, *self._boosted(K, self.neg(x), 2.0 + m, times(sine / cos, c)))
 
     # ------------------------------------------------------------------ gyro operations
 
@@ -294,8 +302,12 @@ class ConstantCurvature(GyroSpace):
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
     ) -> Array:
         """Centre, scale and bias."""
-        self._given(x, mean, *(() if bias is None else (bias,)))
-        return self._exp_from(bias, scalars_like(factor, x), self.relative_normal(mean, x))
+        points, t = (mean,) if bias is None else (mean, bias), scalars_like(factor, x)
+        _, K = self._given(x, *points)
+        constant = not backend_of(x).differentiable(K, x, t, *points)
+        if self.sign == -1 and constant and fits(x, t, *points):
+            return standardized(self, K, x, mean, t, bias)
+        return self._exp_from(bias, t, self.relative_normal(mean, x))
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1."""
@@ -437,8 +449,8 @@ class ConstantCurvature(GyroSpace):
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x."""
         xp, K = self._given(x)
-        _, a, v = self._lift(K, x)
-        return xp.finfo(x.dtype).eps * a * xp.sqrt(dot(v, v))
+        above, p = self._ball(K, x)
+        return float(xp.finfo(x.dtype).eps) * above * xp.sqrt(dot(p, p))
 
     # ------------------------------------------------------------------ tangent vectors
 

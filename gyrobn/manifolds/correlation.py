@@ -170,9 +170,9 @@ def _gauss(n: int) -> "np.ndarray[Any, Any]":
 class Scaling(CorrelationMap):
     """A map that needs a diagonal matrix; an equation determines the logarithms d of it."""
 
-    @abstractmethod
     def _start(self, A: Array) -> Array:
         """Return a first guess of d."""
+        return 0.0 * A[..., 0]
 
     @abstractmethod
     def _equation(self, A: Array, d: Array) -> tuple[Array, Array]:
@@ -322,12 +322,6 @@ class LogScaled(Scaling):
         dC = _scaled(_extend(differential(S, unpack(u, self.n - 1), EXP, eigen)), -d)
         half = 0.5 * namespace_of(x).linalg.diagonal(dC)
         return with_diagonal(dC - (half[..., :, None] + half[..., None, :]) * x, 0.0)
-
-    def _start(self, A: Array) -> Array:
-        """Return the multiple of ones for which the row sums have the mean 1."""
-        xp = namespace_of(A)
-        total = xp.clip(xp.sum(A, axis=(-2, -1)), min=float(xp.finfo(A.dtype).eps))
-        return 0.5 * xp.log(self.n / total)[..., None] + 0.0 * A[..., 0]
 
     def _equation(self, A: Array, d: Array) -> tuple[Array, Array]:
         """Compare the row sums with one."""

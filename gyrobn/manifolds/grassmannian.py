@@ -233,39 +233,35 @@ class Curvature:
         apart, both = xp.abs(rows - columns) + tiny, rows + columns
         # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
         alike, other = apart / xp.tan(apart), xp.clip(both / xp.tan(both), min=-1e3)
-        self.B, self.P, self.Q = B, P, T / columns
-        self.alone = theta / xp.tan(theta)
-        self.least = self.alone[..., -1] if B.shape[-1] == 1 else other[..., -1, -2]
-        # the factors of W and of its transpose, beside those off the span
-        self.straight = 0.5 * (alike + other) - self.alone[..., None, :]
-        self.crossed = 0.5 * (alike - other)
+        alone = theta / xp.tan(theta)
+        self.B, self.least = B, alone[..., -1] if B.shape[-1] == 1 else other[..., -1, -2]
+        # of W and of its transpose, beside those off the span
+        straight = 0.5 * (alike + other) - alone[..., None, :]
+        crossed = 0.5 * (alike - other)
+        self.parts = P, T / columns, straight, crossed, alone[..., None, :]
 
     def each(self, V: Array) -> Array:
         """Apply the Hessian of every sample to its block."""
-        alone = self.alone[..., None, :]
-        return _applied(V, self.P, self.Q, self.straight, self.crossed, alone)
+        return _applied(V, *self.parts)
 
     def mean(self, weights: Array) -> Hessian:
         """Return the mean Hessian."""
         xp, (m, p) = namespace_of(weights), self.B.shape[-2:]
-        parts = [a[..., None, :, :] for a in (self.P, self.Q, self.straight, self.crossed)]
-        alone = self.alone[..., None, None, :]
 
         def apply(v: Array) -> Array:
             V = xp.reshape(adjoint(v), (*v.shape[:-2], v.shape[-1], m, p))
-            P, Q, straight, crossed = parts
-            V = weighted_sum(weights, _applied(V, P, Q, straight, crossed, alone))
+            V = weighted_sum(weights, _applied(V, *(a[..., None, :, :] for a in self.parts)))
             return adjoint(xp.reshape(V, (*V.shape[:-2], m * p)))
 
         def matrix() -> Array:
             """Return H from the products of entries, W_ij = Q_ai P_bj V_ab."""
-            Q, P = adjoint(self.Q), adjoint(self.P)
+            P, Q, straight, crossed, alone = map(adjoint, self.parts)
             shape, w = (*weights.shape, p * p, m * p), weights[..., None, None]
-            T = xp.reshape(Q[..., :, None, :, None] * P[..., None, :, None, :], shape)
-            swapped = xp.reshape(Q[..., None, :, :, None] * P[..., :, None, None, :], shape)
-            straight, crossed = (xp.reshape(a, (*shape[:-1], 1)) for a in parts[2:])
+            T = xp.reshape(Q[..., None, :, :, None] * P[..., :, None, None, :], shape)
+            swapped = xp.reshape(Q[..., :, None, :, None] * P[..., None, :, None, :], shape)
+            straight, crossed = (xp.reshape(a, (*shape[:-1], 1)) for a in (straight, crossed))
             inside = sum_of_products(w * (straight * T + crossed * swapped), T)
-            off = sum_of_products(w * self.alone[..., None] * P, P)[..., None, :, None, :]
+            off = sum_of_products(w * alone * P, P)[..., None, :, None, :]
             return inside + xp.reshape(eye(off, m)[:, None, :, None] * off, inside.shape)
 
         return Hessian(apply, lambda: weighted_sum(weights, self.least), matrix)

@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from gyrobn.backends import Array, namespace_of
+from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
 from gyrobn.manifolds.euclidean import Vectors
 from gyrobn.manifolds.gyrospace import check_manifold
-from gyrobn.numerics.arrays import all_true, dot, length, safe_sqrt, times, unit, zeros
+from gyrobn.numerics.arrays import all_true, dot, length, safe_sqrt, square, times, unit, zeros
 from gyrobn.numerics.scalar import largest_angle
 
 
@@ -41,8 +41,8 @@ class Ball(ConstantCurvature, Vectors):
         """Return whether each point is finite and strictly inside the boundary."""
         xp, K = self._given(x)
         with np.errstate(all="ignore"):  # overflowed values are checked again
-            square = abs(K * dot(x, x))
-        inside = square < 1.0 - 16.0 * float(xp.finfo(x.dtype).eps)
+            size = abs(K * square(x))
+        inside = size < 1.0 - 16.0 * float(xp.finfo(x.dtype).eps)
         return inside if all_true(inside) else self.violation(x) == 0
 
 
@@ -84,7 +84,8 @@ class Stereographic(Ball):
         if self.sign == 0:  # without a square, which could overflow
             return xp.full_like(x[..., 0], 2.0), x
         # on and beyond the boundary the model ends; there it continues as if a last digit inside
-        return 2.0 / xp.clip(1.0 + K * dot(x, x), min=float(xp.finfo(x.dtype).eps)), x
+        half = xp.clip(0.5 + 0.5 * K * dot(x, x), min=0.5 * float(xp.finfo(x.dtype).eps))
+        return half**-1, x
 
     def _lift(self, K: Any, x: Array) -> Lifted:
         scale, _ = self._ball(K, x)
@@ -221,17 +222,17 @@ class Klein(Hyperbolic, Ball):
 
     def _lift(self, K: Any, x: Array) -> Lifted:
         xp = namespace_of(x)
-        square = K * dot(x, x)
-        t = xp.clip(1.0 + square, min=xp.finfo(x.dtype).eps) ** -0.5
-        return -square * t * t / (1.0 + t), t, x
+        u = K * dot(x, x)
+        t = xp.clip(1.0 + u, min=xp.finfo(x.dtype).eps) ** -0.5
+        return -u * t * t / (1.0 + t), t, x
 
     def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
         # s/t, from s alone: at distance R a last digit of t would cost e^{2R} digits of s/t.
         # Points whose length would round to the radius are clamped inside the ball
         xp, s = namespace_of(v), times(a, v)
-        square = -K * dot(s, s)
-        room = 4.0 * float(xp.finfo(s.dtype).eps) ** 0.5
-        return s / xp.sqrt(square + xp.clip(room * room * square, min=1.0))[..., None]
+        u = -K * dot(s, s)
+        least = 16.0 * float(xp.finfo(s.dtype).eps)
+        return s / xp.sqrt(u + xp.clip(least * u, min=1.0))[..., None]
 
     def _reach(self, like: Array) -> float:
         """Return an angle at which the sum with any point of the ball still has a square."""
@@ -269,12 +270,6 @@ def time_on_sheet(K: Any, s: Array) -> Array:
     return large * xp.sqrt((1.0 / large) ** 2 - K * dot(u, u))
 
 
-def rise_on_sheet(K: Any, s: Array) -> Array:
-    """Return t − 1 of a point with the spatial part s, without cancellation."""
-    t = time_on_sheet(K, s)
-    return namespace_of(s).where(t > 2.0, t - 1.0, -K * dot(s, s) / (1.0 + t))
-
-
 @dataclass(frozen=True)
 class ProperVelocity(Hyperbolic, Vectors):
     r"""Hyperbolic space as the spatial parts of the hyperboloid, K < 0.
@@ -297,7 +292,9 @@ class ProperVelocity(Hyperbolic, Vectors):
     """
 
     def _lift(self, K: Any, x: Array) -> Lifted:
-        return rise_on_sheet(K, x), 1.0, x
+        t = time_on_sheet(K, x)
+        near = namespace_of(x).where(t[..., None] > 2.0, 0.0, x)  # no square that overflows
+        return namespace_of(x).where(t > 2.0, t - 1.0, -K * dot(near, near) / (1.0 + t)), 1.0, x
 
     def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
         return times(a, v)
@@ -378,17 +375,22 @@ class Hyperboloid(Radius, Hyperbolic):
     """
 
     def _lift(self, K: Any, x: Array) -> Lifted:
-        return rise_on_sheet(K, x[..., 1:]), 1.0, x[..., 1:]
+        s = x[..., 1:]
+        return -K * dot(s, s) / (1.0 + self._root(K) * x[..., 0]), 1.0, s
 
     def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
-        # the time from s: far out, rounding would leave the surface otherwise
-        s = times(a, v)
-        return self._with_time(time_on_sheet(K, s), s, K)
+        # the time from s: far out, rounding would leave the surface otherwise. The one that is
+        # known tells where a square would overflow
+        xp, s, t = namespace_of(v), times(a, v), backend_of(m).stop_gradient(1.0 + m)
+        large = xp.where(t > float(xp.finfo(v.dtype).max) ** 0.25, t, 1.0)
+        part = s / large[..., None]
+        return self._with_time(large * xp.sqrt((1.0 / large) ** 2 - K * dot(part, part)), s, K)
 
     def project(self, x: Array) -> Array:
         """Recompute the time from the spatial part."""
         _, K = self._given(x)
-        return self._drop(K, x[..., 0], 1.0, x[..., 1:])
+        s = x[..., 1:]
+        return self._with_time(time_on_sheet(K, s), s, K)
 
     def violation(self, x: Array) -> Array:
         r"""Return :math:`|x_t - \sqrt{\|x_s\|^2 - 1/K}|`, relative to that root."""
@@ -403,7 +405,7 @@ class Hyperboloid(Radius, Hyperbolic):
         xp, K = self._given(x)
         t, s = x[..., 0], x[..., 1:]
         with np.errstate(all="ignore"):  # the exact test looks at what overflows
-            off = -K * t * t / (1.0 - K * dot(s, s)) - 1.0
+            off = -K * t * t / (1.0 - K * square(s)) - 1.0
         near = xp.logical_and(xp.abs(off) <= float(xp.finfo(x.dtype).eps) ** 0.5, t > 0)
         return near if all_true(near) else super().contains(x)
 
@@ -463,7 +465,7 @@ class Sphere(Radius):
         """Return whether each point is on the sphere; the squares decide if all are."""
         xp, K = self._given(x)
         with np.errstate(all="ignore"):  # the exact test looks at what overflows
-            off = K * dot(x, x) - 1.0
+            off = K * square(x) - 1.0
         near = xp.abs(off) <= float(xp.finfo(x.dtype).eps) ** 0.5
         return near if all_true(near) else super().contains(x)
 

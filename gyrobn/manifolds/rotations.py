@@ -195,26 +195,22 @@ class Curvature:
         alike = cotangent((0.5 * (rows - columns)) ** 2, 1)
         other = _floored((0.5 * (rows + columns)) ** 2)
         # the angles of two rows that J connects are equal; one may be zero, but for rounding
-        self.V, self.J = V, matmul(adjoint(V), XV) / xp.clip(xp.maximum(rows, columns), min=tiny)
-        self.straight, self.crossed = 0.5 * (other + alike), 0.5 * (other - alike)
+        J = matmul(adjoint(V), XV) / xp.clip(xp.maximum(rows, columns), min=tiny)
+        self.parts = V, J, 0.5 * (other + alike), 0.5 * (other - alike)
         # the angles come in pairs, one pair per plane: the largest sum is that of two planes
         theta = xp.sort(theta, axis=-1)
         self.least = _floored((0.5 * (theta[..., -1] + theta[..., -3])) ** 2)
 
     def each(self, step: Array) -> Array:
         """Apply the Hessian of every sample to a step."""
-        Y = _applied(skew_matrix(step, self.n), self.V, self.J, self.straight, self.crossed)
-        return coordinates(Y)
+        return coordinates(_applied(skew_matrix(step, self.n), *self.parts))
 
     def mean(self, weights: Array) -> Hessian:
         """Return the mean Hessian."""
-        V, J, straight, crossed = (
-            a[..., None, :, :] for a in (self.V, self.J, self.straight, self.crossed)
-        )
 
         def apply(v: Array) -> Array:
-            Y = _applied(skew_matrix(adjoint(v), self.n), V, J, straight, crossed)
-            return adjoint(coordinates(weighted_sum(weights, Y)))
+            Y, parts = skew_matrix(adjoint(v), self.n), (a[..., None, :, :] for a in self.parts)
+            return adjoint(coordinates(weighted_sum(weights, _applied(Y, *parts))))
 
         return Hessian(apply, lambda: weighted_sum(weights, self.least))
 
@@ -251,11 +247,6 @@ class SpaceCurvature:
 
 class CentredRotations(Centred):
     """The view of rotations from the mean."""
-
-    def __init__(self, space: Any, mean: Array, x: Array, saved: Arrays = ()) -> None:
-        super().__init__(space, mean, x)
-        if saved:
-            self.saved = saved
 
     @property
     def saves(self) -> int:  # type: ignore[override]

@@ -98,6 +98,13 @@ def dot(x: Array, y: Array) -> Array:
     return namespace_of(x).sum(x * y, axis=-1)
 
 
+def square(v: Array) -> Array:
+    """Return the squared length of each vector, in one pass: for large arrays of constants."""
+    if isinstance(v, np.ndarray):
+        return np.vecdot(v, v)
+    return namespace_of(v).linalg.vector_norm(v, axis=-1) ** 2
+
+
 def times(a: Any, v: Array) -> Array:
     """Return vectors times one number each, or a float times all of them."""
     if isinstance(a, float):
@@ -172,23 +179,23 @@ def sum_of_products(A: Array, B: Array) -> Array:
     Shapes are (N, *channels, k, m) and (N, *channels, k, n). Many float32 numbers are summed as in
     :func:`weighted_sum`.
     """
-    xp = namespace_of(A, B)
-    parts = []
-    for blocks in zip(_blocks(A), _blocks(B), strict=True):
-        rows = [_samples_last(block) for block in blocks]
-        # no -1 for the length, which would be ambiguous in an empty array
-        shapes = [(*a.shape[:-3], a.shape[-3] * a.shape[-2], a.shape[-1]) for a in rows]
-        left, right = map(xp.reshape, rows, shapes)
-        parts.append(xp.matmul(xp.matrix_transpose(left), right))
-    one = len(parts) == 1 and parts[0].shape[0] == 1
-    return parts[0][0, ...] if one else sum_samples(xp.concat(parts))
+    if _one_block(A):
+        return _product(A, B, 0)
+    parts = [_product(*pair, 1) for pair in zip(_blocks(A), _blocks(B), strict=True)]
+    return sum_samples(namespace_of(A).concat(parts))
 
 
-def _samples_last(x: Array) -> Array:
-    """Move the second axis, of samples in a block, behind the channels."""
-    axes = tuple(range(x.ndim))
-    order = (0, *axes[2:-2], 1, *axes[-2:])
-    return x if order == axes else namespace_of(x).permute_dims(x, order)
+def _product(A: Array, B: Array, axis: int) -> Array:
+    """Return the sum of the products along an axis, before the channels."""
+    xp, axes = namespace_of(A, B), tuple(range(A.ndim))
+    order = (*axes[:axis], *axes[axis + 1 : -2], axis, *axes[-2:])
+    if order != axes:
+        A, B = xp.permute_dims(A, order), xp.permute_dims(B, order)
+    # no -1 for the length, which would be ambiguous in an empty array
+    left, right = (
+        xp.reshape(a, (*a.shape[:-3], a.shape[-3] * a.shape[-2], a.shape[-1])) for a in (A, B)
+    )
+    return xp.matmul(xp.matrix_transpose(left), right)
 
 
 def sum_samples(x: Array) -> Array:
@@ -204,9 +211,7 @@ def _one_block(x: Array) -> bool:
 
 
 def _blocks(x: Array) -> list[Array]:
-    """Return (N, ...) as (blocks, size, ...): one block, or those of ``BLOCK`` and the rest."""
-    if _one_block(x):
-        return [x[None, ...]]
+    """Return (N, ...) as (blocks, size, ...): those of ``BLOCK`` samples, and the rest."""
     count, xp = x.shape[0], namespace_of(x)
     whole = count // BLOCK * BLOCK
     parts = [xp.reshape(x[:whole, ...], (whole // BLOCK, BLOCK, *x.shape[1:]))]

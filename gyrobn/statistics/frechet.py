@@ -316,7 +316,11 @@ def _in_blocks(memory: Memory) -> Source:
     blocks = blocks_of(x, 1024)
     if len(blocks) == 1 or isinstance(memory, Ranks) or space.flat or space.dim > DENSE:
         return memory
-    return Parts(space, lambda: ((x[b], w[b]) for b in blocks), memory.start)
+
+    def start() -> Array:
+        return space.start(sum(weighted_sum(w[b], space.moments(x[b])) for b in blocks))
+
+    return Parts(space, lambda: ((x[b], w[b]) for b in blocks), start)
 
 
 # ---------------------------------------------------------------------- the loop
@@ -379,7 +383,7 @@ def solve(source: Source, init: Array | None, search: Search) -> Found:
     if steps is not None:
         return _take_steps(source, mean, search)
     backend = backend_of(mean)
-    traced = backend.traced(mean)
+    traced = any(map(backend.traced, (mean, *source.arrays())))
 
     def body(constants: Arrays, now: State) -> State:
         own, now = (source.with_arrays(*constants), _read(now)) if traced else (source, now)
@@ -598,7 +602,7 @@ def _with_derivatives(
         hessian = at.hessian(w) if ranks is None else whole.hessian()
 
         def solved(here: Array) -> Array:
-            """Reduce before H⁻¹, which may take further reductions; backwards, too."""
+            """Reduce, and multiply by H⁻¹."""
             assert ranks is not None
             change, there = pieces(ranks.total(here), [dim, here.shape[-1] - dim])
             return namespace_of(here).concat([inverse(hessian, change, rough), there], axis=-1)
@@ -612,7 +616,9 @@ def _with_derivatives(
                 step = inverse(hessian, change, rough)
             else:
                 here = namespace_of(g).concat([change, at.variance(w)], axis=-1)
-                both = backend.self_adjoint(solved, if_weighted(w, here))
+                here = if_weighted(w, here)
+                # H⁻¹ may take further reductions: backwards, too, they come after this one
+                both = solved(here) if dim <= DENSE else backend.self_adjoint(solved, here)
                 step, there = pieces(both, [dim, here.shape[-1] - dim])
                 # a step from a mean that was not reached changes the variance
                 variance = (there - 2.0 * own.by_block(whole.g * step),)
