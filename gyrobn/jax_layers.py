@@ -1,7 +1,7 @@
 """What the layers of Flax and Equinox share besides :mod:`gyrobn.normalization.layers`."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,6 @@ from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_number
 from gyrobn.statistics.samples import Group
 
-if TYPE_CHECKING:
-    from gyrobn.estimator.models import Model
-
 
 def check_momentum(momentum: Any) -> float:
     """Check the fraction of the running statistics to keep, and return it."""
@@ -27,18 +24,19 @@ def check_momentum(momentum: Any) -> float:
     return check_number(name, momentum, 0.0, 1.0)
 
 
-def arguments(bn: Any, dtype: Any) -> tuple["Model", dict[str, Any], Any]:
-    """Return what an estimator knows, the options of a layer like it, and the layer's dtype."""
+def arguments(bn: Any, dtype: Any) -> tuple[Any, dict[str, Any], Any]:
+    """Return an estimator in NumPy, the options of a layer like it, and the layer's dtype."""
     from gyrobn.estimator.conversion import fitted
+    from gyrobn.estimator.validation import channels_of
 
     model = fitted(bn)
-    dtype = jax.dtypes.canonicalize_dtype(model.mean.dtype if dtype is None else dtype)
-    given = {"tol": model.tol, "max_iter": model.max_iter}
+    dtype = jax.dtypes.canonicalize_dtype(model.mean_.dtype if dtype is None else dtype)
+    given = {"tol": model.tol, "max_iter": model.max_iter, "channels": channels_of(model)}
     return model, given, dtype
 
 
-def start(layer: Any, model: "Model", dtype: Any) -> tuple[Learnt, Stats]:
-    """Return parameters and running statistics of a layer that does what a model does."""
+def start(layer: Any, model: Any, dtype: Any) -> tuple[Learnt, Stats]:
+    """Return parameters and running statistics of a layer that does what an estimator does."""
     from gyrobn.estimator.conversion import values_for
 
     wide = np.float64 if dtype == jnp.float64 else np.float32

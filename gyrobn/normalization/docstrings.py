@@ -235,14 +235,6 @@ weights
     shape of the points, ``(batch, *channels, *positions)``, in which axes may have length one. A
     point without weight is normalized with its set; padding that is no point, such as NaN, is
     returned as it came, and so is a set without weight.""",
-    "to_estimator": """The running statistics become its mean and variance, the bias a point, and a
-learnt curvature a number. A layer does not count samples: ``n_samples_seen_``, ``weight_sum_`` and
-``n_iter_`` are zero, and ``converged_`` is False. The estimator can be saved, with ``save``.
-
-Parameters
-----------
-like
-    An array whose library, dtype and device the statistics get; NumPy by default.""",
     "bn": """Parameters
 ----------
 bn

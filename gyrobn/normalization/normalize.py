@@ -15,7 +15,7 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
-from gyrobn.numerics.arrays import check_floating, scalars_like
+from gyrobn.numerics.arrays import check_floating, length, scalars_like
 from gyrobn.numerics.checks import check_number, host, warn_caller
 from gyrobn.statistics.frechet import frechet, locate
 from gyrobn.statistics.points import describe, is_hyperbolic, may_be_far_out
@@ -161,6 +161,8 @@ def normalize(
     scale: Array | float | str = 1.0,
     eps: float = 1e-5,
     clamp: float | None = None,
+    *,
+    check: bool = True,
 ) -> Array:
     r"""Normalize a batch: :math:`\beta \oplus (s/\sqrt{v^2+\epsilon} \odot (\ominus\mu \oplus x))`.
 
@@ -185,6 +187,8 @@ def normalize(
     clamp
         Largest size of the factor :math:`s/\sqrt{v^2+\epsilon}`, if any; where it applies, the
         variance of the output is smaller than the theorem's.
+    check
+        Whether to warn of samples that are scaled farther than coordinates reach.
 
     Examples
     --------
@@ -199,7 +203,8 @@ def normalize(
     """
     road = route(manifold, x, stats, bias, scale, eps, clamp)
     y = manifold.standardize(x, *road)
-    _warn_if_held("normalize()", manifold, x, y, road, scale_for(manifold, scale))
+    if check:
+        _warn_if_held("normalize()", manifold, x, y, road, scale_for(manifold, scale))
     return y
 
 
@@ -315,6 +320,8 @@ def denormalize(
     scale: Array | float | str = 1.0,
     eps: float = 1e-5,
     clamp: float | None = None,
+    *,
+    check: bool = True,
 ) -> Array:
     r"""Undo :func:`normalize`.
 
@@ -323,12 +330,13 @@ def denormalize(
 
     Parameters
     ----------
-    manifold, x, stats, bias, scale, eps, clamp
+    manifold, x, stats, bias, scale, eps, clamp, check
         What :func:`normalize` was given; ``scale`` may not be zero.
     """
     road = route(manifold, x, stats, bias, scale, eps, clamp, inverse=True)
     y = manifold.standardize(x, *road)
-    _warn_if_held("denormalize()", manifold, x, y, road, stats.var, 0.5)
+    if check:
+        _warn_if_held("denormalize()", manifold, x, y, road, stats.var, 0.5)
     return y
 
 
@@ -357,20 +365,32 @@ def _warn_if_held(
 
     The output has the standard deviation ``unit`` to the ``power``.
     """
-    shim = backend_of(x)
-    if not is_hyperbolic(manifold) or any(map(shim.traced, (x, y, road.factor))):
-        return
-    space = manifold.detached()
-    x, y, *parts = (None if a is None else shim.stop_gradient(a) for a in (x, y, *road))
-    constant = Road(*parts)
+    if is_hyperbolic(manifold) and not any(map(backend_of(x).traced, (x, y, road.factor))):
+        good = arrived(manifold, x, y, road, float(np.abs(host(unit)).max() ** power))
+        if not np.all(good):
+            warn_of_distances(name, manifold, x, good)
+
+
+def arrived(
+    manifold: GyroSpace, x: Array, y: Array, road: Road, unit: float, closed: bool = False
+) -> Any:
+    """Return which samples are as far from the target as they should be, or True for all.
+
+    On a hyperbolic space others were clamped where coordinates end, or lost their digits; on a
+    ``closed`` one they came back from the other side. ``unit`` is the standard deviation of y.
+    """
+    stop, space = backend_of(x).stop_gradient, manifold.detached()
+    x, y, *parts = (None if a is None else stop(a) for a in (x, y, *road))
+    centre, factor, target = parts
     with np.errstate(all="ignore"):
-        if not may_be_far_out(space, x, *constant):
-            return
-        size = np.abs(host(unit)).max() ** power
-        c = space.by_coordinate(constant.factor) * space.relative_normal(constant.centre, x)
-        good = goes_as_far(space, c, y, constant.target, float(size))
-    if not good.all():
-        warn_of_distances(name, manifold, x, good)
+        far = may_be_far_out(space, x, centre, factor, target)
+        if not far and not (closed and np.abs(host(factor)).max() > 1.0):
+            return True
+        c = space.by_coordinate(factor) * space.relative_normal(centre, x)
+        reach = 2.0 * space.convexity_radius if closed else np.inf
+        if not far and float(namespace_of(c).max(length(c))) <= reach:
+            return True
+        return goes_as_far(space, c, y, target, unit)
 
 
 def goes_as_far(manifold: GyroSpace, c: Array, y: Array, target: Array | None, unit: float) -> Any:

@@ -179,8 +179,9 @@ def may_be_far_out(
     if 0 in x.shape:
         return False
     manifold = manifold.detached()
-    target = manifold.origin(x) if target is None else target
-    parts = [(manifold, factor, x, centre, target)]
+    if isinstance(manifold, Product):
+        target = manifold.origin(x) if target is None else target
+    parts: list[Any] = [(manifold, factor, x, centre, target)]
     if isinstance(manifold, Product):
         each = map(manifold.split, (x, centre, target))
         parts = list(
@@ -197,8 +198,10 @@ def may_be_far_out(
                 return True
         elif _ends(space):
             xp, k = namespace_of(x), abs(float(*space.learnable())) ** 0.5
-            seen, start, end = (k * xp.max(space.norm(y)) for y in points)
-            angle = float(xp.max(abs(t) * (seen + start) + end))
+            *ends, aim = points
+            both = xp.concat([xp.reshape(y, (-1, *space.point_shape)) for y in ends])
+            end = 0.0 if aim is None else xp.max(space.norm(aim))
+            angle = k * float(xp.max(abs(t) * 2.0 * xp.max(space.norm(both)) + end))
             growth = math.cosh(min(angle, 300.0))  # of the spacing of coordinates
             spacing = float(xp.finfo(x.dtype).eps) * growth ** (1 + isinstance(space, Klein))
             if not spacing <= 0.01:  # also if a sample is NaN, which must not hide others

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -363,40 +362,6 @@ class DomainGyroBN(GyroBN):
             for k in range(layer.domains):
                 layer._store("training", k, layer._of("running", k))
         return layer
-
-    def to_estimator(self, *, labels: Any = None, like: Any = None) -> Any:
-        """Return a fitted :class:`gyrobn.GyroBN` with the domains that were seen in training.
-
-        Parameters
-        ----------
-        labels
-            Labels of all domains of the layer, all integers or all strings; the numbers of the
-            domains by default.
-        like
-            As in :meth:`GyroBN.to_estimator`.
-        """
-        from gyrobn.estimator.conversion import layer_to_estimator
-        from gyrobn.estimator.labels import labels_for
-
-        labels = np.arange(self.domains) if labels is None else labels
-        if len(labels) != self.domains:
-            raise ValueError(f"labels must be {self.domains}, one per domain, got {len(labels)}")
-        names = labels_for(labels, self.domains)
-        if len(np.unique(names)) < self.domains:
-            raise ValueError("labels must differ from one another")
-        order = [k for k in np.argsort(names).tolist() if int(self.num_batches_tracked[k]) > 0]
-        if not order:
-            raise ValueError("no domain was seen in training: there are no statistics to keep")
-        return layer_to_estimator(
-            self.settings,
-            self._learnt,
-            Stats(self.running_mean[order], self.running_var[order]),
-            like,
-            domains=names[order],
-            unseen=self.unseen,
-            prior_strength=self.prior_strength,
-            adapt_rate=0.1 if self.momentum is None else self.momentum,
-        )
 
     # ------------------------------------------------------------------ the buffers
 

@@ -1,7 +1,7 @@
 """The layer: GyroBN with the habits of ``torch.nn.BatchNorm1d``."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -10,14 +10,11 @@ from torch import Tensor, nn
 from gyrobn.backends import namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.docstrings import documented
-from gyrobn.normalization.normalize import Stats, normalize
+from gyrobn.normalization.normalize import normalize
 from gyrobn.normalization.settings import Settings
 from gyrobn.torch.affine import AffineLayer
 from gyrobn.torch.graphs import Constant
 from gyrobn.torch.ranks import WORLD
-
-if TYPE_CHECKING:
-    from gyrobn.estimator.models import Model
 
 
 @documented
@@ -154,16 +151,17 @@ class GyroBN(AffineLayer):
         return cls._of_model(bn, fitted(bn), device, dtype, options)
 
     @classmethod
-    def _of_model(cls, bn: Any, model: "Model", device: Any, dtype: Any, more: Any) -> Self:
-        """Return a layer with the parameters and statistics of an estimator's model."""
+    def _of_model(cls, bn: Any, model: Any, device: Any, dtype: Any, more: Any) -> Self:
+        """Return a layer with the parameters and statistics of an estimator, ``model`` in NumPy."""
         from gyrobn.estimator.conversion import values_for
+        from gyrobn.estimator.validation import channels_of
 
         if device is None and isinstance(bn.mean_, Tensor):
             device = bn.mean_.device
-        dtype = dtype or getattr(torch, model.mean.dtype.name)
+        dtype = dtype or getattr(torch, model.mean_.dtype.name)
         options: dict[str, Any] = {"eps": model.eps, "tol": model.tol, "max_iter": model.max_iter}
         options |= {"device": device, "dtype": dtype, **more}
-        layer = cls(model.geometry, channels=model.channels, **options)
+        layer = cls(model.manifold_, channels=channels_of(model), **options)
         wide = np.float64 if dtype == torch.float64 else np.float32
         has = layer.bias is not None, layer.scale is not None, layer.track_running_stats
         learnt, stats = values_for(layer.settings, model, *has, wide)
@@ -174,17 +172,6 @@ class GyroBN(AffineLayer):
                     own.copy_(torch.tensor(value, device="cpu"))
             layer.num_batches_tracked.fill_(1)
         return layer
-
-    @documented
-    def to_estimator(self, *, like: Any = None) -> Any:
-        """Return a fitted :class:`gyrobn.GyroBN` that does what this layer does in evaluation.
-
-        %(to_estimator)s
-        """
-        from gyrobn.estimator.conversion import layer_to_estimator
-
-        stats = Stats(self.running_mean, self.running_var) if self.track_running_stats else None
-        return layer_to_estimator(self.settings, self._learnt, stats, like)
 
     # ------------------------------------------------------------------ torch's habits
 
