@@ -17,6 +17,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from gyrobn.numerics.solvers import conjugate_gradients
+from gyrobn.statistics.held import Held
 from speed import table
 
 from gyrobn import (
@@ -30,9 +32,7 @@ from gyrobn import (
     Sphere,
     frechet,
 )
-from gyrobn.numerics.solvers import conjugate_gradients
 from gyrobn.statistics import newton, spread
-from gyrobn.statistics.held import Held
 from gyrobn.torch import GyroBN
 
 SPACES = [PoincareBall(16), Sphere(16), SPD(8), Grassmannian(12, 3), Correlation(8), SPD(16)]
