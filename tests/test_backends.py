@@ -40,6 +40,8 @@ from gyrobn.backends import Backend, backend_of
 from gyrobn.manifolds.chart import Chart
 
 PACKAGE = Path(gyrobn.__file__).parent
+
+
 @pytest.mark.parametrize("M", FIRST, ids=repr)
 def test_jax_multiplies_in_full_precision(M):
     """JAX rounds float32 on a GPU or TPU unless told otherwise; this default is like a TPU's."""
@@ -66,7 +68,8 @@ def test_import_brings_no_framework():
 
 
 CONTRACT = {n: f for n, f in vars(Backend).items() if isfunction(f) and not n.startswith("_")}
-SHIMS = [p.stem for p in (PACKAGE / "backends").glob("*.py") if p.stem not in ("__init__", "contract")]
+FILES = {p.stem for p in (PACKAGE / "backends").glob("*.py")}
+SHIMS = sorted(FILES - {"__init__", "contract"})
 
 
 class TestShims:
@@ -88,12 +91,6 @@ class TestShims:
             return module
         return importlib.import_module(name)
 
-    def test_it_has_the_names_of_the_contract(self, shim):
-        own = {f"gyrobn.backends.{name}" for name in SHIMS}
-        public = {n for n, f in vars(shim).items() if isfunction(f) and f.__module__ in own}
-        assert {n for n in public if not n.startswith("_")} <= set(CONTRACT)
-        assert all(isfunction(vars(shim)[name]) for name in CONTRACT)
-
     def test_it_has_the_parameters_of_the_contract(self, shim):
         for name, method in CONTRACT.items():
             _, *expected = signature(method).parameters.values()
@@ -102,6 +99,9 @@ class TestShims:
             assert shown[0] == shown[1], name
             assert method.__doc__, name
             assert getattr(shim, name).__doc__, name
+
+    def test_the_contract_is_short(self):
+        assert len(CONTRACT) <= 12
 
     def test_all_are_here_and_checked_by_mypy(self):
         assert sorted(SHIMS) == ["cupy", "jax", "numpy", "torch"]
@@ -275,7 +275,7 @@ PICKLED = pickle.dumps(PoincareBall(2))
 MAKE = "import gyrobn; M = gyrobn.PoincareBall(2)"
 PYTREES = {
     "an object, then gyrobn.jax": f"{MAKE}; import jax, gyrobn.jax",
-    "an object, an array that gyrobn has seen": f"{MAKE}; import jax; M.norm(jax.numpy.ones(2) / 2)",
+    "an object, an array that gyrobn has seen": f"{MAKE}; import jax; M.norm(jax.numpy.ones(2))",
     "gyrobn, JAX, an object": "import gyrobn, jax; M = gyrobn.PoincareBall(2)",
     "JAX, then gyrobn": f"import jax; {MAKE}",
     "gyrobn.jax, then a class of one's own": (

@@ -409,19 +409,13 @@ def test_second_derivative(M):
         (first,) = torch.autograd.grad(value, t, create_graph=True)
         return first, t
 
-    def second_slope(t):
-        first, t = slope(t)
-        (second,) = torch.autograd.grad(first, t, create_graph=True)
-        return second, t
-
-    second, t = second_slope(0.1)
+    first, t = slope(0.1)
+    (second,) = torch.autograd.grad(first, t, create_graph=True)
     h = 1e-5
     expected = float((slope(0.1 + h)[0] - slope(0.1 - h)[0]).detach()) / (2 * h)
     assert abs(float(second.detach()) - expected) < 1e-6 * (1 + abs(expected))
-    # the third one, against differences of the second
-    (third,) = torch.autograd.grad(second, t)
-    rate = float((second_slope(0.1 + h)[0] - second_slope(0.1 - h)[0]).detach()) / (2 * h)
-    assert abs(float(third) - rate) < 1e-5 * (1 + abs(rate))
+    with pytest.raises(TypeError, match="third derivatives"):
+        torch.autograd.grad(second, t)
 
     def value(t):
         result = frechet(M, M.exp(jax.numpy.asarray(x.numpy()), t * jax.numpy.asarray(tangent)))
@@ -429,8 +423,9 @@ def test_second_derivative(M):
 
     second = jax.grad(jax.grad(value))
     assert abs(float(jax.jit(second)(0.1)) - expected) < 1e-6 * (1 + abs(expected))
-    if PoincareBall(2, -0.7) == M:  # one is enough: the third takes long to compile
-        assert abs(float(jax.jit(jax.grad(second))(0.1)) - rate) < 1e-5 * (1 + abs(rate))
+    if PoincareBall(2, -0.7) == M:  # one is enough
+        with pytest.raises(TypeError, match="third derivatives"):
+            jax.grad(second)(0.1)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func.jvp itself
@@ -447,7 +442,7 @@ def test_forward_mode():
 @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
 @pytest.mark.parametrize("spread", [0.3, 2.0])
 def test_bounds_of_the_hessian(M, spread):
-    """Chebyshev steps need bounds of its eigenvalues, and nothing else would tell a wrong one."""
+    """A shift follows from the lower bound, and nothing else would show a wrong one."""
     space = M.inside
     spread = min(spread, 0.7 * M.convexity_radius)
     c = np.random.default_rng(0).standard_normal((9, space.dim)) * (spread / space.dim**0.5)
@@ -455,6 +450,5 @@ def test_bounds_of_the_hessian(M, spread):
     matrix = hessian.apply(np.eye(space.dim))
     np.testing.assert_allclose(matrix, matrix.T, atol=1e-12)
     values = np.linalg.eigvalsh(matrix)
-    assert hessian.lowest() <= values[0] + 1e-12
-    assert hessian.highest() >= values[-1] - 1e-12
-    np.testing.assert_allclose(hessian.highest(), values[-1], rtol=0.5, atol=0.5)
+    lowest = 1.0 if hessian.lowest is None else hessian.lowest()
+    assert lowest <= values[0] + 1e-12

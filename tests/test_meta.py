@@ -18,7 +18,7 @@ from gyrobn.torch import nn as gnn
 LAYERS = {
     "batch": lambda M: GyroBN(M, 2, device="meta"),
     "steps": lambda M: GyroBN(M, 2, steps=1, device="meta"),
-    "centroid": lambda M: GyroBN(M, 2, mean="centroid", device="meta"),
+    "centroid": lambda M: GyroBN(M, 2, steps=0, device="meta"),
     "domain": lambda M: DomainGyroBN(M, 3, 2, device="meta"),
     "layer": lambda M: GyroLayerNorm(M, device="meta"),
     "instance": lambda M: GyroInstanceNorm(M, 2, track_running_stats=True, device="meta"),

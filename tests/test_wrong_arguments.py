@@ -48,7 +48,6 @@ FUNCTIONS = {
     "frechet_mean": lambda M: gyrobn.frechet_mean(M, X),
     "frechet_variance": lambda M: gyrobn.frechet_variance(M, X),
     "frechet_variance from": lambda M: gyrobn.frechet_variance(M, X, X[0]),
-    "mean_error": lambda M: gyrobn.mean_error(M, X),
     "merge_stats": lambda M: gyrobn.merge_stats(M, STATS, STATS, 0.5),
     "normalize": lambda M: gyrobn.normalize(M, X, STATS),
     "normalize_batch": lambda M: gyrobn.normalize_batch(M, X),
@@ -111,11 +110,6 @@ def by_domain(x, w):
     return layer(torch.as_tensor(x), torch.arange(len(x)) % 2, torch.as_tensor(w))
 
 
-def how_far(x, w):
-    layer, x, w = by_torch(x, w)
-    return layer.mean_error(x, w)
-
-
 def by_flax(x, w):
     layer = gyrobn.flax.GyroBN(BALL, x.shape[1:-1], steps=1, param_dtype=jnp.float64)
     return layer(jnp.asarray(x), weights=jnp.asarray(w))
@@ -137,9 +131,7 @@ def by_function(x, w):
     [((8,), (5,)), ((8,), (1,)), ((8,), ()), ((8,), (8, 1)), ((8, 3), (3,)), ((8, 3), (8, 2))],
     ids=str,
 )
-@pytest.mark.parametrize(
-    "call", [train, evaluate, by_domain, how_far, by_flax, by_equinox, by_function]
-)
+@pytest.mark.parametrize("call", [train, evaluate, by_domain, by_flax, by_equinox, by_function])
 def test_weights_of_a_wrong_shape(call, batch, shape, first):
     w = np.ones(shape)
     w[(0,) * w.ndim] = first
@@ -147,9 +139,7 @@ def test_weights_of_a_wrong_shape(call, batch, shape, first):
         call(BALL.random(*batch, rng=0), w)
 
 
-@pytest.mark.parametrize(
-    "call", [train, evaluate, by_domain, how_far, by_flax, by_equinox, by_function]
-)
+@pytest.mark.parametrize("call", [train, evaluate, by_domain, by_flax, by_equinox, by_function])
 def test_weights_per_sample_or_per_sample_and_channel(call):
     for shape in ((8,), (8, 3)):
         call(BALL.random(8, 3, rng=0, spread=0.3), np.ones(shape))

@@ -21,10 +21,10 @@ THIRD_ORDER = (
 
 
 DIFFERENTIABLE = """
-abs astype atan2 broadcast_arrays broadcast_to clip concat cos cosh exp linalg.cholesky linalg.det
-linalg.diagonal linalg.inv linalg.qr linalg.slogdet linalg.solve linalg.trace linalg.vector_norm
-log log1p matmul matrix_transpose max maximum permute_dims reshape sin sinh sqrt squeeze stack sum
-take tan tanh tril where
+abs astype atan atan2 broadcast_arrays broadcast_to clip concat cos cosh exp linalg.cholesky
+linalg.det linalg.diagonal linalg.inv linalg.qr linalg.slogdet linalg.solve linalg.trace
+linalg.vector_norm log log1p matmul matrix_transpose max maximum permute_dims reshape sin sinh sqrt
+squeeze stack sum take tan tanh tril where
 """
 """The functions of the standard that a library with derivatives has to differentiate twice."""
 

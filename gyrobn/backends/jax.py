@@ -1,7 +1,7 @@
 """JAX."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from functools import partial, wraps
 from typing import Any
 
@@ -110,7 +110,7 @@ def auto_sharded(function: Callable[..., Any], x: Array, *args: Any) -> Any:
         both = list(zip(found, as_x, strict=True))
         return [a for a, same in both if same], [a for a, same in both if not same]
 
-    everywhere = PartitionSpec()  # type: ignore[no-untyped-call]
+    everywhere = PartitionSpec()
     shardings = NamedSharding(mesh, jax.typeof(x).sharding.spec), NamedSharding(mesh, everywhere)
     call = jax.sharding.auto_axes(automatic, axes=mesh.explicit_axes, out_sharding=shardings)
     samples, others = map(iter, call(*(leaves[k] for k in places)))
@@ -159,84 +159,80 @@ def differentiate(function: Callable[..., Arrays], constants: Arrays, *inputs: A
     @value.defjvp
     def derivative(primals: Any, tangents: Any) -> tuple[Arrays, Arrays]:
         constants, *inputs = primals
-        outputs, v = value(*primals), [jnp.asarray(t) for t in tangents[1:]]
-        fixed = [stop_gradient(x) for x in inputs]
+        outputs, v = value(*primals), tuple(jnp.asarray(t) for t in tangents[1:])
+        fixed = tuple(stop_gradient(x) for x in inputs)
         first = jax.jvp(partial(function, 1, constants), fixed, v)[1]
-        rule = _Second(partial(function, 2), len(constants), len(inputs), len(outputs))
-        zeros = _second_p.bind(*constants, *inputs, *outputs, *v, rule=rule)
+        zeros = _second(partial(function, 2), False, constants, tuple(inputs), outputs, v)
         return outputs, tuple(a + b for a, b in zip(first, zeros, strict=True))
 
     return value(constants, *inputs)
 
 
-@dataclass(frozen=True, eq=False)
-class _Second:
-    """The derivative of ``function(constants, *inputs)`` along v, or the transposed linear map.
+def _second(function: Any, transposed: bool, *arrays: Arrays) -> Arrays:
+    """Return zeros like the outputs, linear in v, with the second derivative of a function.
 
+    ``arrays`` are constants, inputs, outputs, and v. The zeros are added to the derivative of
+    ``function(constants, *inputs)`` along v; or, like the inputs, to the transposed map of v.
     JAX makes a reverse derivative by transposing a linear function, and takes all custom rules out
-    of it. So what is to be done about a derivative of a derivative, if anybody asks for it, has to
-    be the rule of a primitive: one that returns zeros, linear in v.
+    of it. So what is to be done about its derivative, if anybody asks for it, has to be the rule of
+    a primitive.
     """
-
-    function: Callable[..., Arrays]
-    constants: int
-    inputs: int
-    outputs: int
-    transposed: bool = False
-
-    def split(self, arrays: Any) -> tuple[Any, ...]:
-        """Return constants, inputs, what is like the result, and v."""
-        cuts = np.cumsum([self.constants, self.inputs, self.outputs])
-        constants, inputs, outputs, v = (
-            tuple(arrays[i:j]) for i, j in zip([0, *cuts], [*cuts, None], strict=True)
-        )
-        return constants, inputs, inputs if self.transposed else outputs, v
-
-    def along(self, constants: Arrays, v: Arrays, *inputs: Array) -> Arrays:
-        """Return the derivative along v, or the transposed of it."""
-        at = partial(self.function, constants)
-        return jax.vjp(at, *inputs)[1](v) if self.transposed else jax.jvp(at, inputs, v)[1]
+    leaves, tree = jax.tree.flatten(arrays)
+    return tuple(_second_p.bind(*leaves, function=function, transposed=transposed, tree=tree))
 
 
-def _zeros(*arrays: Array, rule: _Second) -> list[Array]:
-    return [jnp.zeros_like(a) for a in rule.split(arrays)[2]]
+def _zeros(*leaves: Any, function: Any, transposed: bool, tree: Any) -> list[Array]:
+    return [jnp.zeros_like(a) for a in tree.unflatten(leaves)[1 if transposed else 2]]
 
 
-def _second_jvp(primals: Any, tangents: Any, *, rule: _Second) -> tuple[Any, Any]:
+def _kinds(*leaves: Any, function: Any, transposed: bool, tree: Any) -> list[Any]:
+    return list(tree.unflatten(leaves)[1 if transposed else 2])
+
+
+def _second_jvp(
+    primals: Any, tangents: Any, *, function: Any, transposed: bool, tree: Any
+) -> tuple[Any, Any]:
     """Add the derivative by v to that by the inputs, which cannot be differentiated again."""
-    (constants, inputs, _, v), (_, dx, _, _) = rule.split(primals), rule.split(tangents)
-    before = primals[: len(primals) - len(v)]
-    dv = (ad.instantiate_zeros(t) for t in tangents[len(before) :])
-    found = _second_p.bind(*before, *dv, rule=rule)
-    if any(type(t) is not ad.Zero for t in dx):
-        along = partial(rule.along, constants, v)
-        bend = jax.jvp(along, inputs, tuple(ad.instantiate_zeros(t) for t in dx))[1]
-        fence = _fence(*inputs)
-        found = [a + b + fence.astype(b.dtype) for a, b in zip(found, bend, strict=True)]
-    return _second_p.bind(*primals, rule=rule), found
+    arrays = constants, inputs, _, v = tree.unflatten(primals)
+    _, dx, _, dv = tree.unflatten([ad.instantiate_zeros(t) for t in tangents])
+
+    def along(*inputs: Array) -> Any:
+        at = partial(function, constants)
+        return jax.vjp(at, *inputs)[1](v) if transposed else jax.jvp(at, inputs, v)[1]
+
+    zeros, found = (_second(function, transposed, *arrays[:3], w) for w in (v, dv))
+    if any(type(t) is not ad.Zero for t in tree.unflatten(tangents)[1]):
+        fence, bend = _fence(*inputs), jax.jvp(along, inputs, dx)[1]
+        found = tuple(a + b + fence.astype(b.dtype) for a, b in zip(found, bend, strict=True))
+    return zeros, found
 
 
-def _second_transpose(cotangents: Any, *arrays: Any, rule: _Second) -> list[Any]:
-    v = rule.split(arrays)[3]
-    before = arrays[: len(arrays) - len(v)]
-    cotangents = [ad.instantiate_zeros(c) for c in cotangents]
-    rule = replace(rule, transposed=not rule.transposed)
-    found = zip(v, _second_p.bind(*before, *cotangents, rule=rule), strict=True)
-    return [None] * len(before) + [c if ad.is_undefined_primal(x) else None for x, c in found]
+def _second_transpose(
+    cotangents: Any, *leaves: Any, function: Any, transposed: bool, tree: Any
+) -> list[Any]:
+    *arrays, v = tree.unflatten(leaves)
+    full = tuple(ad.instantiate_zeros(c) for c in cotangents)
+    found = zip(v, _second(function, not transposed, *arrays, full), strict=True)
+    others = [None] * (len(leaves) - len(v))
+    return others + [c if ad.is_undefined_primal(x) else None for x, c in found]
 
 
-def _second_batch(axis: Any, arrays: Any, axes: Any, *, rule: _Second) -> tuple[Any, Any]:
-    if all(k is None for k in axes):
-        return _second_p.bind(*arrays, rule=rule), [None] * len(rule.split(arrays)[2])
-    front = (batching.bdim_at_front(a, k, axis.size) for a, k in zip(arrays, axes, strict=True))
-    function = jax.vmap(rule.function, axis_name=axis.name)  # the rule may sum over that axis
-    found = _second_p.bind(*front, rule=replace(rule, function=function))
-    if rule.transposed:
-        return found, [0] * len(found)
+def _second_batch(
+    axis: Any, leaves: Any, axes: Any, *, function: Any, transposed: bool, tree: Any
+) -> tuple[Any, Any]:
+    place = None if all(k is None for k in axes) else 0
+    if place == 0:
+        both = zip(leaves, axes, strict=True)
+        leaves = [batching.bdim_at_front(a, k, axis.size) for a, k in both]
+    # the function may sum over that axis
+    names = {"axis_name": axis.name, "axis_size": axis.size}
+    function = jax.vmap(function, in_axes=place, out_axes=place, **names)
+    found = _second(function, transposed, *tree.unflatten(leaves))
     # an output that is the same for all, such as a mean of all samples, stays so
-    same = [k is None for k in rule.split(axes)[2]]
-    pairs = list(zip(found, same, strict=True))
-    return [a[0] if one else a for a, one in pairs], [None if one else 0 for _, one in pairs]
+    given = tree.unflatten(axes)[1 if transposed else 2]
+    places = [None if k is None and not transposed else place for k in given]
+    pairs = list(zip(found, places, strict=True))
+    return [a[0] if k is None and place == 0 else a for a, k in pairs], places
 
 
 @jax.custom_jvp
@@ -253,7 +249,7 @@ def _third(primals: Any, tangents: Any) -> Any:
 _second_p = Primitive("gyrobn_second")
 _second_p.multiple_results = True
 _second_p.def_impl(_zeros)
-_second_p.def_abstract_eval(lambda *kinds, rule: list(rule.split(kinds)[2]))
+_second_p.def_abstract_eval(_kinds)
 mlir.register_lowering(_second_p, mlir.lower_fun(_zeros, multiple_results=True))
 ad.primitive_jvps[_second_p] = _second_jvp
 ad.primitive_transposes[_second_p] = _second_transpose
@@ -306,7 +302,7 @@ def all_sum(x: Array, group: Any) -> Array:
     where the sum meets the samples, as arrays with a row per sample, and not here.
     """
     name, groups = group
-    total = jax.lax.psum(x, name, axis_index_groups=groups)  # type: ignore[no-untyped-call]
+    total = jax.lax.psum(x, name, axis_index_groups=groups)
     return varying(total, name) if varies(x) else total
 
 

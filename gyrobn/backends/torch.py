@@ -1,6 +1,6 @@
 """PyTorch."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
@@ -16,7 +16,10 @@ from torch import Tensor
 # private: torch has no public test for the tensors of its compiler
 from torch._subclasses.fake_tensor import is_fake
 from torch.distributed.distributed_c10d import PrefixStore
-from torch.utils._pytree import register_constant as register_constant  # private: no public name
+
+# private: torch has no public functions for trees of tensors
+from torch.utils._pytree import register_constant as register_constant
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from gyrobn.backends import numpy as eager
 from gyrobn.backends import with_functions
@@ -255,40 +258,26 @@ def while_loop(
     goes on, which returns at once if the condition does not hold any more. The graph holds the text
     of ``key``, not the function: it may be kept on the disk.
     """
-    leaves = [s for s in _leaves(state) if isinstance(s, Tensor)]
-    if not any(traced(s) for s in leaves):
+    leaves, tree = tree_flatten(state)
+    tensors = [s for s in leaves if isinstance(s, Tensor)]
+    if not any(map(traced, tensors)):
         return eager.while_loop(key, condition, body, constants, state, limit)
-    fake = any(map(valueless, leaves))
-    for _ in range(min(limit, UNROLLED) if fake else limit):
+    compiled = any(map(valueless, tensors))
+    for _ in range(min(limit, UNROLLED) if compiled else limit):
         state = body(constants, state)
-    if not fake or limit <= UNROLLED:
+    if not compiled or limit <= UNROLLED:
         return state
 
     def go_on(*arrays: Tensor) -> list[Tensor]:
-        given, left = arrays[: len(constants)], iter(arrays[len(constants) :])
+        given, state = arrays[: len(constants)], tree_unflatten(arrays[len(constants) :], tree)
         rest = limit - UNROLLED
-        found = eager.while_loop(key, condition, body, given, _rebuilt(state, left), rest)
-        return _leaves(found)
+        return tree_leaves(eager.while_loop(key, condition, body, given, state, rest))
 
     text = repr(key)
     _functions[text] = go_on
-    found = torch.ops.gyrobn.go_on(text, len(constants), [*constants, *_leaves(state)])
-    return _rebuilt(state, iter(found))
-
-
-def _leaves(state: Any) -> list[Any]:
-    """Return the arrays of nested tuples."""
-    if not isinstance(state, tuple):
-        return [state]
-    return [leaf for part in state for leaf in _leaves(part)]
-
-
-def _rebuilt(like: Any, leaves: Iterator[Any]) -> Any:
-    """Return nested tuples like others, with other arrays."""
-    if not isinstance(like, tuple):
-        return next(leaves)
-    parts = [_rebuilt(part, leaves) for part in like]
-    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+    found = torch.ops.gyrobn.go_on(text, len(constants), [*constants, *tree_leaves(state)])
+    rebuilt: Loop = tree_unflatten(found, tree)
+    return rebuilt
 
 
 _functions: dict[str, Callable[..., list[Tensor]]] = {}

@@ -191,15 +191,13 @@ class CentredMatrices(Centred):
 
     def gradient(self, weights: Array) -> Array:
         """Return the mean logarithm."""
-
-        def function(order: int, eigen: Arrays, logs: Array, weights: Array) -> Arrays:
-            values, W = eigen
-            Wt = adjoint(W)
-            half = matmul(logs, Wt) if order else LOG.value(values)[..., None] * Wt
-            return (sum_of_products(Wt, weights[..., None, None] * half),)
-
-        differentiate, K = backend_of(self.x).differentiate, self.rotation
-        mean = differentiate(function, self.eigen, self.logs, weights)[0]
+        (values, W), K = self.eigen, self.rotation
+        Wt = adjoint(W)
+        if backend_of(self.x).differentiable(self.logs):
+            half = matmul(self.logs, Wt)
+        else:
+            half = LOG.value(values)[..., None] * Wt
+        mean = sum_of_products(Wt, weights[..., None, None] * half)
         return pack(matmul(K, mean, adjoint(K))) / self.space.theta
 
     def power(self, t: Array | float, Q: Array, other: Array | None = None) -> Array:

@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
-from gyrobn.manifolds.fused import standardized
+from gyrobn.manifolds.fused import fits, standardized
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import (
     all_true,
@@ -302,10 +302,10 @@ class ConstantCurvature(GyroSpace):
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
     ) -> Array:
         """Centre, scale and bias."""
-        t, K = scalars_like(factor, x), self._parameter("curvature", x)
-        self._namespace(x, mean, *(() if bias is None else (bias,)))
-        batch = x.ndim > mean.ndim and (isinstance(t, float) or t.ndim < x.ndim - 1)
-        if self.sign == -1 and batch and not backend_of(x).differentiable(K, x, mean, t, bias):
+        points, t = (mean,) if bias is None else (mean, bias), scalars_like(factor, x)
+        _, K = self._given(x, *points)
+        constant = not backend_of(x).differentiable(K, x, t, *points)
+        if self.sign == -1 and constant and fits(x, t, *points):
             return standardized(self, K, x, mean, t, bias)
         return self._exp_from(bias, t, self.relative_normal(mean, x))
 

@@ -70,8 +70,7 @@ class Definite(GyroSpace):
 
 def _half_of_the_digits(x: Array) -> float:
     """Return √ε."""
-    eps: float = float(namespace_of(x).finfo(x.dtype).eps)
-    return eps**0.5
+    return math.sqrt(namespace_of(x).finfo(x.dtype).eps)
 
 
 def _asymmetry(x: Array) -> tuple[Array, Array]:
@@ -98,9 +97,11 @@ def _singular(values: Array) -> Array:
 
 
 POSITIVE_PART = Spectral(
-    lambda x: namespace_of(x).clip(x, min=0.0),
-    lambda x: namespace_of(x).astype(x > 0, x.dtype),
-    lambda x: 0.0 * x,
+    (
+        lambda x: namespace_of(x).clip(x, min=0.0),
+        lambda x: namespace_of(x).astype(x > 0, x.dtype),
+        lambda x: 0.0 * x,
+    )
 )
 """The function max(x, 0). Numbers of different signs are never close, so its kink does no harm."""
 

@@ -9,13 +9,23 @@ in place. Normal coordinates are not formed: with :math:`\theta` the angle of
 import math
 from typing import Any
 
-import numpy as np
-
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.numerics.arrays import times
+from gyrobn.numerics.arrays import square, times
 
-NUMBERS = 2**18
+NUMBERS = 2**20
 """How many numbers of samples to compute with at a time, so that temporaries stay in the cache."""
+
+
+def fits(x: Array, t: Any, *points: Array) -> bool:
+    """Return whether points and multipliers are one for all samples of a channel."""
+    shape = tuple(x.shape)
+    return all(
+        len(own) < len(whole) and own == whole[len(whole) - len(own) :]
+        for own, whole in (
+            *((tuple(a.shape), shape) for a in points),
+            (() if isinstance(t, float) else tuple(t.shape), shape[:-1]),
+        )
+    )
 
 
 def standardized(space: Any, K: Any, x: Array, mean: Array, t: Any, bias: Array | None) -> Array:
@@ -49,10 +59,3 @@ def standardized(space: Any, K: Any, x: Array, mean: Array, t: Any, bias: Array 
     for i in range(0, x.shape[0], rows):
         y[i : i + rows, ...] = multiples(x[i : i + rows, ...])
     return y
-
-
-def square(v: Array) -> Array:
-    """Return the squared length of each vector, in one pass."""
-    if isinstance(v, np.ndarray):
-        return np.vecdot(v, v)
-    return namespace_of(v).linalg.vector_norm(v, axis=-1) ** 2

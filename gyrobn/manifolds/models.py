@@ -10,7 +10,7 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
 from gyrobn.manifolds.euclidean import Vectors
 from gyrobn.manifolds.gyrospace import check_manifold
-from gyrobn.numerics.arrays import all_true, dot, length, safe_sqrt, times, unit, zeros
+from gyrobn.numerics.arrays import all_true, dot, length, safe_sqrt, square, times, unit, zeros
 from gyrobn.numerics.scalar import largest_angle
 
 
@@ -41,8 +41,8 @@ class Ball(ConstantCurvature, Vectors):
         """Return whether each point is finite and strictly inside the boundary."""
         xp, K = self._given(x)
         with np.errstate(all="ignore"):  # overflowed values are checked again
-            square = abs(K * dot(x, x))
-        inside = square < 1.0 - 16.0 * float(xp.finfo(x.dtype).eps)
+            size = abs(K * square(x))
+        inside = size < 1.0 - 16.0 * float(xp.finfo(x.dtype).eps)
         return inside if all_true(inside) else self.violation(x) == 0
 
 
@@ -222,17 +222,17 @@ class Klein(Hyperbolic, Ball):
 
     def _lift(self, K: Any, x: Array) -> Lifted:
         xp = namespace_of(x)
-        square = K * dot(x, x)
-        t = xp.clip(1.0 + square, min=xp.finfo(x.dtype).eps) ** -0.5
-        return -square * t * t / (1.0 + t), t, x
+        u = K * dot(x, x)
+        t = xp.clip(1.0 + u, min=xp.finfo(x.dtype).eps) ** -0.5
+        return -u * t * t / (1.0 + t), t, x
 
     def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
         # s/t, from s alone: at distance R a last digit of t would cost e^{2R} digits of s/t.
         # Points whose length would round to the radius are clamped inside the ball
         xp, s = namespace_of(v), times(a, v)
-        square = -K * dot(s, s)
-        room = 4.0 * float(xp.finfo(s.dtype).eps) ** 0.5
-        return s / xp.sqrt(square + xp.clip(room * room * square, min=1.0))[..., None]
+        u = -K * dot(s, s)
+        least = 16.0 * float(xp.finfo(s.dtype).eps)
+        return s / xp.sqrt(u + xp.clip(least * u, min=1.0))[..., None]
 
     def _reach(self, like: Array) -> float:
         """Return an angle at which the sum with any point of the ball still has a square."""
@@ -405,7 +405,7 @@ class Hyperboloid(Radius, Hyperbolic):
         xp, K = self._given(x)
         t, s = x[..., 0], x[..., 1:]
         with np.errstate(all="ignore"):  # the exact test looks at what overflows
-            off = -K * t * t / (1.0 - K * dot(s, s)) - 1.0
+            off = -K * t * t / (1.0 - K * square(s)) - 1.0
         near = xp.logical_and(xp.abs(off) <= float(xp.finfo(x.dtype).eps) ** 0.5, t > 0)
         return near if all_true(near) else super().contains(x)
 
@@ -465,7 +465,7 @@ class Sphere(Radius):
         """Return whether each point is on the sphere; the squares decide if all are."""
         xp, K = self._given(x)
         with np.errstate(all="ignore"):  # the exact test looks at what overflows
-            off = K * dot(x, x) - 1.0
+            off = K * square(x) - 1.0
         near = xp.abs(off) <= float(xp.finfo(x.dtype).eps) ** 0.5
         return near if all_true(near) else super().contains(x)
 

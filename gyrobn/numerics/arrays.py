@@ -98,6 +98,13 @@ def dot(x: Array, y: Array) -> Array:
     return namespace_of(x).sum(x * y, axis=-1)
 
 
+def square(v: Array) -> Array:
+    """Return the squared length of each vector, in one pass: for large arrays of constants."""
+    if isinstance(v, np.ndarray):
+        return np.vecdot(v, v)
+    return namespace_of(v).linalg.vector_norm(v, axis=-1) ** 2
+
+
 def times(a: Any, v: Array) -> Array:
     """Return vectors times one number each, or a float times all of them."""
     if isinstance(a, float):

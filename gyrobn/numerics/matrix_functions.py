@@ -10,6 +10,7 @@ constant coefficients: with :math:`dA = A - \mathrm{stop}(A)`, whose value is ze
 differentiates it to the second order, exactly and also at repeated eigenvalues.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -31,17 +32,19 @@ GAUSS = [(float(0.5 + 0.5 * x), float(0.5 * w)) for x, w in zip(_NODES, _WEIGHTS
 
 
 class Spectral(NamedTuple):
-    """A function of an eigenvalue, with its derivatives."""
+    """A function f of an eigenvalue."""
 
-    value: Callable[[Array], Array]
-    slope: Callable[[Array], Array]
-    second: Callable[[Array], Array]
+    derivatives: tuple[Callable[[Array], Array], ...]
+    """f, f' and f''; and the third one, for second derivatives of :func:`differential`."""
     relative: bool = True
     """Whether numbers count as close by their ratio, or else by their difference."""
-    third: Callable[[Array], Array] | None = None
-    """Only :func:`differential` needs it, for its second derivative."""
     closed: tuple[Callable[[Array, Array], Array], ...] = ()
     """Formulas of f[x, y], f'[x, y], ... that do not cancel, as far as there are any."""
+
+    @property
+    def value(self) -> Callable[[Array], Array]:
+        """The function itself."""
+        return self.derivatives[0]
 
     def difference(self, *points: Array) -> Array:
         r"""Return the divided difference of two to four points, in ascending or descending order.
@@ -59,9 +62,7 @@ def _divided(f: Spectral, order: int, points: Sequence[Array]) -> Array:
     """Return the divided difference of a derivative of f."""
     first, *rest = points
     if not rest:
-        derivative = (f.value, f.slope, f.second, f.third)[order]
-        assert derivative is not None
-        return derivative(first)
+        return f.derivatives[order](first)
     if len(rest) == 1 and order < len(f.closed):
         return f.closed[order](*points)
     xp, last = namespace_of(first), rest[-1]
@@ -98,13 +99,9 @@ def _exp_difference(x: Array, y: Array) -> Array:
 def _log_difference(x: Array, y: Array) -> Array:
     """Return log(1 + t)/(t x), t = y/x - 1 for the larger y."""
     xp = namespace_of(x)
-    low, t = xp.minimum(x, y), xp.abs(y - x)
-    t /= low  # in place: fresh memory takes longer than the division
-    t += _tiny(x)
-    found = xp.log1p(t)
-    found /= t
-    found /= low
-    return found
+    low = xp.minimum(x, y)
+    t = xp.abs(y - x) / low + _tiny(x)
+    return xp.log1p(t) / t / low
 
 
 def _minus_inverse_difference(x: Array, y: Array) -> Array:
@@ -122,35 +119,22 @@ def _inverse_root_difference(x: Array, y: Array) -> Array:
     return -1.0 / a / b / (a + b)
 
 
-EXP = Spectral(
-    _xp("exp"),
-    _xp("exp"),
-    _xp("exp"),
-    relative=False,
-    third=_xp("exp"),
-    closed=4 * (_exp_difference,),
-)
-EXPM1 = EXP._replace(value=_xp("expm1"))
-LOG = Spectral(
-    _xp("log"),
-    lambda x: 1.0 / x,
-    lambda x: -1.0 / (x * x),
-    third=lambda x: 2.0 / (x * x * x),
-    closed=(_log_difference, _minus_inverse_difference),
-)
-
-
 def power(t: float, *closed: Callable[[Array, Array], Array]) -> Spectral:
     """Return the function x ↦ xᵗ."""
-    return Spectral(
-        lambda x: x**t,
-        lambda x: t * x ** (t - 1.0),
-        lambda x: t * (t - 1.0) * x ** (t - 2.0),
-        third=lambda x: t * (t - 1.0) * (t - 2.0) * x ** (t - 3.0),
-        closed=closed,
-    )
+
+    def derivative(k: int) -> Callable[[Array], Array]:
+        factor = math.prod(t - i for i in range(k))
+        return lambda x: factor * x ** (t - k)
+
+    return Spectral((lambda x: x**t, *map(derivative, (1, 2, 3))), closed=closed)
 
 
+EXP = Spectral(4 * (_xp("exp"),), relative=False, closed=4 * (_exp_difference,))
+EXPM1 = EXP._replace(derivatives=(_xp("expm1"), *EXP.derivatives[1:]))
+LOG = Spectral(
+    (_xp("log"), *power(-1.0).derivatives[:3]),
+    closed=(_log_difference, _minus_inverse_difference),
+)
 ROOT = power(0.5, _root_difference)
 INVERSE_ROOT = power(-0.5, _inverse_root_difference)
 INVERSE = power(-1.0, _minus_inverse_difference)
@@ -223,44 +207,38 @@ def _ordered(n: int, count: int, k: int) -> "np.ndarray[Any, Any]":
     return np.asarray(np.sort(indices, axis=0)[k], dtype=np.int32)
 
 
-def matrix_function(A: Array, f: Spectral, eigen: Eigen | None = None) -> Array:
-    """Return f(A) of symmetric matrices A, with derivatives of first and second order.
+def matrix_functions(
+    A: Array, functions: Sequence[Spectral], eigen: Eigen | None = None, frame: bool = False
+) -> Arrays:
+    r"""Return functions f(A) of symmetric matrices A, with derivatives of first and second order.
 
-    ``eigen`` is the decomposition of A, if it is known.
+    ``eigen`` is the decomposition of A, if it is known. If ``frame``, return :math:`f(A)\,U` with
+    the eigenvectors U of A, as constants. Its columns are :math:`f(\lambda_k)\,u_k`: even the
+    smallest has all its digits, where :math:`U f(\Lambda) U^\top` would round all of them to the
+    largest.
     """
-    return matrix_functions(A, (f,), eigen)[0]
-
-
-def matrix_functions(A: Array, functions: Sequence[Spectral], eigen: Eigen | None = None) -> Arrays:
-    """Return several functions of the same matrices."""
     A = symmetric(A)
 
     def function(order: int, eigen: Arrays, A: Array) -> Arrays:
         values, U = eigen
         if order == 0:
-            return tuple(matmul(U * f.value(values)[..., None, :], adjoint(U)) for f in functions)
-        E = matmul(adjoint(U), change(A), U)
-        inner = (inner_function(f, values, E, order) for f in functions)
-        return tuple(matmul(U, F, adjoint(U)) for F in inner)
+            frames = [U * f.value(values)[..., None, :] for f in functions]
+        else:
+            E = matmul(adjoint(U), change(A), U)
+            frames = [matmul(U, inner_function(f, values, E, order)) for f in functions]
+        return tuple(F if frame else matmul(F, adjoint(U)) for F in frames)
 
     return backend_of(A).differentiate(function, eigh(A) if eigen is None else eigen, A)
 
 
+def matrix_function(A: Array, f: Spectral, eigen: Eigen | None = None) -> Array:
+    """Return f(A), see :func:`matrix_functions`."""
+    return matrix_functions(A, (f,), eigen)[0]
+
+
 def matrix_frame(A: Array, f: Spectral, eigen: Eigen) -> Array:
-    r"""Return :math:`f(A)\,U` with the eigenvectors U of A, as constants.
-
-    Its columns are :math:`f(\lambda_k)\,u_k`: even the smallest has all its digits, where
-    :math:`U f(\Lambda) U^\top` would round all of them to the largest.
-    """
-
-    def function(order: int, eigen: Arrays, A: Array) -> Arrays:
-        values, U = eigen
-        if order == 0:
-            return (U * f.value(values)[..., None, :],)
-        E = matmul(adjoint(U), change(symmetric(A)), U)
-        return (matmul(U, inner_function(f, values, E, order)),)
-
-    return backend_of(A).differentiate(function, eigen, A)[0]
+    """Return the frame f(A) U, see :func:`matrix_functions`."""
+    return matrix_functions(A, (f,), eigen, frame=True)[0]
 
 
 def differential(A: Array, V: Array, f: Spectral, eigen: Eigen | None = None) -> Array:
@@ -288,9 +266,9 @@ def differential(A: Array, V: Array, f: Spectral, eigen: Eigen | None = None) ->
 
 def matrix_power(A: Array, t: Array | float) -> Array:
     """Return Aᵗ of positive definite A, differentiable by t, too: one number per matrix."""
-    values, U = eigen = eigh(symmetric(A))
-    logs, log = LOG.value(values), matrix_function(A, LOG, eigen)
     if isinstance(t, float):
-        return matrix_function(t * log, EXP, Eigen(t * logs, U))
-    constant = backend_of(t).stop_gradient(t)
-    return matrix_function(t[..., None, None] * log, EXP, Eigen(constant[..., None] * logs, U))
+        return matrix_function(A, power(t))
+    values, U = eigen = eigh(symmetric(A))
+    logs = backend_of(t).stop_gradient(t)[..., None] * LOG.value(values)
+    log = matrix_function(A, LOG, eigen)
+    return matrix_function(t[..., None, None] * log, EXP, Eigen(logs, U))

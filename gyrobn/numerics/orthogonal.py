@@ -97,7 +97,7 @@ class _Angle(Spectral):
 
 
 ANGLE = _Angle(
-    _angle, lambda x: _angle_difference(x, x), lambda x: 2.0 * _angle_difference(x, x, x)
+    (_angle, lambda x: _angle_difference(x, x), lambda x: 2.0 * _angle_difference(x, x, x))
 )
 """The function that maps cos θ to θ/sin θ."""
 
@@ -181,18 +181,14 @@ def _sinc_difference(x: Array, y: Array) -> Array:
 
 
 COSINE_OF_ROOT = Spectral(
-    _cosine,
-    lambda x: -0.5 * _sinc(x),
-    lambda x: -0.5 * _sinc_derivative(x, 1),
+    (_cosine, lambda x: -0.5 * _sinc(x), lambda x: -0.5 * _sinc_derivative(x, 1)),
     relative=False,
     closed=(_cosine_difference, lambda x, y: -0.5 * _sinc_difference(x, y)),
 )
 """The function that maps θ² to cos θ."""
 
 SINC_OF_ROOT = Spectral(
-    _sinc,
-    lambda x: _sinc_derivative(x, 1),
-    lambda x: _sinc_derivative(x, 2),
+    (_sinc, lambda x: _sinc_derivative(x, 1), lambda x: _sinc_derivative(x, 2)),
     relative=False,
     closed=(_sinc_difference,),
 )

@@ -316,7 +316,11 @@ def _in_blocks(memory: Memory) -> Source:
     blocks = blocks_of(x, 1024)
     if len(blocks) == 1 or isinstance(memory, Ranks) or space.flat or space.dim > DENSE:
         return memory
-    return Parts(space, lambda: ((x[b], w[b]) for b in blocks), memory.start)
+
+    def start() -> Array:
+        return space.start(sum(weighted_sum(w[b], space.moments(x[b])) for b in blocks))
+
+    return Parts(space, lambda: ((x[b], w[b]) for b in blocks), start)
 
 
 # ---------------------------------------------------------------------- the loop
@@ -379,7 +383,7 @@ def solve(source: Source, init: Array | None, search: Search) -> Found:
     if steps is not None:
         return _take_steps(source, mean, search)
     backend = backend_of(mean)
-    traced = backend.traced(mean)
+    traced = any(map(backend.traced, (mean, *source.arrays())))
 
     def body(constants: Arrays, now: State) -> State:
         own, now = (source.with_arrays(*constants), _read(now)) if traced else (source, now)

@@ -17,7 +17,7 @@ from gyrobn.data.dask import Block, DaskBlocks, lazy_samples
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import sum_samples, weighted_sum
 from gyrobn.numerics.checks import host
-from gyrobn.statistics.parts import Parts, weighted
+from gyrobn.statistics.parts import Parts, total, weighted
 from gyrobn.statistics.points import Moved, on_manifold
 from gyrobn.statistics.samples import Sums, check_weights
 
@@ -177,7 +177,7 @@ def _part(block: Block, there: tuple[Any, ...]) -> dict[Any, Sums]:
     for label, at in reading.places(block).items():
         mean, *rest = (a[places[label]] for a in arrays)
         own = _some(w, at) / _like(weight[places[label]], w)
-        found[label] = function(manifold.inside.centred(mean, _some(y, at)), own, *rest)
+        found[label] = total(manifold.inside, [(_some(y, at), own)], function, mean, *rest)
     return found
 
 

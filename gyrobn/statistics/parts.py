@@ -1,5 +1,6 @@
 """Samples that are read part by part in each evaluation: chunks, and blocks of large arrays."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Self
@@ -60,17 +61,41 @@ class Parts:
 
     def total(self, function: Callable[..., Sums], mean: Array, *arrays: Array) -> Sums:
         """Return the sum of ``function(view, w, *arrays)`` over all parts."""
-        xp, added, most = namespace_of(mean), Sum(), None
-        for x, w in self.read():
-            here = function(self.space.centred(mean, x), w, *arrays)
-            del x  # before the next part comes
-            added.add(here.added)
-            most = here.most if most is None else xp.maximum(most, here.most)
-        return Sums(added.total, most)
+        return total(self.space, self.read(), function, mean, *arrays)
 
 
 Source = Memory | Parts
 """Samples whose mean is searched for."""
+
+
+LEAST = 2**18
+"""How many numbers the Hessians of samples may always have together."""
+
+
+def total(
+    space: GyroSpace,
+    parts: Iterable[tuple[Array, Array]],
+    function: Callable[..., Sums],
+    mean: Array,
+    *arrays: Array,
+) -> Sums:
+    """Return the sum of ``function(view, w, *arrays)`` over parts.
+
+    A large part is cut again, so that the Hessians of its samples are not many times as large.
+    """
+    xp, added, most = namespace_of(mean), Sum(), None
+    for x, w in parts:
+        count = x.shape[0]
+        rows = max(1, max(LEAST, 4 * math.prod(x.shape)) // (space.dim**2 * math.prod(w.shape[1:])))
+        for k in range(0, count, rows):
+            part = slice(k, k + rows) if k + rows < count else slice(k, None)
+            view = space.centred(mean, x[part, ...])
+            here = function(view, w[part, ...], *arrays)
+            added.add(here.added)
+            most = here.most if most is None else xp.maximum(most, here.most)
+            del view
+        del x  # before the next part comes
+    return Sums(added.total, most)
 
 
 class Sum:

@@ -363,19 +363,16 @@ def sums_of(view: Centred, w: Array) -> Sums:
 
     The Hessian is among them, as matrices up to ``DENSE`` dimensions.
     """
-    xp, space, share = namespace_of(w), view.space, sum_samples(w)[..., None]
-    shape = (*share.shape[:-1], len(space.blocks))
-    fine, coarse = (
-        xp.broadcast_to(r, shape) for r in (space.resolutions(view.mean), view.resolutions(w))
-    )
-    g = view.gradient(w)
-    parts = [g, view.variance(w), share * fine, (coarse - fine) ** 2]
+    xp, space = namespace_of(w), view.space
+    g, variance = view.gradient(w), view.variance(w)
+    rounding = view.resolutions(w) - space.resolutions(view.mean)
+    parts = [g, variance, xp.broadcast_to(rounding * rounding, variance.shape)]
     for h, like in diagonal(view.hessian(w), g):
         if h.lowest is not None:
             parts.append(h.lowest())
         if not h.identity and like.shape[-1] <= DENSE:
             parts.append(to_triangle(h.as_matrix(like), diagonal=True))
-    flat = [xp.reshape(part, (*shape[:-1], -1)) for part in parts]
+    flat = [xp.reshape(part, (*g.shape[:-1], -1)) for part in parts]
     return Sums(if_weighted(w, xp.concat(flat, axis=-1)), farthest(view, w))
 
 
@@ -399,7 +396,7 @@ def farthest(view: Centred, w: Array) -> Array:
     """Return the squared distance of the farthest sample, one per block, if it is needed."""
     xp = namespace_of(w)
     if view.space.convexity_radius == float("inf") or backend_of(w).traced(w):
-        return w[0, ..., None][..., :0]
+        return xp.zeros((*w.shape[1:], 0), dtype=w.dtype, device=device_of(w))
     return xp.max(xp.where(w[..., None] > 0, view.squares, 0.0), axis=0)
 
 
@@ -420,15 +417,15 @@ def evaluation_of(
     all of them that is too large to be formed.
     """
     space, blocks = view.space, len(view.space.blocks)
-    sizes = [space.dim, blocks, blocks, blocks]
+    sizes = [space.dim, blocks, blocks]
     for part, like in diagonal(h, sums.added[..., : space.dim]):
         *batch, n = like.shape[sums.added.ndim - 1 :]
         formed = 0 if part.identity or n > DENSE else n * (n + 1) // 2
         count = math.prod(batch)
         sizes += [0 if part.lowest is None else count, count * formed]
-    g, variance, fine, rounding, *rest = pieces(sums.added, sizes)
+    g, variance, rounding, *rest = pieces(sums.added, sizes)
     hessian = _summed(h, g, iter(enumerate(zip(rest[::2], rest[1::2], strict=True))), apply)
-    resolution = fine + namespace_of(g).sqrt(rounding)
+    resolution = space.resolutions(view.mean) + namespace_of(g).sqrt(rounding)
     return Evaluation(view, g, variance, resolution, sums.most, lambda: hessian, sums)
 
 

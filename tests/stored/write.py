@@ -85,7 +85,7 @@ def write_product():
     """Write a model of a product, in float32."""
     M = Product(Sphere(2), Euclidean(2))
     X = points(M, 9).astype(np.float32)
-    bn = GyroBN(M, scale="sqrt_dim", mean="centroid", tol=1e-6).fit(X)
+    bn = GyroBN(M, scale="sqrt_dim", tol=1e-6).fit(X)
     bn.save(HERE / "product.npz")
     return {"x": X, "y": bn.transform(X)}
 

@@ -323,7 +323,7 @@ class BetaConcat(GeometryLayer):
                 for factor, ball, x in zip(self._factors, self._balls(M), parts, strict=True)
             ]
             check_floating(*logs)
-            batch = torch.broadcast_shapes(*(c.shape[:-1] for c in logs))
+            batch = torch.broadcast_shapes(*(c.shape[:-1] for c in logs))  # type: ignore[no-untyped-call]
             y: Tensor = M.from_normal(torch.cat([c.expand(*batch, -1) for c in logs], dim=-1))
             return rounded(y, *parts)
 
