@@ -437,9 +437,11 @@ def test_interrupted_or_killed(folder, number):
     make_long("long.npy")
     before = names(folder)
     command = [*COMMAND, "transform", "long.npy", "y.npy", "--model", "m.npz"]
-    restore = "import os, signal, sys; signal.signal(2, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    # what is ignored here, as in a background job, would stay ignored there
+    fresh = "import os, signal, sys; signal.signal(2, signal.SIG_DFL); "
+    fresh += "os.execv(sys.argv[1], sys.argv[1:])"
     with subprocess.Popen(
-        [sys.executable, "-c", restore, *command],
+        [sys.executable, "-c", fresh, *command],
         stderr=subprocess.PIPE,
         env=environment(),
         encoding="utf-8",

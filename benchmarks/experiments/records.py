@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("gyrobn", "torch", "numpy", "scikit-learn")
 
