@@ -506,7 +506,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 _parameters = dict(inspect.signature(GyroBN.__init__).parameters)
 del _parameters["options"]
 _kind = inspect.Parameter.KEYWORD_ONLY
-GyroBN.__init__.__signature__ = inspect.Signature(  # with the options of the geometries, for help()
+vars(GyroBN.__init__)["__signature__"] = inspect.Signature(  # for help(): with all options
     [
         *_parameters.values(),
         *(inspect.Parameter(n, _kind, default=None) for n in sorted(geometry_options())),
