@@ -305,9 +305,7 @@ def test_bad_labels(domains, error, message):
 def test_unseen_is_an_error_by_default():
     X = samples(M)
     bn = GyroBN(M).fit(X, domains=LABELS)
-    message = (
-        r"did not see domain 'z' \(it saw 'a', 'b', 'c'\), .*: fit to it, .*'refit' or"
-    )
+    message = r"did not see domain 'z' \(it saw 'a', 'b', 'c'\), .*: fit to it, .*'refit' or"
     with pytest.raises(ValueError, match=message):
         bn.transform(X, domains=OTHERS)
     many = GyroBN(M).fit(np.tile(X, (2, 1)), domains=np.tile(np.arange(12), 2))

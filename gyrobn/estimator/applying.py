@@ -54,8 +54,10 @@ def apply_chunks(
     raw = X if isinstance(X, Chunks) else Chunks(X)
 
     def ready(moved: Moved | None) -> Chunks:
-        array = lambda x: check.as_array(bn, x, method)  # noqa: E731
-        return raw.map(lambda x, rows: check.checked(bn, array(x), method, rows, moved))
+        def checked(x: Array, rows: Any) -> Array:
+            return check.checked(bn, check.as_array(bn, x, method), method, rows, moved)
+
+        return raw.map(checked)
 
     check.check_given(bn.domains_, domains, method)
     labels = None if domains is None else check.labels_for(domains, raw.count)
@@ -280,8 +282,9 @@ class Block(NamedTuple):
                 c = x / manifold.by_coordinate(t)
                 good[rows] = algorithm.goes_as_far(manifold, c, y, stats.mean, unit)
             else:
-                given = stats, self.bias, self.scale, bn.eps, None, undo
-                road = algorithm.route(manifold, x, *given)
+                road = algorithm.route(
+                    manifold, x, stats, self.bias, self.scale, bn.eps, None, undo
+                )
                 good[rows] = algorithm.arrived(manifold, x, y, road, unit, closed)
         if not good.all():
             more = "; if you need features for a classifier, choose output='coordinates'"

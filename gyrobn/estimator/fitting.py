@@ -67,7 +67,7 @@ class Finding(NamedTuple):
 
     manifold: GyroSpace
     domains: Domains
-    count: int
+    number: int
     """Number of samples."""
     moved: int
     """Number of points that were projected onto the manifold."""

@@ -207,7 +207,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.output = output
         for name in options.keys() - geometry_options():
             raise TypeError(f"GyroBN() got an unexpected keyword argument {name!r}")
-        vars(self).update(options)
+        self.__dict__.update(options)
 
     @classmethod
     def _get_param_names(cls) -> list[str]:
@@ -269,8 +269,8 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if hasattr(self, "mean_"):
             old, new = self._domains(), found.domains
             both = {d: fitting.merge(found.manifold, old[d], new[d]) for d in new if d in old}
-            count, moved = (found.count + self.n_samples_seen_, found.moved + self.n_projected_)
-            found = found._replace(domains=old | new | both, count=count, moved=moved)
+            count, moved = (found.number + self.n_samples_seen_, found.moved + self.n_projected_)
+            found = found._replace(domains=old | new | both, number=count, moved=moved)
         self._store(found)
         return self
 
@@ -499,7 +499,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         several = fitted.mean.ndim > len(found.manifold.point_shape)
         self.n_iter_ = iterations if several else int(iterations)
         self.converged_ = converged if several else bool(converged)
-        self.manifold_, self.n_samples_seen_ = found.manifold, found.count
+        self.manifold_, self.n_samples_seen_ = found.manifold, found.number
         self.n_projected_ = found.moved
 
 
