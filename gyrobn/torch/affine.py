@@ -185,7 +185,6 @@ class AffineLayer(GeometryState):
 _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 _USUAL = {
-    "mean": "frechet",
     "mean_gradient": "implicit",
     "steps": None,
     "learn_curvature": False,
