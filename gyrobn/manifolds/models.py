@@ -249,7 +249,7 @@ class Klein(Hyperbolic, Ball):
 
         .. math:: v = \frac1t\Bigl(c + \frac{Kt}{1+t}\langle x, c\rangle\,x\Bigr)
         """
-        _, K = self._given(x)
+        _, K = self._given(x, c)
         t = 1.0 + self._lift(K, x)[0]
         return times(1.0 / t, c) + times(K / (1.0 + t) * dot(x, c), x)
 
@@ -301,7 +301,7 @@ class ProperVelocity(Hyperbolic, Vectors):
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport from the identity: :math:`c - \frac{K\langle x, c\rangle}{1+t}\,x`."""
-        _, K = self._given(x)
+        _, K = self._given(x, c)
         return self._push_lifted(K, x, c)[1]
 
     def pull(self, x: Array, v: Array) -> Array:
