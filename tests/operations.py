@@ -41,6 +41,7 @@ OPTIONS = {
     "eps",
     "clamp",
     "total",
+    "check",
 }
 """Parameters that stay at their default."""
 

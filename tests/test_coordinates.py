@@ -373,6 +373,6 @@ def test_the_command_line_says_what_to_do(covariances, capsys):
     np.save("large.npy", SPD(32).random(20, rng=0).astype(np.float32))
     options = ["--manifold", "spd", "--scale", "sqrt_dim"]
     assert main(["normalize", "large.npy", "y.npy", *options]) == 1
-    assert "not points, output='coordinates' returns the scaled" in capsys.readouterr().err
+    assert "output='coordinates' returns the scaled" in capsys.readouterr().err
     main(["normalize", "large.npy", "y.npy", *options, "--coordinates"])
     assert np.load("y.npy").shape == (20, 32 * 33 // 2)

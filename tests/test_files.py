@@ -303,9 +303,9 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
 
 def test_places_where_no_file_can_be(tmp_path):
     bn = fitted(Euclidean(2))
-    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*none/model'"):
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*none"):
         bn.save(tmp_path / "none" / "model")
-    with pytest.raises(OSError, match="not a regular file"):
+    with pytest.raises(OSError, match="is a directory: name a file"):
         bn.save(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="not a regular file"):

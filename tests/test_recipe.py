@@ -22,7 +22,6 @@ import gyrobn.torch
 from gyrobn import GyroBN, frechet, normalize_batch
 from gyrobn.backends import backend_of, namespace_of
 from gyrobn.cli import main
-from gyrobn.estimator.validation import GEOMETRY
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import zeros
 from gyrobn.numerics.hessian import Hessian, flat_hessian
@@ -166,16 +165,6 @@ def test_layers(x):
     jitted = jax.jit(lambda M, x: normalize_batch(M, x)[0])(M, jax.numpy.asarray(x))
     np.testing.assert_allclose(jitted, expected, rtol=1e-12)
     assert isinstance(flax, nnx.Module)
-
-
-def test_the_estimator_knows_every_option():
-    """A geometry given by name is searched by the parameters of the estimator."""
-    options = {
-        name: type(one.default)
-        for cls in gyrobn.REGISTRY.values()
-        for name, one in cls.options().items()
-    }
-    assert options == GEOMETRY
 
 
 # ---------------------------------------------------------------------- a group that is curved

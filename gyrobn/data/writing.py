@@ -171,6 +171,9 @@ def replacing(path: str | PathLike[str]) -> Iterator[Path]:
     draft, old = (part.with_name(part.name + end) for end in (".npy", ".old"))
     try:
         yield part
+        if part.is_file():  # on the disk, before it takes the place of what was there
+            with open(part, "rb") as written:
+                os.fsync(written.fileno())
         if target.is_dir():  # a zarr store, which no system call replaces
             os.rename(target, old)
         elif target.exists():
