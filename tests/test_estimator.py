@@ -617,7 +617,6 @@ def test_constructor_only_stores():
         "adapt_rate": "r",
         **dict.fromkeys(["metric", "curvature", "theta", "representation"]),
         "prior_strength": 4.0,
-        "mean": "frechet",
         "output": "points",
     }
     assert bn.bias is bias

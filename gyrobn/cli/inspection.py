@@ -262,7 +262,7 @@ def _suggestion(source: StoredArray) -> Report:
         )
     x = source[: min(len(source), 2000)]
     square = x.shape[0] == x.shape[1] and len(x) == len(source)
-    as_distances = square and not np.diag(x).any() and bool((x == x.T).all())
+    as_distances = square and not np.diag(x).any() and np.allclose(x, x.T, rtol=1e-6)
     found = suggest(distances=x) if as_distances else suggest(x)
     (K,), ((low, high),) = found.curvature, found.interval
     values = {"curvature": K, "interval": [low, high], "suggested": repr(found.geometry)}
