@@ -108,7 +108,12 @@ def auto_sharded(function: Callable[..., Any], x: Array, *args: Any) -> Any:
         as_x = [jnp.shape(a) == x.shape for a in found]
         results[:] = structure, as_x
         both = list(zip(found, as_x, strict=True))
-        return [a for a, same in both if same], [a for a, same in both if not same]
+        others = [a for a, same in both if not same]
+        place = getattr(jax.lax.stop_gradient(x), "sharding", None)
+        if isinstance(place, NamedSharding) and not traced(jax.lax.stop_gradient(x)):
+            # eager results that were numbers on the host are not on the mesh yet
+            others = jax.device_put(others, NamedSharding(place.mesh, everywhere))
+        return [a for a, same in both if same], others
 
     everywhere = PartitionSpec()
     shardings = NamedSharding(mesh, jax.typeof(x).sharding.spec), NamedSharding(mesh, everywhere)

@@ -197,6 +197,8 @@ def check_replaceable(path: str | PathLike[str]) -> None:
         raise IsADirectoryError(f"{path} is a directory: name a file")
     if stores and path.is_file():
         raise FileExistsError(f"{path} is a file, not a zarr store: remove it first")
+    if path.exists() and not path.is_dir() and not path.is_file():
+        raise OSError(f"{path} is not a regular file: name one that can be replaced")
 
 
 def _remove(path: Path) -> None:

@@ -330,24 +330,29 @@ class ConstantCurvature(GyroSpace):
         return self._size(K, *self._lift(K, x))
 
     def dist(self, x: Array, y: Array) -> Array:
-        r"""Distance; on spheres from the chord and the chord of the opposite point.
+        r"""Distance, from the chord, the same from either end.
 
-        .. math:: \tan\tfrac{\sqrt K d}2 = \|x - y\|/\|x + y\|
+        .. math:: \sinh\tfrac{\sqrt{-K} d}2 = \tfrac12\sqrt{-K}\,\text{chord}, \qquad
+                  \tan\tfrac{\sqrt K d}2 = \|x - y\|/\|x + y\|
 
-        So neither close nor antipodal points lose digits.
+        On spheres the chord of the opposite point is measured, too. So neither close nor antipodal
+        points lose digits.
         """
         xp, K = self._given(x, y)
-        if self.sign != 1:
+        if self.sign is None or self.sign == 0:
             return self._size(K, *self._from(K, x, y))
         k, chord = self._root(K), self._chord(K, x, y)
+        if self.sign == -1:
+            return 2.0 * asinh(0.5 * k * chord) / k
         (m_x, a_x, v_x), (m_y, a_y, v_y) = self._lift(K, x), self._lift(K, y)
         s = times(a_x, v_x) + times(a_y, v_y)
         other = safe_sqrt(K * dot(s, s) + (2.0 + m_x + m_y) ** 2)
         return 2.0 * xp.atan2(k * chord, other) / k
 
     def _chord(self, K: Any, x: Array, y: Array) -> Array:
-        """Return the length of the chord between two points of a sphere."""
-        return length(y - x)
+        r"""Return the length of the chord, :math:`\sqrt{\lambda_x \lambda_y}\|p_x - p_y\|`."""
+        (a, p), (b, q) = self._ball(K, x), self._ball(K, y)
+        return a**0.5 * b**0.5 * length(q - p)
 
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         r"""Gyration: a rotation of the spatial part in the plane of x and y."""

@@ -391,8 +391,10 @@ class Bases(GyroSpace):
         r"""Parallel transport: the direct rotation from the subspace of x to that of y."""
         self._namespace(x, y, v)
         here, there = direct_rotation(x), direct_rotation(self.relative(x, y))
-        V = rotated(here, *blocks_of(matmul(v, adjoint(here.W))), -1.0)
-        return matmul(stacked(*rotated(here, *rotated(there, *V))), there.W)
+        _, B = rotated(here, *blocks_of(matmul(v, adjoint(here.W))), -1.0)
+        # what rounding adds along the subspace itself would grow from one step to the next
+        V = rotated(there, namespace_of(B).zeros_like(there.C), B)
+        return matmul(stacked(*rotated(here, *V)), there.W)
 
     # ------------------------------------------------------------------ points, good and bad
 

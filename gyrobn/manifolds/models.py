@@ -111,10 +111,6 @@ class Stereographic(Ball):
         p = times(a / xp.where(infinity, 1.0, w), v)
         return xp.where(infinity[..., None], xp.inf, p)
 
-    def _chord(self, K: Any, x: Array, y: Array) -> Array:
-        (a, _), (b, _) = self._ball(K, x), self._ball(K, y)
-        return (a * b) ** 0.5 * length(y - x)
-
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport from the identity: :math:`v = c/\lambda_x`, since the model is conformal."""
         _, K = self._given(x, c)  # coordinates have the shape of a point
@@ -386,6 +382,13 @@ class Hyperboloid(Radius, Hyperbolic):
         part = s / large[..., None]
         return self._with_time(large * xp.sqrt((1.0 / large) ** 2 - K * dot(part, part)), s, K)
 
+    def _chord(self, K: Any, x: Array, y: Array) -> Array:
+        # differences of coordinates, which have no rounding error if the points are close
+        k, gap = self._root(K), y - x
+        a, b = 1.0 + k * x[..., 0], 1.0 + k * y[..., 0]
+        s = gap[..., 1:] - times(k * gap[..., 0] / (a + b), x[..., 1:] + y[..., 1:])
+        return (0.5 * a + 0.5 * b) / (a**0.5 * b**0.5) * length(s)
+
     def project(self, x: Array) -> Array:
         """Recompute the time from the spatial part."""
         _, K = self._given(x)
@@ -443,6 +446,9 @@ class Sphere(Radius):
 
     def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
         return self._with_time(1.0 + m, times(a, v), K)
+
+    def _chord(self, K: Any, x: Array, y: Array) -> Array:
+        return length(y - x)
 
     def project(self, x: Array) -> Array:
         """Divide by the length; the zero vector goes to e."""
