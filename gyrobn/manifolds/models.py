@@ -383,11 +383,9 @@ class Hyperboloid(Radius, Hyperbolic):
         return self._with_time(large * xp.sqrt((1.0 / large) ** 2 - K * dot(part, part)), s, K)
 
     def _chord(self, K: Any, x: Array, y: Array) -> Array:
-        # differences of coordinates, which have no rounding error if the points are close
-        k, gap = self._root(K), y - x
-        a, b = 1.0 + k * x[..., 0], 1.0 + k * y[..., 0]
-        s = gap[..., 1:] - times(k * gap[..., 0] / (a + b), x[..., 1:] + y[..., 1:])
-        return (0.5 * a + 0.5 * b) / (a**0.5 * b**0.5) * length(s)
+        # 1 + t from the time that is given: one from s has more rounding errors
+        a, b = (1.0 + self._root(K) * z[..., 0] for z in (x, y))
+        return a**0.5 * b**0.5 * length(y[..., 1:] / b[..., None] - x[..., 1:] / a[..., None])
 
     def project(self, x: Array) -> Array:
         """Recompute the time from the spatial part."""
