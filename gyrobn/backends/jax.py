@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxlib.version import __version_info__ as _version
 
 from gyrobn.backends import declared, with_decompositions, with_functions
@@ -109,8 +109,9 @@ def auto_sharded(function: Callable[..., Any], x: Array, *args: Any) -> Any:
         results[:] = structure, as_x
         both = list(zip(found, as_x, strict=True))
         others = [a for a, same in both if not same]
-        place = getattr(jax.lax.stop_gradient(x), "sharding", None)
-        if isinstance(place, NamedSharding) and not traced(jax.lax.stop_gradient(x)):
+        shardings = (getattr(jax.lax.stop_gradient(a), "sharding", None) for a in arrays)
+        place = next((s for s in shardings if isinstance(s, NamedSharding)), None)
+        if place is not None and isinstance(place.mesh, Mesh):
             # eager results that were numbers on the host are not on the mesh yet
             others = jax.device_put(others, NamedSharding(place.mesh, everywhere))
         return [a for a, same in both if same], others
