@@ -41,7 +41,6 @@ OPTIONS = {
     "eps",
     "clamp",
     "total",
-    "check",
 }
 """Parameters that stay at their default."""
 
@@ -115,6 +114,8 @@ def call(M: Any, name: str, function: Callable[..., Any], given: dict[str, Any])
         given = given | {"v": M.tangent_to_inside(given["x"], given["v"])}
     arguments: list[Any] = []
     for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            continue
         if parameter.name in OPTIONS or parameter.kind is parameter.VAR_KEYWORD:
             arguments += [] if parameter.default is parameter.empty else [parameter.default]
         elif parameter.kind is parameter.VAR_POSITIONAL:
