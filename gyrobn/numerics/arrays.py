@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import array_api_compat as compat
@@ -17,36 +18,23 @@ def check_floating(*arrays: Array, half: bool = False) -> Any:
     has none of it. A layer that computes it in float32 allows it by ``half``.
     """
     xp, first = namespace_of(*arrays), arrays[0]
-    dtype = first.dtype
     for x in arrays:
-        if (x is first or x.dtype != dtype) and not _is_floating(xp, x.dtype, half):
-            real = _is_floating(xp, x.dtype, half=True)
-            kind = "float32 or float64" if real else "a real floating dtype"
-            raise TypeError(
-                f"expected {kind}, got {x.dtype}: convert it first, "
-                f"for example with {cast_to(x, 'float64')}"
-            )
-        if x.dtype != dtype:
-            raise TypeError(f"mixed dtypes {dtype} and {x.dtype}: cast one to the other first")
-    if len(arrays) > 1:
-        here = device_of(first)
-        for x in arrays[1:]:
-            if device_of(x) != here:
-                raise ValueError(
-                    f"arrays on devices {here} and {device_of(x)}: move them to one device first"
+        if x.dtype not in (xp.float32, xp.float64):
+            real = xp.isdtype(x.dtype, "real floating")
+            if not (real and half):
+                kind = "float32 or float64" if real else "a real floating dtype"
+                raise TypeError(
+                    f"expected {kind}, got {x.dtype}: convert it first, "
+                    f"for example with {cast_to(x, 'float64')}"
                 )
+        if x.dtype != first.dtype:
+            raise TypeError(f"mixed dtypes {first.dtype} and {x.dtype}: cast one to the other first")
+        if x is not first and device_of(x) != device_of(first):
+            raise ValueError(
+                f"arrays on devices {device_of(first)} and {device_of(x)}: move them to one device "
+                "first"
+            )
     return xp
-
-
-_floating: dict[tuple[str, Any, bool], bool] = {}
-
-
-def _is_floating(xp: Any, dtype: Any, half: bool) -> bool:
-    key = xp.__name__, dtype, half
-    if key not in _floating:  # asking takes longer than most operations
-        kinds = "real floating" if half else (xp.float32, xp.float64)
-        _floating[key] = bool(xp.isdtype(dtype, kinds))
-    return _floating[key]
 
 
 def check_coordinates(manifold: Any, c: Array) -> Any:
@@ -81,13 +69,10 @@ def zeros(n: int, like: Array) -> Array:
     return namespace_of(like).zeros((n,), dtype=like.dtype, device=device_of(like))
 
 
-def pieces(x: Array, sizes: Sequence[int], axis: int = -1) -> list[Array]:
-    """Return consecutive pieces of these sizes along the last axis, or the last but one."""
-    cuts, stop = [], 0
-    for size in sizes:
-        start, stop = stop, stop + size
-        cuts.append(x[..., start:stop] if axis == -1 else x[..., start:stop, :])
-    return cuts
+def pieces(x: Array, sizes: Sequence[int]) -> list[Array]:
+    """Return consecutive pieces of these sizes along the last axis."""
+    ends = accumulate(sizes)
+    return [x[..., end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 # ---------------------------------------------------------------------- vectors
@@ -155,67 +140,51 @@ BLOCK = 256
 
 
 def weighted_sum(weights: Array, x: Array) -> Array:
-    r"""Sum ``x`` of shape (N, *channels, *rest) over its first axis, with weights (N, *channels).
-
-    Many float32 numbers are summed by blocks, and the sums of blocks again: the rounding error is
-    at most :math:`(k B + k)\varepsilon \sum_i w_i |x_i|` with B = ``BLOCK`` and
-    :math:`k = \lceil\log_B N\rceil`, and a few ε of it in practice, however many there are.
-    """
-    xp = namespace_of(weights, x)
-    rest = tuple(x.shape[weights.ndim :])
-    if not rest:
-        return sum_samples(weights * x)
-    flat = x if len(rest) == 1 else xp.reshape(x, (*x.shape[: weights.ndim], math.prod(rest)))
-    if weights.ndim == 1 and _one_block(x):
-        total = xp.matmul(weights, flat)
-    else:
-        total = sum_of_products(weights[..., None, None], flat[..., None, :])[..., 0, :]
-    return total if len(rest) == 1 else xp.reshape(total, (*total.shape[:-1], *rest))
+    """Sum ``x`` of shape (N, *channels, *rest) over its first axis, with weights (N, *channels)."""
+    xp, rest = namespace_of(weights, x), x.shape[weights.ndim :]
+    rows = xp.reshape(x, (*weights.shape, 1, math.prod(rest)))
+    total = sum_of_products(weights[..., None, None], rows)
+    return xp.reshape(total, (*weights.shape[1:], *rest))
 
 
 def sum_of_products(A: Array, B: Array) -> Array:
     r"""Return :math:`\sum_i A_i^\top B_i` in one large product.
 
-    Shapes are (N, *channels, k, m) and (N, *channels, k, n). Many float32 numbers are summed as in
-    :func:`weighted_sum`.
+    Shapes are (N, *channels, k, m) and (N, *channels, k, n).
     """
-    if _one_block(A):
-        return _product(A, B, 0)
-    parts = [_product(*pair, 1) for pair in zip(_blocks(A), _blocks(B), strict=True)]
-    return sum_samples(namespace_of(A).concat(parts))
-
-
-def _product(A: Array, B: Array, axis: int) -> Array:
-    """Return the sum of the products along an axis, before the channels."""
-    xp, axes = namespace_of(A, B), tuple(range(A.ndim))
-    order = (*axes[:axis], *axes[axis + 1 : -2], axis, *axes[-2:])
-    if order != axes:
-        A, B = xp.permute_dims(A, order), xp.permute_dims(B, order)
-    # no -1 for the length, which would be ambiguous in an empty array
-    left, right = (
-        xp.reshape(a, (*a.shape[:-3], a.shape[-3] * a.shape[-2], a.shape[-1])) for a in (A, B)
-    )
-    return xp.matmul(xp.matrix_transpose(left), right)
+    return _in_blocks(_product, A, B)
 
 
 def sum_samples(x: Array) -> Array:
-    """Sum over the first axis, many float32 numbers as in :func:`weighted_sum`."""
-    xp = namespace_of(x)
-    if _one_block(x):
-        return xp.sum(x, axis=0)
-    return sum_samples(xp.concat([xp.sum(block, axis=1) for block in _blocks(x)]))
+    """Sum over the first axis."""
+    return _in_blocks(lambda x: namespace_of(x).sum(x, axis=0), x)
 
 
-def _one_block(x: Array) -> bool:
-    return x.dtype == namespace_of(x).float64 or bool(x.shape[0] <= BLOCK)
+def _in_blocks(function: Callable[..., Array], *arrays: Array) -> Array:
+    r"""Return a sum over the first axis; of many float32 numbers by blocks, and then of their sums.
+
+    The rounding error of a sum is at most :math:`(k B + k)\varepsilon \sum_i |x_i|` with B =
+    ``BLOCK`` and :math:`k = \lceil\log_B N\rceil`, and a few ε of it in practice.
+    """
+    xp, count = namespace_of(*arrays), arrays[0].shape[0]
+    if arrays[0].dtype == xp.float64 or count <= BLOCK:
+        return function(*arrays)
+    blocks = count // BLOCK  # each has the samples of one index of an axis that is like a channel
+    whole = [xp.reshape(a[: blocks * BLOCK, ...], (BLOCK, blocks, *a.shape[1:])) for a in arrays]
+    rest = [a[blocks * BLOCK :, ...] for a in arrays]
+    return sum_samples(function(*whole)) + function(*rest)
 
 
-def _blocks(x: Array) -> list[Array]:
-    """Return (N, ...) as (blocks, size, ...): those of ``BLOCK`` samples, and the rest."""
-    count, xp = x.shape[0], namespace_of(x)
-    whole = count // BLOCK * BLOCK
-    parts = [xp.reshape(x[:whole, ...], (whole // BLOCK, BLOCK, *x.shape[1:]))]
-    return parts if whole == count else [*parts, x[None, whole:, ...]]
+def _product(A: Array, B: Array) -> Array:
+    """Return the sum of the products along the first axis."""
+    xp, last = namespace_of(A, B), A.ndim - 1
+    order = (*range(1, last - 1), 0, last - 1, last)
+    # no -1 for the length, which would be ambiguous in an empty array
+    left, right = (
+        xp.reshape(xp.permute_dims(a, order), (*a.shape[1:-2], a.shape[0] * a.shape[-2], a.shape[-1]))
+        for a in (A, B)
+    )
+    return xp.matmul(xp.matrix_transpose(left), right)
 
 
 # ---------------------------------------------------------------------- large NumPy arrays

@@ -1,4 +1,4 @@
-"""Checks of what a user gives: a number, a word, an array; and errors that name their parameter.
+"""Checks of what a user gives: a number, a word, an array.
 
 Every check returns the value as a plain Python object or NumPy array, or raises an error that says
 what came and what was expected.
@@ -12,7 +12,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from math import inf
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import array_api_compat as compat
 import numpy as np
@@ -34,40 +34,6 @@ def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
     while frame.f_globals.get("__name__", "").partition(".")[0] in _INNER and frame.f_back:
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)
-
-
-class Parameter(NamedTuple):
-    """The parameter that the message of an error names, its attribute ``parameter``."""
-
-    name: str
-    values: tuple[str, ...]
-    """The values that the message recommends, if any."""
-    before: str
-    after: str
-    """The message around the parameter, for those who spell it in another way."""
-
-
-def parameter_error(
-    before: str,
-    name: str,
-    after: str = "",
-    values: tuple[str, ...] = (),
-    spelling: str = "",
-    note: str = "",
-) -> ValueError:
-    """Return an error that names a parameter, as ``name='value'`` if no spelling is given.
-
-    The command line shows its option in place of the parameter, and leaves out the note.
-
-    >>> error = parameter_error("they are off: ", "on_invalid", " moves them", ("project",))
-    >>> str(error), error.parameter.name
-    ("they are off: on_invalid='project' moves them", 'on_invalid')
-    """
-    if not spelling:
-        spelling = f"{name}={' or '.join(map(repr, values))}" if values else name
-    error = ValueError(f"{before}{spelling}{after}{note}")
-    vars(error)["parameter"] = Parameter(name, values, before, after)
-    return error
 
 
 def unmasked(value: Any, name: str) -> Any:
@@ -120,15 +86,15 @@ def check_integer(name: str, value: Any, least: int | None = None) -> int:
         ...
     ValueError: max_iter must be a positive integer, got 1.5
     """
-    try:
-        number = None if _is_bool(value) else operator.index(value)
-    except TypeError:
-        number = None
+    number = None
+    if not _is_bool(value):
+        with suppress(TypeError):
+            number = operator.index(value)
     low = -(2**63) if least is None else least
     if number is None or not low <= number < 2**63:  # what arrays and files can hold
-        kind = "a positive integer" if least == 1 else "an integer"
-        bound = "" if least in (None, 1) else f" of at least {least}"
-        raise parameter_error("", name, f" must be {kind}{bound}, got {value!r}")
+        kinds = {None: "an integer", 1: "a positive integer"}
+        kind = kinds.get(least, f"an integer of at least {least}")
+        raise ValueError(f"{name} must be {kind}, got {value!r}")
     return number
 
 
@@ -156,7 +122,7 @@ def check_square(rule: str, shape: Any) -> int:
 
 
 def check_number(
-    name: str, value: Any, low: float = -inf, high: float = inf, above: float | None = None
+    name: str, value: Any, low: float = -inf, high: float = inf, above: float = -inf
 ) -> float:
     """Return a finite number from ``low`` to ``high``, or one above a bound, as a ``float``.
 
@@ -175,13 +141,11 @@ def check_number(
     if isinstance(value, Real) and not _is_bool(value):
         with suppress(OverflowError):  # of an integer that is too long
             number = float(value)
-    if not (low <= number <= high and -inf < number < inf) or (
-        above is not None and not number > above
-    ):
+    if not (low <= number <= high and above < number < inf):
         bound = f" of at least {low:g}" if low > -inf else ""
         bound = f" from {low:g} to {high:g}" if high < inf else bound
-        bound = bound if above is None else f" above {above:g}"
-        raise parameter_error("", name, f" must be a finite number{bound}, got {value!r}")
+        bound = f" above {above:g}" if above > -inf else bound
+        raise ValueError(f"{name} must be a finite number{bound}, got {value!r}")
     return number
 
 
@@ -198,7 +162,7 @@ def check_choice(name: str, value: Any, known: Iterable[str]) -> str:
         *most, last = map(repr, known)
         listed = f"{', '.join(most)} or {last}" if most else last
         near = did_you_mean(value, known)
-        raise parameter_error("", name, f" must be {listed}, got {value!r}{near}")
+        raise ValueError(f"{name} must be {listed}, got {value!r}{near}")
     return value
 
 

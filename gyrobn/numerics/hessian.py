@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
+from typing import Any
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.numerics.matrices import finite_or_identity, identity, solve
@@ -36,22 +37,25 @@ class Hessian:
     join: Callable[[list[Array]], Array] = lambda parts: parts[0]
     """Undo ``split``."""
 
-    def by_part(self, function: "Callable[[Hessian, Array], Array]", g: Array) -> Array:
-        """Apply a function to each diagonal block and its part of a vector."""
-        return self.join([function(h, v) for h, v in zip(self.parts, self.split(g), strict=True)])
-
-    @cached_property
-    def formed(self) -> Array:
-        """H as a matrix, formed once."""
-        assert self.matrix is not None
-        return self.matrix()
+    def by_part(self, function: Callable[..., Array], g: Array, *options: Any) -> Array:
+        """Apply a function to each diagonal block and its part of a vector; the identity is g."""
+        if self.identity:
+            return g
+        parts = zip(self.parts, self.split(g), strict=True)
+        return self.join([function(h, part, *options) for h, part in parts])
 
     def as_matrix(self, like: Array) -> Array:
         """Return H as a matrix, for vectors of the shape of ``like``, (*channels, dim)."""
         if self.matrix is not None:
-            return self.formed
+            return self.matrix()
         columns = namespace_of(like).broadcast_to(identity(like), (*like.shape, like.shape[-1]))
         return self.apply(columns)
+
+    def raised(self, least: float, like: Array) -> Array:
+        """Return what to add to the diagonal, so that the bound is at least as large."""
+        xp = namespace_of(like)
+        low = xp.ones_like(like[..., 0]) if self.lowest is None else self.lowest()
+        return xp.clip(least - low, min=0.0)
 
 
 def flat_hessian() -> Hessian:
@@ -69,29 +73,20 @@ def joined_hessian(
     ``split`` and ``join`` lead from normal coordinates to those of the factors and back.
     """
 
+    def one(h: Hessian, v: Array) -> Array:
+        return h.apply(v[..., None])[..., 0]
+
     def apply(v: Array) -> Array:
-        """Apply each part; in ``split``, the columns are an axis before the coordinates."""
-        first = v.ndim - 2
-
-        def one(h: Hessian, part: Array) -> Array:
-            axes = list(range(part.ndim))
-            last = [*axes[:first], *axes[first + 1 :], first]
-            back = [*axes[:first], axes[-1], *axes[first:-1]]
-            permute = namespace_of(part).permute_dims
-            return permute(h.apply(permute(part, last)), back)
-
-        transpose: Callable[[Array], Array] = namespace_of(v).matrix_transpose
-        return transpose(joined.by_part(one, transpose(v)))
+        columns = [joined.by_part(one, v[..., k]) for k in range(v.shape[-1])]
+        return namespace_of(v).stack(columns, axis=-1)
 
     bounds = [h.lowest for h in parts if h.lowest is not None]
 
     def lowest() -> Array:
-        first, *rest = (bound() for bound in bounds)
-        return reduce(namespace_of(first).minimum, rest, first)
+        return reduce(namespace_of(bounds[0]()).minimum, [bound() for bound in bounds])
 
     flat = all(h.identity for h in parts)
-    bound = lowest if bounds else None
-    joined = Hessian(apply, bound, None, flat, tuple(parts), split, join)
+    joined = Hessian(apply, lowest if bounds else None, None, flat, tuple(parts), split, join)
     return joined
 
 
@@ -101,20 +96,18 @@ def newton_step(h: Hessian, g: Array, tol: float) -> Array:
     ``tol`` is the error that may be left, relative to g, if H is not formed. Where an eigenvalue
     is negative, or nearly zero (samples beyond a hemisphere), H is shifted up.
     """
-    if h.identity:
-        return g
-    if h.parts:
-        return h.by_part(lambda part, own: newton_step(part, own, tol), g)
-    xp = namespace_of(g)
-    shift = None if h.lowest is None else xp.clip(FLOOR - h.lowest(), min=0.0)
+    if h.identity or h.parts:
+        return h.by_part(newton_step, g, tol)
+    xp, shift = namespace_of(g), h.raised(FLOOR, g)
     if g.shape[-1] > DENSE:
         return _iterated(h, g, shift, tol)
-    if shift is not None and not backend_of(g).traced(shift) and bool(xp.any(shift > 0)):
+    full = h.as_matrix(g)
+    if h.lowest is not None and not backend_of(g).traced(shift) and bool(xp.any(shift > 0)):
         # The bound takes the worst direction of each sample. On a few samples all over a sphere it
         # is negative at most means, and steps that are too short do not converge.
-        low = xp.linalg.eigvalsh(finite_or_identity(h.as_matrix(g))[0])[..., 0]
+        low = xp.linalg.eigvalsh(finite_or_identity(full)[0])[..., 0]
         shift = xp.clip(LEAST - low, min=0.0)
-    return _solved(h, g, shift)
+    return solve(full + shift[..., None, None] * identity(g), g)
 
 
 def inverse(h: Hessian, g: Array, tol: float = 0.0) -> Array:
@@ -123,35 +116,18 @@ def inverse(h: Hessian, g: Array, tol: float = 0.0) -> Array:
     A matrix is inverted as it is: a bound of its eigenvalues says little if samples are beyond a
     hemisphere, and the derivative of the mean is large where one of them is nearly zero.
     """
-    if h.identity:
-        return g
-    if h.parts:
-        return h.by_part(lambda part, own: inverse(part, own, tol), g)
-    xp = namespace_of(g)
-    eps = float(xp.finfo(g.dtype).eps)
+    if h.identity or h.parts:
+        return h.by_part(inverse, g, tol)
+    eps = float(namespace_of(g).finfo(g.dtype).eps)
     if g.shape[-1] <= DENSE:
         # a rounding error more keeps a singular matrix, of two opposite samples, from an error
-        return _solved(h, g, None if h.lowest is None else xp.full_like(g[..., 0], 4.0 * eps))
-    shift = None if h.lowest is None else xp.clip(1e-3 - h.lowest(), min=0.0)
-    tol = max(tol, eps ** (2 / 3))
+        return solve(h.as_matrix(g) + 4.0 * eps * identity(g), g)
+    shift, tol = h.raised(1e-3, g), max(tol, eps ** (2 / 3))
     return backend_of(g).self_adjoint(lambda v: _iterated(h, v, shift, tol), g)
 
 
-def _solved(h: Hessian, g: Array, shift: Array | None) -> Array:
-    full = h.as_matrix(g)
-    return solve(full if shift is None else full + shift[..., None, None] * identity(g), g)
-
-
-def _iterated(h: Hessian, g: Array, shift: Array | None, tol: float) -> Array:
-    def apply(v: Array) -> Array:
-        Hv = h.apply(v[..., None])[..., 0]
-        return Hv if shift is None else Hv + shift[..., None] * v
-
-    return conjugate_gradients(apply, g, tol)
-
-
-def conjugate_gradients(apply: Callable[[Array], Array], g: Array, tol: float) -> Array:
-    """Return nearly H⁻¹g, for H with no eigenvalue far below 1; each channel stops when it may."""
+def _iterated(h: Hessian, g: Array, shift: Array, tol: float) -> Array:
+    """Return nearly (H + shift)⁻¹g by conjugate gradients; each channel stops when it may."""
     xp = namespace_of(g)
     size = xp.max(xp.abs(g), axis=-1, keepdims=True)  # squares of very small numbers would be zero
     r = g / xp.where(size > 0, size, 1.0)
@@ -162,7 +138,7 @@ def conjugate_gradients(apply: Callable[[Array], Array], g: Array, tol: float) -
         going = square > goal
         if not backend_of(g).traced(g) and not bool(xp.any(going)):
             break
-        Hp = apply(p)
+        Hp = h.apply(p[..., None])[..., 0] + shift[..., None] * p
         bend = xp.where(going, xp.sum(p * Hp, axis=-1, keepdims=True), 1.0)
         along = xp.where(going, square / bend, 0.0)
         v, r = v + along * p, r - along * Hp

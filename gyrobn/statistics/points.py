@@ -14,7 +14,7 @@ from gyrobn.manifolds import Correlation, Klein, Product
 from gyrobn.manifolds.constant_curvature import ConstantCurvature
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import blockwise, scalars_like
-from gyrobn.numerics.checks import host, parameter_error, warn_caller
+from gyrobn.numerics.checks import host, warn_caller
 from gyrobn.statistics.uniqueness import FrechetWarning, factors
 
 
@@ -27,7 +27,7 @@ def on_manifold(
     moved: "Moved | None" = None,
     *,
     eps: float | None = None,
-    advice: str | None = None,
+    advice: str = "on_invalid='project' moves such samples onto it",
     advice_nan: str = "drop or impute NaN and inf first",
 ) -> Array:
     """Return ``x`` with all its points on the manifold, or say which one is not.
@@ -108,7 +108,7 @@ def _off(
     good: Array,
     name: str,
     first: Any,
-    advice: str | None,
+    advice: str,
     before: str = "",
 ) -> ValueError:
     """Return the error for points that are off the manifold."""
@@ -123,9 +123,7 @@ def _off(
             f"that matrix is {lack}. {SHRINK}: the variance of projected matrices depends on the "
             "floor under their eigenvalues; "
         )
-    if advice is not None:
-        return ValueError(text + advice)
-    return parameter_error(text, "on_invalid", " moves such samples onto it", ("project",))
+    return ValueError(text + advice)
 
 
 def describe(good: Array, first: Any = 0) -> tuple[str, tuple[int, ...]]:
