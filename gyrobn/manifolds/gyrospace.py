@@ -6,28 +6,30 @@ isometries. Everything is written in *normal coordinates at e*: the ``dim`` coor
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from gyrobn.backends import Array, Arrays, backend_of, namespace_of
+from gyrobn.backends import Array, Arrays, backend_of, declare, namespace_of
 from gyrobn.manifolds.centred import Centred
-from gyrobn.manifolds.specification import Specified
-from gyrobn.numerics.arrays import (
-    check_floating,
-    length,
-    scalars_like,
-)
-from gyrobn.numerics.checks import check_integers, check_number
+from gyrobn.numerics.arrays import check_floating, length, scalars_like
+from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.numerics.hessian import Hessian
 
 
 @dataclass(frozen=True)
-class GyroSpace(Specified, ABC):
+class GyroSpace(ABC):
     """Base of every geometry.
 
-    A subclass is a frozen dataclass whose fields are sizes and options. It states ``point_shape``,
+    A subclass is a frozen dataclass. A field without a default is a size, a positive integer
+    (``field(metadata={"least": 2})`` if 1 is too small). A field with a default is an option: a
+    number, or a word out of ``field(default=…, metadata={"choices": …})``. The constructor, the
+    command line, files and the tables of the documentation follow from the fields.
+
+    It states ``point_shape``,
     ``dim``, :meth:`for_shape` and :meth:`examples`, and writes :meth:`origin`, :meth:`add`,
     :meth:`neg`, :meth:`to_normal`, :meth:`from_normal`, :meth:`push`, :meth:`pull`,
     :meth:`project`, :meth:`violation` and :meth:`hessian`. It may override any other method with a
@@ -35,6 +37,56 @@ class GyroSpace(Specified, ABC):
 
     Every operation broadcasts over leading axes and keeps library, dtype and device.
     """
+
+    # ------------------------------------------------------------------ fields
+
+    parameters: ClassVar[tuple[str, ...]] = ()
+    """The fields that may hold a number or a (traced, learnable) array; the others are constant."""
+
+    def __post_init__(self) -> None:
+        """Check the fields; a number or a word becomes a plain one."""
+        for one in fields(self):
+            name, value = f"{one.name} of {type(self).__name__}", getattr(self, one.name)
+            if one.default is MISSING:
+                value = check_integer(name, value, one.metadata.get("least", 1))
+            elif "choices" in one.metadata:
+                value = check_choice(name, value, one.metadata["choices"])
+            elif isinstance(one.default, float) and isinstance(value, (Real, str)):
+                value = check_number(name, value)  # it may be an array
+            object.__setattr__(self, one.name, value)
+        declare(type(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        declare(type(self))  # this process may not have made such a geometry yet
+
+    @classmethod
+    def options(cls) -> "dict[str, Field[Any]]":
+        """Return the fields that are options, by name."""
+        return {one.name: one for one in fields(cls) if one.default is not MISSING}
+
+    def learnable(self) -> list[Any]:
+        """Return the values of the parameters."""
+        return [getattr(self, name) for name in self.parameters]
+
+    def with_learnable(self, values: Sequence[Any]) -> Self:
+        """Return the same geometry with these values of the parameters."""
+        if all(new is old for new, old in zip(values, self.learnable(), strict=True)):
+            return self
+        return replace(self, **dict(zip(self.parameters, values, strict=True)))
+
+    def detached(self) -> Self:
+        """Return the same geometry with its parameters constant to differentiation."""
+        return self.with_learnable(
+            [
+                v if isinstance(v, (int, float)) else backend_of(v).stop_gradient(v)
+                for v in self.learnable()
+            ]
+        )
+
+    def _parameter(self, name: str, like: Array) -> Any:
+        """Return a parameter as a Python float, or as an array in the dtype of ``like``."""
+        return scalars_like(getattr(self, name), like)
 
     # ------------------------------------------------------------------ sizes
 
@@ -178,8 +230,6 @@ class GyroSpace(Specified, ABC):
         xp, stop, e = namespace_of(total), backend_of(total).stop_gradient, self.origin(total)
         entries = tuple(range(-len(self.point_shape), 0))
         is_x, is_y = (xp.all(z == e, axis=entries, keepdims=True) for z in (x, y))
-        if not backend_of(total).differentiable(total):
-            return xp.where(is_x, y, xp.where(is_y, x, total))
         exact = xp.where(is_x, stop(y), stop(x)) + (total - stop(total))
         return xp.where(xp.logical_or(is_x, is_y), exact, total)
 
@@ -222,12 +272,10 @@ class GyroSpace(Specified, ABC):
         ends are not exchanged.
         """
         xp, t = self._namespace(x, y), scalars_like(t, x)
-        if self.convexity_radius != float("inf"):
+        if self.convexity_radius != float("inf") or self.block_shape:  # a block has its own time
             return x, y, t
         if isinstance(t, float):
             return (y, x, 1.0 - t) if t > 0.5 else (x, y, t)
-        if self.block_shape:  # each block has its own time
-            return x, y, t
         late = t > 0.5
         each = late[(..., *(None,) * len(self.point_shape))]
         return xp.where(each, y, x), xp.where(each, x, y), xp.where(late, 1.0 - t, t)
@@ -374,12 +422,10 @@ class GyroSpace(Specified, ABC):
         """Return multipliers per point, or per point and block, as multipliers per coordinate."""
         if isinstance(t, float) or t.ndim == 0:
             return t
-        sizes = self.blocks
-        if len(sizes) == 1:
-            return t[..., None]
+        t = self.expand_blocks(t)
         if t.shape[-1] == 1:
             return t
-        return namespace_of(t).take(t, backend_of(t).cached(_blocks, t, *sizes), axis=-1)
+        return namespace_of(t).take(t, backend_of(t).cached(_blocks, t, *self.blocks), axis=-1)
 
     # ------------------------------------------------------------------ checks
 
@@ -412,7 +458,7 @@ def check_manifold(value: Any) -> GyroSpace:
     >>> check_manifold(4)
     Traceback (most recent call last):
         ...
-    TypeError: manifold must be a geometry, such as gyrobn.PoincareBall(4), got 4
+    TypeError: manifold must be a geometry, such as gyrobn.PoincareBall(2), got 4
     """
     if isinstance(value, GyroSpace):
         return value
@@ -423,7 +469,4 @@ def check_manifold(value: Any) -> GyroSpace:
         )
     plain = value is None or isinstance(value, (int, float, str))
     got = repr(value) if plain else f"an object of type {type(value).__name__}"
-    size = value if isinstance(value, int) and value > 0 else 2
-    raise TypeError(
-        f"manifold must be a geometry, such as gyrobn.PoincareBall({size:d}), got {got}"
-    )
+    raise TypeError(f"manifold must be a geometry, such as gyrobn.PoincareBall(2), got {got}")

@@ -52,9 +52,10 @@ def scalars_like(values: Any, x: Array) -> Any:
         return float(values)
     if isinstance(values, str):  # NumPy would read it
         raise ValueError(f"expected a number, or an array of numbers, got {values!r}")
-    if not compat.is_array_api_obj(values):
-        values = namespace_of(x).asarray(values, dtype=x.dtype, device=device_of(x))
-    return namespace_of(x, values).astype(values, x.dtype, copy=False)
+    xp = namespace_of(x)
+    if compat.is_array_api_obj(values) and namespace_of(values) is xp:
+        return xp.astype(values, x.dtype, copy=False)
+    return xp.asarray(values, dtype=x.dtype, device=device_of(x))
 
 
 def all_true(condition: Array) -> bool:
