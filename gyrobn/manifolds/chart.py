@@ -9,6 +9,7 @@ The map :math:`\varphi` is an isometry by definition:
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gyrobn.backends import Array
 from gyrobn.manifolds.composite import Composite
@@ -86,17 +87,11 @@ class Chart(Composite):
     def _spaces(self) -> Sequence[GyroSpace]:
         return (self.inside,)
 
-    def _split(self, x: Array) -> list[Array]:
-        return [self.chart.forward(x)]
+    def _split(self, kind: str, a: Any) -> list[Any]:
+        return [self.chart.forward(a) if kind == "point" else a]
 
-    def _join(self, parts: list[Array]) -> Array:
-        return self.chart.inverse(*parts)
-
-    def _split_tangent(self, x: Array, v: Array) -> list[Array]:
-        return [self.tangent_to_inside(x, v)]
-
-    def _join_tangent(self, x: Array, parts: list[Array]) -> Array:
-        return self.chart.inverse_differential(x, *parts)
+    def _join(self, kind: str, parts: list[Array]) -> Array:
+        return self.chart.inverse(*parts) if kind == "point" else parts[0]
 
     def add(self, x: Array, y: Array) -> Array:
         r"""Gyroaddition :math:`x \oplus y`."""
@@ -110,3 +105,19 @@ class Chart(Composite):
     def start(self, moments: Array) -> Array:
         """First guess of the mean, from the means of the moments inside."""
         return self.chart.inverse(self.inside.start(moments))
+
+    # ------------------------------------------------------------------ tangent vectors
+
+    def push(self, x: Array, c: Array) -> Array:
+        """Carry normal coordinates at e to a tangent vector at x."""
+        return self.tangent_from_inside(x, self.inside.push(self.to_inside(x), c))
+
+    def pull(self, x: Array, v: Array) -> Array:
+        """Inverse of :meth:`push`."""
+        return self.inside.pull(self.to_inside(x), self.tangent_to_inside(x, v))
+
+    def transport(self, x: Array, y: Array, v: Array) -> Array:
+        """Parallel transport from x to y."""
+        points = self.to_inside(x), self.to_inside(y)
+        u = self.inside.transport(*points, self.tangent_to_inside(x, v))
+        return self.tangent_from_inside(y, u)

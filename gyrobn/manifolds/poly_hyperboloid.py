@@ -7,12 +7,11 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from gyrobn.backends import Array, namespace_of
-from gyrobn.manifolds.centred import Centred
-from gyrobn.manifolds.composite import CentredParts, Composite
+from gyrobn.manifolds.composite import Composite, each
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.models import ProperVelocity
-from gyrobn.numerics.arrays import check_coordinates, length, zeros
+from gyrobn.numerics.arrays import length, zeros
 from gyrobn.numerics.matrices import from_triangle, to_triangle
 
 
@@ -42,7 +41,6 @@ class PolyHyperboloid(Composite):
 
     m: int
     drifts: ClassVar[bool] = False
-    _view: ClassVar[type[Centred]] = CentredParts
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -59,11 +57,6 @@ class PolyHyperboloid(Composite):
         """One block per row: (1, 2, ..., m)."""
         return tuple(range(1, self.m + 1))
 
-    @cached_property
-    def row(self) -> ProperVelocity:
-        """The space that contains every row, with its zeros."""
-        return ProperVelocity(self.m)
-
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
         """Return the product whose points end in ``shape``."""
@@ -76,37 +69,26 @@ class PolyHyperboloid(Composite):
 
     # ------------------------------------------------------------------ all rows as one part
 
-    @property
+    @cached_property
     def _spaces(self) -> Sequence[GyroSpace]:
-        return (self.row,)
+        return (ProperVelocity(self.m),)
 
-    def _split(self, x: Array) -> list[Array]:
-        return [from_triangle(x, self.m, diagonal=True)]
+    def _split(self, kind: str, a: Any) -> list[Any]:
+        if kind == "weights":
+            return [namespace_of(a).broadcast_to(a[..., None], (*a.shape, self.m))]
+        if kind == "number":
+            return [a if isinstance(a, float) or a.ndim == 0 else self.expand_blocks(a)]
+        return [from_triangle(a, self.m, diagonal=True)]
 
-    def _join(self, parts: list[Array]) -> Array:
+    def _join(self, kind: str, parts: list[Array]) -> Array:
         (rows,) = parts
+        if kind == "length":
+            return length(rows)
+        if kind == "blocks":
+            return rows[..., 0]
+        if kind == "moments":
+            return namespace_of(rows).reshape(rows, (*rows.shape[:-2], self.m * (self.m + 1)))
         return to_triangle(rows, diagonal=True)
-
-    def _split_normal(self, c: Array) -> list[Array]:
-        check_coordinates(self, c)
-        return self._split(c)
-
-    def _join_normal(self, parts: list[Array]) -> Array:
-        return self._join(parts)
-
-    def _split_factor(self, t: Any) -> list[Any]:
-        return [t if isinstance(t, float) or t.ndim == 0 else self.expand_blocks(t)]
-
-    def _join_lengths(self, parts: list[Array]) -> Array:
-        return length(*parts)
-
-    def _split_weights(self, weights: Array) -> list[Array]:
-        shape = (*weights.shape, self.m)
-        return [namespace_of(weights).broadcast_to(weights[..., None], shape)]
-
-    def _join_blocks(self, parts: list[Array]) -> Array:
-        (rows,) = parts
-        return rows[..., 0]
 
     # ------------------------------------------------------------------ points, and their mean
 
@@ -119,13 +101,7 @@ class PolyHyperboloid(Composite):
         self._namespace(x)
         return Euclidean(self.dim).violation(x)
 
-    def moments(self, x: Array) -> Array:
-        """Return the moments of the rows."""
-        self._namespace(x)
-        rows = self.row.moments(*self._split(x))
-        return namespace_of(x).reshape(rows, (*x.shape[:-1], self.m * (self.m + 1)))
-
     def start(self, moments: Array) -> Array:
         """Return a first guess of the mean, row by row."""
-        shape = (*moments.shape[:-1], self.m, self.m + 1)
-        return self._join([self.row.start(namespace_of(moments).reshape(moments, shape))])
+        rows = namespace_of(moments).reshape(moments, (*moments.shape[:-1], self.m, self.m + 1))
+        return self._join("point", each(self._spaces, "start", [rows]))

@@ -4,15 +4,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from operator import is_
 from typing import Any, ClassVar, Self
 
 from gyrobn.backends import Array, declare, namespace_of
-from gyrobn.manifolds.centred import Centred
-from gyrobn.manifolds.composite import CentredParts, Composite, each
+from gyrobn.manifolds.composite import Composite, each
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.models import PoincareBall, Sphere
-from gyrobn.numerics.arrays import check_coordinates, length, pieces
+from gyrobn.numerics.arrays import length, pieces
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -40,7 +40,6 @@ class Product(Composite):
 
     factors: tuple[GyroSpace, ...]
     parameters: ClassVar[tuple[str, ...]] = ("factors",)
-    _view: ClassVar[type[Centred]] = CentredParts
 
     def __init__(self, *spaces: GyroSpace, factors: Sequence[GyroSpace] = ()) -> None:
         # dataclasses.replace and JAX pass the factors by keyword
@@ -80,60 +79,45 @@ class Product(Composite):
     def split(self, x: Array) -> list[Array]:
         """Return the factors' points, each in its own shape."""
         self._namespace(x)
-        return self._split(x)
+        return self._split("point", x)
 
     def join(self, *parts: Array) -> Array:
         """Put the factors' points into one array; leading axes are broadcast."""
         if len(parts) != len(self.factors):
             raise ValueError(f"{self!r} joins {len(self.factors)} arrays, got {len(parts)}")
-        xp = namespace_of(*parts)
-        flat = []
         for f, part in zip(self.factors, parts, strict=True):
             f._namespace(part)
-            shape = f.point_shape
-            flat.append(xp.reshape(part, (*part.shape[: -len(shape)], math.prod(shape))))
-        return _concat(flat)
+        return self._join("point", list(parts))
 
     @property
     def _spaces(self) -> Sequence[GyroSpace]:
         return self.factors
 
-    def _split(self, x: Array) -> list[Array]:
-        shapes = [f.point_shape for f in self.factors]
-        parts = zip(shapes, pieces(x, [math.prod(shape) for shape in shapes]), strict=True)
-        return [namespace_of(x).reshape(part, (*x.shape[:-1], *shape)) for shape, part in parts]
+    def _split(self, kind: str, a: Any) -> list[Any]:
+        if kind == "weights" or isinstance(a, float) or a.ndim == 0:
+            return [a for _ in self.factors]
+        xp, shapes = namespace_of(a), [(f.dim,) for f in self.factors]
+        if kind == "point":
+            shapes = [f.point_shape for f in self.factors]
+        elif kind == "number":
+            a, shapes = self.expand_blocks(a), [f.block_shape for f in self.factors]
+            a = xp.broadcast_to(a, (*a.shape[:-1], len(self.blocks)))
+        parts = zip(pieces(a, [math.prod(shape) for shape in shapes]), shapes, strict=True)
+        return [xp.reshape(part, (*a.shape[:-1], *shape)) for part, shape in parts]
 
-    def _join(self, parts: list[Array]) -> Array:
-        return self.join(*parts)
-
-    def _split_normal(self, c: Array) -> list[Array]:
-        check_coordinates(self, c)
-        return pieces(c, [f.dim for f in self.factors])
-
-    def _join_normal(self, parts: list[Array]) -> Array:
-        return _concat(parts)
-
-    def _join_lengths(self, parts: list[Array]) -> Array:
-        return length(namespace_of(*parts).stack(parts, axis=-1))
-
-    def _split_factor(self, t: Any) -> list[Any]:
-        sizes = [len(f.blocks) for f in self.factors]
-        if isinstance(t, float) or t.ndim == 0 or sizes == [1]:
-            return [t for _ in sizes]
-        parts = [t for _ in sizes] if t.shape[-1] == 1 else pieces(t, sizes)
-        return [
-            part[..., 0] if size == 1 else part for size, part in zip(sizes, parts, strict=True)
-        ]
-
-    def _join_blocks(self, parts: list[Array]) -> Array:
-        sizes = [len(f.blocks) for f in self.factors]
-        shapes = [(*v.shape[:-1], size) for v, size in zip(parts, sizes, strict=True)]
-        return _concat(list(map(namespace_of(*parts).broadcast_to, parts, shapes)))
+    def _join(self, kind: str, parts: list[Array]) -> Array:
+        xp = namespace_of(*parts)
+        if kind == "length":
+            return length(xp.stack(parts, axis=-1))
+        if kind == "point":
+            both = zip(parts, (len(f.point_shape) for f in self.factors), strict=True)
+            parts = [xp.reshape(p, (*p.shape[:-k], math.prod(p.shape[-k:]))) for p, k in both]
+        batch = xp.broadcast_arrays(*(p[..., 0] for p in parts))[0].shape
+        return xp.concat([xp.broadcast_to(p, (*batch, p.shape[-1])) for p in parts], axis=-1)
 
     def origin(self, like: Array) -> Array:
         """Return the factors' identities."""
-        xp = namespace_of(like)
-        return _concat([xp.reshape(f.origin(like), (-1,)) for f in self.factors])
+        return self._join("point", [f.origin(like) for f in self.factors])
 
     # ------------------------------------------------------------------ points, good and bad
 
@@ -154,17 +138,17 @@ class Product(Composite):
 
     def to_inside(self, x: Array) -> Array:
         """Carry every factor's point to the space in which it is computed."""
-        return self.inside.join(*each(self.factors, "to_inside", self.split(x)))
+        return self.inside._join("point", each(self.factors, "to_inside", self.split(x)))
 
     def from_inside(self, x: Array) -> Array:
         """Carry every factor's point back."""
-        return self.join(*each(self.factors, "from_inside", self.inside.split(x)))
+        return self._join("point", each(self.factors, "from_inside", self.inside.split(x)))
 
     def start(self, moments: Array) -> Array:
         """Return a first guess of the mean, factor by factor."""
-        like = self.origin(moments)[None, ...]
-        sizes = [part.shape[-1] for part in each(self.factors, "moments", self.split(like))]
-        return self.join(*each(self.factors, "start", pieces(moments, sizes)))
+        like = self._split("point", self.origin(moments)[None, ...])
+        sizes = [part.shape[-1] for part in each(self.factors, "moments", like)]
+        return self._join("point", each(self.factors, "start", pieces(moments, sizes)))
 
     def learnable(self) -> list[Any]:
         """Return the values of the factors' parameters."""
@@ -174,14 +158,4 @@ class Product(Composite):
         """Return the product whose factors have these values of their parameters."""
         left = iter(values)
         factors = tuple(f.with_learnable([next(left) for _ in f.learnable()]) for f in self.factors)
-        same = all(f is g for f, g in zip(self.factors, factors, strict=True))
-        return self if same else replace(self, factors=factors)
-
-
-def _concat(parts: list[Array]) -> Array:
-    """Concatenate vectors, broadcasting their leading axes."""
-    xp = namespace_of(*parts)
-    if any(p.shape[:-1] != parts[0].shape[:-1] for p in parts):
-        batch = xp.broadcast_arrays(*(p[..., 0] for p in parts))[0].shape
-        parts = [xp.broadcast_to(p, (*batch, p.shape[-1])) for p in parts]
-    return xp.concat(parts, axis=-1)
+        return self if all(map(is_, factors, self.factors)) else replace(self, factors=factors)

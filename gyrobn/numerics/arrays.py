@@ -28,7 +28,9 @@ def check_floating(*arrays: Array, half: bool = False) -> Any:
                     f"for example with {cast_to(x, 'float64')}"
                 )
         if x.dtype != first.dtype:
-            raise TypeError(f"mixed dtypes {first.dtype} and {x.dtype}: cast one to the other first")
+            raise TypeError(
+                f"mixed dtypes {first.dtype} and {x.dtype}: cast one to the other first"
+            )
         if x is not first and device_of(x) != device_of(first):
             raise ValueError(
                 f"arrays on devices {device_of(first)} and {device_of(x)}: move them to one device "
@@ -182,7 +184,9 @@ def _product(A: Array, B: Array) -> Array:
     order = (*range(1, last - 1), 0, last - 1, last)
     # no -1 for the length, which would be ambiguous in an empty array
     left, right = (
-        xp.reshape(xp.permute_dims(a, order), (*a.shape[1:-2], a.shape[0] * a.shape[-2], a.shape[-1]))
+        xp.reshape(
+            xp.permute_dims(a, order), (*a.shape[1:-2], a.shape[0] * a.shape[-2], a.shape[-1])
+        )
         for a in (A, B)
     )
     return xp.matmul(xp.matrix_transpose(left), right)

@@ -185,7 +185,7 @@ def may_be_far_out(
         parts = list(
             zip(
                 manifold.factors,
-                manifold._split_factor(scalars_like(factor, x)),
+                manifold._split("number", scalars_like(factor, x)),
                 *each,
                 strict=True,
             )
