@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 from gyrobn.manifolds.gyrospace import GyroSpace as GyroSpace
 from gyrobn.manifolds.euclidean import Euclidean as Euclidean
-from gyrobn.manifolds.models import Stereographic as Stereographic
-from gyrobn.manifolds.models import PoincareBall as PoincareBall
-from gyrobn.manifolds.models import ProjectedHypersphere as ProjectedHypersphere
-from gyrobn.manifolds.models import Hyperboloid as Hyperboloid
-from gyrobn.manifolds.models import Sphere as Sphere
-from gyrobn.manifolds.models import Klein as Klein
-from gyrobn.manifolds.models import ProperVelocity as ProperVelocity
+from gyrobn.manifolds.models import (
+    Stereographic as Stereographic,
+    PoincareBall as PoincareBall,
+    ProjectedHypersphere as ProjectedHypersphere,
+    Hyperboloid as Hyperboloid,
+    Sphere as Sphere,
+    Klein as Klein,
+    ProperVelocity as ProperVelocity,
+)
 from gyrobn.manifolds.grassmannian import Grassmannian as Grassmannian
 from gyrobn.manifolds.spd import SPD as SPD
 from gyrobn.manifolds.rotations import SpecialOrthogonal as SpecialOrthogonal

@@ -25,17 +25,18 @@ def of_parts(name: str, kind: str = "point") -> Callable[..., Any]:
 
     @wraps(template, updated=())  # the template may be abstract
     def operation(self: "Composite", *values: Any, **more: Any) -> Any:
-        given = {**dict(zip(names, values, strict=False)), **more}
-        given = {k: v for k, v in given.items() if v is not None}
+        given = dict(zip(names, values, strict=False)) | more
+        given = {k: given[k] for k in names if given.get(k) is not None}
         points = [v for k, v in given.items() if k not in KINDS]
         if points:
             self._namespace(*points)
-        if "c" in given:
-            check_coordinates(self, given["c"])
-        for k in ("t", "factor"):
-            if k in given:
-                given[k] = scalars_like(given[k], given["x"])
-        parts = [self._split(KINDS.get(k, "point"), given[k]) for k in names if k in given]
+        parts = []
+        for k, v in given.items():
+            if k == "c":
+                check_coordinates(self, v)
+            elif k in ("t", "factor"):
+                v = scalars_like(v, given["x"])
+            parts.append(self._split(KINDS.get(k, "point"), v))
         return self._join(kind, each(self._spaces, name, *parts))
 
     return operation

@@ -25,7 +25,6 @@ from gyrobn.numerics.matrices import (
     cholesky,
     congruence,
     diagonal_matrix,
-    eye,
     finite_or_identity,
     from_triangle,
     identity,
@@ -69,6 +68,16 @@ def to_unit_diagonal(A: Array) -> Array:
     return with_diagonal(A / (roots[..., :, None] * roots[..., None, :]), 1.0)
 
 
+def _along_unit_diagonal(C: Array, E: Array) -> Array:
+    """Return the derivative of :func:`to_unit_diagonal` at C along E."""
+    return with_diagonal(E - 0.5 * _sums(namespace_of(E).linalg.diagonal(E)) * C, 0.0)
+
+
+def _sums(u: Array) -> Array:
+    """Return the matrix of all sums of two entries."""
+    return u[..., :, None] + u[..., None, :]
+
+
 # ---------------------------------------------------------------------- by the Cholesky factor
 
 
@@ -85,8 +94,7 @@ class Cholesky(CorrelationMap):
     def inverse(self, y: Array) -> Array:
         """Return C."""
         theta = self._exp(from_triangle(y, self.n, diagonal=False))
-        L = theta / namespace_of(y).linalg.vector_norm(theta, axis=-1, keepdims=True)
-        return with_diagonal(matmul(L, adjoint(L)), 1.0)
+        return to_unit_diagonal(matmul(theta, adjoint(theta)))
 
     def differential(self, x: Array, v: Array) -> Array:
         r"""Return :math:`d\Theta = \Theta\Omega - \operatorname{diag}(\Omega)\Theta`.
@@ -94,18 +102,17 @@ class Cholesky(CorrelationMap):
         Ω is the lower triangle of :math:`L^{-1}\,dC\,L^{-\top}`, its diagonal halved.
         """
         xp, L = namespace_of(x), cholesky(x)
-        theta = _theta(L)
-        omega = xp.tril(congruence(xp.linalg.inv(L), v)) * (1.0 - 0.5 * identity(x))
-        dT = matmul(theta, omega) - xp.linalg.diagonal(omega)[..., None] * theta
+        theta, omega = _theta(L), xp.tril(congruence(xp.linalg.inv(L), v))
+        half = 0.5 * xp.linalg.diagonal(omega)
+        dT = matmul(theta, omega - diagonal_matrix(half)) - half[..., None] * theta
         return to_triangle(_derivative(self._log, theta, dT), diagonal=False)
 
     def inverse_differential(self, x: Array, u: Array) -> Array:
-        r"""Return :math:`dC = dL\,L^\top + L\,dL^\top`."""
+        r"""Return the derivative of :math:`\Theta\Theta^\top`, scaled to a unit diagonal."""
         L, dX = cholesky(x), from_triangle(u, self.n, diagonal=False)
         dT = _derivative(self._exp, self._log(_theta(L)), dX)
         dL = namespace_of(x).linalg.diagonal(L)[..., None] * dT
-        dL = dL - dot(dL, L)[..., None] * L
-        return with_diagonal(2.0 * symmetric(matmul(dL, adjoint(L))), 0.0)
+        return _along_unit_diagonal(x, 2.0 * symmetric(matmul(dL, adjoint(L))))
 
     # ------------------------------------------------------------------ from Θ to X and back
 
@@ -170,10 +177,6 @@ def _gauss(n: int) -> "np.ndarray[Any, Any]":
 class Scaling(CorrelationMap):
     """A map that needs a diagonal matrix; an equation determines the logarithms d of it."""
 
-    def _start(self, A: Array) -> Array:
-        """Return a first guess of d."""
-        return 0.0 * A[..., 0]
-
     @abstractmethod
     def _equation(self, A: Array, d: Array) -> tuple[Array, Array]:
         """Return minus the derivative of the residual by d, exact at the solution; and it."""
@@ -182,35 +185,33 @@ class Scaling(CorrelationMap):
     def _damped(self, step: Array) -> Array:
         """Return the part of a Newton step that goes downhill from anywhere."""
 
-    def _solution(self, A: Array) -> Array:
+    def _solution(self, A: Array, start: Array) -> Array:
         """Return d for symmetric matrices A, by Newton's method; NaN if that does not converge."""
-        xp, backend = namespace_of(A), backend_of(A)
-        constant, _ = finite_or_identity(backend.stop_gradient(A))
-        least = float(xp.finfo(A.dtype).eps) ** 0.5
+        xp, stop = namespace_of(A), backend_of(A).stop_gradient
+        constant, least = finite_or_identity(stop(A))[0], float(xp.finfo(A.dtype).eps) ** 0.5
 
         def body(constants: Arrays, state: Arrays) -> Arrays:
-            (A,), (d, done) = constants, state
+            (A,), (d, size) = constants, state
             step = solve(*self._equation(A, d))
-            small = xp.max(xp.abs(step), axis=-1) <= least
-            d = xp.where(done[..., None], d, d + self._damped(step))
-            return d, xp.logical_or(done, small)
+            new = xp.max(xp.abs(step), axis=-1, keepdims=True)
+            return xp.where(size > least, d + self._damped(step), d), xp.minimum(size, new)
 
         def going(state: Arrays) -> Array:
-            return xp.logical_not(xp.all(state[1]))
+            return xp.any(state[1] > least)
 
         def function(order: int, constants: Arrays, A: Array) -> Arrays:
             """Return d, with derivatives of one more order by each step."""
             (d,) = constants
             for _ in range(order):
                 J, residual = self._equation(A, d)
-                d = d + solve(backend.stop_gradient(J), change(residual))
+                d = d + solve(stop(J), change(residual))
             return (d,)
 
-        d = self._start(constant)
-        state = d, xp.zeros_like(d[..., 0]) > 0
-        d, done = backend.while_loop((type(self), least), going, body, (constant,), state, 60)
-        d = xp.where(done[..., None], d, xp.nan)
-        return backend.differentiate(function, (d,), A)[0]
+        state = stop(start), xp.full_like(start[..., :1], xp.inf)
+        key = type(self), least
+        d, size = backend_of(A).while_loop(key, going, body, (constant,), state, 60)
+        d = xp.where(size <= least, d, xp.nan)
+        return backend_of(A).differentiate(function, (d,), A)[0]
 
 
 def _logarithm(A: Array) -> tuple[Array, Eigen]:
@@ -233,9 +234,15 @@ class OffLog(Scaling):
         return to_triangle(matrix_function(x, LOG), diagonal=False, weight=ROOT2)
 
     def inverse(self, y: Array) -> Array:
-        """Return exp(S + D), with the diagonal matrix D for which its diagonal is one."""
-        S = self._symmetric(y)
-        C = matrix_function(S + diagonal_matrix(self._solution(S)), EXP)
+        """Return exp(S + D), with the diagonal matrix D for which its diagonal is one.
+
+        The first guess is a fixed point iteration of Archakov and Hansen, a contraction.
+        """
+        xp, S = namespace_of(y), self._symmetric(y)
+        values, U = eigh(S)
+        top = values[..., -1:]
+        start = -top - xp.log(dot(U * U, xp.exp(values - top)[..., None, :]))
+        C = matrix_function(S + diagonal_matrix(self._solution(S, start)), EXP)
         return with_diagonal(symmetric(C), 1.0)
 
     def differential(self, x: Array, v: Array) -> Array:
@@ -245,7 +252,7 @@ class OffLog(Scaling):
     def inverse_differential(self, x: Array, u: Array) -> Array:
         r"""Return :math:`dC = d\exp(dS + dD)`, with dD such that its diagonal is zero."""
         S, eigen = _logarithm(x)
-        J, dS = _diagonal_jacobian(*eigen), self._symmetric(u)
+        J, dS = _diagonal_jacobian(eigen), self._symmetric(u)
         for _ in range(3):  # J is a constant: the first step is right, the others its derivatives
             diagonal = namespace_of(x).linalg.diagonal(differential(S, dS, EXP, eigen))
             dS = dS - diagonal_matrix(solve(J, diagonal))
@@ -254,29 +261,24 @@ class OffLog(Scaling):
     def _symmetric(self, y: Array) -> Array:
         return from_triangle(y, self.n, diagonal=False, weight=ROOT2, mirror=1.0)
 
-    def _start(self, A: Array) -> Array:
-        """Return d after a fixed point iteration of Archakov and Hansen, a contraction."""
-        xp, (values, U) = namespace_of(A), eigh(A)
-        top = values[..., -1:]
-        return -top - xp.log(dot(U * U, xp.exp(values - top)[..., None, :]))
-
     def _equation(self, A: Array, d: Array) -> tuple[Array, Array]:
         """Compare the diagonal of exp(S + D) with one."""
         A = A + diagonal_matrix(d)
         eigen = eigh(A)
         diagonal = namespace_of(A).linalg.diagonal(matrix_function(A, EXP, eigen))
-        return _diagonal_jacobian(*eigen), 1.0 - diagonal
+        return _diagonal_jacobian(eigen), 1.0 - diagonal
 
     def _damped(self, step: Array) -> Array:
         xp = namespace_of(step)
         return step / (1.0 + xp.max(xp.abs(step), axis=-1, keepdims=True))
 
 
-def _diagonal_jacobian(values: Array, U: Array) -> Array:
+def _diagonal_jacobian(eigen: Eigen) -> Array:
     r"""Return the derivative of diag(exp A) with respect to diag(A), from eigenvalues and vectors.
 
     .. math:: J_{ij} = \sum_{kl} U_{ik}U_{jk}\, \exp[\lambda_k, \lambda_l]\, U_{il}U_{jl}
     """
+    values, U = eigen
     xp, n = namespace_of(U), U.shape[-1]
     table = EXP.difference(values[..., :, None], values[..., None, :])
     pairs = xp.reshape(U[..., :, None] * U[..., None, :], (*U.shape[:-1], n * n))
@@ -287,7 +289,7 @@ class LogScaled(Scaling):
     r"""The logarithm of :math:`\Delta C\Delta`, whose positive diagonal Δ makes row sums 1.
 
     The vector of ones is then an eigenvector of eigenvalue 1. With an orthonormal basis Q of its
-    orthogonal complement, the coordinates are :math:`\log(Q^\top\Delta C\Delta Q)`.
+    orthogonal complement, the coordinates are :math:`Q^\top\log(\Delta C\Delta)Q`.
 
     Newton's method minimizes :math:`f(x) = \tfrac12 x^\top Cx - \sum\log x_i`, Δ = diag(x). With
     :math:`M = \Delta C\Delta` the step is :math:`\Delta q`, :math:`(M + I)q = 1 - M 1`. Along it,
@@ -297,31 +299,42 @@ class LogScaled(Scaling):
 
     def forward(self, x: Array) -> Array:
         """Return the entries of the logarithm in the complement."""
-        x = symmetric(x)
-        return pack(matrix_function(_restrict(_scaled(x, self._solution(x))), LOG))
+        _, M = self._scaled(x)
+        return pack(congruence(adjoint(self._basis(x)), matrix_function(M, LOG)))
 
     def inverse(self, y: Array) -> Array:
         """Return the exponential, divided by the roots of its diagonal."""
-        E = matrix_function(unpack(y, self.n - 1), EXP)
-        return to_unit_diagonal(symmetric(_extend(E - identity(E)) + eye(E, self.n)))
+        return to_unit_diagonal(symmetric(matrix_function(self._symmetric(y), EXP)))
 
     def differential(self, x: Array, v: Array) -> Array:
         r"""Return the change of the logarithm, from that of :math:`\Delta C\Delta`."""
-        x = symmetric(x)
-        d = self._solution(x)
-        M, dM = _scaled(x, d), _scaled(symmetric(v), d)
-        u = -solve(M + identity(M), namespace_of(x).sum(dM, axis=-1))  # the change of d
-        dM = dM + (u[..., :, None] + u[..., None, :]) * M
-        return pack(differential(_restrict(M), matmul(adjoint(_basis(M)), dM, _basis(M)), LOG))
+        d, M = self._scaled(x)
+        dM = _scaled(symmetric(v), d)
+        u = solve(M + identity(M), namespace_of(x).sum(dM, axis=-1))  # minus the change of d
+        dM = differential(M, dM - _sums(u) * M, LOG)
+        return pack(congruence(adjoint(self._basis(x)), dM))
 
     def inverse_differential(self, x: Array, u: Array) -> Array:
         """Return the change of C, from that of the exponential."""
+        d, M = self._scaled(x)
+        S, eigen = _logarithm(M)
+        return _along_unit_diagonal(
+            symmetric(x), _scaled(differential(S, self._symmetric(u), EXP, eigen), -d)
+        )
+
+    def _scaled(self, x: Array) -> tuple[Array, Array]:
+        """Return d and ΔCΔ."""
         x = symmetric(x)
-        d = self._solution(x)
-        S, eigen = _logarithm(_restrict(_scaled(x, d)))
-        dC = _scaled(_extend(differential(S, unpack(u, self.n - 1), EXP, eigen)), -d)
-        half = 0.5 * namespace_of(x).linalg.diagonal(dC)
-        return with_diagonal(dC - (half[..., :, None] + half[..., None, :]) * x, 0.0)
+        d = self._solution(x, 0.0 * x[..., 0])
+        return d, _scaled(x, d)
+
+    def _basis(self, like: Array) -> Array:
+        """Return Q."""
+        return backend_of(like).cached(_helmert, like, self.n)
+
+    def _symmetric(self, y: Array) -> Array:
+        """Return the logarithm, which is zero on the vector of ones."""
+        return congruence(self._basis(y), unpack(y, self.n - 1))
 
     def _equation(self, A: Array, d: Array) -> tuple[Array, Array]:
         """Compare the row sums with one."""
@@ -336,8 +349,7 @@ class LogScaled(Scaling):
 
 def _scaled(A: Array, d: Array) -> Array:
     """Return ΔAΔ, Δ = diag(exp d)."""
-    x = namespace_of(d).exp(d)
-    return x[..., :, None] * A * x[..., None, :]
+    return namespace_of(d).exp(_sums(d)) * A
 
 
 def _helmert(n: int) -> "np.ndarray[Any, Any]":
@@ -346,22 +358,6 @@ def _helmert(n: int) -> "np.ndarray[Any, Any]":
     Q = np.triu(np.ones((n, n - 1)))
     Q[k, k - 1] = -k
     return Q / np.sqrt(k * (k + 1.0))
-
-
-def _basis(M: Array) -> Array:
-    return backend_of(M).cached(_helmert, M, M.shape[-1])
-
-
-def _restrict(M: Array) -> Array:
-    """Return QᵀMQ; exactly the identity for the identity."""
-    Q = _basis(M)
-    return eye(M, M.shape[-1] - 1) + matmul(adjoint(Q), M - identity(M), Q)
-
-
-def _extend(A: Array) -> Array:
-    """Return QAQᵀ."""
-    Q = backend_of(A).cached(_helmert, A, A.shape[-1] + 1)
-    return matmul(Q, A, adjoint(Q))
 
 
 # ---------------------------------------------------------------------- the geometry
@@ -447,22 +443,11 @@ class Correlation(Definite, Chart):
         A = super().project(to_unit_diagonal(symmetric(A)))
         return xp.where(finite, to_unit_diagonal(A), x)
 
-    def violation(self, x: Array) -> Array:
-        """Return that of a positive definite matrix, or the distance of the diagonal from one."""
-        return self._namespace(x).maximum(super().violation(x), _off_one(x))
-
-    def contains(self, x: Array) -> Array:
-        """Return which matrices have a :meth:`violation` of at most √ε."""
-        xp = self._namespace(x)
-        near = _off_one(x) <= float(xp.finfo(x.dtype).eps) ** 0.5
-        return xp.logical_and(super().contains(x), near)
-
-
-def _off_one(x: Array) -> Array:
-    """Return the distance of the diagonal from one; infinity if it is not a number."""
-    xp = namespace_of(x)
-    off = xp.max(xp.abs(xp.linalg.diagonal(x) - 1.0), axis=-1)
-    return xp.where(xp.isfinite(off), off, xp.inf)
+    def _asymmetry(self, x: Array) -> tuple[Array, Array]:
+        """Return the asymmetry, or the distance of the diagonal from one; and the size."""
+        xp, (asymmetry, size) = namespace_of(x), super()._asymmetry(x)
+        off = xp.max(xp.abs(xp.linalg.diagonal(x) - 1.0), axis=-1)
+        return xp.maximum(asymmetry, off), size
 
 
 def covariance_to_correlation(covariance: Array) -> Array:

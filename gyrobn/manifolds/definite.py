@@ -51,7 +51,7 @@ class Definite(GyroSpace):
         xp = self._namespace(x)
         A, _ = finite_or_identity(symmetric(backend_of(x).stop_gradient(x)))
         values = xp.linalg.eigvalsh(A)
-        asymmetry, size = _asymmetry(x)
+        asymmetry, size = self._asymmetry(x)
         missing = xp.abs(values[..., 0]) / xp.where(size > 0, size, 1.0)
         missing = xp.where(_singular(values), missing + 2.0 * _half_of_the_digits(x), 0.0)
         return xp.where(_can_be_added(size), xp.maximum(asymmetry, missing), xp.inf)
@@ -64,21 +64,20 @@ class Definite(GyroSpace):
         xp, x = self._namespace(x), backend_of(x).stop_gradient(x)
         if not surely_definite(symmetric(x)):
             return self.violation(x) <= _half_of_the_digits(x)
-        asymmetry, size = _asymmetry(x)
+        asymmetry, size = self._asymmetry(x)
         return xp.logical_and(asymmetry <= _half_of_the_digits(x), _can_be_added(size))
+
+    def _asymmetry(self, x: Array) -> tuple[Array, Array]:
+        """Return the asymmetry of each matrix relative to its largest entry, and that entry."""
+        xp = namespace_of(x)
+        size = xp.max(xp.abs(x), axis=(-2, -1))
+        some = xp.where(size > 0, size, 1.0)
+        return xp.max(xp.abs(x - adjoint(x)), axis=(-2, -1)) / some, size
 
 
 def _half_of_the_digits(x: Array) -> float:
     """Return √ε."""
     return math.sqrt(namespace_of(x).finfo(x.dtype).eps)
-
-
-def _asymmetry(x: Array) -> tuple[Array, Array]:
-    """Return the asymmetry of each matrix relative to its largest entry, and that entry."""
-    xp = namespace_of(x)
-    size = xp.max(xp.abs(x), axis=(-2, -1))
-    some = xp.where(size > 0, size, 1.0)
-    return xp.max(xp.abs(x - adjoint(x)), axis=(-2, -1)) / some, size
 
 
 def _can_be_added(size: Array) -> Array:

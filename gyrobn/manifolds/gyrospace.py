@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from numbers import Real
+from operator import is_
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -71,7 +72,7 @@ class GyroSpace(ABC):
 
     def with_learnable(self, values: Sequence[Any]) -> Self:
         """Return the same geometry with these values of the parameters."""
-        if all(new is old for new, old in zip(values, self.learnable(), strict=True)):
+        if all(map(is_, values, self.learnable())):
             return self
         return replace(self, **dict(zip(self.parameters, values, strict=True)))
 
@@ -249,7 +250,6 @@ class GyroSpace(ABC):
         ``t`` is a number, or an array with one number per point, or per point and block if there
         are several blocks.
         """
-        self._namespace(x)
         return self.from_normal(self.by_coordinate(scalars_like(t, x)) * self.to_normal(x))
 
     def norm(self, x: Array) -> Array:
@@ -269,10 +269,10 @@ class GyroSpace(ABC):
         r"""Return the ends of a geodesic and its time, exchanged where :math:`t > \tfrac12`.
 
         Far out, rounding errors grow along the way. If several geodesics may join two points, the
-        ends are not exchanged.
+        ends are not exchanged; nor if there are blocks, each with a time of its own.
         """
         xp, t = self._namespace(x, y), scalars_like(t, x)
-        if self.convexity_radius != float("inf") or self.block_shape:  # a block has its own time
+        if self.convexity_radius != float("inf") or self.block_shape:
             return x, y, t
         if isinstance(t, float):
             return (y, x, 1.0 - t) if t > 0.5 else (x, y, t)

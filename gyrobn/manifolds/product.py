@@ -96,13 +96,15 @@ class Product(Composite):
     def _split(self, kind: str, a: Any) -> list[Any]:
         if kind == "weights" or isinstance(a, float) or a.ndim == 0:
             return [a for _ in self.factors]
-        xp, shapes = namespace_of(a), [(f.dim,) for f in self.factors]
-        if kind == "point":
-            shapes = [f.point_shape for f in self.factors]
-        elif kind == "number":
-            a, shapes = self.expand_blocks(a), [f.block_shape for f in self.factors]
+        xp = namespace_of(a)
+        if kind == "number":
+            a = self.expand_blocks(a)
             a = xp.broadcast_to(a, (*a.shape[:-1], len(self.blocks)))
-        parts = zip(pieces(a, [math.prod(shape) for shape in shapes]), shapes, strict=True)
+        shapes: list[tuple[int, ...]] = [
+            {"point": f.point_shape, "normal": (f.dim,), "number": f.block_shape}[kind]
+            for f in self.factors
+        ]
+        parts = zip(pieces(a, list(map(math.prod, shapes))), shapes, strict=True)
         return [xp.reshape(part, (*a.shape[:-1], *shape)) for part, shape in parts]
 
     def _join(self, kind: str, parts: list[Array]) -> Array:
@@ -110,8 +112,11 @@ class Product(Composite):
         if kind == "length":
             return length(xp.stack(parts, axis=-1))
         if kind == "point":
-            both = zip(parts, (len(f.point_shape) for f in self.factors), strict=True)
-            parts = [xp.reshape(p, (*p.shape[:-k], math.prod(p.shape[-k:]))) for p, k in both]
+            shapes = [f.point_shape for f in self.factors]
+            parts = [
+                xp.reshape(part, (*part.shape[: part.ndim - len(shape)], math.prod(shape)))
+                for part, shape in zip(parts, shapes, strict=True)
+            ]
         batch = xp.broadcast_arrays(*(p[..., 0] for p in parts))[0].shape
         return xp.concat([xp.broadcast_to(p, (*batch, p.shape[-1])) for p in parts], axis=-1)
 
@@ -124,10 +129,6 @@ class Product(Composite):
     def violation(self, x: Array) -> Array:
         """Return the largest violation of a factor."""
         return reduce(self._namespace(x).maximum, each(self.factors, "violation", self.split(x)))
-
-    def contains(self, x: Array) -> Array:
-        """Return whether every factor contains its part."""
-        return reduce(self._namespace(x).logical_and, each(self.factors, "contains", self.split(x)))
 
     # ------------------------------------------------------------------ the mean
 

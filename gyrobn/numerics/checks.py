@@ -104,10 +104,9 @@ def check_integers(name: str, value: Any, least: int | None = None) -> tuple[int
     >>> check_integers("axis", 0), check_integers("channels", [2, 3], 1)
     ((0,), (2, 3))
     """
-    several = isinstance(value, Iterable) and getattr(value, "shape", None) != ()
-    if isinstance(value, str) or not several:
-        return (check_integer(name, value, least),)
-    return tuple(check_integer(name, v, least) for v in value)
+    several = np.iterable(value) and not isinstance(value, str)
+    values = value if several else (value,)
+    return tuple(check_integer(name, v, least) for v in values)
 
 
 def check_square(rule: str, shape: Any) -> int:
@@ -178,8 +177,7 @@ def did_you_mean(value: Any, known: Iterable[str]) -> str:
         return ""
     plain = {name.replace("_", ""): name for name in known}
     word = value.lower().translate({ord(c): None for c in "_- "})
-    near = get_close_matches(word, plain, n=1)
-    near = near or [name for name in plain if word and (name.startswith(word) or word in name)][:1]
+    near = get_close_matches(word, plain, n=1, cutoff=0.5)
     return f": did you mean {plain[near[0]]!r}?" if near else ""
 
 
