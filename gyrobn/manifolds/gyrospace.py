@@ -431,15 +431,14 @@ class GyroSpace(ABC):
 
     def _namespace(self, *points: Array) -> Any:
         """Return the namespace of ``points`` after checking library, shape, dtype and device."""
-        namespace_of(*points)  # raises if they are arrays of several libraries, or none
-        shape = self.point_shape
+        xp, shape = check_floating(*points), self.point_shape
         for x in points:
             if tuple(x.shape[max(x.ndim - len(shape), 0) :]) != shape:
                 raise ValueError(
                     f"{self!r} expects arrays of shape (..., "
                     f"{', '.join(map(str, shape))}), got {tuple(x.shape)}"
                 )
-        return check_floating(*points)
+        return xp
 
 
 def _blocks(*sizes: int) -> "np.ndarray[Any, Any]":

@@ -146,7 +146,7 @@ def weighted_sum(weights: Array, x: Array) -> Array:
     """Sum ``x`` of shape (N, *channels, *rest) over its first axis, with weights (N, *channels)."""
     xp, rest = namespace_of(weights, x), x.shape[weights.ndim :]
     rows = xp.reshape(x, (*weights.shape, 1, math.prod(rest)))
-    total = sum_of_products(weights[..., None, None], rows)
+    total = _in_blocks(_product, weights[..., None, None], rows)
     return xp.reshape(total, (*weights.shape[1:], *rest))
 
 
@@ -182,14 +182,11 @@ def _product(A: Array, B: Array) -> Array:
     """Return the sum of the products along the first axis."""
     xp, last = namespace_of(A, B), A.ndim - 1
     order = (*range(1, last - 1), 0, last - 1, last)
-    # no -1 for the length, which would be ambiguous in an empty array
-    left, right = (
-        xp.reshape(
-            xp.permute_dims(a, order), (*a.shape[1:-2], a.shape[0] * a.shape[-2], a.shape[-1])
-        )
-        for a in (A, B)
-    )
-    return xp.matmul(xp.matrix_transpose(left), right)
+    A, B = xp.permute_dims(A, order), xp.permute_dims(B, order)
+    *lead, count, k, _ = A.shape
+    A = xp.reshape(A, (*lead, count * k, A.shape[-1]))  # not -1: an array may be empty
+    B = xp.reshape(B, (*lead, count * k, B.shape[-1]))
+    return xp.matmul(xp.matrix_transpose(A), B)
 
 
 # ---------------------------------------------------------------------- large NumPy arrays
