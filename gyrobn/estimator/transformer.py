@@ -15,7 +15,6 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array
-from gyrobn.data.chunks import Chunks
 from gyrobn.estimator import applying, fitting
 from gyrobn.estimator import validation as check
 from gyrobn.estimator.validation import UNDO, geometry_options
@@ -240,8 +239,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        self._store(self._find(X, y, sample_weight, domains, "fit"))
-        return self
+        return learn(self, X, y, sample_weight, domains, "fit")
 
     def partial_fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, domains: Any = None
@@ -265,14 +263,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        found = self._find(X, y, sample_weight, domains, "partial_fit")
-        if hasattr(self, "mean_"):
-            old, new = self._domains(), found.domains
-            both = {d: fitting.merge(found.manifold, old[d], new[d]) for d in new if d in old}
-            count, moved = (found.number + self.n_samples_seen_, found.moved + self.n_projected_)
-            found = found._replace(domains=old | new | both, number=count, moved=moved)
-        self._store(found)
-        return self
+        return learn(self, X, y, sample_weight, domains, "partial_fit")
 
     def fit_transform(
         self, X: Any, y: Any = None, sample_weight: Any = None, domains: Any = None
@@ -288,13 +279,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape and dtype of X, or table of coordinates of shape (N, n_columns)
         """
-        check.check_target(self, y, domains, "fit_transform")
-        found = self._find(X, None, sample_weight, domains, "fit")
-        self._store(found)
-        if found.samples is None or isinstance(found.samples, Chunks):
-            return self.transform(X, domains)  # it refuses chunks, and says what takes them
-        check.check_table(self, found.samples.shape[1:])
-        return applying.apply_checked(self, found.samples, domains, "transform")
+        return self.fit(X, y, sample_weight, domains).transform(X, domains)
 
     def transform(self, X: Any, domains: Any = None) -> Array:
         r"""Normalize: :math:`\beta \oplus (s/\sqrt{v^2+\epsilon} \odot (\ominus\mu \oplus x))`.
@@ -448,8 +433,9 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             names = super().get_feature_names_out(input_features)  # compares them with those of X
             if self.output == "points":
                 return names
-        channels, word = check.channels_of(self), type(self).__name__.lower()
-        return np.asarray(check.column_names(channels, self.manifold_.dim, word), dtype=object)
+        channels = ["".join(f"{k}_" for k in at) for at in np.ndindex(check.channels_of(self))]
+        word, each = type(self).__name__.lower(), range(self.manifold_.dim)
+        return np.asarray([f"{word}{c}{k}" for c in channels for k in each], dtype=object)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickle; parameters that its version did not have take their defaults."""
@@ -462,19 +448,6 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags.array_api_support = True
         return tags
 
-    def _find(self, X: Any, y: Any, weights: Any, domains: Any, method: str) -> fitting.Finding:
-        """Find the statistics of samples, with Dask only if they are in a Dask array."""
-        check.check_target(self, y, domains, method)
-        check.check_parameters(self)
-        more = method == "partial_fit" and hasattr(self, "mean_")
-        if more:
-            check.check_given(self.domains_, domains, method)
-        if compat.is_dask_array(X):
-            from gyrobn.estimator import lazy
-
-            return lazy.find(self, X, weights, domains, method, more)
-        return fitting.find(self, X, weights, domains, method, more)
-
     def _apply(self, X: Any, domains: Any, method: str) -> Array:
         """Normalize samples, or undo it."""
         if compat.is_dask_array(X):
@@ -482,25 +455,6 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
             return lazy.apply(self, X, domains, method)
         return applying.apply(self, X, domains, method)
-
-    def _domains(self) -> fitting.Domains:
-        """Return the statistics of each domain."""
-        labels = None if self.domains_ is None else self.domains_.tolist()
-        search = self.n_iter_, self.converged_
-        return fitting.by_label(
-            labels, fitting.Fitted(self.mean_, self.var_, self.weight_sum_, *search)
-        )
-
-    def _store(self, found: fitting.Finding) -> None:
-        """Store what was found."""
-        self.domains_, fitted = fitting.stacked(found.domains)
-        self.online_ = {}
-        self.mean_, self.var_, self.weight_sum_, iterations, converged = fitted
-        several = fitted.mean.ndim > len(found.manifold.point_shape)
-        self.n_iter_ = iterations if several else int(iterations)
-        self.converged_ = converged if several else bool(converged)
-        self.manifold_, self.n_samples_seen_ = found.manifold, found.number
-        self.n_projected_ = found.moved
 
 
 _parameters = dict(inspect.signature(GyroBN.__init__).parameters)
