@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import array_api_compat as compat
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
@@ -25,7 +26,11 @@ Known = dict[Any, Stats]
 
 
 def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
-    """Check samples and normalize them, or undo it."""
+    """Check samples and normalize them, or undo it; in a Dask array, describe how to."""
+    if compat.is_dask_array(X):
+        from gyrobn.estimator import lazy
+
+        return lazy.apply(bn, X, domains, method)
     if not hasattr(bn, "mean_"):  # scikit-learn's check takes longer
         check_is_fitted(bn)
     X, moved = check.as_array(bn, X, method), Moved()
@@ -207,7 +212,7 @@ def _check(
     ``each`` holds the statistics of all samples, or of each domain by its sorted label.
     """
     M, xp, undo = bn.manifold_, namespace_of(x), method == UNDO
-    given, wanted = check.spaces(bn, method)
+    taken, wanted = check.spaces(bn, method)
 
     def of(rows: slice) -> Stats:
         """Return the statistics of the samples in a range: of all, or of each of them."""
@@ -220,7 +225,7 @@ def _check(
     if not bool(xp.all(good)):
         what, i = describe(good, first)
         why, kind = check.reason(M, x), "point of" if wanted is M else "coordinates on"
-        if given is not M:
+        if taken is not M:
             what = f"the coordinates of {what}, of length {float(length(x[(*i, ...)])):.4g}"
         else:
             centre = M.origin(x) if bias is None else bias
@@ -241,18 +246,19 @@ def _check(
     closed = M.convexity_radius < float("inf")
     if wanted is not M or not (closed or is_hyperbolic(M)):
         return
-    near = []
+    parts = []
     for rows in blocks_of(x):
         y, own = out[rows, ...], of(rows)
         unit = float(np.sqrt(host(own.var).max()) if undo else np.abs(host(scale)).max())
-        if given is M:
+        if taken is M:
             road = algorithm.route(M, x[rows, ...], own, bias, scale, bn.eps, None, undo)
             part = algorithm.arrived(M, x[rows, ...], y, road, unit, closed)
         else:
             c = x[rows, ...] / M.by_coordinate(algorithm.multiplier(y, own, scale, bn.eps, None))
             part = algorithm.goes_as_far(M, c, y, own.mean, unit)
-        near.append(np.broadcast_to(part, good[rows, ...].shape))
-    far = np.concatenate(near)
-    if not far.all():
-        more = "" if undo else "; if you need features for a classifier, choose output='coordinates'"
-        algorithm.warn_of_distances(f"GyroBN.{method}()", M, x, far, first, closed, more)
+        parts.append(np.broadcast_to(part, good[rows, ...].shape))
+    near = np.concatenate(parts)
+    if not near.all():
+        more = "; if you need features for a classifier, choose output='coordinates'"
+        given = f"GyroBN.{method}()", M, x, near, first, closed
+        algorithm.warn_of_distances(*given, "" if undo else more)

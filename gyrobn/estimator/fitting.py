@@ -63,7 +63,7 @@ def merge(manifold: GyroSpace, old: Fitted, new: Fitted) -> Fitted:
     return Fitted(*stats, total, new.n_iter, new.converged)
 
 
-def learn(bn: Any, X: Any, y: Any, weights: Any, domains: Any, method: str) -> Any:
+def learn(bn: Any, X: Any, y: Any, weights: Any, domains: Any, method: str) -> None:
     """Find the statistics of samples, merge them with earlier ones, and store them."""
     check.check_target(bn, y, domains, method)
     check.check_parameters(bn)
@@ -88,7 +88,6 @@ def learn(bn: Any, X: Any, y: Any, weights: Any, domains: Any, method: str) -> A
         bn.n_iter_, bn.converged_ = int(found.n_iter), bool(found.converged)
     bn.manifold_, bn.online_ = manifold, {}
     bn.n_samples_seen_, bn.n_projected_ = count, moved
-    return bn
 
 
 Finding = tuple[GyroSpace, Domains, int, int]

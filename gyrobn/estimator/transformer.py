@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from os import PathLike
 from typing import Any, Self
 
-import array_api_compat as compat
 import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array
-from gyrobn.estimator import applying, fitting
+from gyrobn.estimator import applying
 from gyrobn.estimator import validation as check
+from gyrobn.estimator.fitting import learn
 from gyrobn.estimator.validation import UNDO, geometry_options
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.online import OnlineStats
@@ -239,7 +239,8 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        return learn(self, X, y, sample_weight, domains, "fit")
+        learn(self, X, y, sample_weight, domains, "fit")
+        return self
 
     def partial_fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, domains: Any = None
@@ -263,7 +264,8 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        return learn(self, X, y, sample_weight, domains, "partial_fit")
+        learn(self, X, y, sample_weight, domains, "partial_fit")
+        return self
 
     def fit_transform(
         self, X: Any, y: Any = None, sample_weight: Any = None, domains: Any = None
@@ -297,7 +299,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape and dtype of X, or table of coordinates of shape (N, n_columns)
         """
-        return self._apply(X, domains, "transform")
+        return applying.apply(self, X, domains, "transform")
 
     def inverse_transform(self, X: Any, domains: Any = None) -> Array:
         r"""Undo: :math:`\mu \oplus (\sqrt{v^2+\epsilon}/s \odot (\ominus\beta \oplus x))`.
@@ -314,7 +316,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape of the samples and of the dtype of X
         """
-        return self._apply(X, domains, UNDO)
+        return applying.apply(self, X, domains, UNDO)
 
     def transform_chunks(
         self, X: Any, domains: Any = None, inverse: bool = False
@@ -447,14 +449,6 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.array_api_support = True
         return tags
-
-    def _apply(self, X: Any, domains: Any, method: str) -> Array:
-        """Normalize samples, or undo it."""
-        if compat.is_dask_array(X):
-            from gyrobn.estimator import lazy
-
-            return lazy.apply(self, X, domains, method)
-        return applying.apply(self, X, domains, method)
 
 
 _parameters = dict(inspect.signature(GyroBN.__init__).parameters)
