@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data.chunks import Chunks, take
 from gyrobn.estimator import validation as check
-from gyrobn.estimator.fitting import Domains, find_stats
+from gyrobn.estimator.fitting import domains_of, find_stats
 from gyrobn.estimator.validation import UNDO
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization import normalize as algorithm
@@ -20,9 +20,6 @@ from gyrobn.normalization.online import OnlineStats, online_stats
 from gyrobn.numerics.arrays import blocks_of, blockwise, length
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.points import Moved, describe, is_hyperbolic
-
-Known = dict[Any, Stats]
-"""The statistics of each domain by its label; without domains, of all samples by the label None."""
 
 
 def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
@@ -72,33 +69,24 @@ def apply_chunks(bn: Any, X: Any, domains: Any, method: str) -> Iterator[Array]:
 # ---------------------------------------------------------------------- statistics per domain
 
 
-def known_stats(bn: Any) -> Known:
-    """Return the statistics of each domain of fit."""
-    if bn.domains_ is None:
-        return {None: Stats(bn.mean_, bn.var_)}
-    each = enumerate(bn.domains_.tolist())
-    return {d: Stats(bn.mean_[k, ...], bn.var_[k, ...]) for k, d in each}
-
-
-def stats_for(bn: Any, X: Array | Chunks, labels: Any, method: str) -> Known:
-    """Return the statistics of each domain, also of new ones if ``unseen`` finds them in X."""
-    stats, places = known_stats(bn), {} if labels is None else places_of(labels)
+def stats_for(bn: Any, X: Array | Chunks, labels: Any, method: str) -> dict[Any, Any]:
+    """Return mean and variance of each domain, also of new ones if ``unseen`` finds them in X."""
+    stats, places = domains_of(bn), {} if labels is None else places_of(labels)
     new = check.unseen_among(bn, places, stats, method)
     if new and bn.unseen != "online":
         X = X if isinstance(X, Chunks) else backend_of(X).stop_gradient(X)
         own = {d: places[d] for d in new}
-        found = find_stats(bn, bn.manifold_, X, len(labels), own, None, method)
-        stats |= unseen_stats(bn, found)
+        stats |= adapted(bn, find_stats(bn, bn.manifold_, X, len(labels), own, None, method))
     return stats
 
 
-def unseen_stats(bn: Any, found: Domains) -> Known:
+def adapted(bn: Any, found: dict[Any, Any]) -> dict[Any, Any]:
     """Return the statistics for domains that are not in fit, from those of their samples."""
-    batch, M = {d: Stats(*own[:2]) for d, own in found.items()}, bn.manifold_
-    if bn.unseen == "refit" or not batch:
-        return batch
-    average = in_dtype_of(M, _average(bn), next(iter(batch.values())).mean)
-    return {d: algorithm.update_stats(M, average, s, bn.adapt_rate) for d, s in batch.items()}
+    if bn.unseen == "refit" or not found:
+        return found
+    M, average, rate = bn.manifold_, _average(bn), bn.adapt_rate
+    average = in_dtype_of(M, average, next(iter(found.values())).mean)
+    return {d: algorithm.update_stats(M, average, own, rate) for d, own in found.items()}
 
 
 def _average(bn: Any) -> Stats:
@@ -107,8 +95,8 @@ def _average(bn: Any) -> Stats:
 
 
 def _online(
-    bn: Any, X: Array, labels: Any, stats: Known, new: Mapping[Any, Any]
-) -> tuple[Any, Known, dict[Any, OnlineStats]]:
+    bn: Any, X: Array, labels: Any, stats: dict[Any, Any], new: Mapping[Any, Any]
+) -> tuple[Any, dict[Any, Any], dict[Any, OnlineStats]]:
     """Follow the samples of new domains, each of which gets a label and statistics of its own."""
     if backend_of(X).traced(X):
         raise TypeError(
@@ -123,16 +111,15 @@ def _online(
     for label, at in new.items():
         states = online_stats(bn.manifold_, online[label], take(x, at), bn.prior_strength)
         own[at] = range(len(each), len(each) + len(at))
-        each += [state.stats for state in states]
+        each += states
         online[label] = states[-1]
     return own, dict(enumerate(each)), online
 
 
-def in_dtype_of(manifold: GyroSpace, stats: Stats, x: Array) -> Stats:
-    """Return statistics in the dtype of the samples."""
-    if stats.mean.dtype == x.dtype:
-        return stats
-    return Stats(as_points(manifold, stats.mean, x), namespace_of(x).astype(stats.var, x.dtype))
+def in_dtype_of(manifold: GyroSpace, stats: Any, x: Array) -> Stats:
+    """Return mean and variance in the dtype of the samples."""
+    var = namespace_of(x).astype(stats.var, x.dtype, copy=False)
+    return Stats(as_points(manifold, stats.mean, x), var)
 
 
 def as_points(manifold: GyroSpace, points: Array, like: Array) -> Array:
@@ -158,7 +145,7 @@ def apply_block(
     bn: Any,
     x: Array,
     labels: Any,
-    stats: Known,
+    stats: dict[Any, Any],
     method: str,
     first: int = 0,
     ordered: bool = True,

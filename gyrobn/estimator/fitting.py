@@ -39,6 +39,12 @@ def by_label(labels: Iterable[Any] | None, fitted: Fitted) -> Domains:
     return {d: Fitted(*(a[k, ...] for a in fitted)) for k, d in enumerate(labels)}
 
 
+def domains_of(bn: Any) -> Domains:
+    """Return the statistics of each domain of a fitted estimator."""
+    fitted = Fitted(bn.mean_, bn.var_, bn.weight_sum_, bn.n_iter_, bn.converged_)
+    return by_label(None if bn.domains_ is None else bn.domains_.tolist(), fitted)
+
+
 def stacked(domains: Domains) -> tuple[Any, Fitted]:
     """Return the sorted labels, and the statistics of all domains with a leading axis."""
     if None in domains:
@@ -72,22 +78,17 @@ def learn(bn: Any, X: Any, y: Any, weights: Any, domains: Any, method: str) -> N
         check.check_given(bn.domains_, domains, method)
     if compat.is_dask_array(X):
         from gyrobn.estimator.lazy import find as search
-    manifold, new, count, moved = search(bn, X, weights, domains, method, more)
+    manifold, found, count, moved = search(bn, X, weights, domains, method, more)
     if more:
-        own = bn.mean_, bn.var_, bn.weight_sum_, bn.n_iter_, bn.converged_
-        labels = None if bn.domains_ is None else bn.domains_.tolist()
-        old = by_label(labels, Fitted(*own))
-        if labels is not None:
-            check.check_kind(bn.domains_, check.as_labels(list(new)))
-        both = {d: merge(manifold, old[d], new[d]) for d in new if d in old}
-        new = old | new | both
-        count, moved = count + bn.n_samples_seen_, moved + bn.n_projected_
-    bn.domains_, found = stacked(new)
-    bn.mean_, bn.var_, bn.weight_sum_, bn.n_iter_, bn.converged_ = found
-    if not found.n_iter.ndim:
-        bn.n_iter_, bn.converged_ = int(found.n_iter), bool(found.converged)
-    bn.manifold_, bn.online_ = manifold, {}
-    bn.n_samples_seen_, bn.n_projected_ = count, moved
+        if domains is not None:
+            check.check_kind(bn.domains_, check.as_labels(list(found)))
+        old, count, moved = domains_of(bn), count + bn.n_samples_seen_, moved + bn.n_projected_
+        found = old | found | {d: merge(manifold, old[d], found[d]) for d in old.keys() & found}
+    bn.domains_, fitted = stacked(found)
+    bn.mean_, bn.var_, bn.weight_sum_, bn.n_iter_, bn.converged_ = fitted
+    if not fitted.n_iter.ndim:
+        bn.n_iter_, bn.converged_ = int(fitted.n_iter), bool(fitted.converged)
+    bn.manifold_, bn.online_, bn.n_samples_seen_, bn.n_projected_ = manifold, {}, count, moved
 
 
 Finding = tuple[GyroSpace, Domains, int, int]
@@ -147,7 +148,7 @@ def find_stats(
     parts = [w] if places is None else [w[at] for at in places.values()]
     for label, part in zip(places or [None], parts, strict=True):
         some = part.reshape(len(part), -1).any(axis=1)
-        check_enough(label, np.count_nonzero(some), method)
+        check_enough(label, int(np.count_nonzero(some)), method)
     totals = np.stack([part.sum(axis=0) for part in parts])
     search = {"tol": bn.tol, "max_iter": bn.max_iter}
     with np.errstate(all="ignore"):  # the check below names what fails

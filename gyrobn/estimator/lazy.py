@@ -29,9 +29,10 @@ def find(
 ) -> fitting.Finding:
     """Check the samples of a Dask array and find their statistics."""
     X = lazy_samples(X)
-    blocks = DaskBlocks(X, head=not more and check.depends_on_values(bn, X.shape))
-    like = check.as_array(bn, blocks.stand_in, method)
-    head = like if blocks.head is None else blocks.head
+    blocks = DaskBlocks(X)
+    like = head = check.as_array(bn, stand_in(X, blocks.total), method)
+    if not more and check.depends_on_values(bn, X.shape):
+        head = next(blocks.each(), head)
     manifold = bn.manifold_ if more else check.geometry_for(bn, head)
     check.affine_for(bn, manifold, like.shape[1:], like, method)
     batch = like.shape[: like.ndim - len(manifold.point_shape)]
@@ -102,7 +103,7 @@ def apply(bn: Any, X: Any, domains: Any, method: str) -> Any:
         check.check_table(bn, X.shape[1:], lazy=True)
     check.affine_for(bn, bn.manifold_, check.sample_shape(bn), like, method)
     check.check_given(bn.domains_, domains, method)
-    labels, stats = _labels(domains, X.shape[0]), applying.known_stats(bn)
+    labels, stats = _labels(domains, X.shape[0]), fitting.domains_of(bn)
     if compat.is_dask_array(labels):  # a task refuses new ones where they are not welcome
         new = method == "transform" and bn.unseen in ("refit", "adapt")
     else:
@@ -112,7 +113,7 @@ def apply(bn: Any, X: Any, domains: Any, method: str) -> Any:
         blocks, known = DaskBlocks(X).with_parts(labels=labels), frozenset(stats)
         found, _ = find_stats(bn, bn.manifold_, blocks, method, without=known)
         check.unseen_among(bn, found, stats, method)
-        stats |= applying.unseen_stats(bn, found)
+        stats |= applying.adapted(bn, found)
     tail = check.row_shape(bn, check.spaces(bn, method)[1])
     meta = namespace_of(X._meta).reshape(X._meta[:0, ...], (0,) * (1 + len(tail)))
     options = {"dtype": X.dtype, "meta": meta, "token": f"gyrobn-{method.replace('_', '-')}"}

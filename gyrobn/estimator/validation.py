@@ -7,7 +7,6 @@ that says what came and what to do.
 import math
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import array_api_compat as compat
@@ -174,12 +173,7 @@ def check_table(bn: Any, shape: tuple[int, ...], lazy: bool = False, names: bool
 
 def geometry_options() -> set[str]:
     """Return the names of the options of all geometries, which are parameters of the estimator."""
-    return _options_of(tuple(REGISTRY.values()))
-
-
-@cache
-def _options_of(classes: tuple[type[GyroSpace], ...]) -> set[str]:
-    return {name for cls in classes for name in cls.options()}
+    return {name for cls in REGISTRY.values() for name in cls.options()}
 
 
 def class_of(manifold: Any) -> type[GyroSpace]:
@@ -198,7 +192,7 @@ def class_of(manifold: Any) -> type[GyroSpace]:
 def geometry_for(bn: Any, X: Array) -> GyroSpace:
     """Return the geometry, with the sizes of X if only its name is given, and its options."""
     manifold, shape, cls = bn.manifold, tuple(X.shape), class_of(bn.manifold)
-    given = {k: v for k in geometry_options() if (v := getattr(bn, k)) is not None}
+    given = {k: v for k in geometry_options() if (v := vars(bn).get(k)) is not None}
     for name in given.keys() - cls.options().keys():
         which = manifold if isinstance(manifold, str) else cls.__name__
         raise ValueError(
@@ -206,18 +200,15 @@ def geometry_for(bn: Any, X: Array) -> GyroSpace:
             f"parameters {which} has {' and '.join(cls.options()) or 'none'}"
         )
     if isinstance(manifold, str):
-        some = host(X[: min(100, shape[0]), ...]) if depends_on_values(bn, shape) else None
+        some, projectors = host(X[: min(100, shape[0]), ...]), bn.representation == "projector"
         try:
-            if given.get("representation") == "projector":
-                manifold = of_projectors(some)
-            else:
-                manifold = cls.for_shape(shape[1:])
+            manifold = of_projectors(some) if projectors else cls.for_shape(shape[1:])
         except ValueError as error:
             raise ValueError(
                 f"X of shape {shape}, with {shape[-1]} feature(s), holds no points of "
                 f"{bn.manifold}: {error}"
             ) from error
-        if some is not None and len(manifold.point_shape) == 1:
+        if depends_on_values(bn, shape) and len(manifold.point_shape) == 1:
             _check_rows(bn, manifold, some, shape)
     manifold = replace(manifold, **given) if given else manifold
     points = manifold.point_shape
