@@ -76,7 +76,6 @@ def drawn(monkeypatch, name):
 def test_normalize(here, monkeypatch, suffix, bytes_):
     """In chunks of a few samples the numbers are the same."""
     monkeypatch.setattr("gyrobn.data.chunks.BYTES", bytes_)
-    monkeypatch.setattr("gyrobn.data.files.IN_MEMORY", bytes_)
     save(f"x{suffix}", X)
     more = ["--axis", "first"] if suffix == ".mat" else []
     values = report("normalize", f"x{suffix}", f"y{suffix}", *BALLS, "--scale", "0.25", *more)

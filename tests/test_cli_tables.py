@@ -191,7 +191,6 @@ def test_the_axis_of_a_matlab_file_is_asked_for(version):
 
 
 def test_hdf5(monkeypatch):
-    monkeypatch.setattr("gyrobn.data.files.IN_MEMORY", 0)
     with h5py.File("x.h5", "w") as file:
         file.create_dataset("a/covariances", data=P, chunks=(7, 3, 3), compression="gzip")
         file.create_dataset("b", data=X)

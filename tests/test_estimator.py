@@ -778,17 +778,3 @@ def test_a_scale_that_goes_all_the_way_around_is_told_of(M, scale, domains):
     bn.set_params(scale=0.02 * good if good.ndim else 0.02 * float(good))
     with pytest.warns(FrechetWarning, match=r"inverse_transform\(\) scales"):
         bn.inverse_transform(Y, domains=domains)
-
-
-@pytest.mark.parametrize("domains", [None, np.arange(12) % 2])
-def test_fit_transform_checks_its_samples_once(monkeypatch, domains):
-    """What ``fit`` found to be points is not checked again: only the output is, which is new."""
-    X = gyrobn.SPD(3).random(12, rng=0)
-    checked, inner = [], gyrobn.SPD.contains
-    monkeypatch.setattr(gyrobn.SPD, "contains", lambda self, x: checked.append(x) or inner(self, x))
-    Y = GyroBN("spd").fit_transform(X, domains=domains)
-    assert [x is X for x in checked] == [True, False]
-    checked.clear()
-    bn = GyroBN("spd").fit(X, domains=domains)
-    np.testing.assert_array_equal(Y, bn.transform(X, domains=domains))
-    assert [x is X for x in checked] == [True, True, False]

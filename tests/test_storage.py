@@ -69,7 +69,6 @@ def test_what_numpy_writes_is_read(tmp_path, order):
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_zarr_of_both_versions_and_usual_codecs(tmp_path, monkeypatch, version):
-    monkeypatch.setattr("gyrobn.data.files.IN_MEMORY", 0)
     codecs = zarr.codecs
     kinds = [codecs.GzipCodec(), codecs.ZstdCodec(), codecs.BloscCodec()]
     if version == 2:

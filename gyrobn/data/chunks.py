@@ -3,6 +3,7 @@
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
+from functools import partial
 from typing import Any
 
 import array_api_compat as compat
@@ -16,6 +17,9 @@ BYTES = 2**23
 
 Rows = Any
 """Numbers of the samples in a chunk, a NumPy array of integers."""
+
+Part = tuple[int, int, Callable[[], Array]]
+"""The numbers of the first sample and of the one after the last, and a function that reads them."""
 
 
 class Chunks:
@@ -45,19 +49,37 @@ class Chunks:
     """
 
     def __init__(self, source: Any, size: int | None = None) -> None:
-        self._source: _Sliced | _Iterated
         if compat.is_array_api_obj(source):
             namespace_of(source)  # refuses Dask, before the first chunk is read
+        self._source, self._size = source, 0
+        self._length: list[int] = []  # shared by all that map and select return
+        self._each: tuple[Callable[[Array, Rows], Array], ...] = ()
+        self._at: Rows | None = None
         if hasattr(source, "shape") and hasattr(source, "__getitem__"):
-            self._source = _Sliced(source, size)
+            shape = tuple(source.shape)
+            if len(shape) < 2 or 0 in shape:
+                raise ValueError(
+                    "expected samples of shape (N, *channels, *point_shape), no length 0, got "
+                    f"{shape}"
+                )
+            self._length.append(int(shape[0]))
+            self._size = rows_per_chunk(source) if size is None else check_integer("size", size, 1)
         elif size is not None:
             raise ValueError(
                 "size is for arrays on disk: an iterable and a function choose their own chunks"
             )
-        else:
-            self._source = _Iterated(source)
-        self._each: tuple[Callable[[Array, Rows], Array], ...] = ()
-        self._at: Rows | None = None
+        elif not callable(source):
+            if not isinstance(source, Iterable):
+                raise TypeError(
+                    "Chunks needs an array on disk, an iterable of arrays, or a function that "
+                    f"returns an iterator over arrays, got {type(source).__name__}"
+                )
+            if iter(source) is source:
+                raise TypeError(
+                    f"a {type(source).__name__} can be read only once, and the mean needs several "
+                    "passes: give a function that returns a new one, "
+                    "Chunks(lambda: (... for ...)), or use partial_fit"
+                )
 
     @property
     def count(self) -> int:
@@ -67,9 +89,9 @@ class Chunks:
     @property
     def total(self) -> int:
         """The number of samples before ``select``; of an iterable, it takes one pass over it."""
-        if self._source.count is None:
-            list(self._source.read(lambda *_: ()))
-        return self._source.count or 0
+        if not self._length:
+            list(self._iterated())
+        return self._length[0]
 
     def __iter__(self) -> Iterator[Array]:
         for _, x in self.numbered():
@@ -77,12 +99,15 @@ class Chunks:
 
     def numbered(self) -> Iterator[tuple[Rows, Array]]:
         """Yield the chunks, each with the numbers of its samples."""
-        for start, x in self._source.read(self._rows):
-            stop = start + x.shape[0]
-            for function in self._each:
-                x = function(x, np.arange(start, stop))
-            rows = self._rows(start, stop)
-            yield rows, x if self._at is None else take(x, rows - start)
+        for start, stop, load in self._sliced() if self._size else self._iterated():
+            rows = own = np.arange(start, stop)
+            if self._at is not None:
+                own = self._at[slice(*np.searchsorted(self._at, (start, stop)))]
+            if len(own):
+                x = load()
+                for function in self._each:
+                    x = function(x, rows)
+                yield own, x if self._at is None else take(x, own - start)
 
     def map(self, function: Callable[[Array, Rows], Array]) -> "Chunks":
         """Return the chunks, changed by a function of a chunk and the numbers of its samples."""
@@ -96,12 +121,52 @@ class Chunks:
         other._at = at
         return other
 
-    def _rows(self, start: int, stop: int) -> Rows:
-        """Return the numbers of the selected samples in a range."""
-        if self._at is None:
-            return np.arange(start, stop)
-        low, high = np.searchsorted(self._at, (start, stop))
-        return self._at[low:high]
+    def _sliced(self) -> Iterator[Part]:
+        """Yield the parts of an array on disk."""
+        for start in range(0, self.total, self._size):
+            stop = min(start + self._size, self.total)
+            yield start, stop, partial(read, self._source, slice(start, stop))
+
+    def _iterated(self) -> Iterator[Part]:
+        """Yield the arrays of an iterable, or of the iterator that a function returns."""
+        start, kind = 0, None
+        for i, x in enumerate(self._source() if callable(self._source) else self._source):
+            if isinstance(x, (list, tuple)) and len(x) == 1 and compat.is_array_api_obj(x[0]):
+                x = x[0]  # a batch of torch's TensorDataset
+            if not compat.is_array_api_obj(x) or x.ndim < 2:
+                raise TypeError(
+                    f"chunk {i} must be an array of shape (n, *channels, *point_shape), got "
+                    f"{_described(x)}"
+                )
+            own = (tuple(x.shape[1:]), str(x.dtype), namespace_of(x).__name__, str(device_of(x)))
+            if kind not in (None, own):
+                raise ValueError(
+                    "chunks must agree in the shape of their samples, dtype, library and device: "
+                    f"chunk 0 has {kind}, chunk {i} has {own}"
+                )
+            kind, stop = own, start + x.shape[0]
+            yield start, stop, partial(lambda x: x, x)
+            start = stop
+        if start == 0 or self._length not in ([], [start]):
+            before = f", where there were {self._length[0]} before" if self._length else ""
+            raise ValueError(
+                f"the chunks hold {start} samples{before}: they must be the same at each reading; "
+                "of a generator, give the function that makes it"
+            )
+        self._length[:] = [start]
+
+
+def _described(x: Any) -> str:
+    """Say what came in place of a chunk, and what to do."""
+    if compat.is_array_api_obj(x):
+        return f"shape {tuple(x.shape)}"
+    if hasattr(x, "to_numpy"):
+        return f"a {type(x).__name__}: call its to_numpy() first"
+    if isinstance(x, (list, tuple, Mapping)):
+        at = "key" if isinstance(x, Mapping) else 0
+        advice = f"take the samples out, fit(lambda: (b[{at}] for b in loader))"
+        return f"{type(x).__name__} of {len(x)}: {advice}"
+    return type(x).__name__
 
 
 def is_streamed(x: Any) -> bool:
@@ -183,86 +248,3 @@ def read(array: Any, rows: slice) -> Array:
         pages.madvise(mmap.MADV_DONTNEED)
         return x
     return array[rows, ...] if compat.is_array_api_obj(array) else np.asarray(array[rows])
-
-
-Selection = Callable[[int, int], Sequence[int]]
-"""Returns the numbers of the samples in a range that are wanted."""
-
-
-class _Sliced:
-    """An array on disk."""
-
-    def __init__(self, array: Any, size: int | None) -> None:
-        if len(array.shape) < 2 or 0 in array.shape:
-            raise ValueError(
-                "expected samples of shape (N, *channels, *point_shape), no length 0, got "
-                f"{tuple(array.shape)}"
-            )
-        size = None if size is None else check_integer("size", size, 1)
-        self.array, self.count = array, int(array.shape[0])
-        self.size = rows_per_chunk(array) if size is None else size
-
-    def read(self, wanted: Selection) -> Iterator[tuple[int, Array]]:
-        """Yield the chunks with samples that are wanted, each with the number of its first one."""
-        for start in range(0, self.count, self.size):
-            stop = min(start + self.size, self.count)
-            if len(wanted(start, stop)):
-                yield start, read(self.array, slice(start, stop))
-
-
-class _Iterated:
-    """Arrays from an iterable, or from the iterators that a function returns."""
-
-    def __init__(self, source: Any) -> None:
-        if not callable(source):
-            if not isinstance(source, Iterable):
-                raise TypeError(
-                    "Chunks needs an array on disk, an iterable of arrays, or a function that "
-                    f"returns an iterator over arrays, got {type(source).__name__}"
-                )
-            if iter(source) is source:
-                raise TypeError(
-                    f"a {type(source).__name__} can be read only once, and the mean needs several "
-                    "passes: give a function that returns a new one, "
-                    "Chunks(lambda: (... for ...)), or use partial_fit"
-                )
-        self.source = source
-        self.count: int | None = None
-
-    def read(self, wanted: Selection) -> Iterator[tuple[int, Array]]:
-        """Yield the chunks with samples that are wanted, each with the number of its first one."""
-        start, kind = 0, None
-        for i, x in enumerate(self.source() if callable(self.source) else self.source):
-            if isinstance(x, (list, tuple)) and len(x) == 1 and compat.is_array_api_obj(x[0]):
-                x = x[0]  # a batch of torch's TensorDataset
-            if not compat.is_array_api_obj(x) or x.ndim < 2:
-                what, advice = type(x).__name__, ""
-                if compat.is_array_api_obj(x):
-                    what = f"shape {tuple(x.shape)}"
-                elif hasattr(x, "to_numpy"):
-                    what, advice = f"a {what}", ": call its to_numpy() first"
-                elif isinstance(x, (list, tuple, Mapping)):
-                    what += f" of {len(x)}"
-                    at = "key" if isinstance(x, Mapping) else 0
-                    advice = f": take the samples out, fit(lambda: (b[{at}] for b in loader))"
-                raise TypeError(
-                    f"chunk {i} must be an array of shape (n, *channels, *point_shape), got {what}"
-                    f"{advice}"
-                )
-            own = (tuple(x.shape[1:]), str(x.dtype), namespace_of(x).__name__, str(device_of(x)))
-            if kind not in (None, own):
-                raise ValueError(
-                    "chunks must agree in the shape of their samples, dtype, library and device: "
-                    f"chunk 0 has {kind}, chunk {i} has {own}"
-                )
-            kind, stop = own, start + x.shape[0]
-            if len(wanted(start, stop)):
-                yield start, x
-            start = stop
-        if start == 0 or self.count not in (None, start):
-            before = "" if self.count is None else f", where there were {self.count} before"
-            raise ValueError(
-                f"the chunks hold {start} samples{before}: they must be the same at each reading; "
-                "of a generator, give the function that makes it"
-            )
-        self.count = start

@@ -5,6 +5,7 @@ use, by a function that was given a Dask array or asked for one.
 """
 
 import uuid
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, NamedTuple
@@ -17,9 +18,6 @@ from gyrobn.numerics.checks import host
 
 TOGETHER = 8
 """How many results a task of the tree merges."""
-
-HEAD = 100
-"""How many samples the client sees of an array whose geometry follows from values."""
 
 
 class Block(NamedTuple):
@@ -93,31 +91,23 @@ def stand_in(x: Any, rows: int) -> Array:
 class DaskBlocks:
     """The blocks of a Dask array of samples, with their weights and labels.
 
-    ``x`` comes from :func:`lazy_samples`. If its chunk sizes are not known, or ``head`` asks for
-    the first samples, the blocks are counted first, by one ``compute``.
+    ``x`` comes from :func:`lazy_samples`. If its chunk sizes are not known, the blocks are counted
+    first, by one ``compute``.
     """
 
-    def __init__(self, x: Any, head: bool = False) -> None:
+    def __init__(self, x: Any) -> None:
         import dask
 
-        self.x = x
-        (known,) = dask.optimize(x)
-        self._x = list(known.to_delayed(optimize_graph=False).ravel())
+        (optimized,) = dask.optimize(x)
+        self._x = list(optimized.to_delayed(optimize_graph=False).ravel())
         self._weights: Sequence[Any] = [None] * len(self._x)
         self._labels: Sequence[Any] = self._weights
         self.counts: tuple[int, ...] = x.chunks[0]
-        self.head: Any = None
-        if head or not _known(x):
+        if not _known(x):
             self._first, self.total = [0] * len(self._x), 0
-            found = self.reduce("gyrobn-count-samples", _count, _counted)
-            counts, self.head = ({}, None) if found is None else found
-            self.counts = tuple(counts.get(number, 0) for number in range(len(self._x)))
+            found = self.reduce("gyrobn-count-samples", _count, _joined) or {}
+            self.counts = tuple(found.get(number, 0) for number in range(len(self._x)))
         *self._first, self.total = np.cumsum([0, *self.counts]).tolist()
-
-    @property
-    def stand_in(self) -> Array:
-        """An array of the same library, shape and dtype that takes no memory, for checks."""
-        return stand_in(self.x, self.total)
 
     def with_parts(self, weights: Any = None, labels: Any = None) -> "DaskBlocks":
         """Return the blocks with the weights and labels of their samples."""
@@ -241,11 +231,9 @@ def _merge(merge: Callable[[list[Any]], Any], *parts: Any) -> Any:
     return merge(found) if found else None
 
 
-def _count(block: Block) -> Any:
-    count = block.x.shape[0]
-    return {block.number: count}, np.array(host(block.x[: min(HEAD, count), ...]))
+def _count(block: Block) -> dict[int, int]:
+    return {block.number: block.x.shape[0]}
 
 
-def _counted(parts: list[Any]) -> Any:
-    counts = {number: count for own, _ in parts for number, count in own.items()}
-    return counts, parts[0][1]
+def _joined(parts: list[dict[int, int]]) -> dict[int, int]:
+    return dict(ChainMap(*parts))

@@ -21,9 +21,6 @@ import numpy as np
 from gyrobn.data.chunks import read
 from gyrobn.numerics.checks import check_choice, is_number, warn_caller
 
-IN_MEMORY = 2**28
-"""Compressed arrays of at most so many bytes are unpacked once, and not at every pass."""
-
 
 def layouts(length: int) -> dict[str, int]:
     """Return how a row of numbers can hold an n × n matrix, with n for each layout.
@@ -75,15 +72,16 @@ class StoredArray:
         if not shape:
             raise ValueError(f"{self.path} holds a single number: expected samples")
         if self.layout is not None:
-            fits = layouts(shape[1]) if len(shape) == 2 else {}
-            if self.layout not in fits:
+            n = layouts(shape[1]).get(self.layout) if len(shape) == 2 else None
+            if n is None:
                 raise ValueError(
                     f"{self.path} of shape {shape} does not hold matrices in layout={self.layout!r}"
                 )
-            shape = (shape[0], fits[self.layout], fits[self.layout])
+            shape = shape[0], n, n
         self.shape, self.ndim = shape, len(shape)
         self.dtype = np.dtype(self.array.dtype).newbyteorder("=")
         self.chunks = getattr(self.array, "chunks", None)
+        self.file = getattr(self.array, "file", None)  # of HDF5
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -106,13 +104,9 @@ class StoredArray:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for part in getattr(self.array, "parts", (self.array,)):
-            getattr(getattr(part, "file", None), "close", lambda: None)()
-
-    @property
-    def file(self) -> Any:
-        """The file of HDF5, to close it; None for other formats."""
-        return getattr(self.array, "file", None)
+        for part in getattr(self.array, "parts", (self,)):
+            if part.file is not None:
+                part.file.close()
 
 
 def open_array(
@@ -247,19 +241,30 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def _open(path: Path, suffix: str, key: str | None, axis: str | None) -> Any:
-    if suffix == ".npy" and key is None:
-        return np.lib.format.open_memmap(path, mode="r")
+    """Return the array of a file, as the library of the format has it."""
     if suffix == ".npz":
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             members = archive.zip.namelist()
             return _chosen(path, archive, [n for n in archive.files if f"{n}.npy" in members], key)
-    if suffix == ".zarr":
-        return _open_zarr(path, key)
+    if suffix in (".h5", ".hdf5"):
+        return _chosen(path, *_datasets(path), key)
     if suffix == ".mat":
         return _open_mat(path, key, axis)
-    if suffix in (".h5", ".hdf5"):
-        return _unpacked(_chosen(path, *_open_hdf5(path), key))
-    raise ValueError(f"{path} holds one array without a name, got key={key!r}")
+    if suffix == ".zarr":
+        node = library("zarr", suffix).open(str(path), mode="r")
+        if hasattr(node, "array_keys"):
+            node, key = _chosen(path, node, node.array_keys(), key), None
+        if re.search("pickle|dill|object", str(node.metadata.to_dict())):
+            raise ValueError(f"{path} holds pickles, which could run anything when read")
+        missing = node.nchunks - node.nchunks_initialized
+        if missing:  # zarr is silent about it, but a store that was copied in part is damaged
+            warn_caller(
+                f"{path} has {missing} of {node.nchunks} chunks missing, which are read as "
+                f"{node.fill_value}: copy it again, unless that is what was written"
+            )
+    if key is not None:
+        raise ValueError(f"{path} holds one array without a name, got key={key!r}")
+    return node if suffix == ".zarr" else np.lib.format.open_memmap(path, mode="r")
 
 
 def _chosen(path: Path, arrays: Any, names: Iterable[str], key: str | None) -> Any:
@@ -274,12 +279,6 @@ def _chosen(path: Path, arrays: Any, names: Iterable[str], key: str | None) -> A
     return arrays[key]
 
 
-def _unpacked(array: Any) -> Any:
-    """Return a compressed array, in memory if it is small."""
-    size = math.prod(array.shape) * array.dtype.itemsize
-    return array[...] if 0 < size <= IN_MEMORY else array
-
-
 def library(name: str, suffix: str) -> Any:
     """Import the library of a format, or say how to install it."""
     try:
@@ -291,26 +290,9 @@ def library(name: str, suffix: str) -> Any:
         ) from error
 
 
-def _open_zarr(path: Path, key: str | None) -> Any:
-    node = library("zarr", ".zarr").open(str(path), mode="r")
-    if hasattr(node, "array_keys"):
-        node = _chosen(path, node, node.array_keys(), key)
-    elif key is not None:
-        raise ValueError(f"{path} holds one array without a name, got key={key!r}")
-    if re.search("pickle|dill|object", str(node.metadata.to_dict())):
-        raise ValueError(f"{path} holds pickles, which could run anything when read")
-    missing = node.nchunks - node.nchunks_initialized
-    if missing:  # zarr is silent about it, but a store that was copied in part is damaged
-        warn_caller(
-            f"{path} has {missing} of {node.nchunks} chunks missing, which are read as "
-            f"{node.fill_value}: copy it again, unless that is what was written"
-        )
-    return _unpacked(node)
-
-
-def _open_hdf5(path: Path) -> tuple[Any, list[str]]:
-    h5py, names = library("h5py", path.suffix), []
-    file = h5py.File(path, "r")
+def _datasets(path: Path) -> tuple[Any, list[str]]:
+    """Return a file of HDF5, and the names of its arrays."""
+    file, names = library("h5py", path.suffix).File(path, "r"), list[str]()
     file.visititems(lambda name, one: names.append(name) if hasattr(one, "shape") else None)
     return file, [name for name in names if not name.startswith("#")]  # of MATLAB
 
@@ -322,17 +304,17 @@ def _open_mat(path: Path, key: str | None, axis: str | None) -> Any:
     try:
         variables = {k: v for k, v in loadmat(path).items() if not k.startswith("__")}
         array = _chosen(path, variables, variables, key)
-        size = array.shape
+        shape = array.shape
     except NotImplementedError:  # version 7.3 is HDF5, with axes in reverse order
-        array = _chosen(path, *_open_hdf5(path), key)
-        size = array.shape[::-1]
-    square = len(size) == 3 and (size[0] == size[1]) != (size[1] == size[2])
+        array = _chosen(path, *_datasets(path), key)
+        shape = array.shape[::-1]
+    square = len(shape) == 3 and (shape[0] == shape[1]) != (shape[1] == shape[2])
     if axis is None and not square:
         raise ValueError(
-            f"{path} holds an array of shape {size}: say which axis counts the samples by "
+            f"{path} holds an array of shape {shape}: say which axis counts the samples by "
             "axis='first' or 'last'"
         )
-    last = axis == "last" or (axis is None and size[0] == size[1])
+    last = axis == "last" or (axis is None and shape[0] == shape[1])
     if isinstance(array, np.ndarray):
         return np.ascontiguousarray(np.moveaxis(array, -1, 0)) if last else array
     return _Reversed(array, last)
@@ -342,9 +324,9 @@ class _Reversed:
     """A variable of MATLAB in HDF5, its samples first."""
 
     def __init__(self, array: Any, last: bool) -> None:
-        self.array, self.last, self.dtype = array, last, array.dtype
+        self.array, self.last, self.dtype, self.file = array, last, array.dtype, array.file
         *others, end = array.shape[::-1]
-        self.shape, self.file = (end, *others) if last else array.shape[::-1], array.file
+        self.shape = (end, *others) if last else (*others, end)
 
     def __getitem__(self, rows: slice) -> Any:
         if self.last:
@@ -361,33 +343,31 @@ def _open_table(
     """Read a table; a quoted field may hold commas."""
     with path.open(encoding="utf-8-sig", newline="") as text:
         first = next(csv.reader(text), [])
-    if not first:
-        raise ValueError(f"{path} holds no rows of numbers")
-    every, column = range(len(first)), None
+    every, column, words = list(range(len(first))), None, None
     if labels is not None:
         column = int(labels) - 1 if labels.isdecimal() else (*first, labels).index(labels)
         if column not in every:
             raise ValueError(f"{path} has no column {labels}: its first line is {','.join(first)}")
     at = [k for k in every if k != column] if columns is None else _numbers(path, columns, first)
-    named = _is_header(path, [first[k] for k in at], header)
-    options: dict[str, Any] = {"delimiter": ",", "skiprows": int(named), "comments": None}
-    options |= {"quotechar": '"', "encoding": "utf-8-sig", "ndmin": 2}
-    if columns is None and column is None:
-        at, used = list(every), None  # which counts the fields of each line
-    else:
-        used = at
+    named = bool(first) and _is_header(path, [first[k] for k in at], header)
+
+    def load(used: list[int], dtype: Any = np.float64) -> Any:
+        options: dict[str, Any] = {"delimiter": ",", "comments": None, "quotechar": '"', "ndmin": 2}
+        options |= {"encoding": "utf-8-sig", "skiprows": int(named), "dtype": dtype}
+        # if all columns are used, the fields of each line are counted
+        return np.loadtxt(path, usecols=None if used == every else used, **options)
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a file without numbers
         try:
-            rows = np.loadtxt(path, usecols=used, **options)
+            rows = load(at)
         except ValueError as error:
             raise ValueError(
                 f"cannot read {path}: {error} (rows{' after the header' * named} from 0): choose "
                 "columns of numbers by columns, such as 1-3,5"
             ) from error
-        words = None
         if column is not None:
-            words = np.loadtxt(path, usecols=[column], dtype=np.str_, **options)[:, 0]
+            words = load([column], np.str_)[:, 0]
     if not rows.size:
         raise ValueError(f"{path} holds no rows of numbers")
     names = tuple(first[k] for k in at) if named else ()

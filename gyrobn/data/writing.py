@@ -4,7 +4,6 @@ import csv
 import math
 import os
 import shutil
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
@@ -15,9 +14,6 @@ import numpy as np
 
 from gyrobn.data.chunks import Chunks
 from gyrobn.data.files import library, pack, suffix_of
-
-ZARR = ("zarr.json", ".zarray", ".zgroup")
-"""The files that tell a store from another directory."""
 
 
 class ArrayWriter:
@@ -128,8 +124,8 @@ def _convert(
     """Write the array of a ``.npy`` file in another format."""
     x = np.lib.format.open_memmap(draft, mode="r")
     if suffix == ".npz":
-        with zipfile.ZipFile(part, "w") as archive:
-            archive.write(draft, "arr_0.npy")
+        with part.open("wb") as file:
+            np.savez(file, x)
     elif suffix == ".csv":
         with part.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
@@ -145,10 +141,9 @@ def _convert(
             savemat(file, {"X": np.moveaxis(x, 0, -1) if axis == "last" else x})
     else:
         with library("h5py", suffix).File(part, "w") as file:
-            target, start = file.create_dataset("X", x.shape, x.dtype), 0
-            for chunk in Chunks(x):
-                target[start : start + len(chunk)] = chunk
-                start += len(chunk)
+            target = file.create_dataset("X", x.shape, x.dtype)
+            for rows, chunk in Chunks(x).numbered():
+                target[rows[0] : rows[-1] + 1] = chunk
 
 
 @contextmanager
@@ -192,7 +187,7 @@ def check_replaceable(path: str | PathLike[str]) -> None:
     with os.scandir(path.parent):  # raises if it is not there, or not a directory
         pass
     stores = path.suffix.lower() == ".zarr"
-    is_store = stores and any((path / name).is_file() for name in ZARR)
+    is_store = stores and any((path / n).is_file() for n in ("zarr.json", ".zarray", ".zgroup"))
     if path.is_dir() and not is_store:
         raise IsADirectoryError(f"{path} is a directory: name a file")
     if stores and path.is_file():

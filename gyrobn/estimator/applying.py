@@ -1,16 +1,17 @@
-"""How the estimator applies Algorithm 1 to samples, or undoes it, and what it checks on the way."""
+"""How the estimator applies Algorithm 1 to samples, or undoes it, and checks the output."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import array_api_compat as compat
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from gyrobn.backends import Array, backend_of, device_of, namespace_of
+from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data.chunks import Chunks, take
-from gyrobn.estimator import fitting
 from gyrobn.estimator import validation as check
-from gyrobn.estimator.validation import UNDO, is_coordinates
+from gyrobn.estimator.fitting import domains_of, find_stats
+from gyrobn.estimator.validation import UNDO
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization import normalize as algorithm
 from gyrobn.normalization.domains import average_stats, by_domain, places_of
@@ -20,98 +21,72 @@ from gyrobn.numerics.arrays import blocks_of, blockwise, length
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.points import Moved, describe, is_hyperbolic
 
-Given = tuple[Any, dict[Any, Stats], dict[Any, OnlineStats]]
-"""A label per sample, the statistics of each label, and the new value of ``online_``."""
-
 
 def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
-    """Check samples and normalize them, or undo it."""
-    if not hasattr(bn, "mean_"):  # scikit-learn's check looks at every attribute
+    """Check samples and normalize them, or undo it; in a Dask array, describe how to."""
+    if compat.is_dask_array(X):
+        from gyrobn.estimator import lazy
+
+        return lazy.apply(bn, X, domains, method)
+    if not hasattr(bn, "mean_"):  # scikit-learn's check takes longer
         check_is_fitted(bn)
     X, moved = check.as_array(bn, X, method), Moved()
     if method != UNDO:
         check.check_table(bn, X.shape[1:])
     X = check.checked(bn, X, method, moved=moved)
     moved.warn(bn.manifold_, X, method)
-    return apply_checked(bn, X, domains, method)
+    check.check_given(bn.domains_, domains, method)
+    labels = check.labels_for(domains, X.shape[0])
+    return apply_block(bn, X, labels, stats_for(bn, X, labels, method), method)
 
 
-def apply_checked(bn: Any, X: Array, domains: Any, method: str, first: int = 0) -> Array:
-    """Normalize samples that are points, or undo it; the first has the number ``first``."""
-    labels, stats, online = stats_for(bn, X, domains, method)
-    out = apply_block(bn, X, labels, stats, method, first)
-    bn.online_ = online  # only now: a call that fails leaves everything as it was
-    return out
-
-
-def apply_chunks(
-    bn: Any, X: Any, domains: Any, method: str, moved: Moved | None = None
-) -> Iterator[Array]:
-    """Check chunks of samples and normalize them, or undo it; ``moved`` counts the projected."""
+def apply_chunks(bn: Any, X: Any, domains: Any, method: str) -> Iterator[Array]:
+    """Check chunks of samples and normalize them, or undo it."""
     check_is_fitted(bn)
     if isinstance(X, Iterator) and domains is None:  # one reading is enough
         X = Chunks(X.__iter__)
-    raw = X if isinstance(X, Chunks) else Chunks(X)
+    chunks = X if isinstance(X, Chunks) else Chunks(X)
 
     def ready(moved: Moved | None) -> Chunks:
         def checked(x: Array, rows: Any) -> Array:
             return check.checked(bn, check.as_array(bn, x, method), method, rows, moved)
 
-        return raw.map(checked)
+        return chunks.map(checked)
 
-    check.check_given(bn.domains_, domains, method)
-    labels = None if domains is None else check.labels_for(domains, raw.count)
-    in_order = bn.unseen == "online" and labels is not None
-    stats = {} if in_order else stats_for(bn, ready(None), labels, method)[1]
-
-    def results(moved: Moved) -> Iterator[Array]:
+    def results() -> Iterator[Array]:
+        moved = Moved()
         for rows, x in ready(moved).numbered():
-            own, first = None if labels is None else labels[rows], int(rows[0])
-            if in_order:
-                yield apply_checked(bn, x, own, method, first)
-            else:
-                yield apply_block(bn, x, own, stats, method, first)
+            own = None if labels is None else labels[rows]
+            yield apply_block(bn, x, own, stats, method, int(rows[0]))
         moved.warn(bn.manifold_, bn.mean_, method)
 
-    return results(Moved() if moved is None else moved)
-
-
-# ---------------------------------------------------------------------- statistics per sample
-
-
-def known_stats(bn: Any) -> dict[Any, Stats]:
-    """Return the statistics of each domain that fit saw; of all samples by the label None."""
-    mean, var = bn.mean_, bn.var_
-    if bn.domains_ is None:
-        return {None: Stats(mean, var)}
-    return {d: Stats(mean[k, ...], var[k, ...]) for k, d in enumerate(bn.domains_.tolist())}
-
-
-def stats_for(bn: Any, X: Array | Chunks, domains: Any, method: str) -> Given:
-    """Return the statistics of the samples; the labels are None if all have the same."""
     check.check_given(bn.domains_, domains, method)
-    stats = known_stats(bn)
-    if domains is None:
-        return None, stats, bn.online_
-    labels = check.labels_for(domains, X.count if isinstance(X, Chunks) else X.shape[0])
-    places = places_of(labels)
-    new = {d: places[d] for d in check.unseen_among(bn, places, stats, method)}
-    if new and bn.unseen == "online":
-        return _online(bn, X, labels, stats, new)
-    if new:
+    labels = None if domains is None else check.labels_for(domains, chunks.count)
+    stats = stats_for(bn, ready(None), labels, method)
+    return results()
+
+
+# ---------------------------------------------------------------------- statistics per domain
+
+
+def stats_for(bn: Any, X: Array | Chunks, labels: Any, method: str) -> dict[Any, Any]:
+    """Return mean and variance of each domain, also of new ones if ``unseen`` finds them in X."""
+    stats, places = domains_of(bn), {} if labels is None else places_of(labels)
+    new = check.unseen_among(bn, places, stats, method)
+    if new and bn.unseen != "online":
         X = X if isinstance(X, Chunks) else backend_of(X).stop_gradient(X)
-        stats |= unseen_stats(bn, fitting.find_stats(bn, bn.manifold_, X, new, None, method))
-    return labels, stats, bn.online_
+        own = {d: places[d] for d in new}
+        stats |= adapted(bn, find_stats(bn, bn.manifold_, X, len(labels), own, None, method))
+    return stats
 
 
-def unseen_stats(bn: Any, found: fitting.Domains) -> dict[Any, Stats]:
-    """Return the statistics for domains that fit did not see, from those of their samples."""
-    batch, manifold = {d: Stats(*own[:2]) for d, own in found.items()}, bn.manifold_
-    if bn.unseen == "refit" or not batch:
-        return batch
-    average = in_dtype_of(manifold, _average(bn), next(iter(batch.values())).mean)
-    update, rate = algorithm.update_stats, bn.adapt_rate
-    return {d: update(manifold, average, own, rate) for d, own in batch.items()}
+def adapted(bn: Any, found: dict[Any, Any]) -> dict[Any, Any]:
+    """Return the statistics for domains that are not in fit, from those of their samples."""
+    if bn.unseen == "refit" or not found:
+        return found
+    M, average, rate = bn.manifold_, _average(bn), bn.adapt_rate
+    average = in_dtype_of(M, average, next(iter(found.values())).mean)
+    return {d: algorithm.update_stats(M, average, own, rate) for d, own in found.items()}
 
 
 def _average(bn: Any) -> Stats:
@@ -120,8 +95,8 @@ def _average(bn: Any) -> Stats:
 
 
 def _online(
-    bn: Any, X: Array, labels: Any, stats: dict[Any, Stats], new: Mapping[Any, Any]
-) -> Given:
+    bn: Any, X: Array, labels: Any, stats: dict[Any, Any], new: Mapping[Any, Any]
+) -> tuple[Any, dict[Any, Any], dict[Any, OnlineStats]]:
     """Follow the samples of new domains, each of which gets a label and statistics of its own."""
     if backend_of(X).traced(X):
         raise TypeError(
@@ -130,23 +105,21 @@ def _online(
         )
     x = as_points(bn.manifold_, backend_of(X).stop_gradient(X), bn.mean_)
     online = dict(bn.online_)
-    first = [label for label in new if label not in online]
-    if first:
-        online |= dict.fromkeys(first, OnlineStats(0, *_average(bn)))
+    if new.keys() - online.keys():
+        online = dict.fromkeys(new, OnlineStats(0, *_average(bn))) | online
     each, own = list(stats.values()), np.searchsorted(bn.domains_, labels)
     for label, at in new.items():
         states = online_stats(bn.manifold_, online[label], take(x, at), bn.prior_strength)
         own[at] = range(len(each), len(each) + len(at))
-        each += [state.stats for state in states]
+        each += states
         online[label] = states[-1]
     return own, dict(enumerate(each)), online
 
 
-def in_dtype_of(manifold: GyroSpace, stats: Stats, x: Array) -> Stats:
-    """Return statistics in the dtype of the samples."""
-    if stats.mean.dtype == x.dtype:
-        return stats
-    return Stats(as_points(manifold, stats.mean, x), namespace_of(x).astype(stats.var, x.dtype))
+def in_dtype_of(manifold: GyroSpace, stats: Any, x: Array) -> Stats:
+    """Return mean and variance in the dtype of the samples."""
+    var = namespace_of(x).astype(stats.var, x.dtype, copy=False)
+    return Stats(as_points(manifold, stats.mean, x), var)
 
 
 def as_points(manifold: GyroSpace, points: Array, like: Array) -> Array:
@@ -169,124 +142,110 @@ def settled(manifold: GyroSpace, points: Array) -> Array:
 
 
 def apply_block(
-    bn: Any, x: Array, labels: Any, stats: Mapping[Any, Stats], method: str, first: int = 0
+    bn: Any,
+    x: Array,
+    labels: Any,
+    stats: dict[Any, Any],
+    method: str,
+    first: int = 0,
+    ordered: bool = True,
 ) -> Array:
     """Normalize points, or undo it, and check the output.
 
     ``stats`` are those of each label, ``first`` is the number of the first sample, for messages.
     """
-    manifold, undo, eps = bn.manifold_, method == UNDO, bn.eps
-    bias, scale = affine_of(bn, x, method)
+    M, undo, online = bn.manifold_, method == UNDO, bn.online_
+    places = {None: None} if labels is None else places_of(labels)
+    new = check.unseen_among(bn, places, stats, method, ordered)
+    if new:
+        own = {d: places[d] for d in new}
+        labels, stats, online = _online(bn, x, labels, stats, own)
+        places = places_of(labels)
+    bias, scale = check.affine_for(bn, M, check.sample_shape(bn), x, method)
     function = algorithm.denormalize if undo else algorithm.normalize
 
     def run(x: Array, own: Stats) -> Array:
         if bn.output == "points":
-            return function(manifold, x, own, bias, scale, eps, check=False)
-        t = manifold.by_coordinate(algorithm.multiplier(x, own, scale, eps, None))
-        if undo:
-            return manifold.shift(own.mean, x / t)
-        return t * manifold.relative_normal(own.mean, x)
+            return function(M, x, own, bias, scale, bn.eps, check=False)
+        t = M.by_coordinate(algorithm.multiplier(x, own, scale, bn.eps, None))
+        return M.shift(own.mean, x / t) if undo else t * M.relative_normal(own.mean, x)
 
-    places = {None: None} if labels is None else places_of(labels)
-    each = [in_dtype_of(manifold, stats[label], x) for label in places]
+    each = [in_dtype_of(M, stats[label], x) for label in places]
     with np.errstate(all="ignore"):  # the checks name what fails
         if labels is None:
             out = blockwise(lambda x: run(x, each[0]), x)
         else:
             out = by_domain(run, x, list(places.values()), each)
         if not backend_of(x).traced(out):
-            block = Block(bn, method, x, out, bias, scale, each, labels, first)
-            block.check_points()
-            block.check_distances()
-    if is_coordinates(bn, method, given=False):
-        shape = (x.shape[0], *check.shape_of(bn, method, given=False))
-        return namespace_of(out).reshape(out, shape)
-    return out
+            _check(bn, x, out, bias, scale, labels, each, method, first)
+    bn.online_ = online  # only now: a call that fails leaves everything as it was
+    shape = check.row_shape(bn, check.spaces(bn, method)[1])
+    return namespace_of(out).reshape(out, (x.shape[0], *shape))
 
 
-def affine_of(bn: Any, x: Array, method: str) -> tuple[Any, Any]:
-    """Return bias and scale for samples like x, or refuse those that do not fit."""
-    check.check_output(bn)
-    if bn.output == "coordinates":  # of which a bias and a scale do not know the shape
-        shape = (0, *check.sample_shape(bn))
-        x = namespace_of(x).empty(shape, dtype=x.dtype, device=device_of(x))
-    return check.affine_for(bn.manifold_, x, bn.bias, bn.scale, method)
+def _check(
+    bn: Any,
+    x: Array,
+    out: Array,
+    bias: Any,
+    scale: Any,
+    labels: Any,
+    each: list[Stats],
+    method: str,
+    first: int,
+) -> None:
+    """Refuse an output that is not on the manifold; warn if it is not as far out as it should be.
 
+    ``each`` holds the statistics of all samples, or of each domain by its sorted label.
+    """
+    M, xp, undo = bn.manifold_, namespace_of(x), method == UNDO
+    taken, wanted = check.spaces(bn, method)
 
-class Block(NamedTuple):
-    """Some samples and what became of them, to check."""
-
-    bn: Any
-    method: str
-    x: Array
-    out: Array
-    bias: Any
-    scale: Any
-    each: Sequence[Stats]
-    """The statistics of all samples, or of each domain by its sorted label."""
-    labels: Any
-    first: int
-
-    def stats(self, rows: slice) -> Stats:
+    def of(rows: slice) -> Stats:
         """Return the statistics of the samples in a range: of all, or of each of them."""
-        if self.labels is None:
-            return self.each[0]
-        which = np.unique(self.labels, return_inverse=True)[1][rows]
-        values, xp = zip(*self.each, strict=True), namespace_of(self.x)
-        return Stats(*(take(xp.stack(list(a)), which) for a in values))
+        if labels is None:
+            return each[0]
+        which = np.unique(labels, return_inverse=True)[1][rows]
+        return Stats(*(take(xp.stack(list(a)), which) for a in zip(*each, strict=True)))
 
-    def check_points(self) -> None:
-        """Refuse an output that is not on the manifold, and name the sample."""
-        bn, method, x, manifold = self.bn, self.method, self.x, self.bn.manifold_
-        xp, undo, kind = namespace_of(x), method == UNDO, "point of"
-        if is_coordinates(bn, method, given=False):
-            good, kind = xp.all(xp.isfinite(self.out), axis=-1), "coordinates on"
+    good = blockwise(wanted.contains, out)
+    if not bool(xp.all(good)):
+        what, i = describe(good, first)
+        why, kind = check.reason(M, x), "point of" if wanted is M else "coordinates on"
+        if taken is not M:
+            what = f"the coordinates of {what}, of length {float(length(x[(*i, ...)])):.4g}"
         else:
-            good = blockwise(manifold.contains, self.out)
-        if bool(xp.all(good)):
-            return
-        what, i = describe(good, self.first)
-        point, why = x[(*i, ...)], check.reason(manifold, x)
-        if is_coordinates(bn, method, given=True):
-            what = f"the coordinates of {what}, of length {float(length(point)):.4g}"
-        else:
-            bias = manifold.origin(x) if self.bias is None else self.bias
-            mean = self.stats(slice(None)).mean
-            mean, bias = (xp.broadcast_to(a, x.shape)[(*i, ...)] for a in (mean, bias))
-            far = float(manifold.dist(bias if undo else mean, point))
+            centre = M.origin(x) if bias is None else bias
+            ends = (xp.broadcast_to(a, x.shape)[(*i, ...)] for a in (of(slice(None)).mean, centre))
+            mean, centre = ends
+            far = float(M.dist(centre if undo else mean, x[(*i, ...)]))
             what += (
                 f", at distance {far:.4g} from the {'bias' if undo else 'mean'}; from the identity "
-                f"the mean is at {float(manifold.norm(mean)):.4g}, the bias at "
-                f"{float(manifold.norm(bias)):.4g}"
+                f"the mean is at {float(M.norm(mean)):.4g}, the bias at {float(M.norm(centre)):.4g}"
             )
-            if not undo and bn.output == "points":
+            if wanted is M and not undo:
                 why += (
                     "; if you need features for a classifier, output='coordinates' returns the "
                     "scaled normal coordinates and makes no points of them"
                 )
-        raise ValueError(f"GyroBN.{method}() finds no {kind} {manifold!r} for {what}. {why}")
+        raise ValueError(f"GyroBN.{method}() finds no {kind} {M!r} for {what}. {why}")
 
-    def check_distances(self) -> None:
-        """Warn if the coordinates of the output are not the scaled coordinates of the input."""
-        bn, method, manifold = self.bn, self.method, self.bn.manifold_
-        closed, undo = manifold.convexity_radius < float("inf"), method == UNDO
-        edge = closed or is_hyperbolic(manifold)
-        if not edge or is_coordinates(bn, method, given=False):
-            return
-        good = np.ones(self.x.shape[: self.out.ndim - len(manifold.point_shape)], dtype=np.bool_)
-        for rows in blocks_of(self.x):
-            x, y, stats = self.x[rows, ...], self.out[rows, ...], self.stats(rows)
-            unit = float(np.sqrt(host(stats.var).max()) if undo else np.abs(host(self.scale)).max())
-            if is_coordinates(bn, method, given=True):
-                t = algorithm.multiplier(x, stats, self.scale, bn.eps, None)
-                c = x / manifold.by_coordinate(t)
-                good[rows] = algorithm.goes_as_far(manifold, c, y, stats.mean, unit)
-            else:
-                road = algorithm.route(
-                    manifold, x, stats, self.bias, self.scale, bn.eps, None, undo
-                )
-                good[rows] = algorithm.arrived(manifold, x, y, road, unit, closed)
-        if not good.all():
-            more = "; if you need features for a classifier, choose output='coordinates'"
-            given = f"GyroBN.{method}()", manifold, self.x, good, self.first, closed
-            algorithm.warn_of_distances(*given, "" if undo else more)
+    closed = M.convexity_radius < float("inf")
+    if wanted is not M or not (closed or is_hyperbolic(M)):
+        return
+    parts = []
+    for rows in blocks_of(x):
+        y, own = out[rows, ...], of(rows)
+        unit = float(np.sqrt(host(own.var).max()) if undo else np.abs(host(scale)).max())
+        if taken is M:
+            road = algorithm.route(M, x[rows, ...], own, bias, scale, bn.eps, None, undo)
+            part = algorithm.arrived(M, x[rows, ...], y, road, unit, closed)
+        else:
+            c = x[rows, ...] / M.by_coordinate(algorithm.multiplier(y, own, scale, bn.eps, None))
+            part = algorithm.goes_as_far(M, c, y, own.mean, unit)
+        parts.append(np.broadcast_to(part, good[rows, ...].shape))
+    near = np.concatenate(parts)
+    if not near.all():
+        more = "; if you need features for a classifier, choose output='coordinates'"
+        given = f"GyroBN.{method}()", M, x, near, first, closed
+        algorithm.warn_of_distances(*given, "" if undo else more)

@@ -11,13 +11,12 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.estimator.files import (
-    PLAIN,
     NewerVersion,
     converted,
     geometry_from_json,
     geometry_to_json,
+    name_of,
 )
-from gyrobn.manifolds import Product
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.layers import Learnt
 from gyrobn.normalization.normalize import Stats, normalize, scale_for
@@ -35,11 +34,10 @@ def raw_shift(settings: LearntGeometry, text: str, raw: float | None) -> float:
     ``settings`` are those of the layer to load into, ``text`` is the :func:`geometry_text` of the
     saved layer, ``raw`` as in :meth:`gyrobn.normalization.layers.Settings.raw_shift`.
     """
-    own = json.loads(geometry_text(settings))
+    own = settings.geometry
     try:
-        value = json.loads(text)
-        same = _with_defaults(value, settings.geometry, own) == own
-        saved = settings.geometry if same else geometry_from_json(value)
+        same = text == geometry_text(settings)
+        saved = own if same else geometry_from_json(json.loads(text), _classes(own))
     except NewerVersion as error:
         raise ValueError(f"the state {error}") from None
     except ValueError:  # a geometry of the user, or of a newer gyrobn
@@ -47,23 +45,12 @@ def raw_shift(settings: LearntGeometry, text: str, raw: float | None) -> float:
     return settings.raw_shift(saved, raw)
 
 
-def _with_defaults(value: Any, geometry: GyroSpace, own: Any) -> Any:
-    """Return the description of a geometry with the options that an older version did not have.
-
-    ``own`` describes the geometry of the layer, perhaps another one.
-    """
-    if not isinstance(value, dict) or value.get("name") != own["name"]:
-        return value
-    if isinstance(geometry, Product):
-        factors = value.get("factors")
-        if not isinstance(factors, list) or len(factors) != len(geometry.factors):
-            return value
-        each = zip(factors, geometry.factors, own["factors"], strict=True)
-        return value | {"factors": [_with_defaults(*part) for part in each]}
-    if value.keys() - own.keys():
-        raise NewerVersion(f"the geometry {own['name']!r} has", value.keys() - own.keys())
-    defaults = {key: one.default for key, one in geometry.options().items()}
-    return {key: v if isinstance(v, PLAIN) else repr(v) for key, v in defaults.items()} | value
+def _classes(geometry: GyroSpace) -> dict[str, type[GyroSpace]]:
+    """Return the classes of a geometry and its factors, by name: they need not be registered."""
+    found = {name_of(type(geometry)): type(geometry)}
+    for part in getattr(geometry, "factors", ()):
+        found |= _classes(part)
+    return found
 
 
 def fitted(bn: Any, domains: bool = False) -> Any:

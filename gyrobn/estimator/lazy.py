@@ -18,7 +18,6 @@ from gyrobn.estimator import applying, fitting
 from gyrobn.estimator import validation as check
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import places_of
-from gyrobn.normalization.normalize import Stats
 from gyrobn.statistics import lazy
 from gyrobn.statistics.frechet import check_search, of_source
 from gyrobn.statistics.points import Moved
@@ -30,22 +29,18 @@ def find(
 ) -> fitting.Finding:
     """Check the samples of a Dask array and find their statistics."""
     X = lazy_samples(X)
-    blocks = DaskBlocks(X, head=not more and check.depends_on_values(bn, X.shape))
-    like = check.as_array(bn, blocks.stand_in, method)
-    head = like if blocks.head is None else blocks.head
+    blocks = DaskBlocks(X)
+    like = head = check.as_array(bn, stand_in(X, blocks.total), method)
+    if not more and check.depends_on_values(bn, X.shape):
+        head = next(blocks.each(), head)
     manifold = bn.manifold_ if more else check.geometry_for(bn, head)
-    check.affine_for(manifold, like, bn.bias, bn.scale, method)
-    if not compat.is_dask_array(sample_weight):
-        batch = like.shape[: like.ndim - len(manifold.point_shape)]
-        sample_weight = check.weights_for(batch, like, sample_weight)
-    if domains is not None and not compat.is_dask_array(domains):
-        domains = check.labels_for(domains, blocks.total)
-    blocks = blocks.with_parts(sample_weight, domains)
-    known, survey = find_stats(bn, manifold, blocks, method)
-    if more and domains is not None:
-        check.check_kind(bn.domains_, check.as_labels(list(known)))
+    check.affine_for(bn, manifold, like.shape[1:], like, method)
+    batch = like.shape[: like.ndim - len(manifold.point_shape)]
+    weights = check.weights_for(batch, like, sample_weight)
+    blocks = blocks.with_parts(weights, _labels(domains, blocks.total))
+    found, survey = find_stats(bn, manifold, blocks, method)
     survey.moved.warn(manifold, like, method)
-    return fitting.Finding(manifold, known, survey.samples, survey.moved.count)
+    return manifold, found, survey.samples, survey.moved.count
 
 
 def find_stats(
@@ -80,6 +75,19 @@ def _split(labels: Any, count: int, without: frozenset[Any]) -> dict[Any, Any]:
     return {label: at for label, at in places.items() if label not in without}
 
 
+def _labels(domains: Any, count: float) -> Any:
+    """Return the labels as an array, of Dask if they were given as one."""
+    if domains is None or compat.is_dask_array(domains):
+        return domains
+    if np.isnan(count):
+        raise ValueError(
+            "the chunk sizes of X are not known, and so it is not known which sample each of the "
+            "domains belongs to: give the domains as a Dask array that is cut as X is, or call "
+            "X.compute_chunk_sizes() first"
+        )
+    return check.labels_for(domains, int(count))
+
+
 def apply(bn: Any, X: Any, domains: Any, method: str) -> Any:
     """Return the Dask array of normalized samples, or of what undoes it.
 
@@ -90,62 +98,36 @@ def apply(bn: Any, X: Any, domains: Any, method: str) -> Any:
 
     check_is_fitted(bn)
     X = lazy_samples(X)
-    rows = 1 if np.isnan(X.shape[0]) else max(1, X.shape[0])
-    like = check.as_array(bn, stand_in(X, rows), method)
+    like = check.as_array(bn, stand_in(X, 1), method)
     if method != check.UNDO:
         check.check_table(bn, X.shape[1:], lazy=True)
-    applying.affine_of(bn, like, method)
+    check.affine_for(bn, bn.manifold_, check.sample_shape(bn), like, method)
     check.check_given(bn.domains_, domains, method)
-    stats = applying.known_stats(bn)
-    if domains is not None:
-        domains = _labels(X, domains)
-        stats |= _unseen_stats(bn, X, domains, stats, method)
-    tail = check.shape_of(bn, method, given=False)
+    labels, stats = _labels(domains, X.shape[0]), fitting.domains_of(bn)
+    if compat.is_dask_array(labels):  # a task refuses new ones where they are not welcome
+        new = method == "transform" and bn.unseen in ("refit", "adapt")
+    else:
+        names = [] if labels is None else sorted(set(labels.tolist()))
+        new = bool(check.unseen_among(bn, names, stats, method, ordered=False))
+    if new:  # in one set of passes
+        blocks, known = DaskBlocks(X).with_parts(labels=labels), frozenset(stats)
+        found, _ = find_stats(bn, bn.manifold_, blocks, method, without=known)
+        check.unseen_among(bn, found, stats, method)
+        stats |= applying.adapted(bn, found)
+    tail = check.row_shape(bn, check.spaces(bn, method)[1])
     meta = namespace_of(X._meta).reshape(X._meta[:0, ...], (0,) * (1 + len(tail)))
     options = {"dtype": X.dtype, "meta": meta, "token": f"gyrobn-{method.replace('_', '-')}"}
     if tail != X.shape[1:]:
         options["chunks"] = (X.chunks[0], *((n,) for n in tail))
-        options["drop_axis"] = list(range(1, X.ndim))
-        options["new_axis"] = list(range(1, 1 + len(tail)))
+        options["drop_axis"], options["new_axis"] = [*range(1, X.ndim)], [*range(1, 1 + len(tail))]
     # a copy, since a later fit() must not change what was described before
     options["there"] = delayed((copy.copy(bn), stats, method, tail), pure=True, traverse=False)
-    if domains is None:
+    if labels is None:
         return X.map_blocks(_apply_block, **options)
-    if not compat.is_dask_array(domains):
-        domains = da.from_array(domains, chunks=(X.chunks[0],))
-    domains = cut_like(domains, X.chunks[0], "domains")
-    return X.map_blocks(_apply_block, domains[:, *(None,) * (X.ndim - 1)], **options)
-
-
-def _labels(X: Any, domains: Any) -> Any:
-    """Return the labels as an array, of Dask if they were given as one."""
-    if compat.is_dask_array(domains):
-        return domains
-    if np.isnan(X.shape[0]):
-        raise ValueError(
-            "the chunk sizes of X are not known, and so it is not known which sample each of the "
-            "domains belongs to: give the domains as a Dask array that is cut as X is, or call "
-            "X.compute_chunk_sizes() first"
-        )
-    return check.labels_for(domains, X.shape[0])
-
-
-def _unseen_stats(
-    bn: Any, X: Any, labels: Any, known: dict[Any, Stats], method: str
-) -> dict[Any, Stats]:
-    """Return the statistics of domains that ``fit`` did not see, found in one set of passes."""
-    if compat.is_dask_array(labels):  # a task refuses them where they are not welcome
-        new = method == "transform" and bn.unseen in ("refit", "adapt")
-    else:
-        new = bool(
-            check.unseen_among(bn, sorted(set(labels.tolist())), known, method, ordered=False)
-        )
-    if not new:
-        return {}
-    blocks = DaskBlocks(X).with_parts(labels=labels)
-    found, _ = find_stats(bn, bn.manifold_, blocks, method, without=frozenset(known))
-    check.unseen_among(bn, found, known, method)
-    return applying.unseen_stats(bn, found)
+    if not compat.is_dask_array(labels):
+        labels = da.from_array(labels, chunks=(X.chunks[0],))
+    labels = cut_like(labels, X.chunks[0], "domains")
+    return X.map_blocks(_apply_block, labels[:, *(None,) * (X.ndim - 1)], **options)
 
 
 def _apply_block(x: Any, labels: Any = None, *, there: Any, block_info: Any = None) -> Any:
@@ -156,11 +138,9 @@ def _apply_block(x: Any, labels: Any = None, *, there: Any, block_info: Any = No
     start, moved = block_info[0]["array-location"][0][0], Moved()
     first = 0 if np.isnan(start) else int(start)
     try:
-        if labels is not None:
-            labels = check.labels_for(labels.reshape(-1), x.shape[0])
-            check.unseen_among(bn, places_of(labels), stats, method, ordered=False)
+        labels = None if labels is None else check.labels_for(labels.reshape(-1), x.shape[0])
         x = check.checked(bn, x, method, first, moved)
-        out = applying.apply_block(bn, x, labels, stats, method, first)
+        out = applying.apply_block(bn, x, labels, stats, method, first, ordered=False)
     except ValueError as error:
         if np.isnan(start):
             number = block_info[0]["chunk-location"][0]

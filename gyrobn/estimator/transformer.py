@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from os import PathLike
 from typing import Any, Self
 
-import array_api_compat as compat
 import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from gyrobn.backends import Array
-from gyrobn.data.chunks import Chunks
-from gyrobn.estimator import applying, fitting
+from gyrobn.estimator import applying
 from gyrobn.estimator import validation as check
+from gyrobn.estimator.fitting import learn
 from gyrobn.estimator.validation import UNDO, geometry_options
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.online import OnlineStats
@@ -240,7 +239,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        self._store(self._find(X, y, sample_weight, domains, "fit"))
+        learn(self, X, y, sample_weight, domains, "fit")
         return self
 
     def partial_fit(
@@ -265,13 +264,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        found = self._find(X, y, sample_weight, domains, "partial_fit")
-        if hasattr(self, "mean_"):
-            old, new = self._domains(), found.domains
-            both = {d: fitting.merge(found.manifold, old[d], new[d]) for d in new if d in old}
-            count, moved = (found.number + self.n_samples_seen_, found.moved + self.n_projected_)
-            found = found._replace(domains=old | new | both, number=count, moved=moved)
-        self._store(found)
+        learn(self, X, y, sample_weight, domains, "partial_fit")
         return self
 
     def fit_transform(
@@ -288,13 +281,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape and dtype of X, or table of coordinates of shape (N, n_columns)
         """
-        check.check_target(self, y, domains, "fit_transform")
-        found = self._find(X, None, sample_weight, domains, "fit")
-        self._store(found)
-        if found.samples is None or isinstance(found.samples, Chunks):
-            return self.transform(X, domains)  # it refuses chunks, and says what takes them
-        check.check_table(self, found.samples.shape[1:])
-        return applying.apply_checked(self, found.samples, domains, "transform")
+        return self.fit(X, y, sample_weight, domains).transform(X, domains)
 
     def transform(self, X: Any, domains: Any = None) -> Array:
         r"""Normalize: :math:`\beta \oplus (s/\sqrt{v^2+\epsilon} \odot (\ominus\mu \oplus x))`.
@@ -312,7 +299,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape and dtype of X, or table of coordinates of shape (N, n_columns)
         """
-        return self._apply(X, domains, "transform")
+        return applying.apply(self, X, domains, "transform")
 
     def inverse_transform(self, X: Any, domains: Any = None) -> Array:
         r"""Undo: :math:`\mu \oplus (\sqrt{v^2+\epsilon}/s \odot (\ominus\beta \oplus x))`.
@@ -329,7 +316,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         array of the shape of the samples and of the dtype of X
         """
-        return self._apply(X, domains, UNDO)
+        return applying.apply(self, X, domains, UNDO)
 
     def transform_chunks(
         self, X: Any, domains: Any = None, inverse: bool = False
@@ -448,8 +435,9 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             names = super().get_feature_names_out(input_features)  # compares them with those of X
             if self.output == "points":
                 return names
-        channels, word = check.channels_of(self), type(self).__name__.lower()
-        return np.asarray(check.column_names(channels, self.manifold_.dim, word), dtype=object)
+        channels = ["".join(f"{k}_" for k in at) for at in np.ndindex(check.channels_of(self))]
+        word, each = type(self).__name__.lower(), range(self.manifold_.dim)
+        return np.asarray([f"{word}{c}{k}" for c in channels for k in each], dtype=object)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickle; parameters that its version did not have take their defaults."""
@@ -461,46 +449,6 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.array_api_support = True
         return tags
-
-    def _find(self, X: Any, y: Any, weights: Any, domains: Any, method: str) -> fitting.Finding:
-        """Find the statistics of samples, with Dask only if they are in a Dask array."""
-        check.check_target(self, y, domains, method)
-        check.check_parameters(self)
-        more = method == "partial_fit" and hasattr(self, "mean_")
-        if more:
-            check.check_given(self.domains_, domains, method)
-        if compat.is_dask_array(X):
-            from gyrobn.estimator import lazy
-
-            return lazy.find(self, X, weights, domains, method, more)
-        return fitting.find(self, X, weights, domains, method, more)
-
-    def _apply(self, X: Any, domains: Any, method: str) -> Array:
-        """Normalize samples, or undo it."""
-        if compat.is_dask_array(X):
-            from gyrobn.estimator import lazy
-
-            return lazy.apply(self, X, domains, method)
-        return applying.apply(self, X, domains, method)
-
-    def _domains(self) -> fitting.Domains:
-        """Return the statistics of each domain."""
-        labels = None if self.domains_ is None else self.domains_.tolist()
-        search = self.n_iter_, self.converged_
-        return fitting.by_label(
-            labels, fitting.Fitted(self.mean_, self.var_, self.weight_sum_, *search)
-        )
-
-    def _store(self, found: fitting.Finding) -> None:
-        """Store what was found."""
-        self.domains_, fitted = fitting.stacked(found.domains)
-        self.online_ = {}
-        self.mean_, self.var_, self.weight_sum_, iterations, converged = fitted
-        several = fitted.mean.ndim > len(found.manifold.point_shape)
-        self.n_iter_ = iterations if several else int(iterations)
-        self.converged_ = converged if several else bool(converged)
-        self.manifold_, self.n_samples_seen_ = found.manifold, found.number
-        self.n_projected_ = found.moved
 
 
 _parameters = dict(inspect.signature(GyroBN.__init__).parameters)

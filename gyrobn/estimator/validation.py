@@ -7,7 +7,6 @@ that says what came and what to do.
 import math
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import array_api_compat as compat
@@ -17,7 +16,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
 from gyrobn.backends import Array, backend_of, cast_to, device_of, namespace_of
-from gyrobn.data.chunks import Chunks, is_chunk_list, is_streamed
+from gyrobn.data.chunks import is_chunk_list, is_streamed
 from gyrobn.manifolds import REGISTRY, Euclidean
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
@@ -25,7 +24,7 @@ from gyrobn.normalization.domains import UNSEEN
 from gyrobn.normalization.normalize import scale_for
 from gyrobn.numerics.checks import check_choice, check_number, did_you_mean, host, unmasked
 from gyrobn.statistics.frechet import check_search
-from gyrobn.statistics.points import Moved, on_manifold
+from gyrobn.statistics.points import on_manifold
 
 UNDO = "inverse_transform"
 
@@ -33,88 +32,64 @@ UNDO = "inverse_transform"
 def check_parameters(bn: Any) -> None:
     """Check the parameters that are plain values."""
     check_choice("on_invalid", bn.on_invalid, ("raise", "project"))
-    check_number("eps", bn.eps, 0.0)
-    check_search(bn.tol, bn.max_iter, None)
-    check_policy(bn)
-    check_output(bn)
-
-
-def check_policy(bn: Any) -> None:
-    """Check the parameters for domains that ``fit`` did not see."""
     check_choice("unseen", bn.unseen, UNSEEN)
+    check_number("eps", bn.eps, 0.0)
     check_number("adapt_rate", bn.adapt_rate, 0.0, 1.0)
     check_number("prior_strength", bn.prior_strength, 0.0)
+    check_search(bn.tol, bn.max_iter, None)
 
 
-def check_output(bn: Any) -> None:
-    """Check what ``transform`` should return."""
-    check_choice("output", bn.output, ("points", "coordinates"))
-    if bn.output == "coordinates" and bn.bias is not None:
-        raise ValueError(
-            "output='coordinates' returns coordinates around the mean, which is at 0: leave bias "
-            "at None, or choose output='points'"
-        )
-
-
-# ---------------------------------------------------------------------- shapes that fit saw
+# ---------------------------------------------------------------------- shapes at fit
 
 
 def sample_shape(bn: Any) -> tuple[int, ...]:
-    """Return the shape of the samples that ``fit`` saw, (*channels, *point_shape)."""
+    """Return the shape of the samples of ``fit``, (*channels, *point_shape)."""
     return tuple(bn.mean_.shape)[0 if bn.domains_ is None else 1 :]
 
 
 def channels_of(bn: Any) -> tuple[int, ...]:
-    """Return the shape of the channels that ``fit`` saw."""
+    """Return the shape of the channels of ``fit``."""
     shape = sample_shape(bn)
     return shape[: len(shape) - len(bn.manifold_.point_shape)]
 
 
-def is_coordinates(bn: Any, method: str, given: bool) -> bool:
-    """Return whether a method is given coordinates, or else whether it returns them."""
-    return bn.output == "coordinates" and (method == UNDO) == given
+def spaces(bn: Any, method: str) -> tuple[GyroSpace, GyroSpace]:
+    """Return the space of what a method takes, and of what it returns; coordinates are vectors."""
+    points = other = bn.manifold_
+    if bn.output == "coordinates":
+        other = Euclidean(points.dim)
+    return (other, points) if method == UNDO else (points, other)
 
 
-def shape_of(bn: Any, method: str, given: bool) -> tuple[int, ...]:
-    """Return the shape of a sample that a method is given, or else of one that it returns."""
-    if is_coordinates(bn, method, given):
-        return (math.prod(channels_of(bn)) * int(bn.manifold_.dim),)
-    return sample_shape(bn)
-
-
-def column_names(channels: tuple[int, ...], dim: int, word: str = "gyrobn") -> list[str]:
-    """Return names of coordinates: a number, after that of the channel if there are several.
-
-    >>> column_names((), 2), column_names((2,), 2)
-    (['gyrobn0', 'gyrobn1'], ['gyrobn0_0', 'gyrobn0_1', 'gyrobn1_0', 'gyrobn1_1'])
-    """
-    each = ["".join(f"{k}_" for k in at) for at in np.ndindex(channels)]
-    return [f"{word}{channel}{k}" for channel in each for k in range(dim)]
+def row_shape(bn: Any, space: GyroSpace) -> tuple[int, ...]:
+    """Return the shape of a sample in one of these spaces; coordinates are rows of a table."""
+    if space is bn.manifold_:
+        return sample_shape(bn)
+    return (math.prod(channels_of(bn)) * space.dim,)
 
 
 # ---------------------------------------------------------------------- samples
 
 
 def as_array(bn: Any, X: Any, method: str) -> Array:
-    """Return X as an array, after checking all that does not depend on values."""
+    """Return X as an array of floats, after checking all that does not depend on values."""
     given, fitted = X, method != "fit" and hasattr(bn, "mean_")
-    plain = type(X) is np.ndarray and X.dtype.char in "df" and X.ndim > 1 and X.size > 0
-    if not plain:
+    if type(X) is not np.ndarray or X.dtype.char not in "df" or X.ndim < 2 or not X.size:
         X = _any_array(bn, X, method)
     if fitted:
         _check_as_fitted(bn, X, method)
-    # scikit-learn checks names and number of columns; the output of transform has no names
-    checked = fitted and plain and X.ndim > 2 and not hasattr(bn, "feature_names_in_")
-    if method != UNDO and not checked:
+    same = fitted and type(given) is np.ndarray and X.shape[1:] == sample_shape(bn)
+    if method != UNDO and (not same or hasattr(bn, "feature_names_in_")):
+        # scikit-learn checks names and number of columns, which takes as long as a small transform
         validate_data(bn, given, reset=not fitted, skip_check_array=True)
     return X
 
 
 def _any_array(bn: Any, X: Any, method: str) -> Array:
     """Return X, a list, a data frame or an array of any library, as an array of floats."""
-    X = unmasked(X, "X")
-    if (is_streamed(X) and not hasattr(X, "shape")) or is_chunk_list(X, _axes(bn, method)):
+    if in_chunks(bn, X, method) and not hasattr(X, "shape"):
         raise TypeError(f"GyroBN.{method}() takes one array; transform_chunks() returns chunks")
+    X = unmasked(X, "X")
     if not compat.is_array_api_obj(X) or compat.is_numpy_array(X):
         # NaN and infinity are found later, by a check that says where they are
         options = {"ensure_all_finite": False, "allow_nd": True, "input_name": "X"}
@@ -131,22 +106,22 @@ def _any_array(bn: Any, X: Any, method: str) -> Array:
 
 
 def _check_as_fitted(bn: Any, X: Array, method: str) -> None:
-    """Refuse samples of another library, device or shape than those that ``fit`` saw."""
-    mean, shape, wanted = bn.mean_, tuple(X.shape), shape_of(bn, method, given=True)
-    if not (type(X) is type(mean) is np.ndarray):
-        here, there = (f"{_library(a)} (device {device_of(a)!r})" for a in (X, mean))
-        if here != there:
-            raise ValueError(
-                f"Inputs passed to GyroBN.{method}() must use the same namespace and the same "
-                f"device as those passed to fit(): got {here}, fitted to {there}; convert X, or "
-                "fit to arrays like X"
-            )
-    table = method != UNDO and len(shape) == 2 and len(wanted) == 1
-    if shape[1:] != wanted and not table:  # scikit-learn checks the columns of a table
-        of = "coordinates" if is_coordinates(bn, method, given=True) else "samples"
+    """Refuse samples of another library, device or shape than those of ``fit``."""
+    space, shape = spaces(bn, method)[0], tuple(X.shape[1:])
+    here, there = (f"{_library(a)} (device {device_of(a)!r})" for a in (X, bn.mean_))
+    if here != there:
+        raise ValueError(
+            f"Inputs passed to GyroBN.{method}() must use the same namespace and the same device "
+            f"as those passed to fit(): got {here}, fitted to {there}; convert X, or fit to arrays "
+            "like X"
+        )
+    wanted = row_shape(bn, space)
+    table = method != UNDO and len(shape) == len(wanted) == 1  # scikit-learn counts its columns
+    if shape != wanted and not table:
+        of = "samples" if space is bn.manifold_ else "coordinates"
         raise ValueError(
             f"GyroBN.{method}() expects {of} of shape {wanted}, as fit() saw them, got X of shape "
-            f"{shape}"
+            f"{tuple(X.shape)}"
         )
 
 
@@ -154,36 +129,29 @@ def _library(x: Array) -> str:
     return str(namespace_of(x).__name__).removeprefix("array_api_compat.").split(".")[0]
 
 
-def chunked(bn: Any, X: Any, method: str) -> Any:
-    """Return ``Chunks`` if X comes in chunks, else X."""
-    if isinstance(X, Chunks):
-        return X
-    X = unmasked(X, "X")
-    return Chunks(X) if is_streamed(X) or is_chunk_list(X, _axes(bn, method)) else X
-
-
-def _axes(bn: Any, method: str) -> int:
-    """Return the number of axes of a sample; before fit, of a point, since channels are unknown."""
+def in_chunks(bn: Any, X: Any, method: str) -> bool:
+    """Return whether X is not one array but comes in chunks."""
     if method != "fit" and hasattr(bn, "mean_"):
-        return len(shape_of(bn, method, given=True))
-    cls, manifold = class_of(bn.manifold), bn.manifold
-    return len((cls.examples()[0] if isinstance(manifold, str) else manifold).point_shape)
+        shape = row_shape(bn, spaces(bn, method)[0])
+    else:  # channels are unknown
+        cls, manifold = class_of(bn.manifold), bn.manifold
+        shape = (cls.examples()[0] if isinstance(manifold, str) else manifold).point_shape
+    X = unmasked(X, "X")
+    return is_streamed(X) or is_chunk_list(X, len(shape))
 
 
-def checked(bn: Any, X: Array, method: str, first: Any = 0, moved: Moved | None = None) -> Array:
+def checked(bn: Any, X: Array, method: str, first: Any = 0, moved: Any = None) -> Array:
     """Return samples that are points, or coordinates of shape (N, *channels, dim), or refuse them.
 
     ``first`` and ``moved`` are as in :func:`~gyrobn.statistics.points.on_manifold`.
     """
-    manifold, project = bn.manifold_, bn.on_invalid == "project"
-    if is_coordinates(bn, method, given=True):
-        X = namespace_of(X).reshape(X, (X.shape[0], *channels_of(bn), manifold.dim))
-        manifold, project = Euclidean(manifold.dim), False  # they need only be finite
-    return on_manifold(manifold, X, project=project, first=first, moved=moved)
+    space, project = spaces(bn, method)[0], bn.on_invalid == "project"
+    X = namespace_of(X).reshape(X, (X.shape[0], *channels_of(bn), *space.point_shape))
+    return on_manifold(space, X, project=project, first=first, moved=moved)
 
 
 def check_table(bn: Any, shape: tuple[int, ...], lazy: bool = False, names: bool = False) -> None:
-    """Refuse the table of ``set_output``, or names of columns, for an output that is none."""
+    """Refuse the table of ``set_output``, or names of columns, if the output is not a table."""
     own = getattr(bn, "_sklearn_output_config", {}).get("transform")
     wanted = own or get_config()["transform_output"]
     if wanted == "default" and not names:
@@ -205,12 +173,7 @@ def check_table(bn: Any, shape: tuple[int, ...], lazy: bool = False, names: bool
 
 def geometry_options() -> set[str]:
     """Return the names of the options of all geometries, which are parameters of the estimator."""
-    return _options_of(tuple(REGISTRY.values()))
-
-
-@cache
-def _options_of(classes: tuple[type[GyroSpace], ...]) -> set[str]:
-    return {name for cls in classes for name in cls.options()}
+    return {name for cls in REGISTRY.values() for name in cls.options()}
 
 
 def class_of(manifold: Any) -> type[GyroSpace]:
@@ -229,7 +192,7 @@ def class_of(manifold: Any) -> type[GyroSpace]:
 def geometry_for(bn: Any, X: Array) -> GyroSpace:
     """Return the geometry, with the sizes of X if only its name is given, and its options."""
     manifold, shape, cls = bn.manifold, tuple(X.shape), class_of(bn.manifold)
-    given = {k: v for k in geometry_options() if (v := getattr(bn, k)) is not None}
+    given = {k: v for k in geometry_options() if (v := vars(bn).get(k)) is not None}
     for name in given.keys() - cls.options().keys():
         which = manifold if isinstance(manifold, str) else cls.__name__
         raise ValueError(
@@ -237,17 +200,16 @@ def geometry_for(bn: Any, X: Array) -> GyroSpace:
             f"parameters {which} has {' and '.join(cls.options()) or 'none'}"
         )
     if isinstance(manifold, str):
-        _check_rows(bn, cls, X)
+        some, projectors = host(X[: min(100, shape[0]), ...]), bn.representation == "projector"
         try:
-            if given.get("representation") == "projector":
-                manifold = of_projectors(host(X[: min(100, shape[0]), ...]))
-            else:
-                manifold = cls.for_shape(shape[1:])
+            manifold = of_projectors(some) if projectors else cls.for_shape(shape[1:])
         except ValueError as error:
             raise ValueError(
                 f"X of shape {shape}, with {shape[-1]} feature(s), holds no points of "
                 f"{bn.manifold}: {error}"
             ) from error
+        if depends_on_values(bn, shape) and len(manifold.point_shape) == 1:
+            _check_rows(bn, manifold, some, shape)
     manifold = replace(manifold, **given) if given else manifold
     points = manifold.point_shape
     if len(shape) <= len(points) or shape[len(shape) - len(points) :] != points:
@@ -261,18 +223,15 @@ def depends_on_values(bn: Any, shape: Any) -> bool:
     return isinstance(bn.manifold, str) and (bn.representation == "projector" or square)
 
 
-def _check_rows(bn: Any, cls: type[GyroSpace], X: Array) -> None:
+def _check_rows(bn: Any, manifold: GyroSpace, x: Any, shape: Any) -> None:
     """Refuse symmetric matrices where the name of a geometry would take their rows as vectors."""
-    if len(cls.examples()[0].point_shape) > 1 or not depends_on_values(bn, X.shape):
-        return
-    x = host(X[: min(100, X.shape[0]), ...])
     with np.errstate(all="ignore"):
         off, size = np.abs(x - np.swapaxes(x, -1, -2)).max(), np.abs(x).max()
     if size > 0 and off <= np.finfo(x.dtype).eps ** 0.5 * size:
         raise ValueError(
-            f"X of shape {tuple(X.shape)} holds symmetric matrices, and manifold={bn.manifold!r} "
-            "would normalize their rows: give manifold='spd' for covariances or 'correlation' for "
-            f"correlation matrices; for rows, give {cls.for_shape(x.shape[1:])!r}, not its name"
+            f"X of shape {shape} holds symmetric matrices, and manifold={bn.manifold!r} would "
+            "normalize their rows: give manifold='spd' for covariances or 'correlation' for "
+            f"correlation matrices; for rows, give {manifold!r}, not its name"
         )
 
 
@@ -280,51 +239,51 @@ def _check_rows(bn: Any, cls: type[GyroSpace], X: Array) -> None:
 
 
 def affine_for(
-    manifold: GyroSpace, X: Array, bias: Any, scale: Any, method: str
+    bn: Any, manifold: GyroSpace, shape: tuple[int, ...], x: Array, method: str
 ) -> tuple[Any, Any]:
-    """Return bias and scale in the library and dtype of X, their shapes checked."""
-    shape, points, factor = tuple(X.shape[1:]), manifold.point_shape, scale
-    if type(scale) is not float or not math.isfinite(scale):
-        factor = _scale_for(manifold, X, scale)
-    if method == UNDO and not np.all(host(factor)):
+    """Return bias and scale for samples of a shape, in the library and dtype of ``x``."""
+    bias, scale, points = bn.bias, bn.scale, manifold.point_shape
+    check_choice("output", bn.output, ("points", "coordinates"))
+    if bn.output == "coordinates" and bias is not None:
+        raise ValueError(
+            "output='coordinates' returns coordinates around the mean, which is at 0: leave bias "
+            "at None, or choose output='points'"
+        )
+    wanted = (*shape[: len(shape) - len(points)], *manifold.block_shape)
+    s = host(scale_for(manifold, scale), "scale", np.float64)
+    if isinstance(scale, str) and s.ndim:
+        s = np.broadcast_to(s, wanted)
+    if s.shape not in ((), wanted) or not np.isfinite(s).all():
+        each = "one per channel and block" if manifold.block_shape else "one per channel"
+        raise ValueError(
+            f"scale must be a finite number, or an array of them, {each}, of shape {wanted}, or "
+            f"'sqrt_dim'; got {scale!r}"
+        )
+    if method == UNDO and not s.all():
         raise ValueError(f"scale={scale!r} takes all samples to one point, which cannot be undone")
-    if method in ("fit", "partial_fit") and np.any(host(factor) < 0):
+    if method in ("fit", "partial_fit") and (s < 0).any():
         raise ValueError(
             f"scale is the standard deviation of the output and must not be negative, got {scale!r}"
         )
     if bias is not None:
-        bias = like(bias, X, "bias")
+        bias = like(bias, x, "bias")
         if tuple(bias.shape) not in (points, shape):
             raise ValueError(
                 f"bias must be a point of {manifold!r}, shape {points}, or one per channel, "
                 f"shape {shape}; got shape {tuple(bias.shape)}"
             )
         bias = on_manifold(manifold, bias, "bias")
-    return bias, factor
+    return bias, like(s, x) if s.ndim else float(s)
 
 
-def _scale_for(manifold: GyroSpace, X: Array, scale: Any) -> Any:
-    """Return the scale as a number, or as an array with one entry per channel (and block)."""
-    wanted = (*X.shape[1 : X.ndim - len(manifold.point_shape)], *manifold.block_shape)
-    s = host(scale_for(manifold, scale), "scale", np.float64)
-    if isinstance(scale, str) and s.ndim:
-        s = np.broadcast_to(s, wanted)
-    if s.shape not in ((), wanted) or not np.all(np.isfinite(s)):
-        each = "one per channel and block" if manifold.block_shape else "one per channel"
-        raise ValueError(
-            f"scale must be a finite number, or an array of them, {each}, of shape {wanted}, or "
-            f"'sqrt_dim'; got {scale!r}"
-        )
-    return float(s) if s.ndim == 0 else like(s, X)
-
-
-def weights_for(batch: tuple[int, ...], X: Array, weights: Any) -> Array | None:
+def weights_for(batch: tuple[int, ...], X: Array, weights: Any) -> Any:
     """Return the weights of the samples, not all zero; the search of the mean checks their signs.
 
-    ``batch`` is the shape of all samples, (N, *channels), and ``X`` holds some of them.
+    ``batch`` is the shape of all samples, (N, *channels), and ``X`` holds some of them. The tasks
+    of a Dask array check their part.
     """
-    if weights is None:
-        return None
+    if weights is None or compat.is_dask_array(weights):
+        return weights
     w = like(weights, X, "sample_weight")
     if tuple(w.shape) not in (batch[:1], batch):
         raise ValueError(
@@ -410,7 +369,7 @@ def unseen_among(
     new = [label for label in labels if label not in fitted]
     if new:
         check_kind(bn.domains_, as_labels(new))
-        check_policy(bn)
+        check_parameters(bn)
         case = UNDO if method == UNDO else bn.unseen
         if case in (UNDO, "error") or (case == "online" and not ordered):
             raise ValueError(
@@ -421,7 +380,7 @@ def unseen_among(
 
 
 def labels_for(domains: Any, count: int) -> Any:
-    """Return the labels of the domains as a NumPy array, all integers or all strings.
+    """Return the labels of the domains as a NumPy array, all integers or all strings, or None.
 
     >>> labels_for(["b", "a"], 2)
     array(['b', 'a'], dtype='<U1')
@@ -430,6 +389,8 @@ def labels_for(domains: Any, count: int) -> Any:
         ...
     TypeError: domains must be all integers or all strings, got 'a' at index 1
     """
+    if domains is None:
+        return None
     if compat.is_array_api_obj(domains):
         if backend_of(domains).traced(domains):
             raise TypeError(
@@ -446,13 +407,14 @@ def labels_for(domains: Any, count: int) -> Any:
         )
     if labels.dtype.kind in "iubU":
         return labels
-    kind = str if isinstance(labels[0], str) else (int, np.integer)
-    for i, value in enumerate(labels.tolist()):
+    values = labels.tolist()
+    kind = str if isinstance(values[0], str) else (int, np.integer)
+    for i, value in enumerate(values):
         if not isinstance(value, kind):
             raise TypeError(
                 f"domains must be all integers or all strings, got {value!r} at index {i}"
             )
-    return as_labels(labels.tolist())
+    return as_labels(values)
 
 
 def as_labels(values: list[Any]) -> Any:
