@@ -22,7 +22,7 @@ from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.chart import Chart, Diffeomorphism
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import check_coordinates, scalars_like
+from gyrobn.numerics.arrays import check_coordinates
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import adjoint, identity, matmul, symmetric
 from gyrobn.numerics.matrix_functions import (
@@ -60,10 +60,10 @@ class Halfway(NamedTuple):
 
 def halfway(x: Array, y: Array, singular: Arrays | None = None) -> Halfway:
     r"""Return the reflection; ``singular`` decomposes :math:`x^\top y`, if that is known."""
-    W = polar(matmul(adjoint(x), y), singular=singular)
+    W = polar(matmul(adjoint(x), y), singular)
     Y = x + matmul(y, adjoint(W))
     cosines = symmetric(matmul(adjoint(x), Y))  # I + C
-    return Halfway(Y, matmul(Y, namespace_of(Y).linalg.inv(cosines)), W)
+    return Halfway(Y, adjoint(namespace_of(Y).linalg.solve(cosines, adjoint(Y))), W)
 
 
 SIGN = Spectral(
@@ -87,66 +87,48 @@ def leading(A: Array, p: int) -> Array:
 # ---------------------------------------------------------------------- samples seen from a mean
 
 
-class CentredMatrices(Centred):
-    """A view whose decompositions have singular vectors of the normal coordinates."""
-
-    _frames: Arrays = ()
-    """The right singular vectors, angles ascending, or nothing."""
+class CentredInFrames(Centred):
+    """A view whose first decomposition is that of the normal coordinates, too."""
 
     def hessian(self, weights: Array) -> Hessian:
         """Return the mean Hessian, a constant to differentiation."""
         stop = backend_of(weights).stop_gradient
-        hessian: Hessian = self.space.hessian(stop(self.normal), stop(weights), *self._frames)
+        hessian: Hessian = self.space.hessian(stop(self.normal), stop(weights), *self.saved[:1])
         return hessian
 
     def _each(self, step: Array) -> Array:
         """Apply the Hessian of every sample to a step: the mean Hessian of one sample."""
-        c = backend_of(step).stop_gradient(self.normal)[None, ...]
-        ones = namespace_of(c).ones_like(c[..., 0])
-        hessian = self.space.hessian(c, ones, *(P[None, ...] for P in self._frames))
+        c, *P = (a[None, ...] for a in (backend_of(step).stop_gradient(self.normal), *self.saved))
+        hessian: Hessian = self.space.hessian(c, namespace_of(c).ones_like(c[..., 0]), *P[:1])
         return hessian.apply(step[..., None])[..., 0]
 
 
-class CentredBases(CentredMatrices):
+class CentredBases(CentredInFrames):
     """The view of bases from the mean, with one decomposition of every upper block."""
 
-    saves = 6
+    saves = 3
 
-    def __init__(self, space: Any, mean: Array, x: Array, saved: Arrays = ()) -> None:
-        super().__init__(space, mean, x)
-        if saved:
-            self._singular = saved[:3]
-            self._singular_mean = tuple(a[0, ...] for a in saved[3:])
-
-    @property
+    @cached_property
     def saved(self) -> Arrays:
-        """The decompositions of the samples, and of the mean as of one sample."""
-        return *self._singular, *(a[None, ...] for a in self._singular_mean)
+        """The singular value decompositions of the upper blocks."""
+        return svd(self._relative[..., : self.space.p, :])
 
     @cached_property
-    def _singular_mean(self) -> Arrays:
-        return svd(self.space._blocks(self.mean)[0])
-
-    @cached_property
-    def _singular(self) -> Arrays:
-        return svd(self.space._blocks(self._relative)[0])
-
-    @property
-    def _frames(self) -> Arrays:
-        return self._singular[:1]
+    def _of_mean(self) -> Arrays:
+        return svd(self.mean[..., : self.space.p, :])
 
     @cached_property
     def _halfway(self) -> Halfway:
-        return halfway(self.space.origin(self.mean), self.mean, self._singular_mean)
+        return halfway(self.space.origin(self.mean), self.mean, self._of_mean)
 
     @cached_property
     def _relative(self) -> Array:
-        return self.space._mirrored(self._halfway.reflect(self.x))
+        return self.space.neg(self._halfway.reflect(self.x))
 
     @cached_property
     def normal(self) -> Array:
         """The normal coordinates, shape (N, *channels, dim)."""
-        return self.space._logarithm(self._relative, self._singular)
+        return self.space._logarithm(self._relative, self.saved)
 
     def followed(self, step: Array) -> Arrays:
         r"""Return the normal coordinates if the mean moves by a step δ.
@@ -160,9 +142,9 @@ class CentredBases(CentredMatrices):
         .. math:: dB = -H_B\,\delta + BA - (L\delta^\top - \delta L^\top - LAL^\top)\,B .
         """
         space, stop = self.space, backend_of(step).stop_gradient
-        S, L = (stop(space._blocks(a)[1]) for a in self._halfway[:2])
+        S, L = (stop(a[..., space.p :, :]) for a in self._halfway[:2])
         B, delta = space._block(stop(self.normal)), space._block(step)
-        P, c, _ = self._singular_mean
+        P, c, _ = self._of_mean
         xp = namespace_of(c)
         sums = xp.clip(c[..., :, None] + c[..., None, :], min=float(xp.finfo(c.dtype).eps))
         N = matmul(adjoint(P), adjoint(S), delta, P)
@@ -177,12 +159,8 @@ class CentredBases(CentredMatrices):
 
         It is orthonormal to rounding without a QR decomposition.
         """
-        U = self._halfway.reflect(self.space._mirrored(self.space.from_normal(step)))
+        U = self._halfway.reflect(self.space.neg(self.space.from_normal(step)))
         return orthonormalized(matmul(U, self._halfway.W))
-
-    def push(self, step: Array) -> Array:
-        """Return a step as a horizontal lift at the mean's basis."""
-        return matmul(-self._halfway.reflect(self.space._lift(step)), self._halfway.W)
 
 
 # ---------------------------------------------------------------------- the geometries
@@ -195,6 +173,9 @@ class Bases(GyroSpace):
     n: int
     p: int
     _view: ClassVar[type[Centred]] = CentredBases
+    reductive: ClassVar[bool] = False  # left reduction fails for sums that pass an angle of π/2
+    convexity_radius: ClassVar[float] = math.pi / 4
+    """Half the distance π/2 to the cut locus."""
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -205,16 +186,6 @@ class Bases(GyroSpace):
     def dim(self) -> int:
         """Dimension (n − p) p."""
         return (self.n - self.p) * self.p
-
-    @property
-    def reductive(self) -> bool:
-        """False: left reduction fails for sums that pass a principal angle of π/2."""
-        return False
-
-    @property
-    def convexity_radius(self) -> float:  # type: ignore[override]
-        """Half the distance π/2 to the cut locus."""
-        return math.pi / 4
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
@@ -232,15 +203,6 @@ class Bases(GyroSpace):
 
     # ------------------------------------------------------------------ blocks and coordinates
 
-    def _blocks(self, U: Array) -> tuple[Array, Array]:
-        """Return the upper p rows, and the lower n − p."""
-        return U[..., : self.p, :], U[..., self.p :, :]
-
-    def _mirrored(self, U: Array) -> Array:
-        """Change the sign of the lower block: the reflection about the identity."""
-        top, bottom = self._blocks(U)
-        return namespace_of(U).concat([top, -bottom], axis=-2)
-
     def _flat(self, B: Array) -> Array:
         return namespace_of(B).reshape(B, (*B.shape[:-2], self.dim))
 
@@ -252,10 +214,12 @@ class Bases(GyroSpace):
         B = self._block(c)
         return namespace_of(B).concat([0.0 * B[..., :1, :] * identity(B), B], axis=-2)
 
-    def _logarithm(self, U: Array, singular: Arrays | None = None) -> Array:
-        """Return :meth:`to_normal`; ``singular`` decomposes the upper block, if that is known."""
-        top, bottom = self._blocks(U)
-        return self._flat(matmul(bottom, adjoint(polar(top, ANGLE, singular))))
+    def _logarithm(self, U: Array, singular: Arrays) -> Array:
+        """Return :meth:`to_normal`; ``singular`` decomposes the upper block."""
+        top, bottom = U[..., : self.p, :], U[..., self.p :, :]
+        Wt, (P, c, _) = adjoint(polar(top, singular)), singular
+        angle = matrix_function(matmul(top, Wt), ANGLE, Eigen(c, P))
+        return self._flat(matmul(bottom, Wt, angle))
 
     def to_normal(self, x: Array) -> Array:
         r"""Entries of the block :math:`S\,\theta/\sin\theta` of :math:`\Omega_x`, row by row.
@@ -263,7 +227,7 @@ class Bases(GyroSpace):
         At a principal angle of π/2, in the cut locus, Ω is not unique; one of them is returned.
         """
         self._namespace(x)
-        return self._logarithm(x)
+        return self._logarithm(x, svd(x[..., : self.p, :]))
 
     def from_normal(self, c: Array) -> Array:
         r"""Basis :math:`(\cos\sqrt{B^\top B},\ B\,\operatorname{sinc}\sqrt{B^\top B})^\top`.
@@ -280,28 +244,22 @@ class Bases(GyroSpace):
     def add(self, x: Array, y: Array) -> Array:
         r"""Gyroaddition :math:`\operatorname{mexp}(\Omega_x)\,y`."""
         self._namespace(x, y)
-        return halfway(self.origin(x), x).reflect(self._mirrored(y))
+        return halfway(self.origin(x), x).reflect(self.neg(y))
 
     def neg(self, x: Array) -> Array:
-        """Gyroinverse: the lower block changes its sign."""
-        self._namespace(x)
-        return self._mirrored(x)
+        """Gyroinverse: the lower block changes its sign, by the reflection about the identity."""
+        xp = self._namespace(x)
+        return xp.concat([x[..., : self.p, :], -x[..., self.p :, :]], axis=-2)
 
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\operatorname{mexp}(-\Omega_x)\,y`."""
         self._namespace(x, y)
-        return self._mirrored(halfway(self.origin(x), x).reflect(y))
+        return self.neg(halfway(self.origin(x), x).reflect(y))
 
     def shift(self, x: Array, c: Array) -> Array:
         r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`, by the basis x at c = 0."""
         self._namespace(x)
         return self.centred(x, x).shift(c)
-
-    def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
-        r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`, by the basis x at t = 0."""
-        self._namespace(x, y)
-        view = self.centred(x, y)
-        return view.shift(self.by_coordinate(scalars_like(t, x)) * view.normal)
 
     # ------------------------------------------------------------------ tangent vectors
 
@@ -312,7 +270,7 @@ class Bases(GyroSpace):
 
     def pull(self, x: Array, v: Array) -> Array:
         """Inverse of :meth:`push`."""
-        return self._flat(self._blocks(self.transport(x, self.origin(x), v))[1])
+        return self._flat(self.transport(x, self.origin(x), v)[..., self.p :, :])
 
     def transport(self, x: Array, y: Array, v: Array) -> Array:
         r"""Parallel transport: minus the reflection about the subspace halfway from x to y."""
@@ -343,23 +301,19 @@ class Bases(GyroSpace):
 
     # ------------------------------------------------------------------ the mean
 
-    def _sketch(self, x: Array) -> Array:
-        """Return a constant n × k matrix of orthonormal columns, in general position."""
-        k = min(self.n, 2 * self.p + 8)
-        return backend_of(x).cached(_random_columns, x, self.n, k)
-
     def moments(self, x: Array) -> Array:
         r"""Entries of :math:`UU^\top G`, with a constant orthogonal matrix G, or some columns."""
-        G = self._sketch(x)
+        k = min(self.n, 2 * self.p + 8)
+        G = backend_of(x).cached(_random_columns, x, self.n, k)
         columns = matmul(x, matmul(adjoint(x), G))
-        return namespace_of(x).reshape(columns, (*x.shape[:-2], self.n * G.shape[-1]))
+        return namespace_of(x).reshape(columns, (*x.shape[:-2], self.n * k))
 
     def start(self, moments: Array) -> Array:
         r"""First guess of the mean: leading left singular vectors of :math:`\bar P G`.
 
         Those are eigenvectors of the mean projector :math:`\bar P`, or nearly so in high dimension.
         """
-        shape = *moments.shape[:-1], *self._sketch(moments).shape
+        shape = *moments.shape[:-1], self.n, moments.shape[-1] // self.n
         Y = namespace_of(moments).reshape(moments, shape)
         return self.project(matmul(Y, eigh(matmul(adjoint(Y), Y)).vectors[..., -self.p :]))
 
@@ -380,7 +334,7 @@ class AsBases(Diffeomorphism):
 
     def __init__(self, n: int, p: int) -> None:
         self.inside, self.point_shape = Bases(n, p), (n, p)
-        self.project, self.violation = self.inside.project, self.inside.violation
+        self.violation = self.inside.violation
 
     def forward(self, x: Array) -> Array:
         """Return the basis."""
@@ -397,7 +351,7 @@ class AsProjectors(Diffeomorphism):
     r"""Points are the projectors :math:`UU^\top`."""
 
     def __init__(self, n: int, p: int) -> None:
-        self.n, self.p, self.inside, self.point_shape = n, p, Bases(n, p), (n, n)
+        self.p, self.inside, self.point_shape = p, Bases(n, p), (n, n)
 
     def forward(self, x: Array) -> Array:
         """Return a basis of the range."""
@@ -415,16 +369,12 @@ class AsProjectors(Diffeomorphism):
         r"""Return :math:`\dot P = \dot U U^\top + U \dot U^\top`."""
         return 2.0 * symmetric(matmul(u, adjoint(self.forward(x))))
 
-    def project(self, x: Array) -> Array:
-        """Return the projector to the leading eigenvectors."""
-        return self.inverse(leading(x, self.p))
-
     def violation(self, x: Array) -> Array:
         """Return the largest violation of symmetry, of P² = P and of the trace p."""
         xp = namespace_of(x)
         off = xp.maximum(xp.abs(x - adjoint(x)), xp.abs(matmul(x, x) - x))
-        off = xp.max(off, axis=(-2, -1))
-        off = xp.maximum(off, xp.abs(xp.linalg.trace(x) - float(self.p)))
+        trace = xp.abs(xp.linalg.trace(x) - float(self.p))
+        off = xp.maximum(xp.max(off, axis=(-2, -1)), trace)
         return xp.where(xp.isfinite(off), off, xp.inf)
 
 
@@ -499,12 +449,12 @@ class Grassmannian(Chart):
 
     def origin(self, like: Array) -> Array:
         """Return the span of the first p coordinate vectors."""
-        return self.chart.inverse(self.chart.inside.origin(like))
+        return self.chart.inverse(self.inside.origin(like))
 
     def project(self, x: Array) -> Array:
         """Orthonormalise a basis, or return the projector to a matrix's leading eigenvectors."""
         self._namespace(x)
-        return self.chart.project(x)
+        return self.chart.inverse(self.inside.project(self.chart.forward(x)))
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|U^\top U - I|`; for projectors, the largest of
@@ -522,10 +472,9 @@ def of_projectors(x: "np.ndarray[Any, Any]") -> Grassmannian:
     """
     if x.ndim < 3 or x.shape[-1] != x.shape[-2]:
         raise ValueError(f"projectors are square, shape (N, ..., n, n), got {x.shape}")
-    n = x.shape[-1]
-    traces = np.trace(x.reshape(-1, n, n), axis1=-2, axis2=-1)
+    n, traces = x.shape[-1], np.trace(x, axis1=-2, axis2=-1)
     finite = traces[np.isfinite(traces)]
-    trace = float(np.median(finite)) if len(finite) else float("nan")
+    trace = float(np.median(finite)) if len(finite) else math.nan
     if not 0.5 <= trace < n - 0.5:
         raise ValueError(
             f"the first samples have the trace {trace:.4g}, which is not the rank of a projector "

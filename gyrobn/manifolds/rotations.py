@@ -9,10 +9,10 @@ import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
-from gyrobn.manifolds.grassmannian import CentredMatrices
+from gyrobn.manifolds.grassmannian import CentredInFrames
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.models import Sphere
-from gyrobn.numerics.arrays import check_coordinates, dot, safe_sqrt, times
+from gyrobn.numerics.arrays import check_coordinates, dot, times
 from gyrobn.numerics.checks import check_square
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import (
@@ -115,7 +115,7 @@ def logarithm(x: Array, saved: Arrays) -> Array:
     angle of π. At π the logarithm is not unique, and one of them is returned.
     """
     one = identity(x)
-    Q = polar(0.5 * (one + x), singular=saved[:3])
+    Q = polar(0.5 * (one + x), saved[:3])
     ratio = matrix_function(Q, ANGLE, Eigen(*saved[3:]))
     left = matmul(adjoint(Q), x, adjoint(Q))
     rest = one - symmetric(left)  # 1 − cos of what is left
@@ -170,7 +170,7 @@ def _quarter_turn(n: int) -> "np.ndarray[Any, Any]":
 # ---------------------------------------------------------------------- the geometry
 
 
-class CentredRotations(CentredMatrices):
+class CentredRotations(CentredInFrames):
     """The view of rotations from the mean."""
 
     @property
@@ -191,10 +191,6 @@ class CentredRotations(CentredMatrices):
     def normal(self) -> Array:
         """The normal coordinates, shape (N, *channels, dim)."""
         return self.space._normal(self._relative, self.saved)
-
-    @property
-    def _frames(self) -> Arrays:
-        return self.saved[:1]
 
     def followed(self, step: Array) -> Arrays:
         r"""Return the normal coordinates if the mean moves by a step δ.
@@ -238,6 +234,8 @@ class SpecialOrthogonal(GyroSpace):
 
     n: int = field(metadata={"least": 2})
     _view: ClassVar[type[Centred]] = CentredRotations
+    convexity_radius: ClassVar[float] = math.pi / ROOT2
+    r"""Half the distance :math:`\sqrt2\,\pi` to the cut locus."""
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -253,11 +251,6 @@ class SpecialOrthogonal(GyroSpace):
     def gyrocommutative(self) -> bool:
         """False except in the plane: rotations do not commute, and gyrations do nothing."""
         return self.n == 2
-
-    @property
-    def convexity_radius(self) -> float:  # type: ignore[override]
-        r"""Half the distance :math:`\sqrt2\,\pi` to the cut locus."""
-        return math.pi / 2**0.5
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
@@ -284,11 +277,6 @@ class SpecialOrthogonal(GyroSpace):
         """Transpose."""
         self._namespace(x)
         return adjoint(x)
-
-    def gyration(self, x: Array, y: Array, z: Array) -> Array:
-        """Return z: the gyrations of a group do nothing."""
-        self._namespace(x, y, z)
-        return z + 0.0 * matmul(x, y)
 
     def to_normal(self, x: Array) -> Array:
         r"""Entries of :math:`\operatorname{mlog} x` below the diagonal, times :math:`\sqrt2`.
@@ -349,7 +337,7 @@ class SpecialOrthogonal(GyroSpace):
         factor, _ = finite_or_identity(matmul(P, Th))
         reflects = xp.astype(xp.linalg.det(factor) < 0, x.dtype)[..., None]
         signs = 1.0 - 2.0 * reflects * identity(x)[-1, :]
-        return polar(x, singular=(P * signs[..., None, :], c * signs, Th))
+        return polar(x, (P * signs[..., None, :], c * signs, Th))
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|x^\top x - I|`, plus 2 for a reflection."""
@@ -359,8 +347,8 @@ class SpecialOrthogonal(GyroSpace):
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring rotations in floating point, up to a small factor."""
-        xp = self._namespace(x)
-        return xp.finfo(x.dtype).eps * safe_sqrt(xp.sum(x * x, axis=(-2, -1)))
+        eps = float(self._namespace(x).finfo(x.dtype).eps)
+        return eps * self.n**0.5 + 0.0 * x[..., 0, 0]
 
     # ------------------------------------------------------------------ the mean
 

@@ -13,20 +13,19 @@ import numpy as np
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.numerics.arrays import sum_of_products, weighted_sum
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.matrices import adjoint, diagonal_matrix, eye, identity, matmul, symmetric
+from gyrobn.numerics.matrices import adjoint, eye, identity, matmul
 from gyrobn.numerics.matrix_functions import (
     Spectral,
     change,
     eigh,
-    inner_function,
     svd,
 )
 
 # ---------------------------------------------------------------------- polar decomposition
 
 
-def polar(A: Array, f: Spectral | None = None, singular: Arrays | None = None) -> Array:
-    r"""Return the factor W of square matrices A = C W, C symmetric and semidefinite; or f(C) W.
+def polar(A: Array, singular: Arrays | None = None) -> Array:
+    r"""Return the factor W of square matrices A = C W, C symmetric and semidefinite.
 
     With :math:`A = P c\,T^\top`, :math:`E = P^\top dA\,T` and W = P exp(Ω) Tᵀ, the symmetry of C
     gives, order by order,
@@ -42,7 +41,7 @@ def polar(A: Array, f: Spectral | None = None, singular: Arrays | None = None) -
     def function(order: int, singular: Arrays, A: Array) -> Arrays:
         P, c, Th = singular
         if order == 0:
-            return (matmul(P if f is None else P * f.value(c)[..., None, :], Th),)
+            return (matmul(P, Th),)
         E = matmul(adjoint(P), change(A), adjoint(Th))
         sums = namespace_of(c).clip(c[..., :, None] + c[..., None, :], min=least)
         Omega = (E - adjoint(E)) / sums
@@ -51,10 +50,6 @@ def polar(A: Array, f: Spectral | None = None, singular: Arrays | None = None) -
             square = matmul(Omega, Omega)
             N = 0.5 * c[..., :, None] * square - matmul(E, Omega)
             W = W + (N - adjoint(N)) / sums + 0.5 * square
-        if f is not None:
-            constant = diagonal_matrix(c)
-            dC = symmetric(matmul(constant + E, adjoint(W))) - constant
-            W = matmul(inner_function(f, c, dC, order), W)
         return (matmul(P, W, Th),)
 
     singular = svd(A) if singular is None else singular
