@@ -249,11 +249,17 @@ def by_frame(A):
     return (matmul(matrix_frame(A, LOG, eigen), adjoint(eigen.vectors)),)
 
 
+def by_polar_factors(A):
+    """Return W and f(C) W of A = C W."""
+    W = polar(A)
+    return W, matmul(matrix_function(matmul(A, adjoint(W)), ANGLE), W)
+
+
 CALLS = {
     "symmetric": (lambda A: matrix_functions(A, PLAIN), (POINTS,)),
     "power": (lambda A, t: (matrix_power(A, t), matrix_function(A, LOG)), (POINTS, TIMES)),
     "frame": (by_frame, (POINTS,)),
-    "polar": (lambda A: (polar(A), polar(A, ANGLE)), (SQUARE,)),
+    "polar": (by_polar_factors, (SQUARE,)),
 }
 
 

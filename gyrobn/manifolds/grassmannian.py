@@ -1,16 +1,14 @@
 r"""The Grassmannian: p-dimensional subspaces of :math:`\mathbb R^n`, as bases or as projectors.
 
-The rotation :math:`\operatorname{mexp}(\Omega_U)` that carries the identity
-:math:`I_{p,n} = (I_p, 0)^\top` to U is the *direct rotation* between the two subspaces. Write U
-with a symmetric positive semidefinite top block, :math:`U W^\top = (C, S)^\top`, where
-:math:`U_1 = C W` is a polar decomposition. Then
+The rotation :math:`\operatorname{mexp}(\Omega_U)` that maps the identity
+:math:`I_{p,n} = (I_p, 0)^\top` to U is the *direct rotation* between the two subspaces. It is the
+product of two reflections: the one about the identity, which changes the sign of the lower block,
+and the one about the subspace halfway between the identity and U. With the polar decomposition
+:math:`U_1 = C W` of the upper block, :math:`C = \cos\theta` symmetric, the latter is
 
-.. math:: \operatorname{mexp}(\Omega_U) V = \begin{pmatrix} C V_1 - S^\top V_2 \\
-          V_2 + S\bigl(V_1 - (I+C)^{-1} S^\top V_2\bigr) \end{pmatrix}
+.. math:: V \mapsto Y (I + C)^{-1} Y^\top V - V, \qquad Y = I_{p,n} + U W^\top ,
 
-is exact and costs :math:`O(np^2)`, without an n × n matrix. The eigenvalues of C are the cosines
-of the principal angles θ, and all else is a function of C. With the singular value decomposition
-:math:`U_1 = P c\,T^\top` of the top block, :math:`C = P c P^\top` and :math:`W = P T^\top`.
+which is exact and costs :math:`O(np^2)`, without an n × n matrix.
 """
 
 import math
@@ -20,20 +18,18 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from gyrobn.backends import Array, Arrays, backend_of, device_of, namespace_of
+from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.chart import Chart, Diffeomorphism
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import (
-    check_coordinates,
-    scalars_like,
-    sum_of_products,
-    weighted_sum,
-)
+from gyrobn.numerics.arrays import check_coordinates
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.matrices import adjoint, eye, identity, matmul, symmetric
+from gyrobn.numerics.matrices import adjoint, identity, matmul, symmetric
 from gyrobn.numerics.matrix_functions import (
+    Eigen,
+    Spectral,
     eigh,
+    matrix_function,
     matrix_functions,
     svd,
 )
@@ -41,136 +37,98 @@ from gyrobn.numerics.orthogonal import (
     ANGLE,
     COSINE_OF_ROOT,
     SINC_OF_ROOT,
+    hessian_in_frames,
     off_orthonormal,
     orthonormalized,
     polar,
 )
 
-# ---------------------------------------------------------------------- blocks of bases
 
-Blocks = tuple[Array, Array]
-"""The upper p and the lower n − p rows of n × p matrices."""
+class Halfway(NamedTuple):
+    """The reflection about the subspace halfway between those of two bases x and y."""
 
-
-def blocks_of(U: Array) -> Blocks:
-    """Return the upper block, which is square, and the lower one."""
-    p = U.shape[-1]
-    return U[..., :p, :], U[..., p:, :]
-
-
-def stacked(top: Array, bottom: Array) -> Array:
-    """Undo :func:`blocks_of`."""
-    return namespace_of(top).concat([top, bottom], axis=-2)
-
-
-class Rotation(NamedTuple):
-    r"""The direct rotation to a basis U, :math:`U W^\top = (C, S)^\top`."""
-
-    C: Array
-    S: Array
-    inverse: Array
-    """The inverse of I + C."""
+    Y: Array
+    """The sum of x and :math:`y W^\\top`, the basis of its subspace next to x."""
+    ratio: Array
+    r""":math:`Y (I + C)^{-1}`, with the cosines C of the principal angles."""
     W: Array
 
-
-def direct_rotation(U: Array, singular: Arrays | None = None) -> Rotation:
-    """Return the direct rotation; ``singular`` decomposes the upper block, if that is known."""
-    top, bottom = blocks_of(U)
-    W = polar(top, singular=singular)
-    C = symmetric(matmul(top, adjoint(W)))
-    inverse = namespace_of(C).linalg.inv(identity(C) + C)
-    return Rotation(C, matmul(bottom, adjoint(W)), inverse, W)
+    def reflect(self, V: Array) -> Array:
+        """Apply the reflection; it exchanges x and :math:`y W^\\top`."""
+        return matmul(self.ratio, matmul(adjoint(self.Y), V)) - V
 
 
-def rotated(rotation: Rotation, top: Array, bottom: Array, sign: float = 1.0) -> Blocks:
-    """Apply the direct rotation, or with sign −1 its inverse, to the blocks of matrices."""
-    C, S, inverse, _ = rotation
-    inner = sign * matmul(adjoint(S), bottom)
-    return matmul(C, top) - inner, bottom + sign * matmul(S, top - matmul(inverse, inner))
+def halfway(x: Array, y: Array, singular: Arrays | None = None) -> Halfway:
+    r"""Return the reflection; ``singular`` decomposes :math:`x^\top y`, if that is known."""
+    W = polar(matmul(adjoint(x), y), singular)
+    Y = x + matmul(y, adjoint(W))
+    cosines = symmetric(matmul(adjoint(x), Y))  # I + C
+    return Halfway(Y, adjoint(namespace_of(Y).linalg.solve(cosines, adjoint(Y))), W)
 
 
-def logarithm(top: Array, bottom: Array, singular: Arrays | None = None) -> Array:
-    r"""Return the block :math:`B = S\,\theta/\sin\theta` of Ω, (n − p) × p.
-
-    ``singular`` decomposes the upper block, if that is known.
-    """
-    return matmul(bottom, adjoint(polar(top, ANGLE, singular)))
-
-
-def exponential(B: Array) -> Blocks:
-    r"""Return the blocks :math:`\cos A` and :math:`B\operatorname{sinc} A`, :math:`A^2 = B^\top B`.
-
-    The eigenvalues of :math:`A^2` are the squares of the angles, which may have any size.
-    """
-    cos, sinc = matrix_functions(matmul(adjoint(B), B), (COSINE_OF_ROOT, SINC_OF_ROOT))
-    return cos, matmul(B, sinc)
+SIGN = Spectral(
+    (lambda x: namespace_of(x).where(x < 0, -1.0, 1.0) + 0.0 * x, *3 * (lambda x: 0.0 * x,))
+)
+"""The sign of an eigenvalue, away from zero."""
 
 
 def leading(A: Array, p: int) -> Array:
     r"""Return an orthonormal basis of the span of the p leading eigenvectors of symmetric matrices.
 
     The eigenvectors are constants. The projector to their span has the derivatives: it is
-    :math:`\tfrac12(I + \operatorname{sign}(A - m I))` with m between two eigenvalues, and the sign
-    of a symmetric matrix is its polar factor.
+    :math:`\tfrac12(I + \operatorname{sign}(A - m I))` with m between two eigenvalues.
     """
-    xp, A = namespace_of(A), symmetric(A)
-    values, U = eigh(A)
-    low, high = (U + 0.0 * values[..., None, :])[..., :-p], U[..., -p:]  # NaN stays NaN
+    values, U = eigh(symmetric(A))
     middle = 0.5 * (values[..., -p, None] + values[..., -p - 1, None])
-    singular = U, xp.abs(values - middle), adjoint(xp.concat([-low, high], axis=-1))
-    sign = polar(A - middle[..., None] * identity(A), singular=singular)
-    return orthonormalized(0.5 * (high + matmul(sign, high)))
+    sign = matrix_function(A, SIGN, Eigen(values - middle, U))
+    return orthonormalized(0.5 * (U[..., -p:] + matmul(sign, U[..., -p:])))
 
 
 # ---------------------------------------------------------------------- samples seen from a mean
 
 
-class CentredBases(Centred):
+class CentredInFrames(Centred):
+    """A view whose first decomposition is that of the normal coordinates, too."""
+
+    def hessian(self, weights: Array) -> Hessian:
+        """Return the mean Hessian, a constant to differentiation."""
+        stop = backend_of(weights).stop_gradient
+        hessian: Hessian = self.space.hessian(stop(self.normal), stop(weights), *self.saved[:1])
+        return hessian
+
+    def _each(self, step: Array) -> Array:
+        """Apply the Hessian of every sample to a step: the mean Hessian of one sample."""
+        c, *P = (a[None, ...] for a in (backend_of(step).stop_gradient(self.normal), *self.saved))
+        hessian: Hessian = self.space.hessian(c, namespace_of(c).ones_like(c[..., 0]), *P[:1])
+        return hessian.apply(step[..., None])[..., 0]
+
+
+class CentredBases(CentredInFrames):
     """The view of bases from the mean, with one decomposition of every upper block."""
 
-    saves = 6
+    saves = 3
 
-    def __init__(self, space: Any, mean: Array, x: Array, saved: Arrays = ()) -> None:
-        super().__init__(space, mean, x)
-        if saved:
-            self._singular = saved[:3]
-            self._singular_mean = tuple(a[0, ...] for a in saved[3:])
-
-    @property
+    @cached_property
     def saved(self) -> Arrays:
-        """The decompositions of the samples, and of the mean as of one sample."""
-        return *self._singular, *(a[None, ...] for a in self._singular_mean)
+        """The singular value decompositions of the upper blocks."""
+        return svd(self._relative[..., : self.space.p, :])
 
     @cached_property
-    def _singular_mean(self) -> Arrays:
-        return svd(blocks_of(self.mean)[0])
+    def _of_mean(self) -> Arrays:
+        return svd(self.mean[..., : self.space.p, :])
 
     @cached_property
-    def _singular(self) -> Arrays:
-        return svd(self._blocks[0])
+    def _halfway(self) -> Halfway:
+        return halfway(self.space.origin(self.mean), self.mean, self._of_mean)
 
     @cached_property
-    def _rotation(self) -> Rotation:
-        return direct_rotation(self.mean, self._singular_mean)
-
-    @cached_property
-    def _blocks(self) -> Blocks:
-        return rotated(self._rotation, *blocks_of(self.x), -1.0)
+    def _relative(self) -> Array:
+        return self.space.neg(self._halfway.reflect(self.x))
 
     @cached_property
     def normal(self) -> Array:
         """The normal coordinates, shape (N, *channels, dim)."""
-        return self.space._flat(logarithm(*self._blocks, self._singular))
-
-    @cached_property
-    def _curvature(self) -> "Curvature":
-        """That of the samples, as a constant, with the directions of the decompositions."""
-        B = self.space._block(backend_of(self.x).stop_gradient(self.normal))
-        return Curvature(B, self._singular[0])
-
-    def hessian(self, weights: Array) -> Hessian:
-        """Return the mean Hessian, a constant to differentiation."""
-        return self._curvature.mean(backend_of(weights).stop_gradient(weights))
+        return self.space._logarithm(self._relative, self.saved)
 
     def followed(self, step: Array) -> Arrays:
         r"""Return the normal coordinates if the mean moves by a step δ.
@@ -184,9 +142,9 @@ class CentredBases(Centred):
         .. math:: dB = -H_B\,\delta + BA - (L\delta^\top - \delta L^\top - LAL^\top)\,B .
         """
         space, stop = self.space, backend_of(step).stop_gradient
-        S, inverse = stop(self._rotation.S), stop(self._rotation.inverse)
-        B, delta, L = self._curvature.B, space._block(step), matmul(S, inverse)
-        P, c, _ = self._singular_mean
+        S, L = (stop(a[..., space.p :, :]) for a in self._halfway[:2])
+        B, delta = space._block(stop(self.normal)), space._block(step)
+        P, c, _ = self._of_mean
         xp = namespace_of(c)
         sums = xp.clip(c[..., :, None] + c[..., None, :], min=float(xp.finfo(c.dtype).eps))
         N = matmul(adjoint(P), adjoint(S), delta, P)
@@ -194,84 +152,15 @@ class CentredBases(Centred):
         along = matmul(adjoint(L), B)
         across = matmul(adjoint(delta), B) - matmul(A, along)
         rotation = matmul(B, A) + matmul(delta, along) - matmul(L, across)
-        return (self.normal + space._flat(rotation - self._curvature.each(delta)),)
+        return (self.normal + space._flat(rotation) - self._each(step),)
 
     def shift(self, step: Array) -> Array:
         """Return the mean after a step, as a basis that is the mean's own at zero.
 
         It is orthonormal to rounding without a QR decomposition.
         """
-        U = rotated(self._rotation, *exponential(self.space._block(step)))
-        return orthonormalized(matmul(stacked(*U), self._rotation.W))
-
-    def push(self, step: Array) -> Array:
-        """Return a step as a horizontal lift at the mean's basis."""
-        zero = namespace_of(step).zeros_like(self._rotation.C)
-        V = rotated(self._rotation, zero, self.space._block(step))
-        return matmul(stacked(*V), self._rotation.W)
-
-
-class Curvature:
-    r"""The Hessians of half the squared distances to samples, on blocks V, (n − p) × p.
-
-    With the singular value decomposition :math:`B = Q \theta P^\top` of a sample's coordinates,
-    angles ascending, its eigenvalues are :math:`a \cot a`. On the entries (i, j) and (j, i) of
-    :math:`W = Q^\top V P`, :math:`a = \theta_i - \theta_j` for their symmetric and
-    :math:`\theta_i + \theta_j` for their antisymmetric combination; off the span of Q,
-    :math:`a = \theta_j` on the column j.
-    """
-
-    def __init__(self, B: Array, P: Array) -> None:
-        xp = namespace_of(B)
-        info = xp.finfo(B.dtype)
-        tiny = float(info.smallest_normal) ** 0.5
-        T = matmul(B, P)
-        # the lengths of the columns are the angles with all their digits; cosines lack those
-        theta = xp.sqrt(xp.sum(T * T, axis=-2))
-        theta = xp.clip(theta, min=tiny, max=0.5 * math.pi * (1.0 - float(info.eps)))
-        rows, columns = theta[..., :, None], theta[..., None, :]
-        apart, both = xp.abs(rows - columns) + tiny, rows + columns
-        # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
-        alike, other = apart / xp.tan(apart), xp.clip(both / xp.tan(both), min=-1e3)
-        alone = theta / xp.tan(theta)
-        self.B, self.least = B, alone[..., -1] if B.shape[-1] == 1 else other[..., -1, -2]
-        # of W and of its transpose, beside those off the span
-        straight = 0.5 * (alike + other) - alone[..., None, :]
-        crossed = 0.5 * (alike - other)
-        self.parts = P, T / columns, straight, crossed, alone[..., None, :]
-
-    def each(self, V: Array) -> Array:
-        """Apply the Hessian of every sample to its block."""
-        return _applied(V, *self.parts)
-
-    def mean(self, weights: Array) -> Hessian:
-        """Return the mean Hessian."""
-        xp, (m, p) = namespace_of(weights), self.B.shape[-2:]
-
-        def apply(v: Array) -> Array:
-            V = xp.reshape(adjoint(v), (*v.shape[:-2], v.shape[-1], m, p))
-            V = weighted_sum(weights, _applied(V, *(a[..., None, :, :] for a in self.parts)))
-            return adjoint(xp.reshape(V, (*V.shape[:-2], m * p)))
-
-        def matrix() -> Array:
-            """Return H from the products of entries, W_ij = Q_ai P_bj V_ab."""
-            P, Q, straight, crossed, alone = map(adjoint, self.parts)
-            shape, w = (*weights.shape, p * p, m * p), weights[..., None, None]
-            T = xp.reshape(Q[..., None, :, :, None] * P[..., :, None, None, :], shape)
-            swapped = xp.reshape(Q[..., :, None, :, None] * P[..., None, :, None, :], shape)
-            straight, crossed = (xp.reshape(a, (*shape[:-1], 1)) for a in (straight, crossed))
-            inside = sum_of_products(w * (straight * T + crossed * swapped), T)
-            off = sum_of_products(w * alone * P, P)[..., None, :, None, :]
-            return inside + xp.reshape(eye(off, m)[:, None, :, None] * off, inside.shape)
-
-        return Hessian(apply, lambda: weighted_sum(weights, self.least), matrix)
-
-
-def _applied(V: Array, P: Array, Q: Array, straight: Array, crossed: Array, alone: Array) -> Array:
-    VP = matmul(V, P)
-    W = matmul(adjoint(Q), VP)
-    W = matmul(Q, straight * W + crossed * adjoint(W))
-    return matmul(W + VP * alone, adjoint(P))
+        U = self._halfway.reflect(self.space.neg(self.space.from_normal(step)))
+        return orthonormalized(matmul(U, self._halfway.W))
 
 
 # ---------------------------------------------------------------------- the geometries
@@ -284,6 +173,9 @@ class Bases(GyroSpace):
     n: int
     p: int
     _view: ClassVar[type[Centred]] = CentredBases
+    reductive: ClassVar[bool] = False  # left reduction fails for sums that pass an angle of π/2
+    convexity_radius: ClassVar[float] = math.pi / 4
+    """Half the distance π/2 to the cut locus."""
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -294,16 +186,6 @@ class Bases(GyroSpace):
     def dim(self) -> int:
         """Dimension (n − p) p."""
         return (self.n - self.p) * self.p
-
-    @property
-    def reductive(self) -> bool:
-        """False: left reduction fails for sums that pass a principal angle of π/2."""
-        return False
-
-    @property
-    def convexity_radius(self) -> float:  # type: ignore[override]
-        """Half the distance π/2 to the cut locus."""
-        return math.pi / 4
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
@@ -317,11 +199,9 @@ class Bases(GyroSpace):
 
     def origin(self, like: Array) -> Array:
         """Return the first p coordinate vectors."""
-        xp = namespace_of(like)
-        bottom = xp.zeros((self.n - self.p, self.p), dtype=like.dtype, device=device_of(like))
-        return stacked(eye(like, self.p), bottom)
+        return 1.0 * backend_of(like).cached(np.eye, like, self.n, self.p)
 
-    # ------------------------------------------------------------------ coordinates
+    # ------------------------------------------------------------------ blocks and coordinates
 
     def _flat(self, B: Array) -> Array:
         return namespace_of(B).reshape(B, (*B.shape[:-2], self.dim))
@@ -329,72 +209,76 @@ class Bases(GyroSpace):
     def _block(self, c: Array) -> Array:
         return namespace_of(c).reshape(c, (*c.shape[:-1], self.n - self.p, self.p))
 
+    def _lift(self, c: Array) -> Array:
+        """Return the horizontal lift at the identity: the block B below zeros."""
+        B = self._block(c)
+        return namespace_of(B).concat([0.0 * B[..., :1, :] * identity(B), B], axis=-2)
+
+    def _logarithm(self, U: Array, singular: Arrays) -> Array:
+        """Return :meth:`to_normal`; ``singular`` decomposes the upper block."""
+        top, bottom = U[..., : self.p, :], U[..., self.p :, :]
+        Wt, (P, c, _) = adjoint(polar(top, singular)), singular
+        angle = matrix_function(matmul(top, Wt), ANGLE, Eigen(c, P))
+        return self._flat(matmul(bottom, Wt, angle))
+
     def to_normal(self, x: Array) -> Array:
         r"""Entries of the block :math:`S\,\theta/\sin\theta` of :math:`\Omega_x`, row by row.
 
         At a principal angle of π/2, in the cut locus, Ω is not unique; one of them is returned.
         """
         self._namespace(x)
-        return self._flat(logarithm(*blocks_of(x)))
+        return self._logarithm(x, svd(x[..., : self.p, :]))
 
     def from_normal(self, c: Array) -> Array:
-        r"""Basis :math:`(\cos\sqrt{B^\top B},\ B\,\operatorname{sinc}\sqrt{B^\top B})^\top`."""
+        r"""Basis :math:`(\cos\sqrt{B^\top B},\ B\,\operatorname{sinc}\sqrt{B^\top B})^\top`.
+
+        The eigenvalues of :math:`B^\top B` are the squares of the angles, which may have any size.
+        """
         check_coordinates(self, c)
-        return stacked(*exponential(self._block(c)))
+        B = self._block(c)
+        cos, sinc = matrix_functions(matmul(adjoint(B), B), (COSINE_OF_ROOT, SINC_OF_ROOT))
+        return namespace_of(B).concat([cos, matmul(B, sinc)], axis=-2)
 
     # ------------------------------------------------------------------ gyro operations
 
     def add(self, x: Array, y: Array) -> Array:
         r"""Gyroaddition :math:`\operatorname{mexp}(\Omega_x)\,y`."""
         self._namespace(x, y)
-        return stacked(*rotated(direct_rotation(x), *blocks_of(y)))
+        return halfway(self.origin(x), x).reflect(self.neg(y))
 
     def neg(self, x: Array) -> Array:
-        """Gyroinverse: the lower block changes its sign."""
-        self._namespace(x)
-        top, bottom = blocks_of(x)
-        return stacked(top, -bottom)
+        """Gyroinverse: the lower block changes its sign, by the reflection about the identity."""
+        xp = self._namespace(x)
+        return xp.concat([x[..., : self.p, :], -x[..., self.p :, :]], axis=-2)
 
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\operatorname{mexp}(-\Omega_x)\,y`."""
         self._namespace(x, y)
-        return stacked(*rotated(direct_rotation(x), *blocks_of(y), -1.0))
+        return self.neg(halfway(self.origin(x), x).reflect(y))
 
     def shift(self, x: Array, c: Array) -> Array:
-        r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`."""
+        r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`, by the basis x at c = 0."""
         self._namespace(x)
-        check_coordinates(self, c)
         return self.centred(x, x).shift(c)
-
-    def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
-        r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`, with one direct rotation."""
-        self._namespace(x, y)
-        view = self.centred(x, y)
-        return view.shift(self.by_coordinate(scalars_like(t, x)) * view.normal)
 
     # ------------------------------------------------------------------ tangent vectors
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Horizontal lift, at the basis x, of :math:`\operatorname{mexp}(\Omega_x)(0, B)^\top`."""
-        self._namespace(x)
         check_coordinates(self, c)
-        return self.centred(x, x).push(c)
+        return self.transport(self.origin(x), x, self._lift(c))
 
     def pull(self, x: Array, v: Array) -> Array:
         """Inverse of :meth:`push`."""
-        self._namespace(x, v)
-        rotation = direct_rotation(x)
-        _, B = rotated(rotation, *blocks_of(matmul(v, adjoint(rotation.W))), -1.0)
-        return self._flat(B)
+        return self._flat(self.transport(x, self.origin(x), v)[..., self.p :, :])
 
     def transport(self, x: Array, y: Array, v: Array) -> Array:
-        r"""Parallel transport: the direct rotation from the subspace of x to that of y."""
+        r"""Parallel transport: minus the reflection about the subspace halfway from x to y."""
         self._namespace(x, y, v)
-        here, there = direct_rotation(x), direct_rotation(self.relative(x, y))
-        _, B = rotated(here, *blocks_of(matmul(v, adjoint(here.W))), -1.0)
+        between = halfway(x, y)
+        moved = matmul(between.reflect(-v), between.W)
         # what rounding adds along the subspace itself would grow from one step to the next
-        V = rotated(there, namespace_of(B).zeros_like(there.C), B)
-        return matmul(stacked(*rotated(here, *V)), there.W)
+        return moved - matmul(y, matmul(adjoint(y), moved))
 
     # ------------------------------------------------------------------ points, good and bad
 
@@ -412,36 +296,30 @@ class Bases(GyroSpace):
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring bases in floating point, up to a small factor."""
-        xp = self._namespace(x)
-        eps = float(xp.finfo(x.dtype).eps)
-        return xp.full(x.shape[:-2], eps * self.p**0.5, dtype=x.dtype, device=device_of(x))
+        eps = float(self._namespace(x).finfo(x.dtype).eps)
+        return eps * self.p**0.5 + 0.0 * x[..., 0, 0]
 
     # ------------------------------------------------------------------ the mean
 
-    def _sketch(self, like: Array) -> Array:
-        """Return a constant n × k matrix of orthonormal columns, in general position."""
-        k = min(self.n, 2 * self.p + 8)
-        return backend_of(like).cached(_random_columns, like, self.n, k)
-
     def moments(self, x: Array) -> Array:
         r"""Entries of :math:`UU^\top G`, with a constant orthogonal matrix G, or some columns."""
-        xp = self._namespace(x)
-        sketch = matmul(x, matmul(adjoint(x), self._sketch(x)))
-        return xp.reshape(sketch, (*x.shape[:-2], sketch.shape[-2] * sketch.shape[-1]))
+        k = min(self.n, 2 * self.p + 8)
+        G = backend_of(x).cached(_random_columns, x, self.n, k)
+        columns = matmul(x, matmul(adjoint(x), G))
+        return namespace_of(x).reshape(columns, (*x.shape[:-2], self.n * k))
 
     def start(self, moments: Array) -> Array:
         r"""First guess of the mean: leading left singular vectors of :math:`\bar P G`.
 
         Those are eigenvectors of the mean projector :math:`\bar P`, or nearly so in high dimension.
         """
-        shape = *moments.shape[:-1], *self._sketch(moments).shape
+        shape = *moments.shape[:-1], self.n, moments.shape[-1] // self.n
         Y = namespace_of(moments).reshape(moments, shape)
-        return self.project(matmul(Y, leading(matmul(adjoint(Y), Y), self.p)))
+        return self.project(matmul(Y, eigh(matmul(adjoint(Y), Y)).vectors[..., -self.p :]))
 
-    def hessian(self, c: Array, weights: Array) -> Hessian:
-        """Mean Hessian, from the singular vectors of each sample's coordinates."""
-        B = self._block(c)
-        return Curvature(B, eigh(matmul(adjoint(B), B)).vectors).mean(weights)
+    def hessian(self, c: Array, weights: Array, P: Array | None = None) -> Hessian:
+        """Mean Hessian; P are the right singular vectors of each sample's block, if known."""
+        return hessian_in_frames(c, weights, P, self._block, self._flat)
 
 
 def _random_columns(n: int, k: int) -> "np.ndarray[Any, Any]":
@@ -456,30 +334,24 @@ class AsBases(Diffeomorphism):
 
     def __init__(self, n: int, p: int) -> None:
         self.inside, self.point_shape = Bases(n, p), (n, p)
-        self.project, self.violation = self.inside.project, self.inside.violation
+        self.violation = self.inside.violation
 
     def forward(self, x: Array) -> Array:
         """Return the basis."""
         return x
 
-    def inverse(self, y: Array) -> Array:
-        """Return the basis."""
-        return y
-
     def differential(self, x: Array, v: Array) -> Array:
         """Return the tangent vector."""
         return v
 
-    def inverse_differential(self, x: Array, u: Array) -> Array:
-        """Return the tangent vector."""
-        return u
+    inverse, inverse_differential = forward, differential
 
 
 class AsProjectors(Diffeomorphism):
     r"""Points are the projectors :math:`UU^\top`."""
 
     def __init__(self, n: int, p: int) -> None:
-        self.n, self.p, self.inside, self.point_shape = n, p, Bases(n, p), (n, n)
+        self.p, self.inside, self.point_shape = p, Bases(n, p), (n, n)
 
     def forward(self, x: Array) -> Array:
         """Return a basis of the range."""
@@ -497,16 +369,12 @@ class AsProjectors(Diffeomorphism):
         r"""Return :math:`\dot P = \dot U U^\top + U \dot U^\top`."""
         return 2.0 * symmetric(matmul(u, adjoint(self.forward(x))))
 
-    def project(self, x: Array) -> Array:
-        """Return the projector to the leading eigenvectors."""
-        return self.inverse(leading(x, self.p))
-
     def violation(self, x: Array) -> Array:
         """Return the largest violation of symmetry, of P² = P and of the trace p."""
         xp = namespace_of(x)
         off = xp.maximum(xp.abs(x - adjoint(x)), xp.abs(matmul(x, x) - x))
-        off = xp.max(off, axis=(-2, -1))
-        off = xp.maximum(off, xp.abs(xp.linalg.trace(x) - float(self.p)))
+        trace = xp.abs(xp.linalg.trace(x) - float(self.p))
+        off = xp.maximum(xp.max(off, axis=(-2, -1)), trace)
         return xp.where(xp.isfinite(off), off, xp.inf)
 
 
@@ -581,12 +449,12 @@ class Grassmannian(Chart):
 
     def origin(self, like: Array) -> Array:
         """Return the span of the first p coordinate vectors."""
-        return self.chart.inverse(self.chart.inside.origin(like))
+        return self.chart.inverse(self.inside.origin(like))
 
     def project(self, x: Array) -> Array:
         """Orthonormalise a basis, or return the projector to a matrix's leading eigenvectors."""
         self._namespace(x)
-        return self.chart.project(x)
+        return self.chart.inverse(self.inside.project(self.chart.forward(x)))
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|U^\top U - I|`; for projectors, the largest of
@@ -604,10 +472,9 @@ def of_projectors(x: "np.ndarray[Any, Any]") -> Grassmannian:
     """
     if x.ndim < 3 or x.shape[-1] != x.shape[-2]:
         raise ValueError(f"projectors are square, shape (N, ..., n, n), got {x.shape}")
-    n = x.shape[-1]
-    traces = np.trace(x.reshape(-1, n, n), axis1=-2, axis2=-1)
+    n, traces = x.shape[-1], np.trace(x, axis1=-2, axis2=-1)
     finite = traces[np.isfinite(traces)]
-    trace = float(np.median(finite)) if len(finite) else float("nan")
+    trace = float(np.median(finite)) if len(finite) else math.nan
     if not 0.5 <= trace < n - 0.5:
         raise ValueError(
             f"the first samples have the trace {trace:.4g}, which is not the rank of a projector "

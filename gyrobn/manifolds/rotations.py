@@ -9,9 +9,10 @@ import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.grassmannian import CentredInFrames
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.models import Sphere
-from gyrobn.numerics.arrays import check_coordinates, dot, safe_sqrt, times, weighted_sum
+from gyrobn.numerics.arrays import check_coordinates, dot, times
 from gyrobn.numerics.checks import check_square
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import (
@@ -35,11 +36,12 @@ from gyrobn.numerics.orthogonal import (
     ANGLE,
     COSINE_OF_ROOT,
     SINC_OF_ROOT,
+    hessian_in_frames,
     off_orthonormal,
     orthonormalized,
     polar,
 )
-from gyrobn.numerics.scalar import arctan, cotangent, sinc
+from gyrobn.numerics.scalar import arctan, sinc
 
 ROOT2 = 2.0**0.5
 
@@ -113,7 +115,7 @@ def logarithm(x: Array, saved: Arrays) -> Array:
     angle of π. At π the logarithm is not unique, and one of them is returned.
     """
     one = identity(x)
-    Q = polar(0.5 * (one + x), singular=saved[:3])
+    Q = polar(0.5 * (one + x), saved[:3])
     ratio = matrix_function(Q, ANGLE, Eigen(*saved[3:]))
     left = matmul(adjoint(Q), x, adjoint(Q))
     rest = one - symmetric(left)  # 1 − cos of what is left
@@ -140,11 +142,11 @@ def decompositions(x: Array) -> Arrays:
     # Planes of equal angles mix their vectors, and a threshold could separate these. So quarter
     # turns are added to A with a weight that fades out, and again if a sum happens to vanish.
     def body(constants: Arrays, state: Arrays) -> Arrays:
-        (J, mean), (least, A, P, c, Th) = constants, state
+        (J,), (least, A, P, c, Th) = constants, state
         turns = matmul(adjoint(Th), J)
-        along = xp.matmul(c * xp.sum(P * turns, axis=-2), mean)
+        along, size = (v + xp.matmul(v, J * J) for v in (c * xp.sum(P * turns, axis=-2), c))
         turns = xp.where(along[..., None, :] < 0, -turns, turns)  # as A orients them
-        weight = least / (1.0 + (4.0 * xp.matmul(c, mean) / least) ** 2)
+        weight = least / (1.0 + (2.0 * size / least) ** 2)
         A = A + matmul(turns * weight[..., None, :], Th)
         return least, A, *svd(A)
 
@@ -152,10 +154,8 @@ def decompositions(x: Array) -> Arrays:
         least, _, _, c, _ = state
         return xp.any(c < 32.0 * least)
 
-    pairs = tuple(backend.cached(make, x, n) for make in (_quarter_turn, _pair_mean))
-    state = least, A, *svd(A)
-    found = backend.while_loop("root of a rotation", condition, body, pairs, state, 2)
-    _, _, P, c, Th = found
+    J, state = backend.cached(_quarter_turn, x, n), (least, A, *svd(A))
+    _, _, P, c, Th = backend.while_loop("root of a rotation", condition, body, (J,), state, 2)
     return P, c, Th, *eigh(symmetric(matmul(P, Th)))
 
 
@@ -167,85 +167,10 @@ def _quarter_turn(n: int) -> "np.ndarray[Any, Any]":
     return J
 
 
-def _pair_mean(n: int) -> "np.ndarray[Any, Any]":
-    """Return the mean over each pair of coordinates, counted from the last."""
-    mean: np.ndarray[Any, Any] = 0.5 * (np.abs(_quarter_turn(n)) + np.eye(n))
-    mean[: n % 2, : n % 2] = 1.0
-    return mean
-
-
-# ---------------------------------------------------------------------- the Hessian
-
-
-class Curvature:
-    r"""The Hessians of half the squared distances to samples, on skew matrices Y.
-
-    In an eigenbasis of :math:`-X^2 = \theta^2` with :math:`X = \theta J`, the part of Y with
-    :math:`J Y J = \pm Y` has the eigenvalue :math:`a \cot a`,
-    :math:`a = (\theta_i \pm \theta_j)/2`.
-    """
-
-    def __init__(self, n: int, c: Array, V: Array | None = None) -> None:
-        xp, X, self.n = namespace_of(c), skew_matrix(c, n), n
-        V = eigh(matmul(adjoint(X), X)).vectors if V is None else V
-        tiny = float(xp.finfo(X.dtype).smallest_normal) ** 0.5
-        XV = matmul(X, V)
-        theta = xp.sqrt(xp.sum(XV * XV, axis=-2))
-        rows, columns = theta[..., :, None], theta[..., None, :]
-        alike = cotangent((0.5 * (rows - columns)) ** 2, 1)
-        other = _floored((0.5 * (rows + columns)) ** 2)
-        # the angles of two rows that J connects are equal; one may be zero, but for rounding
-        J = matmul(adjoint(V), XV) / xp.clip(xp.maximum(rows, columns), min=tiny)
-        self.parts = V, J, 0.5 * (other + alike), 0.5 * (other - alike)
-        # the angles come in pairs, one pair per plane: the largest sum is that of two planes
-        theta = xp.sort(theta, axis=-1)
-        self.least = _floored((0.5 * (theta[..., -1] + theta[..., -3])) ** 2)
-
-    def each(self, step: Array) -> Array:
-        """Apply the Hessian of every sample to a step."""
-        return coordinates(_applied(skew_matrix(step, self.n), *self.parts))
-
-    def mean(self, weights: Array) -> Hessian:
-        """Return the mean Hessian."""
-
-        def apply(v: Array) -> Array:
-            Y, parts = skew_matrix(adjoint(v), self.n), (a[..., None, :, :] for a in self.parts)
-            return adjoint(coordinates(weighted_sum(weights, _applied(Y, *parts))))
-
-        return Hessian(apply, lambda: weighted_sum(weights, self.least))
-
-
-def _applied(Y: Array, V: Array, J: Array, straight: Array, crossed: Array) -> Array:
-    Y = matmul(adjoint(V), Y, V)
-    return matmul(V, straight * Y + crossed * matmul(J, Y, J), adjoint(V))
-
-
-def _floored(square: Array) -> Array:
-    """Return a·cot a, which falls to −∞ towards π; far samples must not decide the sum."""
-    return namespace_of(square).clip(cotangent(square, 1), min=-1e3)
-
-
-class SpaceCurvature:
-    """The same in the plane and in space, where unit quaternions on their sphere have it."""
-
-    def __init__(self, n: int, c: Array) -> None:
-        self.sphere, self.c = Sphere(n * (n - 1) // 2, 0.125), c
-        self.h, self.per_square = self.sphere._curving(c)
-
-    def each(self, step: Array) -> Array:
-        """Apply the Hessian of every sample to a step."""
-        along = times(self.per_square * dot(self.c, step), self.c)
-        return times(self.h, step) + along
-
-    def mean(self, weights: Array) -> Hessian:
-        """Return the mean Hessian."""
-        return self.sphere._mean_hessian(self.c, weights, self.h, self.per_square)
-
-
 # ---------------------------------------------------------------------- the geometry
 
 
-class CentredRotations(Centred):
+class CentredRotations(CentredInFrames):
     """The view of rotations from the mean."""
 
     @property
@@ -267,15 +192,6 @@ class CentredRotations(Centred):
         """The normal coordinates, shape (N, *channels, dim)."""
         return self.space._normal(self._relative, self.saved)
 
-    @cached_property
-    def _curvature(self) -> "Curvature | SpaceCurvature":
-        c, n = backend_of(self.x).stop_gradient(self.normal), self.space.n
-        return Curvature(n, c, self.saved[4]) if self.saves else SpaceCurvature(n, c)
-
-    def hessian(self, weights: Array) -> Hessian:
-        """Return the mean Hessian, a constant to differentiation."""
-        return self._curvature.mean(backend_of(weights).stop_gradient(weights))
-
     def followed(self, step: Array) -> Arrays:
         r"""Return the normal coordinates if the mean moves by a step δ.
 
@@ -283,7 +199,7 @@ class CentredRotations(Centred):
         """
         n, c = self.space.n, backend_of(step).stop_gradient(self.normal)
         rotation = coordinates(matmul(skew_matrix(c, n), skew_matrix(step, n)))
-        return (self.normal + rotation - self._curvature.each(step),)
+        return (self.normal + rotation - self._each(step),)
 
     def shift(self, step: Array) -> Array:
         """Return the mean after a step, a rotation to rounding without a projection."""
@@ -318,6 +234,8 @@ class SpecialOrthogonal(GyroSpace):
 
     n: int = field(metadata={"least": 2})
     _view: ClassVar[type[Centred]] = CentredRotations
+    convexity_radius: ClassVar[float] = math.pi / ROOT2
+    r"""Half the distance :math:`\sqrt2\,\pi` to the cut locus."""
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -333,11 +251,6 @@ class SpecialOrthogonal(GyroSpace):
     def gyrocommutative(self) -> bool:
         """False except in the plane: rotations do not commute, and gyrations do nothing."""
         return self.n == 2
-
-    @property
-    def convexity_radius(self) -> float:  # type: ignore[override]
-        r"""Half the distance :math:`\sqrt2\,\pi` to the cut locus."""
-        return math.pi / 2**0.5
 
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
@@ -364,11 +277,6 @@ class SpecialOrthogonal(GyroSpace):
         """Transpose."""
         self._namespace(x)
         return adjoint(x)
-
-    def gyration(self, x: Array, y: Array, z: Array) -> Array:
-        """Return z: the gyrations of a group do nothing."""
-        self._namespace(x, y, z)
-        return z + 0.0 * matmul(x, y)
 
     def to_normal(self, x: Array) -> Array:
         r"""Entries of :math:`\operatorname{mlog} x` below the diagonal, times :math:`\sqrt2`.
@@ -429,7 +337,7 @@ class SpecialOrthogonal(GyroSpace):
         factor, _ = finite_or_identity(matmul(P, Th))
         reflects = xp.astype(xp.linalg.det(factor) < 0, x.dtype)[..., None]
         signs = 1.0 - 2.0 * reflects * identity(x)[-1, :]
-        return polar(x, singular=(P * signs[..., None, :], c * signs, Th))
+        return polar(x, (P * signs[..., None, :], c * signs, Th))
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|x^\top x - I|`, plus 2 for a reflection."""
@@ -439,8 +347,8 @@ class SpecialOrthogonal(GyroSpace):
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring rotations in floating point, up to a small factor."""
-        xp = self._namespace(x)
-        return xp.finfo(x.dtype).eps * safe_sqrt(xp.sum(x * x, axis=(-2, -1)))
+        eps = float(self._namespace(x).finfo(x.dtype).eps)
+        return eps * self.n**0.5 + 0.0 * x[..., 0, 0]
 
     # ------------------------------------------------------------------ the mean
 
@@ -453,7 +361,14 @@ class SpecialOrthogonal(GyroSpace):
         shape = (*moments.shape[:-1], self.n, self.n)
         return self.project(namespace_of(moments).reshape(moments, shape))
 
-    def hessian(self, c: Array, weights: Array) -> Hessian:
-        r"""Mean Hessian, of eigenvalues :math:`a \cot a`, :math:`a = (\theta_i \pm \theta_j)/2`."""
-        curvature = Curvature if self.n > 3 else SpaceCurvature
-        return curvature(self.n, c).mean(weights)
+    def hessian(self, c: Array, weights: Array, P: Array | None = None) -> Hessian:
+        r"""Mean Hessian, of eigenvalues :math:`a \cot a`, :math:`a = (\theta_i \pm \theta_j)/2`.
+
+        The subspaces :math:`\{(v, Rv)\}` of :math:`\mathbb R^{2n}` form a totally geodesic part of
+        the Grassmannian, in which half of :math:`\operatorname{mlog} R` is the block. In the plane
+        and in space, unit quaternions on their sphere have the same Hessian.
+        """
+        if self.n <= 3:
+            return Sphere(self.dim, 0.125).hessian(c, weights)
+        half = lambda c: 0.5 * skew_matrix(c, self.n)  # noqa: E731
+        return hessian_in_frames(c, weights, P, half, lambda X: coordinates(2.0 * X))
