@@ -39,7 +39,7 @@ from gyrobn.numerics.orthogonal import (
     orthonormalized,
     polar,
 )
-from gyrobn.numerics.scalar import arctan, cotangent, sinc
+from gyrobn.numerics.scalar import arc, cotangent, sinc
 
 ROOT2 = 2.0**0.5
 
@@ -77,8 +77,8 @@ def logarithm_in_space(x: Array) -> Array:
     row = xp.sum(pick[..., None] * squares, axis=-2)
     q = row / xp.sqrt(dot(row, row))[..., None]
     q = q * (1.0 - 2.0 * xp.astype(q[..., :1] < 0, x.dtype))  # an angle of at most π
-    p = q[..., 1:] / (1.0 + q[..., :1])  # the tangent of a quarter of the angle
-    return times(32.0**0.5 * arctan(dot(p, p)), p)
+    s = q[..., 1:]  # its length is the sine of half the angle
+    return times(8.0**0.5 * arc(dot(s, s), q[..., 0], 1), s)
 
 
 def _quaternion_map() -> "np.ndarray[Any, Any]":
@@ -239,7 +239,7 @@ class SpaceCurvature:
 
     def mean(self, weights: Array) -> Hessian:
         """Return the mean Hessian."""
-        return self.sphere._mean_hessian(self.c, weights, self.h, self.per_square)
+        return self.sphere._mean_hessian(weights, self.c, self.h, self.per_square)
 
 
 # ---------------------------------------------------------------------- the geometry
