@@ -7,32 +7,34 @@ Every model is a way to write down a point :math:`(t, s)`, :math:`t \in \mathbb 
 
 the hyperboloid for :math:`K < 0`, the plane :math:`t = 1` for :math:`K = 0`, the sphere for
 :math:`K > 0`. The identity is :math:`(1, 0)`. Left gyrotranslation by x is the boost or rotation
-that carries the identity to x and is the identity off the plane of the two:
+that maps the identity to x and is the identity off the plane of the two:
 
 .. math:: t_{x \oplus y} = t_x t_y - K\langle s_x, s_y\rangle, \qquad
           s_{x \oplus y} = s_y + \frac{t_y + t_{x \oplus y}}{1 + t_x}\, s_x .
 
-A model says how to *lift* a point to (t, s) and how to *drop* it, and how tangent vectors go along.
-Numbers per sample stay apart from vectors: s is given as a number a and a vector v, s = a v, and
-the time as :math:`m = t - 1`.
+A model says how to *lift* a point to :math:`\lambda = 1 + t` and s, and how to *drop* it. Numbers
+per sample stay apart from vectors: s is given as a number a and a vector v, s = a v.
 
-Where K < 0, these sums cancel far out. With the ball coordinates :math:`p = s/(1+t)` and
-:math:`\lambda = 1 + t` they do not:
+These sums cancel far out where K < 0, and near the point opposite to e where K > 0. With the ball
+coordinates :math:`p = s/\lambda` they do not:
 
 .. math:: s_{\ominus x \oplus y} = \lambda_y(\delta - n\,p_x), \qquad
-          t_{\ominus x \oplus y} = 1 + \lambda_y n, \qquad
+          \lambda_{\ominus x \oplus y} = 2 + \lambda_y n, \qquad
           \delta = p_y - p_x, \quad n = -\tfrac K2 \lambda_x \|\delta\|^2 .
 """
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
+from gyrobn.manifolds.euclidean import Vectors
 from gyrobn.manifolds.fused import fits, standardized
-from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import (
     all_true,
     check_coordinates,
@@ -47,14 +49,33 @@ from gyrobn.numerics.arrays import (
 )
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import identity
-from gyrobn.numerics.scalar import arc, arctan, asinh, cosine, cotangent, largest_angle, sinc
+from gyrobn.numerics.scalar import arc, cosine, cotangent, largest_angle, sinc
 
 Lifted = tuple[Array, Any, Array]
-"""A point of the quadric: m = t − 1, and a number and a vector whose product is s."""
+"""A point of the quadric: λ = 1 + t, and a number and a vector whose product is s."""
 
 
 class CentredVectors(Centred):
     """Points as they are seen from the mean, in normal coordinates."""
+
+    @cached_property
+    def _centre(self) -> tuple[Any, Array, Array]:
+        """The curvature, and the ball coordinates of the mean."""
+        K = self.space._parameter("curvature", self.x)
+        return K, *self.space._ball(K, self.mean)
+
+    @cached_property
+    def normal(self) -> Array:
+        """The normal coordinates, shape (N, *channels, n)."""
+        space, x, (K, *_) = self.space, self.x, self._centre
+        c: Array = space._normal(*space._from(*self._centre, *space._lift(K, x)))
+        return c
+
+    @cached_property
+    def _curving(self) -> Arrays:
+        """The normal coordinates and :meth:`ConstantCurvature._curving` of them, as constants."""
+        c = backend_of(self.x).stop_gradient(self.normal)
+        return c, *self.space.detached()._curving(c)
 
     def followed(self, step: Array) -> Arrays:
         r"""Return the normal coordinates if the mean moves by a step δ.
@@ -67,33 +88,15 @@ class CentredVectors(Centred):
         .. math:: dc = -H_c\,\delta + K\bigl(\langle p, c\rangle\,\delta
                   - \langle\delta, c\rangle\,p\bigr) .
         """
-        space, c = self.space.detached(), self._constant
-        K, (h, per_square) = space._parameter("curvature", c), self._curving
-        _, p = space._ball(K, backend_of(c).stop_gradient(self.mean))
+        (K, _, p), (c, h, per_square) = self._centre, self._curving
         across, along = K * dot(c, p) - h, dot(step, c)
         change = times(across, step) - times(per_square * along, c) - times(K * along, p)
         return (self.normal + change,)
 
-    @cached_property
-    def _constant(self) -> Array:
-        return backend_of(self.x).stop_gradient(self.normal)
-
-    @cached_property
-    def _curving(self) -> tuple[Array, Array]:
-        curving: tuple[Array, Array] = self.space.detached()._curving(self._constant)
-        return curving
-
-    @cached_property
-    def normal(self) -> Array:
-        """The normal coordinates, shape (N, *channels, n)."""
-        K = self.space._parameter("curvature", self.x)
-        c: Array = self.space._normal(K, *self.space._from(K, self.mean, self.x))
-        return c
-
     def hessian(self, weights: Array) -> Hessian:
         """Return the mean Hessian, a constant to differentiation."""
         weights = backend_of(weights).stop_gradient(weights)
-        hessian: Hessian = self.space._mean_hessian(self._constant, weights, *self._curving)
+        hessian: Hessian = self.space._mean_hessian(weights, *self._curving)
         return hessian
 
     def shift(self, step: Array) -> Array:
@@ -106,65 +109,69 @@ class CentredVectors(Centred):
 
 
 @dataclass(frozen=True)
-class ConstantCurvature(GyroSpace):
+class ConstantCurvature(Vectors):
     """Base of the models of constant curvature; a model says how to lift a point and drop it."""
 
-    n: int
     curvature: Any = -1.0
 
     parameters: ClassVar[tuple[str, ...]] = ("curvature",)
-    required_sign: ClassVar[int | None] = None
+    required_sign: ClassVar[int | None] = -1
     """The sign that the curvature must have, where the model has only one."""
+    digits: ClassVar[float] = 0.5
+    """The part of the digits to which arrays must be points."""
     _view: ClassVar[type[Centred]] = CentredVectors
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.required_sign is None or not isinstance(self.curvature, float):
-            return
-        if not self.curvature * self.required_sign > 0:
-            wanted = {-1: "negative", 1: "positive"}[self.required_sign]
+        K, sign = self.curvature, self.required_sign
+        if sign and isinstance(K, float) and not K * sign > 0:
             raise ValueError(
-                f"{type(self).__name__} needs a {wanted} sectional curvature, "
-                f"got curvature={self.curvature!r}"
+                f"{type(self).__name__} needs a {'positive' if sign > 0 else 'negative'} "
+                f"sectional curvature, got curvature={K!r}"
             )
 
-    @property
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return the plane, and a space of another curvature."""
+        return cls(2), cls(3, 0.5 * cls.curvature)
+
+    @cached_property
     def sign(self) -> int | None:
         """Sign of the curvature; ``None`` where it is a traced value that may have any."""
-        if self.required_sign is not None:
+        K = self.curvature
+        if self.required_sign or not isinstance(K, (int, float)):
             return self.required_sign
-        if isinstance(self.curvature, (int, float)):
-            return (self.curvature > 0) - (self.curvature < 0)
-        return None
+        return (K > 0) - (K < 0)
 
     @property
     def convexity_radius(self) -> float:  # type: ignore[override]
         r"""Radius :math:`\pi/(2\sqrt K)` of a hemisphere; else, or if K is traced, infinity."""
         K = self.curvature
         if self.sign != 1 or not (isinstance(K, float) or all_true(K > 0)):
-            return float("inf")
-        return float(1.5707963267948966 / float(self.detached().curvature) ** 0.5)
-
-    @property
-    def dim(self) -> int:
-        """Dimension n."""
-        return self.n
+            return math.inf
+        return float(0.5 * math.pi / float(self.detached().curvature) ** 0.5)
 
     # ------------------------------------------------------------------ what a model supplies
 
     @abstractmethod
     def _lift(self, K: Any, x: Array) -> Lifted:
-        """Return (m, a, v): the time m + 1, and a number and a vector whose product is s."""
+        """Return λ, a and v of a point."""
 
     @abstractmethod
-    def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
-        """Return the point with time 1 + m and spatial part a v."""
+    def _drop(self, K: Any, above: Array, a: Any, v: Array) -> Array:
+        """Return the point with time λ - 1 and spatial part a v."""
 
-    def _ball(self, K: Any, x: Array) -> tuple[Array, Array]:
-        """Return λ = 1 + t and the ball coordinates p = s/(1 + t)."""
-        m, a, v = self._lift(K, x)
-        above = self._one_plus(m, K * a * a * dot(v, v)) if self.sign == 1 else 2.0 + m
-        return above, times(a / above, v)
+    def _stretch(self, K: Any, x: Array) -> tuple[Any, Any, Any]:
+        r"""Return α, β and :math:`\alpha + \beta\|x\|^2` of the transport from the identity to x.
+
+        It is :math:`c \mapsto \alpha c + \beta\langle x, c\rangle x`; by default that of s.
+        """
+        above, _, _ = self._lift(K, x)
+        return 1.0, -K / above, above - 1.0
+
+    @abstractmethod
+    def _off(self, K: Any, large: Any, u: Array) -> Array:
+        """Return how far ``large`` times u is from being a point."""
 
     def _reach(self, like: Array) -> float:
         """Return the largest hyperbolic angle of a point that ``from_normal`` returns."""
@@ -172,116 +179,107 @@ class ConstantCurvature(GyroSpace):
 
     # ------------------------------------------------------------------ steps of the formulas
 
-    def _given(self, *points: Array) -> tuple[Any, Any]:
-        """Return the namespace of ``points``, which are checked, and the curvature."""
-        return self._namespace(*points), self._parameter("curvature", points[0])
+    def _given(self, *points: Array) -> Any:
+        """Return the curvature, after a check of the points."""
+        self._namespace(*points)
+        return self._parameter("curvature", points[0])
 
-    def _one_plus(self, m: Array, square: Array) -> Array:
-        r"""Return 1 + t; where t < 0, from :math:`K\|s\|^2`, since t may have no digits of it.
+    def _square(self, K: Any, v: Array) -> Array:
+        r"""Return :math:`K\|v\|^2`; where K = 0, without a square that could overflow."""
+        return 0.0 * v[..., 0] if self.sign == 0 else K * dot(v, v)
 
-        NaN takes the place of 0.
-        """
-        xp, behind = namespace_of(m), m < -1.0
-        above = xp.where(behind, square / xp.where(behind, -m, 1.0), 2.0 + m)
-        return xp.where(above == 0, xp.nan, above)
+    def _accurate(self, K: Any, above: Array, a: Any, v: Array) -> Array:
+        r"""Return λ; where t < 0, from :math:`K\|s\|^2 = \lambda(2 - \lambda)`.
 
-    def _root(self, K: Any) -> Any:
-        """Return the square root of |K|."""
-        return abs(K) ** 0.5 if isinstance(K, float) else namespace_of(K).sqrt(abs(K))
-
-    def _from(self, K: Any, x: Array, y: Array) -> Lifted:
-        r"""Return :math:`\ominus x \oplus y`."""
-        if self.sign == 1:
-            return self._rotated(K, x, *self._lift(K, y))
-        return self._boosted(K, x, *self._ball(K, y))
-
-    def _rotated(self, K: Any, x: Array, m: Array, a: Any, v: Array) -> Lifted:
-        r"""Return :math:`\ominus x \oplus y`, right near the point opposite to e, too."""
-        m_x, a_x, v_x = self._lift(K, x)
-        inner = K * a * a_x * dot(v, v_x)
-        # (t_y + t)/(1 + t_x)
-        move = 1.0 + m + inner / self._one_plus(m_x, K * a_x * a_x * dot(v_x, v_x))
-        return m_x + m + m_x * m + inner, 1.0, times(a, v) - times(move * a_x, v_x)
-
-    def _boosted(self, K: Any, x: Array, above: Array, q: Array) -> Lifted:
-        r"""Return :math:`\ominus x \oplus y` from the ball coordinates (λ, q) of y."""
-        above_x, p = self._ball(K, x)
-        gap = q - p
-        n = (-0.5 * K * above_x) * dot(gap, gap) if self.sign != 0 else 0.0 * above_x
-        return above * n, above, gap - times(n, p)
-
-    def _normal(self, K: Any, m: Array, a: Any, v: Array) -> Array:
-        r"""Return the coordinates :math:`s\,\theta/\sin_K\theta`; NaN opposite to the identity.
-
-        Where K > 0, :math:`\theta = 2 \arctan \sqrt K \|p\|`.
+        There, 1 + t may have no digits.
         """
         if self.sign == -1:
-            return times(a * arc(m), v)
-        if self.sign == 0:
-            return times(a, v)
-        xp, square = namespace_of(v), K * a * a * dot(v, v)
-        above = self._one_plus(m, square)
-        u = square / (above * above)
-        if self.sign == 1:
-            return times(2.0 * a / above * arctan(u), v)
-        ratio = 2.0 / above * arctan(xp.where(K < 0, 0.0, u))
-        return times(a * xp.where(K < 0, arc(xp.where(K < 0, m, 0.0)), ratio), v)
+            return above
+        xp, behind = namespace_of(v), above < 1.0
+        exact = a * a * self._square(K, v) / xp.where(behind, 2.0 - above, 1.0)
+        return xp.where(behind, exact, above)
 
-    def _exponential(self, K: Any, t: Any, c: Array) -> tuple[Array, Array, Array]:
-        r"""Return m of Exp_e(tc), sin_K(θ/2) per length of c, and cos_K(θ/2).
+    def _divisor(self, above: Array) -> Array:
+        """Return λ; where it is 0, opposite to the identity, NaN."""
+        xp = namespace_of(above)
+        return above if self.sign == -1 else xp.where(above == 0, xp.nan, above)
 
-        .. math:: m = \cos_K\theta - 1 = -2\sin_K^2\tfrac\theta2, \qquad
+    def _ball(self, K: Any, x: Array) -> tuple[Array, Array]:
+        """Return λ and the ball coordinates p = s/λ."""
+        above, a, v = self._lift(K, x)
+        return above, v if a is above else times(a / self._divisor(above), v)
+
+    def _from(self, K: Any, above_x: Array, p: Array, above: Array, a: Any, v: Array) -> Any:
+        r"""Return the curvature and, lifted, :math:`\ominus x \oplus y`.
+
+        x is given by its ball coordinates, and y as it is lifted.
+        """
+        if self.sign == 1:  # y may be opposite to e, where it has no ball coordinates
+            t, s = above - 1.0, times(a, v)
+            inner = K * dot(s, p)
+            s = s - times(above_x * (t + inner), p)
+            new = 1.0 + (above_x - 1.0) * t + above_x * inner
+            return K, self._accurate(K, new, 1.0, s), 1.0, s
+        gap = (v if a is above else times(a / above, v)) - p
+        n = -0.5 * above_x * self._square(K, gap)
+        s = gap - times(n, p)
+        return K, self._accurate(K, 2.0 + above * n, above, s), above, s
+
+    def _normal(self, K: Any, above: Array, a: Any, v: Array) -> Array:
+        r"""Return the coordinates :math:`s\,\theta/\sin_K\theta`; NaN opposite to the identity.
+
+        .. math:: \cos_K^2\tfrac\theta2 = \tfrac\lambda2, \qquad
+                  \sin_K\theta = 2 \sin_K\tfrac\theta2 \cos_K\tfrac\theta2
+        """
+        half = 0.5 * self._divisor(above)
+        cos = namespace_of(half).sqrt(half)
+        return times(a / cos * arc(1.0 - half, cos, self.sign), v)
+
+    def _exp_from(self, x: Array | None, t: Any, c: Array) -> Array:
+        r"""Return :math:`x \oplus \operatorname{Exp}_e(tc)`, from the identity if x is None.
+
+        .. math:: \lambda = 2\cos_K^2\tfrac\theta2, \qquad
                   s = 2 \sin_K\tfrac\theta2 \cos_K\tfrac\theta2\,\frac c{\|c\|},
                   \quad \theta = t\sqrt{|K|}\,\|c\|
 
         Hyperbolic angles stop at 43.9 in float32, at 351 in float64, where cosh² would overflow;
         those of a ball, where its points would round to the boundary.
         """
-        xp, half = namespace_of(c), 0.5 * t
-        if self.sign == 0:
-            m = 0.0 * c[..., 0]
-            return m, half + m, 1.0 + m
-        u = K * dot(c, c)
-        sine = sinc(u, self.sign, half, 0.5 * self._reach(c))
-        m = -2.0 * u * sine * sine
-        if self.sign == -1:  # the cosine follows without cancellation
-            return m, sine, xp.sqrt(1.0 + 0.5 * m)
-        w = half * half * u
-        if self.sign == 1:
-            return m, sine, cosine(w, 1)
-        cosh = xp.sqrt(1.0 + 0.5 * xp.where(K < 0, m, 0.0))
-        return m, sine, xp.where(K < 0, cosh, cosine(xp.where(K < 0, 0.0, w), 1))
-
-    def _exp_from(self, x: Array | None, t: Any, c: Array) -> Array:
-        r"""Return :math:`x \oplus \operatorname{Exp}_e(tc)`, from the identity if x is None."""
-        K = self._parameter("curvature", c)
-        m, sine, cos = self._exponential(K, t, c)
+        K, half, most = self._parameter("curvature", c), 0.5 * t, 0.5 * self._reach(c)
+        xp, u = namespace_of(c), self._square(K, c)
+        sine = sinc(u, self.sign, half, most)
+        square = 1.0 - u * sine * sine
+        if self.sign == -1:
+            cos = xp.sqrt(square)
+        else:  # the difference cancels towards the point opposite to e
+            cos = cosine(u, self.sign, half, most)
+            square = xp.where(square < 0.5, cos * cos, square)
+        z = 2.0 * square, 2.0 * sine * cos, c
         if x is None:
-            return self._drop(K, m, 2.0 * sine * cos, c)
-        if self.sign == 1:
-            return self._drop(K, *self._rotated(K, self.neg(x), m, 2.0 * sine * cos, c))
-        return self._drop(K, *self._boosted(K, self.neg(x), 2.0 + m, times(sine / cos, c)))
+            return self._drop(K, *z)
+        above, p = self._ball(K, x)
+        return self._drop(*self._from(K, above, -p, *z))
 
     # ------------------------------------------------------------------ gyro operations
 
     def add(self, x: Array, y: Array) -> Array:
-        r"""Gyroaddition: the boost (K < 0) or rotation (K > 0) that carries the identity to x."""
+        r"""Gyroaddition: the boost (K < 0) or rotation (K > 0) that maps the identity to x."""
         return self._with_identity(x, y, self.relative(self.neg(x), y))
 
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\ominus x \oplus y`, accurate also where x and y are far out and close."""
-        _, K = self._given(x, y)
-        return self._drop(K, *self._from(K, x, y))
-
-    def to_normal(self, x: Array) -> Array:
-        r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity."""
-        _, K = self._given(x)
-        return self._normal(K, *self._lift(K, x))
+        K = self._given(x, y)
+        return self._drop(*self._from(K, *self._ball(K, x), *self._lift(K, y)))
 
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\ominus x \oplus y`."""
-        _, K = self._given(x, y)
-        return self._normal(K, *self._from(K, x, y))
+        K = self._given(x, y)
+        return self._normal(*self._from(K, *self._ball(K, x), *self._lift(K, y)))
+
+    def to_normal(self, x: Array) -> Array:
+        r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity."""
+        K = self._given(x)
+        return self._normal(K, *self._lift(K, x))
 
     def from_normal(self, c: Array) -> Array:
         """Exponential map at the identity; hyperbolic distances end where coordinates do."""
@@ -302,11 +300,11 @@ class ConstantCurvature(GyroSpace):
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
     ) -> Array:
         """Centre, scale and bias."""
-        points, t = (mean,) if bias is None else (mean, bias), scalars_like(factor, x)
-        _, K = self._given(x, *points)
-        constant = not backend_of(x).differentiable(K, x, t, *points)
-        if self.sign == -1 and constant and fits(x, t, *points):
-            return standardized(self, K, x, mean, t, bias)
+        K, t = self._given(x, mean), scalars_like(factor, x)
+        target = self.origin(x) if bias is None else bias
+        constant = not backend_of(x).differentiable(K, x, t, mean, target)
+        if self.sign == -1 and constant and fits(x, t, mean, target):
+            return standardized(self, K, x, mean, t, target)
         return self._exp_from(bias, t, self.relative_normal(mean, x))
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
@@ -314,97 +312,74 @@ class ConstantCurvature(GyroSpace):
         x, y, t = self._from_nearer_end(x, y, t)
         return self._exp_from(x, t, self.relative_normal(x, y))
 
-    def _size(self, K: Any, m: Array, a: Any, v: Array) -> Array:
-        """Return the distance of (m, a v) from the identity."""
-        if self.sign is None:
-            return length(self._normal(K, m, a, v))
-        xp, size = namespace_of(v), a * length(v)
-        if self.sign == 0:
-            return size
-        k = self._root(K)  # atan2 is also right at the point opposite to the identity
-        return (asinh(k * size) if self.sign == -1 else xp.atan2(k * size, 1.0 + m)) / k
-
     def norm(self, x: Array) -> Array:
         r"""Distance from the identity."""
-        _, K = self._given(x)
-        return self._size(K, *self._lift(K, x))
+        return self.dist(self.origin(x), x)
 
     def dist(self, x: Array, y: Array) -> Array:
-        r"""Distance, from the chord, the same from either end.
+        r"""Distance, from the chord.
 
-        .. math:: \sinh\tfrac{\sqrt{-K} d}2 = \tfrac12\sqrt{-K}\,\text{chord}, \qquad
-                  \tan\tfrac{\sqrt K d}2 = \|x - y\|/\|x + y\|
+        .. math:: \sin_K\tfrac{d}2 = \tfrac12\,\text{chord}, \qquad
+                  \text{chord} = \sqrt{\lambda_x \lambda_y}\,\|p_x - p_y\|
 
-        On spheres the chord of the opposite point is measured, too. So neither close nor antipodal
-        points lose digits.
+        The cosine is that of :math:`\ominus x \oplus y`. So neither close nor antipodal points lose
+        digits.
         """
-        xp, K = self._given(x, y)
-        if self.sign is None or self.sign == 0:
-            return self._size(K, *self._from(K, x, y))
-        k, chord = self._root(K), self._chord(K, x, y)
-        if self.sign == -1:
-            return 2.0 * asinh(0.5 * k * chord) / k
-        (m_x, a_x, v_x), (m_y, a_y, v_y) = self._lift(K, x), self._lift(K, y)
-        s = times(a_x, v_x) + times(a_y, v_y)
-        other = safe_sqrt(K * dot(s, s) + (2.0 + m_x + m_y) ** 2)
-        return 2.0 * xp.atan2(k * chord, other) / k
-
-    def _chord(self, K: Any, x: Array, y: Array) -> Array:
-        r"""Return the length of the chord, :math:`\sqrt{\lambda_x \lambda_y}\|p_x - p_y\|`."""
+        K = self._given(x, y)
         (a, p), (b, q) = self._ball(K, x), self._ball(K, y)
-        return a**0.5 * b**0.5 * length(q - p)
+        chord = a**0.5 * b**0.5 * length(q - p)
+        u = 0.25 * K * chord * chord
+        square = 1.0 - u if self.sign == -1 else 0.5 * self._from(K, a, p, b, b, q)[1]
+        return chord * arc(u, safe_sqrt(square), self.sign)
 
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         r"""Gyration: a rotation of the spatial part in the plane of x and y."""
-        _, K = self._given(x, y, z)
-        m, a, v = self._lift(K, z)
-        return self._drop(K, m, a, self._gyrate(K, x, y, v))
-
-    def _gyrate(self, K: Any, x: Array, y: Array, s: Array) -> Array:
-        r"""Return gyr[x, y] s: rotate s twice by the angle of :math:`(\alpha, \beta)`.
-
-        .. math:: \alpha = 1 - K\langle p_x, p_y\rangle, \qquad
-                  \beta = -K\,p_x \wedge p_y, \qquad D = \alpha^2 + |\beta|^2
-
-        D is computed from what rotates s, so lengths are kept even where the angle has no digits.
-        """
-        xp = namespace_of(s)
-        (above_x, p), (above_y, r) = self._ball(K, x), self._ball(K, y)
-        below_zero = self.sign is None or self.sign < 0
-        if below_zero:
-            # x ∧ y = x ∧ (x + y), and the sum is small where y is close to ⊖x, far out or not
-            total = p + r
-            r = total if self.sign == -1 else xp.where((K < 0)[..., None], total, r)
-        pp, pr, rr, ps, rs = dot(p, p), dot(p, r), dot(r, r), dot(p, s), dot(r, s)
-        alpha = 1.0 - K * pr
-        if below_zero:
-            # with the sum for y: no number here is negative, and the first is the larger one
-            positive = xp.maximum(1.0 / above_x + 1.0 / above_y - 0.5 * K * rr, abs(K * pr))
-            alpha = positive if self.sign == -1 else xp.where(K < 0, positive, alpha)
-        if self.sign != -1:  # nor does its part along x matter: antipodal points are parallel here
-            r = r - times(pr / xp.where(pp > 0, pp, 1.0), p)
-            pr, rr, rs = dot(p, r), dot(r, r), dot(r, s)
-        D = alpha * alpha + K * K * (pp * rr - pr * pr)
-        A = K * (K * (pr * rs - rr * ps) - alpha * rs)
-        B = K * (K * (pr * ps - pp * rs) + alpha * ps)
-        return s + times(2.0 * A / D, p) + times(2.0 * B / D, r)
+        K = self._given(x, y, z)
+        above, a, v = self._lift(K, z)
+        return self._drop(K, above, a, self._gyrate_normal(x, y, v))
 
     def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        _, K = self._given(x, y)
-        return self._gyrate(K, x, y, c)
+        r"""Return gyr[x, y] c: rotate c twice by the angle of :math:`(\alpha, \|B\|)`.
+
+        .. math:: \alpha = 1 - K\langle p_x, p_y\rangle, \qquad B = -K\,p_x \wedge p_y, \qquad
+                  c \mapsto c + \frac2D\,B(\alpha c + Bc), \quad D = \alpha^2 + \|B\|^2
+
+        D is computed from what rotates c, so lengths do not change even where the angle has no
+        digits.
+        """
+        xp, K = namespace_of(c), self._given(x, y)
+        (above_x, p), (above_y, r) = self._ball(K, x), self._ball(K, y)
+        alpha = 1.0 - K * dot(p, r)
+        if self.sign is None or self.sign < 0:
+            # x ∧ y = x ∧ (x + y), and the sum is small where y is close to ⊖x, far out or not; with
+            # it, no number in α is negative
+            total = p + r
+            positive = 1.0 / above_x + 1.0 / above_y - 0.5 * K * dot(total, total)
+            below = xp.asarray(self.sign == -1) if self.sign else K < 0
+            alpha = xp.where(below, positive, alpha)
+            r = xp.where(below[..., None], total, r)
+        # the part of y along x does not matter: antipodal points are parallel
+        square = dot(p, p)
+        r = r - times(dot(p, r) / xp.where(square > 0, square, 1.0), p)
+
+        def B(c: Array) -> Array:
+            return times(K * dot(p, c), r) - times(K * dot(r, c), p)
+
+        D = alpha * alpha + K * K * (square * dot(r, r) - dot(p, r) ** 2)
+        return c + times(2.0 / D, B(times(alpha, c) + B(c)))
 
     # ------------------------------------------------------------------ the mean
 
-    def _curving(self, c: Array) -> tuple[Array, Array]:
+    def _curving(self, c: Array) -> Arrays:
         r"""Return h and :math:`(1-h)/\|c\|^2` for each sample, as constants."""
-        xp, K, square = namespace_of(c), self._parameter("curvature", c), dot(c, c)
-        if self.sign == 0:
-            return 1.0 + 0.0 * square, 0.0 * square
+        xp, K = namespace_of(c), self._parameter("curvature", c)
+        real = xp.finfo(c.dtype)
+        square = xp.clip(dot(c, c), min=float(real.smallest_normal), max=float(real.max))
         h = cotangent(K * square, self.sign)
         if self.sign != -1:
             # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
             h = xp.clip(h, min=-1e3)
-        return h, (1.0 - h) / xp.clip(square, min=float(xp.finfo(c.dtype).smallest_normal))
+        return h, (1.0 - h) / square
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         r"""Mean Hessian, a multiple of the identity and a sum of rank one.
@@ -412,62 +387,70 @@ class ConstantCurvature(GyroSpace):
         .. math:: H = \sum_i w_i\bigl(h_i I + (1-h_i)\,c_i c_i^\top/\|c_i\|^2\bigr), \qquad
                   h = a\cot_K a, \quad a = \sqrt{|K|}\,\|c\|
         """
-        return self._mean_hessian(c, weights, *self._curving(c))
+        return self._mean_hessian(weights, c, *self._curving(c))
 
-    def _mean_hessian(self, c: Array, weights: Array, h: Array, per_square: Array) -> Hessian:
-        xp, mean, heavy = namespace_of(c), weighted_sum(weights, h), weights * per_square
-        rows = c[..., None, :]
+    def _mean_hessian(self, weights: Array, c: Array, h: Array, per_square: Array) -> Hessian:
+        xp, mean, rows = namespace_of(c), weighted_sum(weights, h)[..., None, None], c[..., None, :]
+        heavy = (weights * per_square)[..., None, None] * rows
 
         def apply(v: Array) -> Array:
-            return mean[..., None, None] * v + sum_of_products(
-                times(heavy, c)[..., None, :], xp.matmul(rows, v)
-            )
+            return mean * v + sum_of_products(heavy, xp.matmul(rows, v))
 
         def matrix() -> Array:
-            outer = sum_of_products(heavy[..., None, None] * rows, rows)
-            return mean[..., None, None] * identity(c) + outer
+            return mean * identity(c) + sum_of_products(heavy, rows)
 
-        lowest = None if self.sign == -1 else lambda: xp.clip(mean, max=1.0)
+        lowest = None if self.sign == -1 else lambda: xp.clip(mean[..., 0, 0], max=1.0)
         return Hessian(apply, lowest, matrix)
 
     def moments(self, x: Array) -> Array:
         """Return (t, s) of each sample: their mean in the ambient space leads to the centroid."""
-        xp, K = self._given(x)
-        m, a, v = self._lift(K, x)
-        return xp.concat([1.0 + m[..., None], times(a, v)], axis=-1)
+        K = self._given(x)
+        above, a, v = self._lift(K, x)
+        return namespace_of(x).concat([above[..., None] - 1.0, times(a, v)], axis=-1)
 
     def start(self, moments: Array) -> Array:
         """Return the centroid in the ambient space, put back on the quadric."""
         xp, K = namespace_of(moments), self._parameter("curvature", moments)
         t, s = moments[..., 0], moments[..., 1:]
-        square = t * t + K * dot(s, s)
+        square = t * t + self._square(K, s)
         good = square > 0  # not so if rounding hides it, far out, or if samples are not points
         size = xp.sqrt(xp.where(good, square, 1.0))
-        m = xp.where(good, t / size - 1.0, 0.0)
-        s = xp.where(good[..., None], s / size[..., None], 0.0)
+        above, a = xp.where(good, 1.0 + t / size, 2.0), xp.where(good, 1.0 / size, 0.0)
         if self.sign != -1:  # no translation leads to the point opposite to e: start beside it
             eps = float(xp.finfo(moments.dtype).eps)
-            nudge = (eps / self.n) ** 0.5 * xp.astype(2.0 + m < 4.0 * eps, moments.dtype)
-            s = s + nudge[..., None]
-        return self._drop(K, m, 1.0, s)
+            s = s + xp.where(above < 4.0 * eps, size * (eps / self.n) ** 0.5, 0.0)[..., None]
+        return self._drop(K, above, a, s)
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x."""
-        xp, K = self._given(x)
+        K, xp = self._given(x), namespace_of(x)
         above, p = self._ball(K, x)
         return float(xp.finfo(x.dtype).eps) * above * xp.sqrt(dot(p, p))
 
-    # ------------------------------------------------------------------ tangent vectors
+    # ------------------------------------------------------------------ tangent vectors, checks
 
-    def _push_lifted(self, K: Any, x: Array, c: Array) -> tuple[Array, Array]:
-        r"""Return the vector c at the identity, transported to x, as :math:`(\dot t, \dot s)`.
+    def push(self, x: Array, c: Array) -> Array:
+        """Transport from the identity."""
+        alpha, beta, _ = self._stretch(self._given(x, c), x)
+        return times(alpha, c) + times(beta * dot(x, c), x)
 
-        .. math:: \dot t = -K\langle s, c\rangle, \qquad \dot s = c + \frac{\dot t}{1+t}\,s
-        """
-        above, p = self._ball(K, x)
-        rate = -K * dot(p, c)
-        return rate * above, c + times(rate * above, p)
+    def pull(self, x: Array, v: Array) -> Array:
+        """Transport to the identity."""
+        alpha, beta, radial = self._stretch(self._given(x, v), x)
+        return times(1.0 / alpha, v - times(beta / radial * dot(x, v), x))
 
-    def _pull_lifted(self, K: Any, x: Array, rate: Array, v: Array) -> Array:
-        r"""Undo :meth:`_push_lifted`: :math:`c = \dot s - \frac{\dot t}{1+t}\,s`."""
-        return v - times(rate, self._ball(K, x)[1])
+    def violation(self, x: Array) -> Array:
+        """Return how far each array is from being a point; infinity for NaN and infinity."""
+        K, xp = self._given(x), namespace_of(x)
+        finite = xp.all(xp.isfinite(x), axis=-1)
+        with np.errstate(all="ignore"):
+            off = self._off(K, *unit(xp.where(finite[..., None], x, 0.0)))
+        return xp.where(finite, off, xp.inf)
+
+    def contains(self, x: Array) -> Array:
+        """Return whether each array is a point; one pass decides if all of them are."""
+        K, xp = self._given(x), namespace_of(x)
+        most = float(xp.finfo(x.dtype).eps) ** self.digits
+        with np.errstate(all="ignore"):  # the exact test looks at what overflows
+            near = self._off(K, 1.0, x) <= most
+        return near if all_true(near) else self.violation(x) <= most

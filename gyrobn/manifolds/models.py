@@ -4,23 +4,22 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
-from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
-from gyrobn.manifolds.euclidean import Vectors
 from gyrobn.manifolds.gyrospace import check_manifold
-from gyrobn.numerics.arrays import all_true, dot, length, safe_sqrt, square, times, unit, zeros
+from gyrobn.numerics.arrays import dot, length, safe_sqrt, square, times, unit, zeros
 from gyrobn.numerics.scalar import largest_angle
 
 
 @dataclass(frozen=True)
-class Ball(ConstantCurvature, Vectors):
+class Ball(ConstantCurvature):
     r"""Common part of the models on :math:`\{x \in \mathbb R^n : K\|x\|^2 > -1\}`, identity 0."""
+
+    digits: ClassVar[float] = math.inf
 
     def project(self, x: Array) -> Array:
         r"""Pull points that are not inside back to :math:`\sqrt{-K}\|x\| = 1-\sqrt\epsilon`."""
-        xp, K = self._given(x)
+        K, xp = self._given(x), namespace_of(x)
         large, u = unit(x)
         size = safe_sqrt(-K * dot(u, u))
         outside = xp.logical_not(large * size < 1.0)  # also NaN, of which the quotient is NaN
@@ -28,22 +27,11 @@ class Ball(ConstantCurvature, Vectors):
         inside = times(room / xp.where(outside, size, 1.0), u)
         return xp.where(outside[..., None], inside, x)
 
-    def violation(self, x: Array) -> Array:
-        r"""Return how far :math:`\sqrt{-K}\|x\|` exceeds 1: an ulp on the boundary, 0 inside."""
-        xp, K = self._given(x)
-        finite = xp.all(xp.isfinite(x), axis=-1)
-        large, u = unit(xp.where(finite[..., None], x, 0.0))
-        size = safe_sqrt(-K * dot(u, u)) * xp.clip(large, max=xp.finfo(x.dtype).max / 4)
-        out = xp.where(size < 1.0, 0.0, size - 1.0 + float(xp.finfo(x.dtype).eps))
-        return xp.where(finite, out, xp.inf)
-
-    def contains(self, x: Array) -> Array:
-        """Return whether each point is finite and strictly inside the boundary."""
-        xp, K = self._given(x)
-        with np.errstate(all="ignore"):  # overflowed values are checked again
-            size = abs(K * square(x))
-        inside = size < 1.0 - 16.0 * float(xp.finfo(x.dtype).eps)
-        return inside if all_true(inside) else self.violation(x) == 0
+    def _off(self, K: Any, large: Any, u: Array) -> Array:
+        # how far √-K‖x‖ exceeds 1: an ulp on the boundary, 0 inside
+        xp, long = namespace_of(u), square(u)
+        size = large * safe_sqrt(-K * long)
+        return xp.where(size < 1.0, 0.0 * long, size - 1.0 + float(xp.finfo(u.dtype).eps))
 
 
 @dataclass(frozen=True)
@@ -74,22 +62,19 @@ class Stereographic(Ball):
     array([0.8, 0. ])
     """
 
+    required_sign: ClassVar[int | None] = None
+
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return instances on both sides of zero curvature, and at it."""
         return cls(2, -0.3), cls(3, -1.0), cls(3, 0.0), cls(3, 0.3)
 
-    def _ball(self, K: Any, x: Array) -> tuple[Array, Array]:
-        xp = namespace_of(x)
-        if self.sign == 0:  # without a square, which could overflow
-            return xp.full_like(x[..., 0], 2.0), x
-        # on and beyond the boundary the model ends; there it continues as if a last digit inside
-        half = xp.clip(0.5 + 0.5 * K * dot(x, x), min=0.5 * float(xp.finfo(x.dtype).eps))
-        return half**-1, x
-
     def _lift(self, K: Any, x: Array) -> Lifted:
-        scale, _ = self._ball(K, x)
-        return scale - 2.0 if self.sign == 0 else -K * dot(x, x) * scale, scale, x
+        # on and beyond the boundary the model ends; there it continues as if a last digit inside
+        xp = namespace_of(x)
+        half = 0.5 + 0.5 * self._square(K, x)
+        above = xp.clip(half, min=0.5 * float(xp.finfo(x.dtype).eps)) ** -1
+        return above, above, x
 
     def _reach(self, like: Array) -> float:
         r"""Return the angle at which a ball has :math:`1 + K\|x\|^2 = 16\epsilon`.
@@ -98,28 +83,19 @@ class Stereographic(Ball):
         """
         return -math.log(4.0 * float(namespace_of(like).finfo(like.dtype).eps))
 
-    def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
-        xp, eps = namespace_of(v), float(namespace_of(v).finfo(v.dtype).eps)
-        if self.sign == 0:
-            return times(0.5 * a, v)
-        if self.sign == -1:  # clamped inside the ball where 1 + t would round to t
-            return times(a / (m + xp.clip(8.0 * eps * m, min=2.0)), v)
-        w = self._one_plus(m, K * a * a * dot(v, v))
-        if self.sign is None:  # the boundary of a ball whose curvature is not known in advance
-            w = w + xp.clip(8.0 * eps * m - 2.0, min=0.0)
-        infinity = xp.logical_and(xp.isnan(w), xp.logical_not(xp.isnan(m)))
-        p = times(a / xp.where(infinity, 1.0, w), v)
+    def _drop(self, K: Any, above: Array, a: Any, v: Array) -> Array:
+        # clamped inside the ball where 1 + t would round to t
+        xp = namespace_of(v)
+        more = xp.clip(8.0 * float(xp.finfo(v.dtype).eps) * above - 2.0, min=0.0)
+        if self.sign == -1:
+            return times(a / (above + more), v)
+        infinity = above == 0
+        p = times(a / xp.where(infinity, 1.0, above + more), v)
         return xp.where(infinity[..., None], xp.inf, p)
 
-    def push(self, x: Array, c: Array) -> Array:
-        r"""Transport from the identity: :math:`v = c/\lambda_x`, since the model is conformal."""
-        _, K = self._given(x, c)  # coordinates have the shape of a point
-        return c / self._ball(K, x)[0][..., None]
-
-    def pull(self, x: Array, v: Array) -> Array:
-        r"""Transport to the identity: :math:`c = \lambda_x v`."""
-        _, K = self._given(x, v)
-        return times(self._ball(K, x)[0], v)
+    def _stretch(self, K: Any, x: Array) -> tuple[Any, Any, Any]:
+        above, _ = self._ball(K, x)  # the model is conformal
+        return 1.0 / above, 0.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -178,19 +154,7 @@ class ProjectedHypersphere(Stereographic):
 
 
 @dataclass(frozen=True)
-class Hyperbolic(ConstantCurvature):
-    """The models whose curvature is negative."""
-
-    required_sign: ClassVar[int | None] = -1
-
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return the plane, and a space of another curvature."""
-        return cls(2), cls(3, -0.5)
-
-
-@dataclass(frozen=True)
-class Klein(Hyperbolic, Ball):
+class Klein(Ball):
     r"""The Beltrami–Klein ball :math:`\{x : \|x\|^2 < -1/K\}`, K < 0, with Einstein addition.
 
     The metric is :math:`\frac{\langle v, w\rangle}{1 + K\|x\|^2}
@@ -218,11 +182,10 @@ class Klein(Hyperbolic, Ball):
 
     def _lift(self, K: Any, x: Array) -> Lifted:
         xp = namespace_of(x)
-        u = K * dot(x, x)
-        t = xp.clip(1.0 + u, min=xp.finfo(x.dtype).eps) ** -0.5
-        return -u * t * t / (1.0 + t), t, x
+        t = xp.clip(1.0 + K * dot(x, x), min=float(xp.finfo(x.dtype).eps)) ** -0.5
+        return 1.0 + t, t, x
 
-    def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
+    def _drop(self, K: Any, above: Array, a: Any, v: Array) -> Array:
         # s/t, from s alone: at distance R a last digit of t would cost e^{2R} digits of s/t.
         # Points whose length would round to the radius are clamped inside the ball
         xp, s = namespace_of(v), times(a, v)
@@ -236,27 +199,12 @@ class Klein(Hyperbolic, Ball):
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x, in the radial direction."""
-        xp, K = self._given(x)
-        t = 1.0 + self._lift(K, x)[0]
-        return xp.finfo(x.dtype).eps * t * t * xp.sqrt(dot(x, x))
+        xp, (_, t, _) = namespace_of(x), self._lift(self._given(x), x)
+        return float(xp.finfo(x.dtype).eps) * t * t * xp.sqrt(dot(x, x))
 
-    def push(self, x: Array, c: Array) -> Array:
-        r"""Transport from the identity: :math:`c/t`, along x once more divided by t.
-
-        .. math:: v = \frac1t\Bigl(c + \frac{Kt}{1+t}\langle x, c\rangle\,x\Bigr)
-        """
-        _, K = self._given(x, c)
-        t = 1.0 + self._lift(K, x)[0]
-        return times(1.0 / t, c) + times(K / (1.0 + t) * dot(x, c), x)
-
-    def pull(self, x: Array, v: Array) -> Array:
-        r"""Transport to the identity: :math:`tv`, along x once more times t.
-
-        .. math:: c = t\Bigl(v - \frac{Kt^2}{1+t}\langle x, v\rangle\,x\Bigr)
-        """
-        _, K = self._given(x, v)
-        t = 1.0 + self._lift(K, x)[0]
-        return times(t, v) - times(K * t**3 / (1.0 + t) * dot(x, v), x)
+    def _stretch(self, K: Any, x: Array) -> tuple[Any, Any, Any]:
+        above, t, _ = self._lift(K, x)
+        return 1.0 / t, K / above, 1.0 / (t * t)
 
 
 def time_on_sheet(K: Any, s: Array) -> Array:
@@ -267,7 +215,7 @@ def time_on_sheet(K: Any, s: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class ProperVelocity(Hyperbolic, Vectors):
+class ProperVelocity(ConstantCurvature):
     r"""Hyperbolic space as the spatial parts of the hyperboloid, K < 0.
 
     A point lifts to :math:`s = x`, :math:`t = \sqrt{1 - K\|x\|^2}`. Every vector is a point, so no
@@ -288,22 +236,13 @@ class ProperVelocity(Hyperbolic, Vectors):
     """
 
     def _lift(self, K: Any, x: Array) -> Lifted:
-        t = time_on_sheet(K, x)
-        near = namespace_of(x).where(t[..., None] > 2.0, 0.0, x)  # no square that overflows
-        return namespace_of(x).where(t > 2.0, t - 1.0, -K * dot(near, near) / (1.0 + t)), 1.0, x
+        return 1.0 + time_on_sheet(K, x), 1.0, x
 
-    def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
+    def _drop(self, K: Any, above: Array, a: Any, v: Array) -> Array:
         return times(a, v)
 
-    def push(self, x: Array, c: Array) -> Array:
-        r"""Transport from the identity: :math:`c - \frac{K\langle x, c\rangle}{1+t}\,x`."""
-        _, K = self._given(x, c)
-        return self._push_lifted(K, x, c)[1]
-
-    def pull(self, x: Array, v: Array) -> Array:
-        r"""Inverse of :meth:`push`, from :math:`\dot t = -K\langle x, v\rangle/t`."""
-        _, K = self._given(x, v)
-        return self._pull_lifted(K, x, -K * dot(x, v) / time_on_sheet(K, x), v)
+    def _off(self, K: Any, large: Any, u: Array) -> Array:
+        return 0.0 * square(u)
 
 
 @dataclass(frozen=True)
@@ -312,6 +251,8 @@ class Radius(ConstantCurvature):
 
     With :math:`k = \sqrt{|K|}`, a point lifts to :math:`t = k x_t`, :math:`s = x_s`.
     """
+
+    drifts: ClassVar[bool] = True
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -326,7 +267,8 @@ class Radius(ConstantCurvature):
     def origin(self, like: Array) -> Array:
         r"""Return :math:`(1/\sqrt{|K|}, 0, \dots, 0)`."""
         K = self._parameter("curvature", like)
-        return self._with_time(1.0 + zeros(1, like)[0], zeros(self.n, like), K)
+        e = zeros(self.n, like)
+        return self._with_time(1.0 + e[0], e, K)
 
     def neg(self, x: Array) -> Array:
         """Gyroinverse: the spatial part changes its sign."""
@@ -334,26 +276,32 @@ class Radius(ConstantCurvature):
         return xp.concat([x[..., :1], -x[..., 1:]], axis=-1)
 
     def _lift(self, K: Any, x: Array) -> Lifted:
-        return self._root(K) * x[..., 0] - 1.0, 1.0, x[..., 1:]
+        s = x[..., 1:]
+        return self._accurate(K, 1.0 + abs(K) ** 0.5 * x[..., 0], 1.0, s), 1.0, s
 
     def _with_time(self, t: Array, s: Array, K: Any) -> Array:
         xp = namespace_of(s)
-        time = xp.broadcast_to(t / self._root(K), s.shape[:-1])
+        time = xp.broadcast_to(t / abs(K) ** 0.5, s.shape[:-1])
         return xp.concat([time[..., None], s], axis=-1)
 
     def push(self, x: Array, c: Array) -> Array:
-        r"""Transport from the identity: the paper's :math:`PT_{e \to x}`."""
-        _, K = self._given(x)
-        return self._with_time(*self._push_lifted(K, x, c), K)
+        r"""Transport from the identity: the paper's :math:`PT_{e \to x}`.
+
+        .. math:: \dot t = -K\langle s, c\rangle, \qquad \dot s = c + \frac{\dot t}{1+t}\,s
+        """
+        K = self._given(x)
+        above, p = self._ball(K, x)
+        rate = -K * above * dot(p, c)
+        return self._with_time(rate, c + times(rate, p), K)
 
     def pull(self, x: Array, v: Array) -> Array:
-        r"""Transport to the identity: the inverse of :meth:`push`."""
-        _, K = self._given(x, v)
-        return self._pull_lifted(K, x, self._root(K) * v[..., 0], v[..., 1:])
+        r"""Transport to the identity: :math:`c = \dot s - \frac{\dot t}{1+t}\,s`."""
+        K = self._given(x, v)
+        return v[..., 1:] - times(abs(K) ** 0.5 * v[..., 0], self._ball(K, x)[1])
 
 
 @dataclass(frozen=True)
-class Hyperboloid(Radius, Hyperbolic):
+class Hyperboloid(Radius):
     r"""The upper sheet :math:`\|x_s\|^2 - x_t^2 = 1/K`, :math:`x_t > 0`, K < 0 (Lorentz model).
 
     Parameters
@@ -370,45 +318,21 @@ class Hyperboloid(Radius, Hyperbolic):
     array([1.5431, 1.1752, 0.    ])
     """
 
-    def _lift(self, K: Any, x: Array) -> Lifted:
-        s = x[..., 1:]
-        return -K * dot(s, s) / (1.0 + self._root(K) * x[..., 0]), 1.0, s
-
-    def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
-        # the time from s: far out, rounding would leave the surface otherwise. The one that is
-        # known tells where a square would overflow
-        xp, s, t = namespace_of(v), times(a, v), backend_of(m).stop_gradient(1.0 + m)
-        large = xp.where(t > float(xp.finfo(v.dtype).max) ** 0.25, t, 1.0)
-        part = s / large[..., None]
-        return self._with_time(large * xp.sqrt((1.0 / large) ** 2 - K * dot(part, part)), s, K)
-
-    def _chord(self, K: Any, x: Array, y: Array) -> Array:
-        # 1 + t from the time that is given: one from s has more rounding errors
-        a, b = (1.0 + self._root(K) * z[..., 0] for z in (x, y))
-        return a**0.5 * b**0.5 * length(y[..., 1:] / b[..., None] - x[..., 1:] / a[..., None])
+    def _drop(self, K: Any, above: Array, a: Any, v: Array) -> Array:
+        # the time from s: far out, rounding would leave the surface otherwise
+        p = times(a / above, v)
+        t = above * namespace_of(v).sqrt(above**-2 - K * dot(p, p))
+        return self._with_time(t, times(a, v), K)
 
     def project(self, x: Array) -> Array:
         """Recompute the time from the spatial part."""
-        _, K = self._given(x)
-        s = x[..., 1:]
+        K, s = self._given(x), x[..., 1:]
         return self._with_time(time_on_sheet(K, s), s, K)
 
-    def violation(self, x: Array) -> Array:
-        r"""Return :math:`|x_t - \sqrt{\|x_s\|^2 - 1/K}|`, relative to that root."""
-        xp, K = self._given(x)
-        finite = xp.all(xp.isfinite(x), axis=-1)
-        x = xp.where(finite[..., None], x, 0.0)
-        right = time_on_sheet(K, x[..., 1:])
-        return xp.where(finite, xp.abs(self._root(K) * x[..., 0] / right - 1.0), xp.inf)
-
-    def contains(self, x: Array) -> Array:
-        """Return whether points are on the upper sheet; squares decide if no point is far out."""
-        xp, K = self._given(x)
-        t, s = x[..., 0], x[..., 1:]
-        with np.errstate(all="ignore"):  # the exact test looks at what overflows
-            off = -K * t * t / (1.0 - K * square(s)) - 1.0
-        near = xp.logical_and(xp.abs(off) <= float(xp.finfo(x.dtype).eps) ** 0.5, t > 0)
-        return near if all_true(near) else super().contains(x)
+    def _off(self, K: Any, large: Any, u: Array) -> Array:
+        # |x_t - √(‖x_s‖² - 1/K)|, relative to that root
+        right = (large**-2 - K * square(u[..., 1:])) ** 0.5
+        return abs(abs(K) ** 0.5 * u[..., 0] / right - 1.0)
 
 
 @dataclass(frozen=True)
@@ -437,41 +361,25 @@ class Sphere(Radius):
     curvature: Any = 1.0
     required_sign: ClassVar[int | None] = 1
 
-    @classmethod
-    def examples(cls) -> tuple[Self, ...]:
-        """Return the surface, and a sphere of another curvature."""
-        return cls(2), cls(3, 0.5)
+    def _drop(self, K: Any, above: Array, a: Any, v: Array) -> Array:
+        return self._with_time(above - 1.0, times(a, v), K)
 
-    def _drop(self, K: Any, m: Array, a: Any, v: Array) -> Array:
-        return self._with_time(1.0 + m, times(a, v), K)
-
-    def _chord(self, K: Any, x: Array, y: Array) -> Array:
-        return length(y - x)
+    def dist(self, x: Array, y: Array) -> Array:
+        r"""Distance :math:`\tfrac2{\sqrt K} \arctan(\|x - y\|/\|x + y\|)`."""
+        K, xp = self._given(x, y), namespace_of(x)
+        return 2.0 / K**0.5 * xp.atan2(length(x - y), length(x + y))
 
     def project(self, x: Array) -> Array:
         """Divide by the length; the zero vector goes to e."""
-        xp, K = self._given(x)
+        K, xp = self._given(x), namespace_of(x)
         _, u = unit(x)
         size = safe_sqrt(dot(u, u))
         some = size != 0
-        size = self._root(K) * xp.where(some, size, 1.0)
+        size = K**0.5 * xp.where(some, size, 1.0)
         return xp.where(some[..., None], u / size[..., None], self.origin(x))
 
-    def violation(self, x: Array) -> Array:
-        r"""Return :math:`|\sqrt K\|x\| - 1|`."""
-        xp, K = self._given(x)
-        finite = xp.all(xp.isfinite(x), axis=-1)
-        large, u = unit(xp.where(finite[..., None], x, 0.0))
-        size = xp.clip(large, max=xp.finfo(x.dtype).max / 4) * self._root(K) * safe_sqrt(dot(u, u))
-        return xp.where(finite, xp.abs(size - 1.0), xp.inf)
-
-    def contains(self, x: Array) -> Array:
-        """Return whether each point is on the sphere; the squares decide if all are."""
-        xp, K = self._given(x)
-        with np.errstate(all="ignore"):  # the exact test looks at what overflows
-            off = K * square(x) - 1.0
-        near = xp.abs(off) <= float(xp.finfo(x.dtype).eps) ** 0.5
-        return near if all_true(near) else super().contains(x)
+    def _off(self, K: Any, large: Any, u: Array) -> Array:
+        return abs(large * (K * square(u)) ** 0.5 - 1.0)
 
 
 def convert(
@@ -505,15 +413,11 @@ def convert(
     for space in (source, target):
         if not isinstance(check_manifold(space), ConstantCurvature):
             raise TypeError(f"convert takes models of constant curvature, got {space!r}")
-    same = source.n == target.n and (
-        source.curvature is target.curvature or bool(source.curvature == target.curvature)
-    )
-    if not same:
+    K, other = source.curvature, target.curvature
+    if source.n != target.n or not (K is other or bool(K == other)):
         raise ValueError(
             f"{source!r} and {target!r} differ in dimension or curvature, so no isometry joins them"
         )
-    _, K = source._given(x)
+    K = source._given(x)
     y = target._drop(K, *source._lift(K, x))
-    if not tangents:
-        return y
-    return y, *(target.push(y, source.pull(x, u)) for u in tangents)
+    return (y, *(target.push(y, source.pull(x, u)) for u in tangents)) if tangents else y

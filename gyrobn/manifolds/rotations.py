@@ -41,7 +41,7 @@ from gyrobn.numerics.orthogonal import (
     orthonormalized,
     polar,
 )
-from gyrobn.numerics.scalar import arctan, sinc
+from gyrobn.numerics.scalar import arc, sinc
 
 ROOT2 = 2.0**0.5
 
@@ -79,8 +79,8 @@ def logarithm_in_space(x: Array) -> Array:
     row = xp.sum(pick[..., None] * squares, axis=-2)
     q = row / xp.sqrt(dot(row, row))[..., None]
     q = q * (1.0 - 2.0 * xp.astype(q[..., :1] < 0, x.dtype))  # an angle of at most π
-    p = q[..., 1:] / (1.0 + q[..., :1])  # the tangent of a quarter of the angle
-    return times(32.0**0.5 * arctan(dot(p, p)), p)
+    s = q[..., 1:]  # its length is the sine of half the angle
+    return times(8.0**0.5 * arc(dot(s, s), q[..., 0], 1), s)
 
 
 def _quaternion_map() -> "np.ndarray[Any, Any]":

@@ -93,7 +93,7 @@ class Horospheres(GeometryLayer):
             M = self.manifold
             points = wide_points(M, x)
             q, room, gap, omega = self._measure(M, points)
-            k = M._root(M._parameter("curvature", points))
+            k = abs(M._parameter("curvature", points)) ** 0.5
             a = weights(q)
             share = a / gap
             along = k * (a.sum(-1) / room + share.sum(-1))
@@ -105,7 +105,7 @@ class Horospheres(GeometryLayer):
         M._namespace(x)  # checks the shape
         weight = wide(self.weight)
         check_floating(x, weight)
-        k = M._root(M._parameter("curvature", x))
+        k = abs(M._parameter("curvature", x)) ** 0.5
         size = length(weight)
         omega = weight / torch.where(size > 0, size, 1.0)[:, None]
         y = k * x
@@ -191,7 +191,7 @@ class HorosphereBlock(nn.Module):
 
     def _inside(self, M: PoincareBall, x: Tensor) -> Tensor:
         M._namespace(x)
-        most = (1.0 - self.edge) / M._root(M._parameter("curvature", x))
+        most = (1.0 - self.edge) / abs(M._parameter("curvature", x)) ** 0.5
         size = length(x)
         out = size > most
         return x * torch.where(out, most / torch.where(out, size, 1.0), 1.0)[..., None]

@@ -90,7 +90,7 @@ class _Hyperplanes(GeometryLayer):
 
 def _clamped(M: PoincareBall, K: Any, m: Tensor, most: float) -> Tensor:
     """Return m, clamped where its size times √-K is ``most``."""
-    top = most / M._root(K)
+    top = most / abs(K) ** 0.5
     return torch.clamp(m, -top, top)
 
 
@@ -101,8 +101,8 @@ def _asinh(M: PoincareBall, K: Any, m: Tensor) -> Any:
     """Return asinh(√-K m)/√-K."""
     if not isinstance(K, float):
         u = K * m * m
-        return m * arc(-u / (1.0 + torch.sqrt(1.0 - u)))
-    k = M._root(K)
+        return m * arc(u, torch.sqrt(1.0 - u), -1)
+    k = abs(K) ** 0.5
     return torch.asinh(k * m) / k
 
 
@@ -110,7 +110,7 @@ def _sinh(M: PoincareBall, K: Any, v: Tensor) -> Any:
     """Return sinh(√-K v)/√-K."""
     if not isinstance(K, float):
         return v * sinc(K * v * v, -1)
-    k = M._root(K)
+    k = abs(K) ** 0.5
     return torch.sinh(k * v) / k
 
 
@@ -184,7 +184,7 @@ class PoincareLinear(_Hyperplanes):
             K = M._parameter("curvature", points)
             most = largest_angle(points) - 0.5 * math.log(out.n)  # the sum does not overflow
             w = _sinh(M, K, _clamped(M, K, self._scores(M, points), most))
-            y: Tensor = out._drop(K, torch.sqrt(1.0 - K * dot(w, w)) - 1.0, 1.0, w)
+            y: Tensor = out._drop(K, 1.0 + torch.sqrt(1.0 - K * dot(w, w)), 1.0, w)
             return rounded(y, x)
 
     def extra_repr(self) -> str:
