@@ -23,12 +23,18 @@ from gyrobn.manifolds.correlation import covariance_to_correlation
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import Stats, normalize
 from gyrobn.plot import Panel, plot_overview
-from gyrobn.plot.canvas import NEEDS_MATPLOTLIB, check_format, name_of, save_figure
+from gyrobn.plot.figures import NEEDS_MATPLOTLIB, check_format, name_of, save_figure
 from gyrobn.statistics.frechet import frechet
 
 EPS = 1e-5
 
-FIGURE: tuple[str, ...] = ("grassmannian", "poincare_ball", "projected_hypersphere", "hyperboloid", "sphere")
+FIGURE: tuple[str, ...] = (
+    "grassmannian",
+    "poincare_ball",
+    "projected_hypersphere",
+    "hyperboloid",
+    "sphere",
+)
 FIGURE += ("klein", "correlation")
 """The geometries in the figure, as in that of the paper."""
 
@@ -139,11 +145,11 @@ def _normalized(name: str, manifold: GyroSpace, x: Any, target: Any, scale: floa
     seconds = time.perf_counter() - begin
     after = frechet(manifold, y)
     v2 = before.variance
-    distances = (float(manifold.dist(found.mean, target)) for found in (before, after))
+    distances = [float(manifold.dist(found.mean, target)) for found in (before, after)]
     # one variance per block; the table shows their average
-    variances = (float(np.mean(v)) for v in (v2, after.variance, scale**2 * v2 / (v2 + EPS)))
-    numbers = *distances, *variances, int(before.iterations), seconds
-    return Row(name, manifold, scale, *numbers, x, y, target)
+    variances = [float(np.mean(v)) for v in (v2, after.variance, scale**2 * v2 / (v2 + EPS))]
+    numbers: list[Any] = [*distances, *variances, int(before.iterations), seconds]
+    return Row._make([name, manifold, scale, *numbers, x, y, target])
 
 
 def _table(rows: list[Row], heading: str) -> list[str]:

@@ -3,7 +3,7 @@
 import re
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -334,8 +334,10 @@ def located(source: StoredArray) -> Iterator[None]:
 @contextmanager
 def watched(options: Namespace, label: str, samples: Any) -> Iterator[Any]:
     """Yield the samples, and show each pass over them as progress, if they come in chunks."""
-    chunked = isinstance(samples, Chunks)
-    with progress(options, label, samples.count) if chunked else nullcontext() as bar:
+    if not isinstance(samples, Chunks):
+        yield samples
+        return
+    with progress(options, label, samples.count) as bar:
 
         def watch(x: Any, rows: Any) -> Any:
             if not rows[0]:
@@ -343,4 +345,4 @@ def watched(options: Namespace, label: str, samples: Any) -> Iterator[Any]:
             bar.update(len(rows))
             return x
 
-        yield samples.map(watch) if chunked else samples
+        yield samples.map(watch)

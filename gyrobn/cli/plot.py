@@ -10,8 +10,7 @@ from gyrobn.cli.command import Report
 from gyrobn.data.chunks import Chunks
 from gyrobn.data.writing import check_replaceable
 from gyrobn.plot import can_plot, plot_normalization, plot_tangent
-from gyrobn.plot.canvas import check_format, save_figure
-from gyrobn.plot.tangent import differ_by_ten
+from gyrobn.plot.figures import check_format, differ_by_ten, save_figure
 from gyrobn.statistics.frechet import frechet
 
 MOST = 2000
