@@ -21,7 +21,8 @@ from gyrobn import SPD, Correlation, GyroBN, PoincareBall, batch_stats, normaliz
 from gyrobn import covariance_to_correlation as to_correlation
 from gyrobn.cli import main as command
 from gyrobn.plot import plot_convergence, plot_tangent
-from gyrobn.plot.canvas import BLUE, COLOURS, GRID, INK, MARKERS, ORANGE
+from gyrobn.plot.figures import BLUE, COLOURS, MARKERS, ORANGE
+from gyrobn.plot.scenes import GRID, INK
 
 DOCS = Path(__file__).resolve().parent
 MOTIONS = DOCS.parents[1] / "shared" / "data" / "basicmotions.npz"

@@ -1,12 +1,11 @@
 """The command ``gyrobn``: its arguments, and what it prints.
 
 A command reports on stdout; warnings, errors and progress go to stderr. Exit codes: 0 success;
-1 failure, said in one line; 2 wrong usage; 130 interrupted.
+1 failure, reported in one line; 2 wrong usage; 130 interrupted.
 """
 
 import argparse
 import json
-import math
 import os
 import re
 import sys
@@ -41,57 +40,58 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv
         The arguments after the program's name; those of the process by default.
     """
-    begin, said = time.perf_counter(), list[str]()
+    begin, shown = time.perf_counter(), list[str]()
     options = parser().parse_args(_joined(sys.argv[1:] if argv is None else argv))
     try:
         # what overflows is off the manifold, and is reported as such
-        with _shown_warnings(said), np.errstate(all="ignore"):
+        with _show_warnings(shown), np.errstate(all="ignore"):
             _check_paths(options)
             run = import_module(f"gyrobn.cli.{COMMANDS[options.command][0]}").run
             values, lines = run(options)
         if options.json:
             seconds = round(time.perf_counter() - begin, 3)
-            values = {"command": options.command, **values, "seconds": seconds, "warnings": said}
-            lines = [json.dumps(_plain(values), allow_nan=False)]
+            values = {"command": options.command, **values, "seconds": seconds, "warnings": shown}
+            lines = [_as_json(values)]
         print("\n".join(map(_printable, lines)), flush=True)
         return int(not values.get("passed", True))
     except BrokenPipeError:  # the reader of the report has stopped
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except FAILURES as error:
         text = str(error) or type(error).__name__
         if isinstance(error, OSError) and error.strerror:
-            text = ": ".join(filter(None, [error.filename and str(error.filename), error.strerror]))
-        _say("error", "; ".join([text, *getattr(error, "__notes__", ())]))
-        return 1
+            text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        _print_error("error", "; ".join([text, *getattr(error, "__notes__", ())]))
     except KeyboardInterrupt:
         with suppress(OSError):
             print("gyrobn: interrupted", file=sys.stderr)
         return 130
+    return 1
 
 
 def _check_paths(options: Namespace) -> None:
     """Refuse to write over a file that the command reads or writes."""
-    given = [(role, getattr(options, role, None)) for role in (*READ, *WRITTEN)]
-    paths = [(role, p) for role, v in given for p in (v if isinstance(v, list) else [v]) if p]
-    for k, (role, path) in enumerate(paths):
-        for other, before in paths[:k] if role in WRITTEN else ():
-            same = os.path.realpath(path) == os.path.realpath(before)
-            if same or (path.exists() and before.exists() and path.samefile(before)):
-                raise ValueError(
-                    f"{path} is given as {other} and as {role}, and would be replaced: name "
-                    "another file"
-                )
+    earlier: list[tuple[str, Path]] = []
+    for role in (*READ, *WRITTEN):
+        given = getattr(options, role) or []
+        for path in given if isinstance(given, list) else [given]:
+            for other, before in earlier if role in WRITTEN else ():
+                both = path.exists() and before.exists()
+                if path.samefile(before) if both else path.resolve() == before.resolve():
+                    raise ValueError(
+                        f"{path} is given as {other} and as {role}, and would be replaced: name "
+                        "another file"
+                    )
+            earlier.append((role, path))
 
 
 @contextmanager
-def _shown_warnings(said: list[str]) -> Iterator[None]:
+def _show_warnings(shown: list[str]) -> Iterator[None]:
     """Show each warning once, on one line."""
 
     def show(message: Warning | str, *_: Any) -> None:
-        if str(message) not in said:
-            said.append(str(message))
-            _say("warning", str(message))
+        if str(message) not in shown:
+            shown.append(str(message))
+            _print_error("warning", str(message))
 
     from gyrobn.statistics.uniqueness import FrechetWarning
 
@@ -101,7 +101,7 @@ def _shown_warnings(said: list[str]) -> Iterator[None]:
         yield
 
 
-def _say(kind: str, text: str) -> None:
+def _print_error(kind: str, text: str) -> None:
     from tqdm import tqdm
 
     tqdm.write(f"gyrobn: {kind}: {_printable(' '.join(text.split()))}", file=sys.stderr)
@@ -112,17 +112,10 @@ def _printable(line: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
-def _plain(value: Any) -> Any:
-    """Return a value for JSON; NaN and infinity become null."""
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _plain(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, (bool, int)) else str(value)
+def _as_json(values: Any) -> str:
+    """Return JSON; NaN and infinity become null."""
+    text = json.dumps(values, default=lambda v: v.tolist() if hasattr(v, "tolist") else str(v))
+    return json.dumps(json.loads(text, parse_constant=lambda _: None))
 
 
 def progress(options: Namespace, label: str, total: int) -> Any:
@@ -130,17 +123,6 @@ def progress(options: Namespace, label: str, total: int) -> Any:
     from tqdm import tqdm
 
     return tqdm(total=total, desc=label, disable=options.quiet or None, leave=False)
-
-
-def span(values: Any, form: str = ".4g") -> str:
-    """Return one number, or the range of several, as text.
-
-    >>> span(0.5), span([2, 2], "d"), span([0.25, 0.5, 1.0])
-    ('0.5', '2', '0.25 to 1 (3 values)')
-    """
-    v = np.asarray(values)
-    low, high = format(v.min(), form), format(v.max(), form)
-    return low if low == high else f"{low} to {high} ({v.size} values)"
 
 
 # ---------------------------------------------------------------------- arguments
@@ -167,7 +149,7 @@ COMMANDS = {
     ),
     "fit": (
         "normalize",
-        "find the mean and variance of samples and write them to a model",
+        "compute the mean and variance of samples and write them to a model",
         f"{SEVERAL} save_model --manifold {AFFINE} --coordinates --dask",
     ),
     "normalize": (
@@ -204,12 +186,12 @@ def scale(text: str) -> float | str:
     return text if text == "sqrt_dim" else float(text)
 
 
-def _number(text: str) -> dict[str, Any]:
-    return {"type": float, "metavar": "X", "help": text}
+def _typed(kind: Any, metavar: str, text: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "metavar": metavar, "help": text, **more}
 
 
-def _path(text: str, metavar: str = "FILE", **more: Any) -> dict[str, Any]:
-    return {"type": Path, "metavar": metavar, "help": text, **more}
+def _choice(text: str, *choices: str) -> dict[str, Any]:
+    return {"choices": choices, "help": text}
 
 
 def _flag(text: str) -> dict[str, Any]:
@@ -217,51 +199,54 @@ def _flag(text: str) -> dict[str, Any]:
 
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "file": _path("samples, or a model", "IN"),
-    "input": _path("the samples; several files are one data set", "IN", nargs="+"),
-    "output": _path("the file to write; it appears when it is complete", "OUT"),
-    "save_model": _path("the file to write", "MODEL"),
-    "figure": _path("the picture to write: .png, .svg or .pdf", "FIGURE"),
-    "--key": {"metavar": "NAME", "help": "the array, if the file holds several"},
-    "--axis": {"choices": ("first", "last"), "help": "of .mat: the axis that counts samples"},
-    "--layout": {
-        "choices": ("vector", "matrix", "upper", "strict"),
-        "help": "what a row of numbers holds: a vector, a square matrix, its upper triangle, or "
-        "that without the diagonal (of ones)",
-    },
-    "--columns": {"metavar": "1-3,5", "help": "of .csv: the columns to read"},
-    "--header": {"choices": ("yes", "no"), "help": "of .csv: whether the first line holds names"},
-    "--domain-column": {"metavar": "NAME", "help": "of .csv: the column with domains (or number)"},
-    "--domains": _path("the domain (subject, session) of each sample: .npy, or lines of text"),
+    "file": _typed(Path, "IN", "samples, or a model"),
+    "input": _typed(Path, "IN", "the samples; several files are one data set", nargs="+"),
+    "output": _typed(Path, "OUT", "the file to write; it appears when it is complete"),
+    "save_model": _typed(Path, "MODEL", "the file to write"),
+    "figure": _typed(Path, "FIGURE", "the picture to write: .png, .svg or .pdf"),
+    "--key": _typed(str, "NAME", "the array, if the file holds several"),
+    "--axis": _choice("of .mat: the axis that counts samples", "first", "last"),
+    "--layout": _choice(
+        "what a row of numbers holds: a vector, a square matrix, its upper triangle, or that "
+        "without the diagonal (of ones)",
+        *("vector", "matrix", "upper", "strict"),
+    ),
+    "--columns": _typed(str, "1-3,5", "of .csv: the columns to read"),
+    "--header": _choice("of .csv: whether the first line holds names", "yes", "no"),
+    "--domain-column": _typed(str, "NAME", "of .csv: the column with domains (or number)"),
+    "--domains": _typed(
+        Path, "FILE", "the domain (subject, session) of each sample: .npy, or lines of text"
+    ),
     "--domain-per-file": _flag("each file is a domain, called by its name without suffix"),
-    "--model": _path("a model that fit or GyroBN.save wrote"),
-    "--scale": {"type": scale, "metavar": "S", "help": "standard deviation (1), or sqrt_dim"},
-    "--bias": _path("a file with the point where the mean goes (the identity)"),
-    "--eps": _number("added to the variance (1e-5)"),
-    "--tol": _number("tolerance of the mean, in standard deviations (8 ulp)"),
-    "--max-iter": {"type": int, "metavar": "N", "help": "maximum number of iterations (64)"},
-    "--on-invalid": {"choices": ("raise", "project"), "help": "what to do off the manifold"},
-    "--unseen": {"choices": UNSEEN, "help": "what to do with a domain that is not in the model"},
+    "--model": _typed(Path, "FILE", "a model that fit or GyroBN.save wrote"),
+    "--scale": _typed(scale, "S", "standard deviation (1), or sqrt_dim"),
+    "--bias": _typed(Path, "FILE", "a file with the point where the mean goes (the identity)"),
+    "--eps": _typed(float, "X", "added to the variance (1e-5)"),
+    "--tol": _typed(float, "X", "tolerance of the mean, in standard deviations (8 ulp)"),
+    "--max-iter": _typed(int, "N", "maximum number of iterations (64)"),
+    "--on-invalid": _choice("what to do off the manifold", "raise", "project"),
+    "--unseen": _choice("what to do with a domain that is not in the model", *UNSEEN),
     "--coordinates": _flag("write normal coordinates, or for inverse, read them"),
-    "--save-model": _path("write the model, too"),
-    "--dask": {
-        "nargs": "?",
-        "const": "local",
-        "metavar": "ADDRESS",
-        "help": "compute with Dask, on the cluster of an address or on a new one on this machine",
-    },
+    "--save-model": _typed(Path, "FILE", "write the model, too"),
+    "--dask": _typed(
+        str,
+        "ADDRESS",
+        "compute with Dask, on the cluster of an address or on a new one on this machine",
+        nargs="?",
+        const="local",
+    ),
     "--suggest": _flag("fit a curvature in two dimensions to vectors or distances"),
-    "--labels": _path("what colours stand for: a label for each sample, as in --domains"),
-    "--channel": {"type": int, "default": 0, "metavar": "N", "help": "which channel (0)"},
-    "--output": _path("the picture (%(default)s)", default=Path("gyrobn-demo.png")),
-    "--samples": {"type": int, "default": 200, "metavar": "N", "help": "points (%(default)s)"},
-    "--seed": {"type": int, "default": 0, "metavar": "N", "help": "of the points (%(default)s)"},
-    "--library": {
-        "choices": ("numpy", "torch", "jax", "cupy", "dpnp", "torch.compile"),
-        "help": "test only this one (all that are installed)",
-    },
+    "--labels": _typed(Path, "FILE", "what colours stand for: a label for each sample"),
+    "--channel": _typed(int, "N", "which channel (0)", default=0),
+    "--output": _typed(Path, "FILE", "the picture (%(default)s)", default=Path("gyrobn-demo.png")),
+    "--samples": _typed(int, "N", "points (%(default)s)", default=200),
+    "--seed": _typed(int, "N", "of the points (%(default)s)", default=0),
+    "--library": _choice(
+        "test only this one (all that are installed)",
+        *("numpy", "torch", "jax", "cupy", "dpnp", "torch.compile"),
+    ),
     "--quick": _flag("one instance of each geometry in float64; two on JAX"),
-    "--report": _path("write a report in Markdown, to attach to an issue"),
+    "--report": _typed(Path, "FILE", "write a report in Markdown, to attach to an issue"),
 }
 
 
@@ -284,6 +269,8 @@ def parser() -> argparse.ArgumentParser:
         "first axis. 'gyrobn COMMAND --help' lists the options of a command.",
     )
     root.add_argument("--version", action="version", version=f"gyrobn {__version__}")
+    every = [*ARGUMENTS, "manifold", *geometry_options()]  # so that all commands have all
+    root.set_defaults(**{word.strip("-").replace("-", "_"): None for word in every})
     commands = root.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for name, (_, summary, arguments) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
@@ -306,12 +293,11 @@ def _add_geometry(command: argparse.ArgumentParser, required: bool) -> None:
     names = [name for name in REGISTRY if name != "product"]
     group.add_argument("--manifold", choices=names, required=required, help="of the points")
     for key, having in geometry_options().items():
-        words = {f": {', '.join(one.metadata.get('choices', ()))}" for one in having.values()}
+        words = {", ".join(one.metadata.get("choices", ())) for one in having.values()} - {""}
         number = all(isinstance(one.default, float) for one in having.values())
-        meaning = f"of {', '.join(having)}{'; '.join(sorted(words - {': '}))}"
-        group.add_argument(
-            f"--{key.replace('_', '-')}", type=float if number else str, metavar="X", help=meaning
-        )
+        meaning = "; ".join([f"of {', '.join(having)}", *sorted(words)])
+        kind = float if number else str
+        group.add_argument(f"--{key.replace('_', '-')}", type=kind, metavar="X", help=meaning)
 
 
 def _joined(words: Sequence[str]) -> list[str]:

@@ -23,7 +23,7 @@ from gyrobn.manifolds.correlation import covariance_to_correlation
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import Stats, normalize
 from gyrobn.plot import Panel, plot_overview
-from gyrobn.plot.canvas import NEEDS_MATPLOTLIB, check_format, name_of, save_figure
+from gyrobn.plot.figures import NEEDS_MATPLOTLIB, check_format, name_of, save_figure
 from gyrobn.statistics.frechet import frechet
 
 EPS = 1e-5
@@ -144,44 +144,36 @@ def _normalized(name: str, manifold: GyroSpace, x: Any, target: Any, scale: floa
     y = normalize(manifold, x, stats, bias=target, scale=scale, eps=EPS)
     seconds = time.perf_counter() - begin
     after = frechet(manifold, y)
-    v2 = np.asarray(before.variance)  # one per block; the table shows their average
-    return Row(
-        name,
-        manifold,
-        scale,
-        distance_before=float(manifold.dist(before.mean, target)),
-        distance_after=float(manifold.dist(after.mean, target)),
-        variance_before=float(np.mean(v2)),
-        variance_after=float(np.mean(after.variance)),
-        variance_expected=float(np.mean(scale**2 * v2 / (v2 + EPS))),
-        iterations=int(before.iterations),
-        seconds=seconds,
-        x=x,
-        y=y,
-        target=target,
-    )
+    v2 = before.variance
+    distances = [float(manifold.dist(found.mean, target)) for found in (before, after)]
+    # one variance per block; the table shows their average
+    variances = [float(np.mean(v)) for v in (v2, after.variance, scale**2 * v2 / (v2 + EPS))]
+    numbers: list[Any] = [*distances, *variances, int(before.iterations), seconds]
+    return Row._make([name, manifold, scale, *numbers, x, y, target])
 
 
 def _table(rows: list[Row], heading: str) -> list[str]:
     """Return the rows as a table under a heading, less than 100 columns wide."""
-    head = (
+    lines = [
         f"{'':30}{'mean to target':^16}  {'variance':^28}",
         f"{heading:21}  {'scale':>5}  {'before':>6}  {'after':>8}  "
         f"{'before':>8}  {'after':>8}  {'expected':>8}  {'iterations':>10}  {'time (ms)':>9}",
-    )
-    lines = [
-        f"{row.name:21}  {row.scale:5.2f}  {row.distance_before:6.4f}  {row.distance_after:8.1e}  "
-        f"{row.variance_before:8.6f}  {row.variance_after:8.6f}  {row.variance_expected:8.6f}  "
-        f"{row.iterations:10d}  {1e3 * row.seconds:9.1f}"
-        for row in rows
     ]
-    return [*(line.rstrip() for line in head), "-" * len(head[-1]), *lines]
+    lines.append("-" * len(lines[1]))
+    for name, _, scale, far, near, *variances, iterations, seconds, _, _, _ in rows:
+        numbers = "  ".join(f"{v:8.6f}" for v in variances)
+        lines.append(
+            f"{name:21}  {scale:5.2f}  {far:6.4f}  {near:8.1e}  {numbers}  {iterations:10d}  "
+            f"{1e3 * seconds:9.1f}"
+        )
+    return [line.rstrip() for line in lines]
 
 
 def _overview(rows: list[Row]) -> Any:
     """Return the figure of the geometries that fit on paper."""
     panels, by_name = [], {row.name: row for row in rows}
-    for row in map(by_name.__getitem__, FIGURE):
+    for name in FIGURE:
+        row = by_name[name]
         after = f"{row.distance_after:.0e}" if row.distance_after else "0"
         caption = (
             f"mean to target: {row.distance_before:.2f} → {after}\n"

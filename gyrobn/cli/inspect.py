@@ -52,20 +52,20 @@ def _model(path: Path) -> Report:
 
     bn = GyroBN.load(path)
     values, lines = describe(bn)
-    shape, count = bn.mean_.shape[0 if bn.domains_ is None else 1 :], bn.n_samples_seen_
-    values |= {"input": path, "sample_shape": shape, "samples": count, "bias": bn.bias}
-    values |= {"dtype": str(bn.mean_.dtype), "on_invalid": bn.on_invalid}
+    shape, dtype = bn.mean_.shape[0 if bn.domains_ is None else 1 :], str(bn.mean_.dtype)
+    values |= {"input": path, "sample_shape": shape, "samples": bn.n_samples_seen_}
+    values |= {"bias": bn.bias, "dtype": dtype, "on_invalid": bn.on_invalid}
     lines = [
-        f"{path}: a model of {bn.manifold_!r}, fitted to {count} samples of shape {shape}, "
-        f"{bn.mean_.dtype}",
+        f"{path}: a model of {bn.manifold_!r}, fitted to {bn.n_samples_seen_} samples of shape "
+        f"{shape}, {dtype}",
         *lines,
         f"  eps                 {bn.eps:g}",
         f"  bias                {'the identity' if bn.bias is None else 'a point of its own'}",
         f"  off the manifold    {bn.on_invalid}",
     ]
     if bn.domains_ is not None:
-        first = ", ".join(map(str, bn.domains_[:10])) + (", …" if len(bn.domains_) > 10 else "")
-        lines.append(f"  their names         {first}")
+        names = ", ".join(map(str, bn.domains_[:10])) + ", …" * (len(bn.domains_) > 10)
+        lines.append(f"  their names         {names}")
     return values, lines
 
 
@@ -73,29 +73,23 @@ class _Count:
     """Counts of points on one geometry, chunk by chunk."""
 
     def __init__(self, manifold: GyroSpace) -> None:
-        self.manifold = manifold
-        self.points = self.good = self.rows = 0
+        self.manifold, self.worst, self.flaw = manifold, -math.inf, ""
+        self.points = self.good = self.samples = 0
         """Points; points on the manifold; samples with all points on the manifold."""
-        self.worst, self.flaw = -math.inf, ""
         self.index: tuple[int, ...] | None = None
-        self.odd: tuple[int, ...] | None = None
-        """Index of the worst point, and of the first one with NaN or infinity."""
+        """Of the worst point."""
 
     def add(self, x: Any, rows: Any) -> None:
         """Count the points of a chunk; ``rows`` are the numbers of its samples."""
         good, off = self.manifold.contains(x), self.manifold.violation(x)
         self.points += good.size
         self.good += int(good.sum())
-        self.rows += int(_whole(good).sum())
-        finite = np.isfinite(off)
-        off = np.where(finite, off, -math.inf)  # NaN and infinity have no measure
-        places = [np.unravel_index(k, off.shape) for k in (finite.argmin(), off.argmax())]
-        odd, index = ((int(rows[first]), *map(int, rest)) for first, *rest in places)
-        if self.odd is None and not finite.all():
-            self.odd = odd
-        if off.max() > self.worst:
-            self.worst, self.index = float(off.max()), index
-            self.flaw = flaw(self.manifold, x[np.unravel_index(off.argmax(), off.shape)])
+        self.samples += int(_whole(good).sum())
+        off = np.where(np.isfinite(off), off, -math.inf)  # NaN and infinity have no measure
+        first, *rest = at = np.unravel_index(off.argmax(), off.shape)
+        if off[at] > self.worst:
+            self.worst, self.index = float(off[at]), (int(rows[first]), *map(int, rest))
+            self.flaw = flaw(self.manifold, x[at])
 
 
 def _whole(good: Any) -> Any:
@@ -107,43 +101,42 @@ def _whole(good: Any) -> Any:
 
 
 def _samples(options: Namespace, manifold: GyroSpace, source: StoredArray) -> Report:
-    count, nan, inf = _Count(manifold), 0, 0
+    count, nan, inf, odd = _Count(manifold), 0, 0, None
+    axes = source.ndim - len(manifold.point_shape)
     with watched(options, "check", Chunks(source)) as chunks:
         for rows, x in chunks.numbered():
-            nan, inf = nan + int(np.isnan(x).sum()), inf + int(np.isinf(x).sum())
             count.add(x, rows)
-    channels = source.shape[1 : source.ndim - len(manifold.point_shape)]
+            nan, inf = nan + int(np.isnan(x).sum()), inf + int(np.isinf(x).sum())
+            if odd is None and nan + inf:
+                row, *rest = np.argwhere(~np.isfinite(x))[0][:axes].tolist()
+                odd = int(rows[row]), *rest
+    channels = source.shape[1:axes]
     values = {"manifold": repr(manifold), "channels": channels, "points": count.points}
-    values |= {"on_manifold": count.good, "nan": nan, "inf": inf, "first_not_finite": count.odd}
-    values |= {"worst_violation": count.worst, "worst_index": count.index}
-    values["worst"] = count.flaw
-    odd = "" if count.odd is None else f", the first {at_index(count.odd)}"
+    values |= {"on_manifold": count.good, "nan": nan, "inf": inf, "first_not_finite": odd}
+    values |= {"worst_violation": count.worst, "worst_index": count.index, "worst": count.flaw}
     lines = [
         f"  geometry            {manifold!r}" + (f", channels {channels}" if channels else ""),
         f"  on the manifold     {count.good} of {count.points} points",
-        f"  NaN, inf            {nan} and {inf} values{odd}",
+        f"  NaN, inf            {nan} and {inf} values"
+        + (f", the first {at_index(odd)}" if odd else ""),
     ]
-    if count.worst > -math.inf:
-        where = f", {at_index(count.index)}" if count.index and count.worst > 0 else ""
-        rank = f", {count.flaw}" if count.flaw else ""
-        lines.append(f"  worst violation     {count.worst:.3g}{where}{rank}")
-    if not count.rows:
+    if count.index:
+        where = [at_index(count.index)] if count.worst > 0 else []
+        words = [f"{count.worst:.3g}", *where, *filter(None, [count.flaw])]
+        lines.append(f"  worst violation     {', '.join(words)}")
+    if not count.samples:
         return values, [*lines, "  no sample is on the manifold, so there is no mean"]
-    if count.rows < len(source):
-        lines.append(f"  of the {count.rows} samples that are on the manifold:")
-    more, text = _statistics(options, count, source)
+    if count.samples < len(source):
+        lines.append(f"  of the {count.samples} samples that are on the manifold:")
+    more, text = _statistics(options, manifold, source)
     return values | more, lines + text
 
 
-def _statistics(options: Namespace, count: _Count, source: StoredArray) -> Report:
+def _statistics(options: Namespace, manifold: GyroSpace, source: StoredArray) -> Report:
     """Return mean, deviation and distances of the samples that are on the manifold."""
-    manifold = count.manifold
 
     def good() -> Iterator[Any]:
-        for x in chunks:
-            x = x if count.rows == len(source) else x[_whole(manifold.contains(x))]
-            if len(x):
-                yield x
+        yield from filter(len, (x[_whole(manifold.contains(x))] for x in chunks))
 
     with (
         watched(options, "mean", Chunks(source)) as chunks,
@@ -159,9 +152,9 @@ def _statistics(options: Namespace, count: _Count, source: StoredArray) -> Repor
     values, lines = about_mean(manifold, *found[:2], found.iterations, found.converged)
     nearest, farthest = float(np.min(spans)), float(np.max(spans))
     values |= {"unique": unique, "convexity_radius": manifold.convexity_radius}
-    values |= {"nearest": nearest, "farthest": farthest}
     lines[0] += "; unique" if unique else "; NOT sure to be unique"
-    return values, [*lines, f"  distance from mean  {nearest:.4g} to {farthest:.4g}"]
+    lines.append(f"  distance from mean  {nearest:.4g} to {farthest:.4g}")
+    return values | {"nearest": nearest, "farthest": farthest}, lines
 
 
 # ---------------------------------------------------------------------- no geometry
@@ -169,62 +162,49 @@ def _statistics(options: Namespace, count: _Count, source: StoredArray) -> Repor
 
 def _guesses(options: Namespace, source: StoredArray) -> Report:
     """Count the points of each geometry that has points of such a shape."""
-    seen = {"": source}
+    counts = _counts(options, source)
+    bounded = [_rank(count) for count in counts.values() if not _holds_all(count)]
+    least = max([(len(source) // 2, 0), *bounded])
     if source.ndim == 2 and options.layout is None:  # do the rows hold matrices?
-        seen |= {f" --layout {name}": replace(source, layout=name) for name in _others(source)}
-    for layout, samples in seen.items():
-        own = [(f"{name}{layout}", _Count(manifold)) for name, manifold in _candidates(samples)]
-        with watched(options, "check", Chunks(samples)) as chunks:
-            for rows, x in chunks.numbered():
-                for _, count in own:
-                    count.add(x, rows)
-        length = math.prod(source.shape[1:])
-        found = [(count.good, -count.manifold.dim / length) for _, count in own]
-        if not layout:
-            each = zip(found, own, strict=True)
-            bounded = [f for f, (_, count) in each if not _holds_all(count.manifold)]
-            least, counts = max([(len(source) // 2, 0.0), *bounded]), own
-        else:  # it must say more than that the rows are points of a bounded space
-            counts += [
-                item
-                for f, item in zip(found, own, strict=True)
-                if f > least
-                and len(item[1].manifold.point_shape) == 2
-                and not _holds_all(item[1].manifold)
-            ]
+        for layout, n in layouts(source.shape[1]).items():
+            # it must say more than that the rows are points of a bounded space
+            for name, count in _counts(options, replace(source, layout=layout)).items():
+                matrices = n > 1 and len(count.manifold.point_shape) == 2
+                if matrices and _rank(count) > least and not _holds_all(count):
+                    counts[f"{name} --layout {layout}"] = count
+    values, lines = [], ["  points of these geometries, as the options that choose them:"]
     # more of the points first, then the smaller dimension
-    counts.sort(key=lambda item: (-item[1].good / item[1].points, _share(item[1].manifold)))
-    lines = ["  points of these geometries, as the options that choose them:"]
-    for name, count in counts:
+    for name, count in sorted(
+        counts.items(),
+        key=lambda item: (
+            -item[1].good / item[1].points,
+            item[1].manifold.dim / math.prod(item[1].manifold.point_shape),
+        ),
+    ):
+        value = {"options": name, "manifold": repr(count.manifold), "points": count.points}
+        value |= {"on_manifold": count.good, "worst_violation": count.worst}
+        values.append(value | {"worst_index": count.index})
         good = "all" if count.good == count.points else f"{count.good} of {count.points}"
         lines += [f"  {good:>18}  --manifold {name}"] if count.good else []
-    if len(lines) == 1:
-        lines.append(f"  {'none':>18}")
-    each_found = [
-        {
-            "options": name,
-            "manifold": repr(count.manifold),
-            "points": count.points,
-            "on_manifold": count.good,
-            "worst_violation": count.worst,
-            "worst_index": count.index,
-        }
-        for name, count in counts
-    ]
-    return {"geometries": each_found}, lines
+    return {"geometries": values}, lines if lines[1:] else [*lines, f"  {'none':>18}"]
 
 
-def _holds_all(manifold: GyroSpace) -> bool:
-    return bool(manifold.contains(np.full(manifold.point_shape, 1e6)))
+def _rank(count: _Count) -> tuple[int, int]:
+    return count.good, -count.manifold.dim
 
 
-def _others(source: StoredArray) -> list[str]:
-    return [name for name, n in layouts(source.shape[1]).items() if n > 1]
+def _holds_all(count: _Count) -> bool:
+    return bool(count.manifold.contains(np.full(count.manifold.point_shape, 1e6)))
 
 
-def _share(manifold: GyroSpace) -> float:
-    """Return the dimension over the number of coordinates: small for a special geometry."""
-    return manifold.dim / math.prod(manifold.point_shape)
+def _counts(options: Namespace, source: StoredArray) -> dict[str, _Count]:
+    """Return counts for all geometries with points of the shape of the samples."""
+    counts = {name: _Count(manifold) for name, manifold in _candidates(source)}
+    with watched(options, "check", Chunks(source)) as chunks:
+        for rows, x in chunks.numbered():
+            for count in counts.values():
+                count.add(x, rows)
+    return counts
 
 
 def _candidates(source: StoredArray) -> Iterator[tuple[str, GyroSpace]]:
@@ -242,8 +222,7 @@ def _candidates(source: StoredArray) -> Iterator[tuple[str, GyroSpace]]:
 def _curvature(manifold: Any, source: StoredArray) -> float | None:
     """Return 1/⟨x, x⟩ of the first sample, if it is a curvature other than the default."""
     x = source[:1].reshape(-1, *manifold.point_shape)[0].astype(np.float64)
-    signs = np.asarray([math.copysign(1.0, manifold.curvature)] + [1.0] * (len(x) - 1))
-    square = float(signs @ (x * x))
+    square = float(np.sum(x[1:] ** 2) + math.copysign(x[0] ** 2, manifold.curvature))
     ratio = square * manifold.curvature
     if not 1e-300 < ratio < 1e300 or math.isclose(ratio, 1.0, rel_tol=1e-3):
         return None
@@ -260,16 +239,15 @@ def _suggestion(source: StoredArray) -> Report:
             f"--suggest takes vectors, shape (N, n), or a square matrix of distances; "
             f"{source.path} has shape {source.shape}: save M.dist(x[:, None], x) for a geometry M"
         )
-    x = source[: min(len(source), 2000)]
-    square = x.shape[0] == x.shape[1] == len(source)
-    as_distances = square and bool(np.allclose(x, x.T)) and bool(np.allclose(np.diag(x), 0.0))
-    found = suggest(distances=x) if as_distances else suggest(x)
-    (K,), ((low, high),) = found.curvature, found.interval
-    values = {"curvature": K, "interval": [low, high], "suggested": repr(found.geometry)}
+    x, what = source[:2000], "distances along the graph of nearest neighbours"
+    square = x.shape == (len(source),) * 2
+    if square and np.allclose(x, x.T) and np.allclose(np.diag(x), 0.0):
+        found, what = suggest(distances=x), "distances"
+    else:
+        found = suggest(x)
+    (curvature,), (interval,) = found.curvature, found.interval
+    values = {"curvature": curvature, "interval": interval, "suggested": repr(found.geometry)}
     values |= {"error": found.error, "flat_error": found.flat_error}
     values |= {"hyperbolicity": found.hyperbolicity}
-    what = "distances" if as_distances else "distances along the graph of nearest neighbours"
-    return {"suggestion": values}, [
-        f"  in two dimensions, fitted to {what}:",
-        *(f"  {line}" for line in str(found).splitlines()),
-    ]
+    lines = [f"  in two dimensions, fitted to {what}:", *(f"  {v}" for v in f"{found}".split("\n"))]
+    return {"suggestion": values}, lines

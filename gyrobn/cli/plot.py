@@ -5,45 +5,36 @@ from typing import Any
 
 import numpy as np
 
+from gyrobn.cli import normalize as files
 from gyrobn.cli.command import Report
-from gyrobn.cli.normalize import (
-    domains_of,
-    estimator,
-    labels_in,
-    located,
-    model_of,
-    opened,
-    watched,
-)
 from gyrobn.data.chunks import Chunks
 from gyrobn.data.writing import check_replaceable
 from gyrobn.plot import can_plot, plot_normalization, plot_tangent
-from gyrobn.plot.canvas import check_format, save_figure
-from gyrobn.plot.tangent import differ_by_ten
+from gyrobn.plot.figures import check_format, differ_by_ten, save_figure
 from gyrobn.statistics.frechet import frechet
 
 MOST = 2000
-"""The most samples that are drawn."""
+"""Maximum number of samples that are drawn."""
 
 
 def run(options: Namespace) -> Report:
     """Draw samples before and after normalization."""
     check_replaceable(options.figure)
     check_format(options.figure)
-    bn = model_of(options)
-    source = opened(options, bn)
-    count, domains = len(source), domains_of(options, source)
+    bn = files.model_of(options)
+    source = files.opened(options, bn)
+    count, domains = len(source), files.domains_of(options, source)
     rows = np.unique(np.linspace(0, count - 1, min(count, MOST)).astype(int))
-    colours = domains if options.labels is None else labels_in(options.labels)
-    if colours is not None and colours.shape != (count,):
-        raise ValueError(f"expected {count} labels, one for each sample, got {colours.shape}")
-    with located(source):
+    labels = domains if options.labels is None else files.labels_in(options.labels)
+    if labels is not None and labels.shape != (count,):
+        raise ValueError(f"expected {count} labels, one for each sample, got {labels.shape}")
+    with files.located(source):
         if bn is None:
-            with watched(options, "fit", Chunks(source)) as x:
-                bn = estimator(options, source).fit(x, domains=domains)
+            with files.watched(options, "fit", Chunks(source)) as x:
+                bn = files.estimator(options, source).fit(x, domains=domains)
         bn.set_params(output="points")
         x = np.concatenate(list(Chunks(source).select(rows)))
-        with watched(options, "transform", Chunks(source)) as samples:
+        with files.watched(options, "transform", Chunks(source)) as samples:
             chunks = Chunks(lambda: bn.transform_chunks(samples, domains))
             y = np.concatenate(list(chunks.select(rows)))
     M = bn.manifold_
@@ -51,10 +42,10 @@ def run(options: Namespace) -> Report:
         good = M.contains(x)[(..., *(None,) * len(M.point_shape))]
         x = np.where(good, x, M.project(x))
     x, y, bias = _channel(M, options.channel, x, y, bn.bias)
-    labels = None if colours is None else colours[rows]
-    if can_plot(M) and not differ_by_ten(
-        *(np.sqrt(np.sum(frechet(M, z).variance)) for z in (x, y))
-    ):
+    if labels is not None:
+        labels = labels[rows]
+    deviations = (float(np.sqrt(np.sum(frechet(M, points).variance))) for points in (x, y))
+    if can_plot(M) and not differ_by_ten(*deviations):
         kind, figure = "surface", plot_normalization(M, x, y, bias, labels=labels).figure
     else:
         kind, figure = "tangent", plot_tangent(M, x, y, bias, labels=labels)[0].figure

@@ -5,9 +5,14 @@ or touches the figures of the caller. A function draws in the given axes and lea
 the caller; without axes it makes a figure with a legend below.
 """
 
-from gyrobn.plot.convergence import plot_convergence
-from gyrobn.plot.panels import Panel, can_plot, plot_normalization, plot_overview
-from gyrobn.plot.tangent import plot_tangent
+from gyrobn.plot.figures import (
+    Panel,
+    can_plot,
+    plot_convergence,
+    plot_normalization,
+    plot_overview,
+    plot_tangent,
+)
 
 __all__ = [
     "Panel",

@@ -4,7 +4,6 @@ The background comes from the geometry itself: rings of equal distance from the 
 :math:`\operatorname{Exp}_e` of circles, and so are the surfaces.
 """
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,13 +12,16 @@ import numpy as np
 
 from gyrobn.manifolds import Correlation, Grassmannian, Product
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.plot.canvas import FACE, GRID, INK
 
+FACE, GRID, INK = "#EEF1F4", "#CBD2D9", "#222222"
 RING = 0.5
 """Distance between two grey rings."""
 _GREY = {"color": GRID, "linewidth": 0.8, "zorder": 2, "label": "distance rings, 0.5 apart"}
 _EDGE = {"color": INK, "linewidth": 1.3, "zorder": 2}
 
+_ANGLE = np.linspace(0.0, 2.0 * math.pi, 121)
+CIRCLE = np.stack([np.cos(_ANGLE), np.sin(_ANGLE)], axis=-1)
+"""The unit circle, one point per row."""
 
 _Place = Callable[[GyroSpace, Any], Any]
 """Where points are drawn: two numbers per point, or three, the last upwards."""
@@ -48,15 +50,12 @@ def scene_of(manifold: GyroSpace) -> Scene | None:
         case Grassmannian(n=3, p=1):
             return Scene("3d", _lines, _dome, longest=1.0)
         case Correlation(n=3):
-            return Scene("3d", _below_diagonal, _elliptope)
+            return Scene("3d", lambda _, x: x[..., (1, 2, 2), (0, 0, 1)], _elliptope)
         case GyroSpace(dim=2, point_shape=(2,)):
             return Scene("rectilinear", lambda _, x: x, _plane)
         case GyroSpace(dim=2, point_shape=(3,)):
             return Scene("3d", _upright, _surface)
     return None
-
-
-# ---------------------------------------------------------------------- where points are drawn
 
 
 def _upright(manifold: GyroSpace, x: Any) -> Any:
@@ -70,11 +69,6 @@ def _lines(manifold: GyroSpace, x: Any) -> Any:
     return _upright(manifold, np.where(u[..., :1] < 0, -u, u))
 
 
-def _below_diagonal(manifold: GyroSpace, x: Any) -> Any:
-    """Show a correlation matrix by its three correlations."""
-    return np.stack([x[..., 1, 0], x[..., 2, 0], x[..., 2, 1]], axis=-1)
-
-
 # ---------------------------------------------------------------------- backgrounds
 
 
@@ -84,18 +78,16 @@ def _plane(ax: Any, manifold: GyroSpace, points: Any, line: Any) -> None:
     edge = abs(curvature) ** -0.5 if curvature else 0.0
     if curvature < 0 and bool(manifold.contains(np.asarray([2.0 * edge, 0.0]))):
         curvature = 0.0  # a model of all vectors has no boundary
-    size = edge if curvature < 0 else max(edge, float(abs(points).max())) or 1.0
-    ax.set(aspect="equal", xlim=(-1.04 * size, 1.04 * size), ylim=(-1.04 * size, 1.04 * size))
-    ax.set(xticks=[], yticks=[], facecolor="none" if curvature < 0 else FACE)
+    size = 1.04 * (edge if curvature < 0 else max(edge, float(abs(points).max())) or 1.0)
+    ax.set(aspect="equal", xlim=(-size, size), ylim=(-size, size), xticks=[], yticks=[])
+    ax.set(facecolor="none" if curvature < 0 else FACE)
     ax.spines[:].set_visible(False)
-    for radius in _radii(float(manifold.norm(points).max())):
-        ax.plot(*_ring(manifold, radius).T, **_GREY)
+    _rings(ax, manifold, _as_it_is, float(manifold.norm(points).max()))
     if curvature:
-        circle = edge * unit_circle()
         style, label = ("-", "boundary") if curvature < 0 else (":", "equator")
-        ax.plot(*circle.T, style, label=label, **_EDGE)
+        ax.plot(*(edge * CIRCLE).T, style, label=label, **_EDGE)
     if curvature < 0:
-        ax.fill(*circle.T, color=FACE, zorder=1)
+        ax.fill(*(edge * CIRCLE).T, color=FACE, zorder=1)
 
 
 def _surface(ax: Any, manifold: GyroSpace, points: Any, line: Any) -> Any:
@@ -103,16 +95,14 @@ def _surface(ax: Any, manifold: GyroSpace, points: Any, line: Any) -> Any:
     curvature = getattr(manifold, "curvature", 0.0)
     if curvature > 0:  # seen from above the middle of the path
         size = curvature**-0.5
-        view = _angles(line[len(line) // 2])
-        _globe(ax, manifold, _upright, math.pi * size, size, view)
-        _stage(ax, np.full(3, -size), np.full(3, size), view, 1.6)
-        return _direction(view)
+        return _globe(ax, manifold, _upright, math.pi * size, size, _angles(line[len(line) // 2]))
     reach = float(manifold.norm(points).max()) or 1.0
     # from above the rim, so that the mean moves to the right
     view = 0.25 * math.pi, _angles(line[-1] - line[0])[1] - 0.5 * math.pi
-    low, high = _shaded(ax, manifold, _upright, reach, view)
-    for radius in (*_radii(reach), reach):
-        ax.plot(*_upright(manifold, _ring(manifold, radius)).T, **_GREY)
+    mesh = _shaded(ax, manifold, _upright, reach, view)
+    _rings(ax, manifold, _upright, reach)
+    ax.plot(*mesh[0].T, **_GREY)
+    low, high = mesh.min(axis=(0, 1)), mesh.max(axis=(0, 1))
     high[2] += 0.6 * (high[2] - low[2])  # brings the bowl to the middle of the panel
     _stage(ax, low, high, view, 1.4)
     return None
@@ -124,31 +114,32 @@ def _dome(ax: Any, manifold: GyroSpace, points: Any, line: Any) -> Any:
     view = min(elevation, 0.7), azimuth  # from not too far above, or it would look like a disc
     if min(line[[0, -1]] @ _direction(view)) < 0.2:
         view = 0.5 * math.pi, azimuth  # a mean at the horizon: only the top view shows all
-    eye = _direction(view)
     # not quite to the edge, where a line has two places
-    _globe(ax, manifold, _lines, 0.5 * math.pi - 1e-6, 1.0, view)
-    edge = np.pad(unit_circle(), ((0, 0), (0, 1)))
+    eye = _globe(ax, manifold, _lines, 0.5 * math.pi - 1e-6, 1.0, view, lift=0.25)
+    edge = np.pad(CIRCLE, ((0, 0), (0, 1)))
     ax.plot(*_near(edge, eye).T, ":", label="equator", **_EDGE)
-    centre = np.asarray([0.0, 0.0, 0.25])  # the lower half is missing
-    _stage(ax, centre - 1.0, centre + 1.0, view, 1.6)
     return eye
 
 
 def _globe(
-    ax: Any, manifold: GyroSpace, place: _Place, reach: float, size: float, view: _View
-) -> None:
+    ax: Any,
+    manifold: GyroSpace,
+    place: _Place,
+    reach: float,
+    size: float,
+    view: _View,
+    lift: float = 0.0,
+) -> Any:
     """Draw a sphere of radius ``size``, or its cap up to the distance ``reach`` from the top."""
     _shaded(ax, manifold, place, reach, view)
     eye = _direction(view)
-    horizon = size * unit_circle() @ np.linalg.svd(eye[None])[2][1:]
+    horizon = size * CIRCLE @ np.linalg.svd(eye[None])[2][1:]
     horizon[horizon[:, 2] < size * math.cos(reach / size) - 1e-5] = np.nan  # below the cap
-    for line in (*(place(manifold, _ring(manifold, r)) for r in _radii(reach)), horizon):
-        ax.plot(*_near(line, eye).T, **_GREY)
-
-
-def _near(line: Any, eye: Any) -> Any:
-    """Return a line without its part on the far side of the origin."""
-    return np.where((line @ eye < -1e-9)[:, None], np.nan, line)
+    _rings(ax, manifold, place, reach, eye)
+    ax.plot(*_near(horizon, eye).T, **_GREY)
+    centre = np.asarray([0.0, 0.0, lift])  # the lower half of a cap is missing
+    _stage(ax, centre - size, centre + size, view, 1.6)
+    return eye
 
 
 def _elliptope(ax: Any, manifold: GyroSpace, points: Any, line: Any) -> None:
@@ -158,46 +149,63 @@ def _elliptope(ax: Any, manifold: GyroSpace, points: Any, line: Any) -> None:
     :math:`(\cos a, \cos b, \cos(a - b))`.
     """
     a, b = np.meshgrid(np.linspace(0.0, math.pi, 41), np.linspace(0.0, 2.0 * math.pi, 81))
-    shell = np.cos(a), np.cos(b), np.cos(a - b)
-    ax.plot_surface(
-        *shell, color=GRID, alpha=0.16, shade=False, linewidth=0, zorder=1, rasterized=True
-    )
-    ax.plot_wireframe(*shell, rcount=17, ccount=9, color=GRID, linewidth=0.6, zorder=1)
-    view = 0.44, 2.19  # one face in front, that of the three solid edges
-    eye = _direction(view)
-    across = np.asarray([-math.sin(view[1]), math.cos(view[1]), 0.0])
+    shell, grey = (np.cos(a), np.cos(b), np.cos(a - b)), {"color": GRID, "zorder": 1}
+    ax.plot_surface(*shell, alpha=0.16, shade=False, linewidth=0, rasterized=True, **grey)
+    ax.plot_wireframe(*shell, rcount=17, ccount=9, linewidth=0.6, **grey)
     # where a correlation is 1 or −1, the other two are equal or opposite: six straight edges
-    for k, sign in itertools.product(range(3), (-1.0, 1.0)):
-        ends = np.empty((2, 3))
-        ends[:, k], ends[:, k - 1], ends[:, k - 2] = sign, (1.0, -1.0), (sign, -sign)
-        if sign * eye[k] < 0:  # on the far side
-            ax.plot(*ends.T, **_EDGE | {"linewidth": 0.5, "linestyle": (0, (6, 4))})
-            continue
-        ax.plot(*ends.T, label="boundary", **_EDGE)
-        middle = ends.mean(axis=0)
-        side = round(float(middle @ across))
-        name = f"{('C₂₁', 'C₃₁', 'C₃₂')[k]} = {'1' if sign > 0 else '−1'}"
-        style = {"ha": ("center", "left", "right")[side], "va": "center" if side else "bottom"}
-        place = 1.1 * middle + 0.1 * side * across
-        ax.text(*place, name, fontsize=9, color=INK, zorder=9, **style)
+    behind = _EDGE | {"linewidth": 0.5, "linestyle": (0, (6, 4))}
+    for k in range(3):
+        front = (-1.0, 1.0, 1.0)[k]
+        for sign in (-1.0, 1.0):
+            ends = np.empty((2, 3))
+            ends[:, k], ends[:, k - 1], ends[:, k - 2] = sign, (1.0, -1.0), (sign, -sign)
+            ax.plot(*ends.T, **_EDGE | {"label": "boundary"} if sign == front else behind)
+    for name, *place, ha, va in (
+        ("C₂₁ = −1", -1.18, -0.06, 0.0, "left", "center"),
+        ("C₃₁ = 1", 0.08, 1.16, 0.0, "right", "center"),
+        ("C₃₂ = 1", 0.0, 0.0, 1.1, "center", "bottom"),
+    ):
+        ax.text(*place, name, ha=ha, va=va, fontsize=9, color=INK, zorder=9)
     corner = np.asarray([1.0, 1.0, 0.9])  # room for the corner that points downwards
-    _stage(ax, corner - 2.0, corner, view, 1.15)
+    _stage(ax, corner - 2.0, corner, (0.44, 2.19), 1.15)  # the three solid edges are in front
 
 
-def _shaded(
-    ax: Any, manifold: GyroSpace, place: _Place, reach: float, view: _View
-) -> tuple[Any, Any]:
-    """Draw the surface up to a distance from the identity, lit from the eye; return its corners."""
+# ---------------------------------------------------------------------- what they are made of
+
+
+def _as_it_is(manifold: GyroSpace, x: Any) -> Any:
+    return x
+
+
+def _ring(manifold: GyroSpace, radius: float) -> Any:
+    """Return points at one distance from the identity, in all directions."""
+    return manifold.from_normal(radius * CIRCLE)
+
+
+def _rings(ax: Any, manifold: GyroSpace, place: _Place, reach: float, eye: Any = None) -> None:
+    """Draw the rings that show distances up to ``reach``."""
+    for radius in RING * np.arange(1, int(reach / RING) + 1):
+        line = place(manifold, _ring(manifold, radius))
+        ax.plot(*(line if eye is None else _near(line, eye)).T, **_GREY)
+
+
+def _near(line: Any, eye: Any) -> Any:
+    """Return a line without its part on the far side of the origin."""
+    return np.where((line @ eye < -1e-9)[:, None], np.nan, line)
+
+
+def _shaded(ax: Any, manifold: GyroSpace, place: _Place, reach: float, view: _View) -> Any:
+    """Draw the surface up to a distance from the identity, lit from the eye; return its mesh."""
     from matplotlib.colors import LightSource
 
     disc = np.linspace(reach, 0.0, 41)  # inwards, so that the visible side is lit
     mesh = place(manifold, np.stack([_ring(manifold, r) for r in disc]))
     elevation, azimuth = np.degrees(view)
     light = LightSource(azdeg=90.0 - azimuth, altdeg=elevation)
-    smooth = {"rstride": 1, "cstride": 1, "linewidth": 0, "antialiased": False}  # shows no seams
-    smooth |= {"rasterized": True}  # thousands of facets would make a drawing slow to open
-    ax.plot_surface(*np.moveaxis(mesh, -1, 0), color=FACE, lightsource=light, zorder=1, **smooth)
-    return mesh.min(axis=(0, 1)), mesh.max(axis=(0, 1))
+    # without seams; thousands of facets would make a drawing slow to open
+    style = {"rstride": 1, "cstride": 1, "linewidth": 0, "antialiased": False, "rasterized": True}
+    ax.plot_surface(*np.moveaxis(mesh, -1, 0), color=FACE, lightsource=light, zorder=1, **style)
+    return mesh
 
 
 def _stage(ax: Any, low: Any, high: Any, view: _View, zoom: float) -> None:
@@ -206,9 +214,9 @@ def _stage(ax: Any, low: Any, high: Any, view: _View, zoom: float) -> None:
     ax.computed_zorder = False
     ax.set_axis_off()
     ax.set_proj_type("ortho")
-    elevation, azimuth = np.degrees(view)
-    ax.view_init(elev=elevation, azim=azimuth)
-    ax.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), zlim=(low[2], high[2]))
+    ax.view_init(*np.degrees(view))
+    limits = zip(("xlim", "ylim", "zlim"), zip(low, high, strict=True), strict=True)
+    ax.set(**dict(limits))
     ax.set_box_aspect(high - low, zoom=zoom)
 
 
@@ -219,21 +227,5 @@ def _angles(v: Any) -> _View:
 def _direction(view: _View) -> Any:
     """Return the unit vector to the eye."""
     elevation, azimuth = view
-    level = math.cos(elevation)
-    return np.asarray([level * math.cos(azimuth), level * math.sin(azimuth), math.sin(elevation)])
-
-
-def _radii(reach: float) -> Any:
-    """Return the radii of the rings that show distances up to ``reach``."""
-    return RING * np.arange(1, int(reach / RING) + 1)
-
-
-def _ring(manifold: GyroSpace, radius: float) -> Any:
-    """Return points at one distance from the identity, in all directions."""
-    return manifold.from_normal(radius * unit_circle())
-
-
-def unit_circle() -> Any:
-    """Return the unit circle, one point per row."""
-    angle = np.linspace(0.0, 2.0 * math.pi, 121)
-    return np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    x, y = math.cos(elevation) * np.asarray([math.cos(azimuth), math.sin(azimuth)])
+    return np.asarray([x, y, math.sin(elevation)])
