@@ -9,10 +9,9 @@ import numpy as np
 from jax import Array
 
 from gyrobn.backends.jax import auto_sharded, varies, varying
-from gyrobn.normalization.layers import Learnt
+from gyrobn.normalization.layers import Learnt, Settings
 from gyrobn.normalization.layers import forward as any_forward
 from gyrobn.normalization.normalize import Stats
-from gyrobn.normalization.settings import LayerSettings
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_number
 from gyrobn.statistics.samples import Group
@@ -47,7 +46,7 @@ def start(layer: Any, model: Any, dtype: Any) -> tuple[Learnt, Stats]:
 
 
 def forward(
-    settings: LayerSettings,
+    settings: Settings,
     learnt: Learnt,
     stats: Stats | None,
     x: Array,
@@ -58,6 +57,10 @@ def forward(
     """Do what ``layers.forward`` does, with statistics of the batch on all devices of an axis."""
     check_floating(x, half=True)
     name, groups = settings.axis_name, settings.axis_index_groups
+    alone: Any = ()  # one example under a named axis has no axis of the batch
+    if name is not None and x.shape == (*settings.channels, *settings.geometry.point_shape):
+        alone = (None,) * len(settings.axis or ())
+        x, weights = x[alone], None if weights is None else weights[alone]
     typed = name is not None and training and bool(varies(x))
     group = None
     if name is not None and training and _size(name, groups) != 1:
@@ -71,7 +74,7 @@ def forward(
     y, new = auto_sharded(run, x, learnt, stats, weights)
     if typed and groups is None:  # they are equal on all devices, and JAX shall know that
         new = jax.tree.map(partial(jax.lax.pmax, axis_name=name), new)
-    return y, new
+    return y[(0,) * len(alone)] if alone else y, new
 
 
 def like(dtype: Any) -> Array:

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import tempfile
+from dataclasses import replace
 from functools import partial
 
 RANKS = 8
@@ -34,8 +35,7 @@ import gyrobn  # noqa: E402
 import gyrobn.equinox  # noqa: E402
 import gyrobn.flax  # noqa: E402
 from gyrobn.jax_layers import forward  # noqa: E402
-from gyrobn.normalization.layers import initial  # noqa: E402
-from gyrobn.normalization.settings import Settings  # noqa: E402
+from gyrobn.normalization.layers import Settings, initial  # noqa: E402
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 OPTIONS = {
@@ -64,8 +64,8 @@ class Case:
         self.M, random = M, np.random.default_rng(0)
         learn = "curvature" in M.parameters
         options = OPTIONS | {"learn_curvature": learn} | options
-        self.alone = Settings.of(M, (2,), 0, **options)
-        self.named = Settings.of(M, (2,), 0, "b", groups, **options)
+        self.alone = Settings(geometry=M, channels=(2,), **options)
+        self.named = replace(self.alone, axis_name="b", axis_index_groups=groups)
         x = M.add(M.random(rng=9, spread=0.5), M.random(COUNT, 2, rng=4, spread=0.4))
         weights = random.uniform(0.5, 1.5, (COUNT, 2))
         weights[1, 0] = weights[2:4] = 0.0  # all samples of the second device
@@ -248,7 +248,7 @@ def programs():
     for M in (gyrobn.PoincareBall(5), gyrobn.SPD(8)):
         alone = M.random(61 * RANKS, rng=0, like=jnp.zeros(()), spread=0.5)
         x = jax.device_put(alone, NamedSharding(mesh, P("b")))
-        settings = Settings.of(M, (), 0, "b", learn_curvature=False, **OPTIONS)
+        settings = Settings(geometry=M, axis_name="b", **OPTIONS)
         learnt, stats = initial(settings, jnp.zeros(()), True, True)
         layer = partial(forward, settings, learnt, stats, weights=None, momentum=0.9, training=True)
         mapped = jax.shard_map(

@@ -32,6 +32,7 @@ from gyrobn import (
     update_stats,
 )
 from gyrobn.manifolds import REGISTRY
+from gyrobn.normalization.layers import Options
 
 X = PoincareBall(2).random(10, rng=0)
 STATS = Stats(X[0], np.asarray(1.0))
@@ -117,7 +118,7 @@ def users(name):
         found.append(lambda v: GyroBN(M, **{name: v}).fit(X))
     for cls in (gyrobn.torch.GyroBN, gyrobn.flax.GyroBN, gyrobn.equinox.GyroBN):
         own = "epsilon" if (name, cls) == ("eps", gyrobn.flax.GyroBN) else name
-        if own in inspect.signature(cls).parameters:
+        if name in {"eps", *Options.__annotations__, *inspect.signature(cls).parameters}:
             found.append(lambda v, cls=cls, own=own: cls(M, **{own: v}))
     return found
 

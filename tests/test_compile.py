@@ -12,6 +12,7 @@ from functorch.compile import make_boxed_func
 from layer_cases import batches
 from torch._dynamo.backends.common import aot_autograd
 
+from benchmarks.experiments.layers import GrassmannTranslation
 from gyrobn import (
     SPD,
     Correlation,
@@ -23,7 +24,6 @@ from gyrobn import (
 )
 from gyrobn.torch import DomainGyroBN, GyroBN
 from gyrobn.torch.baselines import LRBN
-from gyrobn.torch.nn import GrassmannTranslation
 
 DOUBLE = torch.float64
 

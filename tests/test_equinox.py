@@ -61,7 +61,8 @@ def test_one_example_at_a_time():
     """As equinox.nn.BatchNorm is called: under vmap, the state is that of the whole batch."""
     x, ys, stats = cheap()
     layer, state = fresh(axis_name="batch")
-    call = eqx.filter_jit(jax.vmap(layer, axis_name="batch", in_axes=(0, None), out_axes=(0, None)))
+    axes = {"axis_name": "batch", "in_axes": (0, None), "out_axes": (0, None)}
+    call = eqx.filter_jit(lambda b, state: jax.vmap(layer, **axes)(b, state))
     for b, expected in zip(x, ys, strict=True):
         y, state = call(b, state)
         same(y, expected)

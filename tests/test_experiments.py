@@ -9,9 +9,9 @@ import torch
 from benchmarks.experiments import link_prediction, online, pictures, report, report_online
 from benchmarks.experiments.encoders import BACKBONES, PublishedLRBN, encoder, parameter_groups
 from benchmarks.experiments.graphs import Graph, load
+from benchmarks.experiments.layers import FermiDiracDecoder
 from gyrobn import Klein, PoincareBall, Sphere, batch_stats, convert
 from gyrobn.torch.baselines import LRBN
-from gyrobn.torch.nn import FermiDiracDecoder
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 

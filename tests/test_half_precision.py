@@ -12,6 +12,7 @@ import torch
 from conftest import FIRST
 from torch import nn
 
+from benchmarks.experiments import layers as paper
 from gyrobn import Euclidean, Grassmannian, Hyperboloid, PoincareBall, Stereographic
 from gyrobn.torch import DomainGyroBN, GyroBN, GyroInstanceNorm, GyroLayerNorm, GyroRMSNorm
 from gyrobn.torch import nn as gnn
@@ -21,33 +22,36 @@ DTYPES = {"float16": 4e-3, "bfloat16": 3e-2}
 BALL, SURFACE, SUBSPACES = PoincareBall(4), Hyperboloid(3), Grassmannian(6, 2)
 
 LAYERS = {
-    "PoincareLinear": (lambda **own: gnn.PoincareLinear(BALL, 3, **own), (BALL,)),
-    "PoincareMLR": (lambda **own: gnn.PoincareMLR(BALL, 3, **own), (BALL,)),
+    "PoincareLinear": (lambda **own: paper.PoincareLinear(BALL, 3, **own), (BALL,)),
+    "PoincareMLR": (lambda **own: paper.PoincareMLR(BALL, 3, **own), (BALL,)),
     "BetaConcat": (
-        lambda **own: gnn.BetaConcat(PoincareBall(8), (4, 4), **own),
+        lambda **own: paper.BetaConcat(PoincareBall(8), (4, 4), **own),
         (BALL, BALL),
     ),
-    "Horospheres": (lambda **own: gnn.Horospheres(BALL, 5, **own), (BALL,)),
+    "Horospheres": (lambda **own: paper.Horospheres(BALL, 5, **own), (BALL,)),
     "HorosphereBlock": (
-        lambda **own: gnn.HorosphereBlock(gnn.Horospheres(BALL, 5, **own), 6),
+        lambda **own: paper.HorosphereBlock(paper.Horospheres(BALL, 5, **own), 6),
         (BALL,),
     ),
-    "LorentzLinear": (lambda **own: gnn.LorentzLinear(SURFACE, Hyperboloid(2), **own), (SURFACE,)),
-    "LorentzLinear, reach": (
-        lambda **own: gnn.LorentzLinear(SURFACE, SURFACE, learn_reach=True, **own),
+    "LorentzLinear": (
+        lambda **own: paper.LorentzLinear(SURFACE, Hyperboloid(2), **own),
         (SURFACE,),
     ),
-    "LorentzActivation": (lambda **_: gnn.LorentzActivation(SURFACE), (SURFACE,)),
+    "LorentzLinear, reach": (
+        lambda **own: paper.LorentzLinear(SURFACE, SURFACE, learn_reach=True, **own),
+        (SURFACE,),
+    ),
+    "LorentzActivation": (lambda **_: paper.LorentzActivation(SURFACE), (SURFACE,)),
     "GrassmannTranslation": (
-        lambda **own: gnn.GrassmannTranslation(SUBSPACES, 5, **own),
+        lambda **own: paper.GrassmannTranslation(SUBSPACES, 5, **own),
         (SUBSPACES,),
     ),
-    "GrassmannPool": (lambda **_: gnn.GrassmannPool(SUBSPACES), (SUBSPACES,)),
-    "ProjMap": (lambda **_: gnn.ProjMap(SUBSPACES), (SUBSPACES,)),
-    "FermiDiracDecoder": (lambda **_: gnn.FermiDiracDecoder(BALL), (BALL, BALL)),
+    "GrassmannPool": (lambda **_: paper.GrassmannPool(SUBSPACES), (SUBSPACES,)),
+    "ProjMap": (lambda **_: paper.ProjMap(SUBSPACES), (SUBSPACES,)),
+    "FermiDiracDecoder": (lambda **_: paper.FermiDiracDecoder(BALL), (BALL, BALL)),
     "ManifoldParameter": (lambda **own: gnn.ManifoldParameter(SURFACE, 5, **own), ()),
     "learnt curvature": (
-        lambda **own: gnn.PoincareLinear(BALL, 3, learn_curvature=True, **own),
+        lambda **own: paper.PoincareLinear(BALL, 3, learn_curvature=True, **own),
         (BALL,),
     ),
     "LRBN": (lambda **own: LRBN(BALL, **own), (BALL,)),
@@ -106,7 +110,7 @@ def test_every_layer(kind, name):
 @pytest.mark.parametrize("name", DTYPES)
 def test_parts_of_a_concatenation(name):
     half = getattr(torch, name)
-    layer = gnn.BetaConcat(PoincareBall(3), (1, 2))
+    layer = paper.BetaConcat(PoincareBall(3), (1, 2))
     parts = torch.tensor([0.5], dtype=half), torch.tensor([0.0, 0.5], dtype=half)
     for part, back in zip(parts, layer.split(layer(*parts)), strict=True):
         torch.testing.assert_close(part, back, rtol=0.0, atol=DTYPES[name])
@@ -195,7 +199,7 @@ def test_under_autocast():
 
 
 def test_other_dtypes_are_still_refused():
-    layer = gnn.PoincareLinear(BALL, 3, dtype=torch.bfloat16)
+    layer = paper.PoincareLinear(BALL, 3, dtype=torch.bfloat16)
     with pytest.raises(TypeError, match="mixed dtypes"):
         layer(BALL.random(3, like=torch.zeros((), dtype=torch.float64)))
     with pytest.raises(TypeError, match=r"real floating dtype, got torch.int64"):

@@ -186,7 +186,7 @@ def test_habits_and_errors():
     tracked, held = eqx.nn.make_with_state(gyrobn.equinox.GyroInstanceNorm)(
         M, 2, track_running_stats=True
     )
-    with pytest.raises(TypeError, match="keeps them in a state"):
+    with pytest.raises(TypeError, match="statistics in a state"):
         tracked(x)
     y, after = eqx.nn.Sequential([tracked])(x, held)
     np.testing.assert_allclose(y, alone(x), rtol=0, atol=1e-14)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import FIRST
 
+from benchmarks.experiments import layers as paper
 from gyrobn import Euclidean, Grassmannian, Hyperboloid, PoincareBall
 from gyrobn.torch import (
     DomainGyroBN,
@@ -59,12 +60,16 @@ def test_other_layers():
         )
         points = net(torch.empty(7, 5))
         assert points.shape == (7, 4)
-        assert gnn.PoincareMLR(ball, 3)(gnn.PoincareLinear(ball, 4)(points)).shape == (7, 3)
-        assert gnn.HorosphereBlock(gnn.Horospheres(ball, 5), 6)(points).shape == (7, 4)
-        assert gnn.BetaConcat(PoincareBall(8), (4, 4))(points, points).shape == (7, 8)
-        assert gnn.FermiDiracDecoder(ball)(points, points).shape == (7,)
+        assert paper.PoincareMLR(ball, 3)(paper.PoincareLinear(ball, 4)(points)).shape == (7, 3)
+        assert paper.HorosphereBlock(paper.Horospheres(ball, 5), 6)(points).shape == (7, 4)
+        assert paper.BetaConcat(PoincareBall(8), (4, 4))(points, points).shape == (7, 8)
+        assert paper.FermiDiracDecoder(ball)(points, points).shape == (7,)
         assert gnn.ManifoldParameter(ball, 7)().shape == (7, 4)
-        y = gnn.LorentzActivation(surface)(gnn.LorentzLinear(surface, surface)(torch.empty(7, 4)))
+        y = paper.LorentzActivation(surface)(
+            paper.LorentzLinear(surface, surface)(torch.empty(7, 4))
+        )
         assert y.shape == (7, 4)
-        moved = gnn.GrassmannTranslation(subspaces, 3)(torch.empty(7, 1, 6, 2))
-        assert gnn.ProjMap(Grassmannian(3, 2))(gnn.GrassmannPool(subspaces)(moved)).shape[-1] == 9
+        moved = paper.GrassmannTranslation(subspaces, 3)(torch.empty(7, 1, 6, 2))
+        assert (
+            paper.ProjMap(Grassmannian(3, 2))(paper.GrassmannPool(subspaces)(moved)).shape[-1] == 9
+        )

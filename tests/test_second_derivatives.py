@@ -21,7 +21,7 @@ from gyrobn import (
     normalize_batch,
 )
 from gyrobn.backends.contract import THIRD_ORDER
-from gyrobn.normalization.normalize import Output, normalize_to
+from gyrobn.normalization.normalize import normalize_to
 from gyrobn.numerics.matrix_functions import (
     EXP,
     INVERSE,
@@ -385,8 +385,8 @@ def test_jax_of_a_batch_in_parts():
     linear, v = (jnp.asarray(a) for a in np.random.default_rng(1).normal(size=(2, 5, 2)))
 
     def alone(c):
-        output = Output(None, 0.7, 1e-5, None)
-        return normalize_to(M, M.from_normal(c)[None], None, output, 1, group)[0][0]
+        given = M, M.from_normal(c)[None], None, None, 0.7, 1e-5, None
+        return normalize_to(*given, group=group)[0][0]
 
     def second(function):
         slope = jax.grad(lambda c: (linear * function(c)).sum())

@@ -5,16 +5,10 @@ import math
 import pytest
 import torch
 
+from benchmarks.experiments.layers import FermiDiracDecoder, LorentzActivation, LorentzLinear
 from gyrobn import REGISTRY, Euclidean, Hyperboloid, PoincareBall, Product, Sphere
 from gyrobn.torch import GyroBN
-from gyrobn.torch.nn import (
-    FermiDiracDecoder,
-    GyroActivation,
-    GyroLinear,
-    LorentzActivation,
-    LorentzLinear,
-    ManifoldParameter,
-)
+from gyrobn.torch.nn import GyroActivation, GyroLinear, ManifoldParameter
 
 DOUBLE = torch.zeros((), dtype=torch.float64)
 SPACES = [cls.examples()[0] for cls in REGISTRY.values()]

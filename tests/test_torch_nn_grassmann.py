@@ -4,8 +4,8 @@ import pytest
 import torch
 from test_torch_nn_poincare import DOUBLE, slopes_hold
 
+from benchmarks.experiments.layers import GrassmannPool, GrassmannTranslation, ProjMap
 from gyrobn import Grassmannian, PoincareBall
-from gyrobn.torch.nn import GrassmannPool, GrassmannTranslation, ProjMap
 
 KINDS = ["basis", "projector"]
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from test_torch_nn_poincare import DOUBLE, slopes_hold
 
+from benchmarks.experiments.layers import HorosphereBlock, Horospheres
 from gyrobn import Klein, PoincareBall
-from gyrobn.torch.nn import HorosphereBlock, Horospheres
 
 
 def made(M, count=6, seed=0, **options):

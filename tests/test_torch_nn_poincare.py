@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.func import functional_call
 
+from benchmarks.experiments.layers import BetaConcat, PoincareLinear, PoincareMLR
 from gyrobn import Grassmannian, PoincareBall, Stereographic
-from gyrobn.torch.nn import BetaConcat, PoincareLinear, PoincareMLR
 
 DOUBLE = torch.zeros((), dtype=torch.float64)
 

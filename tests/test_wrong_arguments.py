@@ -14,7 +14,7 @@ import gyrobn
 import gyrobn.equinox
 import gyrobn.flax
 import gyrobn.torch
-import gyrobn.torch.nn
+from benchmarks.experiments.layers import GrassmannTranslation, PoincareLinear
 from gyrobn import PoincareBall, Product, Stats
 from gyrobn.torch import DomainGyroBN
 
@@ -53,8 +53,8 @@ FUNCTIONS = {
     "normalize_batch": lambda M: gyrobn.normalize_batch(M, X),
     "normalize_batch to": lambda M: gyrobn.normalize_batch(M, X, bias=X[0]),
     "update_stats": lambda M: gyrobn.update_stats(M, STATS, STATS),
-    "PoincareLinear": lambda M: gyrobn.torch.nn.PoincareLinear(M, 3),
-    "GrassmannTranslation": lambda M: gyrobn.torch.nn.GrassmannTranslation(M, 3),
+    "PoincareLinear": lambda M: PoincareLinear(M, 3),
+    "GrassmannTranslation": lambda M: GrassmannTranslation(M, 3),
 }
 NO_GEOMETRY = {
     "number": (4, r"got 4$"),

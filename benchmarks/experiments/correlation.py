@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from benchmarks.experiments import records
 from benchmarks.experiments.classification import DTYPE, train
+from benchmarks.experiments.layers import BetaConcat, PoincareLinear, PoincareMLR
 from benchmarks.experiments.series import AXES, SERIES, Split, correlations, split
 from gyrobn import PoincareBall
 from gyrobn.torch import GyroBN
 from gyrobn.torch.baselines import LRBN
-from gyrobn.torch.nn import BetaConcat, PoincareLinear, PoincareMLR
 
 NAME = "correlation"
 HIDDEN, EPOCHS, LR = 325, 60, 5e-3

@@ -15,6 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
+from benchmarks.experiments.layers import (
+    HorosphereBlock,
+    Horospheres,
+    LorentzActivation,
+    LorentzLinear,
+    PoincareLinear,
+)
 from gyrobn import (
     Euclidean,
     Hyperboloid,
@@ -27,15 +34,7 @@ from gyrobn import (
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.torch import GyroBN
 from gyrobn.torch.baselines import LRBN
-from gyrobn.torch.nn import (
-    GyroActivation,
-    GyroLinear,
-    HorosphereBlock,
-    Horospheres,
-    LorentzActivation,
-    LorentzLinear,
-    PoincareLinear,
-)
+from gyrobn.torch.nn import GyroActivation, GyroLinear
 
 DTYPE = torch.float64
 

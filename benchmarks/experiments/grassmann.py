@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from benchmarks.experiments import records
 from benchmarks.experiments.classification import DTYPE, train
+from benchmarks.experiments.layers import GrassmannPool, GrassmannTranslation, ProjMap
 from benchmarks.experiments.series import Split, split, subspaces
 from gyrobn import Grassmannian, batch_stats
 from gyrobn.torch import GyroBN
 from gyrobn.torch.baselines import LRBN, ManifoldNorm
-from gyrobn.torch.nn import GrassmannPool, GrassmannTranslation, ProjMap
 
 NAME = "grassmann"
 SUBSPACES = {"hdm05_11": 10, "msraction3d": 5}

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from benchmarks.experiments import records
 from benchmarks.experiments.encoders import BACKBONES, NORMS, encoder, parameter_groups
 from benchmarks.experiments.graphs import GRAPHS, Graph, load
+from benchmarks.experiments.layers import FermiDiracDecoder
 from benchmarks.experiments.lorentz_variants import VARIANTS
-from gyrobn.torch.nn import FermiDiracDecoder
 
 PATIENCE, EPOCHS = 100, 5000
 NAME = "link_prediction"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gyrobn.torch.nn import LorentzLinear
+from benchmarks.experiments.layers import LorentzLinear
 
 
 class ChordDecoder(nn.Module):

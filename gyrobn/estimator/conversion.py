@@ -18,9 +18,8 @@ from gyrobn.estimator.files import (
     name_of,
 )
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt
-from gyrobn.normalization.normalize import Stats, normalize, scale_for
-from gyrobn.normalization.settings import LearntGeometry, Settings
+from gyrobn.normalization.layers import Learnt, LearntGeometry, Settings
+from gyrobn.normalization.normalize import Stats, scale_for
 
 
 def geometry_text(settings: LearntGeometry) -> str:
@@ -79,8 +78,6 @@ def values_for(
     ``bias``, ``scale`` and ``tracked`` say whether the layer has a bias, a scale and running
     statistics; ``dtype`` is that of the layer, float32 or float64 of NumPy.
     """
-    if settings.formula is not normalize:
-        raise ValueError("only GyroBN layers take an estimator, not those of the baselines")
     if not tracked:
         raise ValueError("a layer without running statistics cannot hold those of an estimator")
     bn = converted(bn, np.empty((), dtype))

@@ -20,7 +20,7 @@ from gyrobn.data.chunks import is_chunk_list, is_streamed
 from gyrobn.manifolds import REGISTRY, Euclidean
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.domains import UNSEEN
+from gyrobn.normalization.domains import UNSEEN, listed, not_seen
 from gyrobn.normalization.normalize import scale_for
 from gyrobn.numerics.checks import check_choice, check_number, did_you_mean, host, unmasked
 from gyrobn.statistics.frechet import check_search
@@ -327,7 +327,7 @@ def check_given(fitted: Any, domains: Any, method: str) -> None:
         )
     if fitted is not None and domains is None:
         raise ValueError(
-            f"GyroBN was fitted with domains ({_listed(fitted)}): give {method}(X, domains=...), "
+            f"GyroBN was fitted with domains ({listed(fitted)}): give {method}(X, domains=...), "
             f"too; in a pipeline, by metadata routing and set_{method}_request(domains=True)"
         )
 
@@ -346,7 +346,7 @@ def check_kind(fitted: Any, labels: Any) -> None:
     """Refuse strings if fit had integers as labels, and integers if it had strings."""
     if (labels.dtype.kind == "U") != (fitted.dtype.kind == "U"):
         raise ValueError(
-            f"fit() saw domains {_listed(fitted)}, and now come {_listed(np.unique(labels))}: give "
+            f"fit() saw domains {listed(fitted)}, and now come {listed(np.unique(labels))}: give "
             "labels of the same kind, integers or strings, to both"
         )
 
@@ -372,10 +372,8 @@ def unseen_among(
         check_parameters(bn)
         case = UNDO if method == UNDO else bn.unseen
         if case in (UNDO, "error") or (case == "online" and not ordered):
-            raise ValueError(
-                f"fit() did not see domain {_listed(new)} (it saw {_listed(bn.domains_)}), and "
-                f"GyroBN.{method}() has no statistics of it: fit to it, too, or {ADVICE[case]}"
-            )
+            advice = f"fit to it, too, or {ADVICE[case]}"
+            raise not_seen(f"GyroBN.{method}(): fit()", new, bn.domains_, advice)
     return new
 
 
@@ -429,9 +427,3 @@ def as_labels(values: list[Any]) -> Any:
     if low < -(2**63) or high >= (2**64 if low >= 0 else 2**63):
         raise ValueError(f"domains must be integers of at most 64 bits, got {low} to {high}")
     return np.asarray(values, dtype=np.int64 if high < 2**63 else np.uint64)
-
-
-def _listed(labels: Any) -> str:
-    """Return labels for a message, at most ten of them."""
-    first = ", ".join(map(repr, np.asarray(labels)[:10].tolist()))
-    return first if len(labels) <= 10 else f"{first} and {len(labels) - 10} more"

@@ -14,20 +14,38 @@ import numpy as np
 from gyrobn.backends import Array, device_of, namespace_of
 from gyrobn.data.chunks import Chunks, take
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.normalize import Stats, update_stats
+from gyrobn.normalization.normalize import Stats
 from gyrobn.numerics.arrays import sum_samples, weighted_sum
 from gyrobn.statistics.frechet import FrechetResult, frechet, locate, result_of
-from gyrobn.statistics.samples import arrange, check_weights
+from gyrobn.statistics.samples import Group, arrange, check_weights
 from gyrobn.statistics.uniqueness import Domains, warn_of
 
 UNSEEN = ("error", "refit", "adapt", "online")
 """What to do with a domain without statistics: refuse it, compute them from the samples at hand
-(:func:`domain_stats`), move the average of the known domains towards those
-(:func:`adapt_stats`), or towards one sample after the other, from call to call
+(:func:`domain_stats`), move the average of the known domains (:func:`average_stats`) towards those
+(:func:`~gyrobn.update_stats`), or towards one sample after the other, from call to call
 (:func:`~gyrobn.normalization.online.online_stats`)."""
 
 Place = Any
 """Indices of the samples of one domain, a NumPy array of integers."""
+
+
+def not_seen(who: str, new: Any, known: Any, advice: str) -> ValueError:
+    """Return the error for domains without statistics."""
+    return ValueError(
+        f"{who} did not see domain {listed(new)} (it saw {listed(known)}), and there are no "
+        f"statistics of it: {advice}"
+    )
+
+
+def listed(labels: Any) -> str:
+    """Return labels for a message, at most ten of them.
+
+    >>> listed(range(12))
+    '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more'
+    """
+    first = ", ".join(map(repr, np.asarray(labels)[:10].tolist()))
+    return first if len(labels) <= 10 else f"{first} and {len(labels) - 10} more"
 
 
 def places_of(labels: Any) -> dict[Any, Place]:
@@ -55,6 +73,8 @@ def domain_stats(
     x: Array,
     places: Sequence[Place] | Mapping[Any, Place],
     weights: Array | None = None,
+    warn: Callable[..., None] = warn_of,
+    group: Group | None = None,
     **options: Any,
 ) -> FrechetResult:
     """Find the Fréchet mean and variance of each domain.
@@ -72,8 +92,10 @@ def domain_stats(
         Warnings name a domain by its label, or by its number.
     weights
         Weights of the samples, shape ``(batch,)`` or ``(batch, *channels)``.
+    warn, group
+        As in :func:`gyrobn.statistics.frechet.locate`. On each rank a domain may have no samples.
     **options
-        As in :func:`~gyrobn.frechet`.
+        ``tol``, ``max_iter``, ``steps`` and ``mean_gradient`` of :func:`~gyrobn.frechet`.
 
     Returns
     -------
@@ -93,51 +115,31 @@ def domain_stats(
     """
     named = places if isinstance(places, Mapping) else dict(enumerate(places))
     labels, places = list(named), list(named.values())
-    axis = options.pop("axis", 0)
-    if isinstance(x, Chunks) or axis not in (0, (0,)):
-        each = [
-            frechet(manifold, *_part(x, weights, place), axis=axis, **options) for place in places
-        ]
-        return FrechetResult(*map(namespace_of(each[0].mean).stack, zip(*each, strict=True)))
-    samples, w = arrange(manifold, x, weights, 0)
-    groups = _groups(places, math.prod(x.shape[1:]))
-    found = [
-        _solve(
-            [places[k] for k in group], [labels[k] for k in group], manifold, samples, w, **options
-        )
-        for group in groups
-    ]
-    order, xp = np.argsort(np.concatenate(groups)), namespace_of(x)
-    return FrechetResult(*(take(xp.concat(list(f)), order) for f in zip(*found, strict=True)))
-
-
-def _part(x: Any, weights: Array | None, place: Place) -> tuple[Any, Array | None]:
-    """Return samples and weights of one domain."""
     if isinstance(x, Chunks):  # these find the weights by the numbers of their samples
-        return x.select(place), weights
-    return take(x, place), None if weights is None else take(weights, place)
-
-
-def _solve(
-    places: Sequence[Place],
-    labels: list[Any],
-    manifold: GyroSpace,
-    samples: Array,
-    w: Array,
-    init: Array | None = None,
-    warn: Callable[..., None] | None = None,
-    **options: Any,
-) -> FrechetResult:
-    """Find the statistics of several domains together, as channels of one padded batch."""
-    rows, xp = padded(places), namespace_of(samples)
-    own, mass = _take_rows(samples, rows), _take_rows(w, rows)
-    padding = xp.asarray(rows < 0, device=device_of(samples))
-    mass = xp.where(padding[(..., *(None,) * (mass.ndim - 2))], 0.0, mass)
-    total = sum_samples(mass)
-    check_weights(mass, total)
-    start = None if init is None else xp.broadcast_to(init, own.shape[1:])
-    warn = partial(warn_of, domains=Domains(labels, rows)) if warn is None else warn
-    return result_of(locate(manifold, own, mass / total, init=start, warn=warn, **options))
+        each = [frechet(manifold, x.select(place), weights, **options) for place in places]
+        return FrechetResult(*map(namespace_of(each[0].mean).stack, zip(*each, strict=True)))
+    xp, groups = namespace_of(x), [np.arange(len(places))]
+    samples, w = arrange(manifold, x, weights, 0, group)
+    if group is None:
+        groups = _groups(places, math.prod(x.shape[1:]))
+    else:  # in place of a domain without samples here
+        e = xp.broadcast_to(manifold.origin(samples), (1, *samples.shape[1:]))
+        samples, w = xp.concat([samples, e]), xp.concat([w, xp.zeros_like(w[:1, ...])])
+    found = []
+    for some in groups:
+        rows = padded([places[k] for k in some])
+        mass = _take_rows(w, rows)
+        padding = xp.asarray(rows < 0, device=device_of(x))
+        mass = xp.where(padding[(..., *(None,) * (mass.ndim - 2))], 0.0, mass)
+        if group is None:
+            total = sum_samples(mass)
+            check_weights(mass, total)
+            mass = mass / total
+        named_warn = partial(warn, domains=Domains([labels[k] for k in some], rows))
+        given = manifold, _take_rows(samples, rows), mass
+        found.append(result_of(locate(*given, warn=named_warn, group=group, **options)))
+    order = np.argsort(np.concatenate(groups))
+    return FrechetResult(*(take(xp.concat(list(f)), order) for f in zip(*found, strict=True)))
 
 
 LARGEST = 2**22
@@ -172,9 +174,10 @@ def padded(places: Sequence[Place]) -> "np.ndarray[Any, Any]":
 def _take_rows(x: Array, rows: "np.ndarray[Any, Any]") -> Array:
     """Return samples by their numbers, (most, domains, ...).
 
-    Padding is the first sample of the same domain, so it is never the farthest from the mean.
+    Padding is the first sample of the same domain, so it is never the farthest from the mean; the
+    last sample of all if the domain has none.
     """
-    filled = np.where(rows < 0, rows[0], rows).reshape(-1)
+    filled = np.where(rows < 0, rows[0], rows).reshape(-1) % x.shape[0]
     return namespace_of(x).reshape(take(x, filled), (*rows.shape, *x.shape[1:]))
 
 
@@ -205,37 +208,6 @@ def average_stats(
     found = locate(manifold, means, w, **options)
     var = weighted_sum(w, manifold.expand_blocks(known.var))
     return Stats(found.mean, manifold.squeeze_blocks(var))
-
-
-def adapt_stats(
-    manifold: GyroSpace, known: Stats, batch: Stats, rate: float = 0.1, **options: Any
-) -> Stats:
-    """Return statistics for a domain that has none: the average domain, moved towards a batch.
-
-    Parameters
-    ----------
-    manifold, known, **options
-        As in :func:`average_stats`.
-    batch
-        Statistics of the samples of the new domain, or of several with leading axes.
-    rate
-        Fraction of the batch, as in :func:`~gyrobn.update_stats`: 0 is the average domain, 1 the
-        batch alone.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from gyrobn import Euclidean, Stats
-    >>> from gyrobn.normalization.domains import adapt_stats, average_stats
-    >>> known = Stats(np.asarray([[2.0], [13.0]]), np.asarray([1.0, 9.0]))
-    >>> [float(a.sum()) for a in average_stats(Euclidean(1), known)]
-    [7.5, 5.0]
-    >>> new = Stats(np.asarray([17.5]), np.asarray(25.0))
-    >>> mean, var = adapt_stats(Euclidean(1), known, new, rate=0.1)
-    >>> float(mean[0]), float(var)
-    (8.5, 7.0)
-    """
-    return update_stats(manifold, average_stats(manifold, known, **options), batch, rate)
 
 
 def by_domain(

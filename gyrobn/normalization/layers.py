@@ -1,34 +1,256 @@
-"""The call of a layer as a pure function, which the layers of all frameworks share.
+"""The options of a layer and its call as a pure function, which all frameworks share.
 
 A layer holds parameters and running statistics in the way of its framework and calls
 :func:`forward`; the mathematics is in :mod:`gyrobn.normalization.normalize`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, TypedDict
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.axes import in_front
+from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.normalization.domains import average_stats
-from gyrobn.normalization.dtypes import cast, common_dtype, is_half
-from gyrobn.normalization.normalize import (
-    Output,
-    Stats,
-    normalize,
-    normalize_to,
-    rescale_to,
-    route,
-    update_stats,
-)
-from gyrobn.normalization.settings import LayerSettings, SetSettings, Settings
+from gyrobn.normalization.normalize import Stats, normalize_to, route, update_stats
 from gyrobn.numerics.arrays import all_true
-from gyrobn.statistics.frechet import locate
+from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
+from gyrobn.statistics.frechet import check_search
 from gyrobn.statistics.points import on_manifold
-from gyrobn.statistics.samples import Group, arrange, only_weighted, set_aside, withdraw
+from gyrobn.statistics.samples import Group, only_weighted, set_aside, withdraw
 from gyrobn.statistics.uniqueness import warn_of
+
+Shape = tuple[int, ...]
+
+
+# ---------------------------------------------------------------------- options
+
+
+@dataclass(frozen=True)
+class LearntGeometry:
+    """A geometry, and whether its curvature is learnt."""
+
+    geometry: GyroSpace
+    learn_curvature: bool = False
+
+    def __post_init__(self) -> None:
+        manifold = check_manifold(self.geometry)
+        if self.learn_curvature and "curvature" not in manifold.parameters:
+            raise ValueError(f"{manifold!r} has no curvature to learn")
+        if not all(isinstance(value, (int, float)) for value in manifold.learnable()):
+            raise ValueError(
+                f"a layer needs a geometry whose parameters are numbers, got {manifold!r}: give "
+                "the initial curvature as a float, and learn_curvature=True to learn it"
+            )
+
+    @property
+    def _curvature(self) -> Any:
+        return self.geometry.curvature  # type: ignore[attr-defined]
+
+    @property
+    def free_curvature(self) -> bool:
+        """Whether a learnt curvature may have any sign. The parameter is then K itself."""
+        return getattr(self.geometry, "required_sign", None) is None
+
+    @property
+    def initial_curvature(self) -> float:
+        """The initial value of ``raw_curvature``."""
+        return float(self._curvature) if self.free_curvature else 0.0
+
+    def manifold(self, raw: Array | None) -> GyroSpace:
+        """Return the geometry at a learnt curvature: :math:`K = K_0 e^r`, or K itself."""
+        if raw is None:
+            return self.geometry
+        K = raw if self.free_curvature else self._curvature * namespace_of(raw).exp(raw)
+        return replace(self.geometry, curvature=K)  # type: ignore[call-arg]
+
+    def raw_shift(self, saved: Any, raw: float | None = None) -> float:
+        """Compare the geometry of a saved state, and return what to add to its raw curvature.
+
+        A layer that learns its curvature takes that of the state; all else must agree.
+
+        Parameters
+        ----------
+        saved
+            The geometry of the layer that wrote the state.
+        raw
+            The raw curvature in the state, if there is one.
+
+        Returns
+        -------
+        float
+            Nonzero if the two curvatures started from different values.
+        """
+        own, learns, free = self.geometry, self.learn_curvature, self.free_curvature
+        if saved == own and (learns or raw is None):
+            return 0.0
+        comparable = type(saved) is type(own) and "curvature" in own.parameters
+        if comparable and replace(saved, curvature=self._curvature) == own:
+            if learns:
+                return 0.0 if free else math.log(saved.curvature / self._curvature)
+            if raw is not None:
+                saved = replace(saved, curvature=raw if free else saved.curvature * math.exp(raw))
+                if math.isclose(saved.curvature, self._curvature, rel_tol=1e-6):
+                    return 0.0
+        raise self.foreign(repr(saved))
+
+    def foreign(self, saved: str) -> ValueError:
+        """Return the error for a state of another geometry."""
+        return ValueError(
+            f"the state is of a layer on {saved}, and this one is on {self.geometry!r}: build the "
+            "layer with the geometry of the state"
+        )
+
+
+class Scaling(TypedDict, total=False):
+    """The options of every layer, beside those in its signature."""
+
+    clamp: float | None
+    """Largest size of the factor :math:`s/\\sqrt{v^2+\\epsilon}`, if any."""
+    learn_curvature: bool
+    """Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free."""
+    check_input: str | bool
+    """Which batches to check for samples off the manifold: the first, all (True) or none."""
+
+
+class Options(Scaling, total=False):
+    """Those of a layer that searches for a mean; the four as in :func:`gyrobn.frechet`."""
+
+    mean_gradient: str
+    steps: int | None
+    tol: float | None
+    max_iter: int
+
+
+class FirstBatch:
+    """Whether a layer has checked a batch, and looked for a second mean in one."""
+
+    checked = searched = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(LearntGeometry):
+    """The options of a layer. They are hashable, so a compiler may treat them as a constant.
+
+    A layer averages over the samples of a batch, per channel; or over *sets*, some of the points of
+    one sample: all of them (layer), those of one channel (instance), or those of a group of
+    channels (group). Each set has its own mean and variance, and no set depends on the rest of the
+    batch. Bias and scale are one per channel or group, and the same for all points of a set: only
+    then is the mean of the set the bias, and its variance the square of the scale.
+    """
+
+    name: str = "GyroBN"
+    """What errors call the layer."""
+    remedy: str = "layer.eval()"
+    """What to advise if a training batch has a single sample."""
+    channels: tuple[int, ...] = ()
+    """Shape of what has a bias and a scale each."""
+    sets: bool = False
+    """Whether the layer averages over sets within each sample."""
+    axis: tuple[int, ...] | None = (0,)
+    """The axes to average over, among those in front of a point. None: the positions, all axes but
+    the first and the channels."""
+    group: int | None = None
+    """How many consecutive channels are one set; None if they are not grouped."""
+    centre: bool = True
+    """Whether to move the mean to the bias, or to scale from the identity alone."""
+    eps: float = 1e-5
+    """Added to the variance."""
+    clamp: float | None = None
+    mean_gradient: str = "implicit"
+    steps: int | None = None
+    tol: float | None = None
+    max_iter: int = 64
+    check_input: str | bool = True
+    axis_name: Any = None
+    """JAX only: the named axes over which a batch is distributed."""
+    axis_index_groups: Any = None
+    """JAX only: groups of the indices of that axis, each a batch of its own."""
+    first: FirstBatch = field(default_factory=FirstBatch, compare=False, repr=False)
+    """It does not count for equality, so a compiled program stays valid."""
+
+    @classmethod
+    def of(cls, name: str, manifold: GyroSpace, options: Mapping[str, Any], **own: Any) -> Self:
+        """Return the settings of a layer; ``options`` are those that its user gave by name."""
+        known = (Options if own.get("centre", True) else Scaling).__annotations__
+        if unknown := options.keys() - known:
+            names = ", ".join(sorted(known))
+            raise TypeError(f"{name} has no option {min(unknown)!r}; its options are {names}")
+        return cls(geometry=manifold, name=name, **own, **options)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("mean_gradient", self.mean_gradient, ("implicit", "detach"))
+        check = self.check_input
+        if not isinstance(check, bool) and check != "first":
+            raise ValueError(f"check_input must be 'first', True or False, got {check!r}")
+        clamp, names, groups = self.clamp, self.axis_name, self.axis_index_groups
+        if groups is not None and names is None:
+            raise ValueError("axis_index_groups are indices of an axis: give axis_name too")
+        channels = check_integers("channels", self.channels, 1)
+        plain: dict[str, Any] = {  # numbers of Python, also if those given were of NumPy
+            **check_search(self.tol, self.max_iter, self.steps)._asdict(),
+            "eps": check_number("eps", self.eps, 0.0),
+            "clamp": clamp if clamp is None else check_number("clamp", clamp, above=0.0),
+            "channels": channels,
+            "axis": _axes(self.axis, self.sets, len(channels)),
+            "axis_name": tuple(names) if isinstance(names, list) else names,
+            "axis_index_groups": groups and tuple(map(tuple, groups)),
+        }
+        self.__dict__.update(plain)
+
+    @property
+    def statistics_shape(self) -> tuple[int, ...]:
+        """Shape of variance and scale."""
+        return (*self.channels, *self.geometry.block_shape)
+
+    def checking(self, check_input: Any) -> Self:
+        """Return the same settings with another ``check_input``, before their first batch."""
+        return replace(self, check_input=check_input, first=FirstBatch())
+
+    def shown(self, **more: Any) -> str:
+        """Return the options of a layer for its ``repr``; most only if they are not the default."""
+        values: dict[str, Any] = {"channels": self.channels, "axis": self.axis}
+        if self.group is not None:
+            groups = self.channels[0]
+            values = {"groups": groups, "channels": groups * self.group}
+        values |= {"eps": self.eps, **more}
+        names = ("mean_gradient", "steps", "learn_curvature", "clamp")
+        values |= {name: getattr(self, name) for name in names}
+        usual = {field.name: field.default for field in fields(self) if field.name != "eps"}
+        parts = [f"{k}={v!r}" for k, v in values.items() if k not in usual or v != usual[k]]
+        return ", ".join([repr(self.geometry), *parts])
+
+
+def _axes(axis: Any, sets: bool, channels: int) -> tuple[int, ...] | None:
+    """Return the axes to average over; those of a batch are counted from the first."""
+    if sets and axis is None:
+        return None
+    axes = check_integers("axis", axis)
+    if sets:  # the number of axes is that of the input
+        return axes
+    lead = channels + len(axes)
+    if not axes or any(not -lead <= a < lead for a in axes):
+        raise ValueError(
+            f"axis must name batch axes among the {lead} in front of a point, got {axis}"
+        )
+    axes = tuple(sorted({a % lead for a in axes}))
+    if len(axes) + channels != lead:
+        raise ValueError(f"axis names a batch axis twice: {axis}")
+    return axes
+
+
+def grouped(groups: int, channels: int) -> dict[str, Any]:
+    """Return the settings of sets of consecutive channels."""
+    groups = check_integer("groups", groups, 1)
+    channels = check_integer("channels", channels, 1)
+    if channels % groups:
+        raise ValueError(f"{channels} channels do not fall into {groups} groups of equal size")
+    return {"sets": True, "axis": None, "channels": (groups,), "group": channels // groups}
+
+
+# ---------------------------------------------------------------------- the call
 
 
 class Learnt(NamedTuple):
@@ -43,53 +265,27 @@ class Learnt(NamedTuple):
     free."""
 
 
-def initial(
-    settings: LayerSettings, like: Array, bias: bool, scale: bool, copies: tuple[int, ...] = ()
-) -> tuple[Learnt, Stats]:
+def initial(settings: Settings, like: Array, bias: bool, scale: bool) -> tuple[Learnt, Stats]:
     """Return the parameters and running statistics of a new layer, in the dtype of ``like``.
 
-    The statistics are the identity and one, in float32 at least. ``copies`` is their shape in
-    front of the channels.
+    The statistics are the identity and one, in float32 at least.
     """
     xp, device = namespace_of(like), device_of(like)
     own = {"dtype": like.dtype, "device": device}
     wide = {"dtype": common_dtype(like), "device": device}
     channels, shape = settings.channels, settings.statistics_shape
-    raw = settings.initial_curvature if settings.learn_curvature else None
     learnt = Learnt(
         xp.zeros((*channels, settings.geometry.dim), **own) if bias else None,
         xp.ones(shape, **own) if scale else None,
-        None if raw is None else xp.asarray(raw, **own),
+        xp.asarray(settings.initial_curvature, **own) if settings.learn_curvature else None,
     )
     e = settings.geometry.origin(xp.zeros((), **wide))
-    mean = xp.zeros((*copies, *channels, *e.shape), **wide) + e  # no view: it is written to
-    return learnt, Stats(mean, xp.ones((*copies, *shape), **wide))
-
-
-class Batch(NamedTuple):
-    """What a layer computes with: all arrays in one dtype, the axes to average over in front."""
-
-    manifold: GyroSpace
-    learnt: Learnt
-    running: Stats | None
-    x: Array
-    weights: Array | None
-    axes: int
-    """The number of axes to average over."""
-    checked: Array
-    """The input, with the identity in place of samples without weight."""
-    empty: Array | None
-    """Which sets have no weight, and which channels no good sample: their weights here are ones.
-    None if there are no weights."""
-    good: Array | None
-    """Which samples are on the manifold, if no error can be raised: the others have a weight of
-    zero here, and their output is NaN. None if values can be seen, or are not checked."""
-    finish: Callable[[Array], Array]
-    """Carries the output to the axes and the dtype of the input."""
+    mean = xp.zeros((*channels, *e.shape), **wide) + e  # no view: it is written to
+    return learnt, Stats(mean, xp.ones(shape, **wide))
 
 
 def forward(
-    settings: LayerSettings,
+    settings: Settings,
     learnt: Learnt,
     running: Stats | None,
     x: Array,
@@ -107,9 +303,9 @@ def forward(
     Parameters
     ----------
     settings, learnt
-        The options and the parameters of the layer. ``SetSettings`` are those of a layer of sets.
+        The options and the parameters of the layer.
     running
-        The running statistics. With None, the layer keeps none and always uses those of the batch.
+        The running statistics. With None, the layer has none and always uses those of the batch.
     x
         Points, shape ``(batch, *channels, *point_shape)``, or
         ``(batch, *channels, *positions, *point_shape)`` if they form sets.
@@ -122,77 +318,96 @@ def forward(
     training
         Whether to use, and to learn, the statistics of the batch.
     group
-        The ranks over which a training batch is spread; the statistics are those of all of it.
+        The ranks that share a training batch; the statistics are those of all of it.
 
     Returns
     -------
     y, running
         The normalized batch, and the running statistics after it.
     """
-    batch = prepare(settings, learnt, running, x, weights, group)
-    manifold, old = batch.manifold, batch.running
-    if not training and old is not None:
-        y = apply(settings, batch, batch.x, settings.running(manifold, old))
-        return batch.finish(y), running
-    if training and group is None:
-        check_count(settings, batch)
-    given = manifold, batch.x, batch.weights, _output_of(settings, batch), batch.axes
-    if not settings.centre:
-        y, stats = rescale_to(*given)
-    elif settings.formula is normalize:
-        y, stats = normalize_to(*given, group=group, **_search_options(settings))
-    else:
-        stats = batch_stats(settings, batch, group)
-        y = apply(settings, batch, batch.x, stats)
-    check_variance(settings, batch, stats, group=group)
-    if old is not None and running is not None:
-        if isinstance(settings, SetSettings):
-            new = _update_from_sets(settings, batch, old, stats, rate)
-        else:
-            new = update(settings, manifold, old, stats, rate)
-        new = _valid(settings, batch, old, new)
-        running = Stats(cast(new.mean, running.mean.dtype), cast(new.var, running.var.dtype))
-    return batch.finish(y), running
+    batch = prepare(settings, learnt, running, x, weights, training, group)
+    if not training and batch.running is not None:
+        return batch.finish(apply(batch, batch.x, batch.running)), running
+    given = batch.manifold, batch.x, batch.weights, *output_of(batch)
+    search = search_options(settings)
+    y, stats = normalize_to(*given, axes=batch.axes, centre=settings.centre, group=group, **search)
+    return batch.finish(y), learn(batch, running, stats, rate, group)
+
+
+# ---------------------------------------------------------------------- the input
+
+
+class Batch(NamedTuple):
+    """What a layer computes with: all arrays in one dtype, the axes to average over in front."""
+
+    settings: Settings
+    manifold: GyroSpace
+    learnt: Learnt
+    running: Stats | None
+    """The running statistics, on the manifold at the current curvature."""
+    x: Array
+    weights: Array | None
+    axes: int
+    """The number of axes to average over."""
+    checked: Array
+    """The input, with the identity in place of samples without weight."""
+    empty: Array | None
+    """Which sets have no weight, and which channels no good sample: their weights here are ones.
+    None if there are no weights."""
+    good: Array | None
+    """Which samples are on the manifold, if no error can be raised: the others have a weight of
+    zero here, and their output is NaN. None if values can be read, or are not checked."""
+    finish: Callable[[Array], Array]
+    """Returns the output in the order of axes and the dtype of the input."""
 
 
 def prepare(
-    settings: LayerSettings,
+    settings: Settings,
     learnt: Learnt,
     running: Stats | None,
     given: Array,
     weights: Array | None,
+    training: bool = False,
     group: Group | None = None,
 ) -> Batch:
     """Check the input of a layer, and bring all arrays to one dtype and order of axes.
 
     An error on one rank is sent to the others of its group, which would wait for it otherwise.
     """
-    dtype = common_dtype(given, *learnt, *(running or ()))
+    dtype, check = common_dtype(given, *learnt, *(running or ())), settings.check_input
     try:
-        x, weights, axes, undo = in_front(settings, given, weights)
+        x, weights, axes, undo = _in_front(settings, given, weights)
         learnt = Learnt(*[cast(a, dtype) for a in learnt])
         manifold = settings.manifold(learnt.raw_curvature)
         checked = given if weights is None else undo(only_weighted(manifold, x, weights))
+        if training and group is None:
+            _check_count(settings, x, axes, running, checked)
         hidden = _hides_values(manifold, checked)
-        if not hidden and _is_checked(settings):
+        if not hidden and (check is True or (check == "first" and not settings.first.checked)):
             _check_points(settings, manifold, checked)
     except (TypeError, ValueError) as error:
         if group is not None:
             like = namespace_of(given).zeros((), dtype=dtype, device=device_of(given))
             withdraw(settings.geometry, settings.channels, like, group, error)
         raise
-    running = None if running is None else Stats(*[cast(a, dtype) for a in running])
+    if running is not None:
+        mean, var = (cast(a, dtype) for a in running)
+        # the points of some models move with the curvature
+        running = Stats(manifold.project(mean) if settings.learn_curvature else mean, var)
     xp, good, empty, given_weights = namespace_of(x), None, None, weights
-    if hidden and settings.check_input is True:
-        good = _are_points(manifold, x, weights)
-        x = xp.where(_at_points(manifold, good), x, manifold.origin(x))
-        weights = xp.astype(good, dtype) * (1.0 if weights is None else _per_point(weights, good))
+    if hidden and check is True:
+        good = _are_points(manifold, x)
+        if weights is not None:
+            weights = weights[(..., *(None,) * (good.ndim - weights.ndim))]
+            good = xp.logical_or(good, weights == 0)
+        x = xp.where(_of_points(manifold, good), x, manifold.origin(x))
+        weights = xp.astype(good, dtype) * (1.0 if weights is None else weights)
     if x.dtype != dtype:  # rounded to few digits, a point is not on the manifold
         x = manifold.project(cast(x, dtype))
     x, put_back = set_aside(manifold, x, given_weights)
     # Without weights there is no mean. Any weights give numbers, which are not used.
     front = tuple(range(axes))
-    if weights is not None and isinstance(settings, SetSettings):
+    if weights is not None and settings.sets:
         empty = xp.all(weights == 0, axis=front, keepdims=True)
     elif good is not None and group is None:
         empty = xp.logical_not(xp.any(good, axis=front, keepdims=True))
@@ -201,19 +416,94 @@ def prepare(
 
     def finish(y: Array) -> Array:
         if empty is not None:
-            y = xp.where(_at_points(manifold, empty), x, y)
+            y = xp.where(_of_points(manifold, empty), x, y)
         y = put_back(y)
         if good is not None:
-            y = xp.where(_at_points(manifold, good), y, xp.nan)
+            y = xp.where(_of_points(manifold, good), y, xp.nan)
         y = undo(y)
-        return y if given.dtype == dtype or not is_half(given) else cast(y, given.dtype)
+        return cast(y, given.dtype) if is_half(given) else y
 
-    return Batch(manifold, learnt, running, x, weights, axes, checked, empty, good, finish)
+    arrays = x, weights, axes, checked, empty, good
+    return Batch(settings, manifold, learnt, running, *arrays, finish)
 
 
-def _is_checked(settings: LayerSettings) -> bool:
-    """Return whether to check this batch."""
-    return settings.check_input is True or (settings.check_input == "first" and not settings.seen)
+def _in_front(
+    settings: Settings, x: Array, weights: Array | None
+) -> tuple[Array, Array | None, int, Callable[[Array], Array]]:
+    """Check the shapes of the input and its weights, and move the averaged axes to the front.
+
+    Return both, the number of these axes, and a function that undoes it on an array like x.
+    """
+    batch, lead, axes = _layout(settings, tuple(x.shape))
+    xp, front = namespace_of(x), tuple(range(len(axes)))
+
+    def in_order(a: Array) -> Array:
+        whole = a if lead == batch else xp.reshape(a, (*lead, *a.shape[len(batch) :]))
+        return whole if axes == front else xp.moveaxis(whole, axes, front)
+
+    def undo(a: Array) -> Array:
+        whole = a if axes == front else xp.moveaxis(a, front, axes)
+        return whole if lead == batch else xp.reshape(whole, (*batch, *a.shape[len(lead) :]))
+
+    if weights is None:
+        return in_order(x), None, len(axes), undo
+    namespace_of(x, weights)  # refuses lists, and arrays of another library
+    given, reduced = tuple(weights.shape), tuple(lead[a] for a in axes)
+    fits = len(given) == len(batch) and all(n in (1, m) for n, m in zip(given, batch, strict=True))
+    if fits:  # in their own dtype: half precision would round them
+        weights = in_order(xp.broadcast_to(weights, batch))
+    elif settings.sets or given != reduced:
+        kinds = f"{batch}, in which axes may have length one"
+        kinds = kinds if settings.sets else f"{reduced}, one per sample, or {kinds}"
+        raise ValueError(f"{settings.name} expects weights of shape {kinds}; got {given}")
+    return in_order(x), weights, len(axes), undo
+
+
+def _layout(settings: Settings, shape: Shape) -> tuple[Shape, Shape, Shape]:
+    """Return the leading axes of the input, the same as they are averaged, and which of them are.
+
+    Groups of channels are split into two axes. If each point is a set, an axis of length one is
+    added.
+    """
+    name, points = f"{settings.name} on {settings.geometry!r}", settings.geometry.point_shape
+    channels, group, axis = settings.channels, settings.group, settings.axis
+    k = max(len(shape) - len(points), 0)
+    batch = shape[:k]
+    wanted: list[Any] = ["batch", *(channels if group is None else (channels[0] * group,))]
+    if not settings.sets:
+        axis, sizes = axis or (), iter(channels)
+        wanted = ["batch" if a in axis else next(sizes) for a in range(len(axis) + len(channels))]
+    more = len(batch) - len(wanted)
+    fits = all(want in ("batch", n) for want, n in zip(wanted, batch, strict=False))
+    if shape[k:] != points or not fits or more < 0 or (more and not settings.sets):
+        text = f"({', '.join(map(str, [*wanted, *['...'] * settings.sets, *points]))})"
+        if settings.axis_name is not None:
+            one = (*channels, *points)
+            text += f", or one example {one} under the axis {settings.axis_name!r}"
+        raise ValueError(f"{name} expects input of shape {text}, got {shape}")
+    if not settings.sets:
+        return batch, batch, axis or ()
+    lead = batch if group is None else (batch[0], *channels, group, *batch[2:])
+    axes = tuple(range(1 + len(channels), len(lead)))
+    if axis is not None:
+        axes = tuple(sorted({a % k for a in axis if -k <= a < k}))
+        if len(axes) < len(axis):
+            raise ValueError(
+                f"axis of {settings.name} must name different axes among the {k} in front of a "
+                f"point in input of shape {shape}, got {axis}"
+            )
+    if axes:
+        return batch, lead, axes
+    if settings.centre:
+        raise ValueError(
+            f"in input of shape {shape} every set of {settings.name} is a single point, which "
+            "centring moves to the bias: give it more axes, name those of a set with axis, or use "
+            "GyroRMSNorm, which does not centre"
+        )
+    return batch, (1, *lead), (0,)
+
+
+# ---------------------------------------------------------------------- checks
 
 
 def _hides_values(manifold: GyroSpace, x: Array) -> bool:
@@ -223,202 +513,165 @@ def _hides_values(manifold: GyroSpace, x: Array) -> bool:
     return any(shim.traced(shim.stop_gradient(a)) for a in (x, *parameters))
 
 
-def _are_points(manifold: GyroSpace, x: Array, weights: Array | None) -> Array:
-    """Return which samples are on the manifold, or weigh nothing."""
+def _are_points(manifold: GyroSpace, x: Array) -> Array:
+    """Return which samples are on the manifold; in half precision, to its digits."""
     xp, x = namespace_of(x), backend_of(x).stop_gradient(x)
-    if is_half(x):
-        good = manifold.violation(xp.astype(x, xp.float32)) <= float(xp.finfo(x.dtype).eps) ** 0.5
-    else:
-        good = manifold.contains(x)
-    return good if weights is None else xp.logical_or(good, _per_point(weights, good) == 0)
+    if not is_half(x):
+        return manifold.contains(x)
+    return manifold.violation(xp.astype(x, xp.float32)) <= float(xp.finfo(x.dtype).eps) ** 0.5
 
 
-def _per_point(weights: Array, good: Array) -> Array:
-    """Return weights with as many axes as the samples have in front of a point."""
-    return weights[(..., *(None,) * (good.ndim - weights.ndim))]
-
-
-def _at_points(manifold: GyroSpace, mask: Array) -> Array:
+def _of_points(manifold: GyroSpace, mask: Array) -> Array:
     """Return a mask of samples with the axes of points."""
     return mask[(..., *(None,) * len(manifold.point_shape))]
 
 
-def _check_points(settings: LayerSettings, manifold: GyroSpace, x: Array, first: Any = 0) -> None:
-    """Refuse a batch with samples that are not on the manifold, if its values can be seen."""
-    if x.shape[0:1] == (0,) or _hides_values(manifold, x):
+def _check_points(settings: Settings, manifold: GyroSpace, x: Array) -> None:
+    """Refuse a batch with samples that are not on the manifold; its values can be read."""
+    if x.shape[0:1] == (0,):
         return
-    xp, x = namespace_of(x), backend_of(x).stop_gradient(x)
     plain = manifold.with_learnable([float(value) for value in manifold.detached().learnable()])
-    eps, sure = None, False
-    if is_half(x):
-        eps, x = float(xp.finfo(x.dtype).eps), xp.astype(x, xp.float32)
-    else:
-        sure = all_true(plain.contains(x))
-    if not sure:
+    if not all_true(_are_points(plain, x)):
+        xp, x, eps = namespace_of(x), backend_of(x).stop_gradient(x), None
+        if is_half(x):
+            eps, x = float(xp.finfo(x.dtype).eps), xp.astype(x, xp.float32)
         on_manifold(
             plain,
             x,
             f"the input of {settings.name}",
-            first=first,
             eps=eps,
             advice="give points, which manifold.from_normal makes of any numbers and "
             "manifold.project of numbers near by; check_input=False takes them as they are",
             advice_nan="check the layer before it, and its learning rate",
         )
-    if not settings.seen:
-        settings.seen.append(True)
+    settings.first.checked = True
 
 
-# ---------------------------------------------------------------------- the statistics
-
-
-def batch_stats(settings: LayerSettings, batch: Batch, group: Group | None = None) -> Stats:
-    """Return the statistics of a batch."""
-    axes = tuple(range(batch.axes))
-    samples, w = arrange(batch.manifold, batch.x, batch.weights, axes, group)
-    found = locate(batch.manifold, samples, w, group=group, **_search_options(settings))
-    return Stats(found.mean, found.variance)
-
-
-def _search_options(settings: LayerSettings) -> dict[str, Any]:
-    """Return the options of :func:`gyrobn.statistics.frechet.locate`."""
-    return {
-        "steps": settings.steps,
-        "tol": settings.tol,
-        "max_iter": settings.max_iter,
-        "mean_gradient": settings.mean_gradient,
-        "warn": partial(_warn, settings),
-    }
-
-
-def _warn(settings: LayerSettings, *found: Any) -> None:
-    """Warn about a mean; look for a second one in the first batch only."""
-    asked = settings.asked
-    unique = settings.check_input is not False and not asked
-    warn_of(*found, unique=unique)
-    if unique and not asked:
-        asked.append(True)
-
-
-def check_count(settings: LayerSettings, batch: Batch) -> None:
+def _check_count(
+    settings: Settings, x: Array, axes: int, running: Stats | None, checked: Array
+) -> None:
     """Refuse to learn statistics from a single sample, or from sets of a single point."""
-    if math.prod(batch.x.shape[: batch.axes]) >= 2:
+    if math.prod(x.shape[:axes]) >= 2:
         return
-    if isinstance(settings, Settings):
+    if not settings.sets:
         raise ValueError(
-            "GyroBN needs more than one sample per channel for statistics, got a batch of shape "
-            f"{tuple(batch.x.shape)}: use a larger batch, or {settings.remedy}"
+            f"{settings.name} needs more than one sample per channel for statistics, got a batch "
+            f"of shape {tuple(x.shape)}: use a larger batch, or {settings.remedy}"
         )
-    if batch.running is not None:
-        shape = tuple(batch.checked.shape)
+    if running is not None:
+        k = checked.ndim - len(settings.geometry.point_shape)
         raise ValueError(
             f"{settings.name} needs more than one point per set for running statistics, got "
-            f"points in an array of shape {shape[: len(shape) - len(batch.manifold.point_shape)]}: "
+            f"points in an array of shape {tuple(checked.shape[:k])}: "
             "give more positions, or track_running_stats=False"
         )
 
 
-def check_variance(
-    settings: LayerSettings,
-    batch: Batch,
-    stats: Stats,
-    first: Any = 0,
-    group: Group | None = None,
-) -> None:
-    """If a batch has no finite variance, name the sample, and the rank, that is the reason.
-
-    ``first`` has the numbers of the samples, if they are part of a batch.
-    """
-    shim = backend_of(stats.var)
+def check_variance(batch: Batch, stats: Stats, group: Group | None = None) -> None:
+    """If a batch has no finite variance, name the sample, and the rank, that is the reason."""
+    settings, shim = batch.settings, backend_of(stats.var)
     if shim.traced(stats.var):
         return
     var = shim.stop_gradient(stats.var)
     total = var if math.prod(var.shape) == 1 else namespace_of(var).sum(var)
     if math.isfinite(float(total)):
+        settings.first.searched = True
         return
+    error: ValueError | None = None
     try:
-        _check_points(settings, batch.manifold, batch.checked, first)
-    except ValueError as error:
-        if group is not None:
-            group.agree(error)
-        raise
+        if not _hides_values(batch.manifold, batch.checked):
+            _check_points(settings, batch.manifold, batch.checked)
+    except ValueError as found:
+        error = found
     if group is not None:
-        group.agree(None)
-    raise ValueError(
+        group.agree(error)
+    raise error or ValueError(
         f"{settings.name} on {settings.geometry!r} finds no variance of this batch: all samples "
         "are on the manifold, but too far out or too far apart; check the layer before it, and its "
         "learning rate"
     )
 
 
-def update(
-    settings: LayerSettings, manifold: GyroSpace, running: Stats, batch: Stats, rate: Any
-) -> Stats:
-    """Return the running statistics, moved towards a batch, without derivatives."""
-    stop = backend_of(batch.var).stop_gradient
-    constant = manifold.detached()
-    old = settings.running(constant, Stats(stop(running.mean), stop(running.var)))
-    return update_stats(constant, old, Stats(stop(batch.mean), stop(batch.var)), rate)
+# ---------------------------------------------------------------------- statistics and output
 
 
-def _valid(settings: LayerSettings, batch: Batch, old: Stats, new: Stats) -> Stats:
-    """Return new running statistics, or the old ones for channels without a good sample.
+def search_options(settings: Settings) -> dict[str, Any]:
+    """Return the options of :func:`gyrobn.statistics.frechet.locate`.
 
-    Where values can be seen, such a batch is an error.
+    A second mean is looked for in the first batch only.
     """
-    if batch.good is None:
-        return new
-    xp, k = namespace_of(new.var), len(settings.channels)
-    numbers = [xp.reshape(a, (*a.shape[:k], -1)) for a in new]
-    bad = xp.logical_not(xp.all(xp.isfinite(xp.concat(numbers, axis=-1)), axis=-1))
-    if batch.empty is not None and isinstance(settings, Settings):
-        bad = xp.logical_or(bad, batch.empty[(0,) * batch.axes])
-    return _where(settings, bad, old, new)
+
+    unique = settings.check_input is not False and not settings.first.searched
+    names = ("steps", "tol", "max_iter", "mean_gradient")
+    warn = partial(warn_of, unique=unique)
+    return {name: getattr(settings, name) for name in names} | {"warn": warn}
 
 
-def _where(settings: LayerSettings, channels: Array, first: Stats, second: Stats) -> Stats:
-    """Return the first statistics for some channels, and the second for the others."""
-    xp, k = namespace_of(channels), len(settings.channels)
-    pairs = zip(first, second, strict=True)
-    return Stats(*(xp.where(channels[(..., *(None,) * (a.ndim - k))], a, b) for a, b in pairs))
+def learn(
+    batch: Batch, running: Stats | None, stats: Stats, rate: Any, group: Group | None = None
+) -> Stats | None:
+    """Return the running statistics, moved towards those of a batch, without derivatives.
 
-
-def _update_from_sets(
-    settings: LayerSettings, batch: Batch, old: Stats, sets: Stats, rate: Any
-) -> Stats:
-    """Return running statistics, moved towards the average of sets ``(batch, *channels, ...)``.
-
-    Sets without weight do not count. A channel without any other keeps its statistics.
+    From sets they learn the average of those with weight. A channel without any keeps its
+    statistics, and so does one without a good sample where no error can be raised.
     """
-    xp, stop = namespace_of(sets.var), backend_of(sets.var).stop_gradient
-    sets, weights, none = Stats(stop(sets.mean), stop(sets.var)), None, None
-    if batch.empty is not None:
-        empty = batch.empty[(0,) * batch.axes]
-        none = xp.all(empty, axis=0)
-        weights = xp.astype(xp.logical_or(none, xp.logical_not(empty)), sets.var.dtype)
-    constant = batch.manifold.detached()
-    average = average_stats(constant, sets, weights, **_search_options(settings))
-    new = update(settings, batch.manifold, old, average, rate)
-    return new if none is None else _where(settings, none, old, new)
+    check_variance(batch, stats, group)
+    if running is None or batch.running is None:
+        return None
+    settings, stop = batch.settings, backend_of(stats.var).stop_gradient
+    manifold, xp = batch.manifold.detached(), namespace_of(stats.var)
+    old, stats = (Stats(stop(both.mean), stop(both.var)) for both in (batch.running, stats))
+    lost = empty = None if batch.empty is None else batch.empty[(0,) * batch.axes]
+    if settings.sets:
+        weights = None
+        if empty is not None:
+            lost = xp.all(empty, axis=0)
+            weights = xp.astype(xp.logical_or(lost, xp.logical_not(empty)), stats.var.dtype)
+        stats = average_stats(manifold, stats, weights, **search_options(settings))
+    new = update_stats(manifold, old, stats, rate)
+    k = len(settings.channels)
+    if batch.good is not None:
+        numbers = [xp.reshape(a, (*a.shape[:k], -1)) for a in new]
+        bad = xp.logical_not(xp.all(xp.isfinite(xp.concat(numbers, axis=-1)), axis=-1))
+        lost = bad if lost is None else xp.logical_or(bad, lost)
+    if lost is not None:
+        pairs = zip(old, new, strict=True)
+        new = Stats(*(xp.where(lost[(..., *(None,) * (b.ndim - k))], a, b) for a, b in pairs))
+    return Stats(*(cast(b, a.dtype) for a, b in zip(running, new, strict=True)))
 
 
-# ---------------------------------------------------------------------- the output
-
-
-def apply(settings: LayerSettings, batch: Batch, x: Array, stats: Stats) -> Array:
-    """Normalize samples with given statistics, inside the manifold."""
+def apply(batch: Batch, x: Array, stats: Stats) -> Array:
+    """Normalize samples with given statistics."""
     manifold, inside = batch.manifold, batch.manifold.inside
     stats, x = Stats(manifold.to_inside(stats.mean), stats.var), manifold.to_inside(x)
-    output = _output_of(settings, batch)
-    if settings.formula is normalize:  # without its warning, which would read values
-        y = inside.standardize(x, *route(inside, x, stats, *output))
-    else:
-        y = settings.formula(inside, x, stats, *output)
-    return manifold.from_inside(y)
+    return manifold.from_inside(inside.standardize(x, *route(inside, x, stats, *output_of(batch))))
 
 
-def _output_of(settings: LayerSettings, batch: Batch) -> Output:
-    """Return what a layer does with centred samples."""
+def output_of(batch: Batch) -> tuple[Array | None, Array | float, float, float | None]:
+    """Return bias (inside the manifold), scale, eps and clamp."""
     bias, scale, _ = batch.learnt
     target = None if bias is None else batch.manifold.inside.from_normal(bias)
-    return Output(target, 1.0 if scale is None else scale, settings.eps, settings.clamp)
+    return target, 1.0 if scale is None else scale, batch.settings.eps, batch.settings.clamp
+
+
+# ---------------------------------------------------------------------- the dtype
+
+
+def is_half(x: Array) -> bool:
+    """Return whether an array is in half precision: float16 or bfloat16."""
+    return bool(namespace_of(x).finfo(x.dtype).bits < 32)
+
+
+def common_dtype(*arrays: Array | None) -> Any:
+    """Return the widest dtype, float32 at least: in half precision geometry has three digits."""
+    here = [a for a in arrays if a is not None]
+    xp, dtype = namespace_of(*here), here[0].dtype
+    dtypes = {a.dtype for a in here}
+    if dtypes == {dtype} and dtype in (xp.float32, xp.float64):
+        return dtype  # asking the library takes longer
+    return xp.result_type(xp.float32, *dtypes)
+
+
+def cast(x: Array | None, dtype: Any) -> Any:
+    """Return an array in a dtype; None stays None."""
+    return x if x is None or x.dtype == dtype else namespace_of(x).astype(x, dtype)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.numerics.arrays import check_floating, length, scalars_like
 from gyrobn.numerics.checks import check_number, host, warn_caller
@@ -31,16 +30,6 @@ class Stats(NamedTuple):
     var: Array
     """Fréchet variance, shape (*channels,), or (*channels, blocks) if there are several blocks; a
     plain number stands for all channels and blocks."""
-
-
-class Output(NamedTuple):
-    """What a normalization does with centred samples."""
-
-    target: Array | None
-    """The bias, inside the manifold; None for the identity."""
-    scale: Array | float | str
-    eps: float
-    clamp: float | None
 
 
 class Road(NamedTuple):
@@ -74,7 +63,7 @@ def batch_stats(
     return Stats(result.mean, result.variance)
 
 
-def update_stats(manifold: GyroSpace, running: Stats, batch: Stats, rate: float = 0.1) -> Stats:
+def update_stats(manifold: GyroSpace, running: Stats, batch: Stats, rate: Any = 0.1) -> Stats:
     r"""Move running statistics towards those of a batch.
 
     The mean goes along the geodesic, to the barycentre
@@ -88,7 +77,8 @@ def update_stats(manifold: GyroSpace, running: Stats, batch: Stats, rate: float 
     running, batch
         The statistics so far and those of the new batch.
     rate
-        Fraction :math:`\eta` of the new batch: 0 keeps the running statistics, 1 replaces them.
+        Fraction :math:`\eta` of the new batch: 0 keeps the running statistics, 1 replaces them. A
+        number, or an array that broadcasts against the channels.
         (torch calls it ``momentum``; flax's ``momentum`` is one minus it.)
 
     Examples
@@ -102,13 +92,20 @@ def update_stats(manifold: GyroSpace, running: Stats, batch: Stats, rate: float 
     (array([0.25]), 1.25)
     """
     check_manifold(manifold)
-    _check_rate(rate)
+    if isinstance(rate, (Real, str)):  # arrays may be traced: not checked
+        check_number("rate", rate, 0.0, 1.0)
+    elif manifold.block_shape:
+        rate = rate[..., None]
     running, batch = (_with_array(stats, running.mean) for stats in (running, batch))
-    mean = _between(manifold, running.mean, batch.mean, rate)
-    return Stats(mean, (1.0 - rate) * running.var + rate * batch.var)
+    inside, x, y = manifold.inside, *map(manifold.to_inside, (running.mean, batch.mean))
+    mean = inside.geodesic(x, y, rate)
+    if inside.drifts:  # so that many updates stay on the manifold
+        mean = inside.project(mean)
+    var = (1.0 - rate) * running.var + rate * batch.var
+    return Stats(manifold.from_inside(mean), var)
 
 
-def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | float) -> Stats:
+def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Any) -> Stats:
     r"""Put the statistics of two sets of samples together.
 
     .. math:: \mu = \mu_1 \oplus (\eta \odot (\ominus\mu_1 \oplus \mu_2)), \qquad
@@ -140,17 +137,13 @@ def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Array | 
     >>> float(mean[0]), round(float(var), 12), batch_stats(Euclidean(1), x)
     (4.0, 14.0, Stats(mean=array([4.]), var=array(14.)))
     """
-    check_manifold(manifold)
-    first, second = (_with_array(stats, first.mean) for stats in (first, second))
-    check_floating(*first, *second)
-    _check_rate(rate)
-    if manifold.block_shape and not isinstance(rate, (Real, float)):
-        rate = rate[..., None]
+    check_floating(first.mean, second.mean)
+    mean, var = update_stats(manifold, first, second, rate)
     c = manifold.relative_normal(first.mean, second.mean)
     apart = manifold.squeeze_blocks(manifold.by_block(c * c))
-    mean = _between(manifold, first.mean, second.mean, rate)
-    between = rate * (1.0 - rate) * apart
-    return Stats(mean, (1.0 - rate) * first.var + rate * second.var + between)
+    if manifold.block_shape and not isinstance(rate, Real):
+        rate = rate[..., None]
+    return Stats(mean, var + rate * (1.0 - rate) * apart)
 
 
 def normalize(
@@ -204,7 +197,7 @@ def normalize(
     road = route(manifold, x, stats, bias, scale, eps, clamp)
     y = manifold.standardize(x, *road)
     if check:
-        _warn_if_held("normalize()", manifold, x, y, road, scale_for(manifold, scale))
+        _warn_if_clamped("normalize()", manifold, x, y, road, scale_for(manifold, scale))
     return y
 
 
@@ -244,72 +237,54 @@ def normalize_batch(
     """
     check_manifold(manifold)
 
-    def run(
-        x: Array,
-        manifold: GyroSpace,
-        weights: Array | None,
-        bias: Array | None,
-        scale: Any,
-        options: dict[str, Any],
-    ) -> tuple[Array, Stats]:
-        output = Output(None if bias is None else manifold.to_inside(bias), scale, eps, clamp)
-        x, put_back = set_aside(manifold, x, weights)
-        y, stats = normalize_to(manifold, x, weights, output, axes, **options)
-        road = route(manifold, x, stats, bias, scale, eps, clamp)
-        _warn_if_held("normalize_batch()", manifold, x, y, road, scale_for(manifold, scale))
+    def run(x: Array, M: GyroSpace, weights: Any, bias: Any, scale: Any, options: Any) -> Any:
+        target = None if bias is None else M.to_inside(bias)
+        x, put_back = set_aside(M, x, weights)
+        y, stats = normalize_to(M, x, weights, target, scale, eps, clamp, axes, **options)
+        road = route(M, x, stats, bias, scale, eps, clamp)
+        _warn_if_clamped("normalize_batch()", M, x, y, road, scale_for(M, scale))
         return put_back(y), stats
 
-    given = manifold, weights, bias, scale, options
-    found: tuple[Array, Stats] = backend_of(x).auto_sharded(run, x, *given)
-    return found
+    found: Any = backend_of(x).auto_sharded(run, x, manifold, weights, bias, scale, options)
+    return found  # type: ignore[no-any-return]
 
 
 def normalize_to(
     manifold: GyroSpace,
     x: Array,
     weights: Array | None,
-    output: Output,
-    axes: int,
+    target: Array | None,
+    scale: Any,
+    eps: float,
+    clamp: float | None,
+    axes: int = 1,
+    centre: bool = True,
     group: Group | None = None,
     **options: Any,
 ) -> tuple[Array, Stats]:
-    """Do what :func:`normalize_batch` does, with a bias inside the manifold and valid samples.
+    r"""Do what :func:`normalize_batch` does, with valid samples; the bias, ``target``, is inside.
 
-    The samples may be a part of a batch that is distributed over a group of ranks.
-    """
-    samples, w = arrange(manifold, x, weights, tuple(range(axes)), group)
-    found = locate(manifold, samples, w, group=group, **options)
-    stats = Stats(found.mean, found.variance)
-    return _standardized(manifold, x, found.view, stats, output), stats
-
-
-def rescale_to(
-    manifold: GyroSpace, x: Array, weights: Array | None, output: Output, axes: int
-) -> tuple[Array, Stats]:
-    r"""Do what :func:`normalize_to` does with the identity in place of the mean.
+    The samples may be a part of a batch that is distributed over a group of ranks. Without
+    ``centre`` they are scaled from the identity e, which stands for the mean:
 
     .. math:: v^2 = \sum_i w_i\, d^2(e, x_i), \qquad
               \tilde x_i = \beta \oplus \Bigl(\frac{s}{\sqrt{v^2 + \epsilon}} \odot x_i\Bigr)
 
     The mean square of the output's distances from :math:`\beta` is :math:`s^2 v^2/(v^2+\epsilon)`.
     """
-    samples, w = arrange(manifold, x, weights, tuple(range(axes)))
-    space, y = manifold.inside, manifold.to_inside(samples)
-    centred = space.centred(space.origin(y), y)
-    stats = Stats(manifold.origin(x), manifold.squeeze_blocks(centred.variance(w)))
-    return _standardized(manifold, x, centred, stats, output), stats
-
-
-def _standardized(
-    manifold: GyroSpace, x: Array, centred: Centred, stats: Stats, output: Output
-) -> Array:
-    """Scale and bias centred samples, in the shape of x."""
-    scale = scale_for(manifold, output.scale)
-    factor = multiplier(x, stats, scale, output.eps, output.clamp)
-    y = manifold.from_inside(centred.standardize(factor, output.target))
+    samples, w = arrange(manifold, x, weights, tuple(range(axes)), group)
+    if centre:
+        found = locate(manifold, samples, w, group=group, **options)
+        view, stats = found.view, Stats(found.mean, found.variance)
+    else:
+        inside, y = manifold.inside, manifold.to_inside(samples)
+        view = inside.centred(inside.origin(y), y)
+        stats = Stats(manifold.origin(x), manifold.squeeze_blocks(view.variance(w)))
+    factor = multiplier(x, stats, scale_for(manifold, scale), eps, clamp)
+    y = manifold.from_inside(view.standardize(factor, target))
     if 0 in x.shape:  # a rank without samples has a placeholder
         y = y[:0, ...]
-    return y if y.ndim == x.ndim else namespace_of(x).reshape(y, x.shape)
+    return y if y.ndim == x.ndim else namespace_of(x).reshape(y, x.shape), stats
 
 
 def denormalize(
@@ -336,7 +311,7 @@ def denormalize(
     road = route(manifold, x, stats, bias, scale, eps, clamp, inverse=True)
     y = manifold.standardize(x, *road)
     if check:
-        _warn_if_held("denormalize()", manifold, x, y, road, stats.var, 0.5)
+        _warn_if_clamped("denormalize()", manifold, x, y, road, stats.var, 0.5)
     return y
 
 
@@ -358,7 +333,7 @@ def route(
     return Road(manifold.origin(x) if bias is None else bias, 1.0 / factor, stats.mean)
 
 
-def _warn_if_held(
+def _warn_if_clamped(
     name: str, manifold: GyroSpace, x: Array, y: Array, road: Road, unit: Any, power: float = 1.0
 ) -> None:
     """Warn if samples of a hyperbolic space were scaled farther than coordinates reach.
@@ -448,13 +423,6 @@ def scale_for(manifold: GyroSpace, scale: Any) -> Any:
     return roots[0] if len(roots) == 1 else roots
 
 
-def _between(manifold: GyroSpace, x: Array, y: Array, rate: Any) -> Array:
-    """Return a point between two means, projected so that many updates stay on the manifold."""
-    inside = manifold.inside
-    mean = inside.geodesic(manifold.to_inside(x), manifold.to_inside(y), rate)
-    return manifold.from_inside(inside.project(mean) if inside.drifts else mean)
-
-
 def _with_array(stats: Stats, like: Array) -> Stats:
     """Return statistics whose variance is an array, also if a plain number was given."""
     if type(stats.var) not in (int, float):
@@ -462,11 +430,6 @@ def _with_array(stats: Stats, like: Array) -> Stats:
     var = check_number("the variance", stats.var, 0.0)
     xp = namespace_of(like)
     return Stats(stats.mean, xp.asarray(var, dtype=like.dtype, device=device_of(like)))
-
-
-def _check_rate(rate: Any) -> None:
-    if isinstance(rate, (Real, str)):  # arrays may be traced: not checked
-        check_number("rate", rate, 0.0, 1.0)
 
 
 def multiplier(

@@ -1,13 +1,18 @@
 """GyroBN for PyTorch: layers that hold parameters and running statistics, and call Algorithm 1.
 
-They keep the habits of ``torch.nn.BatchNorm1d``; the mathematics is in
+They follow the conventions of ``torch.nn.BatchNorm1d``; the mathematics is in
 :mod:`gyrobn.normalization.normalize`.
 """
 
 from gyrobn.torch.averages import update_bn
 from gyrobn.torch.domains import DomainGyroBN
-from gyrobn.torch.layer import GyroBN
-from gyrobn.torch.sets import GyroGroupNorm, GyroInstanceNorm, GyroLayerNorm, GyroRMSNorm
+from gyrobn.torch.layers import (
+    GyroBN,
+    GyroGroupNorm,
+    GyroInstanceNorm,
+    GyroLayerNorm,
+    GyroRMSNorm,
+)
 
 __all__ = [
     "DomainGyroBN",

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gyrobn.torch.affine import AffineLayer
+from gyrobn.torch.layers import NormalizationLayer
 
 
 @torch.no_grad()
@@ -51,7 +51,7 @@ def update_bn(
     """
     momenta: dict[Any, float | None] = {}
     for module in model.modules():
-        tracks = isinstance(module, AffineLayer) and module.track_running_stats
+        tracks = isinstance(module, NormalizationLayer) and module.track_running_stats
         if tracks or isinstance(module, _BatchNorm):
             momenta[module] = module.momentum  # type: ignore[assignment]
             module.reset_running_stats()  # type: ignore[operator]

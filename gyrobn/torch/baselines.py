@@ -1,18 +1,21 @@
 """LRBN and ManifoldNorm as PyTorch layers, for comparisons with GyroBN.
 
-They are :class:`gyrobn.torch.GyroBN` with another formula: see
+They differ from :class:`gyrobn.torch.GyroBN` in what they do with the statistics: see
 :mod:`gyrobn.normalization.baselines`.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
 from torch import Tensor, nn
 
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.baselines import lrbn, manifold_norm
+from gyrobn.normalization.layers import learn, output_of, prepare, search_options
 from gyrobn.normalization.normalize import Stats
-from gyrobn.torch.layer import GyroBN
+from gyrobn.statistics.frechet import locate
+from gyrobn.statistics.samples import Group, arrange
+from gyrobn.torch.layers import Constant, GyroBN, of_arrays
 
 
 class LRBN(GyroBN):
@@ -21,10 +24,37 @@ class LRBN(GyroBN):
     Parameters and attributes are those of :class:`gyrobn.torch.GyroBN`.
     """
 
-    _formula = staticmethod(lrbn)
+    _formula: ClassVar[Any] = staticmethod(lrbn)
+
+    @classmethod
+    def _run(
+        cls,
+        constant: Constant,
+        given: dict[str, Tensor],
+        rate: Any,
+        training: bool,
+        group: Group | None = None,
+    ) -> tuple[Tensor, ...]:
+        learnt, running, x, weights = of_arrays(given)
+        batch = prepare(constant.settings, learnt, running, x, weights, training, group)
+        manifold, stats, new = batch.manifold, batch.running, None
+        if training or stats is None:
+            axes = tuple(range(batch.axes))
+            samples, w = arrange(manifold, batch.x, batch.weights, axes, group)
+            found = locate(manifold, samples, w, group=group, **search_options(constant.settings))
+            stats = Stats(found.mean, found.variance)
+            new = learn(batch, running, stats, rate, group)
+        y, mean = manifold.to_inside(batch.x), manifold.to_inside(stats.mean)
+        y = cls._formula(manifold.inside, y, Stats(mean, stats.var), *output_of(batch))
+        return batch.finish(manifold.from_inside(y)), *(new or ())
+
+    @classmethod
+    def from_estimator(cls, *_: Any, **__: Any) -> NoReturn:
+        """Refuse an estimator, whose formula is another one."""
+        raise ValueError("only GyroBN layers take an estimator, not those of the baselines")
 
 
-class ManifoldNorm(GyroBN):
+class ManifoldNorm(LRBN):
     """ManifoldNorm of Chakraborty (2020): :func:`gyrobn.normalization.baselines.manifold_norm`.
 
     Parameters
@@ -57,8 +87,5 @@ class ManifoldNorm(GyroBN):
             self.scale = nn.Parameter(self.scale.detach().new_ones(shape))
 
     @staticmethod
-    def _formula(
-        manifold: GyroSpace, x: Tensor, stats: Stats, bias: Any, scale: Any, *_: Any
-    ) -> Tensor:
-        y: Tensor = manifold_norm(manifold, x, stats, bias, scale)
-        return y
+    def _formula(manifold: Any, x: Tensor, stats: Stats, bias: Any, scale: Any, *_: Any) -> Any:
+        return manifold_norm(manifold, x, stats, bias, scale)

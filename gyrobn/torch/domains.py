@@ -11,29 +11,25 @@ from gyrobn.backends.torch import all_sum, recomputing, recorded, traced, valuel
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import (
     UNSEEN,
-    adapt_stats,
     average_stats,
     by_domain,
-    padded,
+    domain_stats,
+    not_seen,
     places_of,
 )
-from gyrobn.normalization.dtypes import common_dtype
 from gyrobn.normalization.layers import (
     Batch,
-    Learnt,
     apply,
-    batch_stats,
     check_variance,
+    learn,
     prepare,
-    update,
+    search_options,
 )
 from gyrobn.normalization.normalize import Stats, update_stats
 from gyrobn.normalization.online import OnlineStats, check_strength, online_stats
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
 from gyrobn.statistics.samples import Group
-from gyrobn.torch.graphs import Constant, no_autocast
-from gyrobn.torch.layer import GyroBN
-from gyrobn.torch.ranks import group_of
+from gyrobn.torch.layers import Constant, GyroBN, group_of, no_autocast, of_arrays
 
 
 class DomainGyroBN(GyroBN):
@@ -66,6 +62,9 @@ class DomainGyroBN(GyroBN):
         :func:`~gyrobn.normalization.online.online_stats` has the formulas.
     """
 
+    training_mean: Tensor
+    training_var: Tensor
+
     def __init__(
         self,
         manifold: GyroSpace,
@@ -83,8 +82,9 @@ class DomainGyroBN(GyroBN):
             check_number("train_momentum", train_momentum, 0.0, 1.0)
         if options.get("axis", 0) not in (0, (0,)) or not options.get("track_running_stats", True):
             raise ValueError("DomainGyroBN needs axis=0 and running statistics")
-        self._copies = (domains,)
         super().__init__(manifold, channels, **options)
+        for name, value in dict(self.named_buffers()).items():  # one row per domain
+            self.register_buffer(name, value.expand(domains, *value.shape).clone())
         self.domains = domains
         self.train_momentum, self.unseen = train_momentum, unseen
         self.prior_strength = check_strength(prior_strength)
@@ -115,33 +115,39 @@ class DomainGyroBN(GyroBN):
             if traced(domains) or traced(x):
                 return self._by_sample(x, domains, weights)
             group = group_of(self.process_group, x) if self.training else None
-            running = Stats(self.running_mean, self.running_var)
             try:
                 places = self._places(x, domains, may_be_empty=group is not None)
-                batch = prepare(self.settings, self._learnt, running, self._checked(x), weights)
+                batch = prepare(self.settings, *of_arrays(self._given(x, weights)))
             except (TypeError, ValueError) as error:
                 if group is not None:  # the others wait for the number of samples per domain
                     all_sum(torch.full((self.domains,), torch.nan, device=x.device), group.ranks)
                     group.agree(error)
                 raise
-            if group is not None:
-                stats = self._spread_stats(batch, places, group)
-            elif self.training:
-                found = {k: self._batch_stats(batch, k, at) for k, at in places.items()}
-                stats = {k: self._learnt_from(batch.manifold, k, f) for k, f in found.items()}
+            y = batch.x
             if self.training:
-                self.online = {}  # what is known of new domains began with an older average
-                pairs = [(at, stats[k]) for k, at in places.items()]
+                pairs = self._learn(batch, places, group)
+                self.online = {}  # statistics of new domains began with an older average
             else:
                 pairs = self._evaluation_stats(batch, places)
-            y = batch.x
-            if pairs:
-                y = by_domain(partial(apply, self.settings, batch), y, *zip(*pairs, strict=True))
+            if places:
+                y = by_domain(partial(apply, batch), y, *zip(*pairs, strict=True))
             if group is not None:  # every rank takes part in the backward pass of every domain
-                some = next(iter(stats.values()))
+                some = pairs[0][1]
                 y = y + 0.0 * (some.mean.sum() + some.var.sum())
             out: Tensor = batch.finish(y)
             return out
+
+    def _check_domains(self, x: Tensor, domains: Tensor) -> None:
+        if tuple(domains.shape) != tuple(x.shape[:1]):
+            raise ValueError(
+                f"domains must have the shape of the batch, {tuple(x.shape[:1])}, "
+                f"got {tuple(domains.shape)}"
+            )
+        if domains.dtype not in _INTEGERS:
+            raise TypeError(
+                f"domains must be integers from 0 to {self.domains - 1}, got {domains.dtype}: "
+                "convert them, for example with domains.long()"
+            )
 
     def _by_sample(self, x: Tensor, domains: Tensor, weights: Tensor | None) -> Tensor:
         """Normalize each sample with running statistics that are looked up for it alone.
@@ -155,21 +161,9 @@ class DomainGyroBN(GyroBN):
                 "DomainGyroBN in training needs the values of domains, which torch.export and vmap "
                 "hide: call layer.eval() first"
             )
-        given = self._given(x, weights) | {"domains": domains, "seen": self.num_batches_tracked}
+        given = self._given(x, weights) | {"domains": domains, "counts": self.num_batches_tracked}
         out: Tensor = recorded(_run_by_sample)(self._constant, given)
         return out
-
-    def _check_domains(self, x: Tensor, domains: Tensor) -> None:
-        if tuple(domains.shape) != tuple(x.shape[:1]):
-            raise ValueError(
-                f"domains must have the shape of the batch, {tuple(x.shape[:1])}, "
-                f"got {tuple(domains.shape)}"
-            )
-        if domains.dtype not in _INTEGERS:
-            raise TypeError(
-                f"domains must be integers from 0 to {self.domains - 1}, got {domains.dtype}: "
-                "convert them, for example with domains.long()"
-            )
 
     def _places(self, x: Tensor, domains: Tensor, may_be_empty: bool) -> dict[int, Any]:
         """Return which samples each domain has."""
@@ -184,108 +178,109 @@ class DomainGyroBN(GyroBN):
             raise ValueError(f"domains must be from 0 to {self.domains - 1}, got {low} to {high}")
         return places
 
-    def _spread_stats(self, batch: Batch, places: dict[int, Any], group: Group) -> dict[int, Stats]:
-        """Return the statistics of the domains that some rank has, solved as channels of one batch.
+    def _stats(self, batch: Batch, places: dict[int, Any], group: Group | None = None) -> Stats:
+        """Return the statistics of some domains, from their samples in a batch."""
+        given = batch.manifold, batch.x, places, batch.weights
+        found = domain_stats(*given, group=group, **search_options(self.settings))
+        stats = Stats(found.mean, found.variance)
+        check_variance(batch, stats, group)
+        return stats
 
-        They learn from all samples, on every rank alike.
-        """
+    def _learn(self, batch: Batch, places: dict[int, Any], group: Group | None) -> "_Pairs":
+        """Learn from every domain of a batch, on all ranks alike."""
         counts = torch.zeros(self.domains, device=batch.x.device)
         for k, place in places.items():
             counts[k] = len(place)
-        counts = all_sum(counts, group.ranks)
-        if bool(counts.isnan().any()):
-            group.agree(None)
-        present = torch.nonzero(counts).flatten().tolist()
+        if group is not None:
+            counts = all_sum(counts, group.ranks)
+            if bool(counts.isnan().any()):
+                group.agree(None)
+        rows = torch.nonzero(counts).flatten()
         for k in torch.nonzero(counts == 1).flatten().tolist():
-            self._refuse_one(k)
-        found = batch_stats(self.settings, self._columns(batch, places, present), group)
-        check_variance(self.settings, batch, found, group=group)
-        each = {k: Stats(found.mean[j], found.var[j]) for j, k in enumerate(present)}
-        return {k: self._learnt_from(batch.manifold, k, own) for k, own in each.items()}
-
-    def _columns(self, batch: Batch, places: dict[int, Any], present: list[int]) -> Batch:
-        """Return samples (most, domains, ...), padded with the identity, and their weights."""
-        manifold, x, weights = batch.manifold, batch.x, batch.weights
-        rows = torch.as_tensor(padded([places.get(k, ()) for k in present]), device=x.device)
-        e = manifold.origin(x).expand(1, *x.shape[1:])
-        channels = self.settings.channels
-        if weights is None:
-            weights = x.new_ones(x.shape[0])
-        weights = weights.to(x.dtype)[(..., *(None,) * (len(channels) + 1 - weights.ndim))]
-        weights = weights.expand(x.shape[0], *channels)
-        nothing = weights.new_zeros((1, *channels))
-        both = torch.cat([x, e])[rows], torch.cat([weights, nothing])[rows]  # −1 is the last
-        return batch._replace(x=both[0], weights=both[1])
-
-    def _refuse_one(self, k: int) -> None:
-        """Raise for a domain with a single sample, which has no variance."""
-        if self.training:
             online = ", where unseen='online' follows single samples" * (self.unseen == "online")
             raise ValueError(
                 f"domain {k} has one sample in this batch, and training needs at least two of each "
                 "domain: use larger batches, or a sampler that draws several samples per domain; "
                 f"to evaluate, call layer.eval(){online}"
             )
-        raise ValueError(
-            f"domain {k} was not seen in training and has one sample in this batch, and "
-            f"unseen={self.unseen!r} needs at least two: give more samples of it at once, or use "
-            "unseen='online', which needs one"
-        )
-
-    def _batch_stats(self, batch: Batch, k: int, place: Any) -> Stats:
-        if len(place) == 1:
-            self._refuse_one(k)
-        x, weights = batch.x[place], None if batch.weights is None else batch.weights[place]
-        part = batch._replace(x=x, weights=weights, checked=x)
-        stats = batch_stats(self.settings, part)
-        check_variance(self.settings, part, stats, first=place)
-        return stats
-
-    def _learnt_from(self, manifold: GyroSpace, k: int, batch: Stats) -> Stats:
-        """Learn from the statistics of a batch, and return those to normalize it with."""
-        if recomputing():
-            if self.train_momentum is None:
-                return batch
+        places = {k: places.get(k, ()) for k in rows.tolist()}
+        stats = self._stats(batch, places, group)
+        if not recomputing():
+            stats = self._update(batch, rows, stats)
+        elif self.train_momentum is not None:
             raise RuntimeError(
                 "torch.utils.checkpoint calls a layer again in the backward pass, and with "
-                "train_momentum the statistics it used are gone by then: leave the layer out of "
-                "the checkpoint"
+                "train_momentum the statistics it used are gone by then: leave the layer out "
+                "of the checkpoint"
             )
-        count = int(self.num_batches_tracked[k])
-        rate = 1.0 / (count + 1) if self.momentum is None else self.momentum
-        with torch.no_grad():
-            new = update(self.settings, manifold, self._of("running", k), batch, rate)
-            self._store("running", k, new)
-        self.num_batches_tracked[k] += 1
-        if self.train_momentum is None:
-            return batch
-        rate = self.train_momentum(count) if callable(self.train_momentum) else self.train_momentum
-        moved = update_stats(manifold, self._of("training", k), batch, rate)
-        self._store("training", k, Stats(moved.mean.detach(), moved.var.detach()))
-        return moved
+        return _pairs(places, stats)
 
-    def _evaluation_stats(self, whole: Batch, places: dict[int, Any]) -> list[tuple[Any, Stats]]:
-        """Return indices of samples, and the statistics to normalize them with."""
-        pairs, online = [], dict(self.online)
-        for k, place in places.items():
-            if int(self.num_batches_tracked[k]) > 0:
-                pairs.append((place, self.settings.running(whole.manifold, self._of("running", k))))
-            elif self.unseen == "online":
-                states = self._online_stats(whole, k, place)
-                pairs += [(place[i : i + 1], state.stats) for i, state in enumerate(states)]
-                online[k] = states[-1]
-            else:
-                pairs.append((place, self._unseen_stats(whole, k, place)))
-        self.online = online
-        return pairs
+    def _update(self, batch: Batch, rows: Tensor, stats: Stats) -> Stats:
+        """Update the statistics of some domains, and return those to normalize them with."""
+
+        def each(values: Tensor) -> Tensor:  # one per domain, for all of its channels
+            return values.to(stats.var.dtype)[(..., *(None,) * len(self.settings.channels))]
+
+        counts = self.num_batches_tracked[rows]
+        rate = 1.0 / each(counts + 1) if self.momentum is None else self.momentum
+        running, table = self._running("running"), batch.running
+        assert table is not None
+        own = batch._replace(running=_rows(table, rows))
+        new = learn(own, _rows(running, rows), stats, rate)
+        assert new is not None
+        running.mean[rows], running.var[rows] = new
+        self.num_batches_tracked[rows] += 1
+        rates: Any = self.train_momentum
+        if rates is None:
+            return stats
+        if callable(rates):
+            rates = each(stats.var.new_tensor([rates(count) for count in counts.tolist()]))
+        running = self._running("training")
+        stats = update_stats(batch.manifold, _rows(running, rows), stats, rates)
+        running.mean[rows], running.var[rows] = stats.mean.detach(), stats.var.detach()
+        return stats
+
+    def _running(self, kind: str) -> Stats:
+        return Stats(getattr(self, f"{kind}_mean"), getattr(self, f"{kind}_var"))
+
+    def _evaluation_stats(self, batch: Batch, places: dict[int, Any]) -> "_Pairs":
+        """Return the running statistics, or new ones of domains that have none."""
+        table, known = batch.running, self.num_batches_tracked > 0
+        assert table is not None
+        seen = torch.nonzero(known).flatten().tolist()
+        new = {k: places[k] for k in sorted(places.keys() - set(seen))}
+        pairs = [(at, _rows(table, k)) for k, at in places.items() if k not in new]
+        if not new:
+            return pairs
+        if self.unseen == "error":
+            advice = "train on it, or give unseen='refit', 'adapt' or 'online'"
+            raise not_seen("training", list(new), seen, advice)
+        if self.unseen != "refit":
+            if not seen:
+                raise ValueError("no domain was seen in training, so there is none to adapt to")
+            average = average_stats(batch.manifold, _rows(table, known))
+        if self.unseen == "online":
+            return pairs + self._online_stats(batch, new, OnlineStats(0, *average))
+        for k, place in new.items():
+            if len(place) == 1:
+                raise ValueError(
+                    f"domain {k} was not seen in training and has one sample in this batch, and "
+                    f"unseen={self.unseen!r} needs at least two: give more samples of it at once, "
+                    "or use unseen='online', which needs one"
+                )
+        stats = self._stats(batch, new)
+        if self.unseen == "adapt":
+            rate = 0.1 if self.momentum is None else self.momentum
+            stats = update_stats(batch.manifold, average, stats, rate)
+        return pairs + _pairs(new, stats)
 
     @torch.no_grad()
-    def _online_stats(self, whole: Batch, k: int, place: Any) -> list[OnlineStats]:
-        """Return the statistics of a new domain after each of its samples."""
-        if whole.weights is not None:
+    def _online_stats(self, batch: Batch, new: dict[int, Any], start: OnlineStats) -> "_Pairs":
+        """Return the statistics of new domains after each of their samples."""
+        if batch.weights is not None:
             raise ValueError(
-                f"domain {k} was not seen in training, and unseen='online' counts every sample "
-                "once: leave out the weights, and samples that shall not count"
+                f"domain {min(new)} was not seen in training, and unseen='online' counts every "
+                "sample once: leave out the weights, and samples that shall not count"
             )
         if recomputing():
             raise RuntimeError(
@@ -293,46 +288,24 @@ class DomainGyroBN(GyroBN):
                 "unseen='online' would count its samples twice: leave the layer out of the "
                 "checkpoint"
             )
-        manifold, x = whole.manifold, whole.x[place].detach()
-        start = self.online.get(k)
-        if start is None:
-            start = OnlineStats(0, *average_stats(manifold, self._known(manifold)))
-        mean, var = (a.to(device=x.device, dtype=x.dtype) for a in start.stats)
-        if mean.dtype != start.mean.dtype or self.settings.learn_curvature:
-            mean = manifold.project(mean)
-        states = online_stats(manifold, OnlineStats(start.count, mean, var), x, self.prior_strength)
-        part = whole._replace(checked=x)
-        check_variance(self.settings, part, states[-1].stats, first=place)
-        return states
+        online, pairs, manifold = dict(self.online), [], batch.manifold
+        for k, place in new.items():
+            x, before = batch.x[place], online.get(k, start)
+            mean, var = (a.to(x) for a in before.stats)
+            if mean.dtype != before.mean.dtype or self.settings.learn_curvature:
+                mean = manifold.project(mean)
+            before = OnlineStats(before.count, mean, var)
+            states = online_stats(manifold, before, x, self.prior_strength)
+            check_variance(batch, states[-1].stats)
+            pairs += [(place[i : i + 1], state.stats) for i, state in enumerate(states)]
+            online[k] = states[-1]
+        self.online = online  # only now: a call that fails leaves everything as it was
+        return pairs
 
     def reset_online(self) -> Self:
         """Forget the new domains that ``unseen="online"`` has followed; each starts anew."""
         self.online = {}
         return self
-
-    def _known(self, manifold: GyroSpace) -> Stats:
-        """Return the statistics of all domains that were seen in training."""
-        seen = self.num_batches_tracked > 0
-        if not bool(seen.any()):
-            raise ValueError("no domain was seen in training, so there is none to adapt to")
-        return self.settings.running(
-            manifold, Stats(self.running_mean[seen], self.running_var[seen])
-        )
-
-    def _unseen_stats(self, whole: Batch, k: int, place: Any) -> Stats:
-        """Return the statistics of a new domain from its samples in this batch."""
-        manifold = whole.manifold
-        if self.unseen == "error":
-            known = [i for i, n in enumerate(self.num_batches_tracked.tolist()) if n > 0]
-            raise ValueError(
-                f"domain {k} was not seen in training (seen: {known}): train on it, or give "
-                "unseen='refit', 'adapt' or 'online'"
-            )
-        batch = self._batch_stats(whole, k, place)
-        if self.unseen == "refit":
-            return batch
-        rate = 0.1 if self.momentum is None else self.momentum
-        return adapt_stats(manifold, self._known(manifold), batch, rate)
 
     # ------------------------------------------------------------------ the estimator
 
@@ -359,44 +332,42 @@ class DomainGyroBN(GyroBN):
         given["prior_strength"] = model.prior_strength
         layer = cls._of_model(bn, model, device, dtype, given | options)
         if layer.train_momentum is not None:
-            for k in range(layer.domains):
-                layer._store("training", k, layer._of("running", k))
+            layer.training_mean.copy_(layer.running_mean)
+            layer.training_var.copy_(layer.running_var)
         return layer
 
     # ------------------------------------------------------------------ the buffers
 
     def reset_running_stats(self) -> None:
-        """Forget the statistics of all domains, also those of ``train_momentum`` and ``online``."""
+        """Reset the statistics of all domains, also those of ``train_momentum`` and ``online``."""
         super().reset_running_stats()
         self.online = {}
         if self.train_momentum is not None:
-            for k in range(self.domains):
-                self._store("training", k, self._of("running", k))
-
-    def _of(self, kind: str, k: int) -> Stats:
-        """Return copies, because a graph may hold them when the buffers change."""
-        mean, var = (getattr(self, f"{kind}_{name}")[k].clone() for name in ("mean", "var"))
-        dtype = common_dtype(var)
-        return Stats(mean.to(dtype), var.to(dtype))
-
-    def _store(self, kind: str, k: int, stats: Stats) -> None:
-        getattr(self, f"{kind}_mean")[k] = stats.mean
-        getattr(self, f"{kind}_var")[k] = stats.var
+            self.training_mean.copy_(self.running_mean)
+            self.training_var.copy_(self.running_var)
 
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_Pairs = list[tuple[Any, Stats]]
+"""Indices of the samples of a domain, and the statistics to normalize them with."""
+
+
+def _pairs(places: dict[int, Any], stats: Stats) -> _Pairs:
+    return [(place, _rows(stats, j)) for j, place in enumerate(places.values())]
+
+
+def _rows(stats: Stats, k: Any) -> Stats:
+    return Stats(stats.mean[k], stats.var[k])
 
 
 def _run_by_sample(constant: Constant, given: dict[str, Tensor]) -> Tensor:
     """Normalize each sample with the running statistics of its domain; NaN if there are none."""
-    settings, x, domains = constant.settings, given["x"], given["domains"].long()
-    learnt = Learnt(given.get("bias"), given.get("scale"), given.get("raw_curvature"))
+    domains, names = given["domains"].long(), ("running_mean", "running_var", "counts")
     # not by brackets, where a negative number would count from the end
-    mean, var, seen = (given[name].index_select(0, domains) for name in ("mean", "var", "seen"))
-    batch = prepare(settings, learnt, Stats(mean, var), x, given.get("weights"))
+    own = {name: given[name].index_select(0, domains) for name in names}
+    batch = prepare(constant.settings, *of_arrays(given | own))
     assert batch.running is not None
-    stats = settings.running(batch.manifold, batch.running)
-    y = apply(settings, batch, batch.x, stats)
-    known = (seen > 0)[(..., *(None,) * (y.ndim - 1))]
+    y = apply(batch, batch.x, batch.running)
+    known = (own["counts"] > 0)[(..., *(None,) * (y.ndim - 1))]
     out: Tensor = batch.finish(torch.where(known, y, torch.nan))
     return out

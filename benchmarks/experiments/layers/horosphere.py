@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.experiments.layers.geometric import GeometryLayer
+from benchmarks.experiments.layers.poincare import check_ball
 from gyrobn.manifolds.models import PoincareBall
 from gyrobn.numerics.arrays import check_floating, dot, length
 from gyrobn.numerics.checks import check_integer, check_number
-from gyrobn.torch.geometric import GeometryLayer
-from gyrobn.torch.graphs import no_autocast
-from gyrobn.torch.nn.poincare import check_ball
-from gyrobn.torch.nn.precision import HALF, rounded, wide, wide_points
+from gyrobn.torch.layers import no_autocast
+from gyrobn.torch.nn import HALF, rounded, wide, wide_points
 
 
 class Horospheres(GeometryLayer):

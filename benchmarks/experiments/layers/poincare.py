@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.experiments.layers.geometric import GeometryLayer
 from gyrobn.manifolds.gyrospace import check_manifold
 from gyrobn.manifolds.models import PoincareBall
 from gyrobn.numerics.arrays import check_floating, dot, length, pieces
 from gyrobn.numerics.checks import check_integer, check_integers
 from gyrobn.numerics.scalar import arc, cosine, largest_angle, sinc
-from gyrobn.torch.geometric import GeometryLayer
-from gyrobn.torch.graphs import no_autocast
-from gyrobn.torch.nn.precision import rounded, wide, wide_points
+from gyrobn.torch.layers import no_autocast
+from gyrobn.torch.nn import rounded, wide, wide_points
 
 
 def check_ball(layer: object, manifold: Any) -> PoincareBall:

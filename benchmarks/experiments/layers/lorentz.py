@@ -10,12 +10,11 @@ from torch.nn.functional import dropout, linear
 
 from gyrobn.manifolds import Hyperboloid
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.torch.graphs import no_autocast
-from gyrobn.torch.nn.place import Between, On, Place
-from gyrobn.torch.nn.precision import rounded, wide, wide_points
+from gyrobn.torch.layers import no_autocast
+from gyrobn.torch.nn import On, Place, rounded, wide, wide_points
 
 
-class LorentzLinear(Between):
+class LorentzLinear(On):
     r"""The fully connected layer of Chen et al. (2021) on the hyperboloid.
 
     One affine map of the ambient coordinates gives a gate :math:`g` and a direction :math:`u`; the

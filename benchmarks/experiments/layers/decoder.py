@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from gyrobn.torch.graphs import no_autocast
-from gyrobn.torch.nn.place import On, Place
-from gyrobn.torch.nn.precision import rounded, wide_points
+from gyrobn.torch.layers import no_autocast
+from gyrobn.torch.nn import On, Place, rounded, wide_points
 
 
 class FermiDiracDecoder(On):

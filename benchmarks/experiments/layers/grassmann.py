@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.experiments.layers.geometric import GeometryLayer
 from gyrobn.manifolds.grassmannian import Grassmannian
 from gyrobn.manifolds.gyrospace import check_manifold
 from gyrobn.numerics.arrays import check_floating
 from gyrobn.numerics.checks import check_integer
-from gyrobn.torch.geometric import GeometryLayer
-from gyrobn.torch.graphs import no_autocast
-from gyrobn.torch.nn.precision import rounded, wide, wide_points
+from gyrobn.torch.layers import no_autocast
+from gyrobn.torch.nn import rounded, wide, wide_points
 
 
 def _check_grassmannian(layer: object, manifold: Any) -> Grassmannian:
