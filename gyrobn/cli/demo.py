@@ -12,31 +12,25 @@ target.
 import time
 from argparse import Namespace
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gyrobn.cli.command import Report, progress
+from gyrobn.cli.command import progress
 from gyrobn.data.writing import check_replaceable
 from gyrobn.manifolds import REGISTRY, SPD, Correlation, Grassmannian
 from gyrobn.manifolds.correlation import covariance_to_correlation
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import Stats, normalize
-from gyrobn.plot import Panel, plot_overview
+from gyrobn.plot import Panel, can_plot, plot_overview
 from gyrobn.plot.figures import NEEDS_MATPLOTLIB, check_format, name_of, save_figure
 from gyrobn.statistics.frechet import frechet
 
 EPS = 1e-5
 
-FIGURE: tuple[str, ...] = (
-    "grassmannian",
-    "poincare_ball",
-    "projected_hypersphere",
-    "hyperboloid",
-    "sphere",
-)
-FIGURE += ("klein", "correlation")
-"""The geometries in the figure, as in that of the paper."""
+SHAPES = (2,), (3,), (3, 1), (3, 3)
+"""Shapes of the points that pictures show."""
 
 REAL = {
     "digits": "100 sets of 40 images of a 7, the plane that holds most of each",
@@ -47,10 +41,9 @@ REAL = {
 
 
 class Row(NamedTuple):
-    """The result on one geometry: a line of the table, and the points for the figure."""
+    """The result on one geometry: a row of the table, and the points for the figure."""
 
     name: str
-    manifold: GyroSpace
     scale: float
     distance_before: float
     """Distance of the mean from the target."""
@@ -60,48 +53,47 @@ class Row(NamedTuple):
     variance_expected: float
     r"""What the theorem promises, :math:`s^2 v^2/(v^2+\epsilon)`."""
     iterations: int
-    seconds: float
+    milliseconds: float
+    manifold: GyroSpace
     x: Any
     y: Any
     target: Any
 
 
-def run(options: Namespace) -> Report:
-    """Normalize points and real data, print mean and variance, write a figure."""
+def run(options: Namespace) -> dict[str, Any]:
+    """Normalize points and real data, report mean and variance, write a figure."""
     if options.samples < 1 or options.seed < 0:
         raise ValueError("--samples must be positive, and --seed not negative")
-    check_replaceable(options.output)
+    out = options.out or Path("gyrobn-demo.png")
+    check_replaceable(out)
     with suppress(ImportError):  # without matplotlib there are only tables
-        check_format(options.output)
-    rows = []
-    with progress(options, "demo", len(REGISTRY) + len(REAL) + 1) as bar:
-        for name in (*REGISTRY, *REAL):
-            rows.append(demonstrate(name, options.samples, options.seed))
-            bar.update()
-        figure = None
-        with suppress(ImportError):
-            save_figure(_overview(rows), options.output, dpi=110)
-            figure = options.output
-    table, data = rows[: len(REGISTRY)], rows[len(REGISTRY) :]
-    lines = [
-        f"Points on each geometry: {options.samples}. Computed with NumPy.",
-        "",
-        *_table(table, "geometry"),
-        "",
-        "The mean must arrive at the target, and the variance at s^2 v^2 / (v^2 + eps),",
-        f"where s is the scale, v^2 the variance before and eps = {EPS:g}.",
-        "",
-        "Data that come with scikit-learn. The target is the identity.",
-        "",
-        *_table(data, "data"),
-        "",
-        *(f"{row.name:7} {name_of(row.manifold)}: {REAL[row.name]}" for row in data),
-        "",
-        f"No figure: {NEEDS_MATPLOTLIB}" if figure is None else f"Figure: {figure}",
-    ]
-    numbers = {row.name: dict(zip(Row._fields[2:10], row[2:10], strict=True)) for row in rows}
-    values: dict[str, Any] = {"geometries": {name: numbers.pop(name) for name in REGISTRY}}
-    return values | {"data": numbers, "figure": figure}, lines
+        check_format(out)
+    names = progress(options, "demo", [*REGISTRY, *REAL])
+    rows = [demonstrate(name, options.samples, options.seed) for name in names]
+    figure: Any = out
+    try:
+        panels = [
+            Panel(row.manifold, row.x, row.y, row.target, _caption(row))
+            for row in rows[: len(REGISTRY)]
+            if can_plot(row.manifold)
+        ]
+        save_figure(plot_overview(panels), out, dpi=110)
+    except ImportError:
+        figure = f"none: {NEEDS_MATPLOTLIB}"
+    tables = [dict(zip(Row._fields[:9], row[:9], strict=True)) for row in rows]
+    promise = f"the mean arrives at the target, the variance at s² v² / (v² + {EPS:g})"
+    values = {"samples": options.samples, "theorem": promise, "geometries": tables[: len(REGISTRY)]}
+    values |= {"data": tables[len(REGISTRY) :]}
+    about = {row.name: f"{name_of(row.manifold)}: {REAL[row.name]}" for row in rows[len(REGISTRY) :]}
+    return values | about | {"figure": figure}
+
+
+def _caption(row: Row) -> str:
+    return (
+        f"{name_of(row.manifold)}\n"
+        f"mean to target: {row.distance_before:.2f} → {row.distance_after:.0e}\n"
+        f"variance: {row.variance_before:.3f} → {row.variance_after:.3f}"
+    )
 
 
 def demonstrate(name: str, samples: int = 200, seed: int = 0) -> Row:
@@ -116,10 +108,7 @@ def demonstrate(name: str, samples: int = 200, seed: int = 0) -> Row:
     if name in REAL:
         manifold, x, scale = _real(name, np.random.default_rng(seed))
         return _normalized(name, manifold, x, manifold.origin(x), scale)
-    examples = REGISTRY[name].examples()
-    if name == "grassmannian":  # lines can be drawn
-        examples = Grassmannian(3, 1), *examples
-    manifold = next((m for m in examples if m.dim == 2), examples[0])
+    manifold = _small(REGISTRY[name])
     # small enough for the points to have one mean if the curvature is positive
     size = min(1.2, 0.5 * manifold.convexity_radius)
     distance = min(1.2, manifold.convexity_radius)
@@ -127,6 +116,15 @@ def demonstrate(name: str, samples: int = 200, seed: int = 0) -> Row:
     x = manifold.add(_polar(manifold, distance, 2.8), cloud)
     target = _polar(manifold, 0.5 * distance, -1.0)
     return _normalized(name, manifold, x, target, round(0.42 * size, 1))
+
+
+def _small(cls: type[GyroSpace]) -> GyroSpace:
+    """Return a geometry of a class that can be drawn, or else its first example."""
+    for shape in SHAPES:
+        with suppress(ValueError):
+            if can_plot(manifold := cls.for_shape(shape)):
+                return manifold
+    return cls.examples()[0]
 
 
 def _polar(manifold: GyroSpace, radius: float, angle: float) -> Any:
@@ -142,45 +140,14 @@ def _normalized(name: str, manifold: GyroSpace, x: Any, target: Any, scale: floa
     before = frechet(manifold, x)
     stats = Stats(before.mean, before.variance)
     y = normalize(manifold, x, stats, bias=target, scale=scale, eps=EPS)
-    seconds = time.perf_counter() - begin
+    milliseconds = 1e3 * (time.perf_counter() - begin)
     after = frechet(manifold, y)
-    v2 = before.variance
-    distances = [float(manifold.dist(found.mean, target)) for found in (before, after)]
+    far, near = (float(manifold.dist(found.mean, target)) for found in (before, after))
+    expected = scale**2 * before.variance / (before.variance + EPS)
     # one variance per block; the table shows their average
-    variances = [float(np.mean(v)) for v in (v2, after.variance, scale**2 * v2 / (v2 + EPS))]
-    numbers: list[Any] = [*distances, *variances, int(before.iterations), seconds]
-    return Row._make([name, manifold, scale, *numbers, x, y, target])
-
-
-def _table(rows: list[Row], heading: str) -> list[str]:
-    """Return the rows as a table under a heading, less than 100 columns wide."""
-    lines = [
-        f"{'':30}{'mean to target':^16}  {'variance':^28}",
-        f"{heading:21}  {'scale':>5}  {'before':>6}  {'after':>8}  "
-        f"{'before':>8}  {'after':>8}  {'expected':>8}  {'iterations':>10}  {'time (ms)':>9}",
-    ]
-    lines.append("-" * len(lines[1]))
-    for name, _, scale, far, near, *variances, iterations, seconds, _, _, _ in rows:
-        numbers = "  ".join(f"{v:8.6f}" for v in variances)
-        lines.append(
-            f"{name:21}  {scale:5.2f}  {far:6.4f}  {near:8.1e}  {numbers}  {iterations:10d}  "
-            f"{1e3 * seconds:9.1f}"
-        )
-    return [line.rstrip() for line in lines]
-
-
-def _overview(rows: list[Row]) -> Any:
-    """Return the figure of the geometries that fit on paper."""
-    panels, by_name = [], {row.name: row for row in rows}
-    for name in FIGURE:
-        row = by_name[name]
-        after = f"{row.distance_after:.0e}" if row.distance_after else "0"
-        caption = (
-            f"mean to target: {row.distance_before:.2f} → {after}\n"
-            f"variance: {row.variance_before:.3f} → {row.variance_after:.3f}"
-        )
-        panels.append(Panel(row.manifold, row.x, row.y, row.target, caption=caption))
-    return plot_overview(panels, title="GyroBN: the mean goes to the target β, the variance to s²")
+    variances = (float(np.mean(v)) for v in (before.variance, after.variance, expected))
+    steps = int(before.iterations)
+    return Row(name, scale, far, near, *variances, steps, milliseconds, manifold, x, y, target)
 
 
 # ---------------------------------------------------------------------- real data
