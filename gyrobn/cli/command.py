@@ -134,11 +134,14 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
     """Return rows as a table, with each word of a heading on a line of its own."""
     words = [name.split("_") for name in rows[0]]
     most = max(map(len, words))
-    heading = zip(*([""] * (most - len(each)) + each for each in words), strict=True)
-    cells = [*heading, *(map(span, row.values()) for row in rows)]
-    columns = [list(column) for column in zip(*cells, strict=True)]
+    columns = [
+        [*[""] * (most - len(head)), *head, *(span(row[name]) for row in rows)]
+        for name, head in zip(rows[0], words, strict=True)
+    ]
     widths = [max(map(len, column)) for column in columns]
-    lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in zip(*columns, strict=True)]
+    lines = [
+        "  ".join(map(str.ljust, line, widths)).rstrip() for line in zip(*columns, strict=True)
+    ]
     return [*lines[:most], "-" * max(map(len, lines)), *lines[most:]]
 
 
@@ -149,7 +152,7 @@ def span(value: Any) -> str:
     ('0.5', '2', '0.25 to 1 (3 values)', 'no', 'a, b')
     """
     array = np.asarray(value)
-    if isinstance(value, tuple) or array.dtype.kind not in "biufU":
+    if array.dtype.kind not in "biufU" or (isinstance(value, tuple) and array.dtype.kind == "i"):
         return "" if value is None else str(value)
     if not array.size:
         return "none"
@@ -182,7 +185,7 @@ FORMS = "--key --axis --layout --columns --header --domain-column"
 """Arguments that say how a file holds samples."""
 SEVERAL = f"input {FORMS} --domains --domain-per-file"
 AFFINE = "--scale --bias --eps --tol --max-iter --on-invalid --unseen"
-EXCLUSIVE = ["--manifold", "--model"], ["--domains", "--domain-column", "--domain-per-file"]
+EXCLUSIVE = ("--manifold", "--model"), ("--domains", "--domain-column", "--domain-per-file")
 """Arguments of which a command takes one."""
 
 COMMANDS = {
@@ -236,8 +239,8 @@ def scale(text: str) -> float | str:
     return text if text == "sqrt_dim" else float(text)
 
 
-def _typed(kind: Any, metavar: str, text: str, **more: Any) -> dict[str, Any]:
-    return {"type": kind, "metavar": metavar, "help": text, **more}
+def _typed(kind: Any, text: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "help": text, **more}
 
 
 def _choice(text: str, *choices: str) -> dict[str, Any]:
@@ -249,56 +252,57 @@ def _flag(text: str) -> dict[str, Any]:
 
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "file": _typed(Path, "IN", "samples, or a model"),
-    "input": _typed(Path, "IN", "the samples; several files are one data set", nargs="+"),
-    "out": _typed(Path, "OUT", "the file to write; it appears when it is complete"),
-    "save_model": _typed(Path, "MODEL", "the file to write"),
-    "figure": _typed(Path, "FIGURE", "the picture to write: .png, .svg or .pdf"),
-    "--key": _typed(str, "NAME", "the array, if the file holds several"),
+    "file": _typed(Path, "samples, or a model", metavar="IN"),
+    "input": _typed(Path, "the samples; several files are one data set", metavar="IN", nargs="+"),
+    "out": _typed(Path, "the file to write; it appears when it is complete", metavar="OUT"),
+    "save_model": _typed(Path, "the file to write", metavar="MODEL"),
+    "figure": _typed(Path, "the picture to write: .png, .svg or .pdf", metavar="FIGURE"),
+    "--key": _typed(str, "the array, if the file holds several"),
     "--axis": _choice("of .mat: the axis that counts samples", "first", "last"),
     "--layout": _choice(
         "what a row of numbers holds: a vector, a square matrix, its upper triangle, or that "
         "without the diagonal (of ones)",
         *("vector", "matrix", "upper", "strict"),
     ),
-    "--columns": _typed(str, "1-3,5", "of .csv: the columns to read"),
+    "--columns": _typed(str, "of .csv: the columns to read, such as 1-3,5"),
     "--header": _choice("of .csv: whether the first line holds names", "yes", "no"),
-    "--domain-column": _typed(str, "NAME", "of .csv: the column with domains (or number)"),
+    "--domain-column": _typed(str, "of .csv: the column with domains (or number)"),
     "--domains": _typed(
-        Path, "FILE", "the domain (subject, session) of each sample: .npy, or lines of text"
+        Path, "the domain (subject, session) of each sample: .npy, or lines of text"
     ),
     "--domain-per-file": _flag("each file is a domain, called by its name without suffix"),
     "--manifold": _choice("the geometry of the points", *REGISTRY),
-    "--model": _typed(Path, "FILE", "a model that fit or GyroBN.save wrote"),
-    "--scale": _typed(scale, "S", "standard deviation (1), or sqrt_dim"),
-    "--bias": _typed(Path, "FILE", "a file with the point where the mean goes (the identity)"),
-    "--eps": _typed(float, "X", "added to the variance (1e-5)"),
-    "--tol": _typed(float, "X", "tolerance of the mean, in standard deviations (8 ulp)"),
-    "--max-iter": _typed(int, "N", "maximum number of iterations (64)"),
+    "--model": _typed(Path, "a model that fit or GyroBN.save wrote"),
+    "--scale": _typed(scale, "standard deviation (1), or sqrt_dim"),
+    "--bias": _typed(Path, "a file with the point where the mean goes (the identity)"),
+    "--eps": _typed(float, "added to the variance (1e-5)"),
+    "--tol": _typed(float, "tolerance of the mean, in standard deviations (8 ulp)"),
+    "--max-iter": _typed(int, "maximum number of iterations (64)"),
     "--on-invalid": _choice("what to do off the manifold", "raise", "project"),
     "--unseen": _choice("what to do with a domain that is not in the model", *UNSEEN),
     "--coordinates": _flag("write normal coordinates, or for inverse, read them")
     | {"action": "store_const", "const": "coordinates", "dest": "output"},
-    "--save-model": _typed(Path, "FILE", "write the model, too"),
+    "--save-model": _typed(Path, "write the model, too"),
     "--dask": _typed(
         str,
-        "ADDRESS",
         "compute with Dask, on the cluster of an address or on a new one on this machine",
         nargs="?",
         const="local",
     ),
     "--suggest": _flag("fit a curvature in two dimensions to vectors or distances"),
-    "--labels": _typed(Path, "FILE", "what colours stand for: a label for each sample"),
-    "--channel": _typed(int, "N", "which channel (0)", default=0),
-    "--output": _typed(Path, "FILE", "the picture (gyrobn-demo.png)", dest="out"),
-    "--samples": _typed(int, "N", "points (%(default)s)", default=200),
-    "--seed": _typed(int, "N", "of the points (%(default)s)", default=0),
+    "--labels": _typed(Path, "what colours stand for: a label for each sample"),
+    "--channel": _typed(int, "which channel (0)", default=0),
+    "--output": _typed(Path, "the picture (gyrobn-demo.png)", dest="out"),
+    "--samples": _typed(int, "points (%(default)s)", default=200),
+    "--seed": _typed(int, "of the points (%(default)s)", default=0),
     "--library": _choice(
         "test only this one (all that are installed)",
         *("numpy", "torch", "jax", "cupy", "dpnp", "torch.compile"),
     ),
-    "--quick": _flag("one instance of each geometry in float64; two on JAX"),
-    "--report": _typed(Path, "FILE", "write a report in Markdown, to attach to an issue"),
+    "--quick": _flag(
+        "one instance of each geometry in float64; on what compiles only if asked for"
+    ),
+    "--report": _typed(Path, "write a report in Markdown, to attach to an issue"),
 }
 
 
@@ -334,24 +338,18 @@ def parser() -> ArgumentParser:
         command = commands.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
         command.add_argument("--json", action="store_true", help="print the report as JSON")
         command.add_argument("--quiet", action="store_true", help="show no progress")
-        words = arguments.split()
-        for group in EXCLUSIVE:
-            if taken := [word for word in group if word in words]:
-                needed = group is EXCLUSIVE[0] and name != "inspect"
-                one = command.add_mutually_exclusive_group(required=needed)
-                for word in taken:
-                    one.add_argument(word, **ARGUMENTS[word])
-        for word in words:
-            if not any(word in group for group in EXCLUSIVE):
-                command.add_argument(word, **ARGUMENTS[word])
-        for key, having in geometry_options().items() if "--manifold" in words else ():
-            each = [one.metadata.get("choices", (one.default,)) for one in having.values()]
-            command.add_argument(
-                f"--{key.replace('_', '-')}",
-                type=type(each[0][0]),
-                metavar="X",
-                help="; ".join(f"of {name}: {', '.join(map(str, words))}" for name, words in zip(having, each, strict=True)),
-            )
+        groups = dict[Any, Any]()
+        for word in arguments.split():
+            kind = next((kind for kind in EXCLUSIVE if word in kind), None)
+            if kind and kind not in groups:
+                needed = "--model" in kind and name != "inspect"
+                groups[kind] = command.add_mutually_exclusive_group(required=needed)
+            groups.get(kind, command).add_argument(word, **ARGUMENTS[word])
+        for key, having in geometry_options().items() if "--manifold" in arguments else ():
+            each = {of: one.metadata.get("choices", (one.default,)) for of, one in having.items()}
+            text = "; ".join(f"of {of}: {', '.join(map(str, each[of]))}" for of in each)
+            kind = type(next(iter(each.values()))[0])
+            command.add_argument(f"--{key}", **_typed(kind, text))
     return root
 
 

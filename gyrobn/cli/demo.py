@@ -5,8 +5,8 @@ its variance :math:`s^2 v^2/(v^2+\epsilon)`.
 
 Each geometry gets a cloud of random points around a centre,
 :math:`x_i = \gamma \oplus \operatorname{Exp}_e(c_i)`, with the same normal coordinates up to size:
-models of one space show the same cloud. Then come data of scikit-learn, with the identity as the
-target.
+models of one space show the same cloud. Then come covariances of scikit-learn's irises, with the
+identity as the target.
 """
 
 import time
@@ -19,8 +19,7 @@ import numpy as np
 
 from gyrobn.cli.command import progress
 from gyrobn.data.writing import check_replaceable
-from gyrobn.manifolds import REGISTRY, SPD, Correlation, Grassmannian
-from gyrobn.manifolds.correlation import covariance_to_correlation
+from gyrobn.manifolds import REGISTRY, SPD
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import Stats, normalize
 from gyrobn.plot import Panel, can_plot, plot_overview
@@ -31,13 +30,6 @@ EPS = 1e-5
 
 SHAPES = (2,), (3,), (3, 1), (3, 3)
 """Shapes of the points that pictures show."""
-
-REAL = {
-    "digits": "100 sets of 40 images of a 7, the plane that holds most of each",
-    "wine": "correlations of 13 measurements, 3 x 50 sets of 40 wines of a cultivar",
-    "iris": "covariances of 4 lengths, 3 x 50 sets of 25 flowers of a species",
-}
-"""Data of scikit-learn, and what they are."""
 
 
 class Row(NamedTuple):
@@ -68,24 +60,24 @@ def run(options: Namespace) -> dict[str, Any]:
     check_replaceable(out)
     with suppress(ImportError):  # without matplotlib there are only tables
         check_format(out)
-    names = progress(options, "demo", [*REGISTRY, *REAL])
+    names = progress(options, "demo", [*REGISTRY, "iris"])
     rows = [demonstrate(name, options.samples, options.seed) for name in names]
-    figure: Any = out
+    panels = [
+        Panel(row.manifold, row.x, row.y, row.target, _caption(row))
+        for row in rows
+        if can_plot(row.manifold)
+    ]
+    values: dict[str, Any] = {
+        "points": f"{options.samples} on each geometry; iris: 150 covariances of 25 flowers each",
+        "theorem": f"the mean arrives at the target, the variance at s² v² / (v² + {EPS:g})",
+        "geometries": [dict(zip(Row._fields[:9], row[:9], strict=True)) for row in rows],
+        "figure": out,
+    }
     try:
-        panels = [
-            Panel(row.manifold, row.x, row.y, row.target, _caption(row))
-            for row in rows[: len(REGISTRY)]
-            if can_plot(row.manifold)
-        ]
         save_figure(plot_overview(panels), out, dpi=110)
     except ImportError:
-        figure = f"none: {NEEDS_MATPLOTLIB}"
-    tables = [dict(zip(Row._fields[:9], row[:9], strict=True)) for row in rows]
-    promise = f"the mean arrives at the target, the variance at s² v² / (v² + {EPS:g})"
-    values = {"samples": options.samples, "theorem": promise, "geometries": tables[: len(REGISTRY)]}
-    values |= {"data": tables[len(REGISTRY) :]}
-    about = {row.name: f"{name_of(row.manifold)}: {REAL[row.name]}" for row in rows[len(REGISTRY) :]}
-    return values | about | {"figure": figure}
+        values["figure"] = f"none: {NEEDS_MATPLOTLIB}"
+    return values
 
 
 def _caption(row: Row) -> str:
@@ -97,7 +89,7 @@ def _caption(row: Row) -> str:
 
 
 def demonstrate(name: str, samples: int = 200, seed: int = 0) -> Row:
-    """Normalize random points on a geometry of the registry, or data of scikit-learn.
+    """Normalize random points on a geometry of the registry, or covariances of irises.
 
     >>> row = demonstrate("sphere")
     >>> row.distance_before > 0.5, row.distance_after < 1e-12
@@ -105,9 +97,9 @@ def demonstrate(name: str, samples: int = 200, seed: int = 0) -> Row:
     >>> demonstrate("iris").manifold
     SPD(n=4, metric='affine_invariant', theta=1.0)
     """
-    if name in REAL:
-        manifold, x, scale = _real(name, np.random.default_rng(seed))
-        return _normalized(name, manifold, x, manifold.origin(x), scale)
+    if name == "iris":
+        x = _iris(np.random.default_rng(seed))
+        return _normalized(name, SPD(4), x, np.eye(4), 1.0)
     manifold = _small(REGISTRY[name])
     # small enough for the points to have one mean if the curvature is positive
     size = min(1.2, 0.5 * manifold.convexity_radius)
@@ -150,30 +142,12 @@ def _normalized(name: str, manifold: GyroSpace, x: Any, target: Any, scale: floa
     return Row(name, scale, far, near, *variances, steps, milliseconds, manifold, x, y, target)
 
 
-# ---------------------------------------------------------------------- real data
+def _iris(rng: np.random.Generator) -> Any:
+    """Return covariances of random sets of 25 flowers of one species, 50 of each."""
+    from sklearn.datasets import load_iris
 
-
-def _real(name: str, rng: np.random.Generator) -> tuple[GyroSpace, Any, float]:
-    """Return geometry, points and scale for data of scikit-learn: statistics of random sets."""
-    from sklearn import datasets
-
-    rows, label = getattr(datasets, f"load_{name}")(return_X_y=True)
-    if name == "digits":
-        # In principal directions the identity is the plane that fits all images best; in pixels
-        # it would be the plane of two corners, which are always white.
-        _, _, directions = np.linalg.svd(rows, full_matrices=False)
-        sets = _draws((rows @ directions[:16].T)[label == 7], 100, 40, rng)
-        _, _, bases = np.linalg.svd(sets, full_matrices=False)
-        return Grassmannian(16, 2), np.swapaxes(bases[:, :2], -1, -2), 0.3
-    size = 40 if name == "wine" else 25
-    sets = np.concatenate([_draws(rows[label == k], 50, size, rng) for k in range(3)])
+    rows, label = load_iris(return_X_y=True)
+    species = [rows[label == k] for k in (0, 1, 2) for _ in range(50)]
+    sets = np.stack([rng.permutation(own)[:25] for own in species])
     centred = sets - sets.mean(axis=1, keepdims=True)
-    covariances = np.swapaxes(centred, -1, -2) @ centred / (size - 1)
-    if name == "wine":
-        return Correlation(13), covariance_to_correlation(covariances), 1.0
-    return SPD(4), covariances, 1.0
-
-
-def _draws(rows: Any, sets: int, size: int, rng: np.random.Generator) -> Any:
-    """Return sets of rows, each drawn without replacement."""
-    return np.stack([rng.permutation(rows)[:size] for _ in range(sets)])
+    return np.swapaxes(centred, -1, -2) @ centred / 24

@@ -43,55 +43,53 @@ def _model(options: Namespace) -> dict[str, Any]:
     return values | files.describe(bn) | {"bias": bn.bias, "on_invalid": bn.on_invalid}
 
 
-class _Count:
-    """Counts of points on one geometry, chunk by chunk."""
-
-    def __init__(self, manifold: GyroSpace, words: str | None = None) -> None:
-        self.manifold, self.samples = manifold, 0
-        """Samples with all points on the manifold."""
-        self.values: dict[str, Any] = {} if words is None else {"options": words}
-        self.values |= {"manifold": repr(manifold), "points": 0, "on_manifold": 0}
-        self.values |= {"worst_violation": -math.inf, "worst_index": None, "worst": None}
-
-    def add(self, x: Any, rows: Any) -> None:
-        """Count the points of a chunk; ``rows`` are the numbers of its samples."""
-        good, off = self.manifold.contains(x), self.manifold.violation(x)
-        self.values["points"] += good.size
-        self.values["on_manifold"] += int(good.sum())
-        self.samples += int(_whole(good).sum())
-        off = np.where(np.isfinite(off), off, -math.inf)  # NaN and infinity have no measure
-        first, *rest = at = np.unravel_index(off.argmax(), off.shape)
-        if off[at] > self.values["worst_violation"]:
-            index, why = (int(rows[first]), *map(int, rest)), flaw(self.manifold, x[at])
-            self.values |= {"worst_violation": float(off[at]), "worst_index": index}
-            self.values["worst"] = why or None
-
-
-def _whole(good: Any) -> Any:
-    """Return which samples have all their points on the manifold."""
-    return good.reshape(len(good), -1).all(axis=1)
+def _counted(
+    options: Namespace, source: StoredArray, manifolds: list[GyroSpace]
+) -> list[dict[str, Any]]:
+    """Count the points on each geometry, and find the worst."""
+    found: list[dict[str, Any]] = []
+    for M in manifolds:
+        points = math.prod(source.shape[: source.ndim - len(M.point_shape)])
+        found.append({"manifold": repr(M), "points": points, "on_manifold": 0, "nan": 0, "inf": 0})
+        found[-1] |= {"worst_violation": -math.inf}
+    with files.watched(options, "check", Chunks(source)) as chunks:
+        for rows, x in chunks.numbered():
+            for M, values in zip(manifolds, found, strict=True):
+                for key, good in (
+                    ("nan", np.isnan(x)),
+                    ("inf", np.isinf(x)),
+                    ("on_manifold", M.contains(x)),
+                ):
+                    values[key] += int(good.sum())
+                off = M.violation(x)
+                off = np.where(np.isfinite(off), off, -math.inf)  # NaN and infinity have no measure
+                first, *rest = at = np.unravel_index(off.argmax(), off.shape)
+                if off[at] > values["worst_violation"]:
+                    index, why = (int(rows[first]), *map(int, rest)), flaw(M, x[at]) or None
+                    values |= {
+                        "worst_violation": float(off[at]),
+                        "worst_index": index,
+                        "worst": why,
+                    }
+    return found
 
 
 def _samples(options: Namespace, manifold: GyroSpace, source: StoredArray) -> dict[str, Any]:
     """Count the points of a geometry; find mean and distances of the samples that are points."""
-    count, nan, inf = _Count(manifold), 0, 0
-    with files.watched(options, "check", Chunks(source)) as chunks:
-        for rows, x in chunks.numbered():
-            count.add(x, rows)
-            nan, inf = nan + int(np.isnan(x).sum()), inf + int(np.isinf(x).sum())
-    values = count.values | {"channels": source.shape[1 : source.ndim - len(manifold.point_shape)]}
-    values |= {"nan": nan, "inf": inf, "samples_on_manifold": count.samples}
-    if not count.samples:
-        return values | {"mean": "no sample is on the manifold, so there is no mean"}
+    (values,) = _counted(options, source, [manifold])
 
     def good() -> Iterator[Any]:
-        yield from filter(len, (x[_whole(manifold.contains(x))] for x in chunks))
+        for x in chunks:
+            whole = manifold.contains(x).reshape(len(x), -1).all(axis=1)
+            yield from [x[whole]] * bool(whole.any())
 
     with (
         files.watched(options, "mean", Chunks(source)) as chunks,
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")
+        if next(good(), None) is None:
+            return values | {"mean": "no sample is on the manifold, so there is no mean"}
         found = frechet(manifold, Chunks(good))
         spans = [(d.min(), d.max()) for d in (manifold.dist(found.mean, x) for x in good())]
     for warning in caught:
@@ -108,17 +106,21 @@ def _samples(options: Namespace, manifold: GyroSpace, source: StoredArray) -> di
 
 def _fitting(options: Namespace, source: StoredArray) -> dict[str, Any]:
     """Count the points of each geometry that has points of such a shape."""
-    counts = [_Count(manifold, words) for words, manifold in _candidates(source)]
-    with files.watched(options, "check", Chunks(source)) as chunks:
-        for rows, x in chunks.numbered():
-            for count in counts:
-                count.add(x, rows)
+    candidates = dict(_candidates(source))
+    counts = _counted(options, source, list(candidates.values()))
+    names = "manifold", "points", "on_manifold"
+    found = [
+        {"options": words} | {name: values[name] for name in names}
+        for words, values in zip(candidates, counts, strict=True)
+        if values["on_manifold"]
+    ]
     # more of the points first, then the smaller dimension
-    counts.sort(key=lambda count: (-count.values["on_manifold"], count.manifold.dim))
-    found = [count.values for count in counts if count.values["on_manifold"]]
+    found.sort(
+        key=lambda row: (-row["on_manifold"] / row["points"], candidates[row["options"]].dim)
+    )
     words = [f"--layout {name} ({n} × {n})" for name, n in layouts(source.shape[-1]).items()]
     rows_are_vectors = source.ndim == 2 and options.layout is None
-    return {"geometries": found, "or_matrices_as_rows": (rows_are_vectors and words) or None}
+    return {"geometries": found, "or_rows_of_matrices": (rows_are_vectors and words) or None}
 
 
 def _candidates(source: StoredArray) -> Iterator[tuple[str, GyroSpace]]:
@@ -154,6 +156,5 @@ def _suggestion(source: StoredArray) -> dict[str, Any]:
         found, what = suggest(distances=x), "distances"
     else:
         found = suggest(x)
-    values = {"fitted_to": what, "suggested": repr(found.geometry), "curvature": found.curvature[0]}
-    values |= {"interval": [*found.interval[0]], "error": found.error}
-    return values | {"flat_error": found.flat_error, "hyperbolicity": found.hyperbolicity}
+    names = "geometry", "curvature", "interval", "error", "flat_error", "hyperbolicity"
+    return {"fitted_to": what} | {name: getattr(found, name) for name in names}

@@ -208,7 +208,11 @@ def _layout(options: Namespace, source: StoredArray, bn: GyroBN) -> str | None:
     choice = " or ".join(f"--layout {name} ({n} × {n})" for name, n in found.items())
     raise ValueError(
         f"{source.path} has {source.shape[1]} numbers per row"
-        + (f": choose {choice}" if found else f", which hold no matrix of {type(manifold).__name__}")
+        + (
+            f": choose {choice}"
+            if found
+            else f", which hold no matrix of {type(manifold).__name__}"
+        )
     )
 
 

@@ -41,7 +41,9 @@ def run(options: Namespace) -> dict[str, Any]:
     many = int(np.prod(x.shape[1 : x.ndim - len(M.point_shape)], dtype=int))
     if not 0 <= options.channel < many:
         raise ValueError(f"there is no channel {options.channel} among {many}, counted from 0")
-    x, y = (points.reshape(len(rows), many, *M.point_shape)[:, options.channel] for points in (x, y))
+    x, y = (
+        points.reshape(len(rows), many, *M.point_shape)[:, options.channel] for points in (x, y)
+    )
     if bias is not None and np.shape(bias) != M.point_shape:
         bias = np.reshape(bias, (many, *M.point_shape))[options.channel]
     given = {"labels": None if labels is None else labels[rows]}
