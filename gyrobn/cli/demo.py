@@ -82,9 +82,8 @@ def run(options: Namespace) -> dict[str, Any]:
 
 def _caption(row: Row) -> str:
     return (
-        f"{name_of(row.manifold)}\n"
-        f"mean to target: {row.distance_before:.2f} → {row.distance_after:.0e}\n"
-        f"variance: {row.variance_before:.3f} → {row.variance_after:.3f}"
+        f"{name_of(row.manifold)}\nto β: {row.distance_before:.2f} → "
+        f"{row.distance_after:.0e}, v²: {row.variance_before:.2f} → {row.variance_after:.2f}"
     )
 
 
