@@ -46,11 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             _check_paths(options)
             module, _, _ = COMMANDS[options.command]
             values = import_module(f"gyrobn.cli.{module}").run(options)
-        lines = as_text(values)
         if options.json:
             seconds = round(time.perf_counter() - begin, 3)
             values = {"command": options.command, **values, "seconds": seconds, "warnings": shown}
             lines = [_as_json(values)]
+        else:
+            lines = as_text(values)
         print("\n".join(map(_printable, lines)), flush=True)
         return int(not values.get("passed", True))
     except BrokenPipeError:  # the reader of the report has stopped
@@ -123,7 +124,7 @@ def as_text(values: dict[str, Any]) -> list[str]:
     """
     lines, width = list[str](), max(map(len, values))
     for name, value in values.items():
-        if value and isinstance(value, list) and isinstance(value[0], dict):
+        if isinstance(value, list) and value and isinstance(value[0], dict):
             lines += ["", *_table(value), ""]
         elif value is not None:
             lines.append(f"{name.replace('_', ' '):{width}}  {span(value)}".rstrip())

@@ -51,7 +51,7 @@ def _counted(
     for M in manifolds:
         points = math.prod(source.shape[: source.ndim - len(M.point_shape)])
         found.append({"manifold": repr(M), "points": points, "on_manifold": 0, "nan": 0, "inf": 0})
-        found[-1] |= {"worst_violation": -math.inf}
+        found[-1] |= {"worst_violation": -math.inf, "worst_index": None, "worst": None}
     with files.watched(options, "check", Chunks(source)) as chunks:
         for rows, x in chunks.numbered():
             for M, values in zip(manifolds, found, strict=True):
