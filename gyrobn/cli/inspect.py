@@ -106,7 +106,10 @@ def _samples(options: Namespace, manifold: GyroSpace, source: StoredArray) -> di
 
 def _fitting(options: Namespace, source: StoredArray) -> dict[str, Any]:
     """Count the points of each geometry that has points of such a shape."""
-    candidates = dict(_candidates(source))
+    # fewer dimensions per number first
+    candidates = dict(
+        sorted(_candidates(source), key=lambda one: one[1].dim / math.prod(one[1].point_shape))
+    )
     counts = _counted(options, source, list(candidates.values()))
     names = "manifold", "points", "on_manifold"
     found = [
@@ -114,10 +117,7 @@ def _fitting(options: Namespace, source: StoredArray) -> dict[str, Any]:
         for words, values in zip(candidates, counts, strict=True)
         if values["on_manifold"]
     ]
-    # more of the points first, then the smaller dimension
-    found.sort(
-        key=lambda row: (-row["on_manifold"] / row["points"], candidates[row["options"]].dim)
-    )
+    found.sort(key=lambda row: -row["on_manifold"] / row["points"])
     words = [f"--layout {name} ({n} × {n})" for name, n in layouts(source.shape[-1]).items()]
     rows_are_vectors = source.ndim == 2 and options.layout is None
     return {"geometries": found, "or_rows_of_matrices": (rows_are_vectors and words) or None}

@@ -230,7 +230,6 @@ def plot_normalization(
     depth = {"depthshade": False} if ax.name == "3d" else {}
     from matplotlib.colors import to_rgba_array
 
-
     def draw(points: Any, order: int, **style: Any) -> None:
         places = np.atleast_2d(scene.place(manifold, points))
         if eye is not None and "alpha" in style:  # faint behind the horizon
