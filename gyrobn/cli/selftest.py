@@ -169,7 +169,8 @@ def _places(name: str) -> Iterator[Place]:
     else:
         devices = xp.__array_namespace_info__().devices()
     if name == COMPILED:
-        xp.compile(lambda x: x + 1.0)(xp.ones(8))  # raises without a C++ compiler
+        torch = import_module("torch")
+        torch.compile(lambda x: x + 1.0)(torch.ones(8))  # raises without a C++ compiler
         context = partial(warnings.catch_warnings, action="ignore")  # torch has its own
 
     def scalar(device: Any, dtype: str) -> Array:
