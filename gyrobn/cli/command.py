@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             lines = [_as_json(values)]
         else:
             lines = as_text(values)
-        print("\n".join(map(_printable, lines)), flush=True)
+        print("\n".join(map(_printable, lines)).strip("\n"), flush=True)
         return int(not values.get("passed", True))
     except BrokenPipeError:  # the reader of the report has stopped
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -119,15 +119,15 @@ def as_text(values: dict[str, Any]) -> list[str]:
     """Return the values as lines of text; a list of dictionaries is a table.
 
     >>> print(*as_text({"mean_distance": 0.25, "model": None, "shape": (60, 2)}), sep="\\n")
-    mean distance  0.25
-    shape          (60, 2)
+    mean distance         0.25
+    shape                 (60, 2)
     """
-    lines, width = list[str](), max(map(len, values))
+    lines = list[str]()
     for name, value in values.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
             lines += ["", *_table(value), ""]
         elif value is not None:
-            lines.append(f"{name.replace('_', ' '):{width}}  {span(value)}".rstrip())
+            lines.append(f"{name.replace('_', ' '):20}  {span(value)}".rstrip())
     return lines
 
 

@@ -48,7 +48,7 @@ def run(options: Namespace) -> dict[str, Any]:
             projected = projected if fitted else counted
         if saved is not None:
             bn.save(saved)
-    values = about(source) | {"input": options.input if several else source.path}
+    values = about(source) | {"input": [*map(str, options.input)] if several else source.path}
     values["manifold"] = repr(bn.manifold_)
     values |= describe(bn) if fitted or options.command == "normalize" else {}
     if bn.on_invalid == "project":
