@@ -164,7 +164,8 @@ def _distances(x: Any, distances: Any, neighbours: int) -> Matrix:
             f"distances must be a square, symmetric matrix of finite numbers, none negative, got "
             f"shape {d.shape}: leave out points that no path reaches, or give more neighbours"
         )
-    return 0.5 * (d + d.T) * (1.0 - np.eye(len(d)))
+    even: Matrix = 0.5 * (d + d.T) * (1.0 - np.eye(len(d)))
+    return even
 
 
 def _along_graph(x: Any, neighbours: int) -> Any:

@@ -488,7 +488,7 @@ def test_labels_that_do_not_fit(draw):
     x = Euclidean(2).random(10, rng=0)
     with pytest.raises(ValueError, match=r"each of the 10 points.* of shape \(2,\) and 10 points"):
         draw(Euclidean(2), x, x, labels=[1, 2])
-    with pytest.raises(ValueError, match="each of the 10 points.* and 9 points after"):
+    with pytest.raises(ValueError, match=r"each of the 10 points.* and 9 points after"):
         draw(Euclidean(2), x, x[1:], labels=np.arange(10))
 
 

@@ -349,8 +349,7 @@ def parser() -> ArgumentParser:
         for key, having in geometry_options().items() if "--manifold" in arguments else ():
             each = {of: one.metadata.get("choices", (one.default,)) for of, one in having.items()}
             text = "; ".join(f"of {of}: {', '.join(map(str, each[of]))}" for of in each)
-            kind = type(next(iter(each.values()))[0])
-            command.add_argument(f"--{key}", **_typed(kind, text))
+            command.add_argument(f"--{key}", **_typed(type(next(iter(each.values()))[0]), text))
     return root
 
 

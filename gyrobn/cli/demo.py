@@ -136,9 +136,9 @@ def _normalized(name: str, manifold: GyroSpace, x: Any, target: Any, scale: floa
     far, near = (float(manifold.dist(found.mean, target)) for found in (before, after))
     expected = scale**2 * before.variance / (before.variance + EPS)
     # one variance per block; the table shows their average
-    variances = (float(np.mean(v)) for v in (before.variance, after.variance, expected))
-    steps = int(before.iterations)
-    return Row(name, scale, far, near, *variances, steps, milliseconds, manifold, x, y, target)
+    variances = [float(np.mean(v)) for v in (before.variance, after.variance, expected)]
+    numbers: list[Any] = [far, near, *variances, int(before.iterations), milliseconds]
+    return Row._make([name, scale, *numbers, manifold, x, y, target])
 
 
 def _iris(rng: np.random.Generator) -> Any:

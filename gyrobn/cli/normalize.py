@@ -159,7 +159,8 @@ def estimator(options: Namespace) -> GyroBN:
         return GyroBN(**given)
     for name in given.keys() & geometry_options():
         raise ValueError(f"--{name} and --model exclude each other")
-    return GyroBN.load(options.model).set_params(**given)
+    bn: GyroBN = GyroBN.load(options.model).set_params(**given)
+    return bn
 
 
 # ---------------------------------------------------------------------- samples
@@ -192,7 +193,7 @@ def opened(options: Namespace, bn: GyroBN | None) -> StoredArray:
 def _layout(options: Namespace, source: StoredArray, bn: GyroBN) -> str | None:
     """Return how the rows of a table hold the points of a geometry, or None for vectors."""
     fitted, inverse = options.model is not None, options.command == "inverse"
-    manifold = bn.manifold_ if fitted else REGISTRY[bn.manifold].examples()[0]
+    manifold = bn.manifold_ if fitted else REGISTRY[options.manifold].examples()[0]
     if len(manifold.point_shape) < 2 or (bn.output == "coordinates" and inverse):
         return None
     point = manifold.random(1, rng=0)

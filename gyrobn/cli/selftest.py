@@ -90,7 +90,7 @@ def run(options: Namespace) -> dict[str, Any]:
         raise ImportError(f"{options.library} cannot be tested: {absent[options.library]}")
     count = 32 if options.quick else 512
     runs = progress(options, "selftest", list(_runs(found, options.quick)))
-    rows = [check(*one, count) for one in runs]
+    rows = [check(M, place, dtype, count) for M, place, dtype in runs]
     failed = sum(row["result"] != "ok" for row in rows)
     values: dict[str, Any] = {"rows": rows, "failed": f"{failed} of {len(rows)} rows"}
     values["not_tested"] = [f"{name}, {why}" for name, why in absent.items()] or None
@@ -157,7 +157,8 @@ def _in_a_line(error: Exception) -> str:
 
 
 def _places(name: str) -> Iterator[Place]:
-    xp, context = import_module(NAMESPACES[name]), nullcontext[Any]
+    xp = import_module(NAMESPACES[name])
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
     if name == "jax":
         jax = import_module("jax")
         devices = jax.devices()
