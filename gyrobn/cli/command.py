@@ -272,7 +272,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         Path, "the domain (subject, session) of each sample: .npy, or lines of text"
     ),
     "--domain-per-file": _flag("each file is a domain, called by its name without suffix"),
-    "--manifold": _choice("the geometry of the points", *REGISTRY),
+    "--manifold": {"choices": REGISTRY, "help": "the geometry of the points"},
     "--model": _typed(Path, "a model that fit or GyroBN.save wrote"),
     "--scale": _typed(scale, "standard deviation (1), or sqrt_dim"),
     "--bias": _typed(Path, "a file with the point where the mean goes (the identity)"),
