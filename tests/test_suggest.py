@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gyrobn import Euclidean, PoincareBall, Product, Sphere, suggest
+from gyrobn.suggestion import _factor
 
 
 def distances(M, count=60, noise=0.0, rng=0):
@@ -11,6 +12,22 @@ def distances(M, count=60, noise=0.0, rng=0):
     d = M.dist(x[:, None], x)
     error = np.triu(np.random.default_rng(rng).standard_normal(d.shape), 1)
     return np.maximum(d + noise * (error + error.T), 0.0) * (1 - np.eye(count))
+
+
+@pytest.mark.parametrize("K", [-0.7, 0.0, 0.4])
+def test_slopes_of_the_distances(K):
+    rng, h = np.random.default_rng(0), 1e-6
+    p, weights, step = rng.standard_normal((7, 2)), rng.random((7, 7)), rng.standard_normal((7, 2))
+    by_points, by_curvature = _factor(p, K)[1](weights)
+
+    def value(p, K):
+        return np.sum(weights * _factor(p, K)[0])
+
+    quotient = (value(p + h * step, K) - value(p - h * step, K)) / (2 * h)
+    assert np.sum(by_points * step) == pytest.approx(quotient, rel=1e-6)
+    if K:
+        quotient = (value(p, K + h) - value(p, K - h)) / (2 * h)
+        assert by_curvature == pytest.approx(quotient, rel=1e-6)
 
 
 @pytest.mark.parametrize(
