@@ -262,13 +262,13 @@ BAD = [
 
 @pytest.mark.parametrize(("line", "words"), BAD, ids=[line for line, _ in BAD])
 def test_bad_input(folder, line, words):
-    """One line, nothing written, and what was at OUT stays; as a process for the first few."""
+    """One line, nothing written, and what was at OUT stays; as a process for the first."""
     (folder / "folder.zarr").mkdir()
     (folder / "folder.zarr" / "mine").touch()
     if "y.npy" in line and not line.startswith("fit") and line.count(".npy") < 3:
         (folder / "y.npy").write_bytes(b"precious")
     before = contents(folder)
-    process = (run if (line, words) in BAD[:3] else run_here)(*line.split())
+    process = (run if (line, words) in BAD[:1] else run_here)(*line.split())
     assert (process.returncode, process.stdout) == (1, "")
     check_one_line(process.stderr, *words)
     assert contents(folder) == before

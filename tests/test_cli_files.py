@@ -370,9 +370,7 @@ def test_dask(here, monkeypatch, suffix):
 # ---------------------------------------------------------------------- start
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["normalize", "--help"], ["normalize", "x"], ["no"]]
-)
+@pytest.mark.parametrize("arguments", [["--help"], ["normalize", "--help"], ["normalize", "x"]])
 def test_nothing_slow_is_imported_for_help_and_usage(arguments):
     program = (
         "import sys, atexit; from gyrobn.cli import main;"
