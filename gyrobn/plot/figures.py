@@ -198,6 +198,7 @@ def plot_normalization(
         before and filled after.
     title
         Text above the axes; the name of the geometry and its curvature by default.
+
     Returns
     -------
     matplotlib.axes.Axes
