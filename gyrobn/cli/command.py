@@ -13,7 +13,6 @@ import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import Field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -307,9 +306,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def geometry_options() -> dict[str, dict[str, "Field[Any]"]]:
+def geometry_options() -> dict[str, dict[str, Any]]:
     """Return the options of geometries, each with the geometries that have it."""
-    found: dict[str, dict[str, Field[Any]]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, cls in REGISTRY.items():
         for key, one in cls.options().items():
             found.setdefault(key, {})[name] = one
@@ -332,7 +331,8 @@ def parser() -> ArgumentParser:
         "first axis. 'gyrobn COMMAND --help' lists the options of a command.",
     )
     root.add_argument("--version", action="version", version=f"gyrobn {__version__}")
-    every = [*ARGUMENTS, *geometry_options()]  # so that all commands have all
+    options = geometry_options()
+    every = [*ARGUMENTS, *options]  # so that all commands have all
     root.set_defaults(**{word.strip("-").replace("-", "_"): None for word in every})
     commands = root.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for name, (_, summary, arguments) in COMMANDS.items():
@@ -346,7 +346,7 @@ def parser() -> ArgumentParser:
                 needed = "--model" in kind and name != "inspect"
                 groups[kind] = command.add_mutually_exclusive_group(required=needed)
             groups.get(kind, command).add_argument(word, **ARGUMENTS[word])
-        for key, having in geometry_options().items() if "--manifold" in arguments else ():
+        for key, having in options.items() if "--manifold" in arguments else ():
             each = {of: one.metadata.get("choices", (one.default,)) for of, one in having.items()}
             text = "; ".join(f"of {of}: {', '.join(map(str, each[of]))}" for of in each)
             command.add_argument(f"--{key}", **_typed(type(next(iter(each.values()))[0]), text))
