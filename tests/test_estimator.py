@@ -710,7 +710,6 @@ STRICT = {
         ],
         "its data are not on the manifold, and a strict estimator refuses them in fit",
     ),
-    "check_all_zero_sample_weights_error": "its data are refused before its weights are looked at",
     "check_estimators_nan_inf": "NaN and infinity are refused, but so are its finite data",
     "check_fit2d_1feature": "it wants no error, or one about the number of features",
     "check_positive_only_tag_during_fit": "its negative data are refused, but so are the positive",
