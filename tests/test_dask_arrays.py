@@ -328,7 +328,7 @@ def test_far_data_is_told_of_wherever_it_is(at):
 def test_every_block_is_in_the_tree_once_and_in_order(count):
     """A task merges eight results: a last one that is alone counts, too."""
     blocks = DaskBlocks(da.ones((count, 2), chunks=(1, 2)))
-    found = blocks.reduce("numbers", lambda block: [block.number], lambda parts: [*chain(*parts)])
+    found = blocks.reduce("numbers", lambda block: [block.first], lambda parts: [*chain(*parts)])
     assert found == list(range(count))
 
 

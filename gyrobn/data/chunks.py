@@ -131,7 +131,7 @@ class Chunks:
         """Yield the arrays of an iterable, or of the iterator that a function returns."""
         start, kind = 0, None
         for i, x in enumerate(self._source() if callable(self._source) else self._source):
-            if isinstance(x, (list, tuple)) and len(x) == 1:
+            if isinstance(x, (list, tuple)) and len(x) == 1 and compat.is_array_api_obj(x[0]):
                 x = x[0]  # a batch of torch's TensorDataset
             if not compat.is_array_api_obj(x) or x.ndim < 2:
                 raise TypeError(
@@ -158,8 +158,10 @@ class Chunks:
 
 def _described(x: Any) -> str:
     """Say what came in place of a chunk, and what to do."""
-    if hasattr(x, "shape"):
-        return f"a {type(x).__name__} of shape {tuple(x.shape)}: give NumPy arrays, or tensors"
+    if compat.is_array_api_obj(x):
+        return f"shape {tuple(x.shape)}"
+    if hasattr(x, "to_numpy"):
+        return f"a {type(x).__name__}: call its to_numpy() first"
     if isinstance(x, (list, tuple, Mapping)):
         at = "key" if isinstance(x, Mapping) else 0
         advice = f"take the samples out, fit(lambda: (b[{at}] for b in loader))"

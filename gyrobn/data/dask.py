@@ -5,7 +5,7 @@ use, by a function that was given a Dask array or asked for one.
 """
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -129,6 +129,13 @@ class DaskBlocks:
         # in one layer: to look through many layers takes Dask longer than the tasks
         root = Delayed(parts[0].key, ensure_dict(parts[0].dask))
         return compute(root)[0]
+
+    def each(self) -> Iterator[Array]:
+        """Yield the samples of each block, computed one block at a time."""
+        for _, block, *_ in self._blocks:
+            x = block.compute()
+            if x.shape[0]:
+                yield x
 
 
 def cut_like(values: Any, counts: Sequence[Any], name: str) -> Any:

@@ -37,7 +37,8 @@ def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
         check.check_table(bn, X.shape[1:])
     X = ready(bn, X, method, moved)
     moved.warn(bn.manifold_, X, method)
-    labels = check.labels_of(bn, domains, X.shape[0], method)
+    check.check_given(bn.domains_, domains, method)
+    labels = check.labels_for(domains, X.shape[0])
     return apply_block(bn, X, labels, stats_for(bn, X, labels, method), method)
 
 
@@ -47,7 +48,8 @@ def apply_chunks(bn: Any, X: Any, domains: Any, method: str) -> Iterator[Array]:
     if isinstance(X, Iterator) and domains is None:  # one reading is enough
         X = Chunks(X.__iter__)
     chunks, moved = X if isinstance(X, Chunks) else Chunks(X), Moved()
-    labels = check.labels_of(bn, domains, 0 if domains is None else chunks.count, method)
+    check.check_given(bn.domains_, domains, method)
+    labels = None if domains is None else check.labels_for(domains, chunks.count)
     chunks = ready(bn, chunks, method, moved)
     stats = stats_for(bn, chunks, labels, method)
 
@@ -71,25 +73,21 @@ def _apply_dask(bn: Any, X: Any, domains: Any, method: str) -> Any:
     if method != UNDO:
         check.check_table(bn, X.shape[1:], lazy=True)
     check.affine_for(bn, bn.manifold_, check.sample_shape(bn), like, method)
-    labels = check.labels_of(bn, domains, X.shape[0], method)
+    check.check_given(bn.domains_, domains, method)
+    labels = check.labels_for(domains, X.shape[0], lazy=True)
     stats = stats_for(bn, X, labels, method)
     tail = check.row_shape(bn, check.spaces(bn, method)[1])
-    parts = [X]
-    if labels is not None:
-        labels = cut_like(labels, X.chunks[0], "domains")
-        parts.append(labels[:, *(None,) * (X.ndim - 1)])
-    return X.map_blocks(
-        _apply_block,
-        *parts[1:],
-        # a copy, since a later fit() must not change what was described before
-        there=delayed((copy(bn), stats, method, tail), pure=True, traverse=False),
-        chunks=(X.chunks[0], *((n,) for n in tail)),
-        drop_axis=[*range(1, X.ndim)],
-        new_axis=[*range(1, 1 + len(tail))],
-        dtype=X.dtype,
-        meta=namespace_of(X._meta).reshape(X._meta[:0, ...], (0,) * (1 + len(tail))),
-        token=f"gyrobn-{method.replace('_', '-')}",
-    )
+    meta = namespace_of(X._meta).reshape(X._meta[:0, ...], (0,) * (1 + len(tail)))
+    options = {"dtype": X.dtype, "meta": meta, "token": f"gyrobn-{method.replace('_', '-')}"}
+    if tail != X.shape[1:]:
+        options["chunks"] = (X.chunks[0], *((n,) for n in tail))
+        options["drop_axis"], options["new_axis"] = [*range(1, X.ndim)], [*range(1, 1 + len(tail))]
+    # a copy, since a later fit() must not change what was described before
+    options["there"] = delayed((copy(bn), stats, method, tail), pure=True, traverse=False)
+    if labels is None:
+        return X.map_blocks(_apply_block, **options)
+    labels = cut_like(labels, X.chunks[0], "domains")
+    return X.map_blocks(_apply_block, labels[:, *(None,) * (X.ndim - 1)], **options)
 
 
 def _apply_block(x: Any, labels: Any = None, *, there: Any, block_info: Any = None) -> Any:

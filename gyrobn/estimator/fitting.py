@@ -85,7 +85,10 @@ def learn(bn: Any, X: Any, y: Any, weights: Any, domains: Any, method: str) -> N
     manifold = bn.manifold_ if more else check.geometry_for(bn, head)
     check.affine_for(bn, manifold, tuple(like.shape[1:]), like, method)
     batch = (count, *like.shape[1 : like.ndim - len(manifold.point_shape)])
-    weights, labels = check.weights_for(batch, like, weights), check.labels_for(domains, count)
+    weights, labels = (
+        check.weights_for(batch, like, weights),
+        check.labels_for(domains, count, lazy),
+    )
     moved = Moved()
     if not lazy:
         X = ready(bn, X, method, moved, manifold)

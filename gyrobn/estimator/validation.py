@@ -370,32 +370,32 @@ def unseen_among(
     return new
 
 
-def labels_of(bn: Any, domains: Any, count: float, method: str) -> Any:
-    """Return the labels of the samples to transform, which may be so many."""
-    check_given(bn.domains_, domains, method)
-    if math.isnan(count) and domains is not None and not compat.is_dask_array(domains):
+def labels_for(domains: Any, count: float, lazy: bool = False) -> Any:
+    """Return the labels of so many samples, as :func:`labels_in` does; of Dask, if X is lazy, too.
+
+    The tasks of a Dask array check their part.
+    """
+    if domains is None or (lazy and compat.is_dask_array(domains)):
+        return domains
+    if math.isnan(count):
         raise ValueError(
             "the chunk sizes of X are not known, and so it is not known which sample each of the "
             "domains belongs to: give the domains as a Dask array that is cut as X is, or call "
             "X.compute_chunk_sizes() first"
         )
-    return labels_for(domains, count)
+    return labels_in(domains, int(count))
 
 
-def labels_for(domains: Any, count: float) -> Any:
-    """Return the labels of the domains as a NumPy array, all integers or all strings, or None.
+def labels_in(domains: Any, count: int) -> Any:
+    """Return the labels of the domains as a NumPy array, all integers or all strings.
 
-    The tasks of a Dask array check their part.
-
-    >>> labels_for(["b", "a"], 2)
+    >>> labels_in(["b", "a"], 2)
     array(['b', 'a'], dtype='<U1')
-    >>> labels_for([1, "a"], 2)
+    >>> labels_in([1, "a"], 2)
     Traceback (most recent call last):
         ...
     TypeError: domains must be all integers or all strings, got 'a' at index 1
     """
-    if domains is None or compat.is_dask_array(domains):
-        return domains
     if compat.is_array_api_obj(domains):
         if backend_of(domains).traced(domains):
             raise TypeError(
