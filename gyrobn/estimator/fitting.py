@@ -117,7 +117,7 @@ Source = tuple[Any, Array, Array, int]
 
 
 def _in_memory(bn: Any, X: Any, method: str) -> Source:
-    if not isinstance(X, Chunks) and check.in_chunks(bn, X, method):
+    if type(X) is not np.ndarray and not isinstance(X, Chunks) and check.in_chunks(bn, X, method):
         X = Chunks(X)
     streamed = isinstance(X, Chunks)
     head = check.as_array(bn, next(iter(X)) if streamed else X, method)
@@ -196,7 +196,14 @@ def find_stats(
     names, counts, totals, solve = look(bn, manifold, X, labels, weights, moved, known)
     for label, count in zip([None] if names is None else names, counts, strict=True):
         if count < 2 and method != "partial_fit":  # to which more may come
-            raise ValueError(_too_few(label, count, method))
+            which, advice = f" of domain {label!r}", "leave it out"
+            if names is None:
+                which, advice = "", "give them one after the other to partial_fit()"
+            got = f"{count} sample{'s' * (count != 1)}"
+            raise ValueError(
+                f"GyroBN.{method}() needs at least 2 samples{which} (with a weight other than 0) "
+                f"to find a variance, got {got}: give more, or {advice}"
+            )
     if not len(counts):
         return {}
     with np.errstate(all="ignore"):  # the check names what fails
@@ -257,18 +264,6 @@ def _survey_dask(
 
     counts, totals = [d.weighted for d in each], [d.weight for d in each]
     return names if labels is not None else None, counts, totals, solve
-
-
-def _too_few(label: Any, count: int, method: str) -> str:
-    """Say that a domain has fewer than two samples; the label None stands for all samples."""
-    of, got, advice = " of a domain", f"of domain {label!r}", "leave it out"
-    if label is None:
-        of, got = "", "sample" if count == 1 else "samples"
-        advice = "give them one after the other to partial_fit()"
-    return (
-        f"GyroBN.{method}() needs at least 2 samples{of} (with a weight other than 0) to find a "
-        f"variance, got {count} {got}: give more, or {advice}"
-    )
 
 
 def _check_found(

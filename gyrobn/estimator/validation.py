@@ -371,9 +371,16 @@ def unseen_among(
 
 
 def labels_for(domains: Any, count: float, lazy: bool = False) -> Any:
-    """Return the labels of so many samples, as :func:`labels_in` does; of Dask, if X is lazy, too.
+    """Return the labels of so many samples as a NumPy array, all integers or all strings, or None.
 
-    The tasks of a Dask array check their part.
+    With Dask arrays of samples (``lazy``) may come Dask arrays, whose parts the tasks check.
+
+    >>> labels_for(["b", "a"], 2)
+    array(['b', 'a'], dtype='<U1')
+    >>> labels_for([1, "a"], 2)
+    Traceback (most recent call last):
+        ...
+    TypeError: domains must be all integers or all strings, got 'a' at index 1
     """
     if domains is None or (lazy and compat.is_dask_array(domains)):
         return domains
@@ -383,19 +390,6 @@ def labels_for(domains: Any, count: float, lazy: bool = False) -> Any:
             "domains belongs to: give the domains as a Dask array that is cut as X is, or call "
             "X.compute_chunk_sizes() first"
         )
-    return labels_in(domains, int(count))
-
-
-def labels_in(domains: Any, count: int) -> Any:
-    """Return the labels of the domains as a NumPy array, all integers or all strings.
-
-    >>> labels_in(["b", "a"], 2)
-    array(['b', 'a'], dtype='<U1')
-    >>> labels_in([1, "a"], 2)
-    Traceback (most recent call last):
-        ...
-    TypeError: domains must be all integers or all strings, got 'a' at index 1
-    """
     if compat.is_array_api_obj(domains):
         if backend_of(domains).traced(domains):
             raise TypeError(
