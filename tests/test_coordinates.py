@@ -21,7 +21,6 @@ from gyrobn import (
     SPD,
     Chunks,
     Correlation,
-    Euclidean,
     FrechetWarning,
     Grassmannian,
     GyroBN,
@@ -292,12 +291,6 @@ def test_coordinates_beyond_the_opposite_point(M):
     assert M.dist(bn.inverse_transform(C), X).max() < 1e-7
     with pytest.warns(FrechetWarning, match=r"inverse_transform\(\) scales .* opposite point"):
         bn.inverse_transform(C * 20)
-
-
-def test_euclidean_is_ordinary_standardization():
-    X = np.random.default_rng(0).normal(size=(30, 4))
-    points, coordinates = (GyroBN(Euclidean(4), output=o) for o in ("points", "coordinates"))
-    np.testing.assert_allclose(coordinates.fit_transform(X), points.fit_transform(X), rtol=1e-13)
 
 
 # ---------------------------------------------------------------------- the command line

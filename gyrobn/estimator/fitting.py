@@ -199,7 +199,7 @@ def find_stats(
             which, advice = f" of domain {label!r}", "leave it out"
             if names is None:
                 which, advice = "", "give them one after the other to partial_fit()"
-            got = f"{count} sample{'s' * (count != 1)}"
+            got = "1 sample" if count == 1 else f"{count} samples"
             raise ValueError(
                 f"GyroBN.{method}() needs at least 2 samples{which} (with a weight other than 0) "
                 f"to find a variance, got {got}: give more, or {advice}"
