@@ -217,7 +217,8 @@ def take(x: Array, rows: Rows) -> Array:
 def rows_per_chunk(array: Any) -> int:
     """Return the default number of samples of an array on disk that are read at once."""
     each = 8 * math.prod(array.shape[1:])
-    size, stored = max(1, BYTES // each), getattr(array, "chunks", None)
+    size: int = max(1, BYTES // each)
+    stored = getattr(array, "chunks", None)
     # zarr and HDF5 unpack whole chunks: align with them, if they fit, to unpack each once
     if stored and stored[0] * each <= 8 * BYTES:
         size = max(stored[0], size // stored[0] * stored[0])

@@ -115,21 +115,24 @@ def _apply_block(x: Any, labels: Any = None, *, there: Any, block_info: Any = No
 
 def stats_for(bn: Any, X: Any, labels: Any, method: str) -> dict[Any, Any]:
     """Return the statistics of each domain, also of new ones if ``unseen`` finds them in X."""
-    stats, lazy = domains_of(bn), compat.is_dask_array(X)
+    stats: dict[Any, Any] = dict(domains_of(bn))
     if compat.is_dask_array(labels):  # a task refuses new ones where they are not welcome
         new = method == "transform" and bn.unseen in ("refit", "adapt")
     else:
-        names = [] if labels is None else np.unique(labels).tolist()
-        new = check.unseen_among(bn, names, stats, method, ordered=not lazy)
+        names = () if labels is None else np.unique(labels).tolist()
+        ordered = not compat.is_dask_array(X)
+        new = bool(check.unseen_among(bn, names, stats, method, ordered))
     if not new or bn.unseen == "online":
         return stats
     found = find_stats(bn, bn.manifold_, X, labels, None, method, Moved(), known=stats)
     check.unseen_among(bn, found, stats, method)
-    if bn.unseen == "adapt" and found:
-        average = in_dtype_of(bn.manifold_, _average(bn), next(iter(found.values())).mean)
-        given = bn.manifold_, average
-        found = {d: algorithm.update_stats(*given, own, bn.adapt_rate) for d, own in found.items()}
-    return stats | found
+    if bn.unseen == "refit" or not found:
+        return stats | found
+    average = in_dtype_of(bn.manifold_, _average(bn), next(iter(found.values())).mean)
+    for label, (mean, var, *_) in found.items():
+        own = Stats(mean, var)
+        stats[label] = algorithm.update_stats(bn.manifold_, average, own, bn.adapt_rate)
+    return stats
 
 
 def _average(bn: Any) -> Stats:

@@ -211,7 +211,7 @@ def contents(bn: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     if bn.online_:
         labels, states = zip(*sorted(bn.online_.items()), strict=True)
         rows = zip(*((s.count, host(s.mean), host(s.var)) for s in states), strict=True)
-        arrays |= dict(zip(ONLINE, (check.as_labels(labels), *map(np.stack, rows)), strict=True))
+        arrays |= dict(zip(ONLINE, (check.as_labels([*labels]), *map(np.stack, rows)), strict=True))
     return values, {name: np.asarray(a, order="C") for name, a in arrays.items()}
 
 

@@ -231,7 +231,10 @@ def _survey(
     parts = [w] if places is None else [w[at] for at in places.values()]
     counts = [np.count_nonzero(part.reshape(len(part), -1).any(axis=1)) for part in parts]
     search = {"tol": bn.tol, "max_iter": bn.max_iter}
-    stop = lambda x, _=None: backend_of(x).stop_gradient(x)  # noqa: E731
+
+    def stop(x: Array, rows: Any = None) -> Array:
+        return backend_of(x).stop_gradient(x)
+
     X = X.map(stop) if isinstance(X, Chunks) else stop(X)
 
     def solve() -> FrechetResult:
