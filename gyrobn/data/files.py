@@ -231,7 +231,8 @@ def reading(path: Path) -> Iterator[None]:
     except ImportError:
         raise
     except Exception as error:
-        if getattr(error, "filename", None) or str(path) in str(error):
+        named = getattr(error, "filename", None) or str(path) in str(error)
+        if named and isinstance(error, (OSError, ValueError)):
             raise
         what = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(f"cannot read {path}: {what}") from error

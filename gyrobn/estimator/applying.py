@@ -37,8 +37,7 @@ def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
         check.check_table(bn, X.shape[1:])
     X = ready(bn, X, method, moved)
     moved.warn(bn.manifold_, X, method)
-    check.check_given(bn.domains_, domains, method)
-    labels = check.labels_for(domains, X.shape[0])
+    labels = check.labels_of(bn, domains, X.shape[0], method)
     return apply_block(bn, X, labels, stats_for(bn, X, labels, method), method)
 
 
@@ -48,8 +47,7 @@ def apply_chunks(bn: Any, X: Any, domains: Any, method: str) -> Iterator[Array]:
     if isinstance(X, Iterator) and domains is None:  # one reading is enough
         X = Chunks(X.__iter__)
     chunks, moved = X if isinstance(X, Chunks) else Chunks(X), Moved()
-    check.check_given(bn.domains_, domains, method)
-    labels = None if domains is None else check.labels_for(domains, chunks.count)
+    labels = check.labels_of(bn, domains, 0 if domains is None else chunks.count, method)
     chunks = ready(bn, chunks, method, moved)
     stats = stats_for(bn, chunks, labels, method)
 
@@ -73,8 +71,7 @@ def _apply_dask(bn: Any, X: Any, domains: Any, method: str) -> Any:
     if method != UNDO:
         check.check_table(bn, X.shape[1:], lazy=True)
     check.affine_for(bn, bn.manifold_, check.sample_shape(bn), like, method)
-    check.check_given(bn.domains_, domains, method)
-    labels = check.labels_for(domains, X.shape[0], lazy=True)
+    labels = check.labels_of(bn, domains, X.shape[0], method, lazy=True)
     stats = stats_for(bn, X, labels, method)
     tail = check.row_shape(bn, check.spaces(bn, method)[1])
     meta = namespace_of(X._meta).reshape(X._meta[:0, ...], (0,) * (1 + len(tail)))

@@ -370,6 +370,12 @@ def unseen_among(
     return new
 
 
+def labels_of(bn: Any, domains: Any, count: float, method: str, lazy: bool = False) -> Any:
+    """Return the labels of samples to normalize, as :func:`labels_for` does."""
+    check_given(bn.domains_, domains, method)
+    return labels_for(domains, count, lazy)
+
+
 def labels_for(domains: Any, count: float, lazy: bool = False) -> Any:
     """Return the labels of so many samples as a NumPy array, all integers or all strings, or None.
 
