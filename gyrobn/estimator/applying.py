@@ -259,9 +259,8 @@ def _check(
         if taken is not M:
             what = f"the coordinates of {what}, of length {float(length(x[(*i, ...)])):.4g}"
         else:
-            mean = xp.broadcast_to(of(slice(i[0], i[0] + 1)).mean, (1, *x.shape[1:]))
-            ends = (mean[(0, *i[1:], ...)], M.origin(x) if bias is None else bias)
-            mean, centre = (xp.broadcast_to(a, x.shape[1:])[(*i[1:], ...)] for a in ends)
+            ends = of(slice(i[0], i[0] + 1)).mean, M.origin(x) if bias is None else bias
+            mean, centre = (xp.broadcast_to(a, (1, *x.shape[1:]))[(0, *i[1:], ...)] for a in ends)
             far = float(M.dist(centre if undo else mean, x[(*i, ...)]))
             what += (
                 f", at distance {far:.4g} from the {'bias' if undo else 'mean'}; from the identity "
