@@ -466,6 +466,9 @@ def test_large_numbers_are_labels():
     assert bn.transform(X, domains=labels).shape == X.shape
     with pytest.raises(ValueError, match=r"at most 64 bits, got -1 to 9223372036854775808"):
         bn.fit(X, domains=[-1, 2**63] * 10)
+    with pytest.raises(ValueError, match=r"at most 64 bits, got -1 to"):
+        bn.partial_fit(X, domains=[-1] * 20)
+    assert bn.domains_.tolist() == [1, 2**63 + 5]  # as it was
 
 
 # ---------------------------------------------------------------------- all domains together

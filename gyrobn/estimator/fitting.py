@@ -85,10 +85,8 @@ def learn(bn: Any, X: Any, y: Any, weights: Any, domains: Any, method: str) -> N
     manifold = bn.manifold_ if more else check.geometry_for(bn, head)
     check.affine_for(bn, manifold, tuple(like.shape[1:]), like, method)
     batch = (count, *like.shape[1 : like.ndim - len(manifold.point_shape)])
-    weights, labels = (
-        check.weights_for(batch, like, weights),
-        check.labels_for(domains, count, lazy),
-    )
+    weights = check.weights_for(batch, like, weights)
+    labels = check.labels_for(domains, count, lazy)
     moved = Moved()
     if not lazy:
         X = ready(bn, X, method, moved, manifold)
@@ -99,13 +97,13 @@ def learn(bn: Any, X: Any, y: Any, weights: Any, domains: Any, method: str) -> N
             check.check_kind(bn.domains_, check.as_labels(list(found)))
         old = domains_of(bn)
         found = old | found | {d: merge(manifold, old[d], found[d]) for d in old.keys() & found}
-    bn.domains_, fitted = None, found.get(None)
+    names, fitted = None, found.get(None)
     if fitted is None:
-        names = sorted(found)
-        rows, xp = zip(*map(found.get, names), strict=True), namespace_of(like)
-        bn.domains_, fitted = check.as_labels(names), Fitted(*(xp.stack(list(r)) for r in rows))
+        names, xp = check.as_labels(sorted(found)), namespace_of(like)
+        rows = zip(*(found[label] for label in sorted(found)), strict=True)
+        fitted = Fitted(*(xp.stack(list(row)) for row in rows))
     store(bn, fitted)
-    bn.manifold_, bn.online_ = manifold, {}
+    bn.manifold_, bn.domains_, bn.online_ = manifold, names, {}
     bn.n_samples_seen_ = count + (bn.n_samples_seen_ if more else 0)
     bn.n_projected_ = moved.count + (bn.n_projected_ if more else 0)
 
