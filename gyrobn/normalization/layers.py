@@ -449,10 +449,7 @@ def _in_front(
         return in_order(x), None, len(axes), undo
     namespace_of(x, weights)  # refuses lists, and arrays of another library
     given, reduced = tuple(weights.shape), tuple(lead[a] for a in axes)
-    fits = len(given) == len(batch) and all(
-        n == m or (n == 1 and (settings.sets or k not in axes))
-        for k, (n, m) in enumerate(zip(given, batch, strict=True))
-    )
+    fits = len(given) == len(batch) and all(n in (1, m) for n, m in zip(given, batch, strict=True))
     if fits:  # in their own dtype: half precision would round them
         weights = in_order(xp.broadcast_to(weights, batch))
     elif settings.sets or given != reduced:
