@@ -429,9 +429,10 @@ def test_grid_search_without_a_size():
     grid = [
         {"gyrobn__metric": ["affine_invariant", "log_euclidean", "log_cholesky"]},
         {"gyrobn__theta": [0.5, 1.0], "gyrobn__scale": [1.0, "sqrt_dim"]},
+        {"gyrobn__manifold": ["correlation", M], "gyrobn__on_invalid": ["project"]},
     ]
     search = GridSearchCV(model, grid, cv=2, error_score="raise").fit(X, y)
-    assert len(search.cv_results_["params"]) == 7
+    assert len(search.cv_results_["params"]) == 9
     assert search.best_score_ > 0.9
     model.set_params(gyrobn__metric="log_euclidean").fit(X, y)
     assert model[0].manifold_ == SPD(2, "log_euclidean")
