@@ -1,13 +1,11 @@
 """Tables that are generated when the documentation is built, measured or read from the classes."""
 
 import contextlib
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import array_api_strict
-import compared
 import jax
 import numpy as np
 import torch
@@ -39,16 +37,12 @@ def write(folder: Path) -> None:
         "support_libraries": (["geometry", *errors], family_rows(errors)),
         "support_derivatives": DERIVATIVES,
         "support_properties": PROPERTIES,
-        "cupy_operations": CUPY,
-        **compared.tables(),
     }
     for name, (header, rows) in tables.items():
         rows = rows() if callable(rows) else rows
         lines = [header, ["---"] * len(header), *rows]
         text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
-    same = ", ".join(f"`{name}`" for name in sorted(FACTS["same"].split()))
-    (folder / "cupy_same.md").write_text(f"{same}.\n", encoding="utf-8")
 
 
 def family_rows(columns: dict[str, dict[str, str]], example: bool = False) -> list[list[str]]:
@@ -219,15 +213,4 @@ PROPERTIES = (
         "convexity radius",
     ],
     property_rows,
-)
-
-
-# ---------------------------------------------------------------------- CuPy
-
-FACTS = tomllib.loads((Path(__file__).parent / "cupy_operations.toml").read_text(encoding="utf-8"))
-"""What is known of CuPy, by operation."""
-
-CUPY = (
-    ["operation", f"CuPy {FACTS['cupy']}", "here"],
-    [[f"`{name}`", about["cupy"], about["here"]] for name, about in FACTS["differs"].items()],
 )
