@@ -22,9 +22,8 @@ INTRODUCTION = """
 # Experiments
 
 The networks of the paper on this library, run on the data that could be had, beside the paper's numbers. In short: on graphs
-GyroBN improves every network, as in the paper; LRBN with running statistics does so as much. On our small sets of subspaces
-and correlation matrices it does not help, unless the layer is seen from the data. On covariances it is as good as its
-special cases.
+GyroBN improves nearly every network, as in the paper, and LRBN with running statistics does so as much. On our small sets of
+subspaces and correlation matrices it does not help. On covariances it is as good as its special cases.
 
 Cells show mean ± standard deviation of three runs; another number of runs is in parentheses. The paper's cells show five
 runs. Every number is made from the committed results; each command continues where it was stopped:
