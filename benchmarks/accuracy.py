@@ -166,7 +166,7 @@ def cell(manifold, name, dtype, radius, other):
     if other is None:
         return text
     with np.errstate(all="ignore"):
-        return f"{text} / {number(max(case.worst(other(*case.arrays())) for case in cases))}"
+        return f"{text}/{number(max(case.worst(other(*case.arrays())) for case in cases))}"
 
 
 PEERS = {
@@ -214,7 +214,7 @@ def distances(n, dtype, condition, seeds):
         number = f"{np.median(good):.0e}" if good else "–"
         return f"{number}, {lost} of {len(errors)} off" if lost else number
 
-    return f"{cell(ours)} / {cell(theirs)}" if ours else "–"
+    return f"{cell(ours)}/{cell(theirs)}" if ours else "–"
 
 
 def spd_rows():

@@ -66,8 +66,8 @@ def sections(rows: Mapping[str, list[Row]]) -> list[str]:
         main_table(found),
         reading(found),
         "![Validation scores over epochs](_static/experiments_curves.svg)",
-        lorentz(found),
         times(found),
+        lorentz(found),
         hnnpp(found),
         rresnet(found),
         steps(found),
@@ -166,19 +166,24 @@ GYRO = "none", "gyro"
 
 
 def times(rows: list[Row]) -> str:
-    """Return CPU seconds per epoch of training."""
-    lines = []
-    for data in GRAPHS:
-        for norm, label in NORMS.items():
-            found = [
-                scores(rows, "seconds_per_epoch", data=data, backbone=backbone, norm=norm)
-                for backbone in FIVE
-            ]
-            if norm != "lrbn_published" and any(found):
-                text = [f"{statistics.median(c.values()):.2g}" if c else "–" for c in found]
-                lines.append([data, label, *text])
-    text = "CPU seconds per training epoch, on one core of a busy machine (medians)."
-    return f"### Time\n\n{text}\n\n" + table(["data", "normalization", *FIVE], lines)
+    """Return the training time of normalizations, as multiples of that without."""
+    ratios = []
+    for norm in ("gyro", "lrbn"):
+        found = [
+            statistics.median(ours.values()) / statistics.median(none.values())
+            for data in GRAPHS
+            for backbone in FIVE
+            if (ours := scores(rows, SECONDS, data=data, backbone=backbone, norm=norm))
+            and (none := scores(rows, SECONDS, data=data, backbone=backbone, norm="none"))
+        ]
+        ratios.append(f"{NORMS[norm]} {min(found):.1f} to {max(found):.1f}")
+    return (
+        "**Time.** A training epoch takes, as a multiple of that without normalization, on one core: "
+        f"{', '.join(ratios)}. {{doc}}`speed` has the times of layers."
+    )
+
+
+SECONDS = "seconds_per_epoch"
 
 
 def hnnpp(rows: list[Row]) -> str:

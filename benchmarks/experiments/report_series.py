@@ -233,7 +233,7 @@ def efficiency(rows: list[Row]) -> str:
 ## Efficiency of gyroaddition
 
 Time of x ⊕ y for 10,000 pairs, as a share of that of its definition by exponential, transport and logarithm. The paper reports
-34 to 47 % for its closed form. {{doc}}`speed` has times of layers.
+34 to 47 % for its closed form.
 
 {table(["geometry", "dimension", "paper's closed form", "library"], lines)}
 """
