@@ -62,7 +62,6 @@ PROPERTIES = [
     "gyrocommutative",
     "reductive",
     "gyrovector",
-    "learnable curvature",
     "convexity radius",
 ]
 
@@ -85,6 +84,5 @@ def properties(M: gyrobn.GyroSpace) -> list[str]:
         str(M.dim),
         f"`{M.blocks}`",
         *("yes" if law else "no" for law in (M.gyrocommutative, M.reductive, M.gyrovector)),
-        "yes" if "curvature" in M.parameters else "no",
         "∞" if M.convexity_radius == float("inf") else f"{M.convexity_radius:.3f}",
     ]
