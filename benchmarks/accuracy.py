@@ -231,7 +231,7 @@ def spd_rows():
 PAGE = """<!-- made by: python benchmarks/accuracy.py -->
 # Accuracy
 
-Operations are right to the last digits that floating-point coordinates can hold. Every entry is
+Operations are accurate to the last digits that floating-point coordinates can hold. Every entry is
 the largest error of {samples} samples in {dim} dimensions, of gyrobn and, after the slash, of the
 library beside it. The reference is the paper's definitions, computed with 60 digits from the
 exact values of the floats (`tests/oracle.py`); the tests hold each operation of each geometry to
