@@ -1,6 +1,6 @@
 """Accuracy: errors against 60 digits, and those of geoopt and pyRiemann beside them.
 
-``python benchmarks/accuracy.py`` prints the tables and writes docs/accuracy.md. The oracle, the
+``python benchmarks/accuracy.py`` prints the table and writes docs/accuracy.md. The oracle, the
 inputs and the bars are those of the tests.
 """
 
