@@ -50,9 +50,17 @@ def clips(name: str, folder: Path) -> tuple[Clips, np.ndarray, np.ndarray]:
     return [parts[i] for i in kept], y[kept].astype(np.int64), is_test[kept]
 
 
-def split(name: str, folder: Path, matrices: Callable[[Clips], np.ndarray]) -> Split:
-    """Read a data set, turn every clip into a point, and divide the points."""
+def split(
+    name: str, folder: Path, matrices: Callable[[Clips], np.ndarray], by: str = "source"
+) -> Split:
+    """Read a data set, turn every clip into a point, and divide the points.
+
+    ``by`` is ``"source"`` for the division of the source, by subjects where it has them, or
+    ``"random half"``: one half for all runs, as the published loader of HDM05 draws it.
+    """
     parts, y, is_test = clips(name, folder)
+    if by == "random half":
+        is_test = np.random.default_rng(1024).permutation(len(y)) < len(y) // 2
     x, labels = torch.as_tensor(matrices(parts)), torch.as_tensor(y)
     return Split(x[~is_test], labels[~is_test], x[is_test], labels[is_test])
 
