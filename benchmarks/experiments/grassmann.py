@@ -22,10 +22,13 @@ from gyrobn.torch import GyroBN
 from gyrobn.torch.baselines import LRBN, ManifoldNorm
 
 NAME = "grassmann"
-SUBSPACES = {"hdm05_11": 10, "msraction3d": 5}
+SUBSPACES = {"hdm05_11": 10, "msraction3d": 5, "hdm05_windows": 10, "msraction3d_windows": 5}
 """The data sets, with p; clips of msraction3d may have as few as nine frames."""
+CLIPS, WINDOWS = ("hdm05_11", "msraction3d"), ("msraction3d_windows", "hdm05_windows")
 CHANNELS, BLOCKS, SAMPLES = 8, (1, 2, 3, 4), 100
 EPOCHS, LR = 40, 0.5
+MANY = {"epochs": 20}
+"""For the windows, with 70 steps an epoch."""
 """An epoch has 7 or 10 steps here and 35 in the paper, and there are fewer epochs: so the steps are
 ten times as long. Two cells have the published values."""
 PUBLISHED = {"epochs": 400, "lr": 0.05}
@@ -42,8 +45,8 @@ NORMS: dict[str, Callable[..., nn.Module] | None] = {
     "published": CayleyGyroBN,
     "published_exact": PublishedGyroBN,
 }
-PAPER = "none", "manifold_norm", "lrbn", "gyro"
-"""The normalizations of the paper's table."""
+TABLE = "none", "manifold_norm", "lrbn", "gyro", "gyro_framed"
+"""The normalizations of the paper's table, and one more; the others have one block only."""
 STEPS = 2, 5, 10
 """Steps of the mean, beside the one of the main table."""
 
@@ -88,24 +91,28 @@ def cells(seeds: int) -> list[records.Cell]:
         {"data": data, "blocks": blocks, "norm": norm, "seed": seed}
         for blocks in BLOCKS
         for seed in range(seeds)
-        for data in SUBSPACES
-        for norm in (*PAPER, "gyro_framed")
+        for data in CLIPS
+        for norm in TABLE
     ]
     table.sort(key=lambda cell: cell["norm"] == "gyro_framed")  # it is no part of the paper's table
     one = [{"data": data, "blocks": 1, "seed": seed} for seed in range(seeds) for data in SUBSPACES]
-    others = [{**cell, "norm": norm} for cell in one for norm in NORMS if norm not in PAPER]
+    others = [{**cell, "norm": norm} for cell in one for norm in NORMS if norm not in TABLE]
     halves = [{**cell, "norm": norm, "split": "random half"} for cell in one for norm in NORMS]
     steps = [{**cell, "norm": "gyro", "steps": k} for cell in one for k in STEPS]
     four = [
         {"data": "hdm05_11", "blocks": 4, "norm": norm, "seed": seed, **SMALL_STEPS}
         for seed in range(seeds)
-        for norm in (*PAPER, "gyro_framed")
+        for norm in TABLE
+    ]
+    windows = [
+        {"data": data, "blocks": 1, "norm": norm, "seed": seed, **MANY}
+        for seed in range(seeds)
+        for data in WINDOWS
+        for norm in TABLE
     ]
     first = {"data": "hdm05_11", "blocks": 1, "seed": 0}
     published = [{**first, "norm": norm, **PUBLISHED} for norm in ("none", "gyro")]
-    return list(
-        {records.key(c): c for c in table + halves + others + four + steps + published}.values()
-    )
+    return table + halves + others + four + steps + published + windows
 
 
 def network(
