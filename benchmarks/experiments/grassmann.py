@@ -95,7 +95,7 @@ def cells(seeds: int) -> list[records.Cell]:
         for norm in TABLE
     ]
     table.sort(key=lambda cell: cell["norm"] == "gyro_framed")  # it is no part of the paper's table
-    one = [{"data": data, "blocks": 1, "seed": seed} for seed in range(seeds) for data in SUBSPACES]
+    one = [{"data": data, "blocks": 1, "seed": seed} for seed in range(seeds) for data in CLIPS]
     others = [{**cell, "norm": norm} for cell in one for norm in NORMS if norm not in TABLE]
     halves = [{**cell, "norm": norm, "split": "random half"} for cell in one for norm in NORMS]
     steps = [{**cell, "norm": "gyro", "steps": k} for cell in one for k in STEPS]
@@ -142,6 +142,22 @@ def network(
             layers.append(make(space, CHANNELS, **options))
     head = nn.Linear(CHANNELS * space.n**2, classes, dtype=dtype)
     return nn.Sequential(*layers, ProjMap(space), nn.Flatten(), head)
+
+
+PAPER_SIZES = {"HDM05": (93, 10, 117), "NTU60": (150, 10, 11), "NTU120": (150, 10, 26)}
+"""The paper's data sets: n, p and the number of classes."""
+
+
+def published_parameters(n: int, p: int, classes: int, norm: str) -> int:
+    """Return the number of parameters of the published network with one block.
+
+    The paper's LRBN has a basis for its bias, and its ManifoldNorm an orthogonal matrix, both for
+    a Riemannian optimizer. Ours have coordinates in their place, as GyroBN has.
+    """
+    m = (n + 1) // 2
+    bias = {"manifold_norm": m * m, "lrbn": m * p, "gyro": (m - p) * p}
+    normalization = CHANNELS * (bias[norm] + 1) if norm in bias else 0
+    return CHANNELS * (n - p) * p + normalization + (CHANNELS * m * m + 1) * classes
 
 
 def weight_conditions(net: nn.Sequential) -> list[float]:

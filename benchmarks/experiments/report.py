@@ -33,10 +33,17 @@ def main() -> None:
 
 def page() -> str:
     """Return the page, by sections."""
-    from benchmarks.experiments import report_links, report_online, report_series
+    from benchmarks.experiments import (
+        report_claims,
+        report_grassmann,
+        report_links,
+        report_online,
+        report_series,
+    )
 
     rows = {path.stem: records.read(path.stem) for path in records.RESULTS.glob("*.jsonl")}
-    parts = [*report_links.sections(rows), *report_series.sections(rows)]
+    parts = [report_claims.section(rows), *report_links.sections(rows)]
+    parts += [report_grassmann.section(rows["grassmann"]), *report_series.sections(rows)]
     parts.append(report_online.section(rows))
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -71,6 +78,15 @@ def published(value: tuple[float, float] | None) -> str:
     return "–" if value is None else f"{value[0]:.1f}±{value[1]:.1f}"
 
 
+def papers(values: Mapping[str, tuple[float, float]]) -> str:
+    """Return the paper's means: none, LRBN and GyroBN."""
+    means = [values.get(norm) for norm in ("none", "lrbn", "gyro")]
+    return "/".join("–" if value is None else f"{value[0]:.1f}" for value in means)
+
+
+PAPERS = "paper: none/LRBN/GyroBN"
+
+
 def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     """Return a Markdown table."""
     head = list(head)
@@ -94,6 +110,22 @@ def difference(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[float, f
     return statistics.mean(a.values()) - statistics.mean(b.values()), math.sqrt(sum(errors))
 
 
+def summary(pairs: Mapping[Any, tuple[Mapping[int, float], Mapping[int, float]]]) -> str:
+    """Return the number of wins and the mean difference, for a cell of a table."""
+    wins, count = compare(pairs.values())
+    return f"{wins} of {count} cells, {average(pairs):+.1f} points" if count else "not run"
+
+
+def average(pairs: Mapping[Any, tuple[Mapping[int, float], Mapping[int, float]]]) -> float:
+    """Return the mean difference of the cells that both have run; NaN if there is none."""
+    found = [
+        statistics.mean(a.values()) - statistics.mean(b.values())
+        for a, b in pairs.values()
+        if a and b
+    ]
+    return statistics.mean(found) if found else math.nan
+
+
 def verdict(pairs: Mapping[Any, tuple[Mapping[int, float], Mapping[int, float]]]) -> str:
     """Return a sentence: wins with their interval, and how many differences are clear."""
     wins, count = compare(pairs.values())
@@ -103,11 +135,7 @@ def verdict(pairs: Mapping[Any, tuple[Mapping[int, float], Mapping[int, float]]]
     up, down = (sum(sign * d > 2 * e for d, e in known) for sign in (1, -1))
     text = f"{wins} of {count} cells"
     if known:
-        mean = statistics.mean(d for d, _ in known)
-        text += (
-            f" ({mean:+.1f} points on average; beyond two standard errors, {up} better and {down} "
-            f"worse of {len(known)})"
-        )
+        text += f" ({average(pairs):+.1f} points; clearly better in {up}, worse in {down} of {len(known)})"
     return text
 
 
