@@ -1,12 +1,13 @@
 """The networks of the link prediction tables: sizes, equivalences, a graph that trains."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks.experiments import link_prediction, online, pictures, report
+from benchmarks.experiments import link_prediction, online, pictures, report, report_claims
 from benchmarks.experiments.encoders import BACKBONES, PublishedLRBN, encoder, parameter_groups
 from benchmarks.experiments.graphs import Graph, load
 from benchmarks.experiments.layers import FermiDiracDecoder
@@ -167,6 +168,17 @@ def test_the_page_is_made_from_the_results(tmp_path):
         kept = report.DOCS / "_static" / drawn.name
         assert drawn.name in page.read_text()
         assert kept.read_bytes() == drawn.read_bytes(), f"{kept} is not what the results show"
+
+
+def test_the_page_reads_in_five_minutes():
+    """Words and numbers; the claims of the paper come first, each with its verdict."""
+    page = report.page()
+    assert len(re.findall(r"\S*\w\S*", page)) <= 3000
+    first = page.split("\n## ")[1]
+    assert first.startswith("The paper's claims")
+    lines = [line for line in first.splitlines() if line.startswith("| ")][2:]
+    verdicts = {line.rsplit(" | ", 1)[1].removesuffix(" |") for line in lines}
+    assert verdicts == {report_claims.HOLDS, report_claims.FAILS, report_claims.UNTESTED}
 
 
 @pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")

@@ -135,7 +135,8 @@ def verdict(pairs: Mapping[Any, tuple[Mapping[int, float], Mapping[int, float]]]
     up, down = (sum(sign * d > 2 * e for d, e in known) for sign in (1, -1))
     text = f"{wins} of {count} cells"
     if known:
-        text += f" ({average(pairs):+.1f} points; clearly better in {up}, worse in {down} of {len(known)})"
+        text += f" ({average(pairs):+.1f} points; "
+        text += f"clearly better in {up}, worse in {down} of {len(known)})"
     return text
 
 
