@@ -355,9 +355,10 @@ class ConstantCurvature(Vectors):
             # it, no number in α is negative
             total = p + r
             positive = 1.0 / above_x + 1.0 / above_y - 0.5 * K * dot(total, total)
-            below = xp.asarray(self.sign == -1) if self.sign else K < 0
-            alpha = xp.where(below, positive, alpha)
-            r = xp.where(below[..., None], total, r)
+            if self.sign is None:
+                positive = xp.where(K < 0, positive, alpha)
+                total = xp.where((K < 0)[..., None], total, r)
+            alpha, r = positive, total
         # the part of y along x does not matter: antipodal points are parallel
         square = dot(p, p)
         r = r - times(dot(p, r) / xp.where(square > 0, square, 1.0), p)
