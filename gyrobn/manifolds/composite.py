@@ -14,32 +14,35 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import check_coordinates, scalars_like
 from gyrobn.numerics.hessian import Hessian, joined_hessian
 
-KINDS = {"t": "number", "factor": "number", "c": "normal", "weights": "weights"}
+KINDS = {"t": "number", "c": "normal"}
 """The kinds of arguments by name; all others are points, or tangent vectors of the same shape."""
 
 
 def of_parts(name: str, kind: str = "point") -> Callable[..., Any]:
     """Return the operation that is the one of every part; its result is of that kind."""
     template = getattr(GyroSpace, name)
-    names = tuple(signature(template).parameters)[1:]
+    arguments = signature(template)
 
     @wraps(template, updated=())  # the template may be abstract
     def operation(self: "Composite", *values: Any, **more: Any) -> Any:
-        given = dict(zip(names, values, strict=False)) | more
-        given = {k: given[k] for k in names if given.get(k) is not None}
+        given = arguments.bind(self, *values, **more).arguments
+        del given["self"]
         points = [v for k, v in given.items() if k not in KINDS]
         if points:
             self._namespace(*points)
-        parts = []
-        for k, v in given.items():
-            if k == "c":
-                check_coordinates(self, v)
-            elif k in ("t", "factor"):
-                v = scalars_like(v, given["x"])
-            parts.append(self._split(KINDS.get(k, "point"), v))
+        if "c" in given:
+            check_coordinates(self, given["c"])
+        if "t" in given:
+            given["t"] = scalars_like(given["t"], given["x"])
+        parts = [self._split(KINDS.get(k, "point"), v) for k, v in given.items()]
         return self._join(kind, each(self._spaces, name, *parts))
 
     return operation
+
+
+def law_of_parts(name: str) -> Any:
+    """Return the property that a law holds on every part."""
+    return property(lambda self: all(getattr(space, name) for space in self._spaces))
 
 
 def each(objects: Sequence[Any], name: str, *columns: Sequence[Any]) -> list[Any]:
@@ -158,20 +161,9 @@ class Composite(GyroSpace):
         """The blocks of the parts, one after the other."""
         return tuple(size for space in self._spaces for size in space.blocks)
 
-    @property
-    def gyrocommutative(self) -> bool:
-        """Whether every part is."""
-        return all(space.gyrocommutative for space in self._spaces)
-
-    @property
-    def reductive(self) -> bool:
-        """Whether every part is."""
-        return all(space.reductive for space in self._spaces)
-
-    @property
-    def gyrovector(self) -> bool:
-        """Whether multiples add up in every part."""
-        return all(space.gyrovector for space in self._spaces)
+    gyrocommutative = law_of_parts("gyrocommutative")
+    reductive = law_of_parts("reductive")
+    gyrovector = law_of_parts("gyrovector")
 
     @property
     def convexity_radius(self) -> float:  # type: ignore[override]
@@ -188,7 +180,6 @@ class Composite(GyroSpace):
     geodesic = of_parts("geodesic")
     shift = of_parts("shift")
     gyration = of_parts("gyration")
-    standardize = of_parts("standardize")
     project = of_parts("project")
     push = of_parts("push")
     transport = of_parts("transport")

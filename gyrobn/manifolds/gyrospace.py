@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from gyrobn.backends import Array, Arrays, backend_of, declare, namespace_of
+from gyrobn.backends import Array, Arrays, backend_of, declare, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
-from gyrobn.numerics.arrays import check_floating, length, scalars_like
+from gyrobn.numerics.arrays import check_floating, length, pieces, scalars_like
 from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.numerics.hessian import Hessian
 
@@ -261,24 +261,18 @@ class GyroSpace(ABC):
         return length(self.relative_normal(x, y))
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
-        r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1."""
-        x, y, t = self._from_nearer_end(x, y, t)
-        return self.relative(self.neg(x), self.scale(t, self.relative(x, y)))
+        r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1.
 
-    def _from_nearer_end(self, x: Array, y: Array, t: Array | float) -> tuple[Array, Array, Any]:
-        r"""Return the ends of a geodesic and its time, exchanged where :math:`t > \tfrac12`.
-
-        Far out, rounding errors grow along the way. If several geodesics may join two points, the
-        ends are not exchanged; nor if there are blocks, each with a time of its own.
+        Far out, rounding errors grow along the way: it starts at the nearer end, unless several
+        geodesics may join two points, or there are blocks, each with a time of its own.
         """
         xp, t = self._namespace(x, y), scalars_like(t, x)
-        if self.convexity_radius != float("inf") or self.block_shape:
-            return x, y, t
-        if isinstance(t, float):
-            return (y, x, 1.0 - t) if t > 0.5 else (x, y, t)
-        late = t > 0.5
-        each = late[(..., *(None,) * len(self.point_shape))]
-        return xp.where(each, y, x), xp.where(each, x, y), xp.where(late, 1.0 - t, t)
+        if self.convexity_radius == float("inf") and not self.block_shape:
+            t = xp.asarray(t, dtype=x.dtype, device=device_of(x))
+            late = t > 0.5
+            each = late[(..., *(None,) * len(self.point_shape))]
+            x, y, t = xp.where(each, y, x), xp.where(each, x, y), xp.where(late, 1.0 - t, t)
+        return self.shift(x, self.by_coordinate(t) * self.relative_normal(x, y))
 
     def shift(self, x: Array, c: Array) -> Array:
         r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`: from x along normal coordinates c."""
@@ -299,8 +293,8 @@ class GyroSpace(ABC):
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
     ) -> Array:
         r"""Centre, scale and bias: :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))`."""
-        z = self.scale(factor, self.relative(mean, x))
-        return z if bias is None else self.add(bias, z)
+        self._namespace(x, mean)
+        return self.centred(mean, x).standardize(factor, bias)
 
     def centred(self, mean: Array, x: Array, saved: Arrays = ()) -> Centred:
         """Return the view of samples from a mean, for all that statistics need of them.
@@ -413,10 +407,8 @@ class GyroSpace(ABC):
     def by_block(self, squares: Array) -> Array:
         """Sum values of the normal coordinates over each block: (..., dim) to (..., blocks)."""
         xp = namespace_of(squares)
-        sizes = self.blocks
-        if len(sizes) == 1:
-            return xp.sum(squares, axis=-1, keepdims=True)
-        return xp.matmul(squares, backend_of(squares).cached(_members, squares, *sizes))
+        sums = [xp.sum(part, axis=-1, keepdims=True) for part in pieces(squares, self.blocks)]
+        return sums[0] if len(sums) == 1 else xp.concat(sums, axis=-1)
 
     def by_coordinate(self, t: Any) -> Any:
         """Return multipliers per point, or per point and block, as multipliers per coordinate."""
@@ -444,11 +436,6 @@ class GyroSpace(ABC):
 def _blocks(*sizes: int) -> "np.ndarray[Any, Any]":
     """Return the number of the block that each coordinate belongs to."""
     return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-
-
-def _members(*sizes: int) -> "np.ndarray[Any, Any]":
-    """Return the matrix that sums coordinates over each block."""
-    return np.repeat(np.eye(len(sizes)), sizes, axis=0)
 
 
 def check_manifold(value: Any) -> GyroSpace:

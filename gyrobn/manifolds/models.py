@@ -242,7 +242,7 @@ class ProperVelocity(ConstantCurvature):
         return times(a, v)
 
     def _off(self, K: Any, large: Any, u: Array) -> Array:
-        return 0.0 * square(u)
+        return 0.0 * namespace_of(u).max(abs(u), axis=-1)  # every vector is a point
 
 
 @dataclass(frozen=True)
