@@ -14,7 +14,7 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import check_coordinates, scalars_like
 from gyrobn.numerics.hessian import Hessian, joined_hessian
 
-KINDS = {"t": "number", "c": "normal"}
+KINDS = {"t": "number", "c": "normal", "moments": "moments"}
 """The kinds of arguments by name; all others are points, or tangent vectors of the same shape."""
 
 
@@ -99,9 +99,8 @@ class CentredParts(Centred):
 
     def shift(self, step: Array) -> Array:
         """Return the mean after a step, part by part."""
-        return self.space._join(
-            "point", each(self.views, "shift", self.space._split("normal", step))
-        )
+        means = each(self.views, "shift", self.space._split("normal", step))
+        return self.space._join("point", means)
 
     def resolutions(self, weights: Array) -> Array:
         """Return how far rounding moves the mean, in every block."""
@@ -135,7 +134,7 @@ class Composite(GyroSpace):
         """Return the part of an array for each geometry.
 
         The kinds are ``point``; ``normal``, coordinates; ``number``, a multiplier for all or one
-        per block; and ``weights``, of the samples.
+        per block; ``moments``; and ``weights``, of the samples.
         """
 
     @abstractmethod
@@ -187,6 +186,7 @@ class Composite(GyroSpace):
     to_normal = of_parts("to_normal", "normal")
     pull = of_parts("pull", "normal")
     moments = of_parts("moments", "moments")
+    start = of_parts("start")
     norm = of_parts("norm", "length")
     dist = of_parts("dist", "length")
     resolutions = of_parts("resolutions", "blocks")

@@ -231,8 +231,9 @@ class GyroSpace(ABC):
         xp, stop, e = namespace_of(total), backend_of(total).stop_gradient, self.origin(total)
         entries = tuple(range(-len(self.point_shape), 0))
         is_x, is_y = (xp.all(z == e, axis=entries, keepdims=True) for z in (x, y))
-        exact = xp.where(is_x, stop(y), stop(x)) + (total - stop(total))
-        return xp.where(xp.logical_or(is_x, is_y), exact, total)
+        exact = xp.logical_or(is_x, is_y)
+        moving = xp.where(exact, total, 0.0)
+        return xp.where(exact, xp.where(is_x, stop(y), stop(x)) + (moving - stop(moving)), total)
 
     # ------------------------------------------------------------------ derived gyro operations
 
@@ -268,7 +269,7 @@ class GyroSpace(ABC):
         """
         xp, t = self._namespace(x, y), scalars_like(t, x)
         if self.convexity_radius == float("inf") and not self.block_shape:
-            t = xp.asarray(t, dtype=x.dtype, device=device_of(x))
+            t = t + xp.zeros((), dtype=x.dtype, device=device_of(x))
             late = t > 0.5
             each = late[(..., *(None,) * len(self.point_shape))]
             x, y, t = xp.where(each, y, x), xp.where(each, x, y), xp.where(late, 1.0 - t, t)
