@@ -39,6 +39,7 @@ from gyrobn.numerics.arrays import (
     all_true,
     check_coordinates,
     dot,
+    epsilon,
     length,
     safe_sqrt,
     scalars_like,
@@ -60,7 +61,7 @@ class CentredVectors(Centred):
 
     @cached_property
     def _centre(self) -> tuple[Any, Array, Array]:
-        """The curvature, and the ball coordinates of the mean."""
+        """The curvature, λ and the ball coordinates of the mean."""
         K = self.space._parameter("curvature", self.x)
         return K, *self.space._ball(K, self.mean)
 
@@ -90,17 +91,17 @@ class CentredVectors(Centred):
 
     def shift(self, step: Array) -> Array:
         """Return the mean after a step."""
-        return self.space._exp_from(self.mean, 1.0, step)
+        return self.space._exp_from(self._centre, 1.0, step)
 
     def standardize(self, factor: Array | float, bias: Array | None) -> Array:
         """Scale and bias, in few passes where nothing is to be differentiated."""
-        space, x, mean, t = self.space, self.x, self.mean, scalars_like(factor, self.x)
-        target = space.origin(x) if bias is None else bias
-        K = self._centre[0]
-        constant = not backend_of(x).differentiable(K, x, t, mean, target)
-        if space.sign == -1 and constant and fits(x, t, mean, target):
-            return standardized(space, K, x, mean, t, target)
-        return space._exp_from(bias, t, self.normal)
+        space, x, t, centre = self.space, self.x, scalars_like(factor, self.x), self._centre
+        target = None if bias is None else (centre[0], *space._ball(centre[0], bias))
+        constant = not backend_of(x).differentiable(x, t, *centre, *(target or ()))
+        points = (self.mean,) if bias is None else (self.mean, bias)
+        if space.sign == -1 and constant and fits(x, t, *points):
+            return standardized(space, x, centre, t, target)
+        return space._exp_from(target, t, self.normal)
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,9 @@ class ConstantCurvature(Vectors):
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
-        """Return the plane, and a space of another curvature."""
+        """Return the plane, and a space of another curvature; of either sign if it may have any."""
+        if cls.required_sign is None:
+            return cls(2, -0.3), cls(3, -1.0), cls(3, 0.0), cls(3, 0.3)
         return cls(2), cls(3, 0.5 * cls.curvature)
 
     @cached_property
@@ -144,7 +147,7 @@ class ConstantCurvature(Vectors):
         K = self.curvature
         if self.sign != 1 or not (isinstance(K, float) or all_true(K > 0)):
             return math.inf
-        return 0.5 * math.pi / float(K) ** 0.5
+        return float(0.5 * math.pi / float(K) ** 0.5)
 
     # ------------------------------------------------------------------ what a model supplies
 
@@ -230,8 +233,8 @@ class ConstantCurvature(Vectors):
         cos = namespace_of(half).sqrt(half)
         return times(a / cos * arc(1.0 - half, cos, self.sign), v)
 
-    def _exp_from(self, x: Array | None, t: Any, c: Array) -> Array:
-        r"""Return :math:`x \oplus \operatorname{Exp}_e(tc)`, from the identity if x is None.
+    def _exp_from(self, centre: Any, t: Any, c: Array) -> Array:
+        r"""Return :math:`x \oplus \operatorname{Exp}_e(tc)`, given K, λ and p of x; None for e.
 
         .. math:: \lambda = 2\cos_K^2\tfrac\theta2, \qquad
                   s = 2 \sin_K\tfrac\theta2 \cos_K\tfrac\theta2\,\frac c{\|c\|},
@@ -250,9 +253,9 @@ class ConstantCurvature(Vectors):
             cos = cosine(u, self.sign, half, most)
             square = xp.where(square < 0.5, cos * cos, square)
         z = 2.0 * square, 2.0 * sine * cos, c
-        if x is None:
+        if centre is None:
             return self._drop(K, *z)
-        above, p = self._ball(K, x)
+        _, above, p = centre
         return self._drop(*self._from(K, above, -p, *z))
 
     # ------------------------------------------------------------------ gyro operations
@@ -268,8 +271,8 @@ class ConstantCurvature(Vectors):
 
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\ominus x \oplus y`."""
-        K = self._given(x, y)
-        return self._normal(*self._from(K, *self._ball(K, x), *self._lift(K, y)))
+        self._namespace(x, y)
+        return self.centred(x, y).normal
 
     def to_normal(self, x: Array) -> Array:
         r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity."""
@@ -283,9 +286,9 @@ class ConstantCurvature(Vectors):
 
     def shift(self, x: Array, c: Array) -> Array:
         r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`."""
-        self._namespace(x)
+        K = self._given(x)
         check_coordinates(self, c)
-        return self._exp_from(x, *unit(c, least=1.0))
+        return self._exp_from((K, *self._ball(K, x)), *unit(c, least=1.0))
 
     def norm(self, x: Array) -> Array:
         r"""Distance from the identity."""
@@ -391,15 +394,14 @@ class ConstantCurvature(Vectors):
         size = xp.sqrt(xp.where(good, square, 1.0))
         above, a = xp.where(good, 1.0 + t / size, 2.0), xp.where(good, 1.0 / size, 0.0)
         if self.sign != -1:  # no translation leads to the point opposite to e: start beside it
-            eps = float(xp.finfo(moments.dtype).eps)
+            eps = epsilon(moments)
             s = s + xp.where(above < 4.0 * eps, size * (eps / self.n) ** 0.5, 0.0)[..., None]
         return self._drop(K, above, a, s)
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x."""
-        _, a, v = self._lift(self._given(x), x)
-        xp = namespace_of(x)
-        return float(xp.finfo(x.dtype).eps) * a * xp.sqrt(dot(v, v))
+        _, a, v = self._lift(self._parameter("curvature", x), x)
+        return epsilon(x) * a * dot(v, v) ** 0.5
 
     # ------------------------------------------------------------------ tangent vectors, checks
 
@@ -423,7 +425,7 @@ class ConstantCurvature(Vectors):
 
     def contains(self, x: Array) -> Array:
         """Return whether each array is a point; one pass decides if all of them are."""
-        most = float(namespace_of(x).finfo(x.dtype).eps) ** self.digits
+        most = epsilon(x) ** self.digits
         with np.errstate(all="ignore"):  # the exact test looks at what overflows
             near = self._off(self._given(x), 1.0, x) <= most
         return near if all_true(near) else self.violation(x) <= most

@@ -16,7 +16,7 @@ import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, declare, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
-from gyrobn.numerics.arrays import check_floating, length, pieces, scalars_like
+from gyrobn.numerics.arrays import check_floating, epsilon, length, pieces, scalars_like
 from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.numerics.hessian import Hessian
 
@@ -212,12 +212,11 @@ class GyroSpace(ABC):
 
     def contains(self, x: Array) -> Array:
         """Tell for each sample whether it is a point to half the digits of its dtype."""
-        xp = self._namespace(x)
-        return self.violation(x) <= xp.finfo(x.dtype).eps ** 0.5
+        return self.violation(x) <= epsilon(x) ** 0.5
 
     def resolution(self, x: Array) -> Array:
         """Distance from x to its neighbours in floating point, up to a small factor."""
-        return self._namespace(x).finfo(x.dtype).eps * (1.0 + self.norm(x))
+        return epsilon(x) * (1.0 + self.norm(x))
 
     def resolutions(self, x: Array) -> Array:
         """Return :meth:`resolution` for each block, shape (..., blocks) or (..., 1)."""
