@@ -97,6 +97,9 @@ class Model:
         r"""Algorithm 1: :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))`."""
         return self.add(bias, self.scale(factor, self.add(self.neg(mean), x)))
 
+    def gyration(self, x, y, z):
+        return self.add(self.neg(self.add(x, y)), self.add(x, self.add(y, z)))
+
     def point(self, row) -> Vector:
         """Return the point that floats stand for."""
         return exactly(row)
@@ -414,6 +417,12 @@ OPERATIONS = {
     "log_inward": Operation("pp", "v", _inward, lambda m, x, y: m.log(x, y)),
     # a step of length 1
     "exp": Operation("pv", "p", _step, lambda m, x, v: m.exp(x, v)),
+    "gyration": Operation(
+        "ppp",
+        "p",
+        lambda m, r, u, w, i: (*_pair(m, r, u, w, i), m.from_normal(w[::-1])),
+        lambda m, x, y, z: m.gyration(x, y, z),
+    ),
     # a vector of length 1, to a point 0.01 away, to one at distance 1 from e, and across
     "transport_close": Operation(
         "ppv", "w", _to_neighbour, lambda m, x, y, v: m.transport(x, y, v)
