@@ -163,11 +163,8 @@ class TestBatches:
     @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
     def test_the_identity(self, M, eager):
         """Among other samples, alone, and scaled."""
-        x, e = (
-            host(M.random(20, rng=0, like=eager.like, spread=0.5)).copy(),
-            host(M.origin(eager.like)),
-        )
-        x[2] = e
+        x = host(M.random(20, rng=0, like=eager.like, spread=0.5)).copy()
+        x[2] = e = host(M.origin(eager.like))
         y = normalize(M, eager.array(x), batch_stats(M, eager.array(x)))
         assert np.isfinite(host(y)).all()
         if eager.double:

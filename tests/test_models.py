@@ -68,23 +68,6 @@ class TestIsometries:
         close(A.inner(x, v, v), B.inner(fx, fv, fv), 1e-11)
 
 
-def test_the_papers_differentials():
-    """Klein to ball and back, as the proposition on Beltrami–Klein isometries prints them."""
-    B, D = Klein(3, -0.7), PoincareBall(3, -0.7)
-    K, (x, y, _) = -0.7, points(B)
-    v, w = B.log(x, y), 1 + K * dots(x, x)
-    to_ball = v / (1 + np.sqrt(w)) - K * dots(x, v) / ((1 + np.sqrt(w)) ** 2 * np.sqrt(w)) * x
-    p, u = convert(B, D, x, v)
-    close(p, x / (1 + np.sqrt(w)))
-    close(u, to_ball, 1e-11)
-    below = 1 - K * dots(p, p)
-    close(convert(D, B, p, u)[1], 2 / below * u + 4 * K * dots(p, u) / below**2 * p, 1e-11)
-    q = convert(D, Hyperboloid(3, K), p)
-    square = dots(p, p)
-    close(q[..., :1], (1 - K * square) / (1 + K * square) / math.sqrt(-K))
-    close(q[..., 1:], 2 * p / (1 + K * square))
-
-
 def test_convert_refuses_other_curvatures():
     with pytest.raises(ValueError, match="differ in dimension or curvature"):
         convert(PoincareBall(2), Klein(2, -2.0), np.zeros(2))

@@ -324,24 +324,15 @@ class TestLearnableCurvature:
             found.append(np.dot([1, -8, 8, -1], values) / (12 * h))
         return found
 
-    @pytest.mark.parametrize(
-        "models",
-        [
-            (PoincareBall, PoincareBall),
-            (Hyperboloid, PoincareBall),
-            (PoincareBall, Sphere),
-        ],
-        ids=lambda models: "-".join(cls.__name__ for cls in models),
-    )
+    @pytest.mark.parametrize("models", [(Hyperboloid, PoincareBall), (PoincareBall, Sphere)])
     def test_torch(self, models):
         def space(*K):
-            return Product(models[0](2, K[0]), models[1](2, K[1]), Euclidean(1))
+            return Product(*(cls(2, k) for cls, k in zip(models, K, strict=True)), Euclidean(1))
 
         values = np.asarray([-0.8, 0.6 if models[1] is Sphere else -0.6])
         K = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in values]
         M = space(*K)
-        assert len(M.learnable()) == 2
-        assert all(a is b for a, b in zip(M.learnable(), K, strict=True))
+        assert [a is b for a, b in zip(M.learnable(), K, strict=True)] == [True, True]
         assert not any(k.requires_grad for k in M.detached().learnable())
         self.loss(M, torch.as_tensor(self.coordinates)).backward()
         found = [float(k.grad) for k in K]
@@ -355,11 +346,9 @@ class TestLearnableCurvature:
         leaves, tree = jax.tree_util.tree_flatten(M)
         assert [float(a) for a in leaves] == [-0.8]
         again = jax.tree_util.tree_unflatten(tree, leaves)
-        assert isinstance(again, Product)
         assert [type(f) for f in again.factors] == [PoincareBall, Euclidean]
         c = jax.numpy.asarray(self.coordinates)
         slope = jax.jit(jax.grad(self.loss))(M, c)  # a Product whose curvature is the slope
-        assert isinstance(slope, Product)
         found = [float(slope.factors[0].curvature)]
         np.testing.assert_allclose(found, self.slopes(space, np.asarray([-0.8])), rtol=1e-7)
 

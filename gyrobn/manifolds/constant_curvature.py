@@ -62,14 +62,18 @@ class CentredVectors(Centred):
     @cached_property
     def _centre(self) -> tuple[Any, Array, Array]:
         """The curvature, λ and the ball coordinates of the mean."""
-        K = self.space._parameter("curvature", self.x)
-        return K, *self.space._ball(K, self.mean)
+        centre: tuple[Any, Array, Array] = self.space._ball(self.mean)
+        return centre
+
+    @property
+    def lifted(self) -> Any:
+        r"""The curvature, and :math:`\ominus\mu \oplus x` on the quadric."""
+        return self.space._from(*self._centre, *self.space._lift(self._centre[0], self.x))
 
     @cached_property
     def normal(self) -> Array:
         """The normal coordinates, shape (N, *channels, n)."""
-        space, x, (K, *_) = self.space, self.x, self._centre
-        c: Array = space._normal(*space._from(*self._centre, *space._lift(K, x)))
+        c: Array = self.space._normal(*self.lifted)
         return c
 
     def followed(self, step: Array) -> Arrays:
@@ -96,7 +100,7 @@ class CentredVectors(Centred):
     def standardize(self, factor: Array | float, bias: Array | None) -> Array:
         """Scale and bias, in few passes where nothing is to be differentiated."""
         space, x, t, centre = self.space, self.x, scalars_like(factor, self.x), self._centre
-        target = None if bias is None else (centre[0], *space._ball(centre[0], bias))
+        target = None if bias is None else space._ball(bias)
         constant = not backend_of(x).differentiable(x, t, *centre, *(target or ()))
         points = (self.mean,) if bias is None else (self.mean, bias)
         if space.sign == -1 and constant and fits(x, t, *points):
@@ -202,10 +206,11 @@ class ConstantCurvature(Vectors):
         xp = namespace_of(above)
         return above if self.sign == -1 else xp.where(above == 0, xp.nan, above)
 
-    def _ball(self, K: Any, x: Array) -> tuple[Array, Array]:
-        """Return λ and the ball coordinates p = s/λ."""
+    def _ball(self, x: Array) -> tuple[Any, Array, Array]:
+        """Return the curvature, λ and the ball coordinates p = s/λ."""
+        K = self._parameter("curvature", x)
         above, a, v = self._lift(K, x)
-        return above, v if a is above else times(a / self._divisor(above), v)
+        return K, above, v if a is above else times(a / self._divisor(above), v)
 
     def _from(self, K: Any, above_x: Array, p: Array, above: Array, a: Any, v: Array) -> Any:
         r"""Return the curvature and, lifted, :math:`\ominus x \oplus y`.
@@ -266,8 +271,8 @@ class ConstantCurvature(Vectors):
 
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\ominus x \oplus y`, accurate also where x and y are far out and close."""
-        K = self._given(x, y)
-        return self._drop(*self._from(K, *self._ball(K, x), *self._lift(K, y)))
+        self._namespace(x, y)
+        return self._drop(*CentredVectors(self, x, y).lifted)
 
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\ominus x \oplus y`."""
@@ -286,9 +291,9 @@ class ConstantCurvature(Vectors):
 
     def shift(self, x: Array, c: Array) -> Array:
         r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`."""
-        K = self._given(x)
+        self._namespace(x)
         check_coordinates(self, c)
-        return self._exp_from((K, *self._ball(K, x)), *unit(c, least=1.0))
+        return self._exp_from(self._ball(x), *unit(c, least=1.0))
 
     def norm(self, x: Array) -> Array:
         r"""Distance from the identity."""
@@ -303,8 +308,8 @@ class ConstantCurvature(Vectors):
         The cosine is that of :math:`\ominus x \oplus y`. So neither close nor antipodal points lose
         digits.
         """
-        K = self._given(x, y)
-        (a, p), (b, q) = self._ball(K, x), self._ball(K, y)
+        self._namespace(x, y)
+        (K, a, p), (_, b, q) = self._ball(x), self._ball(y)
         chord = a**0.5 * b**0.5 * length(q - p)
         u = 0.25 * K * chord * chord
         square = 1.0 - u if self.sign == -1 else 0.5 * self._from(K, a, p, b, b, q)[1]
@@ -325,8 +330,7 @@ class ConstantCurvature(Vectors):
         D is computed from what rotates c, so lengths do not change even where the angle has no
         digits.
         """
-        xp, K = namespace_of(c), self._given(x, y)
-        (above_x, p), (above_y, r) = self._ball(K, x), self._ball(K, y)
+        xp, (K, above_x, p), (_, above_y, r) = namespace_of(c), self._ball(x), self._ball(y)
         alpha = 1.0 - K * dot(p, r)
         if self.sign is None or self.sign < 0:
             # x ∧ y = x ∧ (x + y), and the sum is small where y is close to ⊖x, far out or not; with

@@ -31,7 +31,7 @@ def standardized(space: Any, x: Array, mean: Any, t: Any, bias: Any) -> Array:
     (K, above_mean, p), (_, above_bias, b) = mean, bias or (None, 2.0, 0.0)
 
     def part(x: Array) -> Array:
-        above, q = space._ball(K, x)
+        _, above, q = space._ball(x)
         v = q - p
         n = (-0.5 * K * above_mean) * square(v)
         m = above * n + tiny

@@ -8,6 +8,7 @@ isometries. Everything is written in *normal coordinates at e*: the ``dim`` coor
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
+from functools import partial
 from numbers import Real
 from operator import is_
 from typing import Any, ClassVar, Self
@@ -68,7 +69,7 @@ class GyroSpace(ABC):
 
     def learnable(self) -> list[Any]:
         """Return the values of the parameters."""
-        return [getattr(self, name) for name in self.parameters]
+        return list(map(partial(getattr, self), self.parameters))
 
     def with_learnable(self, values: Sequence[Any]) -> Self:
         """Return the same geometry with these values of the parameters."""
@@ -407,8 +408,10 @@ class GyroSpace(ABC):
     def by_block(self, squares: Array) -> Array:
         """Sum values of the normal coordinates over each block: (..., dim) to (..., blocks)."""
         xp = namespace_of(squares)
-        sums = [xp.sum(part, axis=-1, keepdims=True) for part in pieces(squares, self.blocks)]
-        return sums[0] if len(sums) == 1 else xp.concat(sums, axis=-1)
+        if not self.block_shape:
+            return xp.sum(squares, axis=-1, keepdims=True)
+        sums = [xp.sum(part, axis=-1) for part in pieces(squares, self.blocks)]
+        return xp.stack(sums, axis=-1)
 
     def by_coordinate(self, t: Any) -> Any:
         """Return multipliers per point, or per point and block, as multipliers per coordinate."""

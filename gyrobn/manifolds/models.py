@@ -269,15 +269,16 @@ class Radius(ConstantCurvature):
 
         .. math:: \dot t = -K\langle s, c\rangle, \qquad \dot s = c + \frac{\dot t}{1+t}\,s
         """
-        K = self._given(x)
-        above, p = self._ball(K, x)
+        self._namespace(x)
+        K, above, p = self._ball(x)
         rate = -K * above * dot(p, c)
         return self._with_time(rate, c + times(rate, p), K)
 
     def pull(self, x: Array, v: Array) -> Array:
         r"""Transport to the identity: :math:`c = \dot s - \frac{\dot t}{1+t}\,s`."""
-        K = self._given(x, v)
-        return v[..., 1:] - times(abs(K) ** 0.5 * v[..., 0], self._ball(K, x)[1])
+        self._namespace(x, v)
+        K, _, p = self._ball(x)
+        return v[..., 1:] - times(abs(K) ** 0.5 * v[..., 0], p)
 
 
 @dataclass(frozen=True)
