@@ -42,7 +42,8 @@ def of_parts(name: str, kind: str = "point") -> Callable[..., Any]:
 
 def law_of_parts(name: str) -> Any:
     """Return the property that a law holds on every part."""
-    return property(lambda self: all(getattr(space, name) for space in self._spaces))
+    doc = getattr(GyroSpace, name).__doc__
+    return property(lambda self: all(getattr(f, name) for f in self._spaces), doc=doc)
 
 
 def each(objects: Sequence[Any], name: str, *columns: Sequence[Any]) -> list[Any]:
