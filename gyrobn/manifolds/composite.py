@@ -14,26 +14,26 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import check_coordinates, scalars_like
 from gyrobn.numerics.hessian import Hessian, joined_hessian
 
-KINDS = {"t": "number", "c": "normal", "moments": "moments"}
+KINDS = {"t": "number", "factor": "number", "c": "normal", "moments": "moments"}
 """The kinds of arguments by name; all others are points, or tangent vectors of the same shape."""
 
 
 def of_parts(name: str, kind: str = "point") -> Callable[..., Any]:
     """Return the operation that is the one of every part; its result is of that kind."""
     template = getattr(GyroSpace, name)
-    arguments = signature(template)
+    names = tuple(signature(template).parameters)[1:]
 
     @wraps(template, updated=())  # the template may be abstract
     def operation(self: "Composite", *values: Any, **more: Any) -> Any:
-        given = arguments.bind(self, *values, **more).arguments
-        del given["self"]
+        given = dict(zip(names, values, strict=False)) | more
+        given = {k: given[k] for k in names if given.get(k) is not None}
         points = [v for k, v in given.items() if k not in KINDS]
         if points:
             self._namespace(*points)
         if "c" in given:
             check_coordinates(self, given["c"])
-        if "t" in given:
-            given["t"] = scalars_like(given["t"], given["x"])
+        for k in given.keys() & {"t", "factor"}:
+            given[k] = scalars_like(given[k], given["x"])
         parts = [self._split(KINDS.get(k, "point"), v) for k, v in given.items()]
         return self._join(kind, each(self._spaces, name, *parts))
 
@@ -180,6 +180,7 @@ class Composite(GyroSpace):
     geodesic = of_parts("geodesic")
     shift = of_parts("shift")
     gyration = of_parts("gyration")
+    standardize = of_parts("standardize")
     project = of_parts("project")
     push = of_parts("push")
     transport = of_parts("transport")

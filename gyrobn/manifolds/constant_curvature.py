@@ -65,15 +65,10 @@ class CentredVectors(Centred):
         centre: tuple[Any, Array, Array] = self.space._ball(self.mean)
         return centre
 
-    @property
-    def lifted(self) -> Any:
-        r"""The curvature, and :math:`\ominus\mu \oplus x` on the quadric."""
-        return self.space._from(*self._centre, *self.space._lift(self._centre[0], self.x))
-
     @cached_property
     def normal(self) -> Array:
         """The normal coordinates, shape (N, *channels, n)."""
-        c: Array = self.space._normal(*self.lifted)
+        c: Array = self.space._normal(*self.space._relative(self._centre, self.x))
         return c
 
     def followed(self, step: Array) -> Arrays:
@@ -98,14 +93,9 @@ class CentredVectors(Centred):
         return self.space._exp_from(self._centre, 1.0, step)
 
     def standardize(self, factor: Array | float, bias: Array | None) -> Array:
-        """Scale and bias, in few passes where nothing is to be differentiated."""
-        space, x, t, centre = self.space, self.x, scalars_like(factor, self.x), self._centre
-        target = None if bias is None else space._ball(bias)
-        constant = not backend_of(x).differentiable(x, t, *centre, *(target or ()))
-        points = (self.mean,) if bias is None else (self.mean, bias)
-        if space.sign == -1 and constant and fits(x, t, *points):
-            return standardized(space, x, centre, t, target)
-        return space._exp_from(target, t, self.normal)
+        """Scale and bias."""
+        target = None if bias is None else self.space._ball(bias)
+        return self.space._exp_from(target, scalars_like(factor, self.x), self.normal)
 
 
 @dataclass(frozen=True)
@@ -228,6 +218,10 @@ class ConstantCurvature(Vectors):
         s = gap - times(n, p)
         return K, self._accurate(K, 2.0 + above * n, above, s), above, s
 
+    def _relative(self, ball: tuple[Any, Array, Array], y: Array) -> Any:
+        r"""Return the curvature and, lifted, :math:`\ominus x \oplus y`, given K, λ and p of x."""
+        return self._from(*ball, *self._lift(ball[0], y))
+
     def _normal(self, K: Any, above: Array, a: Any, v: Array) -> Array:
         r"""Return the coordinates :math:`s\,\theta/\sin_K\theta`; NaN opposite to the identity.
 
@@ -272,12 +266,12 @@ class ConstantCurvature(Vectors):
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\ominus x \oplus y`, accurate also where x and y are far out and close."""
         self._namespace(x, y)
-        return self._drop(*CentredVectors(self, x, y).lifted)
+        return self._drop(*self._relative(self._ball(x), y))
 
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\ominus x \oplus y`."""
         self._namespace(x, y)
-        return self.centred(x, y).normal
+        return self._normal(*self._relative(self._ball(x), y))
 
     def to_normal(self, x: Array) -> Array:
         r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity."""
@@ -294,6 +288,19 @@ class ConstantCurvature(Vectors):
         self._namespace(x)
         check_coordinates(self, c)
         return self._exp_from(self._ball(x), *unit(c, least=1.0))
+
+    def standardize(
+        self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
+    ) -> Array:
+        """Centre, scale and bias, in few passes where nothing is to be differentiated."""
+        self._namespace(x, mean)
+        t, centre = scalars_like(factor, x), self._ball(mean)
+        target = None if bias is None else self._ball(bias)
+        constant = not backend_of(x).differentiable(x, t, *centre, *(target or ()))
+        points = (mean,) if bias is None else (mean, bias)
+        if self.sign == -1 and constant and fits(x, t, *points):
+            return standardized(self, x, centre, t, target)
+        return self._exp_from(target, t, self._normal(*self._relative(centre, x)))
 
     def norm(self, x: Array) -> Array:
         r"""Distance from the identity."""

@@ -294,8 +294,8 @@ class GyroSpace(ABC):
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
     ) -> Array:
         r"""Centre, scale and bias: :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))`."""
-        self._namespace(x, mean)
-        return self.centred(mean, x).standardize(factor, bias)
+        z = self.scale(factor, self.relative(mean, x))
+        return z if bias is None else self.add(bias, z)
 
     def centred(self, mean: Array, x: Array, saved: Arrays = ()) -> Centred:
         """Return the view of samples from a mean, for all that statistics need of them.
