@@ -142,7 +142,7 @@ def test_command_line(registered, x, tmp_path, capsys):
     assert main(["plot", x_file, str(tmp_path / "x.png"), "--manifold", "ratios"]) == 0
     with pytest.raises(SystemExit):
         main(["fit", "--help"])
-    assert "of ratios; natural, two" in " ".join(capsys.readouterr().out.split())
+    assert "of ratios: natural, two" in " ".join(capsys.readouterr().out.split())
 
 
 def test_layers(x):
