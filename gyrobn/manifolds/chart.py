@@ -102,10 +102,6 @@ class Chart(Composite):
         check_coordinates(self, c)
         return self.chart.exponential(c)
 
-    def start(self, moments: Array) -> Array:
-        """First guess of the mean, from the means of the moments inside."""
-        return self.chart.inverse(self.inside.start(moments))
-
     # ------------------------------------------------------------------ tangent vectors
 
     def push(self, x: Array, c: Array) -> Array:

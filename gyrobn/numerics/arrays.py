@@ -67,6 +67,11 @@ def all_true(condition: Array) -> bool:
     )
 
 
+def epsilon(x: Array) -> float:
+    """Return the precision of the dtype of ``x``."""
+    return float(namespace_of(x).finfo(x.dtype).eps)
+
+
 def zeros(n: int, like: Array) -> Array:
     """Return a zero vector in the library, dtype and device of ``like``."""
     return namespace_of(like).zeros((n,), dtype=like.dtype, device=device_of(like))
