@@ -21,9 +21,8 @@ from gyrobn import (
 from gyrobn.numerics import arrays
 from gyrobn.numerics.arrays import blocks_of, blockwise
 from gyrobn.numerics.hessian import DENSE
-from gyrobn.statistics import frechet as loop
-from gyrobn.statistics import uniqueness
-from gyrobn.statistics.parts import Parts
+from gyrobn.statistics import lazy, uniqueness
+from gyrobn.statistics.lazy import Parts
 
 GEOMETRIES = [
     PoincareBall(3),
@@ -46,8 +45,8 @@ def samples(M, *batch, spread=0.4, dtype=np.float64):
 def small_cache(monkeypatch):
     """Blocks of few samples, so that there are many."""
     monkeypatch.setattr(arrays, "CACHE", 2**13)
-    inner = loop.blocks_of
-    monkeypatch.setattr(loop, "blocks_of", lambda x, least=1: inner(x, 1))
+    inner = lazy.blocks_of
+    monkeypatch.setattr(lazy, "blocks_of", lambda x, least=1: inner(x, 1))
 
 
 @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
@@ -57,7 +56,7 @@ def test_blocks_lead_to_the_same_mean(M, channels, monkeypatch, small_cache):
     w = np.random.default_rng(2).uniform(0.5, 1.5, x.shape[: 1 + len(channels)])
     looked = []
     inner = Parts.evaluate
-    count = lambda self, *a: looked.append(len(list(self.read()))) or inner(self, *a)  # noqa: E731
+    count = lambda self, *a: looked.append(len(list(self.blocks.read()))) or inner(self, *a)  # noqa: E731
     monkeypatch.setattr(Parts, "evaluate", count)
     found = frechet(M, x, w)
     assert looked

@@ -63,7 +63,7 @@ def find_stats(
     search = check_search(bn.tol, bn.max_iter, None)
     named = None if labels is None else Domains(labels, np.zeros((0, len(labels)), dtype=int))
     # no samples are given to the warning: all were checked
-    source = lazy.Lazy(blocks, reading, survey)
+    source = lazy.Parts(blocks, reading, survey)
     found = of_source(manifold, source, [], search, domains=named)
     fitting.check_found(manifold, found, labels, method)
     return fitting.fitted_domains(found, source.weight, labels), survey
