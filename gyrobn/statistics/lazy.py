@@ -127,8 +127,6 @@ def survey(blocks: DaskBlocks | LocalBlocks, reading: Reading) -> Survey:
     labels = sorted(found.domains) if None not in found.domains else [None]
     domains = {d: found.domains[d] for d in labels}
     weights = _stacked(domains, [d.weight for d in domains.values()])
-    if not weights.any():
-        raise ValueError("the weight of every sample is zero: there is no mean")
     check_weights(weights, weights)
     return found._replace(domains=domains)
 

@@ -78,6 +78,8 @@ def warn_of(
         return
     far, first = host(far), 0
     slack = 1.0 - 8.0 * float(np.finfo(far.dtype).eps)  # half a sphere counts, rounded or not
+    if not (far**0.5 >= space.convexity_radius * slack).any():
+        return
     arrays: tuple[Array, ...] = ()
     if weighted is not None:
         x, w = weighted
