@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gyrobn import SPD, PoincareBall
-from gyrobn.statistics.parts import if_weighted
+from gyrobn.statistics.samples import if_weighted
 from gyrobn.torch import DomainGyroBN, GyroBN
 
 pytestmark = pytest.mark.xdist_group("processes")

@@ -25,15 +25,17 @@ from gyrobn.numerics.arrays import check_floating, pieces
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
 from gyrobn.numerics.hessian import DENSE, inverse, newton_step
 from gyrobn.statistics.lazy import in_blocks, in_chunks, in_dask
-from gyrobn.statistics.parts import (
+from gyrobn.statistics.samples import (
     Evaluation,
+    Group,
     Memory,
     Ranks,
     Source,
     Sums,
+    arrange,
+    over_ranks,
     parameters_of,
 )
-from gyrobn.statistics.samples import Group, arrange, over_ranks
 from gyrobn.statistics.uniqueness import warn_of
 
 ROUGH = 1e-2

@@ -20,9 +20,16 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import blocks_of, sum_samples, weighted_sum
 from gyrobn.numerics.checks import host
 from gyrobn.numerics.hessian import DENSE
-from gyrobn.statistics.parts import Memory, Ranks, Source, Sums
 from gyrobn.statistics.points import Moved, on_manifold
-from gyrobn.statistics.samples import check_weights, set_aside, shape_error
+from gyrobn.statistics.samples import (
+    Memory,
+    Ranks,
+    Source,
+    Sums,
+    check_weights,
+    set_aside,
+    shape_error,
+)
 
 
 class Reading(NamedTuple):
@@ -221,7 +228,8 @@ def _part(block: Block, there: tuple[Any, ...]) -> dict[Any, Sums]:
     A large block is cut again, so that the Hessians of its samples are not many times as large.
     """
     function, reading, weight, places, arrays = there
-    (x, w), space, found = reading.samples(block), reading.manifold.inside, {}
+    (x, w), space = reading.samples(block), reading.manifold.inside
+    found: dict[Any, Any] = {}
     x = reading.manifold.to_inside(x)
     for label, at in reading.places(block).items():
         place = places.get(label, ...)

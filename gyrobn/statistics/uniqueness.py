@@ -91,7 +91,8 @@ def warn_of(
         radius = far[..., first : first + blocks].sum(axis=-1) ** 0.5
         first, what = first + blocks, "lie up to {:.3f} from their mean"
         if points and (radius >= enough).any():
-            radius = host(enclosing_radius(part, *points, enough))
+            samples, mean = points
+            radius = host(enclosing_radius(part, samples, mean, enough))
             what = "need a ball of radius {:.3f}"
         if (radius >= enough).any():
             where = "" if factor is manifold else f"the factor {factor!r} of "
