@@ -38,8 +38,8 @@ def gradient(M, x, mean, weights=None):
 
 
 class TestConvergence:
-    @pytest.mark.parametrize("spread", [0.1, 1.0, 2.5, 4.0])
-    @pytest.mark.parametrize("n", [2, 8, 32, 128])
+    @pytest.mark.parametrize("spread", [0.1, 1.0, 4.0])
+    @pytest.mark.parametrize("n", [2, 8, 128])
     @pytest.mark.parametrize("cls", [PoincareBall, Hyperboloid, Klein])
     @pytest.mark.parametrize("dtype", ["float64", "float32"])
     def test_hyperbolic(self, cls, n, spread, dtype):

@@ -114,17 +114,14 @@ def _axes(x: Array, batch: tuple[int, ...], axis: int | tuple[int, ...]) -> tupl
             f"expected a batch of points, shape (N, ..., {points}), "
             f"got one point of shape {tuple(x.shape)}: add a batch axis, x[None]"
         )
-    axes = check_integers("axis", axis)
-    for a in axes:
-        if not -len(batch) <= a < len(batch):
-            raise ValueError(
-                f"axis {a} is not one of the {len(batch)} batch axes of an array of shape "
-                f"{tuple(x.shape)} with points of shape {points}"
-            )
-    axes = tuple(a % len(batch) for a in axes)
-    if len(set(axes)) != len(axes) or not axes:
-        raise ValueError(f"axis must name distinct batch axes, got {axis}")
-    return axes
+    count, axes = len(batch), check_integers("axis", axis)
+    found = tuple(a % count for a in axes if -count <= a < count)
+    if not found or not len(axes) == len(found) == len(set(found)):
+        raise ValueError(
+            f"axis must name distinct ones of the {count} batch axes of an array of shape "
+            f"{tuple(x.shape)} with points of shape {points}, got {axis}"
+        )
+    return found
 
 
 def set_aside(

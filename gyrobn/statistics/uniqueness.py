@@ -109,20 +109,18 @@ def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array, domains: Domai
     on = [host(manifold.contains(x)) for x in given]
     if not on:
         return ""
-    off, count = ~np.concatenate(on) & bad, sum(map(len, on))
+    off = ~np.concatenate(on) & bad
     if domains is not None:
         off &= (domains.rows >= 0).reshape(*domains.rows.shape, *(1,) * (off.ndim - 2))
     if not off.any():
         return ""
     channel = np.argwhere(off.any(axis=0))[0].tolist()
-    rows = np.flatnonzero(off[:, *channel])
-    if domains is not None:
-        k, *channel = channel
-        numbers = domains.rows[:, k]
-        rows, count = numbers[rows], int(np.sum(numbers >= 0))
+    off = off[:, *channel]
+    numbers = np.arange(len(off)) if domains is None else domains.rows[:, channel.pop(0)]
     return (
-        f"{len(rows)} of {count} samples{of_channel(channel)} are not on the manifold, the first "
-        f"at index {rows[0]}; drop them, or move them onto it with manifold.project (NaN stays NaN)"
+        f"{off.sum()} of {np.sum(numbers >= 0)} samples{of_channel(channel)} are not on the "
+        f"manifold, the first at index {numbers[off][0]}; drop them, or move them onto it with "
+        "manifold.project (NaN stays NaN)"
     )
 
 
