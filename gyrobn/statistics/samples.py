@@ -351,6 +351,10 @@ class Source:
         """Return the view of the mean from itself."""
         return self.space.centred(mean, mean[None, ...], saved)
 
+    def product(self, view: Centred, k: int) -> Callable[[Array], Array]:
+        """Return the k-th diagonal block of the Hessian, applied in one reduction."""
+        return lambda v: self.total(partial(applied, k=k), view, v).added
+
     def evaluate(self, mean: Array) -> Evaluation:
         """Return what is seen from a mean, in one reduction."""
         view = self.view(mean)
@@ -381,8 +385,7 @@ class Source:
             if h.identity:
                 return h
             if n > DENSE:
-                product = partial(applied, k=k)
-                return Hessian(lambda v: self.total(product, view, v).added, lowest)
+                return Hessian(self.product(view, k), lowest)
             A = from_triangle(read(*batch, n * (n + 1) // 2), n, diagonal=True, mirror=1.0)
             return Hessian(partial(matmul, A), lowest, lambda: A)
 
@@ -476,6 +479,11 @@ class Ranks(Memory):
         """Return the sums over all ranks; the farthest sample is that of those here."""
         here = function(view, self.w, *arrays)
         return here._replace(added=backend_of(self.w).all_sum(here.added, self.ranks))
+
+    def product(self, view: Centred, k: int) -> Callable[[Array], Array]:
+        """Return the same; the Hessian of the samples here is made once."""
+        block, _ = diagonal(view.hessian(self.w), view.normal[0, ...])[k]
+        return lambda v: self.reduced(block.apply(v))
 
     def reduced(self, sums: Array) -> Array:
         """Return the sums over all ranks from those of the samples here."""
