@@ -11,12 +11,14 @@ from conftest import GEOMETRIES, cloud
 
 import gyrobn
 from gyrobn import (
+    SPD,
     Grassmannian,
     PoincareBall,
     Product,
     SpecialOrthogonal,
     batch_stats,
     frechet,
+    frechet_variance,
     normalize,
     normalize_batch,
 )
@@ -176,6 +178,18 @@ def test_steps_that_reach_the_mean_have_its_derivative(M):
     expected = slope()
     assert float((slope(steps=8) - expected).abs().max()) < 1e-8
     assert float((slope(steps=1) - expected).abs().max()) < 0.1 * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("M", [PoincareBall(3), SpecialOrthogonal(3), SPD(3)], ids=repr)
+def test_the_variance_changes_with_a_mean_that_was_not_reached(M):
+    """By the samples, and by the derivative of the mean that a number of steps has."""
+    spread = min(1.5, 0.4 * M.convexity_radius)
+    x = torch.as_tensor(cloud(M, 5, spread, np.zeros(()))).requires_grad_(True)
+    found = frechet(M, x, steps=0)
+    assert float(found.residual) > 1e-3
+    (expected,) = torch.autograd.grad(frechet_variance(M, x, found.mean), x, retain_graph=True)
+    (slope,) = torch.autograd.grad(found.variance, x)
+    torch.testing.assert_close(slope, expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
