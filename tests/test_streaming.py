@@ -121,7 +121,7 @@ def test_what_chunks_cannot_do():
         frechet(PoincareBall(2), Chunks(cut(x)), np.where(np.arange(40) == 30, -1.0, 1.0))
     with pytest.raises(ValueError, match="positive sum"):
         frechet(PoincareBall(2), Chunks(cut(x)), np.zeros(40))
-    with pytest.raises(ValueError, match=r"weights must have the shape .* got \(40, 7\)"):
+    with pytest.raises(ValueError, match=r"weights must have the shape .* got \('N', 7\)"):
         frechet(PoincareBall(2), Chunks(cut(x)), np.ones((40, 7)))
     stats = batch_stats(PoincareBall(2), Chunks(cut(x)))
     np.testing.assert_allclose(stats.mean, batch_stats(PoincareBall(2), x).mean, atol=1e-14)
