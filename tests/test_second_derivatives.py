@@ -421,6 +421,7 @@ def test_samples_at_the_mean(M):
 # ---------------------------------------------------------------------- what is refused
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")
 def test_third_derivative():
     A = matrices(1.0)[0]
     mean = lambda A: frechet(PoincareBall(3), 0.1 * A).mean  # noqa: E731
