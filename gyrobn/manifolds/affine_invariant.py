@@ -280,7 +280,8 @@ def _mean_hessian(K: Array, Q: Array) -> Hessian:
         Qt, V = adjoint(Q)[..., None, :, :], unpack(adjoint(v), n)
         inner = matmul(Qt, V, adjoint(Qt))
         inner *= K[..., None, :, :]  # in place: fresh memory takes longer than the product
-        return adjoint(pack(symmetric(sum_of_products(Qt, matmul(inner, Qt)))))
+        each = namespace_of(Q).broadcast_to(Qt, inner.shape)
+        return adjoint(pack(symmetric(sum_of_products(each, matmul(inner, Qt)))))
 
     return Hessian(apply, None, lambda: packed_operator(K, Q))
 
