@@ -12,6 +12,7 @@ which is exact and costs :math:`O(np^2)`, without an n × n matrix.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
@@ -60,28 +61,29 @@ class Halfway(NamedTuple):
 
 def halfway(x: Array, y: Array, singular: Arrays | None = None) -> Halfway:
     r"""Return the reflection; ``singular`` decomposes :math:`x^\top y`, if that is known."""
-    W = polar(matmul(adjoint(x), y), singular)
-    Y = x + matmul(y, adjoint(W))
-    cosines = symmetric(matmul(adjoint(x), Y))  # I + C
-    return Halfway(Y, adjoint(namespace_of(Y).linalg.solve(cosines, adjoint(Y))), W)
+    A = matmul(adjoint(x), y)
+    W = polar(A, singular)
+    C, Y = symmetric(matmul(A, adjoint(W))), x + matmul(y, adjoint(W))
+    ratio = namespace_of(Y).linalg.solve(identity(C) + C, adjoint(Y))  # C is never negative
+    return Halfway(Y, adjoint(ratio), W)
 
 
-SIGN = Spectral(
-    (lambda x: namespace_of(x).where(x < 0, -1.0, 1.0) + 0.0 * x, *3 * (lambda x: 0.0 * x,))
+STEP = Spectral(
+    (lambda x: namespace_of(x).astype(x > 0, x.dtype) + 0.0 * x, *3 * (lambda x: 0.0 * x,))
 )
-"""The sign of an eigenvalue, away from zero."""
+"""One for positive numbers, zero for negative ones: its jump is never between close eigenvalues."""
 
 
 def leading(A: Array, p: int) -> Array:
     r"""Return an orthonormal basis of the span of the p leading eigenvectors of symmetric matrices.
 
-    The eigenvectors are constants. The projector to their span has the derivatives: it is
-    :math:`\tfrac12(I + \operatorname{sign}(A - m I))` with m between two eigenvalues.
+    The eigenvectors are constants. The projector to their span has the derivatives: it is a step
+    function of A, with the step between two eigenvalues.
     """
     values, U = eigh(symmetric(A))
     middle = 0.5 * (values[..., -p, None] + values[..., -p - 1, None])
-    sign = matrix_function(A, SIGN, Eigen(values - middle, U))
-    return orthonormalized(0.5 * (U[..., -p:] + matmul(sign, U[..., -p:])))
+    projector = matrix_function(A, STEP, Eigen(values - middle, U))
+    return orthonormalized(matmul(projector, U[..., -p:]))
 
 
 # ---------------------------------------------------------------------- samples seen from a mean
@@ -93,13 +95,14 @@ class CentredInFrames(Centred):
     def hessian(self, weights: Array) -> Hessian:
         """Return the mean Hessian, a constant to differentiation."""
         stop = backend_of(weights).stop_gradient
-        hessian: Hessian = self.space.hessian(stop(self.normal), stop(weights), *self.saved[:1])
+        hessian: Hessian = self.space.hessian(stop(self.normal), stop(weights), frames=self.saved)
         return hessian
 
     def _each(self, step: Array) -> Array:
         """Apply the Hessian of every sample to a step: the mean Hessian of one sample."""
-        c, *P = (a[None, ...] for a in (backend_of(step).stop_gradient(self.normal), *self.saved))
-        hessian: Hessian = self.space.hessian(c, namespace_of(c).ones_like(c[..., 0]), *P[:1])
+        c = backend_of(step).stop_gradient(self.normal)[None, ...]
+        frames, one = [a[None, ...] for a in self.saved], namespace_of(c).ones_like(c[..., 0])
+        hessian: Hessian = self.space.hessian(c, one, frames=frames)
         return hessian.apply(step[..., None])[..., 0]
 
 
@@ -317,9 +320,9 @@ class Bases(GyroSpace):
         Y = namespace_of(moments).reshape(moments, shape)
         return self.project(matmul(Y, eigh(matmul(adjoint(Y), Y)).vectors[..., -self.p :]))
 
-    def hessian(self, c: Array, weights: Array, P: Array | None = None) -> Hessian:
-        """Mean Hessian; P are the right singular vectors of each sample's block, if known."""
-        return hessian_in_frames(c, weights, P, self._block, self._flat)
+    def hessian(self, c: Array, weights: Array, *, frames: Sequence[Array] = ()) -> Hessian:
+        """Mean Hessian; ``frames`` begins with right singular vectors of the blocks, if known."""
+        return hessian_in_frames(c, weights, [*frames, None][0], self._block, self._flat)
 
 
 def _random_columns(n: int, k: int) -> "np.ndarray[Any, Any]":

@@ -1,6 +1,7 @@
 r"""The rotation group SO(n) with its bi-invariant metric: LieBN's normalization of rotations."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -361,7 +362,7 @@ class SpecialOrthogonal(GyroSpace):
         shape = (*moments.shape[:-1], self.n, self.n)
         return self.project(namespace_of(moments).reshape(moments, shape))
 
-    def hessian(self, c: Array, weights: Array, P: Array | None = None) -> Hessian:
+    def hessian(self, c: Array, weights: Array, *, frames: Sequence[Array] = ()) -> Hessian:
         r"""Mean Hessian, of eigenvalues :math:`a \cot a`, :math:`a = (\theta_i \pm \theta_j)/2`.
 
         The subspaces :math:`\{(v, Rv)\}` of :math:`\mathbb R^{2n}` form a totally geodesic part of
@@ -371,4 +372,4 @@ class SpecialOrthogonal(GyroSpace):
         if self.n <= 3:
             return Sphere(self.dim, 0.125).hessian(c, weights)
         half = lambda c: 0.5 * skew_matrix(c, self.n)  # noqa: E731
-        return hessian_in_frames(c, weights, P, half, lambda X: coordinates(2.0 * X))
+        return hessian_in_frames(c, weights, [*frames, None][0], half, lambda X: coordinates(2.0 * X))
