@@ -263,6 +263,11 @@ class SpecialOrthogonal(GyroSpace):
         """Return rotations of space, and of a space of four dimensions."""
         return cls(3), cls(4)
 
+    @cached_property
+    def _quaternions(self) -> Sphere:
+        """The sphere of unit quaternions, at the scale of the distance here; a circle for n = 2."""
+        return Sphere(self.dim, 0.125)
+
     def origin(self, like: Array) -> Array:
         """Return the identity matrix."""
         return eye(like, self.n)
@@ -370,6 +375,6 @@ class SpecialOrthogonal(GyroSpace):
         and in space, unit quaternions on their sphere have the same Hessian.
         """
         if self.n <= 3:
-            return Sphere(self.dim, 0.125).hessian(c, weights)
+            return self._quaternions.hessian(c, weights)
         half = lambda c: 0.5 * skew_matrix(c, self.n)  # noqa: E731
         return hessian_in_frames(c, weights, [*frames, None][0], half, lambda X: coordinates(2.0 * X))
