@@ -414,7 +414,7 @@ def convert(
         if not isinstance(check_manifold(space), ConstantCurvature):
             raise TypeError(f"convert takes models of constant curvature, got {space!r}")
     K, other = source.curvature, target.curvature
-    if source.n != target.n or not (K is other or bool(K == other)):
+    if source.n != target.n or not (K is other or bool(other == K)):
         raise ValueError(
             f"{source!r} and {target!r} differ in dimension or curvature, so no isometry joins them"
         )

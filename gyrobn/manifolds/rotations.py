@@ -377,4 +377,5 @@ class SpecialOrthogonal(GyroSpace):
         if self.n <= 3:
             return self._quaternions.hessian(c, weights)
         half = lambda c: 0.5 * skew_matrix(c, self.n)  # noqa: E731
-        return hessian_in_frames(c, weights, [*frames, None][0], half, lambda X: coordinates(2.0 * X))
+        back = lambda X: coordinates(2.0 * X)  # noqa: E731
+        return hessian_in_frames(c, weights, [*frames, None][0], half, back)
