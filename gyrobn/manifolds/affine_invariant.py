@@ -188,8 +188,9 @@ class CentredMatrices(Centred):
         Y = matmul(Q, W)
         Z = Y if other is None else matmul(other, W)
 
-        def function(order: int, logs: Arrays, X: Array) -> Arrays:
-            return (inner_function(EXP, *logs, change(X), order),)
+        def function(order: int, constants: Arrays, X: Array) -> Arrays:
+            (logs,) = constants
+            return (inner_function(EXP, logs, change(X), order),)
 
         X, backend = self.logs * (t if isinstance(t, float) else t[..., None, None]), backend_of(Y)
         logs = namespace_of(X).linalg.diagonal(backend.stop_gradient(X))
@@ -272,11 +273,6 @@ class AffineInvariant(Definite):
     def dim(self) -> int:
         """Dimension n(n + 1)/2."""
         return self.n * (self.n + 1) // 2
-
-    @classmethod
-    def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the space of matrices of the last two axes of ``shape``."""
-        return cls(shape[-1])
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.chart import Chart, Diffeomorphism
-from gyrobn.manifolds.definite import Definite, clamped
+from gyrobn.manifolds.definite import Definite, change_of_factor, clamped
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
@@ -97,14 +97,10 @@ class Cholesky(CorrelationMap):
         return to_unit_diagonal(matmul(theta, adjoint(theta)))
 
     def differential(self, x: Array, v: Array) -> Array:
-        r"""Return :math:`d\Theta = \Theta\Omega - \operatorname{diag}(\Omega)\Theta`.
-
-        Ω is the lower triangle of :math:`L^{-1}\,dC\,L^{-\top}`, its diagonal halved.
-        """
-        xp, L = namespace_of(x), cholesky(x)
-        theta, omega = _theta(L), xp.tril(congruence(xp.linalg.inv(L), v))
-        half = 0.5 * xp.linalg.diagonal(omega)
-        dT = matmul(theta, omega - diagonal_matrix(half)) - half[..., None] * theta
+        r"""Return :math:`d\Theta = \Theta\Phi - \operatorname{diag}(\Phi)\Theta`, :math:`dL = L\Phi`."""
+        L = cholesky(x)
+        theta, phi = _theta(L), change_of_factor(L, v)
+        dT = matmul(theta, phi) - namespace_of(x).linalg.diagonal(phi)[..., None] * theta
         return to_triangle(_derivative(self._log, theta, dT), diagonal=False)
 
     def inverse_differential(self, x: Array, u: Array) -> Array:
@@ -421,11 +417,6 @@ class Correlation(Definite, Chart):
     def chart(self) -> CorrelationMap:
         """The map of the metric."""
         return CHARTS[self.metric](self.n)
-
-    @classmethod
-    def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the geometry whose points are the last two axes of ``shape``."""
-        return cls(check_square("correlation matrices are square, shape (..., n, n)", shape))
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:

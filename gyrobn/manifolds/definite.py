@@ -2,14 +2,15 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.checks import warn_caller
+from gyrobn.numerics.checks import check_square, warn_caller
 from gyrobn.numerics.matrices import (
     PrecisionWarning,
     adjoint,
+    congruence,
     eye,
     finite_or_identity,
     identity,
@@ -30,6 +31,11 @@ class Definite(GyroSpace):
     def point_shape(self) -> tuple[int, ...]:
         """Shape of one point: ``(n, n)``."""
         return self.n, self.n
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the geometry whose points are the last two axes of ``shape``."""
+        return cls(check_square("definite matrices are square, shape (..., n, n)", shape))
 
     def origin(self, like: Array) -> Array:
         """Return the identity matrix."""
@@ -116,6 +122,15 @@ def _raised(A: Array, eigen: Eigen, singular: Array, floor: float) -> Array:
     level = least[..., None] * identity(A)
     above = matrix_function(A - level, POSITIVE_PART, Eigen(values - least, U))
     return xp.where(singular[..., None, None], symmetric(above) + level, A)
+
+
+def change_of_factor(L: Array, change: Array) -> Array:
+    r"""Return :math:`L^{-1}dL` for the Cholesky factor L of a matrix P, from the change of P.
+
+    It is the lower triangle of :math:`L^{-1}\,dP\,L^{-\top}`, its diagonal halved.
+    """
+    xp = namespace_of(L)
+    return xp.tril(congruence(xp.linalg.inv(L), change)) * (1.0 - 0.5 * identity(L))
 
 
 def exponential(C: Array) -> Array:

@@ -332,7 +332,13 @@ class AsBases(Diffeomorphism):
         """Return the tangent vector."""
         return v
 
-    inverse, inverse_differential = forward, differential
+    def inverse(self, y: Array) -> Array:
+        """Return the basis."""
+        return y
+
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        """Return the tangent vector."""
+        return u
 
 
 class AsProjectors(Diffeomorphism):
