@@ -97,7 +97,7 @@ class Cholesky(CorrelationMap):
         return to_unit_diagonal(matmul(theta, adjoint(theta)))
 
     def differential(self, x: Array, v: Array) -> Array:
-        r"""Return :math:`\Theta\Phi - \operatorname{diag}(\Phi)\Theta`; Φ from :math:`dL = L\Phi`."""
+        r"""Return :math:`\Theta\Phi - \operatorname{diag}(\Phi)\Theta`, for :math:`L\Phi = dL`."""
         L = cholesky(x)
         theta, phi = _theta(L), change_of_factor(L, v)
         dT = matmul(theta, phi) - namespace_of(x).linalg.diagonal(phi)[..., None] * theta
