@@ -12,8 +12,6 @@ from conftest import Library, assert_close, host
 
 from gyrobn import PoincareBall, PrecisionWarning, batch_stats, frechet, normalize
 from gyrobn.manifolds.correlation import CHARTS, Correlation, covariance_to_correlation
-from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
-from gyrobn.numerics.hessian import newton_step
 
 METRICS = list(CHARTS)
 FLAT = METRICS[1:]
@@ -94,27 +92,6 @@ class TestRows:
         L = np.linalg.cholesky(host(y))
         np.testing.assert_allclose(L[:, 1, 0], 0.0, atol=4 * lib.eps)
         assert abs(L[:, 3, :3]).max() > 0.1
-
-    def test_hessian_of_the_rows(self):
-        """What is solved row by row is the operator, and that is the curvature of the variance."""
-        M = PolyHyperboloid(3)
-        c = np.random.default_rng(0).standard_normal((7, 2, M.dim))
-        w = np.full((7, 2), 1 / 7)
-        H = M.hessian(c, w)
-        matrix = H.apply(np.broadcast_to(np.eye(M.dim), (2, M.dim, M.dim)))
-        g = np.random.default_rng(1).standard_normal((2, M.dim))
-        np.testing.assert_allclose(matrix, matrix.swapaxes(-1, -2), atol=1e-14)
-        np.testing.assert_allclose(
-            newton_step(H, g, 1e-3), np.linalg.solve(matrix, g[..., None])[..., 0], atol=1e-13
-        )
-        x, h = M.from_normal(c), 1e-4
-        for i in range(M.dim):
-            e = h * np.eye(M.dim)[i]
-            slope = [
-                -np.mean(M.relative_normal(M.from_normal(s * e), x), axis=0) / (2 * h)
-                for s in (1, -1)
-            ]
-            np.testing.assert_allclose((slope[0] - slope[1])[..., i], matrix[..., i, i], rtol=1e-6)
 
 
 class TestMaps:
@@ -223,12 +200,6 @@ class TestNormalization:
         assert np.linalg.eigvalsh(y).min() > 0
         assert float(M.dist(frechet(M, y).mean, x[0])) < 1e-10
 
-    def test_collapsed_batch(self, metric):
-        M = Correlation(4, metric)
-        x = np.repeat(wishart(4, 1, 6), 5, axis=0)
-        y = normalize(M, x, batch_stats(M, x))
-        np.testing.assert_allclose(y, np.broadcast_to(np.eye(4), y.shape), atol=1e-12)
-
     def test_identity_stays_exactly(self, metric):
         M = Correlation(4, metric)
         one = np.eye(4)
@@ -299,7 +270,8 @@ class TestOffTheManifold:
         }
 
     def test_violation_and_projection(self):
-        for name, x in self.bad().items():
+        bad = self.bad()
+        for name, x in bad.items():
             assert float(self.M.violation(x)) > 2e-8, name
             assert not self.M.contains(x), name
             p = self.M.project(x)
@@ -307,9 +279,6 @@ class TestOffTheManifold:
             assert (np.diag(p) == 1).all(), name
             assert np.isfinite(self.M.to_normal(p)).all(), name
             np.testing.assert_allclose(self.M.project(p), p, atol=1e-15)
-
-    def test_what_the_projection_keeps(self):
-        bad = self.bad()
         np.testing.assert_allclose(self.M.project(bad["diagonal"]), self.good, atol=1e-15)
         np.testing.assert_allclose(self.M.project(bad["units"]), self.good, atol=1e-15)
         np.testing.assert_array_equal(self.M.project(bad["zero"]), np.eye(3))

@@ -1,6 +1,7 @@
 """Rotations: against SciPy's exponentials, logarithms and rotations, and mpmath close to π."""
 
 import functools
+import itertools
 
 import jax
 import mpmath
@@ -87,15 +88,12 @@ class TestAgainstScipy:
     def test_rotations_of_space(self):
         M, there = SpecialOrthogonal(3), Rotation.random(50, rng=np.random.default_rng(0))
         x = there.as_matrix()
-        vectors = there.as_rotvec()  # the axis times the angle
-        np.testing.assert_allclose(M.norm(x), 2**0.5 * there.magnitude(), atol=1e-13)
-        # below the diagonal of the skew matrix: (z, −y, x)
-        expected = 2**0.5 * vectors[:, [2, 1, 0]] * [1.0, -1.0, 1.0]
+        # below the diagonal of the skew matrix: (z, −y, x) of the axis times the angle
+        expected = 2**0.5 * there.as_rotvec()[:, [2, 1, 0]] * [1.0, -1.0, 1.0]
         np.testing.assert_allclose(M.to_normal(x), expected, atol=1e-12)
+        np.testing.assert_allclose(M.norm(x), 2**0.5 * there.magnitude(), atol=1e-13)
         np.testing.assert_allclose(M.scale(0.3, x), (there**0.3).as_matrix(), atol=1e-13)
         np.testing.assert_allclose(M.add(x[:25], x[25:]), (there[:25] * there[25:]).as_matrix())
-        between = there[:25].inv() * there[25:]
-        np.testing.assert_allclose(M.dist(x[:25], x[25:]), 2**0.5 * between.magnitude(), atol=1e-13)
 
     def test_the_plane_is_a_circle(self):
         M, angles = SpecialOrthogonal(2), np.asarray([0.2, 1.0, -0.7, 0.4])
@@ -131,34 +129,20 @@ class TestCloseToPi:
         round_trip(M, exact(n, angle, other), 2**0.5 * np.hypot(float(angle), float(other)))
         round_trip(M, exact(n, angle, 1.0), 2**0.5 * np.hypot(float(angle), 1.0))
 
-    @pytest.mark.parametrize("n", [2, 4, 6])
-    def test_minus_the_identity(self, n):
-        round_trip(SpecialOrthogonal(n), -np.eye(n), np.pi * n**0.5)
-
-    @pytest.mark.parametrize("n", [3, 4, 5])
+    @pytest.mark.parametrize("n", [2, 3, 4, 5, 6])
     def test_half_turns_about_the_axes(self, n):
-        M = SpecialOrthogonal(n)
-        for i in range(n):
-            for j in range(i):
-                signs = np.ones(n)
-                signs[[i, j]] = -1.0
-                round_trip(M, np.diag(signs), 2**0.5 * np.pi)
+        for turns in itertools.product((1.0, -1.0), repeat=n):
+            if np.prod(turns) > 0.0:
+                x = np.diag(turns)
+                round_trip(SpecialOrthogonal(n), x, np.pi * np.sum(x < 0.0) ** 0.5)
 
     def test_the_axis(self):
         """Until π − 1e-7 the axis is as good as the entries allow."""
-        M = SpecialOrthogonal(3)
-        for delta in DELTAS[:4]:
-            angle = float(below_pi(delta))
-            axis = np.asarray([0.6, -0.48, 0.64])
-            with mpmath.workdps(50):
-                K = mpmath.matrix([[0, -0.64, -0.48], [0.64, 0, -0.6], [0.48, 0.6, 0]])
-                K = K / mpmath.sqrt(K[1, 0] ** 2 + K[2, 0] ** 2 + K[2, 1] ** 2)
-                a = below_pi(delta)
-                R = mpmath.eye(3) + mpmath.sin(a) * K + (1 - mpmath.cos(a)) * K * K
-                R = np.asarray(R.tolist(), dtype=float)
-            c = M.to_normal(R)
-            expected = angle * 2**0.5 * axis[[2, 1, 0]] * [1.0, -1.0, 1.0]
-            np.testing.assert_allclose(c, expected, rtol=0, atol=1e-13)
+        for delta in (1e-2, 1e-4, 1e-6, 1e-7):
+            vector = (np.pi - delta) * np.asarray([0.6, -0.48, 0.64])
+            found = SpecialOrthogonal(3).to_normal(Rotation.from_rotvec(vector).as_matrix())
+            expected = 2**0.5 * vector[[2, 1, 0]] * [1.0, -1.0, 1.0]
+            np.testing.assert_allclose(found, expected, rtol=0, atol=2e-13)
 
     def test_in_a_batch(self, eager: Library):
         """Bad and good rotations together: none spoils another."""
@@ -227,13 +211,6 @@ class TestEveryOrientation:
         x = x + noise * np.random.default_rng(0).standard_normal(x.shape)
         assert M.contains(x).all()
         self.check(M, x, planes, 0.0, 10 * noise)
-
-    def test_the_published_example(self, eager: Library):
-        M, a = SpecialOrthogonal(3), np.asarray([3.0, 3.0, 1.0]) / 19**0.5
-        H = eager.array(2.0 * np.outer(a, a) - np.eye(3))
-        assert abs(float(M.norm(H)) - 2**0.5 * np.pi) < 30 * eager.eps
-        back = M.exp(H, M.log(H, eager.array(np.eye(3))))
-        np.testing.assert_allclose(host(back), np.eye(3), atol=30 * eager.eps)
 
     @pytest.mark.parametrize(("n", "planes"), [(3, 1), (4, 2)])
     def test_without_values(self, n, planes):
@@ -362,16 +339,6 @@ class TestProjection:
             inner = np.sum(A * found, axis=(-2, -1))  # of the nearest: the sum of singular values
             np.testing.assert_allclose(inner, np.linalg.svd(A)[1].sum(-1), atol=1e-12)
 
-    def test_a_reflection(self, eager: Library):
-        M = SpecialOrthogonal(3)
-        x = host(M.random(4, rng=0)) * np.asarray([1.0, 1.0, -1.0])  # determinant −1
-        x = eager.array(x)
-        assert (host(M.violation(x)) > 1.9).all()
-        assert not host(M.contains(x)).any()
-        y = M.project(x)
-        assert (host(M.violation(y)) < 20 * eager.eps).all()
-        np.testing.assert_allclose(np.linalg.det(host(y)), 1.0, atol=1e-5)
-
 
 def finite_slopes(M, x):
     """Gradients of a distance, a multiple and a projection by the rotation x."""
@@ -460,20 +427,3 @@ class TestConstruction:
         assert SpecialOrthogonal.for_shape((7, 4, 4)) == SpecialOrthogonal(4)
         with pytest.raises(ValueError, match="a rotation is a square matrix"):
             SpecialOrthogonal.for_shape((4, 3))
-
-    def test_nan_stays_with_its_sample(self, eager: Library):
-        M = SpecialOrthogonal(4)
-        x = host(M.random(3, rng=0))
-        x[1, 2, 0] = np.nan
-        x = eager.array(x)
-        for result in (M.to_normal(x), M.scale(0.5, x), M.norm(x), M.violation(x)):
-            good = np.isfinite(host(result).reshape(3, -1)).all(axis=-1)
-            assert good.tolist() == [True, False, True]
-
-    @wide
-    def test_a_warning_beyond_half_the_way_round(self):
-        M = SpecialOrthogonal(3)
-        x = exact(3, 2.5)
-        batch = np.stack([np.eye(3), x, x @ x])
-        with pytest.warns(UserWarning, match=r"need a ball of radius .*, beyond the 2\.221"):
-            batch_stats(M, batch)
