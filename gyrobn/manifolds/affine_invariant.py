@@ -19,12 +19,10 @@ from gyrobn.numerics.matrices import (
     congruence,
     diagonal_matrix,
     finite_or_identity,
-    from_triangle,
     matmul,
     pack,
     packed_operator,
     symmetric,
-    to_triangle,
     unpack,
     warn_of_lost_digits,
 )
@@ -401,8 +399,7 @@ class AffineInvariant(Definite):
     def moments(self, x: Array) -> Array:
         """Return the entries of each matrix, and the logarithm of its determinant."""
         xp = namespace_of(x)
-        triangle = to_triangle(x, diagonal=True)
-        return xp.concat([triangle, xp.linalg.slogdet(x)[1][..., None]], axis=-1)
+        return xp.concat([pack(x), xp.linalg.slogdet(x)[1][..., None]], axis=-1)
 
     def start(self, moments: Array) -> Array:
         """Return a first guess of the mean: the arithmetic mean, rescaled to the right determinant.
@@ -411,7 +408,7 @@ class AffineInvariant(Definite):
         the guess has the right determinant, and the steps of the loop keep it.
         """
         xp = namespace_of(moments)
-        mean = from_triangle(moments[..., :-1], self.n, diagonal=True, mirror=1.0)
+        mean = unpack(moments[..., :-1], self.n)
         excess = moments[..., -1] - xp.linalg.slogdet(mean)[1]
         excess = xp.where(excess > -xp.inf, excess, 0.0)  # -inf if a sample is singular
         return xp.exp((1.0 / self.n) * excess)[..., None, None] * mean

@@ -438,7 +438,7 @@ class Correlation(Definite, Chart):
         """Return the asymmetry, or the distance of the diagonal from one; and the size."""
         xp, (asymmetry, size) = namespace_of(x), super()._asymmetry(x)
         off = xp.max(xp.abs(xp.linalg.diagonal(x) - 1.0), axis=-1)
-        return xp.maximum(asymmetry, off), size
+        return xp.where(off > asymmetry, off, asymmetry), size
 
 
 def covariance_to_correlation(covariance: Array) -> Array:

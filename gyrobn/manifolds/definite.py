@@ -60,35 +60,33 @@ class Definite(GyroSpace):
         asymmetry, size = self._asymmetry(x)
         missing = xp.abs(values[..., 0]) / xp.where(size > 0, size, 1.0)
         missing = xp.where(_singular(values), missing + 2.0 * _half_of_the_digits(x), 0.0)
-        return xp.where(_can_be_added(size), xp.maximum(asymmetry, missing), xp.inf)
+        return xp.maximum(asymmetry, missing)
 
     def contains(self, x: Array) -> Array:
         """Return which matrices have a :meth:`violation` of at most √ε.
 
         If all matrices have a Cholesky factor, no eigenvalue is computed.
         """
-        xp, x = self._namespace(x), backend_of(x).stop_gradient(x)
+        self._namespace(x)
+        x = backend_of(x).stop_gradient(x)
         if not surely_definite(symmetric(x)):
             return self.violation(x) <= _half_of_the_digits(x)
-        asymmetry, size = self._asymmetry(x)
-        return xp.logical_and(asymmetry <= _half_of_the_digits(x), _can_be_added(size))
+        return self._asymmetry(x)[0] <= _half_of_the_digits(x)
 
     def _asymmetry(self, x: Array) -> tuple[Array, Array]:
-        """Return the asymmetry of each matrix relative to its largest entry, and that entry."""
+        """Return the asymmetry of each matrix relative to its largest entry, and that entry.
+
+        It is infinite if x + xᵀ is not finite.
+        """
         xp = namespace_of(x)
         size = xp.max(xp.abs(x), axis=(-2, -1))
-        some = xp.where(size > 0, size, 1.0)
-        return xp.max(xp.abs(x - adjoint(x)), axis=(-2, -1)) / some, size
+        off = xp.max(xp.abs(x - adjoint(x)), axis=(-2, -1)) / xp.where(size > 0, size, 1.0)
+        return xp.where(xp.isfinite(2.0 * size), off, xp.inf), size
 
 
 def _half_of_the_digits(x: Array) -> float:
     """Return √ε."""
     return math.sqrt(namespace_of(x).finfo(x.dtype).eps)
-
-
-def _can_be_added(size: Array) -> Array:
-    """Return whether x + xᵀ is finite."""
-    return namespace_of(size).isfinite(2.0 * size)
 
 
 def _limit(x: Array) -> float:

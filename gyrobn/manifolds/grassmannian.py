@@ -445,11 +445,6 @@ class Grassmannian(Chart):
         """Return the span of the first p coordinate vectors."""
         return self.chart.inverse(self.inside.origin(like))
 
-    def project(self, x: Array) -> Array:
-        """Orthonormalise a basis, or return the projector to a matrix's leading eigenvectors."""
-        self._namespace(x)
-        return self.chart.inverse(self.inside.project(self.chart.forward(x)))
-
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|U^\top U - I|`; for projectors, the largest of
         :math:`|P - P^\top|`, :math:`|P^2 - P|` and the distance of the trace from p.
