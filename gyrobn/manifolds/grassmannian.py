@@ -305,7 +305,7 @@ class Bases(GyroSpace):
 
     def hessian(self, c: Array, weights: Array, *, frames: Sequence[Array] = ()) -> Hessian:
         """Mean Hessian; ``frames`` begins with right singular vectors of the blocks, if known."""
-        return hessian_in_frames(c, weights, [*frames, None][0], self._block, self._flat)
+        return hessian_in_frames(c, weights, frames[0] if frames else None, self._block, self._flat)
 
 
 def _random_columns(n: int, k: int) -> "np.ndarray[Any, Any]":

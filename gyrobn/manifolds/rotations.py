@@ -378,4 +378,4 @@ class SpecialOrthogonal(GyroSpace):
             return self._quaternions.hessian(c, weights)
         half = lambda c: 0.5 * skew_matrix(c, self.n)  # noqa: E731
         back = lambda X: coordinates(2.0 * X)  # noqa: E731
-        return hessian_in_frames(c, weights, [*frames, None][0], half, back)
+        return hessian_in_frames(c, weights, frames[0] if frames else None, half, back)
