@@ -135,8 +135,8 @@ class CentredBases(CentredInFrames):
         A step changes the block B as the Hessian has it, and rotates both sides of it, since
         :math:`\operatorname{mexp}(\Omega_{\mu \oplus \delta})\operatorname{diag}(g_1, g_2)
         = \operatorname{mexp}(\Omega_\mu)\operatorname{mexp}(\Omega_\delta)`. With
-        :math:`L = S(I + C)^{-1}` and the derivative A of :math:`g_1`, the polar factor of
-        :math:`C - S^\top\delta`,
+        :math:`L = S(I + C)^{-1}` and the derivative A of the polar factor of
+        :math:`C + S^\top\delta`,
 
         .. math:: dB = -H_B\,\delta + BA - (L\delta^\top - \delta L^\top - LAL^\top)\,B .
         """
@@ -144,7 +144,7 @@ class CentredBases(CentredInFrames):
         Y, L = (stop(a) for a in self._halfway[:2])
         p, B, delta = space.p, space._block(stop(self.normal)), space._block(step)
         S, L = Y[..., p:, :], L[..., p:, :]
-        A = change(polar(Y[..., :p, :] - identity(Y) - matmul(adjoint(S), delta)))
+        A = change(polar(Y[..., :p, :] - identity(Y) + matmul(adjoint(S), delta)))
         along = matmul(adjoint(L), B)
         across = matmul(adjoint(delta), B) - matmul(A, along)
         rotation = matmul(B, A) + matmul(delta, along) - matmul(L, across)
