@@ -106,6 +106,7 @@ class Chart(Composite):
 
     def push(self, x: Array, c: Array) -> Array:
         """Carry normal coordinates at e to a tangent vector at x."""
+        check_coordinates(self, c)
         return self.tangent_from_inside(x, self.inside.push(self.to_inside(x), c))
 
     def pull(self, x: Array, v: Array) -> Array:
