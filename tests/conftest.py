@@ -18,6 +18,8 @@ os.environ.setdefault(
     " --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1",
 )
 
+os.environ.setdefault("NPROC", "16")  # some versions of jaxlib hang with a thread per core
+
 import array_api_strict
 import jax
 import numpy as np

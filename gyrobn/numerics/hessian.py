@@ -6,6 +6,7 @@ from functools import reduce
 from typing import Any
 
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.numerics.arrays import eps_of
 from gyrobn.numerics.matrices import finite_or_identity, identity, solve
 
 DENSE = 128
@@ -118,11 +119,10 @@ def inverse(h: Hessian, g: Array, tol: float = 0.0) -> Array:
     """
     if h.identity or h.parts:
         return h.by_part(inverse, g, tol)
-    eps = float(namespace_of(g).finfo(g.dtype).eps)
     if g.shape[-1] <= DENSE:
         # a rounding error more keeps a singular matrix, of two opposite samples, from an error
-        return solve(h.as_matrix(g) + 4.0 * eps * identity(g), g)
-    shift, tol = h.raised(1e-3, g), max(tol, eps ** (2 / 3))
+        return solve(h.as_matrix(g) + 4.0 * eps_of(g) * identity(g), g)
+    shift, tol = h.raised(1e-3, g), max(tol, eps_of(g) ** (2 / 3))
     return backend_of(g).self_adjoint(lambda v: _iterated(h, v, shift, tol), g)
 
 
