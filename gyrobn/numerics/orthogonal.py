@@ -176,7 +176,8 @@ def hessian_in_frames(
         """Return H from the products of entries, W_ij = Q_ai P_bj V_ab."""
         shape, w, right = (*weights.shape, p * p, m * p), weights[..., None, None], adjoint(P)
         T = adjoint(Q)[..., :, None, :, None] * right[..., None, :, None, :]
-        left = straight[..., None, None] * T + crossed[..., None, None] * xp.moveaxis(T, -3, -4)
+        swapped = adjoint(Q)[..., None, :, :, None] * right[..., :, None, None, :]
+        left = straight[..., None, None] * T + crossed[..., None, None] * swapped
         inside = sum_of_products(w * xp.reshape(left, shape), xp.reshape(T, shape))
         right = right[..., 0, :, :]
         off = sum_of_products(w * adjoint(alone)[..., 0, :, :] * right, right)
