@@ -41,9 +41,10 @@ def _raising(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-_linalg = array_api_compat.cupy.linalg
+_cupy: Any = array_api_compat.cupy
+_linalg = _cupy.linalg
 _checked = {name: _raising(f) for name, f in vars(_linalg).items() if isroutine(f)}
-namespace = with_functions(array_api_compat.cupy, linalg=with_functions(_linalg, **_checked))
+namespace = with_functions(_cupy, linalg=with_functions(_linalg, **_checked))
 """CuPy as the standard has it, with errors of matrices as NumPy has them."""
 
 

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,6 @@ from jaxlib.version import __version_info__ as _version
 from gyrobn.backends import declared, with_functions
 from gyrobn.backends import numpy as eager
 from gyrobn.backends.contract import THIRD_ORDER, Array, Arrays, Loop
-from gyrobn.backends.numpy import made as cached  # noqa: F401  a constant of the program
 
 if (0, 10) <= _version < (0, 11, 2) and "NPROC" not in os.environ:
     # pyproject.toml excludes them: a batch is split among threads, and one of them waits for all
@@ -237,7 +236,7 @@ def while_loop(
         lambda counted: (counted[0] + 1, body(constants, counted[1])),
         (jnp.zeros((), jnp.int32), state),
     )
-    return cast("Loop", found)
+    return found
 
 
 def all_sum(x: Array, group: Any) -> Array:
@@ -263,6 +262,9 @@ def varies(x: Array) -> Any:
     kind = jax.typeof(x)
     kind = getattr(kind, "mat", kind)  # JAX 0.10 has "mat.varying", others "vma" or nothing
     return getattr(kind, "varying", getattr(kind, "vma", ()))
+
+
+cached = eager.made  # a constant of the program, or an array anew
 
 
 def device(x: Array) -> Any:

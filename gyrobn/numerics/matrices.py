@@ -72,7 +72,7 @@ def to_triangle(A: Array, diagonal: bool, weight: float = 1.0) -> Array:
 def _triangle(n: int, diagonal: bool) -> "np.ndarray[Any, Any]":
     """Return where the entries of a lower triangle are, in a flat matrix."""
     rows, columns = _lower(n, diagonal)
-    return (rows * n + columns).astype(np.int32)
+    return np.asarray(rows * n + columns, dtype=np.int32)
 
 
 def _weights(n: int, diagonal: bool, weight: float) -> "np.ndarray[Any, Any]":

@@ -33,10 +33,10 @@ class Spectral(NamedTuple):
 
     derivatives: tuple[Callable[[Array], Array], ...]
     """f, f' and f''; and the third one, for second derivatives of :func:`differential`."""
-    relative: bool = True
-    """Whether numbers count as close by their ratio, or else by their difference."""
     closed: tuple[Callable[[Array, Array], Array], ...] = ()
     """Formulas of f[x, y], f'[x, y], ... that do not cancel, as far as there are any."""
+    relative: bool = True
+    """Whether numbers count as close by their ratio, or else by their difference."""
 
     @property
     def value(self) -> Callable[[Array], Array]:
@@ -113,11 +113,13 @@ def _ratio(t: float, x: Array, y: Array) -> Array:
 
 def power(t: float) -> Spectral:
     """Return the function x ↦ xᵗ."""
-    factors = [math.prod(t - i for i in range(k)) for k in range(4)]
-    return Spectral(
-        tuple(lambda x, k=k: factors[k] * x ** (t - k) for k in range(4)),
-        closed=tuple(lambda x, y, k=k: factors[k] * _ratio(t - k, x, y) for k in range(3)),
-    )
+
+    def derivative(k: int) -> tuple[Any, Any]:
+        factor = math.prod(t - i for i in range(k))
+        return lambda x: factor * x ** (t - k), lambda x, y: factor * _ratio(t - k, x, y)
+
+    derivatives, closed = zip(*map(derivative, range(4)), strict=True)
+    return Spectral(derivatives, closed)
 
 
 EXP = Spectral(4 * (_xp("exp"),), relative=False, closed=4 * (_exp_difference,))
