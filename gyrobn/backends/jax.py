@@ -126,21 +126,21 @@ def _second(function: Any, transposed: bool, *arrays: Arrays) -> Arrays:
     a primitive.
     """
     leaves, tree = jax.tree.flatten(arrays)
-    return tuple(_second_p.bind(*leaves, function=function, transposed=transposed, tree=tree))
+    return tuple(_second_p.bind(*leaves, rule=(function, transposed, tree)))
 
 
-def _zeros(*leaves: Any, function: Any, transposed: bool, tree: Any) -> list[Array]:
-    return [jnp.zeros_like(a) for a in tree.unflatten(leaves)[1 if transposed else 2]]
-
-
-def _kinds(*leaves: Any, function: Any, transposed: bool, tree: Any) -> list[Any]:
+def _kinds(*leaves: Any, rule: Any) -> list[Any]:
+    _, transposed, tree = rule
     return list(tree.unflatten(leaves)[1 if transposed else 2])
 
 
-def _second_jvp(
-    primals: Any, tangents: Any, *, function: Any, transposed: bool, tree: Any
-) -> tuple[Any, Any]:
+def _zeros(*leaves: Any, rule: Any) -> list[Array]:
+    return list(map(jnp.zeros_like, _kinds(*leaves, rule=rule)))
+
+
+def _second_jvp(primals: Any, tangents: Any, rule: Any) -> tuple[Any, Any]:
     """Add the derivative by v to that by the inputs, which cannot be differentiated again."""
+    function, transposed, tree = rule
     arrays = constants, inputs, _, v = tree.unflatten(primals)
     _, dx, _, dv = tree.unflatten([ad.instantiate_zeros(t) for t in tangents])
 
@@ -155,9 +155,8 @@ def _second_jvp(
     return zeros, found
 
 
-def _second_transpose(
-    cotangents: Any, *leaves: Any, function: Any, transposed: bool, tree: Any
-) -> list[Any]:
+def _second_transpose(cotangents: Any, *leaves: Any, rule: Any) -> list[Any]:
+    function, transposed, tree = rule
     *arrays, v = tree.unflatten(leaves)
     full = tuple(ad.instantiate_zeros(c) for c in cotangents)
     found = zip(v, _second(function, not transposed, *arrays, full), strict=True)
@@ -165,9 +164,8 @@ def _second_transpose(
     return others + [c if ad.is_undefined_primal(x) else None for x, c in found]
 
 
-def _second_batch(
-    axis: Any, leaves: Any, axes: Any, *, function: Any, transposed: bool, tree: Any
-) -> tuple[Any, Any]:
+def _second_batch(axis: Any, leaves: Any, axes: Any, rule: Any) -> tuple[Any, Any]:
+    function, transposed, tree = rule
     place = None if all(k is None for k in axes) else 0
     if place == 0:
         both = zip(leaves, axes, strict=True)
