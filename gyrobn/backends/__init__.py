@@ -96,13 +96,8 @@ def check_kind(x: Any, name: str = "this") -> None:
 
 
 def cast_to(x: Array, dtype: str) -> str:
-    """Return code that converts an array to another dtype, in the words of its library."""
-    name = _name(x).split(".")[0]
-    if name == "torch":
-        return f"x.to(torch.{dtype})"
-    if name in ("numpy", "cupy", "jax", "jaxlib"):
-        return f"x.astype({dtype!r})"
-    return f"xp.astype(x, xp.{dtype}), xp = x.__array_namespace__()"
+    """Return code that converts an array to another dtype."""
+    return f"x.to(torch.{dtype})" if compat.is_torch_array(x) else f"x.astype({dtype!r})"
 
 
 def backend_of(x: Array) -> Backend:
