@@ -1,6 +1,7 @@
 """Lazy imports, tracing, vmap, pytrees, and what keeps CuPy honest where there is no GPU."""
 
 import importlib.util
+import os
 import pickle
 import re
 import subprocess
@@ -66,6 +67,16 @@ def test_import_brings_no_framework():
         "assert not loaded, loaded\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_versions_of_jax_that_may_hang_warn():
+    """As NPROC is set for these tests, nothing else would show it."""
+    code = "import jaxlib.version as v; v.__version_info__ = (0, 10, 2); import gyrobn.backends.jax"
+    environment = {k: v for k, v in os.environ.items() if k != "NPROC"}
+    for more in ({}, {"NPROC": "8"}):
+        command = [sys.executable, "-c", code]
+        found = subprocess.run(command, env=environment | more, capture_output=True, text=True)
+        assert ("NPROC=8" in found.stderr) != bool(more)
 
 
 CONTRACT = {n: f for n, f in vars(Backend).items() if isfunction(f) and not n.startswith("_")}
