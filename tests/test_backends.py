@@ -129,7 +129,7 @@ class TestShims:
 
 
 def test_cupys_solve_does_not_broadcast(monkeypatch):
-    """What stands in for a GPU; tests/test_cupy_operations.py has the names of operations."""
+    """What stands in for a GPU; tests/test_contract.py has the names of operations."""
     import array_api_compat.numpy as xnp
 
     solve = xnp.linalg.solve
