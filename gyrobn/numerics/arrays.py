@@ -77,6 +77,16 @@ def zeros(n: int, like: Array) -> Array:
     return namespace_of(like).zeros((n,), dtype=like.dtype, device=device_of(like))
 
 
+def eps_of(x: Array) -> float:
+    """Return the relative precision of the dtype."""
+    return float(namespace_of(x).finfo(x.dtype).eps)
+
+
+def tiny_of(x: Array) -> float:
+    """Return next to nothing, so that a quotient takes its limit at 0: XLA flushes less to zero."""
+    return float(namespace_of(x).finfo(x.dtype).smallest_normal)
+
+
 def pieces(x: Array, sizes: Sequence[int]) -> list[Array]:
     """Return consecutive pieces of these sizes along the last axis."""
     ends = accumulate(sizes)
@@ -125,8 +135,7 @@ def unit(x: Array, least: float = 0.0, most: float | None = None) -> tuple[Array
     """
     xp = namespace_of(x)
     large = xp.max(xp.abs(backend_of(x).stop_gradient(x)), axis=-1)
-    tiny = float(xp.finfo(x.dtype).smallest_normal)
-    large = xp.clip(large, min=max(least, tiny), max=most)
+    large = xp.clip(large, min=max(least, tiny_of(x)), max=most)
     return large, x / large[..., None]
 
 
