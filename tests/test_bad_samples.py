@@ -275,7 +275,7 @@ def test_a_channel_without_a_good_sample_keeps_its_statistics():
 
     module, state = eqx.nn.make_with_state(gyrobn.equinox.GyroBN)(M, 2, axis_name="batch", steps=1)
     run = jax.vmap(module, in_axes=(0, None), out_axes=(0, None), axis_name="batch")
-    y, state = eqx.filter_jit(run)(jnp.asarray(x), state)
+    y, state = eqx.filter_jit(lambda x, state: run(x, state))(jnp.asarray(x), state)
     assert np.isnan(y[:, 1]).all()
     np.testing.assert_allclose(state.get(module.stats).mean, layer.mean[...], rtol=0, atol=1e-14)
     np.testing.assert_allclose(state.get(module.stats).var, layer.var[...], rtol=0, atol=1e-14)
