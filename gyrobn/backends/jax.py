@@ -290,6 +290,9 @@ def while_loop(
         return eager.while_loop(key, condition, body, constants, state, limit)
 
     def compiled(state: Loop) -> Any:
+        if limit == 1:  # XLA would take what does not change out of a loop, and always compute it
+            once = partial(body, constants)
+            return jax.lax.cond(condition(state), once, lambda same: same, state)
         _, found = jax.lax.while_loop(
             lambda counted: (counted[0] < limit) & condition(counted[1]),
             lambda counted: (counted[0] + 1, body(constants, counted[1])),

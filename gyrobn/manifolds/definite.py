@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import all_true, decided
 from gyrobn.numerics.checks import warn_caller
 from gyrobn.numerics.matrices import (
     PrecisionWarning,
@@ -62,10 +63,10 @@ class Definite(GyroSpace):
         If all matrices have a Cholesky factor, no eigenvalue is computed.
         """
         xp, x = self._namespace(x), backend_of(x).stop_gradient(x)
-        if not surely_definite(symmetric(x)):
-            return self.violation(x) <= _half_of_the_digits(x)
+        most, definite = _half_of_the_digits(x), surely_definite(symmetric(x))
         asymmetry, size = self._asymmetry(x)
-        return xp.logical_and(asymmetry <= _half_of_the_digits(x), _can_be_added(size))
+        near = definite & (asymmetry <= most) & _can_be_added(size)
+        return decided(near, lambda: self.violation(x) <= most)
 
     def _asymmetry(self, x: Array) -> tuple[Array, Array]:
         """Return the asymmetry of each matrix relative to its largest entry, and that entry."""
@@ -132,7 +133,7 @@ def clamped(x: Array, eigen: Eigen | None = None) -> Array:
     before it was rounded, if it is known.
     """
     if eigen is None:
-        if surely_definite(backend_of(x).stop_gradient(x)):
+        if all_true(surely_definite(backend_of(x).stop_gradient(x))):
             return x
         eigen = eigh(x)
     xp, values, limit = namespace_of(x), eigen.values, _limit(x)
