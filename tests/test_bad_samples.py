@@ -39,8 +39,10 @@ def not_a_point(M, x):
     if isinstance(M, Product):
         parts = zip(M.factors, M.split(x), strict=True)
         return M.join(*(not_a_point(factor, part) for factor, part in parts))
-    if isinstance(M, (SPD, Correlation)):
+    if isinstance(M, SPD):
         return x + 0.1 * np.triu(np.ones_like(x), 1)
+    if isinstance(M, Correlation):  # of no positive definite matrix: torch would raise
+        return x + 3.0 - 3.0 * np.eye(M.n)
     if isinstance(M, (Euclidean, ProjectedHypersphere)):
         return np.full_like(x, np.nan)
     if isinstance(M, ProperVelocity):
@@ -108,7 +110,7 @@ def test_under_vmap_its_output_is_nan_and_the_others_are_right(M):
     assert_only_bad_is_nan(y[1], wanted)
 
 
-@pytest.mark.parametrize("M", [PoincareBall(2), SPD(2)], ids=repr)
+@pytest.mark.parametrize("M", [PoincareBall(2), SPD(2), Correlation(2)], ids=repr)
 def test_compiled_training_and_evaluation(M):
     x, rest = (torch.as_tensor(a) for a in batch(M))
     layer, twin = (gyrobn.torch.GyroBN(M, steps=1, dtype=torch.float64) for _ in range(2))

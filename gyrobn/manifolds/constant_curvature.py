@@ -37,8 +37,8 @@ from gyrobn.manifolds.euclidean import Vectors
 from gyrobn.manifolds.fused import fits, standardized
 from gyrobn.numerics.arrays import (
     all_true,
-    decided,
     check_coordinates,
+    decided,
     dot,
     length,
     safe_sqrt,

@@ -62,7 +62,8 @@ class Definite(GyroSpace):
 
         If all matrices have a Cholesky factor, no eigenvalue is computed.
         """
-        xp, x = self._namespace(x), backend_of(x).stop_gradient(x)
+        self._namespace(x)
+        x = backend_of(x).stop_gradient(x)
         most, definite = _half_of_the_digits(x), surely_definite(symmetric(x))
         asymmetry, size = self._asymmetry(x)
         near = definite & (asymmetry <= most) & _can_be_added(size)
