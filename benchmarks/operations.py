@@ -118,7 +118,7 @@ def suggest_counts(manifold):
     x = manifold.random(60, rng=0)
     with (
         patch.object(suggestion, "_minimise", wraps=suggestion._minimise) as fits,
-        patch.object(suggestion, "_stress", wraps=suggestion._stress) as evaluations,
+        patch.object(suggestion, "_factor", wraps=suggestion._factor) as evaluations,
     ):
         gyrobn.suggest(distances=manifold.dist(x[:, None], x))
     return fits.call_count, evaluations.call_count

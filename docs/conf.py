@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import gyrobn
@@ -10,13 +11,13 @@ import gyrobn
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))
 
-import notebooks  # noqa: E402
 import tables  # noqa: E402
 
 project = "gyrobn"
 author = "The gyrobn developers"
 copyright = author
 version = release = gyrobn.__version__
+metadata = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 extensions = [
     "myst_parser",
@@ -26,6 +27,12 @@ extensions = [
     "sphinx.ext.viewcode",
 ]
 exclude_patterns = ["_build", "_generated"]
+nitpicky = True  # a reference to something that is not on these pages is an error
+nitpick_ignore_regex = [
+    ("py:class", ".*"),  # napoleon takes the words that describe a parameter for classes
+    ("py:func", r"numpy\..*"),
+    ("py:meth", "train|eval"),  # of nnx.Module
+]
 myst_enable_extensions = ["amsmath", "attrs_block", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
@@ -48,7 +55,7 @@ html_static_path = ["_static", f"{package}/static/mathjax/{mathjax_path}"]
 linkcheck_timeout = 30
 linkcheck_retries = 3
 # our own addresses are placeholders until the first release
-linkcheck_ignore = [f"{re.escape(url)}.*" for url in notebooks.PROJECT["urls"].values()]
+linkcheck_ignore = [f"{re.escape(url)}.*" for url in metadata["urls"].values()]
 
 
 # ---------------------------------------------------------------------- docstrings
@@ -67,15 +74,11 @@ def escape_shapes(app, what, name, obj, options, lines):
             lines[i] = lines[i].replace(link, link[:-1] + r"\_")
 
 
-# ---------------------------------------------------------------------- tables and notebooks
-
-
-def write_generated(app):
-    """Measure, and write what pages include; write the notebooks that they link to."""
+def write_tables(app):
+    """Measure, and write what pages include."""
     tables.write(DOCS / "_generated")
-    notebooks.write(DOCS / "_generated")
 
 
 def setup(app):
     app.connect("autodoc-process-docstring", escape_shapes, priority=400)  # before napoleon
-    app.connect("builder-inited", write_generated)
+    app.connect("builder-inited", write_tables)

@@ -213,25 +213,8 @@ def example_subspaces(path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def example_cupy(path: Path) -> None:
-    page = run_page("examples/cupy", 2)
-    expected, found = page["expected"].ravel(), page["found"].numpy().ravel()
-    figure = Figure(figsize=(9.5, 4.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.scatter(expected, found, s=12, color=BLUE, alpha=0.5, linewidths=0)
-    left.set(aspect="equal", xlabel="computed by NumPy", ylabel="computed by torch")
-    left.set(title=f"{expected.size} features of 60 trials")
-    right.hist(np.abs(found - expected), bins=np.geomspace(1e-18, 1e-12, 31), color=ORANGE)
-    right.set(xscale="log", xlabel="difference of the two", ylabel="features")
-    right.set_title("the same but for rounding")
-    for ax in (left, right):
-        ax.grid(color=GRID, linewidth=0.6)
-        ax.set_axisbelow(True)
-    figure.savefig(path, dpi=110)
-
-
 FIGURES = (demo, command_line, convergence, tangent, example_eeg, example_correlation)
-FIGURES += (example_hyperbolic, example_subspaces, example_cupy)
+FIGURES += (example_hyperbolic, example_subspaces)
 
 
 def main(names: list[str]) -> None:

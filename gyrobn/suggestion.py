@@ -8,9 +8,9 @@ and curvatures minimise the *stress*
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,21 +27,19 @@ QUANTILE = 2.2
 """Of Student's distribution with HALVES − 1 degrees of freedom, for 95 %."""
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
     """Points and curvatures, and how well they fit."""
 
-    points: tuple[Matrix, ...]
-    """The free coordinates p of each factor, shape (N, n)."""
-    curvature: tuple[float, ...]
-    stress: float
+    points: Matrix
+    """The free coordinates p, those of all factors side by side."""
+    curvature: Matrix
     error: float
     """Root mean square error relative to the root mean square distance."""
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What :func:`suggest` found. ``print`` shows it."""
+    """What :func:`suggest` found."""
 
     geometry: GyroSpace
     """A space to use: flat in each factor whose sign of curvature the data do not decide."""
@@ -57,21 +55,8 @@ class Suggestion:
     """Relative Gromov hyperbolicity 2δ/diameter: 0 for a tree, 1 at most."""
     points: int
     """Number of points that were fitted."""
-    fits: dict[str, float] = field(repr=False)
+    fits: dict[str, float]
     """The error for each choice of signs, such as ``"-"``, ``"+"`` or ``"-+"``."""
-
-    def __str__(self) -> str:
-        """Return a few lines for people."""
-        lines = [
-            f"geometry            {self.geometry!r}",
-            f"error of distances  {self.error:.2%}, in flat space {self.flat_error:.2%}",
-            f"hyperbolicity       {self.hyperbolicity:.2f} (0 for a tree)",
-        ]
-        for k, (value, (low, high)) in enumerate(zip(self.curvature, self.interval, strict=True)):
-            name = "curvature" if len(self.curvature) == 1 else f"curvature {k + 1}"
-            sure = "" if low * high > 0 else "; the data do not decide its sign"
-            lines.append(f"{name:<19} {value:.3g}, 95 % interval {low:.3g} to {high:.3g}{sure}")
-        return "\n".join(lines) + f"\nfrom {self.points} points"
 
 
 def suggest(
@@ -122,20 +107,30 @@ def suggest(
     signs = list(product((-1, 1), repeat=len(dims)))
     if len(set(dims)) == 1:  # the order of equal factors does not matter
         signs = [s for s in signs if list(s) == sorted(s)]
-    fits = {s: fit(target, dims, s) for s in signs}
-    best = min(fits.values(), key=lambda f: f.stress)
-    spread = QUANTILE * np.std(_halves(target, list(fits.values()), generator), axis=0, ddof=1)
-    unit, K = size**-2, np.asarray(best.curvature)
-    low, high = K - spread, K + spread
+    fits = {"".join("-+"[k > 0] for k in s): fit(target, dims, s) for s in signs}
+    best = min(fits.values(), key=lambda f: f.error)
+    halves = []
+    for _ in range(HALVES):
+        rows = generator.choice(len(target), len(target) // 2, replace=False)
+        part = target[np.ix_(rows, rows)]
+        again = (_minimise(part, dims, f.points[rows], f.curvature) for f in fits.values())
+        halves.append(min(again, key=lambda f: f.error).curvature)
+    spread = QUANTILE * np.std(halves, axis=0, ddof=1)
+    K, low, high = (
+        k / size**2 for k in (best.curvature, best.curvature - spread, best.curvature + spread)
+    )
+    factors: list[GyroSpace] = [Euclidean(n) for n in dims]
+    for i in np.flatnonzero(low * high > 0):
+        factors[i] = (PoincareBall if K[i] < 0 else Sphere)(dims[i], float(f"{K[i]:.3g}"))
     return Suggestion(
-        geometry=_geometry(dims, K * unit, low * high > 0),
-        curvature=tuple(float(k) for k in K * unit),
-        interval=tuple((float(a), float(b)) for a, b in zip(low * unit, high * unit, strict=True)),
+        geometry=factors[0] if len(factors) == 1 else Product(*factors),
+        curvature=tuple(K.tolist()),
+        interval=tuple(zip(low.tolist(), high.tolist(), strict=True)),
         error=best.error,
         flat_error=fit(target, dims, (0,) * len(dims)).error,
         hyperbolicity=_hyperbolicity(target, generator),
         points=len(target),
-        fits={"".join("-+"[k > 0] for k in s): f.error for s, f in fits.items()},
+        fits={name: f.error for name, f in fits.items()},
     )
 
 
@@ -158,75 +153,34 @@ def _in_units(
     return target / size, size
 
 
-def _halves(target: Matrix, fits: list[Fit], generator: np.random.Generator) -> Matrix:
-    """Return the best curvatures for random halves of the points, shape (HALVES, factors)."""
-    found = []
-    for _ in range(HALVES):
-        rows = generator.choice(len(target), len(target) // 2, replace=False)
-        part = target[np.ix_(rows, rows)]
-        found.append(min((refit(part, f, rows) for f in fits), key=lambda f: f.stress).curvature)
-    return np.asarray(found)
-
-
-def _geometry(dims: tuple[int, ...], curvature: Any, sure: Any) -> GyroSpace:
-    """Return the space with these curvatures, flat where the sign is not sure."""
-    factors: list[GyroSpace] = []
-    for n, K, known in zip(dims, curvature, sure, strict=True):
-        digits = float(f"{K:.3g}")
-        if not known:
-            factors.append(Euclidean(n))
-        else:
-            factors.append(PoincareBall(n, digits) if K < 0 else Sphere(n, digits))
-    return factors[0] if len(factors) == 1 else Product(*factors)
-
-
 def _distances(x: Any, distances: Any, neighbours: int) -> Matrix:
     """Check the input, and return a matrix of distances."""
     if (x is None) == (distances is None):
         raise ValueError("suggest takes points or distances: give one of them")
-    if distances is None:
-        return _along_graph(np.asarray(x, dtype=float), neighbours)
-    found = np.asarray(distances, dtype=float)
-    if found.ndim != 2 or found.shape[0] != found.shape[1]:
-        raise ValueError(f"distances must be a square matrix, got shape {found.shape}")
-    if not np.isfinite(found).all():
-        i, j = (int(k[0]) for k in np.nonzero(~np.isfinite(found)))
+    d = np.asarray(distances if x is None else _along_graph(x, neighbours), dtype=float)
+    good = d.ndim == 2 and d.shape[0] == d.shape[1] and np.isfinite(d).all() and (d >= 0.0).all()
+    if not good or abs(d - d.T).max(initial=0.0) > 1e-6 * d.max(initial=0.0):
         raise ValueError(
-            f"distances must be finite, got {found[i, j]} between {i} and {j}: leave out points "
-            "that no path reaches"
+            f"distances must be a square, symmetric matrix of finite numbers, none negative, got "
+            f"shape {d.shape}: leave out points that no path reaches, or give more neighbours"
         )
-    off = np.abs(found - found.T).max(initial=0.0)
-    if off > 1e-6 * np.abs(found).max(initial=0.0) or found.min(initial=0.0) < 0.0:
-        raise ValueError(
-            "distances must be symmetric and not negative, got a largest asymmetry of "
-            f"{off:.3g} and a least value of {found.min(initial=0.0):.3g}"
-        )
-    even: np.ndarray[Any, Any] = 0.5 * (found + found.T)
-    np.fill_diagonal(even, 0.0)
+    even: Matrix = 0.5 * (d + d.T) * (1.0 - np.eye(len(d)))
     return even
 
 
-def _along_graph(x: Matrix, neighbours: int) -> Matrix:
+def _along_graph(x: Any, neighbours: int) -> Any:
     """Return the lengths of shortest paths along the graph of nearest neighbours."""
-    from scipy.sparse.csgraph import connected_components, shortest_path
+    from scipy.sparse.csgraph import shortest_path
     from sklearn.neighbors import kneighbors_graph
 
-    if x.ndim != 2:
+    x = np.asarray(x, dtype=float)
+    if x.ndim != 2 or not np.isfinite(x).all():
         raise ValueError(
-            f"suggest takes vectors of shape (N, n), got {x.shape}: for points of a geometry M "
-            "give distances=M.dist(x[:, None], x)"
+            f"suggest takes vectors of shape (N, n) without NaN and infinity, got {x.shape}: for "
+            "points of a geometry M give distances=M.dist(x[:, None], x)"
         )
-    if not np.isfinite(x).all():
-        raise ValueError("the points contain NaN or infinity: leave those samples out")
     graph = kneighbors_graph(x, min(neighbours, len(x) - 1), mode="distance")
-    parts, _ = connected_components(graph, directed=False)
-    if parts > 1:
-        raise ValueError(
-            f"the graph of {neighbours} nearest neighbours falls into {parts} parts: give more "
-            "neighbours, or leave out points that lie apart"
-        )
-    lengths: np.ndarray[Any, Any] = shortest_path(graph, directed=False)
-    return lengths
+    return shortest_path(graph, directed=False)
 
 
 def _hyperbolicity(target: Matrix, generator: np.random.Generator) -> float:
@@ -252,32 +206,25 @@ STARTS = 0.3, 2.0
 
 def fit(target: Matrix, dims: tuple[int, ...], signs: tuple[int, ...]) -> Fit:
     """Fit factors of given dimensions and signs of curvature, from the flat fit's points."""
-    flat = _scaling(target, sum(dims))
-    parts = np.split(flat, np.cumsum(dims)[:-1], axis=1)
-    sizes = STARTS if any(signs) else (0.0,)
-    tried = []
-    for size in sizes:
-        curvature = [sign * size for sign in signs]
-        points = [_coordinates(c, K) for c, K in zip(parts, curvature, strict=True)]
-        tried.append(_minimise(target, points, curvature))
-    return min(tried, key=lambda found: found.stress)
+    flat, tried = _parts(_scaling(target, sum(dims)), dims), []
+    for size in STARTS:
+        K = size * np.asarray(signs, dtype=float)
+        points = np.hstack([_coordinates(c, k) for c, k in zip(flat, K, strict=True)])
+        tried.append(_minimise(target, dims, points, K))
+    return min(tried, key=lambda found: found.error)
 
 
-def refit(target: Matrix, start: Fit, rows: Matrix) -> Fit:
-    """Fit a part of the points, from their places in another fit."""
-    return _minimise(target, [p[rows] for p in start.points], list(start.curvature))
+def _parts(points: Matrix, dims: tuple[int, ...]) -> list[Matrix]:
+    """Return the coordinates of each factor."""
+    return np.split(points, np.cumsum(dims)[:-1], axis=1)
 
 
 def _scaling(target: Matrix, dim: int) -> Matrix:
     """Return the points of classical scaling: the leading eigenvectors of the centred squares."""
-    squares = target**2
-    centred = -0.5 * (
-        squares - squares.mean(axis=0) - squares.mean(axis=1)[:, None] + squares.mean()
-    )
-    values, vectors = np.linalg.eigh(centred)
-    order = np.argsort(values)[::-1][:dim]
-    points: Matrix = vectors[:, order] * np.sqrt(np.maximum(values[order], 1e-6))
-    return points
+    centring = np.eye(len(target)) - 1.0 / len(target)
+    values, vectors = np.linalg.eigh(-0.5 * centring @ target**2 @ centring)
+    points: Matrix = vectors[:, -dim:] * np.sqrt(np.maximum(values[-dim:], 1e-6))
+    return points[:, ::-1]
 
 
 def _coordinates(c: Matrix, K: float) -> Matrix:
@@ -292,46 +239,30 @@ def _coordinates(c: Matrix, K: float) -> Matrix:
     return p
 
 
-def _minimise(target: Matrix, points: list[Matrix], curvature: list[float]) -> Fit:
-    """Minimise the stress over points and curvatures of these signs."""
+def _minimise(target: Matrix, dims: tuple[int, ...], points: Matrix, curvature: Matrix) -> Fit:
+    """Minimise the stress over points and the logarithms of the curvatures."""
     from scipy.optimize import minimize
 
-    shapes = [p.shape for p in points]
-    cuts = np.cumsum([p.size for p in points])
-    signs = np.sign(curvature)
-    free = [k for k, sign in enumerate(signs) if sign != 0]
-    total = float(np.sum(target**2))
+    signs, count, total = np.sign(curvature), points.size, float(np.sum(target**2))
 
-    def unpack(z: Matrix) -> tuple[list[Matrix], Matrix]:
-        *flat, logs = np.split(z, cuts)
-        K = np.zeros(len(shapes))
-        K[free] = signs[free] * np.exp(logs)
-        return [p.reshape(shape) for p, shape in zip(flat, shapes, strict=True)], K
+    def unpack(z: Matrix) -> tuple[Matrix, Matrix]:
+        return z[:count].reshape(points.shape), signs * np.exp(z[count:])
 
     def value(z: Matrix) -> tuple[float, Matrix]:
         p, K = unpack(z)
-        stress, slopes, by_curvature = _stress(target, p, K)
-        logs = (by_curvature * K)[free]  # the parameter is log|K|
-        return stress / total, np.concatenate([*(s.ravel() for s in slopes), logs]) / total
+        factors = [_factor(x, float(k)) for x, k in zip(_parts(p, dims), K, strict=True)]
+        distance = np.sqrt(sum(d * d for d, _ in factors) + TINY)
+        off = distance - target
+        slopes = [back(2.0 * off * d / distance) for d, back in factors]
+        by_points, by_curvature = zip(*slopes, strict=True)
+        slope = np.concatenate([np.hstack(by_points).ravel(), np.asarray(by_curvature) * K])
+        return float(np.sum(off**2)) / total, slope / total
 
-    logs = np.log(np.abs(np.asarray(curvature)[free]))
-    start = np.concatenate([*(p.ravel() for p in points), logs])
-    bounds = [(None, None)] * int(cuts[-1]) + [(-14.0, 7.0)] * len(free)
+    start = np.concatenate([points.ravel(), np.log(np.where(signs, abs(curvature), 1.0))])
+    bounds = [(None, None)] * count + [(-14.0, 7.0)] * len(dims)
     options = {"maxiter": 500, "maxcor": 30, "ftol": 1e-15, "gtol": 1e-10}
     found = minimize(value, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    p, K = unpack(found.x)
-    stress = float(found.fun) * total
-    return Fit(tuple(p), tuple(float(k) for k in K), stress, float(np.sqrt(found.fun)))
-
-
-def _stress(target: Matrix, points: list[Matrix], K: Matrix) -> tuple[float, list[Matrix], Matrix]:
-    """Return the stress over all ordered pairs, and its slopes by points and curvatures."""
-    found = [_factor(p, float(k)) for p, k in zip(points, K, strict=True)]
-    distance = np.sqrt(sum(d * d for d, _ in found) + TINY)
-    off = distance - target
-    slopes = [back(2.0 * off * d / distance) for d, back in found]
-    by_points, by_curvature = zip(*slopes, strict=True)
-    return float(np.sum(off**2)), list(by_points), np.asarray(by_curvature)
+    return Fit(*unpack(found.x), float(np.sqrt(found.fun)))
 
 
 def _factor(p: Matrix, K: float) -> tuple[Matrix, Any]:
@@ -378,11 +309,10 @@ def _factor(p: Matrix, K: float) -> tuple[Matrix, Any]:
 
 def _arc(u: Matrix) -> tuple[Matrix, Matrix]:
     """Return g(u) and its derivative; by series where |u| is small."""
-    small = np.abs(u) < 1e-3
+    small, series = np.abs(u) < 1e-3, [35 / 1152, 5 / 112, 3 / 40, 1 / 6, 1.0]
     v = np.where(small, 0.5, u)
     root = np.sqrt(np.abs(v))
     g = np.where(v > 0, np.arcsin(np.minimum(root, 1.0)), np.arcsinh(root)) / root
     slope = (1.0 / np.sqrt(1.0 - v) - g) / (2.0 * v)
-    series = 1.0 + u * (1 / 6 + u * (3 / 40 + u * (5 / 112 + u * 35 / 1152)))
-    series_slope = 1 / 6 + u * (3 / 20 + u * (15 / 112 + u * 35 / 288))
-    return np.where(small, series, g), np.where(small, series_slope, slope)
+    near, near_slope = np.polyval(series, u), np.polyval(np.polyder(series), u)
+    return np.where(small, near, g), np.where(small, near_slope, slope)

@@ -41,6 +41,7 @@ OPTIONS = {
     "eps",
     "clamp",
     "total",
+    "P",
 }
 """Parameters that stay at their default."""
 

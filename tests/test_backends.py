@@ -119,7 +119,7 @@ class TestShims:
 
 
 class TestCuPy:
-    """What stands in for a GPU; tests/test_cupy_operations.py has the names of operations."""
+    """What stands in for a GPU; tests/test_contract.py has the names of operations."""
 
     def test_cupys_narrower_rules(self, monkeypatch):
         """Its solve does not broadcast, and no value may be read by accident."""

@@ -1,6 +1,6 @@
 """normalize, fit, transform, inverse and plot on good files, compared with the library."""
 
-import json
+import re
 import sys
 import warnings
 
@@ -99,30 +99,24 @@ def test_normalize(here, monkeypatch, suffix, bytes_):
         "domains": None,
         "scale": 0.25,
         "eps": 1e-5,
+        "normalized_deviation": pytest.approx(0.25 * (bn.var_ / (bn.var_ + 1e-5)) ** 0.5),
         "warnings": [],
     }
 
 
 def test_normalize_says_what_it_did():
-    np.save("x.npy", X)
-    process = run("normalize", "x.npy", "y.npy", "--manifold", "poincare_ball")
-    assert (process.returncode, process.stderr) == (0, "")
-    lines = process.stdout.splitlines()
-    assert lines[0].startswith("normalized 60 samples of x.npy, shape (60, 2), float64, on Poinc")
-    assert "converged" in lines[1]
-    assert "to become 1" in lines[2]
-    assert lines[3].split() == ["written", "y.npy"]
-
-
-def test_the_report_counts_eps():
-    """Samples close together do not get the standard deviation of the scale."""
+    """As a process; samples close together do not get the standard deviation of the scale."""
     np.save("x.npy", 1e-3 * X)
     options = "--manifold", "poincare_ball", "--save-model", "m.npz"
-    said = run_here("normalize", "x.npy", "y.npy", *options).stdout
+    process = run("normalize", "x.npy", "y.npy", *options)
+    assert (process.returncode, process.stderr) == (0, "")
+    said = dict(re.split("  +", line) for line in process.stdout.splitlines())
     deviation = GyroBN(PoincareBall(2)).fit(np.load("y.npy")).var_ ** 0.5
     assert deviation < 0.5
-    assert f"to become {deviation:.4g}\n" in said
-    assert f"to become {deviation:.4g}\n" in run_here("inspect", "m.npz").stdout
+    assert said["normalized deviation"] == f"{deviation:.4g}"
+    assert said["shape"] == "(60, 2)"
+    assert (said["converged"], said["output"], said["model"]) == ("yes", "y.npy", "m.npz")
+    assert f"normalized deviation  {deviation:.4g}\n" in run_here("inspect", "m.npz").stdout
 
 
 GEOMETRIES = [
@@ -188,7 +182,7 @@ def test_bias_eps_and_projection(line):
     x[9] = 1e9
     np.save("x.npy", 0.5 * x)
     process = run_here("inverse", "x.npy", "z.npy", "--model", "m", *more)
-    assert "  projected           2 samples onto the manifold" in process.stdout
+    assert re.search("projected +2\n", process.stdout)
     np.save("x.npy", np.stack([X, X], axis=1))
     assert "projected" not in report(*line.split(), *BALLS)
 
@@ -199,9 +193,7 @@ def test_tolerance_and_iterations():
     values = report(*line)
     assert values["converged"] is False
     assert "did not converge in 1 iterations" in values["warnings"][0]
-    process = run_here(*line)
-    assert "; NOT converged, iterations: 1" in process.stdout
-    assert process.stderr == f"gyrobn: warning: {values['warnings'][0]}\n"
+    assert run_here(*line).stderr == f"gyrobn: warning: {values['warnings'][0]}\n"
     assert run_here(*line, "--tol", "1e3").stderr == ""
 
 
@@ -214,7 +206,7 @@ def test_fit_transform_inverse(here):
     np.save("new.npy", new)
     values = report("fit", "x.npy", "m.npz", *BALLS, "--scale", 0.5)
     assert (values["model"], values["samples"], values["scale"]) == ("m.npz", 60, 0.5)
-    assert "output" not in values
+    assert values["output"] is None
     values = report("transform", "new.npy", "y.npy", "--model", "m.npz")
     assert (values["manifold"], values["samples"]) == (repr(BALL), 30)
     bn = GyroBN(BALL, scale=0.5).fit(X)
@@ -332,8 +324,7 @@ def test_plot_of_a_channel_in_the_tangent_space(here, monkeypatch):
     for name, array in {"x": x, "b": bias, "d": labels}.items():
         np.save(f"{name}.npy", array)
     options = "--bias", "b.npy", "--channel", "1", "--domains", "d.npy", "--on-invalid", "project"
-    process = run_here("plot", "x.npy", "x.svg", "--manifold", "spd", *options, "--json")
-    values = json.loads(process.stdout)
+    values = report("plot", "x.npy", "x.svg", "--manifold", "spd", *options)
     assert (values["kind"], values["drawn"], values["samples"]) == ("tangent", 15, 40)
     assert (here / "x.svg").read_text(encoding="utf-8").startswith("<?xml")
     ((_, before, after, target), given), *_ = calls
@@ -379,9 +370,7 @@ def test_dask(here, monkeypatch, suffix):
 # ---------------------------------------------------------------------- start
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["normalize", "--help"], ["normalize", "x"], ["no"]]
-)
+@pytest.mark.parametrize("arguments", [["--help"], ["normalize", "--help"], ["normalize", "x"]])
 def test_nothing_slow_is_imported_for_help_and_usage(arguments):
     program = (
         "import sys, atexit; from gyrobn.cli import main;"
@@ -392,14 +381,14 @@ def test_nothing_slow_is_imported_for_help_and_usage(arguments):
     assert run(*arguments, start=("-c", program)).stdout.splitlines()[-1] == "[]"
 
 
-def test_inspect_needs_no_scikit_learn_and_the_library_no_command_line():
+def test_a_command_imports_no_framework_and_the_library_no_command_line():
     np.save("x.npy", X)
     program = (
         "import sys, gyrobn; assert 'gyrobn.cli' not in sys.modules;"
         "from gyrobn.cli import main; main(sys.argv[1:]);"
-        "print(sorted({'sklearn', 'torch', 'jax', 'zarr', 'matplotlib'} & set(sys.modules)))"
+        "print(sorted({'torch', 'jax', 'zarr', 'matplotlib', 'dask'} & set(sys.modules)))"
     )
-    line = "inspect", "x.npy", "--manifold", "poincare_ball"
+    line = "normalize", "x.npy", "y.npy", "--manifold", "poincare_ball"
     assert run(*line, start=("-c", program)).stdout.splitlines()[-1] == "[]"
 
 
@@ -412,7 +401,7 @@ def test_progress_on_a_terminal(monkeypatch, capsys):
     for more in ([], ["--quiet"]):
         assert main(["normalize", "x.npy", "y.npy", *BALLS, *more]) == 0
         captured = capsys.readouterr()
-        assert captured.out.startswith("normalized 60 samples")
+        assert captured.out.startswith("input ")
         assert "\r" not in captured.out
-        assert ("fit" in captured.err, "transform" in captured.err) == (not more, not more)
+        assert ("fit: " in captured.err, "normalize: " in captured.err) == (not more, not more)
         assert captured.err == "" or captured.err.endswith("\r")

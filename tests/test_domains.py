@@ -30,8 +30,6 @@ from gyrobn import (
 )
 from gyrobn.backends import backend_of, namespace_of
 from gyrobn.normalization.domains import (
-    average_stats,
-    by_domain,
     domain_stats,
     places_of,
 )
@@ -114,13 +112,9 @@ def test_a_domain_is_normalized_as_if_alone(manifold):
     assert_near(Z[at], bn.transform(new[at], domains=labels[at]))
 
 
-# JAX would compile every operation on matrices for every number of samples in a domain
-@pytest.mark.parametrize(
-    ("manifold", "to"),
-    [*((M, name) for name in (*EAGER, "jax")), *((SPD(2), name) for name in EAGER)],
-    indirect=["to"],
-    ids=str,
-)
+# JAX, which would compile every operation for every number of samples, is traced below
+@pytest.mark.parametrize("to", EAGER, indirect=True)
+@pytest.mark.parametrize("manifold", [M, SPD(2)], ids=str)
 def test_every_library(manifold, to):
     X, labels = samples(manifold, channels=(2,)), np.where(LABELS == "c", "d", LABELS)
     reference = GyroBN(manifold, scale=[0.5, 2.0], unseen="adapt").fit(X, domains=LABELS)
@@ -168,16 +162,6 @@ def test_float32_stays_float32(to):
     assert bn.mean_.dtype == bn.var_.dtype == Y.dtype == X.dtype
     wide = GyroBN(M, unseen="adapt").fit(to(samples(M)), domains=LABELS)
     assert wide.transform(X, domains=["z"] * len(LABELS)).dtype == X.dtype
-
-
-def test_weights_equal_repetition_in_every_domain():
-    X, w = samples(M), np.asarray([1, 2, 3, 1, 2, 0, 1, 2, 3, 1, 2, 3])
-    weighted = GyroBN(M).fit(X, sample_weight=w, domains=LABELS)
-    repeated = GyroBN(M).fit(np.repeat(X, w, axis=0), domains=np.repeat(LABELS, w))
-    np.testing.assert_allclose(weighted.mean_, repeated.mean_, rtol=1e-12)
-    np.testing.assert_allclose(weighted.var_, repeated.var_, rtol=1e-12)
-    Y = GyroBN(M).fit_transform(X, sample_weight=w, domains=LABELS)
-    np.testing.assert_array_equal(Y, weighted.transform(X, domains=LABELS))
 
 
 def test_order_and_company_of_the_samples_do_not_matter():
@@ -256,8 +240,11 @@ def test_transform_can_be_traced(unseen):
     with jax.enable_x64(True):
         X = jax.numpy.asarray(samples(M))
         bn = GyroBN(M, unseen=unseen).fit(X, domains=LABELS)
+        memory = GyroBN(M, unseen=unseen).fit(samples(M), domains=LABELS)
+        np.testing.assert_allclose(bn.mean_, memory.mean_, rtol=1e-11, atol=1e-12)
         traced = jax.jit(lambda x: bn.transform(x, domains=OTHERS))(X)
-        np.testing.assert_allclose(traced, bn.transform(X, domains=OTHERS), rtol=1e-11)
+        expected = memory.transform(samples(M), domains=OTHERS)
+        np.testing.assert_allclose(traced, expected, rtol=1e-9, atol=1e-10)
         with pytest.raises(TypeError, match="traced function they have no values: give a NumPy"):
             jax.jit(lambda x, d: bn.transform(x, domains=d))(X, jax.numpy.zeros(12, int))
 
@@ -331,13 +318,15 @@ def test_one_sample_has_no_variance(unseen):
     X = samples(M)
     bn = GyroBN(M, unseen=unseen).fit(X, domains=LABELS)
     labels = np.where(np.arange(12) == 5, "z", LABELS)
-    message = r"transform\(\) needs at least 2 samples of a domain .* got 1 of domain 'z': give mo"
+    message = r"transform\(\) needs at least 2 samples of domain 'z' .* got 1 sample: give mo"
     with pytest.raises(ValueError, match=message):
         bn.transform(X, domains=labels)
-    with pytest.raises(ValueError, match=r"fit\(\) needs at least 2 .* got 1 of domain 'z'"):
+    with pytest.raises(
+        ValueError, match=r"fit\(\) needs at least 2 samples of domain 'z' .* got 1 sample"
+    ):
         bn.fit(X, domains=labels)
     for weights, count in ((LABELS != "b", 0), ((LABELS != "b") | (np.arange(12) == 0), 1)):
-        with pytest.raises(ValueError, match=rf"\(with a weight .* got {count} of domain 'b'"):
+        with pytest.raises(ValueError, match=rf"domain 'b' \(with a weight .* got {count} sample"):
             bn.fit(X, sample_weight=weights, domains=LABELS)
 
 
@@ -389,15 +378,6 @@ def test_what_fails_is_named_by_domain_and_place():
     message = r"1 of 3 samples, the first at index 1, at distance 1 from the mean; .* mean is at 5,"
     with pytest.raises(ValueError, match=message):
         bn.transform([[1.0], [6.0], [3.0]], domains=[0, 1, 0])
-
-
-def test_warnings_of_the_mean_come_through():
-    X = samples(M, spread=3.0)
-    with pytest.warns(FrechetWarning, match="did not converge in 1 iterations"):
-        bn = GyroBN(M, max_iter=1, unseen="refit").fit(X, domains=LABELS)
-    assert not bn.converged_.any()
-    with pytest.warns(FrechetWarning, match="did not converge in 1 iterations"):
-        bn.transform(X, domains=OTHERS)
 
 
 # ---------------------------------------------------------------------- in a pipeline
@@ -475,31 +455,6 @@ def test_fit_transform_is_fit_then_transform_with_routing_and_frames():
 # ---------------------------------------------------------------------- the functions
 
 
-@pytest.mark.parametrize("manifold", GEOMETRIES)
-def test_the_average_moves_towards_several_domains_at_once(manifold):
-    X, places = samples(manifold), list(places_of(LABELS).values())
-    found = domain_stats(manifold, X, places)
-    known = Stats(found.mean, found.variance)
-    new = Stats(manifold.random(2, rng=3, spread=0.3), known.var[:2])
-    average = average_stats(manifold, known)
-    together = update_stats(manifold, average, new, 0.3)
-    for k in range(2):
-        one = update_stats(manifold, average, Stats(new.mean[k], new.var[k]), 0.3)
-        assert manifold.dist(together.mean[k], one.mean) < 1e-12
-        np.testing.assert_allclose(together.var[k], one.var, rtol=1e-14)
-    assert manifold.contains(together.mean).all()
-
-
-def test_by_domain_and_places():
-    labels = np.asarray([3, 1, 3, 2, 1])
-    places = places_of(labels)
-    assert {k: v.tolist() for k, v in places.items()} == {1: [1, 4], 2: [3], 3: [0, 2]}
-    x = np.arange(5.0)[:, None]
-    stats = [Stats(np.asarray([10.0 * k]), 1.0) for k in places]
-    out = by_domain(lambda own, s: own + s.mean, x, list(places.values()), stats)
-    np.testing.assert_array_equal(out[:, 0], np.arange(5.0) + 10.0 * labels)
-
-
 def test_large_numbers_are_labels():
     """NumPy would make floats of them, and two of one label."""
     M, labels = Euclidean(2), np.asarray([1, 2**63 + 5] * 10, dtype=np.uint64)
@@ -511,6 +466,9 @@ def test_large_numbers_are_labels():
     assert bn.transform(X, domains=labels).shape == X.shape
     with pytest.raises(ValueError, match=r"at most 64 bits, got -1 to 9223372036854775808"):
         bn.fit(X, domains=[-1, 2**63] * 10)
+    with pytest.raises(ValueError, match=r"at most 64 bits, got -1 to"):
+        bn.partial_fit(X, domains=[-1] * 20)
+    assert bn.domains_.tolist() == [1, 2**63 + 5]  # as it was
 
 
 # ---------------------------------------------------------------------- all domains together
@@ -553,14 +511,6 @@ def test_domains_are_solved_and_normalized_in_a_few_calls(monkeypatch):
     assert len(solved) == len(moved) == 2
     sizes = [a[1].shape[0] * a[1].shape[1] for a in solved]
     assert sum(sizes) <= 2 * len(X)  # padding at most doubles the work
-
-
-def test_memory_bounds_how_many_domains_are_gathered(monkeypatch):
-    monkeypatch.setattr(importlib.import_module("gyrobn.normalization.domains"), "LARGEST", 60)
-    X, places = samples(M, SIDES), places_of(SIDES)
-    found = domain_stats(M, X, places)
-    for k, at in places.items():
-        assert_near(found.mean[k], frechet(M, X[at]).mean)
 
 
 def test_a_domain_with_nan_leaves_the_others_alone():

@@ -429,9 +429,10 @@ def test_grid_search_without_a_size():
     grid = [
         {"gyrobn__metric": ["affine_invariant", "log_euclidean", "log_cholesky"]},
         {"gyrobn__theta": [0.5, 1.0], "gyrobn__scale": [1.0, "sqrt_dim"]},
+        {"gyrobn__manifold": ["correlation", M], "gyrobn__on_invalid": ["project"]},
     ]
     search = GridSearchCV(model, grid, cv=2, error_score="raise").fit(X, y)
-    assert len(search.cv_results_["params"]) == 7
+    assert len(search.cv_results_["params"]) == 9
     assert search.best_score_ > 0.9
     model.set_params(gyrobn__metric="log_euclidean").fit(X, y)
     assert model[0].manifold_ == SPD(2, "log_euclidean")
@@ -552,14 +553,14 @@ def test_the_command_line_scales_and_counts(tmp_path, capsys):
     options = ["--manifold", "spd", "--scale", "sqrt_dim", "--on-invalid", "project"]
     assert main(["normalize", *files[:2], *options, "--save-model", files[2]]) == 0
     said = capsys.readouterr().out
-    assert "to become 1.732\n" in said
-    assert "projected           3 samples onto the manifold\n" in said
+    assert "normalized deviation  1.732\n" in said
+    assert "projected             3\n" in said
     bn = GyroBN("spd", scale="sqrt_dim", on_invalid="project").fit(X)
     np.testing.assert_allclose(np.load(files[1]), bn.transform(X), rtol=0, atol=1e-12)
     assert GyroBN.load(files[2]).scale == "sqrt_dim"
     assert GyroBN.load(files[2]).n_projected_ == 3
     assert main(["fit", files[0], files[2], *options]) == 0
-    assert "projected           3 samples" in capsys.readouterr().out
+    assert "projected             3\n" in capsys.readouterr().out
     for command in ("transform", "inverse"):
         assert main([command, *files[:2], "--model", files[2], "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["projected"] == 3

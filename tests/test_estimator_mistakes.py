@@ -2,7 +2,6 @@
 
 import dask.array as da
 import numpy as np
-import pandas as pd
 import pytest
 import sklearn
 import torch
@@ -125,11 +124,3 @@ def test_samples_that_are_not_rows_have_no_names(M):
         make_pipeline(bn).get_feature_names_out()
     with pytest.raises(ValueError, match=message):
         bn.set_output(transform="pandas").transform(X)
-
-
-def test_names_of_columns_stay():
-    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(9, 2)), columns=["a", "b"])
-    bn = GyroBN().fit(frame)
-    assert bn.get_feature_names_out().tolist() == ["a", "b"]
-    assert make_pipeline(bn).get_feature_names_out().tolist() == ["a", "b"]
-    assert GyroBN().fit(frame.to_numpy()).get_feature_names_out(["c", "d"]).tolist() == ["c", "d"]

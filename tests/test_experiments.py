@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.experiments import link_prediction, online, pictures, report, report_online
+from benchmarks.experiments import link_prediction, online, pictures, report
 from benchmarks.experiments.encoders import BACKBONES, PublishedLRBN, encoder, parameter_groups
 from benchmarks.experiments.graphs import Graph, load
 from benchmarks.experiments.layers import FermiDiracDecoder
@@ -167,11 +167,6 @@ def test_the_page_is_made_from_the_results(tmp_path):
         kept = report.DOCS / "_static" / drawn.name
         assert drawn.name in page.read_text()
         assert kept.read_bytes() == drawn.read_bytes(), f"{kept} is not what the results show"
-
-
-def test_the_page_about_single_trials_is_made_from_the_results():
-    page = report.DOCS / "online.md"
-    assert page.read_text() == report_online.page(), "run python -m benchmarks.experiments.report"
 
 
 @pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")

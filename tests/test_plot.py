@@ -1,13 +1,13 @@
 """The pictures: what is drawn, and where."""
 
-import os
-import subprocess
 import sys
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from cli_runner import run
+from matplotlib.figure import Figure
 from mpl_toolkits.mplot3d.proj3d import proj_transform
 
 from gyrobn import (
@@ -27,7 +27,7 @@ from gyrobn import (
     frechet_mean,
     normalize,
 )
-from gyrobn.cli.demo import FIGURE, demonstrate
+from gyrobn.cli.demo import demonstrate
 from gyrobn.plot import (
     Panel,
     can_plot,
@@ -54,24 +54,29 @@ def places(ax, label):
     return np.asarray(artist.get_offsets())
 
 
-def shown(manifold, ax, label):
-    """Return the points of the geometry that a labelled artist shows."""
-    p = places(ax, label)
+def on_paper(manifold, points):
+    """Return where points should be drawn."""
+    x = np.reshape(points, (-1, *manifold.point_shape))
     if isinstance(manifold, Correlation):
-        c = np.broadcast_to(np.eye(3), (len(p), 3, 3)).copy()
-        for k, (i, j) in enumerate([(1, 0), (2, 0), (2, 1)]):
-            c[:, i, j] = c[:, j, i] = p[:, k]
-        return c
-    p = np.roll(p, 1, axis=-1) if ax.name == "3d" else p
-    return p[..., None] if isinstance(manifold, Grassmannian) else p
+        return np.stack([x[:, 1, 0], x[:, 2, 0], x[:, 2, 1]], axis=-1)
+    if isinstance(manifold, Grassmannian):  # a line by its point on the upper hemisphere
+        return x[:, 1:, 0] * np.sign(x[:, :1, 0])
+    return np.roll(x, -1, axis=-1) if x.shape[-1] == 3 else x
 
 
 def assert_shows(manifold, ax, label, points):
-    """Compare points: those of lines up to their sign."""
-    points = np.reshape(points, (-1, *manifold.point_shape))
-    if isinstance(manifold, Grassmannian):
-        points = np.where(points[:, :1] < 0, -points, points)
-    np.testing.assert_allclose(shown(manifold, ax, label), points, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(places(ax, label), on_paper(manifold, points), rtol=0, atol=1e-12)
+
+
+def line_of(ax, label):
+    """Return the points of a labelled line."""
+    line = labelled(ax)[label]
+    return np.stack(line.get_data_3d() if ax.name == "3d" else line.get_data(), axis=-1)
+
+
+def surface_of(ax):
+    (surface,) = [c for c in ax.collections if type(c).__name__ == "Poly3DCollection"]
+    return np.asarray(surface._faces)
 
 
 def boxes_of(figure, *more):
@@ -114,8 +119,8 @@ def check_no_overlap(figure, *more):
 # ---------------------------------------------------------------------- a geometry on paper
 
 
-def test_all_geometries_of_the_figure_have_a_picture():
-    assert set(DRAWN) >= {*FIGURE, "euclidean", "stereographic"}
+def test_what_has_a_picture():
+    assert set(DRAWN) == {*REGISTRY} - {"spd", "special_orthogonal", "product"}
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -128,16 +133,9 @@ def test_panel_shows_points_and_means_where_they_are(name):
     assert_shows(row.manifold, ax, "output mean", row.target)
     assert_shows(row.manifold, ax, "target β", row.target)
     assert type(row.manifold).__name__ in ax.get_title()
-    line = labelled(ax)["geodesic between the means"]
-    line = np.stack(line.get_data_3d() if ax.name == "3d" else line.get_data(), axis=-1)
+    line = line_of(ax, "geodesic between the means")
     for end, label in ((0, "input mean"), (-1, "output mean")):
         np.testing.assert_allclose(line[end], places(ax, label)[0], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_nothing_lies_over_the_data_of_a_panel(name):
-    row = demonstrate(name, 30)
-    ax = plot_normalization(row.manifold, row.x, row.y, row.target, caption="one\ntwo")
     check_no_overlap(ax.figure)
     (legend,) = ax.figure.legends
     assert {text.get_text() for text in legend.get_texts()} == set(labelled(ax))
@@ -147,6 +145,7 @@ def test_nothing_lies_over_the_data_of_a_panel(name):
     ("manifold", "label", "radius"),
     [
         (PoincareBall(2, -0.25), "boundary", 2.0),
+        (Grassmannian(3, 1), "equator", 1.0),
         (REGISTRY["klein"](2, -4.0), "boundary", 0.5),
         (REGISTRY["stereographic"](2, 0.25), "equator", 2.0),
         (REGISTRY["stereographic"](2, 0.0), None, None),
@@ -158,28 +157,24 @@ def test_boundary(manifold, label, radius):
     ax = plot_normalization(manifold, x, manifold.scale(0.5, x))
     assert {"boundary", "equator"} & set(labelled(ax)) == ({label} if label else set())
     if label:
-        line = labelled(ax)[label]
-        np.testing.assert_allclose(np.hypot(*line.get_data()), radius)
+        np.testing.assert_allclose(np.linalg.norm(line_of(ax, label), axis=-1), radius)
     assert ax.get_aspect() == 1.0
 
 
-@pytest.mark.parametrize("name", ["sphere", "hyperboloid", "grassmannian", "correlation"])
+@pytest.mark.parametrize("name", ["sphere", "hyperboloid", "correlation"])
 def test_surface_panels_have_a_surface_and_one_scale(name):
     row = demonstrate(name, 20)
     ax = plot_normalization(row.manifold, row.x, row.y)
     assert ax.name == "3d"
-    (surface,) = [c for c in ax.collections if type(c).__name__ == "Poly3DCollection"]
     # no facet goes through the inside, as where opposite points are confused
-    facets = np.asarray(surface._faces)
-    assert np.ptp(facets, axis=1).max() < 0.25
+    assert np.ptp(surface_of(ax), axis=1).max() < 0.25
     limits = np.asarray([ax.get_xlim3d(), ax.get_ylim3d(), ax.get_zlim3d()])
     ratio = np.ptp(limits, axis=1) / ax._box_aspect
     np.testing.assert_allclose(ratio, ratio[0])
 
 
-@pytest.mark.parametrize("name", ["sphere", "grassmannian"])
-def test_points_behind_the_horizon_are_faint(name):
-    manifold = demonstrate(name, 5).manifold
+def test_points_behind_the_horizon_are_faint():
+    manifold = Sphere(2)
     x = manifold.from_normal(np.asarray([[-1.3, 0.0], [1.1, 0.1], [1.1, -0.1], [1.1, 0.0]]))
     ax = plot_normalization(manifold, x, x)
     eye = np.radians([ax.elev, ax.azim])
@@ -195,40 +190,30 @@ def test_points_behind_the_horizon_are_faint(name):
 
 
 @pytest.mark.parametrize("representation", ["basis", "projector"])
-def test_lines_are_drawn_on_the_upper_hemisphere(representation):
+def test_lines_are_drawn_by_their_points_of_the_upper_hemisphere(representation):
     bases = Grassmannian(3, 1).random(50, rng=0, spread=2.0)
     bases = bases * np.where(np.arange(50) % 2, 1.0, -1.0)[:, None, None]  # the same lines
     manifold = Grassmannian(3, 1, representation)
     x = bases if representation == "basis" else bases @ np.swapaxes(bases, -1, -2)
     with pytest.warns(match="another mean"):
         ax = plot_normalization(manifold, x, x)
-    p = places(ax, "input")
-    assert (p[:, 2] >= 0).all()
-    u = np.roll(bases[..., 0], 2, axis=-1)
-    np.testing.assert_allclose(p[:, :, None] * p[:, None], u[:, :, None] * u[:, None], atol=1e-12)
-    edge = np.stack(labelled(ax)["equator"].get_data_3d(), axis=-1)
-    edge = edge[~np.isnan(edge[:, 0])]
-    np.testing.assert_allclose(edge[:, 2], 0.0)
+    assert_shows(Grassmannian(3, 1), ax, "input", bases)
 
 
 def test_a_geodesic_between_lines_goes_over_the_edge_and_comes_back():
     manifold = Grassmannian(3, 1)
     low = [manifold.from_normal(np.asarray([[a, 0.0]])) for a in (1.3, -1.3)]
-    ax = plot_normalization(manifold, *low)
-    line = np.stack(labelled(ax)["geodesic between the means"].get_data_3d(), axis=-1)
+    line = line_of(plot_normalization(manifold, *low), "geodesic between the means")
     assert np.isnan(line).all(axis=-1).sum() == 1
     steps = np.linalg.norm(np.diff(line, axis=0), axis=-1)
-    assert np.nanmax(steps) < 0.1  # no chord through the hemisphere
-    assert np.nansum(steps) == pytest.approx(np.pi - 2.6, abs=0.02)
-    assert ax.elev == 90  # from the top, for the means are at opposite ends
+    assert np.nansum(steps) == pytest.approx(2 - 2 * np.sin(1.3), abs=1e-3)  # not through the disc
 
 
 @pytest.mark.parametrize("manifold", Correlation.examples(), ids=lambda m: m.metric)
 def test_correlations_are_drawn_inside_the_elliptope(manifold):
     x = manifold.random(200, rng=0, spread=2.0)
     ax = plot_normalization(manifold, x, manifold.scale(0.5, x))
-    (surface,) = [c for c in ax.collections if type(c).__name__ == "Poly3DCollection"]
-    a, b, c = np.asarray(surface._faces).reshape(-1, 3).T
+    a, b, c = surface_of(ax).reshape(-1, 3).T
     np.testing.assert_allclose(1 + 2 * a * b * c - a**2 - b**2 - c**2, 0.0, atol=1e-12)
     corners = np.stack([line.get_data_3d() for line in ax.lines[:6]]).swapaxes(-1, -2)
     assert {tuple(p) for p in corners.reshape(-1, 3)} == {
@@ -237,24 +222,20 @@ def test_correlations_are_drawn_inside_the_elliptope(manifold):
         (-1, 1, -1),
         (-1, -1, 1),
     }
-    # what the texts at the edges say is true of the edges that they stand at
-    solid = [line for line in ax.lines[:6] if line.get_label() == "boundary"]
-    assert len(solid) == len(ax.texts) == 3
-    edges = np.stack([line.get_data_3d() for line in solid]).mean(axis=-1)
-    for text, middle in zip(ax.texts, edges, strict=True):
+    edges = np.stack([line.get_data_3d() for line in ax.lines[:6]]).mean(axis=-1)
+    for text in ax.texts:  # what it says is true of the edge that it stands at
         name, value = text.get_text().split(" = ")
+        middle = edges[np.argmin(np.linalg.norm(edges - text.get_position_3d(), axis=-1))]
         place = ("C₂₁", "C₃₁", "C₃₂").index(name)
         assert middle[place] == float(value.replace("−", "-"))
 
 
 def test_axes_of_the_caller():
-    from matplotlib.figure import Figure
-
     manifold = Sphere(2)
     x = manifold.random(20, rng=0, spread=0.2)
     figure = Figure()
     ax = figure.add_subplot(projection="3d")
-    assert plot_normalization(manifold, x, x, ax=ax, title="mine", caption="below") is ax
+    assert plot_normalization(manifold, x, x, ax=ax, title="mine") is ax
     assert ax.get_title() == "mine"
     assert figure.axes == [ax]
     assert not figure.legends
@@ -275,7 +256,7 @@ def test_tensors_and_learnt_curvature_can_be_drawn():
     x = manifold.random(20, rng=0, like=torch.zeros(1))
     y = normalize(manifold, x, batch_stats(manifold, x), scale=0.5)
     ax = plot_normalization(manifold, x, y, bias=torch.zeros(2))
-    assert ax.get_title() == "PoincareBall,  K = −0.5"
+    assert ax.get_title() == "PoincareBall(2), K = −0.5"
     np.testing.assert_allclose(places(ax, "output"), y.detach().numpy())
 
 
@@ -292,25 +273,24 @@ def test_what_cannot_be_drawn(manifold):
 # ---------------------------------------------------------------------- the overview
 
 
-def test_overview_has_a_panel_a_geometry_and_one_legend():
-    rows = [demonstrate(name, 10) for name in FIGURE]
-    figure = plot_overview([Panel(r.manifold, r.x, r.y, r.target) for r in rows])
-    *panels, legend = figure.axes
-    space = {"grassmannian", "hyperboloid", "sphere", "correlation"}
-    assert [ax.name == "3d" for ax in panels] == [row.name in space for row in rows]
-    assert all(ax.get_legend() is None for ax in panels)
-    texts = [text.get_text() for text in legend.get_legend().get_texts()]
-    assert set(texts) == {label for ax in panels for label in labelled(ax)}
-    assert len(texts) == len(set(texts))
-    assert {"boundary", "equator", "target β"} <= set(texts)
+def panels():
+    rows = [demonstrate(name, 10) for name in DRAWN]
+    return [Panel(r.manifold, r.x, r.y, r.target, f"{r.name}\ntwo") for r in rows]
 
 
 @pytest.mark.parametrize("columns", [4, 2])
-def test_nothing_overlaps_in_the_overview(columns):
-    rows = [demonstrate(name, 10) for name in FIGURE]
-    panels = [Panel(r.manifold, r.x, r.y, r.target, caption="one\ntwo") for r in rows]
-    figure = plot_overview(panels, columns, title="title")
-    check_no_overlap(figure, figure.axes[-1].get_legend())
+def test_overview_has_a_panel_a_geometry_and_one_legend(columns):
+    figure = plot_overview(panels(), columns)
+    *drawn, legend = figure.axes
+    assert [ax.get_title() for ax in drawn] == [panel.title for panel in panels()]
+    space = {"hyperboloid", "sphere", "correlation"}
+    assert [ax.name == "3d" for ax in drawn] == [name in space for name in DRAWN]
+    assert all(ax.get_legend() is None for ax in drawn)
+    texts = [text.get_text() for text in legend.get_legend().get_texts()]
+    assert set(texts) == {label for ax in drawn for label in labelled(ax)}
+    assert len(texts) == len(set(texts))
+    assert {"boundary", "equator", "target β"} <= set(texts)
+    check_no_overlap(figure, legend.get_legend())
 
 
 # ---------------------------------------------------------------------- convergence
@@ -380,8 +360,6 @@ def test_convergence_of_equal_points_can_be_drawn():
 
 @pytest.mark.parametrize("array", LIBRARIES, ids=lambda f: f.__module__)
 def test_convergence_of_any_library(array):
-    from matplotlib.figure import Figure
-
     x = PoincareBall(2).random(30, rng=0).astype(np.float32)
     mine = Figure().add_subplot()
     ax = plot_convergence(PoincareBall(2), array(x), mine, title="t")
@@ -505,12 +483,13 @@ def test_a_legend_of_many_labels_leaves_the_axes_their_size():
     assert sizes[1] > 0.9 * sizes[0]
 
 
-def test_labels_that_do_not_fit():
+@pytest.mark.parametrize("draw", [plot_normalization, plot_tangent])
+def test_labels_that_do_not_fit(draw):
     x = Euclidean(2).random(10, rng=0)
-    with pytest.raises(ValueError, match="each of the 10 points"):
-        plot_normalization(Euclidean(2), x, x, labels=[1, 2])
-    with pytest.raises(ValueError, match="10 and 9: give as many of both"):
-        plot_normalization(Euclidean(2), x, x[1:], labels=np.arange(10))
+    with pytest.raises(ValueError, match=r"each of the 10 points.* of shape \(2,\) and 10 points"):
+        draw(Euclidean(2), x, x, labels=[1, 2])
+    with pytest.raises(ValueError, match=r"each of the 10 points.* and 9 points after"):
+        draw(Euclidean(2), x, x[1:], labels=np.arange(10))
 
 
 @pytest.mark.parametrize("draw", [plot_normalization, plot_tangent])
@@ -525,14 +504,6 @@ def test_points_that_are_none(draw):
         draw(M, x, bad)
     with pytest.raises(ValueError, match=r"bias must be a point of .*\(2,\), got shape \(3,\)"):
         draw(M, x, x, np.zeros(3))
-
-
-def test_tangent_scales():
-    x = Euclidean(3).random(50, rng=0)
-    for same, ratio in ((True, 1.0), (False, 0.1)):
-        left, right = plot_tangent(Euclidean(3), x, 0.1 * x, same_scale=same)
-        assert right.get_xlim()[1] == pytest.approx(ratio * left.get_xlim()[1])
-        assert right.get_xlim() == right.get_ylim()
 
 
 @pytest.mark.parametrize("manifold", [Euclidean(3), SPD(3), Grassmannian(4, 2)])
@@ -561,8 +532,6 @@ def test_points_without_a_spread_do_not_matter_for_the_axes():
 
 @pytest.mark.parametrize("array", LIBRARIES, ids=lambda f: f.__module__)
 def test_tangent_of_any_library_on_axes_of_the_caller(array):
-    from matplotlib.figure import Figure
-
     manifold = SPD(3)
     x = manifold.random(20, rng=0)
     y = normalize(manifold, x, batch_stats(manifold, x))
@@ -588,8 +557,6 @@ def test_tangent_refuses_what_it_cannot_draw():
     x = Euclidean(3).random(10, rng=0)
     with pytest.raises(ValueError, match="one channel at a time"):
         plot_tangent(Euclidean(3), x[:, None], x[:, None])
-    with pytest.raises(ValueError, match="each of the 10 points"):
-        plot_tangent(Euclidean(3), x, x, labels=[1, 2])
     with pytest.raises(ValueError, match="two axes"):
         plot_tangent(Euclidean(3), x, x, axes=[None])
 
@@ -605,9 +572,7 @@ def test_matplotlib_is_imported_late_and_pyplot_never():
         "p.plot_normalization(M, x, x); p.plot_convergence(M, x); p.plot_tangent(M, x, x);"
         "print('matplotlib.pyplot' in sys.modules)"
     )
-    command = [sys.executable, "-W", "error", "-c", program]
-    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ})
-    assert result.stdout.split() == ["False", "False"], result.stderr
+    assert run(start=("-c", program)).stdout.split() == ["False", "False"]
 
 
 def test_error_without_matplotlib(monkeypatch):
@@ -641,17 +606,8 @@ def test_the_bowl_is_under_all_points():
     manifold = Hyperboloid(2)
     x = manifold.from_normal(np.asarray([[1.3, 0.0], [0.0, 0.2], [0.1, 0.1]]))
     ax = plot_normalization(manifold, x, manifold.scale(0.5, x))
-    (surface,) = [c for c in ax.collections if type(c).__name__ == "Poly3DCollection"]
-    assert np.asarray(surface._faces)[..., 2].max() == pytest.approx(np.cosh(1.3))
+    assert surface_of(ax)[..., 2].max() == pytest.approx(np.cosh(1.3))
     assert ax.get_zlim3d()[1] >= np.cosh(1.3)
-
-
-def test_titles_and_captions_are_those_of_the_panels():
-    x = Euclidean(2).random(9, rng=0)
-    panels = [Panel(Euclidean(2), x, x, title=f"t{k}", caption=f"c{k}") for k in range(2)]
-    *axes, _ = plot_overview(panels).axes
-    assert [ax.get_title() for ax in axes] == ["t0", "t1"]
-    assert [[text.get_text() for text in ax.texts] for ax in axes] == [["c0"], ["c1"]]
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
@@ -664,20 +620,9 @@ def test_tangent_axes_have_a_sign(sign):
     assert np.sum(p[:, 1] * c[:, 2]) > 0
 
 
-def test_the_solid_edges_of_the_elliptope_are_in_front():
-    x = Correlation(3).random(20, rng=0)
-    ax = plot_normalization(Correlation(3), x, x)
-    elev, azim = np.radians([ax.elev, ax.azim])
-    eye = [np.cos(elev) * np.cos(azim), np.cos(elev) * np.sin(azim), np.sin(elev)]
-    for line in ax.lines[:6]:
-        middle = np.mean(line.get_data_3d(), axis=-1)
-        assert (line.get_label() == "boundary") == (middle @ eye > 0)
-
-
-@pytest.mark.parametrize("factor", [0.1, 10.0])
-@pytest.mark.parametrize("same", [True, False])
-def test_tangent_holds_all_points(factor, same):
+@pytest.mark.parametrize("factor", [0.02, 0.2, 5.0, 50.0])
+def test_tangent_holds_all_points(factor):
     x = Euclidean(3).random(50, rng=0)
-    left, right = plot_tangent(Euclidean(3), x, factor * x, same_scale=same)
+    left, right = plot_tangent(Euclidean(3), x, factor * x)
     for ax, label in ((left, "input"), (right, "output")):
         assert abs(places(ax, label)).max() < ax.get_xlim()[1]

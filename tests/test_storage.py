@@ -325,7 +325,7 @@ def test_an_interrupted_swap_keeps_one_store(tmp_path, monkeypatch, call, after)
 
     def interrupted(function):
         def move(source, target):
-            if Path(source).parent != tmp_path:  # zarr renames files of its own, in a thread
+            if tmp_path / "x.zarr" not in (Path(source), Path(target)):  # zarr renames files, too
                 return function(source, target)
             calls.append(source)
             if len(calls) != call or after:
@@ -346,25 +346,18 @@ def test_an_interrupted_swap_keeps_one_store(tmp_path, monkeypatch, call, after)
 
 def test_what_a_killed_process_left(tmp_path):
     """It is removed with the next file of that name; a store that was moved away comes back."""
-    others = [".x.zarr.part", ".xx.zarr.gyrobn-999999999.1", f".x.zarr.gyrobn-{os.getpid()}.1"]
-    for name in (*others, ".x.zarr.gyrobn-999999999.2"):
-        (tmp_path / name).touch()
-    write(tmp_path / "y.zarr").rename(tmp_path / ".x.zarr.gyrobn-999999999.2.old")
+    others = [".x.zarr.part", ".xx.zarr.gyrobn-999999999-a", f".x.zarr.gyrobn-{os.getpid()}-a"]
+    left = ".x.zarr.gyrobn-999999999-b"
+    for name in (*others, left):
+        (tmp_path / name).mkdir()
+    (tmp_path / left / "x.zarr").touch()
+    write(tmp_path / "y.zarr").rename(tmp_path / left / "old")
     with pytest.raises(RuntimeError), replacing(tmp_path / "x.zarr"):
         raise RuntimeError
     assert names(tmp_path) == sorted([*others, "x.zarr"])
     np.testing.assert_array_equal(open_array(tmp_path / "x.zarr")[:], X)
     write(tmp_path / "x.zarr", -X)
     assert names(tmp_path) == sorted([*others, "x.zarr"])
-
-
-def test_replacing_is_for_any_file(tmp_path):
-    with replacing(tmp_path / "a.png") as temporary:
-        assert temporary.parent == tmp_path
-        temporary.write_bytes(b"picture")
-        assert not (tmp_path / "a.png").exists()
-    assert (tmp_path / "a.png").read_bytes() == b"picture"
-    assert names(tmp_path) == ["a.png"]
 
 
 def test_without_a_library(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gyrobn import Euclidean, PoincareBall, Product, Sphere, suggest
-from gyrobn.suggestion import _stress
+from gyrobn.suggestion import _factor
 
 
 def distances(M, count=60, noise=0.0, rng=0):
@@ -14,29 +14,21 @@ def distances(M, count=60, noise=0.0, rng=0):
     return np.maximum(d + noise * (error + error.T), 0.0) * (1 - np.eye(count))
 
 
-@pytest.mark.parametrize("curvatures", [(-0.7,), (0.4,), (0.0,), (-0.7, 0.5)])
-def test_slopes_of_the_stress(curvatures):
-    rng = np.random.default_rng(0)
-    target = distances(Euclidean(2), 7)
-    points = [rng.standard_normal((7, 2)) for _ in curvatures]
-    K, h = np.asarray(curvatures), 1e-6
-    _, slopes, by_curvature = _stress(target, points, K)
+@pytest.mark.parametrize("K", [-0.7, 0.0, 0.4])
+def test_slopes_of_the_distances(K):
+    rng, h = np.random.default_rng(0), 1e-6
+    p, weights, step = rng.standard_normal((7, 2)), rng.random((7, 7)), rng.standard_normal((7, 2))
+    np.fill_diagonal(weights, 0.0)
+    by_points, by_curvature = _factor(p, K)[1](weights)
 
-    def value(points, K):
-        return _stress(target, points, K)[0]
+    def value(p, K):
+        return np.sum(weights * _factor(p, K)[0])
 
-    for f in range(len(K)):
-        step = np.zeros((7, 2))
-        step[3, 1] = h
-        near = [
-            [p + sign * step if k == f else p for k, p in enumerate(points)] for sign in (1, -1)
-        ]
-        found = (value(near[0], K) - value(near[1], K)) / (2 * h)
-        assert slopes[f][3, 1] == pytest.approx(found, rel=1e-6)
-        if K[f] != 0:
-            step = h * np.eye(len(K))[f]
-            found = (value(points, K + step) - value(points, K - step)) / (2 * h)
-            assert by_curvature[f] == pytest.approx(found, rel=1e-6)
+    quotient = (value(p + h * step, K) - value(p - h * step, K)) / (2 * h)
+    assert np.sum(by_points * step) == pytest.approx(quotient, rel=1e-6)
+    if K:
+        quotient = (value(p, K + h) - value(p, K - h)) / (2 * h)
+        assert by_curvature == pytest.approx(quotient, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +49,6 @@ def test_flat_distances_do_not_decide_a_sign():
         assert found.geometry == Euclidean(2)
         ((low, high),) = found.interval
         assert low < 0.0 < high
-        assert "do not decide its sign" in str(found)
 
 
 def test_intervals_of_noisy_distances_contain_the_curvature():
@@ -77,7 +68,6 @@ def test_factors_of_a_product_have_a_curvature_each():
     assert found.geometry == M
     assert found.curvature == pytest.approx((-1.5, 1.0), rel=1e-3)
     assert set(found.fits) == {"--", "-+", "++"}
-    assert "curvature 2" in str(found)
 
 
 def test_points_of_a_sphere_in_space_show_its_curvature():
@@ -106,30 +96,25 @@ def test_a_tree_is_hyperbolic():
     assert isinstance(found.geometry, PoincareBall)
 
 
-def test_bad_input_is_refused_in_words():
-    good = distances(Euclidean(2), 30)
-    bad = good.copy()
-    bad[3, 4] = np.inf
-    with pytest.raises(ValueError, match="got inf between 3 and 4: leave out"):
-        suggest(distances=bad)
-    bad = good.copy()
-    bad[3, 4] += 1.0
-    with pytest.raises(
-        ValueError, match="symmetric and not negative, got a largest asymmetry of 1"
-    ):
-        suggest(distances=bad)
-    with pytest.raises(ValueError, match="a square matrix, got shape"):
-        suggest(distances=good[:3])
-    with pytest.raises(ValueError, match="at least 16 points, got 5"):
-        suggest(distances=good[:5, :5])
-    with pytest.raises(ValueError, match="all distances are zero"):
-        suggest(distances=np.zeros((20, 20)))
-    with pytest.raises(ValueError, match="give one of them"):
-        suggest()
-    with pytest.raises(ValueError, match=r"shape \(N, n\), got \(9, 2, 2\)"):
-        suggest(np.zeros((9, 2, 2)))
-    apart = np.random.default_rng(0).random((40, 2)) + 9.0 * np.repeat([0, 1], 20)[:, None]
-    with pytest.raises(ValueError, match="falls into 2 parts"):
-        suggest(apart, neighbours=8)
-    with pytest.raises(ValueError, match="NaN or infinity"):
-        suggest(np.full((20, 2), np.nan))
+GOOD = distances(Euclidean(2), 30)
+LINK = np.zeros((30, 30))
+LINK[3, 4] = 1.0
+APART = np.random.default_rng(0).random((40, 2)) + 9.0 * np.repeat([0, 1], 20)[:, None]
+BAD = [
+    ({"distances": GOOD + np.where(LINK, np.inf, 0.0)}, "finite numbers.*: leave out points"),
+    ({"distances": GOOD + LINK}, "symmetric"),
+    ({"distances": -GOOD}, "none negative"),
+    ({"distances": GOOD[:3]}, r"square.*got shape \(3, 30\)"),
+    ({"distances": GOOD[:5, :5]}, "at least 16 points, got 5"),
+    ({"distances": np.zeros((20, 20))}, "all distances are zero"),
+    ({}, "give one of them"),
+    ({"x": np.zeros((9, 2, 2))}, r"shape \(N, n\).*got \(9, 2, 2\)"),
+    ({"x": APART, "neighbours": 8}, "or give more neighbours"),
+    ({"x": np.full((20, 2), np.nan)}, "without NaN and infinity"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), BAD, ids=[words for _, words in BAD])
+def test_bad_input_is_refused_in_words(given, words):
+    with pytest.raises(ValueError, match=words):
+        suggest(**given)

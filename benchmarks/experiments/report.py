@@ -1,8 +1,7 @@
 """The page of the experiments, made from their results.
 
-``python -m benchmarks.experiments.report`` writes docs/experiments.md, its pictures and
-docs/online.md. A test makes them again and compares, so nothing on the pages is written by hand but
-their sentences.
+``python -m benchmarks.experiments.report`` writes docs/experiments.md and its pictures. A test
+makes them again and compares, so nothing on the page is written by hand but its sentences.
 """
 
 import math
@@ -25,20 +24,20 @@ Row = dict[str, Any]
 
 def main() -> None:
     """Write the page and its pictures."""
-    from benchmarks.experiments import pictures, report_online
+    from benchmarks.experiments import pictures
 
     (DOCS / "experiments.md").write_text(page())
-    (DOCS / "online.md").write_text(report_online.page())
     for path in pictures.draw(DOCS / "_static"):
         print(path)
 
 
 def page() -> str:
     """Return the page, by sections."""
-    from benchmarks.experiments import report_links, report_series
+    from benchmarks.experiments import report_links, report_online, report_series
 
     rows = {path.stem: records.read(path.stem) for path in records.RESULTS.glob("*.jsonl")}
     parts = [*report_links.sections(rows), *report_series.sections(rows)]
+    parts.append(report_online.section(rows))
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -57,18 +56,19 @@ def scores(rows: Iterable[Row], name: str = "test_roc", **settings: Any) -> dict
 
 
 def spread(values: Iterable[float]) -> str:
-    """Return mean ± standard deviation, and the number of runs; a dash if there are none."""
+    """Return mean ± standard deviation, and the number of runs if it is not three."""
     values = list(values)
     if not values:
         return "not run"
     if len(values) == 1:
         return f"{values[0]:.1f} (1)"
-    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f} ({len(values)})"
+    runs = "" if len(values) == 3 else f" ({len(values)})"
+    return f"{statistics.mean(values):.1f}±{statistics.stdev(values):.1f}{runs}"
 
 
 def published(value: tuple[float, float] | None) -> str:
     """Return a number of the paper."""
-    return "–" if value is None else f"{value[0]:.1f} ± {value[1]:.1f}"
+    return "–" if value is None else f"{value[0]:.1f}±{value[1]:.1f}"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
@@ -86,19 +86,6 @@ def compare(pairs: Iterable[tuple[Mapping[int, float], Mapping[int, float]]]) ->
     return sum(a > b for a, b in means), len(means)
 
 
-def wilson(wins: int, count: int, z: float = 1.96) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a probability.
-
-    >>> [round(x, 2) for x in wilson(8, 10)]
-    [0.49, 0.94]
-    """
-    if not count:
-        return 0.0, 1.0
-    p, w = wins / count, z * z / count
-    middle, half = p + w / 2, z * math.sqrt(p * (1 - p) / count + w / (4 * count))
-    return max(0.0, (middle - half) / (1 + w)), min(1.0, (middle + half) / (1 + w))
-
-
 def difference(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[float, float] | None:
     """Return the mean difference of two cells, and its standard error from the seeds."""
     if len(a) < 2 or len(b) < 2:
@@ -112,15 +99,14 @@ def verdict(pairs: Mapping[Any, tuple[Mapping[int, float], Mapping[int, float]]]
     wins, count = compare(pairs.values())
     if not count:
         return "no cell that was run"
-    low, high = wilson(wins, count)
     known = [d for a, b in pairs.values() if (d := difference(a, b)) is not None]
     up, down = (sum(sign * d > 2 * e for d, e in known) for sign in (1, -1))
-    text = f"{wins} of {count} cells (a share of {low:.2f} to {high:.2f} with 95 % confidence)"
+    text = f"{wins} of {count} cells"
     if known:
         mean = statistics.mean(d for d, _ in known)
         text += (
-            f"; by more than two standard errors better in {up}, worse in {down} of the "
-            f"{len(known)} cells with several seeds; {mean:+.1f} points on average"
+            f" ({mean:+.1f} points on average; beyond two standard errors, {up} better and {down} "
+            f"worse of {len(known)})"
         )
     return text
 

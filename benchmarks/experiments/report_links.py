@@ -21,8 +21,12 @@ from benchmarks.experiments.report import (
 INTRODUCTION = """
 # Experiments
 
-The networks of the paper on this library, run on the data that could be had, beside the paper's numbers. Each table is one
-command, and continues where it was stopped:
+The networks of the paper on this library, run on the data that could be had, beside the paper's numbers. In short: on graphs
+GyroBN improves nearly every network, as in the paper, and LRBN with running statistics does so as much. On our small sets of
+subspaces and correlation matrices it does not help. On covariances it is as good as its special cases.
+
+Cells show mean ± standard deviation of three runs; another number of runs is in parentheses. The paper's cells show five
+runs. Every number is made from the committed results; each command continues where it was stopped:
 
 ```sh
 python -m benchmarks.experiments.link_prediction --data ../shared/data --table main --seeds 3
@@ -30,42 +34,26 @@ python -m benchmarks.experiments.grassmann --data ../shared/data
 python -m benchmarks.experiments.correlation --data ../shared/data
 python -m benchmarks.experiments.spd --data ../shared/data
 python -m benchmarks.experiments.covariate_shift
+python -m benchmarks.experiments.online --data ../shared/data
 python -m benchmarks.experiments.report  # makes this page from benchmarks/experiments/results
 ```
-
-Every number and picture on this page is made by the last command from the committed results, and a test makes them again. Our
-cells show mean ± standard deviation and, in parentheses, the number of runs; "not run" is said where a cell was not run.
-The paper's cells show mean ± standard deviation of five runs.
 """
 
 SETTINGS = """
 ## Link prediction
 
 Which pairs of nodes are edges? An encoder maps the features of each node to a point of 128 dimensions, and the distance of two
-points gives the probability of an edge. HNN, KNN, LNN, SNN and PHNN are
-[one encoder](https://github.com/gyrobn/gyrobn/blob/main/benchmarks/experiments/encoders.py) on the Poincaré ball, the Klein
-ball, the hyperboloid, the sphere and the projected hypersphere. Settings are those of the paper where it states them:
+points gives the probability of an edge. HNN, KNN, LNN, SNN and PHNN are one encoder on the Poincaré ball, the Klein ball, the
+hyperboloid, the sphere and the projected hypersphere. Settings are those of the paper: two transformations, each with
+normalization, then ReLU (none on Cora); dropout 0.2; Adam, rate 0.01, weight decay 0.001 (none on Cora); means to
+convergence; the Fermi–Dirac decoder; at most 5,000 epochs, stopped 100 epochs after the best validation score.
 
-* two transformations, normalization after each, then ReLU (none on Cora); dropout 0.2 on the weights; Adam, learning rate
-  0.01, weight decay 0.001 (none on Cora); double precision; means to convergence; momentum 0.1, ε = 1e-6;
-* the Fermi–Dirac decoder with r = 2, t = 1 on the squared distance; binary cross entropy of probabilities;
-* at most 5,000 epochs, stopped 100 epochs after the best validation score; the test score is that of the best epoch.
-
-What one should know before reading the numbers, ours and the paper's:
-
-* **One split.** The published code seeds the split in each of its five "folds", so they are five runs on the same edges. So are
-  ours. The deviations are those of initialisation and dropout. They say nothing about another split.
-* **Three networks in five columns.** KNN is HNN in other coordinates with features and biases at half scale, and SNN is PHNN at
-  half scale, exactly (a test holds it to 1e-12, with GyroBN, too). Differences between them come from the scale of the features.
-* **Features beyond the injectivity radius.** 40 % of Airport's features are longer than π/2 and wrap around on the projected
-  hypersphere; on the sphere 0.3 % do. On Disease 18 % and 9 % do.
-* **Points at the edge.** HGCN, on which the published code is built, keeps points of the ball below norm 1 − 1e-5. We do the
-  same after each transformation of HNN and KNN.
-* **LRBN in evaluation.** The published code of LRBN computes another function in evaluation than in training: it takes the
-  statistics of the evaluation batch, drops the learnt scale, and adds a vector of one tangent space at another point. We run it as
-  published, and with running statistics, as one would expect it.
-* **LNN** leaves much open (initialisation, dropout, decoder). We take the layer of Chen et al. with HCNN's initialisation, no
-  dropout, and the geodesic distance in the decoder.
+* **One split.** The published code seeds the split, so its five "folds" are five runs on the same edges. So are ours.
+* **Three networks in five columns.** KNN is HNN in other coordinates with features at half scale, and SNN is PHNN so, exactly.
+* **LRBN in evaluation.** The published code computes another function in evaluation than in training. We run it as published,
+  and with running statistics.
+* **Features that wrap around.** 40 % of Airport's features, and 18 % of Disease's, are beyond the injectivity radius of PHNN.
+* **LNN** leaves much open: we take HCNN's initialisation, no dropout, and the geodesic distance in the decoder.
 """
 
 
@@ -78,8 +66,8 @@ def sections(rows: Mapping[str, list[Row]]) -> list[str]:
         main_table(found),
         reading(found),
         "![Validation scores over epochs](_static/experiments_curves.svg)",
-        lorentz(found),
         times(found),
+        lorentz(found),
         hnnpp(found),
         rresnet(found),
         steps(found),
@@ -121,17 +109,13 @@ def reading(rows: list[Row]) -> str:
     plain, within = _agreement(rows)
     three = {pair: both for pair, both in _pairs(rows, "gyro", "none").items() if pair[1] in THREE}
     return f"""
-### Reading
-
 * **GyroBN against no normalization**: better in {versus["none"]}. Of the three networks that are really different (HNN, LNN,
-  SNN) it is better in {verdict(three)}.
-* **GyroBN against LRBN as published**: better in {versus["lrbn_published"]}.
-* **GyroBN against LRBN with running statistics**: better in {versus["lrbn"]}. With an exact mean LRBN has the mean and variance of
-  GyroBN's output, too (see [the baselines](api.md)); the two differ by rotations only. So what the paper
-  counts against LRBN is its evaluation branch, not its formula. To normalize at all, with running statistics, is what helps
-  here; which of the two formulas does it makes no difference that these runs can see.
-* **Agreement with the paper**: of {plain} cells that both have (none and GyroBN), {within} lie within two of the
-  paper's standard deviations or one point of its mean.
+  SNN): {verdict(three)}.
+* **Against LRBN as published**: better in {versus["lrbn_published"]}.
+* **Against LRBN with running statistics**: better in {versus["lrbn"]}. With an exact mean the two outputs differ by a rotation
+  only. What the paper counts against LRBN is its evaluation branch, not its formula.
+* **Agreement with the paper**: {within} of {plain} cells (none and GyroBN) lie within two of the paper's standard deviations or
+  one point of its mean.
 """
 
 
@@ -167,8 +151,7 @@ def lorentz(rows: list[Row]) -> str:
 ### LNN on Disease
 
 The largest gap to the paper. The rows are choices that the paper leaves open; none of them explains it. The paper's numbers
-are close to our scores on the *validation* edges. For HNN, whose test scores agree with the paper's, they are not: there
-our validation score without normalization is {_validation(rows, "HNN")}.
+are close to our scores on the *validation* edges; for HNN they are not (there {_validation(rows, "HNN")}).
 
 {table(["choice", "none", "none, validation", "GyroBN", "GyroBN, validation"], lines)}
 """
@@ -183,25 +166,24 @@ GYRO = "none", "gyro"
 
 
 def times(rows: list[Row]) -> str:
-    """Return CPU seconds per epoch of training, and the number of epochs."""
-    lines = []
-    for data in GRAPHS:
-        for norm, label in NORMS.items():
-            cell = [
-                scores(rows, name, data=data, backbone=backbone, norm=norm)
-                for backbone in FIVE
-                for name in ("seconds_per_epoch", "epochs")
-            ]
-            if any(cell):
-                text = [f"{statistics.median(c.values()):.3g}" if c else "–" for c in cell]
-                both = zip(text[::2], text[1::2], strict=True)
-                lines.append([data, label, *(f"{t} ({n})" for t, n in both)])
-    text = (
-        "CPU seconds per training epoch on one core of a busy machine, and in parentheses the number "
-        "of epochs (medians over seeds). Counts of operations, which noise does not touch, are on "
-        "[the page about speed](speed_layers.md)."
+    """Return the training time of normalizations, as multiples of that without."""
+    ratios = []
+    for norm in ("gyro", "lrbn"):
+        found = [
+            statistics.median(ours.values()) / statistics.median(none.values())
+            for data in GRAPHS
+            for backbone in FIVE
+            if (ours := scores(rows, SECONDS, data=data, backbone=backbone, norm=norm))
+            and (none := scores(rows, SECONDS, data=data, backbone=backbone, norm="none"))
+        ]
+        ratios.append(f"{NORMS[norm]} {min(found):.1f} to {max(found):.1f}")
+    return (
+        "**Time.** A training epoch takes, as a multiple of that without normalization, on one core: "
+        f"{', '.join(ratios)}. {{doc}}`speed` has the times of layers."
     )
-    return f"### Time\n\n{text}\n\n" + table(["data", "normalization", *FIVE], lines)
+
+
+SECONDS = "seconds_per_epoch"
 
 
 def hnnpp(rows: list[Row]) -> str:
@@ -228,9 +210,7 @@ def hnnpp(rows: list[Row]) -> str:
     return f"""
 ### HNN++
 
-The transformations are those of Hyperbolic Neural Networks++, whose weights are a direction and a gain. The paper does not say
-whether its dropout of 0.2 applies to them. On Disease its number without normalization is the one without dropout; dropout on
-the directions, as in the code of the same group for another network, costs about seven points. On Cora it costs nothing.
+The paper does not say whether its dropout of 0.2 applies to the directions of HNN++. On Disease it costs about six points.
 
 {table(HEAD, lines)}
 
@@ -238,8 +218,8 @@ Weight decay on Cora, with dropout (the paper shows Pubmed, where HNN++ falls fr
 
 {table(["weight decay", "none", "LRBN, running statistics", "GyroBN"], decay)}
 
-Decay of the direction does not change the function; decay of the gain shrinks the embedding towards the origin, where the decoder
-cannot tell pairs apart. Normalization takes the scale out again, so a network with it does not mind.
+Decay of the gain shrinks the embedding towards the origin, where the decoder cannot tell pairs apart. Normalization takes the
+scale out again.
 """
 
 
@@ -256,9 +236,8 @@ def rresnet(rows: list[Row]) -> str:
     return f"""
 ### RResNet
 
-Two blocks that move points of the ball along a learnt field, over the dimension of the embedding. As in the published code
-both blocks use the same horospheres (there a variable is bound late), and there is an ordinary `BatchNorm1d` inside each
-block, in the column "none" as well.
+As in the published code both blocks use the same horospheres, and there is a `BatchNorm1d` inside each block, in the column
+"none" as well.
 
 {table(head, lines)}
 """
@@ -277,8 +256,8 @@ def steps(rows: list[Row]) -> str:
     return f"""
 ### Steps of the mean
 
-GyroBN with a fixed number of steps towards the mean. Our steps are Newton's from a good start, the published ones are those of a
-fixed-point iteration from the first sample, so ours need fewer: one step leaves an error that training does not notice.
+Ours are Newton steps from a good start; the published ones are fixed-point steps from the first sample. One of ours leaves an
+error that training does not notice.
 
 {table(head, lines)}
 """

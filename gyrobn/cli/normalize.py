@@ -1,6 +1,7 @@
 """The commands normalize, fit, transform and inverse, and how they read files."""
 
 import re
+import zipfile
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,112 +12,77 @@ from typing import Any
 
 import numpy as np
 
-from gyrobn.cli.command import Report, geometry_options, progress
+from gyrobn.cli.command import geometry_options, progress
 from gyrobn.data.chunks import Chunks, rows_per_chunk
-from gyrobn.data.files import Joined, StoredArray, join, layouts, open_array, suffix_of
+from gyrobn.data.files import Joined, StoredArray, join, layouts, open_array, pack, suffix_of
 from gyrobn.data.writing import check_replaceable, create_array
+from gyrobn.estimator.transformer import GyroBN
 from gyrobn.manifolds import REGISTRY
-from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import scale_for
 from gyrobn.numerics.checks import host
 
-DONE = {"normalize": "normalized", "fit": "fitted to", "transform": "transformed"}
-DONE |= {"inverse": "brought back"}
-GIVEN = ("scale", "eps", "tol", "max_iter", "on_invalid", "unseen")
-"""Options that are parameters of GyroBN; an option that is not given has its default."""
 
-
-def run(options: Namespace) -> Report:
+def run(options: Namespace) -> dict[str, Any]:
     """Fit a model or load one; write the model and the normalized samples."""
-    output, saved = options.output, options.save_model
-    if output is not None:
-        suffix_of(output)
-        check_replaceable(output)
-        if len(options.input) > 1 and output.exists():
-            raise FileExistsError(f"{output} exists: of several files, OUT must be a new one")
+    out, saved, several = options.out, options.save_model, len(options.input) > 1
+    if out is not None:
+        suffix_of(out)
+        check_replaceable(out)
+        if several and out.exists():
+            raise FileExistsError(f"{out} exists: of several files, OUT must be a new one")
     if saved is not None:
-        _check_model(saved)
-    bn = model_of(options)
+        check_replaceable(saved)
+        if saved.exists() and not is_model(saved):
+            raise FileExistsError(f"{saved} exists and is not a model: remove it first")
+    bn = estimator(options)
     source = opened(options, bn)
-    domains = domains_of(options, source)
-    with _cluster(options), source, located(source):
-        samples = _samples(options, source)
-        if fitted := bn is None:
+    domains, fitted = domains_of(options, source), options.model is None
+    with _samples(options, source) as samples, source, located(source):
+        if fitted:
             with watched(options, "fit", samples) as x:
-                bn = estimator(options, source).fit(x, domains=domains)
+                bn.fit(x, domains=domains)
         projected = bn.n_projected_
-        if output is not None:
+        if out is not None:
             counted = _write(options, bn, source, samples, domains)
             projected = projected if fitted else counted
         if saved is not None:
             bn.save(saved)
-    shape, dtype, manifold = source.shape, str(source.dtype), repr(bn.manifold_)
-    count = f"{len(source)} sample{'s' * (len(source) != 1)} of {source.path}"
-    lines = [f"{DONE[options.command]} {count}, shape {shape}, {dtype}, on {manifold}"]
-    given = options.input if len(options.input) > 1 else options.input[0]
-    values = {"input": given, "shape": shape, "dtype": dtype, "samples": shape[0]}
-    if options.command in ("normalize", "fit"):
-        found, text = describe(bn)
-        values, lines = values | found, lines + text
-    values["manifold"] = manifold
-    if bn.on_invalid == "project" and projected is not None:
+    values = about(source) | {"input": [*map(str, options.input)] if several else source.path}
+    values["manifold"] = repr(bn.manifold_)
+    values |= describe(bn) if fitted or options.command == "normalize" else {}
+    if bn.on_invalid == "project":
         values["projected"] = projected
-        lines.append(f"  projected           {projected} samples onto the manifold")
-    values |= {} if output is None else {"output": output}
-    values["model"] = saved or options.model
-    lines += [f"  written             {path}" for path in (output, saved) if path is not None]
-    return values, lines
+    return values | {"output": out, "model": saved or options.model}
 
 
-def _check_model(path: Path) -> None:
-    """Refuse to replace a file that is not a model."""
-    from gyrobn import GyroBN
-
-    check_replaceable(path)
-    try:
-        GyroBN.load(path)
-    except FileNotFoundError:
-        pass
-    except ValueError:
-        raise FileExistsError(f"{path} exists and is not a model: remove it first") from None
-
-
-def _samples(options: Namespace, source: StoredArray) -> Any:
-    """Return the samples in chunks, or as a Dask array."""
+@contextmanager
+def _samples(options: Namespace, source: StoredArray) -> Iterator[Any]:
+    """Yield the samples in chunks; or as a Dask array, on processes or a running cluster."""
     if options.dask is None:
-        return Chunks(source)
-    import dask.array as da
-
+        yield Chunks(source)
+        return
+    try:
+        import dask.array as da
+        from distributed import Client, KilledWorker
+    except ImportError as error:
+        raise ImportError("--dask needs Dask: pip install 'gyrobn[dask]'") from error
+    own = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": "CRITICAL"}
     meta = np.empty((0,) * source.ndim, source.dtype)
-    chunks = (_rows(source), *source.shape[1:])
-    return da.from_array(source, chunks, name=False, asarray=False, inline_array=True, meta=meta)
+    given = {"name": False, "asarray": False, "inline_array": True, "meta": meta}
+    try:
+        with Client(**own) if options.dask == "local" else Client(options.dask):
+            yield da.from_array(source, (_rows(source), *source.shape[1:]), **given)
+    except KilledWorker as error:
+        raise OSError("the workers died several times, perhaps for want of memory") from error
 
 
 def _rows(source: StoredArray) -> int:
     return min(rows_per_chunk(source), len(source))
 
 
-@contextmanager
-def _cluster(options: Namespace) -> Iterator[None]:
-    """Start worker processes of Dask, or connect to a cluster that has access to the files."""
-    if options.dask is None:
-        yield
-        return
-    try:
-        from distributed import Client, KilledWorker
-    except ImportError as error:
-        raise ImportError("--dask needs Dask: pip install 'gyrobn[dask]'") from error
-    own = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": "CRITICAL"}
-    try:
-        with Client(**own) if options.dask == "local" else Client(options.dask):
-            yield
-    except KilledWorker as error:
-        raise OSError("the workers died several times, perhaps for want of memory") from error
-
-
 def _write(
-    options: Namespace, bn: Any, source: StoredArray, samples: Any, domains: Any
+    options: Namespace, bn: GyroBN, source: StoredArray, samples: Any, domains: Any
 ) -> int | None:
     """Write the normalized samples; return how many points were projected, without Dask."""
     inverse, coordinates = options.command == "inverse", bn.output == "coordinates"
@@ -129,7 +95,7 @@ def _write(
             invalid[rows[0]] = int(np.sum(~bn.manifold_.contains(x)))
         return x
 
-    with watched(options, "inverse" if inverse else "transform", samples) as x:
+    with watched(options, options.command, samples) as x:
         if options.dask is None:
             chunks = bn.transform_chunks(x.map(count), domains, inverse)
             first = next(chunks)
@@ -137,7 +103,7 @@ def _write(
             first = (bn.inverse_transform if inverse else bn.transform)(x, domains)
         shape, form = (len(source), *first.shape[1:]), {"layout": layout, "axis": source.axis}
         with create_array(
-            options.output, shape, source.dtype, rows=_rows(source), names=names, **form
+            options.out, shape, source.dtype, rows=_rows(source), names=names, **form
         ) as out:
             if options.dask is None:
                 for chunk in chain([first], chunks):
@@ -148,104 +114,68 @@ def _write(
             return None
 
 
-def describe(bn: Any) -> Report:
-    """Return what a model holds, as values and as lines."""
+def is_model(path: Path) -> bool:
+    """Return whether a file is a model, by the name of its header."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.startswith("header.") for name in archive.namelist())
+
+
+def about(source: StoredArray) -> dict[str, Any]:
+    """Return what the report says of the samples."""
+    dtype = str(source.dtype)
+    return {"input": source.path, "samples": len(source), "shape": source.shape, "dtype": dtype}
+
+
+def describe(bn: GyroBN) -> dict[str, Any]:
+    """Return what the report says of a model."""
+    values = about_mean(bn.manifold_, bn.mean_, bn.var_, bn.n_iter_, bn.converged_)
     # what the theorem says: eps counts if the samples are close together
-    deviation = np.abs(scale_for(bn.manifold_, bn.scale)) * np.sqrt(bn.var_ / (bn.var_ + bn.eps))
-    values, lines = about_mean(bn.manifold_, bn.mean_, bn.var_, bn.n_iter_, bn.converged_)
-    lines[1] += f", to become {span(deviation)}"
-    if bn.domains_ is not None:
-        lines.append(f"  domains             {len(bn.domains_)}")
-    more = {"domains": bn.domains_, "scale": bn.scale, "eps": bn.eps}
-    return {"manifold": repr(bn.manifold_)} | values | more, lines
+    after = np.abs(scale_for(bn.manifold_, bn.scale)) * np.sqrt(bn.var_ / (bn.var_ + bn.eps))
+    values |= {"normalized_deviation": after, "scale": bn.scale, "eps": bn.eps}
+    return values | {"domains": bn.domains_}
 
 
 def about_mean(
     manifold: GyroSpace, mean: Any, variance: Any, iterations: Any, converged: Any
-) -> Report:
-    """Return mean and standard deviation, as values and as lines."""
-    distance, deviation = manifold.norm(mean), np.sqrt(variance)
-    values = {"mean_distance": distance, "standard_deviation": deviation}
-    found = "converged" if np.all(converged) else "NOT converged"
-    return values | {"iterations": iterations, "converged": converged}, [
-        f"  mean                at distance {span(distance)} from the identity; {found}, "
-        f"iterations: {span(iterations, 'd')}",
-        f"  standard deviation  {span(deviation)}",
-    ]
+) -> dict[str, Any]:
+    """Return what the report says of a mean and variance."""
+    values = {"mean_distance": manifold.norm(mean), "standard_deviation": np.sqrt(variance)}
+    return values | {"iterations": iterations, "converged": converged}
 
 
-def span(values: Any, form: str = ".4g") -> str:
-    """Return one number, or the range of several, as text.
-
-    >>> span(0.5), span([2, 2], "d"), span([0.25, 0.5, 1.0])
-    ('0.5', '2', '0.25 to 1 (3 values)')
-    """
-    v = np.asarray(values)
-    low, high = format(v.min(), form), format(v.max(), form)
-    return low if low == high else f"{low} to {high} ({v.size} values)"
+# ---------------------------------------------------------------------- the estimator
 
 
-# ---------------------------------------------------------------------- models and geometries
-
-
-def model_of(options: Namespace) -> Any:
-    """Return the model of the options with their parameters, or None."""
-    given = [k for k in ("manifold", *geometry_options()) if vars(options)[k] is not None]
-    if options.model is None:
-        if options.manifold is None:
-            raise ValueError(f"--manifold is needed: one of {', '.join(REGISTRY)}")
-        return None
-    if given:
-        raise ValueError(f"--{given[0]} and --model exclude each other")
-    from gyrobn import GyroBN
-
-    return GyroBN.load(options.model).set_params(**_parameters(options))
-
-
-def estimator(options: Namespace, source: StoredArray) -> Any:
-    """Return an estimator with the parameters of the options."""
-    from gyrobn import GyroBN
-
-    return GyroBN(geometry_of(options, source), **_parameters(options))
-
-
-def _parameters(options: Namespace) -> dict[str, Any]:
-    given = {name: vars(options)[name] for name in GIVEN}
-    given["output"] = "coordinates" if options.coordinates else None
+def estimator(options: Namespace) -> GyroBN:
+    """Return a new estimator with the parameters of the options, or the model with them."""
+    names = GyroBN().get_params(deep=False)
+    given = {name: v for name in names if (v := vars(options).get(name)) is not None}
     if path := options.bias:
         point = host(open_array(path)[:], str(path), np.float64)
         given["bias"] = point[0] if path.suffix.lower() == ".csv" and len(point) == 1 else point
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def geometry_of(options: Namespace, source: StoredArray) -> GyroSpace:
-    """Return the geometry of the options, with its sizes from the samples."""
-    given = {k: v for k in geometry_options() if (v := vars(options)[k]) is not None}
-    cls = REGISTRY[options.manifold]
-    for name in given.keys() - cls.options():
-        has = " and ".join(f"--{name}" for name in cls.options()) or "none"
-        raise ValueError(f"{options.manifold} has no --{name}; of such options it has {has}")
-    try:
-        if given.get("representation") == "projector":
-            return of_projectors(source[:100])
-        manifold = cls.for_shape(source.shape[1:])
-    except ValueError as error:
-        raise ValueError(
-            f"{source.path} of shape {source.shape} holds no points of {options.manifold}: {error}"
-        ) from error
-    return replace(manifold, **given)
+    if options.model is None:
+        return GyroBN(**given)
+    for name in given.keys() & geometry_options():
+        raise ValueError(f"--{name} and --model exclude each other")
+    bn: GyroBN = GyroBN.load(options.model).set_params(**given)
+    return bn
 
 
 # ---------------------------------------------------------------------- samples
 
 
-def opened(options: Namespace, bn: Any = None) -> StoredArray:
+def opened(options: Namespace, bn: GyroBN | None) -> StoredArray:
     """Open the samples, those of several files as one array."""
     given = {name: getattr(options, name) for name in ("key", "axis", "columns", "header")}
     parts = []
     for path in options.input:
         part = open_array(path, labels=options.domain_column, **given)
-        if layout := _layout(options, part, bn):
+        layout = None if options.layout == "vector" else options.layout
+        if options.layout is None and bn is not None and path.suffix.lower() == ".csv":
+            layout = _layout(options, part, bn)
+        if layout:
             part = replace(part, layout=layout, given={**(part.given or {}), "layout": layout})
         if part.dtype not in (np.float32, np.float64):
             raise ValueError(
@@ -260,39 +190,35 @@ def opened(options: Namespace, bn: Any = None) -> StoredArray:
     return join(parts) if len(parts) > 1 else parts[0]
 
 
-def _layout(options: Namespace, source: StoredArray, bn: Any) -> str | None:
-    """Return how the rows hold matrices: by the option, or in a table by the geometry."""
-    if options.layout is not None or source.path.suffix.lower() != ".csv":
-        return None if options.layout == "vector" else options.layout
-    if bn is not None:
-        manifold, coordinates = bn.manifold_, bn.output == "coordinates"
-    elif options.manifold is not None:
-        manifold, coordinates = REGISTRY[options.manifold].examples()[0], False
-    else:
+def _layout(options: Namespace, source: StoredArray, bn: GyroBN) -> str | None:
+    """Return how the rows of a table hold the points of a geometry, or None for vectors."""
+    fitted, inverse = options.model is not None, options.command == "inverse"
+    manifold = bn.manifold_ if fitted else REGISTRY[options.manifold].examples()[0]
+    if len(manifold.point_shape) < 2 or (bn.output == "coordinates" and inverse):
         return None
-    if len(manifold.point_shape) < 2 or (coordinates and options.command == "inverse"):
-        return None
+    point = manifold.random(1, rng=0)
     found = {
         layout: n
         for layout, n in layouts(source.shape[1]).items()
-        if bn is None or n == manifold.point_shape[0]
-        if layout != "strict" or isinstance(manifold, REGISTRY["correlation"])
+        if not fitted or n == point.shape[-1]
+        # does a point survive it?
+        if np.allclose(StoredArray(source.path, pack(point, layout), layout=layout)[:], point)
     }
     if len(found) == 1:
         return next(iter(found))
     choice = " or ".join(f"--layout {name} ({n} × {n})" for name, n in found.items())
     raise ValueError(
         f"{source.path} has {source.shape[1]} numbers per row"
-        + (f": choose {choice}" if found else ", which hold no square matrix")
+        + (
+            f": choose {choice}"
+            if found
+            else f", which hold no matrix of {type(manifold).__name__}"
+        )
     )
 
 
 def domains_of(options: Namespace, source: StoredArray) -> Any:
     """Return the label of each sample, or None: from a file, a column, or the names of files."""
-    names = "domains", "domain_column", "domain_per_file"
-    given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
-    if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)} exclude each other")
     if options.domain_per_file:
         parts = source.array.parts if isinstance(source.array, Joined) else [source]
         stems = [part.path.stem for part in parts]
@@ -337,7 +263,7 @@ def watched(options: Namespace, label: str, samples: Any) -> Iterator[Any]:
     if not isinstance(samples, Chunks):
         yield samples
         return
-    with progress(options, label, samples.count) as bar:
+    with progress(options, label, total=samples.count) as bar:
 
         def watch(x: Any, rows: Any) -> Any:
             if not rows[0]:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from gyrobn.cli import normalize as files
-from gyrobn.cli.command import Report
 from gyrobn.data.chunks import Chunks
 from gyrobn.data.writing import check_replaceable
+from gyrobn.estimator.applying import settled
 from gyrobn.plot import can_plot, plot_normalization, plot_tangent
 from gyrobn.plot.figures import check_format, differ_by_ten, save_figure
 from gyrobn.statistics.frechet import frechet
@@ -17,11 +17,11 @@ MOST = 2000
 """Maximum number of samples that are drawn."""
 
 
-def run(options: Namespace) -> Report:
+def run(options: Namespace) -> dict[str, Any]:
     """Draw samples before and after normalization."""
     check_replaceable(options.figure)
     check_format(options.figure)
-    bn = files.model_of(options)
+    bn = files.estimator(options)
     source = files.opened(options, bn)
     count, domains = len(source), files.domains_of(options, source)
     rows = np.unique(np.linspace(0, count - 1, min(count, MOST)).astype(int))
@@ -29,40 +29,29 @@ def run(options: Namespace) -> Report:
     if labels is not None and labels.shape != (count,):
         raise ValueError(f"expected {count} labels, one for each sample, got {labels.shape}")
     with files.located(source):
-        if bn is None:
+        if options.model is None:
             with files.watched(options, "fit", Chunks(source)) as x:
-                bn = files.estimator(options, source).fit(x, domains=domains)
+                bn.fit(x, domains=domains)
         bn.set_params(output="points")
-        x = np.concatenate(list(Chunks(source).select(rows)))
+        M, bias = bn.manifold_, bn.bias
+        x = settled(M, np.concatenate(list(Chunks(source).select(rows))))
         with files.watched(options, "transform", Chunks(source)) as samples:
             chunks = Chunks(lambda: bn.transform_chunks(samples, domains))
             y = np.concatenate(list(chunks.select(rows)))
-    M = bn.manifold_
-    if bn.on_invalid == "project":
-        good = M.contains(x)[(..., *(None,) * len(M.point_shape))]
-        x = np.where(good, x, M.project(x))
-    x, y, bias = _channel(M, options.channel, x, y, bn.bias)
-    if labels is not None:
-        labels = labels[rows]
+    many = int(np.prod(x.shape[1 : x.ndim - len(M.point_shape)], dtype=int))
+    if not 0 <= options.channel < many:
+        raise ValueError(f"there is no channel {options.channel} among {many}, counted from 0")
+    x, y = (
+        points.reshape(len(rows), many, *M.point_shape)[:, options.channel] for points in (x, y)
+    )
+    if bias is not None and np.shape(bias) != M.point_shape:
+        bias = np.reshape(bias, (many, *M.point_shape))[options.channel]
+    given = {"labels": None if labels is None else labels[rows]}
     deviations = (float(np.sqrt(np.sum(frechet(M, points).variance))) for points in (x, y))
     if can_plot(M) and not differ_by_ten(*deviations):
-        kind, figure = "surface", plot_normalization(M, x, y, bias, labels=labels).figure
+        kind, figure = "surface", plot_normalization(M, x, y, bias, **given).figure
     else:
-        kind, figure = "tangent", plot_tangent(M, x, y, bias, labels=labels)[0].figure
+        kind, figure = "tangent", plot_tangent(M, x, y, bias, **given)[0].figure
     save_figure(figure, options.figure, dpi=150)
-    values = {"input": source.path, "manifold": repr(M), "samples": count, "drawn": len(rows)}
-    return values | {"kind": kind, "figure": options.figure}, [
-        f"drew {len(rows)} of {count} samples of {source.path} on {M!r}",
-        f"  written             {options.figure}",
-    ]
-
-
-def _channel(M: Any, channel: int, x: Any, y: Any, bias: Any) -> tuple[Any, ...]:
-    """Return one channel of the samples and of the bias."""
-    count = int(np.prod(x.shape[1 : x.ndim - len(M.point_shape)], dtype=int))
-    if not 0 <= channel < count:
-        raise ValueError(f"there is no channel {channel} among {count}, counted from 0")
-    x, y = (points.reshape(len(points), count, *M.point_shape)[:, channel] for points in (x, y))
-    if bias is not None and np.shape(bias) != M.point_shape:
-        bias = np.reshape(bias, (count, *M.point_shape))[channel]
-    return x, y, bias
+    values = files.about(source) | {"manifold": repr(M), "drawn": len(rows)}
+    return values | {"kind": kind, "figure": options.figure}

@@ -1,5 +1,6 @@
 """Samples that are read in chunks, as often as needed, because memory may not hold them all."""
 
+import math
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
@@ -68,18 +69,17 @@ class Chunks:
             raise ValueError(
                 "size is for arrays on disk: an iterable and a function choose their own chunks"
             )
-        elif not callable(source):
-            if not isinstance(source, Iterable):
-                raise TypeError(
-                    "Chunks needs an array on disk, an iterable of arrays, or a function that "
-                    f"returns an iterator over arrays, got {type(source).__name__}"
-                )
-            if iter(source) is source:
-                raise TypeError(
-                    f"a {type(source).__name__} can be read only once, and the mean needs several "
-                    "passes: give a function that returns a new one, "
-                    "Chunks(lambda: (... for ...)), or use partial_fit"
-                )
+        elif not callable(source) and not isinstance(source, Iterable):
+            raise TypeError(
+                "Chunks needs an array on disk, an iterable of arrays, or a function that "
+                f"returns an iterator over arrays, got {type(source).__name__}"
+            )
+        elif not callable(source) and iter(source) is source:
+            raise TypeError(
+                f"a {type(source).__name__} can be read only once, and the mean needs several "
+                "passes: give a function that returns a new one, Chunks(lambda: (... for ...)), "
+                "or use partial_fit"
+            )
 
     @property
     def count(self) -> int:
@@ -169,49 +169,36 @@ def _described(x: Any) -> str:
     return type(x).__name__
 
 
-def is_streamed(x: Any) -> bool:
-    """Return whether samples come in chunks: from a disk, or from an iterable that is no array.
+def is_streamed(x: Any, axes: int) -> bool:
+    """Return whether samples come in chunks: from a disk, or from an iterable that is not an array.
+
+    In a list, arrays with as many ``axes`` as a sample are samples, and arrays with more are
+    chunks. Nested lists of numbers are an array. Any other list is refused.
 
     >>> import numpy as np
-    >>> is_streamed(np.zeros((3, 2))), is_streamed([[1.0, 2.0]])
-    (False, False)
-    >>> is_streamed(map(np.asarray, [[1.0]]))
-    True
+    >>> [is_streamed(x, 1) for x in (np.zeros((3, 2)), [[1.0, 2.0]], [np.zeros(2), np.zeros(2)])]
+    [False, False, False]
+    >>> is_streamed([np.zeros((10, 2)), np.zeros((5, 2))], 1), is_streamed(map(abs, [[1.0]]), 1)
+    (True, True)
     """
     if isinstance(x, (Chunks, np.memmap)):
         return True
-    if compat.is_array_api_obj(x):
-        return False
-    if all(hasattr(x, name) for name in ("shape", "dtype", "chunks")):  # zarr, h5py
-        return True
+    if isinstance(x, (list, tuple)) and x:
+        found = {len(part.shape) if hasattr(part, "shape") else -1 for part in x}
+        if len(found) > 1 or (found == {-1} and any(map(_holds_arrays, x))):
+            raise TypeError(
+                f"X is a {type(x).__name__} of {len(x)} parts that are neither all samples, arrays "
+                f"of {axes} axes, nor all chunks, arrays of more axes, nor lists of numbers: give "
+                "an array (numpy.stack of samples, numpy.concatenate of chunks), or gyrobn.Chunks"
+            )
+        return max(found) > axes
+    if not compat.is_array_api_obj(x) and hasattr(x, "shape") and hasattr(x, "chunks"):
+        return True  # zarr, h5py
     if any(hasattr(x, name) for name in ("__array__", "__array_interface__", "shape", "iloc")):
         return False
     if callable(x):
         return not isinstance(x, type)
     return isinstance(x, Iterable) and not isinstance(x, (str, bytes, Sequence, Mapping, Set))
-
-
-def is_chunk_list(x: Any, axes: int) -> bool:
-    """Return whether a list or tuple holds chunks, where a sample has ``axes`` axes.
-
-    Arrays with that many axes are samples, and arrays with more are chunks. Nested lists of numbers
-    are an array. Anything else is refused.
-
-    >>> import numpy as np
-    >>> chunks, points = [np.zeros((10, 2)), np.zeros((5, 2))], [np.zeros(2), np.zeros(2)]
-    >>> is_chunk_list(chunks, 1), is_chunk_list(points, 1), is_chunk_list([[0.0, 0.0]], 1)
-    (True, False, False)
-    """
-    if not isinstance(x, (list, tuple)) or not x:
-        return False
-    found = {len(part.shape) if hasattr(part, "shape") else -1 for part in x}
-    if len(found) > 1 or (found == {-1} and any(map(_holds_arrays, x))):
-        raise TypeError(
-            f"X is a {type(x).__name__} of {len(x)} parts that are neither all samples, arrays of "
-            f"{axes} axes, nor all chunks, arrays of more axes, nor lists of numbers: give an "
-            "array (numpy.stack of samples, numpy.concatenate of chunks), or gyrobn.Chunks"
-        )
-    return max(found) > axes
 
 
 def _holds_arrays(x: Any) -> bool:
@@ -229,8 +216,8 @@ def take(x: Array, rows: Rows) -> Array:
 
 def rows_per_chunk(array: Any) -> int:
     """Return the default number of samples of an array on disk that are read at once."""
-    each = np.dtype("f8").itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
-    size = max(1, BYTES // each)
+    each = 8 * math.prod(array.shape[1:])
+    size: int = max(1, BYTES // each)
     stored = getattr(array, "chunks", None)
     # zarr and HDF5 unpack whole chunks: align with them, if they fit, to unpack each once
     if stored and stored[0] * each <= 8 * BYTES:

@@ -5,9 +5,8 @@ use, by a function that was given a Dask array or asked for one.
 """
 
 import uuid
-from collections import ChainMap
-from collections.abc import Callable, Sequence
-from copy import copy
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import array_api_compat as compat
@@ -23,11 +22,8 @@ TOGETHER = 8
 class Block(NamedTuple):
     """Some neighbouring samples, in memory."""
 
-    number: int
     first: int
     """The number of the first sample."""
-    total: int
-    """The number of samples in all blocks."""
     x: Any
     weights: Any = None
     labels: Any = None
@@ -46,7 +42,9 @@ def lazy_samples(X: Any, name: str = "X") -> Any:
 X.rechunk({1: -1})
     """
     plain = type(X._meta) is np.ndarray
-    if not plain and not _is_eager(X._meta):
+    # Dask makes NumPy arrays of JAX arrays where it joins them; masked arrays have other rules
+    other = isinstance(X._meta, np.ndarray) or compat.is_jax_array(X._meta)
+    if not plain and (other or not compat.is_array_api_obj(X._meta)):
         raise TypeError(
             f"the blocks of {name} are arrays of {type(X._meta).__module__}: GyroBN computes with "
             "Dask arrays of NumPy blocks, or of CuPy arrays, torch tensors or another eager "
@@ -66,15 +64,9 @@ X.rechunk({1: -1})
     return X.astype(np.float64) if plain and X.dtype not in (np.float32, np.float64) else X
 
 
-def _is_eager(block: Any) -> bool:
-    """Return whether Dask keeps such blocks as they are, and GyroBN can compute with them.
-
-    Dask makes NumPy arrays of JAX arrays where it joins them. Subclasses of NumPy's arrays, such as
-    masked arrays, have other rules.
-    """
-    if isinstance(block, np.ndarray) or compat.is_jax_array(block):
-        return False
-    return bool(compat.is_array_api_obj(block))
+def counted(x: Any) -> Any:
+    """Return a Dask array with known chunk sizes; if they are not, one ``compute`` counts them."""
+    return x if _known(x.chunks[0]) else x.copy().compute_chunk_sizes()
 
 
 def stand_in(x: Any, rows: int) -> Array:
@@ -82,53 +74,27 @@ def stand_in(x: Any, rows: int) -> Array:
 
     Checks that need no values get it in place of x.
     """
-    meta = x._meta
-    xp = namespace_of(meta)
-    zero = xp.zeros((), dtype=meta.dtype, device=device_of(meta))
+    xp = namespace_of(x._meta)
+    zero = xp.zeros((), dtype=x._meta.dtype, device=device_of(x._meta))
     return xp.broadcast_to(zero, (rows, *x.shape[1:]))
 
 
 class DaskBlocks:
     """The blocks of a Dask array of samples, with their weights and labels.
 
-    ``x`` comes from :func:`lazy_samples`. If its chunk sizes are not known, the blocks are counted
-    first, by one ``compute``.
+    ``x`` comes from :func:`lazy_samples`. If its chunk sizes are not known, it is counted first.
     """
 
-    def __init__(self, x: Any) -> None:
-        import dask
+    def __init__(self, x: Any, weights: Any = None, labels: Any = None) -> None:
+        from dask import optimize
 
-        (optimized,) = dask.optimize(x)
-        self._x = list(optimized.to_delayed(optimize_graph=False).ravel())
-        self._weights: Sequence[Any] = [None] * len(self._x)
-        self._labels: Sequence[Any] = self._weights
-        self.counts: tuple[int, ...] = x.chunks[0]
-        if not _known(x):
-            self._first, self.total = [0] * len(self._x), 0
-            found = self.reduce("gyrobn-count-samples", _count, _joined) or {}
-            self.counts = tuple(found.get(number, 0) for number in range(len(self._x)))
-        *self._first, self.total = np.cumsum([0, *self.counts]).tolist()
-
-    def with_parts(self, weights: Any = None, labels: Any = None) -> "DaskBlocks":
-        """Return the blocks with the weights and labels of their samples."""
-        other = copy(self)
-        if weights is not None:
-            if not compat.is_dask_array(weights):
-                weights = host(weights, "sample_weight")  # so that a task gets its part only
-            other._weights = self._cut(weights, "sample_weight")
-        if labels is not None:
-            other._labels = self._cut(labels, "domains")
-        return other
-
-    def _cut(self, values: Any, name: str) -> list[Any]:
-        """Return the part of each block."""
-        if compat.is_dask_array(values):
-            cut = cut_like(values, self.counts, name)
-            return list(cut.to_delayed().ravel())
-        return [
-            values[first : first + count]
-            for first, count in zip(self._first, self.counts, strict=True)
-        ]
+        x = counted(x)
+        parts = [optimize(x)[0].to_delayed(optimize_graph=False).ravel()]
+        for values, name in ((weights, "sample_weight"), (labels, "domains")):
+            cut = None if values is None else cut_like(values, x.chunks[0], name)
+            parts.append([None] * len(parts[0]) if cut is None else cut.to_delayed().ravel())
+        starts = np.cumsum([0, *x.chunks[0][:-1]]).tolist()
+        self._blocks = list(zip(starts, *parts, strict=True))
 
     def reduce(
         self,
@@ -147,48 +113,46 @@ class DaskBlocks:
         from dask.delayed import Delayed
         from dask.utils import ensure_dict
 
-        token = uuid.uuid4().hex
-        shared = [
-            delayed(value, name=f"{name}-from-{token}-{i}", traverse=False)
-            for i, value in enumerate(common)
-        ]
-        call, join = (delayed(task, pure=False, traverse=False) for task in (_call, _merge))
-        parts, each = [], zip(self._first, self._x, self._weights, self._labels, strict=True)
-        for number, (first, *own) in enumerate(each):
-            given = (function, number, first, self.total, *own, *shared)
-            parts.append(call(*given, dask_key_name=f"{name}-{token}-{number}"))
-        level = 0
-        while level == 0 or len(parts) > 1:
-            level += 1
-            parts = [
-                join(
-                    merge, *parts[i : i + TOGETHER], dask_key_name=f"{name}-sum-{token}-{level}-{i}"
-                )
-                for i in range(0, len(parts), TOGETHER)
-            ]
+        token, number = uuid.uuid4().hex, count()
+
+        def task(name: str, function: Callable[..., Any], *given: Any) -> Any:
+            call = delayed(function, pure=False, traverse=False)
+            return call(*given, dask_key_name=f"{name}-{token}-{next(number)}")
+
+        shared = [task(f"{name}-from", _same, value) for value in common]
+        parts = [task(name, _call, function, *block, *shared) for block in self._blocks]
+        merged = False
+        while not merged:
+            groups = [parts[i : i + TOGETHER] for i in range(0, len(parts), TOGETHER)]
+            parts = [task(f"{name}-sum", _merge, merge, *group) for group in groups]
+            merged = len(parts) == 1
         # in one layer: to look through many layers takes Dask longer than the tasks
         root = Delayed(parts[0].key, ensure_dict(parts[0].dask))
-        (result,) = compute(root)
-        return result
+        return compute(root)[0]
 
-    def each(self) -> Any:
+    def each(self) -> Iterator[Array]:
         """Yield the samples of each block, computed one block at a time."""
-        for block in self._x:
+        for _, block, *_ in self._blocks:
             x = block.compute()
             if x.shape[0]:
                 yield x
 
 
 def cut_like(values: Any, counts: Sequence[Any], name: str) -> Any:
-    """Return a Dask array of values, one per sample, cut as the samples are, lazily."""
+    """Return values, one per sample, as a Dask array that is cut as the samples are, lazily."""
+    import dask.array as da
+
+    if not compat.is_dask_array(values):  # each task gets its part only
+        values = values if isinstance(values, np.ndarray) else host(values, name)
+        cut = tuple(counts) if len(values) == sum(counts) else -1
+        values = da.from_array(values, chunks=(cut, *values.shape[1:]))
+    known = _known(values.chunks[0]), _known(counts)
+    if all(known) and len(values) != sum(counts):
+        raise ValueError(f"{name} has {len(values)} entries, and X has {sum(counts)} samples")
     values = values.rechunk(dict.fromkeys(range(1, values.ndim), -1))
-    if _known(values) and not np.isnan(sum(counts)):
-        if values.shape[0] != sum(counts):
-            raise ValueError(
-                f"{name} has {values.shape[0]} entries, and X has {sum(counts)} samples"
-            )
+    if all(known):
         return values.rechunk({0: tuple(counts)})
-    if values.numblocks[0] != len(counts) or (_known(values) and np.isnan(sum(counts))):
+    if known[0] or values.numblocks[0] != len(counts):
         raise ValueError(
             f"{name} and X have chunks of unknown sizes, {values.chunks[0]} and {tuple(counts)}, "
             f"and cannot be brought together: call compute_chunk_sizes() on both, or cut {name} as "
@@ -197,43 +161,28 @@ def cut_like(values: Any, counts: Sequence[Any], name: str) -> Any:
     return values
 
 
-def _known(x: Any) -> bool:
-    """Return whether the sizes of the chunks are known."""
-    return not np.isnan(sum(x.chunks[0]))
+def _known(counts: Sequence[Any]) -> bool:
+    return not np.isnan(sum(counts))
 
 
-def _call(
-    function: Callable[..., Any],
-    number: int,
-    first: int,
-    total: int,
-    x: Any,
-    weights: Any,
-    labels: Any,
-    *common: Any,
-) -> Any:
+def _same(value: Any) -> Any:
+    return value
+
+
+def _call(function: Callable[..., Any], first: int, x: Any, w: Any, labels: Any, *rest: Any) -> Any:
     """Call a function of a block in a task; a block without samples has no result."""
-    count = x.shape[0]
-    if not count:
+    if not x.shape[0]:
         return None
-    for name, values in (("sample_weight", weights), ("domains", labels)):
-        if values is not None and values.shape[0] != count:
+    for name, values in (("sample_weight", w), ("domains", labels)):
+        if values is not None and values.shape[0] != x.shape[0]:
             raise ValueError(
-                f"block {number} of {name} has {values.shape[0]} entries, and that of X {count} "
-                f"samples: cut {name} as X is cut"
+                f"the block of {name} from sample {first} on has {values.shape[0]} entries, and "
+                f"that of X {x.shape[0]} samples: cut {name} as X is cut"
             )
     with np.errstate(all="ignore"):  # what overflows is reported by the checks
-        return function(Block(number, first, total, x, weights, labels), *common)
+        return function(Block(first, x, w, labels), *rest)
 
 
 def _merge(merge: Callable[[list[Any]], Any], *parts: Any) -> Any:
     found = [part for part in parts if part is not None]
     return merge(found) if found else None
-
-
-def _count(block: Block) -> dict[int, int]:
-    return {block.number: block.x.shape[0]}
-
-
-def _joined(parts: list[dict[int, int]]) -> dict[int, int]:
-    return dict(ChainMap(*parts))

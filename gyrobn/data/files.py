@@ -81,7 +81,6 @@ class StoredArray:
         self.shape, self.ndim = shape, len(shape)
         self.dtype = np.dtype(self.array.dtype).newbyteorder("=")
         self.chunks = getattr(self.array, "chunks", None)
-        self.file = getattr(self.array, "file", None)  # of HDF5
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -104,9 +103,9 @@ class StoredArray:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for part in getattr(self.array, "parts", (self,)):
-            if part.file is not None:
-                part.file.close()
+        for part in getattr(self.array, "parts", [self]):
+            if file := getattr(part.array, "file", None):  # of HDF5
+                file.close()
 
 
 def open_array(
@@ -232,9 +231,8 @@ def reading(path: Path) -> Iterator[None]:
     except ImportError:
         raise
     except Exception as error:
-        if (isinstance(error, OSError) and error.errno and error.filename) or (
-            isinstance(error, ValueError) and str(path) in str(error)
-        ):
+        named = getattr(error, "filename", None) or str(path) in str(error)
+        if named and isinstance(error, (OSError, ValueError)):
             raise
         what = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(f"cannot read {path}: {what}") from error
@@ -251,20 +249,21 @@ def _open(path: Path, suffix: str, key: str | None, axis: str | None) -> Any:
     if suffix == ".mat":
         return _open_mat(path, key, axis)
     if suffix == ".zarr":
-        node = library("zarr", suffix).open(str(path), mode="r")
-        if hasattr(node, "array_keys"):
-            node, key = _chosen(path, node, node.array_keys(), key), None
-        if re.search("pickle|dill|object", str(node.metadata.to_dict())):
+        array = library("zarr", suffix).open(str(path), mode="r")
+        if hasattr(array, "array_keys"):
+            array, key = _chosen(path, array, array.array_keys(), key), None
+        if re.search("pickle|dill|object", str(array.metadata.to_dict())):
             raise ValueError(f"{path} holds pickles, which could run anything when read")
-        missing = node.nchunks - node.nchunks_initialized
-        if missing:  # zarr is silent about it, but a store that was copied in part is damaged
+        if missing := array.nchunks - array.nchunks_initialized:  # zarr is silent about it
             warn_caller(
-                f"{path} has {missing} of {node.nchunks} chunks missing, which are read as "
-                f"{node.fill_value}: copy it again, unless that is what was written"
+                f"{path} has {missing} of {array.nchunks} chunks missing, which are read as "
+                f"{array.fill_value}: copy it again, unless that is what was written"
             )
+    else:
+        array = np.lib.format.open_memmap(path, mode="r")
     if key is not None:
         raise ValueError(f"{path} holds one array without a name, got key={key!r}")
-    return node if suffix == ".zarr" else np.lib.format.open_memmap(path, mode="r")
+    return array
 
 
 def _chosen(path: Path, arrays: Any, names: Iterable[str], key: str | None) -> Any:

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 
-from gyrobn.data.chunks import Chunks
+from gyrobn.data.chunks import BYTES, Chunks
 from gyrobn.data.files import library, pack, suffix_of
 
 
@@ -27,21 +28,17 @@ class ArrayWriter:
         self.count = 0
         """Number of samples written so far."""
         if array is None:
-            header = {"descr": self.dtype.str, "fortran_order": False, "shape": shape}
-            with path.open("xb") as file:
-                np.lib.format.write_array_header_1_0(file, header)
-                self.offset = file.tell()
-                file.truncate(self.offset + math.prod(shape) * self.dtype.itemsize)
+            self.start = np.lib.format.open_memmap(path, "w+", self.dtype, shape).offset
 
     def __setitem__(self, rows: Any, chunk: Any) -> None:
         rows = rows[0] if isinstance(rows, tuple) else rows
-        chunk = np.ascontiguousarray(chunk.astype(self.dtype, casting="same_kind", copy=False))
+        chunk = chunk.astype(self.dtype, casting="same_kind", copy=False)
         if self.array is not None:
             self.array[rows] = chunk
             return
         with self.path.open("r+b") as file:
-            file.seek(self.offset + rows.start * math.prod(self.shape[1:]) * chunk.itemsize)
-            file.write(chunk.reshape(-1).view(np.uint8).data)
+            file.seek(self.start + rows.start * math.prod(self.shape[1:]) * chunk.itemsize)
+            chunk.tofile(file)
 
     def write(self, chunk: Any) -> None:
         """Append samples, shape ``(k, *shape[1:])``."""
@@ -89,45 +86,35 @@ def create_array(
     --------
     See :func:`~gyrobn.data.open_array`.
     """
-    path, shape = Path(path), tuple(shape)
-    suffix = suffix_of(path)
+    shape, suffix, array = tuple(shape), suffix_of(Path(path)), None
     with replacing(path) as part:
+        draft = part
         if suffix == ".zarr":
+            rows = min(rows or max(1, BYTES // (8 * math.prod(shape[1:]))), shape[0])
             # chunks of zeros are written, too: a missing chunk means damage
-            rows = rows or max(1, 2**23 // (8 * math.prod(shape[1:])))
-            array = library("zarr", suffix).create_array(
-                str(part),
-                shape=shape,
-                dtype=dtype,
-                chunks=(min(rows, shape[0]), *shape[1:]),
-                config={"write_empty_chunks": True},
-            )
-            out = ArrayWriter(part, shape, dtype, array)
-        else:
-            draft = part if suffix == ".npy" else part.with_name(f"{part.name}.npy")
-            out = ArrayWriter(draft, shape, dtype)
+            options = {"chunks": (rows, *shape[1:]), "config": {"write_empty_chunks": True}}
+            create = library("zarr", suffix).create_array
+            array = create(str(part), shape=shape, dtype=dtype, **options)
+        elif suffix != ".npy":
+            draft = part.with_name("draft.npy")
+        out = ArrayWriter(draft, shape, dtype, array)
         yield out
         if out.count != shape[0]:
             raise ValueError(f"{out.count} of {shape[0]} samples of {path} were written")
-        if suffix not in (".npy", ".zarr"):
-            _convert(draft, part, suffix, names, layout, axis)
+        if draft is not part:
+            x = np.load(draft, mmap_mode="r")
+            _convert(x, part, suffix, names, layout, axis)
 
 
 def _convert(
-    draft: Path,
-    part: Path,
-    suffix: str,
-    names: Sequence[str],
-    layout: str | None,
-    axis: str | None,
+    x: Any, path: Path, suffix: str, names: Sequence[str], layout: str | None, axis: str | None
 ) -> None:
-    """Write the array of a ``.npy`` file in another format."""
-    x = np.lib.format.open_memmap(draft, mode="r")
+    """Write an array to a file that is not written in chunks."""
     if suffix == ".npz":
-        with part.open("wb") as file:
+        with path.open("wb") as file:  # a name would get a suffix
             np.savez(file, x)
     elif suffix == ".csv":
-        with part.open("w", encoding="utf-8", newline="") as file:
+        with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerows([names] if names else [])
             for chunk in Chunks(x):
@@ -137,10 +124,10 @@ def _convert(
 
         if x.nbytes >= 2**32:
             raise ValueError("a .mat file holds at most 4 GB: name a .npy, .zarr or .h5 file")
-        with part.open("wb") as file:
-            savemat(file, {"X": np.moveaxis(x, 0, -1) if axis == "last" else x})
+        x = np.moveaxis(x, 0, -1) if axis == "last" else x
+        savemat(path, {"X": x}, appendmat=False)
     else:
-        with library("h5py", suffix).File(part, "w") as file:
+        with library("h5py", suffix).File(path, "w") as file:
             target = file.create_dataset("X", x.shape, x.dtype)
             for rows, chunk in Chunks(x).numbered():
                 target[rows[0] : rows[-1] + 1] = chunk
@@ -148,37 +135,39 @@ def _convert(
 
 @contextmanager
 def replacing(path: str | PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path after ``path``, which gets that name if the block succeeds.
+    """Yield a temporary path, of a file that gets the name ``path`` if the block succeeds.
 
-    Otherwise it is removed, and what was at ``path`` stays. A link stays a link. What a process
-    that was killed has left of an earlier ``path`` is removed.
+    Otherwise it is removed, and what was at ``path`` stays. A link stays a link. The temporary
+    files are in a hidden folder beside ``path``; one that a killed process left is removed.
     """
     target = Path(os.path.realpath(os.fsdecode(path)))
     check_replaceable(target)
     prefix = f".{os.fsdecode(os.fsencode(target.name)[:180])}.gyrobn-"  # names have 255 bytes
     for left in target.parent.iterdir():
-        owner = left.name.removeprefix(prefix).partition(".")[0]
-        if left.name.startswith(prefix) and owner.isdecimal() and not _runs(int(owner)):
-            if left.suffix == ".old" and not target.exists():
-                os.rename(left, target)
-            _remove(left)
-    part = target.with_name(f"{prefix}{os.getpid()}.{os.urandom(4).hex()}")
-    draft, old = (part.with_name(part.name + end) for end in (".npy", ".old"))
+        process = left.name.removeprefix(prefix).partition("-")[0]
+        if left.name.startswith(prefix) and process.isdecimal() and not _runs(int(process)):
+            _remove(left, target)
+    folder = Path(mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=target.parent))
+    part = folder / target.name
     try:
         yield part
         if part.is_file():  # on the disk, before it takes the place of what was there
-            with open(part, "rb") as written:
+            with part.open("rb") as written:
                 os.fsync(written.fileno())
         if target.is_dir():  # a zarr store, which no system call replaces
-            os.rename(target, old)
+            os.rename(target, folder / "old")
         elif target.exists():
             shutil.copymode(target, part)
         os.replace(part, target)
     finally:
-        if old.exists() and not target.exists():
-            os.rename(old, target)
-        for left in (part, draft, old):
-            _remove(left)
+        _remove(folder, target)
+
+
+def _remove(folder: Path, target: Path) -> None:
+    """Remove temporary files; a store that was moved away, with none in its place, comes back."""
+    if (folder / "old").exists() and not target.exists():
+        os.rename(folder / "old", target)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_replaceable(path: str | PathLike[str]) -> None:
@@ -186,29 +175,22 @@ def check_replaceable(path: str | PathLike[str]) -> None:
     path = Path(path)
     with os.scandir(path.parent):  # raises if it is not there, or not a directory
         pass
-    stores = path.suffix.lower() == ".zarr"
-    is_store = stores and any((path / n).is_file() for n in ("zarr.json", ".zarray", ".zgroup"))
-    if path.is_dir() and not is_store:
+    is_store = path.suffix.lower() == ".zarr"
+    if path.is_dir() and not (
+        is_store and any((path / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup"))
+    ):
         raise IsADirectoryError(f"{path} is a directory: name a file")
-    if stores and path.is_file():
+    if is_store and path.is_file():
         raise FileExistsError(f"{path} is a file, not a zarr store: remove it first")
     if path.exists() and not path.is_dir() and not path.is_file():
         raise OSError(f"{path} is not a regular file: name one that can be replaced")
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
 def _runs(process: int) -> bool:
     """Return whether a process runs, or may run."""
-    if os.name != "posix":
-        return True
     try:
-        os.kill(process, 0)  # sends nothing
+        if os.name == "posix":
+            os.kill(process, 0)  # sends nothing
     except ProcessLookupError:
         return False
     except OSError:

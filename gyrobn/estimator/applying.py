@@ -1,6 +1,10 @@
-"""How the estimator applies Algorithm 1 to samples, or undoes it, and checks the output."""
+"""How the estimator applies Algorithm 1 to samples, or undoes it, and checks the output.
 
-from collections.abc import Iterator, Mapping
+Of a Dask array ``apply`` only describes what to compute: a task does one block of samples.
+"""
+
+from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Any
 
 import array_api_compat as compat
@@ -10,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data.chunks import Chunks, take
 from gyrobn.estimator import validation as check
-from gyrobn.estimator.fitting import domains_of, find_stats
+from gyrobn.estimator.fitting import domains_of, find_stats, ready
 from gyrobn.estimator.validation import UNDO
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization import normalize as algorithm
@@ -24,19 +28,16 @@ from gyrobn.statistics.points import Moved, describe, is_hyperbolic
 
 def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
     """Check samples and normalize them, or undo it; in a Dask array, describe how to."""
-    if compat.is_dask_array(X):
-        from gyrobn.estimator import lazy
-
-        return lazy.apply(bn, X, domains, method)
     if not hasattr(bn, "mean_"):  # scikit-learn's check takes longer
         check_is_fitted(bn)
+    if compat.is_dask_array(X):
+        return _apply_dask(bn, X, domains, method)
     X, moved = check.as_array(bn, X, method), Moved()
     if method != UNDO:
         check.check_table(bn, X.shape[1:])
-    X = check.checked(bn, X, method, moved=moved)
+    X = ready(bn, X, method, moved)
     moved.warn(bn.manifold_, X, method)
-    check.check_given(bn.domains_, domains, method)
-    labels = check.labels_for(domains, X.shape[0])
+    labels = check.labels_of(bn, domains, X.shape[0], method)
     return apply_block(bn, X, labels, stats_for(bn, X, labels, method), method)
 
 
@@ -45,48 +46,90 @@ def apply_chunks(bn: Any, X: Any, domains: Any, method: str) -> Iterator[Array]:
     check_is_fitted(bn)
     if isinstance(X, Iterator) and domains is None:  # one reading is enough
         X = Chunks(X.__iter__)
-    chunks = X if isinstance(X, Chunks) else Chunks(X)
-
-    def ready(moved: Moved | None) -> Chunks:
-        def checked(x: Array, rows: Any) -> Array:
-            return check.checked(bn, check.as_array(bn, x, method), method, rows, moved)
-
-        return chunks.map(checked)
+    chunks, moved = X if isinstance(X, Chunks) else Chunks(X), Moved()
+    labels = check.labels_of(bn, domains, 0 if domains is None else chunks.count, method)
+    chunks = ready(bn, chunks, method, moved)
+    stats = stats_for(bn, chunks, labels, method)
 
     def results() -> Iterator[Array]:
-        moved = Moved()
-        for rows, x in ready(moved).numbered():
+        for rows, x in chunks.numbered():
             own = None if labels is None else labels[rows]
             yield apply_block(bn, x, own, stats, method, int(rows[0]))
         moved.warn(bn.manifold_, bn.mean_, method)
 
-    check.check_given(bn.domains_, domains, method)
-    labels = None if domains is None else check.labels_for(domains, chunks.count)
-    stats = stats_for(bn, ready(None), labels, method)
     return results()
+
+
+def _apply_dask(bn: Any, X: Any, domains: Any, method: str) -> Any:
+    """Return the Dask array of results; only the statistics of new domains are computed."""
+    from dask import delayed
+
+    from gyrobn.data.dask import cut_like, lazy_samples, stand_in
+
+    X = lazy_samples(X)
+    like = check.as_array(bn, stand_in(X, 1), method)
+    if method != UNDO:
+        check.check_table(bn, X.shape[1:], lazy=True)
+    check.affine_for(bn, bn.manifold_, check.sample_shape(bn), like, method)
+    labels = check.labels_of(bn, domains, X.shape[0], method, lazy=True)
+    stats = stats_for(bn, X, labels, method)
+    tail = check.row_shape(bn, check.spaces(bn, method)[1])
+    meta = namespace_of(X._meta).reshape(X._meta[:0, ...], (0,) * (1 + len(tail)))
+    options = {"dtype": X.dtype, "meta": meta, "token": f"gyrobn-{method.replace('_', '-')}"}
+    if tail != X.shape[1:]:
+        options["chunks"] = (X.chunks[0], *((n,) for n in tail))
+        options["drop_axis"], options["new_axis"] = [*range(1, X.ndim)], [*range(1, 1 + len(tail))]
+    # a copy, since a later fit() must not change what was described before
+    options["there"] = delayed((copy(bn), stats, method, tail), pure=True, traverse=False)
+    if labels is None:
+        return X.map_blocks(_apply_block, **options)
+    labels = cut_like(labels, X.chunks[0], "domains")
+    return X.map_blocks(_apply_block, labels[:, *(None,) * (X.ndim - 1)], **options)
+
+
+def _apply_block(x: Any, labels: Any = None, *, there: Any, block_info: Any = None) -> Any:
+    """Normalize a block, or undo it, in a task of ``map_blocks``."""
+    bn, stats, method, tail = there
+    if not x.shape[0]:
+        return namespace_of(x).reshape(x, (0, *tail))
+    start, moved = block_info[0]["array-location"][0][0], Moved()
+    first = 0 if np.isnan(start) else int(start)
+    try:
+        labels = None if labels is None else check.labels_for(labels.reshape(-1), x.shape[0])
+        x = ready(bn, x, method, moved, first=first)
+        out = apply_block(bn, x, labels, stats, method, first, ordered=False)
+    except ValueError as error:
+        if np.isnan(start):
+            number = block_info[0]["chunk-location"][0]
+            error.add_note(f"The index counts from the start of block {number} of X.")
+        raise
+    moved.warn(bn.manifold_, x, method)
+    return out
 
 
 # ---------------------------------------------------------------------- statistics per domain
 
 
-def stats_for(bn: Any, X: Array | Chunks, labels: Any, method: str) -> dict[Any, Any]:
-    """Return mean and variance of each domain, also of new ones if ``unseen`` finds them in X."""
-    stats, places = domains_of(bn), {} if labels is None else places_of(labels)
-    new = check.unseen_among(bn, places, stats, method)
-    if new and bn.unseen != "online":
-        X = X if isinstance(X, Chunks) else backend_of(X).stop_gradient(X)
-        own = {d: places[d] for d in new}
-        stats |= adapted(bn, find_stats(bn, bn.manifold_, X, len(labels), own, None, method))
-    return stats
-
-
-def adapted(bn: Any, found: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the statistics for domains that are not in fit, from those of their samples."""
+def stats_for(bn: Any, X: Any, labels: Any, method: str) -> dict[Any, Any]:
+    """Return the statistics of each domain, also of new ones if ``unseen`` finds them in X."""
+    stats: dict[Any, Any] = dict(domains_of(bn))
+    if compat.is_dask_array(labels):  # a task refuses new ones where they are not welcome
+        new = method == "transform" and bn.unseen in ("refit", "adapt")
+    else:
+        names = () if labels is None else np.unique(labels).tolist()
+        ordered = not compat.is_dask_array(X)
+        new = bool(check.unseen_among(bn, names, stats, method, ordered))
+    if not new or bn.unseen == "online":
+        return stats
+    found = find_stats(bn, bn.manifold_, X, labels, None, method, Moved(), known=stats)
+    check.unseen_among(bn, found, stats, method)
     if bn.unseen == "refit" or not found:
-        return found
-    M, average, rate = bn.manifold_, _average(bn), bn.adapt_rate
-    average = in_dtype_of(M, average, next(iter(found.values())).mean)
-    return {d: algorithm.update_stats(M, average, own, rate) for d, own in found.items()}
+        return stats | found
+    average = in_dtype_of(bn.manifold_, _average(bn), next(iter(found.values())).mean)
+    for label, (mean, var, *_) in found.items():
+        own = Stats(mean, var)
+        stats[label] = algorithm.update_stats(bn.manifold_, average, own, bn.adapt_rate)
+    return stats
 
 
 def _average(bn: Any) -> Stats:
@@ -95,7 +138,7 @@ def _average(bn: Any) -> Stats:
 
 
 def _online(
-    bn: Any, X: Array, labels: Any, stats: dict[Any, Any], new: Mapping[Any, Any]
+    bn: Any, X: Array, labels: Any, stats: dict[Any, Any], new: dict[Any, Any]
 ) -> tuple[Any, dict[Any, Any], dict[Any, OnlineStats]]:
     """Follow the samples of new domains, each of which gets a label and statistics of its own."""
     if backend_of(X).traced(X):
@@ -171,13 +214,22 @@ def apply_block(
         return M.shift(own.mean, x / t) if undo else t * M.relative_normal(own.mean, x)
 
     each = [in_dtype_of(M, stats[label], x) for label in places]
+    which = None if labels is None else np.unique(labels, return_inverse=True)[1]
+
+    def of(rows: slice) -> Stats:
+        """Return the statistics of the samples in a range: of all, or of each of them."""
+        if which is None:
+            return each[0]
+        stacks = map(namespace_of(x).stack, map(list, zip(*each, strict=True)))
+        return Stats(*(take(stack, which[rows]) for stack in stacks))
+
     with np.errstate(all="ignore"):  # the checks name what fails
         if labels is None:
             out = blockwise(lambda x: run(x, each[0]), x)
         else:
             out = by_domain(run, x, list(places.values()), each)
         if not backend_of(x).traced(out):
-            _check(bn, x, out, bias, scale, labels, each, method, first)
+            _check(bn, x, out, bias, scale, of, method, first)
     bn.online_ = online  # only now: a call that fails leaves everything as it was
     shape = check.row_shape(bn, check.spaces(bn, method)[1])
     return namespace_of(out).reshape(out, (x.shape[0], *shape))
@@ -189,47 +241,35 @@ def _check(
     out: Array,
     bias: Any,
     scale: Any,
-    labels: Any,
-    each: list[Stats],
+    of: Callable[[slice], Stats],
     method: str,
     first: int,
 ) -> None:
     """Refuse an output that is not on the manifold; warn if it is not as far out as it should be.
 
-    ``each`` holds the statistics of all samples, or of each domain by its sorted label.
+    ``of`` returns the statistics of the samples in a range.
     """
     M, xp, undo = bn.manifold_, namespace_of(x), method == UNDO
-    taken, wanted = check.spaces(bn, method)
-
-    def of(rows: slice) -> Stats:
-        """Return the statistics of the samples in a range: of all, or of each of them."""
-        if labels is None:
-            return each[0]
-        which = np.unique(labels, return_inverse=True)[1][rows]
-        return Stats(*(take(xp.stack(list(a)), which) for a in zip(*each, strict=True)))
-
+    (taken, wanted), output = check.spaces(bn, method), ""
+    if not undo and wanted is M:
+        output = "; if you need features for a classifier, choose output='coordinates'"
     good = blockwise(wanted.contains, out)
     if not bool(xp.all(good)):
         what, i = describe(good, first)
-        why, kind = check.reason(M, x), "point of" if wanted is M else "coordinates on"
         if taken is not M:
             what = f"the coordinates of {what}, of length {float(length(x[(*i, ...)])):.4g}"
         else:
-            centre = M.origin(x) if bias is None else bias
-            ends = (xp.broadcast_to(a, x.shape)[(*i, ...)] for a in (of(slice(None)).mean, centre))
-            mean, centre = ends
+            ends = of(slice(i[0], i[0] + 1)).mean, M.origin(x) if bias is None else bias
+            mean, centre = (xp.broadcast_to(a, (1, *x.shape[1:]))[(0, *i[1:], ...)] for a in ends)
             far = float(M.dist(centre if undo else mean, x[(*i, ...)]))
             what += (
                 f", at distance {far:.4g} from the {'bias' if undo else 'mean'}; from the identity "
                 f"the mean is at {float(M.norm(mean)):.4g}, the bias at {float(M.norm(centre)):.4g}"
             )
-            if wanted is M and not undo:
-                why += (
-                    "; if you need features for a classifier, output='coordinates' returns the "
-                    "scaled normal coordinates and makes no points of them"
-                )
-        raise ValueError(f"GyroBN.{method}() finds no {kind} {M!r} for {what}. {why}")
-
+        kind = "point of" if wanted is M else "coordinates on"
+        raise ValueError(
+            f"GyroBN.{method}() finds no {kind} {M!r} for {what}. {check.reason(M, x)}{output}"
+        )
     closed = M.convexity_radius < float("inf")
     if wanted is not M or not (closed or is_hyperbolic(M)):
         return
@@ -238,14 +278,13 @@ def _check(
         y, own = out[rows, ...], of(rows)
         unit = float(np.sqrt(host(own.var).max()) if undo else np.abs(host(scale)).max())
         if taken is M:
-            road = algorithm.route(M, x[rows, ...], own, bias, scale, bn.eps, None, undo)
-            part = algorithm.arrived(M, x[rows, ...], y, road, unit, closed)
+            route = algorithm.route(M, x[rows, ...], own, bias, scale, bn.eps, None, undo)
+            part = algorithm.arrived(M, x[rows, ...], y, route, unit, closed)
         else:
             c = x[rows, ...] / M.by_coordinate(algorithm.multiplier(y, own, scale, bn.eps, None))
             part = algorithm.goes_as_far(M, c, y, own.mean, unit)
         parts.append(np.broadcast_to(part, good[rows, ...].shape))
     near = np.concatenate(parts)
     if not near.all():
-        more = "; if you need features for a classifier, choose output='coordinates'"
         given = f"GyroBN.{method}()", M, x, near, first, closed
-        algorithm.warn_of_distances(*given, "" if undo else more)
+        algorithm.warn_of_distances(*given, output)

@@ -82,11 +82,8 @@ def values_for(
         raise ValueError("a layer without running statistics cannot hold those of an estimator")
     bn = converted(bn, np.empty((), dtype))
     M, s = bn.manifold_, np.asarray(scale_for(bn.manifold_, bn.scale))
-    missing = []
-    if bn.bias is not None and not bias:
-        missing.append("bias")
-    if np.any(s != 1.0) and not scale:
-        missing.append("scale")
+    needed = {"bias": bn.bias is not None and not bias, "scale": np.any(s != 1.0) and not scale}
+    missing = [name for name, lacks in needed.items() if lacks]
     if missing:
         raise ValueError(
             f"this estimator has a {' and a '.join(missing)}: give the layer one, too "

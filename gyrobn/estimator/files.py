@@ -8,7 +8,7 @@ everything before an estimator is made.
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from reprlib import repr as _short
@@ -21,6 +21,7 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data import replacing
 from gyrobn.estimator import validation as check
 from gyrobn.estimator.applying import as_points, settled
+from gyrobn.estimator.fitting import ATTRIBUTES, Fitted, store
 from gyrobn.manifolds import REGISTRY, Product
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.online import OnlineStats
@@ -28,15 +29,9 @@ from gyrobn.numerics.checks import check_integer, host
 from gyrobn.statistics.points import on_manifold, plain_geometry
 
 FORMAT, VERSION, HEADER = "gyrobn model", 1, "header.json"
-ARRAYS = {
-    "mean": "mean_",
-    "var": "var_",
-    "weight": "weight_sum_",
-    "n_iter": "n_iter_",
-    "converged": "converged_",
-}
-"""The arrays of every file, with their attributes."""
 ONLINE = ("online", "online_count", "online_mean", "online_var")
+OTHERS = (*ONLINE, "domains", "feature_names")
+"""Arrays beside those of :class:`~gyrobn.estimator.fitting.Fitted` and of parameters."""
 COUNTS = ("n_samples_seen", "n_projected")
 FORMER = {"mean_kind"}
 """Entries of older files that mean nothing any more."""
@@ -146,11 +141,9 @@ def read(cls: type[Any], path: Any, like: Array | None = None) -> Any:
         raise kind(f"{name} is not a regular file: give a file that GyroBN.save() wrote")
     with open(file, "rb") as opened:
         try:
-            with ZipFile(opened) as archive:
-                header = _header(cls, archive)
-            opened.seek(0)
-            with np.load(opened, allow_pickle=False) as members:
-                arrays = {key: members[key] for key in header.pop("arrays")}
+            with np.load(opened, allow_pickle=False) as archive:
+                header = _header(cls, archive.zip)
+                arrays = {key: archive[key] for key in header.pop("arrays")}
             header["geometry"] = geometry_from_json(header.get("geometry"))
             if header.get("manifold") not in list(REGISTRY):
                 header["manifold"] = geometry_from_json(header.get("manifold"))
@@ -167,40 +160,38 @@ def read(cls: type[Any], path: Any, like: Array | None = None) -> Any:
 
 
 def _header(cls: type[Any], archive: ZipFile) -> dict[str, Any]:
-    """Return the header of a file, all members of which are complete."""
-    found = [info.filename for info in archive.infolist()]
+    """Return the header of a file with the members it should have; reading them checks the sums."""
+    found = archive.namelist()
     # without compression a member cannot be longer than the file, and so cannot fill the memory
     if any(info.compress_type != ZIP_STORED for info in archive.infolist()):
         raise ValueError("a member is compressed")
-    if wrong := archive.testzip():
-        raise ValueError(f"the checksum of {_short(wrong)} is wrong")
-    header = json.loads(archive.read(HEADER).decode()) if HEADER in found else {}
+    header = json.loads(archive.read(HEADER)) if HEADER in found else {}
     if not isinstance(header, dict) or header.pop("format", None) != FORMAT:
         raise Refused("is a zip archive, but not a gyrobn model")
     version, writer = header.pop("version"), f" ({_short(header.pop('gyrobn', None))})"
     if type(version) is not int or version < 1:
         raise ValueError(f"format version {_short(version)}")
-    if version > VERSION:
-        raise NewerVersion("it has the format", [version], writer)
-    header = {key: value for key, value in header.items() if key not in FORMER}
-    unknown = header.keys() - {*cls._get_param_names(), *COUNTS, "arrays", "geometry"}
-    if unknown:
-        raise NewerVersion("its header has", unknown, writer)
     names = {name.removesuffix(".npy") for name in found} - {HEADER}
-    header["arrays"] = arrays = header.get("arrays", sorted(names | ARRAYS.keys()))
+    header["arrays"] = arrays = header.get("arrays", sorted(names | {*Fitted._fields}))
+    parameters = {*cls._get_param_names(), *FORMER}
+    for what, unknown in (
+        ("it has the format", {version} - {VERSION}),
+        ("its header has", header.keys() - parameters - {*COUNTS, "arrays", "geometry"}),
+        ("it has the arrays", {*map(str, arrays)} - parameters - {*Fitted._fields, *OTHERS}),
+    ):
+        if unknown:
+            raise NewerVersion(what, unknown, writer)
     if sorted(found) != sorted([HEADER, *(f"{name}.npy" for name in arrays)]):
         raise ValueError(f"it should hold the arrays {_short(arrays)}, and has {_short(found)}")
-    unknown = names - {*ARRAYS, *ONLINE, "bias", "scale", "domains", "feature_names"}
-    if unknown:
-        raise NewerVersion("it has the arrays", unknown, writer)
-    return header
+    return {key: value for key, value in header.items() if key not in FORMER}
 
 
 def contents(bn: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what a file holds of a fitted estimator: plain values, and NumPy arrays."""
     values = {name: getattr(bn, f"{name}_") for name in COUNTS}
     values["geometry"] = plain_geometry(bn.manifold_)
-    arrays = {name: host(getattr(bn, attribute)) for name, attribute in ARRAYS.items()}
+    each = zip(Fitted._fields, ATTRIBUTES, strict=True)
+    arrays = {name: host(getattr(bn, attribute)) for name, attribute in each}
     arrays["n_iter"] = arrays["n_iter"].astype(np.int32)
     for name, value in bn.get_params(deep=False).items():
         if isinstance(value, GyroSpace):
@@ -216,10 +207,9 @@ def contents(bn: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     if hasattr(bn, "feature_names_in_"):
         arrays["feature_names"] = np.asarray(bn.feature_names_in_, dtype=np.str_)
     if bn.online_:
-        labels = sorted(bn.online_)
-        states = [(s.count, host(s.mean), host(s.var)) for s in map(bn.online_.get, labels)]
-        each = check.as_labels(labels), *map(np.stack, zip(*states, strict=True))
-        arrays |= dict(zip(ONLINE, each, strict=True))
+        labels, states = zip(*sorted(bn.online_.items()), strict=True)
+        rows = zip(*((s.count, host(s.mean), host(s.var)) for s in states), strict=True)
+        arrays |= dict(zip(ONLINE, (check.as_labels([*labels]), *map(np.stack, rows)), strict=True))
     return values, {name: np.asarray(a, order="C") for name, a in arrays.items()}
 
 
@@ -244,13 +234,13 @@ def estimator(
         raise ValueError(f"statistics must be float32 or float64, got {like.dtype}")
     one = np.empty((), np.float32 if like.dtype == xp.float32 else np.float64)
     with np.errstate(all="ignore"):  # what leaves the range is refused by the check
-        if dtype != one.dtype:
-            for name in arrays.keys() & {"var", "weight", "online_var"}:
-                arrays[name] = arrays[name].astype(one.dtype)
-            for name in arrays.keys() & {"mean", "online_mean"}:
+        for name in arrays if dtype != one.dtype else ():
+            if name in ("mean", "online_mean"):
                 arrays[name] = as_points(M, arrays[name], one)
-            if "bias" in arrays and one.dtype == np.float64:
-                arrays["bias"] = settled(M, arrays["bias"])
+            elif name in ("var", "weight", "online_var"):
+                arrays[name] = arrays[name].astype(one.dtype)
+            elif name == "bias" and one.dtype == np.float64:
+                arrays[name] = settled(M, arrays[name])
     counts = {f"{name}_": check_integer(name, values.pop(name, 0), 0) for name in COUNTS}
     bn = cls(**values | {name: arrays[name] for name in ("bias", "scale") if name in arrays})
     vars(bn).update(counts, manifold_=M, domains_=arrays.get("domains"), mean_=arrays["mean"])
@@ -258,16 +248,13 @@ def estimator(
 
     def put(name: str) -> Array:
         # first in the dtype of like: so every library puts it on the device of like
-        dtypes = {"n_iter": xp.int32, "converged": xp.bool}
         array = backend.from_numpy(np.array(arrays[name]), like)
-        return xp.astype(array, dtypes.get(name, like.dtype))
+        return xp.astype(array, {"n_iter": xp.int32, "converged": xp.bool}.get(name, like.dtype))
 
-    vars(bn).update({attribute: put(name) for name, attribute in ARRAYS.items()}, online_={})
-    if not arrays["n_iter"].ndim:
-        bn.n_iter_, bn.converged_ = int(bn.n_iter_), bool(bn.converged_)
+    store(bn, Fitted(*map(put, Fitted._fields)))
     if "feature_names" in arrays:
         bn.feature_names_in_ = np.asarray(arrays["feature_names"].tolist(), dtype=object)
-    bn.n_features_in_ = check.sample_shape(bn)[0]
+    bn.n_features_in_, bn.online_ = check.sample_shape(bn)[0], {}
     if "online" in arrays:
         mean, var = put("online_mean"), put("online_var")
         each = zip(arrays["online"].tolist(), arrays["online_count"].tolist(), strict=True)
@@ -279,18 +266,31 @@ def estimator(
 def _check(bn: Any, arrays: dict[str, Any]) -> None:
     """Refuse NumPy arrays that ``fit`` would not have made."""
     check.check_parameters(bn)
-    M, mean, domains, online = bn.manifold_, bn.mean_, bn.domains_, arrays.get("online")
+    M, mean, domains = bn.manifold_, bn.mean_, bn.domains_
     batch, dtype = mean.shape[: mean.ndim - len(M.point_shape)], mean.dtype
     if 0 in mean.shape:
         raise ValueError(f"mean has dtype {dtype} and shape {mean.shape}")
     if domains is not None:
-        alone = np.unique(domains.tolist())
-        good = domains.dtype.kind in "iubU" and np.array_equal(domains, alone)
+        good = domains.dtype.kind in "iubU" and np.array_equal(domains, np.unique(domains.tolist()))
         if not good or domains.shape != batch[:1]:
             raise ValueError(f"domains must be {batch[:1]} different labels, got {_short(domains)}")
+    if (online := arrays.get("online")) is not None:
+        check.check_kind(domains, online)
+        if np.isin(online, domains).any():
+            raise ValueError("online must be labels other than domains")
+        for count in arrays["online_count"]:
+            check_integer("online_count", count, 1)
 
-    def check_array(name: str, shape: tuple[int, ...], kind: Any = dtype) -> None:
-        array = arrays[name]
+    def shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield "mean", (*batch, *M.point_shape)  # before others: a size may be of a damaged file
+        yield "var", (*batch, *M.block_shape)
+        yield from ((name, batch) for name in ("weight", "n_iter", "converged"))
+        if online is not None:
+            yield "online_mean", (*online.shape, *mean.shape[1:])
+            yield "online_var", (*online.shape, *arrays["var"].shape[1:])
+
+    for name, shape in shapes():
+        array, kind = arrays[name], {"n_iter": np.int32, "converged": np.bool_}.get(name, dtype)
         if array.dtype != kind or array.shape != shape:
             raise ValueError(
                 f"{name} must be an array of {np.dtype(kind)} of shape {shape}, got {array.dtype} "
@@ -300,21 +300,7 @@ def _check(bn: Any, arrays: dict[str, Any]) -> None:
             on_manifold(M, array, name)
         elif not ((array >= 0) & (array < np.inf)).all():
             raise ValueError(f"{name} must be finite and not negative")
-
-    check_array("mean", (*batch, *M.point_shape))  # before others: a size may be of a damaged file
-    check_array("var", (*batch, *M.block_shape))
-    check_array("weight", batch)
-    check_array("n_iter", batch, np.int32)
-    check_array("converged", batch, np.bool_)
     shape, names = check.sample_shape(bn), arrays.get("feature_names")
     if names is not None and (names.dtype.kind != "U" or names.shape != shape[:1]):
         raise ValueError(f"feature_names must be {shape[0]} names, got {_short(names)}")
     check.affine_for(bn, M, shape, mean, "transform")
-    if online is not None:
-        check.check_kind(domains, online)
-        if np.isin(online, domains).any():
-            raise ValueError("online must be labels other than domains")
-        for count in arrays["online_count"]:
-            check_integer("online_count", count, 1)
-        check_array("online_mean", (*online.shape, *shape))
-        check_array("online_var", (*online.shape, *arrays["var"].shape[1:]))

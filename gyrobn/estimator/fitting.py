@@ -1,6 +1,10 @@
-"""How the estimator learns: the statistics of samples, per domain, and how to add more samples."""
+"""How the estimator learns: the statistics of samples, per domain, and how to add more samples.
 
-from collections.abc import Iterable, Mapping
+Samples in memory, in chunks and in a Dask array differ in their source only.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import array_api_compat as compat
@@ -13,8 +17,9 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import domain_stats, places_of
 from gyrobn.normalization.normalize import Stats, merge_stats
 from gyrobn.numerics.checks import host
-from gyrobn.statistics.frechet import FrechetResult, frechet
+from gyrobn.statistics.frechet import FrechetResult, check_search, frechet, of_source
 from gyrobn.statistics.points import Moved, describe, on_manifold
+from gyrobn.statistics.uniqueness import Domains as Named
 
 
 class Fitted(NamedTuple):
@@ -27,6 +32,9 @@ class Fitted(NamedTuple):
     n_iter: Array
     converged: Array
 
+
+ATTRIBUTES = "mean_", "var_", "weight_sum_", "n_iter_", "converged_"
+"""Where the estimator stores them."""
 
 Domains = dict[Any, Fitted]
 """The statistics of each domain by its label; without domains, of all samples by the label None."""
@@ -41,18 +49,15 @@ def by_label(labels: Iterable[Any] | None, fitted: Fitted) -> Domains:
 
 def domains_of(bn: Any) -> Domains:
     """Return the statistics of each domain of a fitted estimator."""
-    fitted = Fitted(bn.mean_, bn.var_, bn.weight_sum_, bn.n_iter_, bn.converged_)
-    return by_label(None if bn.domains_ is None else bn.domains_.tolist(), fitted)
+    labels = None if bn.domains_ is None else bn.domains_.tolist()
+    return by_label(labels, Fitted(*(getattr(bn, name) for name in ATTRIBUTES)))
 
 
-def stacked(domains: Domains) -> tuple[Any, Fitted]:
-    """Return the sorted labels, and the statistics of all domains with a leading axis."""
-    if None in domains:
-        return None, domains[None]
-    labels = sorted(domains)
-    xp = namespace_of(domains[labels[0]].mean)
-    rows = zip(*(domains[d] for d in labels), strict=True)
-    return check.as_labels(labels), Fitted(*(xp.stack(list(row)) for row in rows))
+def store(bn: Any, fitted: Fitted) -> None:
+    """Store statistics as attributes; what is one number without channels is a plain one."""
+    vars(bn).update(zip(ATTRIBUTES, fitted, strict=True))
+    if not fitted.n_iter.ndim:
+        bn.n_iter_, bn.converged_ = int(fitted.n_iter), bool(fitted.converged)
 
 
 def merge(manifold: GyroSpace, old: Fitted, new: Fitted) -> Fitted:
@@ -73,117 +78,196 @@ def learn(bn: Any, X: Any, y: Any, weights: Any, domains: Any, method: str) -> N
     """Find the statistics of samples, merge them with earlier ones, and store them."""
     check.check_target(bn, y, domains, method)
     check.check_parameters(bn)
-    more, search = method == "partial_fit" and hasattr(bn, "mean_"), find
+    more, lazy = method == "partial_fit" and hasattr(bn, "mean_"), compat.is_dask_array(X)
     if more:
         check.check_given(bn.domains_, domains, method)
-    if compat.is_dask_array(X):
-        from gyrobn.estimator.lazy import find as search
-    manifold, found, count, moved = search(bn, X, weights, domains, method, more)
+    X, head, like, count = _in_dask(bn, X, method) if lazy else _in_memory(bn, X, method)
+    manifold = bn.manifold_ if more else check.geometry_for(bn, head)
+    check.affine_for(bn, manifold, tuple(like.shape[1:]), like, method)
+    batch = (count, *like.shape[1 : like.ndim - len(manifold.point_shape)])
+    weights = check.weights_for(batch, like, weights)
+    labels = check.labels_for(domains, count, lazy)
+    moved = Moved()
+    if not lazy:
+        X = ready(bn, X, method, moved, manifold)
+    found = find_stats(bn, manifold, X, labels, weights, method, moved)
+    moved.warn(manifold, like, method)
     if more:
-        if domains is not None:
+        if labels is not None:
             check.check_kind(bn.domains_, check.as_labels(list(found)))
-        old, count, moved = domains_of(bn), count + bn.n_samples_seen_, moved + bn.n_projected_
+        old = domains_of(bn)
         found = old | found | {d: merge(manifold, old[d], found[d]) for d in old.keys() & found}
-    bn.domains_, fitted = stacked(found)
-    bn.mean_, bn.var_, bn.weight_sum_, bn.n_iter_, bn.converged_ = fitted
-    if not fitted.n_iter.ndim:
-        bn.n_iter_, bn.converged_ = int(fitted.n_iter), bool(fitted.converged)
-    bn.manifold_, bn.online_, bn.n_samples_seen_, bn.n_projected_ = manifold, {}, count, moved
+    names, fitted = None, found.get(None)
+    if fitted is None:
+        names, xp = check.as_labels(sorted(found)), namespace_of(like)
+        rows = zip(*(found[label] for label in sorted(found)), strict=True)
+        fitted = Fitted(*(xp.stack(list(row)) for row in rows))
+    store(bn, fitted)
+    bn.manifold_, bn.domains_, bn.online_ = manifold, names, {}
+    bn.n_samples_seen_ = count + (bn.n_samples_seen_ if more else 0)
+    bn.n_projected_ = moved.count + (bn.n_projected_ if more else 0)
 
 
-Finding = tuple[GyroSpace, Domains, int, int]
-"""The geometry, the statistics, and the numbers of samples and of points that were projected."""
+# ---------------------------------------------------------------------- sources
+
+Source = tuple[Any, Array, Array, int]
+"""Samples; the first of them; an array like them, perhaps without values; and their number."""
 
 
-def find(bn: Any, X: Any, sample_weight: Any, domains: Any, method: str, more: bool) -> Finding:
-    """Check samples, an array or chunks, and find their statistics.
-
-    ``more`` says whether they are added to those of earlier calls.
-    """
-    chunks = X if isinstance(X, Chunks) else None
-    if chunks is None and check.in_chunks(bn, X, method):
-        chunks = Chunks(X)
-    head = check.as_array(bn, X if chunks is None else next(iter(chunks)), method)
+def _in_memory(bn: Any, X: Any, method: str) -> Source:
+    if type(X) is not np.ndarray and not isinstance(X, Chunks) and check.in_chunks(bn, X, method):
+        X = Chunks(X)
+    streamed = isinstance(X, Chunks)
+    head = check.as_array(bn, next(iter(X)) if streamed else X, method)
     if backend_of(head).traced(head):
         raise TypeError(
             f"GyroBN.{method}() stores what it finds, which in a traced function has no value: "
             "call it outside, or use gyrobn.batch_stats and gyrobn.normalize"
         )
-    manifold = bn.manifold_ if more else check.geometry_for(bn, head)
-    check.affine_for(bn, manifold, tuple(head.shape[1:]), head, method)
-    moved, project, good = Moved(), bn.on_invalid == "project", set[int]()
+    return (X, head, head, X.count) if streamed else (head, head, head, int(head.shape[0]))
 
-    def ready(x: Array, first: int) -> Array:
-        """Check samples at their first reading, and project them at each."""
+
+def _in_dask(bn: Any, X: Any, method: str) -> Source:
+    from gyrobn.data.dask import counted, lazy_samples, stand_in
+
+    X = counted(lazy_samples(X))
+    head = like = check.as_array(bn, stand_in(X, X.shape[0]), method)
+    if check.depends_on_values(bn, X.shape):
+        first = next(k for k, count in enumerate(X.chunks[0]) if count)
+        head = X.blocks[first][:100].compute()
+    return X, head, like, X.shape[0]
+
+
+def ready(
+    bn: Any,
+    X: Any,
+    method: str,
+    moved: Moved,
+    manifold: GyroSpace | None = None,
+    first: int = 0,
+) -> Any:
+    """Return samples that are checked, and projected if that is the option.
+
+    Chunks are checked at their first reading, and projected at each. ``first`` is the number of the
+    first sample, ``manifold`` that of samples to fit to.
+    """
+    space, project = manifold or check.spaces(bn, method)[0], bn.on_invalid == "project"
+    good: set[int] = set()
+
+    def checked(x: Array, first: int) -> Array:
+        if manifold is None:  # coordinates come as rows of a table
+            shape = (x.shape[0], *check.channels_of(bn), *space.point_shape)
+            x = namespace_of(x).reshape(x, shape)
         if first not in good or project:
             count = None if first in good else moved
-            x = on_manifold(manifold, x, project=project, first=first, moved=count)
+            x = on_manifold(space, x, project=project, first=first, moved=count)
         good.add(first)
-        return backend_of(x).stop_gradient(x)
+        return x
 
-    def chunk(x: Array, rows: Any) -> Array:
-        return ready(check.as_array(bn, x, method), int(rows[0]))
+    if isinstance(X, Chunks):
+        return X.map(lambda x, rows: checked(check.as_array(bn, x, method), int(rows[0])))
+    return checked(X, first)
 
-    samples = ready(head, 0) if chunks is None else chunks.map(chunk)
-    count = int(head.shape[0]) if chunks is None else chunks.count
-    batch = (count, *head.shape[1 : head.ndim - len(manifold.point_shape)])
-    weights = check.weights_for(batch, head, sample_weight)
-    places = None if domains is None else places_of(check.labels_for(domains, count))
-    found = find_stats(bn, manifold, samples, count, places, weights, method)
-    moved.warn(manifold, head, method)
-    return manifold, found, count, moved.count
+
+# ---------------------------------------------------------------------- statistics
+
+Survey = tuple[Iterable[Any] | None, Any, Any, Callable[[], FrechetResult]]
+"""Of each domain the label, the number of samples and the sum of weights; and what finds means."""
 
 
 def find_stats(
     bn: Any,
     manifold: GyroSpace,
-    X: Array | Chunks,
-    count: int,
-    places: Mapping[Any, Any] | None,
-    weights: Array | None,
+    X: Any,
+    labels: Any,
+    weights: Any,
     method: str,
+    moved: Moved,
+    known: Collection[Any] = (),
 ) -> Domains:
-    """Return mean and variance of the samples, or of each domain, or say why there is none."""
+    """Return mean and variance of the samples, or of each domain that is not among the known.
+
+    If there is none, the error says of which samples. ``moved`` counts what is projected in a Dask
+    array; other samples are :func:`ready`.
+    """
+    look = _survey_dask if compat.is_dask_array(X) else _survey
+    names, counts, totals, solve = look(bn, manifold, X, labels, weights, moved, known)
+    for label, count in zip([None] if names is None else names, counts, strict=True):
+        if count < 2 and method != "partial_fit":  # to which more may come
+            which, advice = f" of domain {label!r}", "leave it out"
+            if names is None:
+                which, advice = "", "give them one after the other to partial_fit()"
+            got = "1 sample" if count == 1 else f"{count} samples"
+            raise ValueError(
+                f"GyroBN.{method}() needs at least 2 samples{which} (with a weight other than 0) "
+                f"to find a variance, got {got}: give more, or {advice}"
+            )
+    if not len(counts):
+        return {}
+    with np.errstate(all="ignore"):  # the check names what fails
+        mean, variance, iterations, residual, converged = found = solve()
+    if not backend_of(mean).traced(mean):
+        _check_found(manifold, found, names, method)
+    totals = np.asarray(totals if names is not None else totals[0])
+    totals = totals.reshape((*totals.shape, *(1,) * (residual.ndim - totals.ndim)))
+    weight = check.like(np.broadcast_to(totals, residual.shape), mean)
+    return by_label(names, Fitted(mean, variance, weight, iterations, converged))
+
+
+def split(labels: Any, count: int, known: Collection[Any]) -> dict[Any, Any]:
+    """Return the indices of the samples of each domain that is not among the known."""
+    places = places_of(check.labels_for(labels, count))
+    return {label: at for label, at in places.items() if label not in known}
+
+
+def _survey(
+    bn: Any, manifold: GyroSpace, X: Any, labels: Any, weights: Any, moved: Moved, known: Any
+) -> Survey:
+    count = X.count if isinstance(X, Chunks) else X.shape[0]
     w = np.broadcast_to(1.0, count) if weights is None else host(weights, dtype=np.float64)
+    places = None if labels is None else split(labels, count, known)
     parts = [w] if places is None else [w[at] for at in places.values()]
-    for label, part in zip(places or [None], parts, strict=True):
-        some = part.reshape(len(part), -1).any(axis=1)
-        check_enough(label, int(np.count_nonzero(some)), method)
-    totals = np.stack([part.sum(axis=0) for part in parts])
+    counts = [np.count_nonzero(part.reshape(len(part), -1).any(axis=1)) for part in parts]
     search = {"tol": bn.tol, "max_iter": bn.max_iter}
-    with np.errstate(all="ignore"):  # the check below names what fails
+
+    def stop(x: Array, rows: Any = None) -> Array:
+        return backend_of(x).stop_gradient(x)
+
+    X = X.map(stop) if isinstance(X, Chunks) else stop(X)
+
+    def solve() -> FrechetResult:
         if places is None:
-            found, totals = frechet(manifold, X, weights, **search), totals[0]
-        else:
-            found = domain_stats(manifold, X, places, weights, **search)
-    if not backend_of(found.mean).traced(found.mean):
-        check_found(manifold, found, places, method)
-    return fitted_domains(found, totals, places)
+            return frechet(manifold, X, weights, **search)
+        return domain_stats(manifold, X, places, weights, **search)
+
+    return places, counts, [part.sum(axis=0) for part in parts], solve
 
 
-def fitted_domains(found: FrechetResult, total: Any, labels: Iterable[Any] | None) -> Domains:
-    """Return the statistics of each domain; the sums of its weights are per channel, or one."""
-    mean, variance, iterations, residual, converged = found
-    total = total.reshape((*total.shape, *(1,) * (residual.ndim - total.ndim)))
-    weight = check.like(np.broadcast_to(total, residual.shape), mean)
-    return by_label(labels, Fitted(mean, variance, weight, iterations, converged))
+def _survey_dask(
+    bn: Any, manifold: GyroSpace, X: Any, labels: Any, weights: Any, moved: Moved, known: Any
+) -> Survey:
+    """Look at all samples for the first time, by one compute."""
+    from gyrobn.data.dask import DaskBlocks
+    from gyrobn.statistics import lazy
+
+    blocks, manifold = DaskBlocks(X, weights, labels), manifold.detached()
+    read = partial(split, known=frozenset(known))
+    reading = lazy.Reading(manifold, read, check=True, project=bn.on_invalid == "project")
+    survey = lazy.survey(blocks, reading)
+    moved.add(survey.moved)
+    names, each = [*survey.domains], survey.domains.values()
+
+    def solve() -> FrechetResult:
+        # no samples are given to the warning: all were checked
+        source, search = lazy.Lazy(blocks, reading, survey), check_search(bn.tol, bn.max_iter, None)
+        named = Named(names, np.zeros((0, len(names)), dtype=int)) if labels is not None else None
+        return of_source(manifold, source, [], search, domains=named)
+
+    counts, totals = [d.weighted for d in each], [d.weight for d in each]
+    return names if labels is not None else None, counts, totals, solve
 
 
-def check_enough(label: Any, count: int, method: str) -> None:
-    """Refuse a domain with fewer than two samples; the label None stands for all samples."""
-    if count >= 2 or method == "partial_fit":  # to which more may come
-        return
-    of, got, advice = " of a domain", f"of domain {label!r}", "leave it out"
-    if label is None:
-        of, got = "", "sample" if count == 1 else "samples"
-        advice = "give them one after the other to partial_fit()"
-    raise ValueError(
-        f"GyroBN.{method}() needs at least 2 samples{of} (with a weight other than 0) to find a "
-        f"variance, got {count} {got}: give more, or {advice}"
-    )
-
-
-def check_found(
+def _check_found(
     manifold: GyroSpace, found: FrechetResult, labels: Iterable[Any] | None, method: str
 ) -> None:
     """Say of which samples, or of which domain, there is no mean."""

@@ -16,7 +16,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
 from gyrobn.backends import Array, backend_of, cast_to, device_of, namespace_of
-from gyrobn.data.chunks import is_chunk_list, is_streamed
+from gyrobn.data.chunks import is_streamed
 from gyrobn.manifolds import REGISTRY, Euclidean
 from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
@@ -137,17 +137,7 @@ def in_chunks(bn: Any, X: Any, method: str) -> bool:
         cls, manifold = class_of(bn.manifold), bn.manifold
         shape = (cls.examples()[0] if isinstance(manifold, str) else manifold).point_shape
     X = unmasked(X, "X")
-    return is_streamed(X) or is_chunk_list(X, len(shape))
-
-
-def checked(bn: Any, X: Array, method: str, first: Any = 0, moved: Any = None) -> Array:
-    """Return samples that are points, or coordinates of shape (N, *channels, dim), or refuse them.
-
-    ``first`` and ``moved`` are as in :func:`~gyrobn.statistics.points.on_manifold`.
-    """
-    space, project = spaces(bn, method)[0], bn.on_invalid == "project"
-    X = namespace_of(X).reshape(X, (X.shape[0], *channels_of(bn), *space.point_shape))
-    return on_manifold(space, X, project=project, first=first, moved=moved)
+    return is_streamed(X, len(shape))
 
 
 def check_table(bn: Any, shape: tuple[int, ...], lazy: bool = False, names: bool = False) -> None:
@@ -351,14 +341,6 @@ def check_kind(fitted: Any, labels: Any) -> None:
         )
 
 
-ADVICE = {
-    "error": "choose unseen='refit' or 'adapt', or 'online' for samples that come one by one",
-    "online": "choose unseen='refit' or 'adapt', since unseen='online' follows the order of the "
-    "samples, but the blocks of a Dask array are computed in any order",
-    UNDO: "leave it out: the statistics that transform() finds for a new domain are not kept",
-}
-
-
 def unseen_among(
     bn: Any, labels: Iterable[Any], fitted: Container[Any], method: str, ordered: bool = True
 ) -> list[Any]:
@@ -370,15 +352,34 @@ def unseen_among(
     if new:
         check_kind(bn.domains_, as_labels(new))
         check_parameters(bn)
-        case = UNDO if method == UNDO else bn.unseen
-        if case in (UNDO, "error") or (case == "online" and not ordered):
-            advice = f"fit to it, too, or {ADVICE[case]}"
-            raise not_seen(f"GyroBN.{method}(): fit()", new, bn.domains_, advice)
+        advice = ""
+        if method == UNDO:
+            advice = "leave it out: the statistics that transform() finds for it are not kept"
+        elif bn.unseen == "error":
+            advice = (
+                "choose unseen='refit' or 'adapt', or 'online' for samples that come one by one"
+            )
+        elif bn.unseen == "online" and not ordered:
+            advice = (
+                "choose unseen='refit' or 'adapt', since unseen='online' follows the order of the "
+                "samples, but the blocks of a Dask array are computed in any order"
+            )
+        if advice:
+            who = f"GyroBN.{method}(): fit()"
+            raise not_seen(who, new, bn.domains_, f"fit to it, too, or {advice}")
     return new
 
 
-def labels_for(domains: Any, count: int) -> Any:
-    """Return the labels of the domains as a NumPy array, all integers or all strings, or None.
+def labels_of(bn: Any, domains: Any, count: float, method: str, lazy: bool = False) -> Any:
+    """Return the labels of samples to normalize, as :func:`labels_for` does."""
+    check_given(bn.domains_, domains, method)
+    return labels_for(domains, count, lazy)
+
+
+def labels_for(domains: Any, count: float, lazy: bool = False) -> Any:
+    """Return the labels of so many samples as a NumPy array, all integers or all strings, or None.
+
+    With Dask arrays of samples (``lazy``) may come Dask arrays, whose parts the tasks check.
 
     >>> labels_for(["b", "a"], 2)
     array(['b', 'a'], dtype='<U1')
@@ -387,8 +388,14 @@ def labels_for(domains: Any, count: int) -> Any:
         ...
     TypeError: domains must be all integers or all strings, got 'a' at index 1
     """
-    if domains is None:
-        return None
+    if domains is None or (lazy and compat.is_dask_array(domains)):
+        return domains
+    if math.isnan(count):
+        raise ValueError(
+            "the chunk sizes of X are not known, and so it is not known which sample each of the "
+            "domains belongs to: give the domains as a Dask array that is cut as X is, or call "
+            "X.compute_chunk_sizes() first"
+        )
     if compat.is_array_api_obj(domains):
         if backend_of(domains).traced(domains):
             raise TypeError(

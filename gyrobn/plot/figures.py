@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,27 +20,19 @@ from gyrobn.statistics.uniqueness import FrechetWarning
 
 # Okabe and Ito's palette, for any kind of colour vision. Whatever differs in colour also differs in
 # marker, for black-and-white printers.
-BLUE, ORANGE, VERMILION, GREEN = "#0072B2", "#E69F00", "#D55E00", "#009E73"
-COLOURS = (BLUE, ORANGE, GREEN, VERMILION, "#CC79A7", "#56B4E9", "#000000")
+BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
+COLOURS = (BLUE, ORANGE, GREEN, "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 MARKERS = ("o", "^", "s", "D", "v", "P", "X", "<", ">")
 
-_WHITE_EDGE: dict[str, Any] = {"edgecolors": "white", "linewidths": 1.0}
+_WHITE_EDGE: dict[str, Any] = {"edgecolors": "white", "linewidths": 1.0, "color": INK}
 MEAN_BEFORE = _WHITE_EDGE | {"label": "input mean", "marker": "D", "s": 75}
 MEAN_AFTER = _WHITE_EDGE | {"label": "output mean", "marker": "*", "s": 150}
 TARGET: dict[str, Any] = {"label": "target β", "marker": "o", "s": 230}
 TARGET |= {"facecolors": "none", "edgecolors": INK, "linewidths": 1.3}
 """How the means and the target are drawn."""
 
-LABELS: tuple[str, ...] = (
-    "input",
-    "input mean",
-    "output",
-    "output mean",
-    "target β",
-    "geodesic between the means",
-)
-LABELS += ("boundary", "equator", "distance rings, 0.5 apart")
-"""The labels of a panel in the order of its legend."""
+LABELS = "input", "input mean", "output", "output mean", "target β", "geodesic between the means"
+"""The first labels of a legend, in order."""
 
 NEEDS_MATPLOTLIB = "pictures need matplotlib: install it with pip install 'gyrobn[plot]'"
 
@@ -75,16 +68,15 @@ def _checked(
 
     There are 63 different pairs of a colour and a marker.
     """
-    manifold, clouds = plain_geometry(manifold), []
-    for name, points in (("x", x), ("y", y)):
-        cloud = host(points, name, np.float64)
-        if cloud.shape[1:] != manifold.point_shape:
+    manifold = plain_geometry(manifold)
+    x, y = host(x, "x", np.float64), host(y, "y", np.float64)
+    for name, points in ("x", x), ("y", y):
+        if points.shape[1:] != manifold.point_shape:
             raise ValueError(
                 f"expected {name} of shape (N, {', '.join(map(str, manifold.point_shape))}), got "
-                f"{cloud.shape}: draw one channel at a time"
+                f"{points.shape}: draw one channel at a time"
             )
-        check_finite(manifold, cloud, name, 0, "leave such points out, before and after")
-        clouds.append(cloud)
+        check_finite(manifold, points, name, 0, "leave such points out, before and after")
     if bias is not None:
         bias = host(bias, "bias", np.float64)
         if bias.shape != manifold.point_shape:
@@ -93,49 +85,42 @@ def _checked(
                 f"{bias.shape}"
             )
     if labels is None:
-        return manifold, *clouds, bias, []
-    names, (count, after) = np.asarray(labels), map(len, clouds)
-    if count != after:
+        return manifold, x, y, bias, []
+    names = np.asarray(labels)
+    if not names.shape == x.shape[:1] == y.shape[:1]:
         raise ValueError(
-            f"labels need as many points before as after, got {count} and {after}: "
-            "give as many of both"
+            f"expected a label for each of the {len(x)} points before, and for the same points "
+            f"after, got labels of shape {names.shape} and {len(y)} points after"
         )
-    if names.shape != (count,):
-        raise ValueError(
-            f"expected a label for each of the {count} points, got an array of shape {names.shape}"
-        )
-    groups = []
-    for k, name in enumerate(np.unique(names)):
-        style = {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)]}
-        groups.append((str(name), names == name, style))
-    return manifold, *clouds, bias, groups
+    groups = [
+        (str(name), names == name, {"color": COLOURS[k % 7], "marker": MARKERS[k % 9]})
+        for k, name in enumerate(np.unique(names))
+    ]
+    return manifold, x, y, bias, groups
 
 
 def _legend(place: Any, axes: Sequence[Any], columns: int = 1, **options: Any) -> None:
-    """Add the legend of axes to a cell, or below them to their figure, which grows if it is long.
-
-    Dots are large and dark enough to show their colour.
-    """
+    """Add the legend of axes to a cell, or below them to their figure, which then grows."""
     found: dict[str, Any] = {}
     for ax in axes:
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
+        found = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True)) | found
     found = {label: found[label] for label in (*LABELS, *found) if label in found}
-    columns = min(columns, len(found))
     if place is axes[0].figure:
-        long = max(0, math.ceil(len(found) / columns) - 6)
-        place.set_figheight(place.get_figheight() + 0.22 * long)
-        options["loc"] = "outside lower center"
+        columns, options["loc"] = min(columns, len(found)), "outside lower center"
+        more = max(0, math.ceil(len(found) / columns) - 6)
+        place.set_figheight(place.get_figheight() + 0.22 * more)
     legend = place.legend(found.values(), found.keys(), frameon=False, ncols=columns, **options)
     for handle in legend.legend_handles:
-        if hasattr(handle, "set_sizes"):
+        if hasattr(handle, "set_sizes"):  # large and dark enough to show their colour
             handle.set(sizes=np.maximum(handle.get_sizes(), 40.0), alpha=0.85)
 
 
 def name_of(manifold: GyroSpace) -> str:
-    """Return the name of a geometry with its sizes, such as ``Grassmannian(5, 2)``."""
-    sizes = [str(value) for value in vars(manifold).values() if isinstance(value, int)]
-    return f"{type(manifold).__name__}({', '.join(sizes)})" if sizes else type(manifold).__name__
+    """Return the name of a geometry with its sizes and curvature, such as ``Sphere(2), K = 1``."""
+    sizes = [str(getattr(manifold, one.name)) for one in fields(manifold) if one.default is MISSING]
+    curvature = getattr(manifold, "curvature", None)
+    name = f"{type(manifold).__name__}({', '.join(sizes)})"
+    return name if curvature is None else f"{name}, K = {curvature:g}".replace("-", "−")
 
 
 # ---------------------------------------------------------------------- points on their own space
@@ -149,7 +134,6 @@ class Panel(NamedTuple):
     y: Array
     bias: Array | None = None
     title: str | None = None
-    caption: str | None = None
 
 
 def can_plot(manifold: GyroSpace) -> bool:
@@ -182,14 +166,14 @@ def plot_normalization(
     *,
     labels: Any = None,
     title: str | None = None,
-    caption: str | None = None,
 ) -> Any:
     r"""Draw points before and after normalization, on a geometry that fits on paper.
 
     These are: geometries of dimension 2 with points of shape (2,), drawn in the plane, or (3,),
-    drawn on their surface; ``Grassmannian(3, 1)``, whose lines through the origin are drawn on a
-    hemisphere (opposite points of its edge are the same line); and ``Correlation(3)``, whose three
-    correlations are coordinates inside the elliptope. :func:`plot_tangent` draws any geometry.
+    drawn on their surface; ``Grassmannian(3, 1)``, whose lines through the origin are drawn where
+    they meet a hemisphere, seen from above (opposite points of its edge are the same line); and
+    ``Correlation(3)``, whose three correlations are coordinates inside the elliptope.
+    :func:`plot_tangent` draws any geometry.
 
     The line between the two means is the geodesic
     :math:`t \mapsto \mu_x \oplus (t \odot (\ominus\mu_x \oplus \mu_y))`. A solid line is the
@@ -214,8 +198,6 @@ def plot_normalization(
         before and filled after.
     title
         Text above the axes; the name of the geometry and its curvature by default.
-    caption
-        Text below the axes.
 
     Returns
     -------
@@ -229,7 +211,7 @@ def plot_normalization(
     >>> x = M.random(50, rng=0)
     >>> ax = plot_normalization(M, x, normalize(M, x, batch_stats(M, x), scale=0.5))
     >>> ax.get_title()
-    'PoincareBall,  K = −1'
+    'PoincareBall(2), K = −1'
     >>> ax.figure.savefig("ball.png")  # doctest: +SKIP
     """
     scene = _scene(manifold)
@@ -244,62 +226,43 @@ def plot_normalization(
     manifold, x, y, bias, groups = _checked(manifold, x, y, bias, labels)
     means = frechet_mean(manifold, x), frechet_mean(manifold, y)
     time = np.linspace(0.0, 1.0, 101)[(..., *(None,) * len(manifold.block_shape))]
-    line = scene.coordinates(manifold, manifold.geodesic(*means, time))
-    eye = scene.background(ax, manifold, np.concatenate([x, y]), line)
+    line = scene.place(manifold, manifold.geodesic(*means, time))
+    eye = scene.background(ax, manifold, scene.place, np.concatenate([x, y]), line)
+    depth = {"depthshade": False} if ax.name == "3d" else {}
+    from matplotlib.colors import to_rgba_array
 
     def draw(points: Any, order: int, **style: Any) -> None:
-        """Draw points; those of a cloud, which has an ``alpha``, are faint behind the horizon."""
-        places = np.atleast_2d(scene.coordinates(manifold, points))
-        if "alpha" in style:
-            from matplotlib.colors import to_rgba_array
-
-            hidden = np.zeros(len(places)) if eye is None else places @ eye
-            alpha = style.pop("alpha") * np.where(hidden < 0, 0.3, 1.0)
+        places = np.atleast_2d(scene.place(manifold, points))
+        if eye is not None and "alpha" in style:  # faint behind the horizon
+            alpha = np.where(places @ eye < 0, 0.3, 1.0) * style.pop("alpha")
             color = to_rgba_array([style.pop("color")] * len(places), alpha)
-            style["facecolors" if style["linewidths"] == 0 else "edgecolors"] = color
-        ax.scatter(*places.T, zorder=order, **style, **_DEPTH.get(ax.name, {}))
+            style["edgecolors" if "facecolors" in style else "facecolors"] = color
+        ax.scatter(*places.T, zorder=order, **style, **depth)
 
-    for name, at, look in groups:
+    for name, at, look in groups:  # open before, filled after
         draw(x[at], 3, facecolors="none", linewidths=0.8, alpha=0.75, s=14, **look)
         draw(y[at], 4, label=name, linewidths=0, alpha=0.75, s=14, **look)
-    if groups:  # all colours are those of the labels
-        colours = (INK, INK, INK)
+    if groups:
         draw(x[:0], 3, label="input", s=14, facecolors="none", edgecolors=INK, linewidths=0.8)
         draw(y[:0], 4, label="output", s=14, color=INK)
     else:
-        colours = (GREEN, BLUE, VERMILION)
         draw(x, 3, label="input", alpha=0.75, s=9, color=BLUE, linewidths=0)
         draw(y, 4, label="output", alpha=0.85, s=11, color=ORANGE, linewidths=0, marker="^")
-    over = np.linalg.norm(np.diff(line, axis=0), axis=-1) > scene.longest
+    # a step over half of the picture goes over an edge whose opposite points are the same
+    over = np.linalg.norm(np.diff(line, axis=0), axis=-1) > 0.5 * np.ptp(ax.get_xlim())
     line = np.insert(line, np.flatnonzero(over) + 1, np.nan, axis=0)
-    style = {"color": colours[0], "linewidth": 2, "zorder": 5}
-    ax.plot(*line.T, label="geodesic between the means", **style)
-    draw(means[0], 6, color=colours[1], **MEAN_BEFORE)
-    draw(means[1], 7, color=colours[2], **MEAN_AFTER)
+    ax.plot(*line.T, label=LABELS[-1], color=INK if groups else GREEN, linewidth=2, zorder=5)
+    draw(means[0], 6, **MEAN_BEFORE)
+    draw(means[1], 7, **MEAN_AFTER)
     if bias is not None:
         draw(bias, 8, **TARGET)
-    ax.set_title(_title(manifold) if title is None else title, fontsize=13, color=INK)
-    if caption is not None:  # an annotation, because axes in space have no label below them
-        style = {"ha": "center", "va": "top", "fontsize": 11, "color": INK}
-        ax.annotate(caption, (0.5, -0.03), xycoords="axes fraction", **style)
+    ax.set_title(name_of(manifold) if title is None else title, fontsize=11, color=INK)
     if own:
         _legend(ax.figure, [ax], 2)
     return ax
 
 
-_DEPTH = {"3d": {"depthshade": False}}
-"""Options of points in space."""
-
-
-def _title(manifold: GyroSpace) -> str:
-    """Return the name of the geometry with its curvature; for matrices, with its sizes."""
-    if len(manifold.point_shape) > 1:
-        return name_of(manifold)
-    value = f"{getattr(manifold, 'curvature', 0.0):g}".replace("-", "−")
-    return f"{type(manifold).__name__},  K = {value}"
-
-
-def plot_overview(panels: Sequence[Panel], columns: int = 4, title: str | None = None) -> Any:
+def plot_overview(panels: Sequence[Panel], columns: int = 4) -> Any:
     """Draw one figure with a panel for each geometry and one legend, in a cell of its own.
 
     Parameters
@@ -308,8 +271,6 @@ def plot_overview(panels: Sequence[Panel], columns: int = 4, title: str | None =
         What to draw, in the order of reading.
     columns
         Panels in a row, at most.
-    title
-        Text above the figure.
 
     Returns
     -------
@@ -326,14 +287,11 @@ def plot_overview(panels: Sequence[Panel], columns: int = 4, title: str | None =
     """
     columns = min(columns, len(panels) + 1)
     rows = math.ceil((len(panels) + 1) / columns)
-    figure = new_figure(figsize=(3.2 * columns, 3.5 * rows))
+    figure, axes = new_figure(figsize=(3.2 * columns, 3.7 * rows)), []
     figure.get_layout_engine().set(w_pad=0.06, h_pad=0.14)
-    if title is not None:
-        figure.suptitle(title, fontsize=15, color=INK)
-    axes = []
     for i, panel in enumerate(panels, 1):
         ax = figure.add_subplot(rows, columns, i, projection=_scene(panel.manifold).projection)
-        axes.append(plot_normalization(*panel[:4], ax, title=panel.title, caption=panel.caption))
+        axes.append(plot_normalization(*panel[:4], ax, title=panel.title))
     cell = figure.add_subplot(rows, columns, len(panels) + 1)
     cell.set_axis_off()
     _legend(cell, axes, loc="center", fontsize=12)
@@ -351,7 +309,6 @@ def plot_tangent(
     axes: Sequence[Any] | None = None,
     *,
     labels: Any = None,
-    same_scale: bool | None = None,
     title: str | None = None,
 ) -> tuple[Any, Any]:
     r"""Draw points before and after normalization as they are seen from their mean.
@@ -360,7 +317,9 @@ def plot_tangent(
     x_i)`, the output by :math:`\operatorname{Log}_e(\ominus\beta \oplus y_i)`, both on the first
     two principal axes of the input. The radius of a circle is the standard deviation. After GyroBN
     the second picture is the first one, scaled to the given standard deviation, with the output
-    mean on the target.
+    mean on the target. Both pictures have the same scale, unless one standard deviation is ten
+    times the other: then the smaller cloud would be a dot, and its title says how much it is
+    enlarged.
 
     Parameters
     ----------
@@ -376,10 +335,6 @@ def plot_tangent(
         with a legend, ``axes[0].figure``, that pyplot does not know.
     labels
         N values: one colour and marker for the points of each, such as classes or subjects.
-    same_scale
-        Whether both axes have the same scale, which shows how the standard deviation changes. By
-        default they have, unless one standard deviation is ten times the other: then the smaller
-        cloud would be a dot, and the title of its axes says that their scale is another one.
     title
         Text above a new figure; the geometry by default.
 
@@ -410,28 +365,27 @@ def plot_tangent(
     deviations = [float(np.sqrt(np.sum(result.variance))) for result in (before, after)]
     sizes = [max(abs(q).max(), v) or 1.0 for q, v in zip(clouds, deviations, strict=True)]
     largest = max(sizes)
-    if same_scale is None:
-        same_scale = not differ_by_ten(*deviations)
+    if not differ_by_ten(*deviations):
+        sizes = [largest, largest]
     own = axes is None
     if axes is None:
         figure = new_figure(figsize=(8.0, 5.0))
         figure.suptitle(name_of(manifold) if title is None else title, color=INK)
         axes = figure.subplots(1, 2)
     style = {"s": 14, "alpha": 0.75, "linewidths": 0, "zorder": 3}
-    dashed = {"color": INK, "linewidth": 1.0, "zorder": 5, "label": "standard deviation v"}
     looks = ("input", BLUE, "o", MEAN_BEFORE), ("output", ORANGE, "^", MEAN_AFTER)
     for k, (ax, (side, color, marker, mean)) in enumerate(zip(axes, looks, strict=True)):
         whole = (side, slice(None), {"color": color, "marker": marker})
         for name, at, look in groups or [whole]:
             ax.scatter(*clouds[k][at].T, label=name, **look, **style)
-        ax.scatter(*means[k], zorder=6, color=INK, **mean)
-        ax.plot(*(deviations[k] * CIRCLE).T, "--", **dashed)
-        size, text = largest if same_scale else sizes[k], f"{side}, v = {deviations[k]:.3g}"
-        text += f", enlarged {largest / size:.3g} times" if size < largest else ""
-        limits = -1.06 * size, 1.06 * size
-        ax.set(aspect="equal", xlim=limits, ylim=limits, title=text)
+        ax.scatter(*means[k], zorder=6, **mean)
+        circle = deviations[k] * CIRCLE.T
+        ax.plot(*circle, "--", color=INK, linewidth=1.0, zorder=5, label="standard deviation v")
+        larger = f", enlarged {largest / sizes[k]:.3g} times" if sizes[k] < largest else ""
+        limits = -1.06 * sizes[k], 1.06 * sizes[k]
+        ax.set(aspect="equal", xlim=limits, ylim=limits)
+        ax.set_title(f"{side}, v = {deviations[k]:.3g}{larger}")
         ax.set_xlabel(f"principal axis 1 ({share[0]:.0%})")
-        ax.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel(f"principal axis 2 ({share[1]:.0%})")
     if bias is not None:
         axes[1].scatter(0.0, 0.0, zorder=7, **TARGET)
@@ -529,26 +483,18 @@ def plot_convergence(
         ax = new_figure(figsize=(6.0, 4.0)).add_subplot()
     channels = list(np.ndindex(tolerance.shape))
     for k, channel in enumerate(channels):
-        style: dict[str, Any] = {"color": BLUE, "alpha": 0.4}
-        label = "_" if k else f"{len(channels)} channels"  # one entry for all
-        if len(channels) <= len(COLOURS):
-            style = {"color": COLOURS[k]}
-            label = f"channel {', '.join(map(str, channel))}" if channel else "residual"
+        color, label = COLOURS[k % 7], f"channel {', '.join(map(str, channel))}"
+        if len(channels) > 7:
+            label = "_" if k else f"{len(channels)} channels"  # one entry for all
         # a channel that has converged is not evaluated again
         evaluations, first = np.unique(counts[:, *channel], return_index=True)
-        marker = MARKERS[k] if "alpha" not in style else None
-        ax.plot(evaluations, residual[first, *channel], label=label, marker=marker, **style)
-        ax.axhline(tolerance[channel], linestyle="--", linewidth=1.0, **style)
+        label = label if channel else "residual"
+        ax.plot(evaluations, residual[first, *channel], label=label, marker="o", color=color)
+        ax.axhline(tolerance[channel], linestyle="--", linewidth=1.0, color=color)
     ax.plot([], [], "--", color=INK, linewidth=1.0, label="tolerance")
-    ax.set(
-        yscale="log",
-        xlim=(0.5, counts.max() + 0.5),
-        xlabel="evaluations",
-        ylabel="residual / standard deviation",
-        title=f"Mean on {name_of(manifold)}" if title is None else title,
-    )
+    ax.set(yscale="log", xlabel="evaluations", ylabel="residual / standard deviation")
+    ax.set_title(f"Mean on {name_of(manifold)}" if title is None else title)
     ax.xaxis.get_major_locator().set_params(integer=True)
-    ax.spines[["top", "right"]].set_visible(False)
     if own:
         _legend(ax.figure, [ax], 4)
     return ax

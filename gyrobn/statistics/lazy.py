@@ -189,6 +189,6 @@ def source_of(manifold: GyroSpace, X: Any, weights: Any) -> Lazy:
         raise ValueError(
             f"{manifold!r} expects x of shape (N, *channels, *{points}), got {X.shape}"
         )
-    blocks = DaskBlocks(X).with_parts(weights)
+    blocks = DaskBlocks(X, weights)
     reading = Reading(manifold)
     return Lazy(blocks, reading, survey(blocks, reading))

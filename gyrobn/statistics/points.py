@@ -241,11 +241,15 @@ class Moved:
         """Return the counts of several parts of the samples, given in order, as one."""
         both = cls()
         for part in parts:
-            both.count += part.count
-            both.total += part.total
-            both.singular += part.singular
-            both.which = both.which or part.which
+            both.add(part)
         return both
+
+    def add(self, part: "Moved") -> None:
+        """Add the counts of further samples."""
+        self.count += part.count
+        self.total += part.total
+        self.singular += part.singular
+        self.which = self.which or part.which
 
     def note(self, manifold: GyroSpace, x: Array, good: Any, first: Any) -> None:
         """Count the bad points of a chunk, before they are moved."""
