@@ -31,18 +31,16 @@ The networks of the paper on this library, run on the data that could be had. In
 
 {table(["claim", "paper", "here", "verdict"], [*_links(links), *_grassmann(subspaces), *_others(rows)])}
 
-In the tables below, cells show mean ± standard deviation of three runs; another number of runs is in parentheses. The paper's
-cells show five runs. A difference is clear if it is beyond two standard errors. Every number comes from the committed results; each command continues where it was stopped:
+Cells below show mean ± standard deviation of three runs, or of the number in parentheses; the paper's are means of five.
+A difference is *clear* beyond two standard errors. Every
+number comes from the committed results. A command that was stopped continues where it was:
 
 ```sh
 python -m benchmarks.experiments.link_prediction --data ../shared/data --table main --seeds 3
-python -m benchmarks.experiments.grassmann --data ../shared/data
-python -m benchmarks.experiments.correlation --data ../shared/data
-python -m benchmarks.experiments.spd --data ../shared/data
-python -m benchmarks.experiments.covariate_shift
-python -m benchmarks.experiments.online --data ../shared/data
-python -m benchmarks.experiments.report  # makes this page from benchmarks/experiments/results
+python -m benchmarks.experiments.report  # makes this page
 ```
+
+So do `grassmann`, `correlation`, `spd`, `covariate_shift` and `online` in place of `link_prediction`.
 """
 
 

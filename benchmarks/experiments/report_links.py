@@ -25,14 +25,12 @@ SETTINGS = """
 
 Which pairs of nodes are edges? An encoder maps the features of each node to a point of 128 dimensions, and the distance of two
 points gives the probability of an edge. HNN, KNN, LNN, SNN and PHNN are one encoder on the Poincaré ball, the Klein ball, the
-hyperboloid, the sphere and the projected hypersphere. Settings are those of the paper: two transformations, each with
-normalization, then ReLU (none on Cora); dropout 0.2; Adam, rate 0.01, weight decay 0.001 (none on Cora); means to
-convergence; the Fermi–Dirac decoder; at most 5,000 epochs, stopped 100 epochs after the best validation score.
+hyperboloid, the sphere and the projected hypersphere. Settings are the paper's (dropout 0.2; Adam, rate 0.01; weight decay
+0.001 and ReLU, neither on Cora; patience 100), with means to convergence.
 
 * **One split.** The published code seeds the split, so its five "folds" are five runs on the same edges. So are ours.
 * **Three networks in five columns.** KNN is HNN in other coordinates with features at half scale, and SNN is PHNN so, exactly.
-* **LRBN in evaluation.** The published code computes another function in evaluation than in training. We run it as published,
-  and with running statistics.
+* **LRBN in evaluation.** The published code computes another function there than in training. We run both.
 * **Features that wrap around.** 40 % of Airport's features, and 18 % of Disease's, are beyond the injectivity radius of PHNN.
 * **LNN** leaves much open: we take HCNN's initialisation, no dropout, and the geodesic distance in the decoder.
 """
