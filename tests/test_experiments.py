@@ -161,18 +161,19 @@ def test_graphs_are_read_as_the_paper_reads_them():
     assert bool(((sums - 1).abs() < 1e-12).logical_or(sums == 0).all())
 
 
-def test_the_page_is_made_from_the_results(tmp_path):
-    page = report.DOCS / "experiments.md"
-    assert page.read_text() == report.page(), "run python -m benchmarks.experiments.report"
+def test_the_pages_are_made_from_the_results(tmp_path):
+    for name, text in report.pages().items():
+        kept = (report.DOCS / name).read_text()
+        assert kept == text, f"{name}: run python -m benchmarks.experiments.report"
     for drawn in pictures.draw(tmp_path):
         kept = report.DOCS / "_static" / drawn.name
-        assert drawn.name in page.read_text()
+        assert drawn.name in report.pages()["experiments.md"]
         assert kept.read_bytes() == drawn.read_bytes(), f"{kept} is not what the results show"
 
 
 def test_the_page_reads_in_five_minutes():
     """Words and numbers; the claims of the paper come first, each with its verdict."""
-    page = report.page()
+    page = report.pages()["experiments.md"]
     assert len(re.findall(r"\S*\w\S*", page)) <= 3000
     first = page.split("\n## ")[1]
     assert first.startswith("The paper's claims")

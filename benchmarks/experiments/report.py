@@ -1,7 +1,8 @@
-"""The page of the experiments, made from their results.
+"""The pages of the experiments, made from their results.
 
-``python -m benchmarks.experiments.report`` writes docs/experiments.md and its pictures. A test
-makes them again and compares, so nothing on the page is written by hand but its sentences.
+``python -m benchmarks.experiments.report`` writes docs/experiments.md with its pictures, and
+docs/unseen_subjects.md. A test makes them again and compares, so nothing on the pages is written by
+hand but their sentences.
 """
 
 import math
@@ -23,16 +24,17 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    """Write the page and its pictures."""
+    """Write the pages and their pictures."""
     from benchmarks.experiments import pictures
 
-    (DOCS / "experiments.md").write_text(page())
+    for name, text in pages().items():
+        (DOCS / name).write_text(text)
     for path in pictures.draw(DOCS / "_static"):
         print(path)
 
 
-def page() -> str:
-    """Return the page, by sections."""
+def pages() -> dict[str, str]:
+    """Return the pages by the names of their files."""
     from benchmarks.experiments import (
         report_claims,
         report_grassmann,
@@ -44,8 +46,10 @@ def page() -> str:
     rows = {path.stem: records.read(path.stem) for path in records.RESULTS.glob("*.jsonl")}
     parts = [report_claims.section(rows), *report_links.sections(rows)]
     parts += [report_grassmann.section(rows["grassmann"]), *report_series.sections(rows)]
-    parts.append(report_online.section(rows))
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    return {
+        "experiments.md": "\n\n".join(part.strip() for part in parts) + "\n",
+        "unseen_subjects.md": report_online.page(rows),
+    }
 
 
 # ---------------------------------------------------------------------- numbers

@@ -40,7 +40,7 @@ python -m benchmarks.experiments.link_prediction --data ../shared/data --table m
 python -m benchmarks.experiments.report  # makes this page
 ```
 
-So do `grassmann`, `correlation`, `spd`, `covariate_shift` and `online` in place of `link_prediction`.
+So do `grassmann`, `correlation`, `spd` and `covariate_shift` in place of `link_prediction`.
 """
 
 
