@@ -22,7 +22,7 @@ from benchmarks.experiments import (
     series,
     spd,
 )
-from benchmarks.experiments.classification import parameters
+from benchmarks.experiments.classification import parameters, train
 from benchmarks.experiments.published import CayleyGyroBN, PublishedGyroBN
 from gyrobn import SPD, Correlation, Grassmannian, PoincareBall, Stats, batch_stats, normalize
 
@@ -285,6 +285,14 @@ def test_a_validation_part_chooses_the_epoch(folder):
     assert 1 <= result["best"] <= 8
     assert result["test_accuracy"] == result["curve"][result["best"] - 1]
     assert result["val_accuracy"] > 60
+
+
+def test_a_last_batch_of_one_sample_is_left_out(folder):
+    data = correlation.data_of("basicmotions", folder)
+    net = correlation.network(data.x.shape[-1], data.classes, "gyro")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    result = train(net, data, optimizer, 1, lambda fraction: None, batch=len(data.x) - 1)
+    assert np.isfinite(result["loss"])
 
 
 def test_cells_that_diverge_are_not_compared():

@@ -68,10 +68,15 @@ def train(
 def _epoch(
     net: nn.Module, data: Split, optimizer: torch.optim.Optimizer, batch: int, clip: float
 ) -> float:
-    """Go through all samples once, in random order; return the mean loss."""
+    """Go through all samples once, in random order; return the mean loss.
+
+    A last batch of one sample, which has no variance, is left out.
+    """
     net.train()
     total = 0.0
     for rows in torch.randperm(len(data.x)).split(batch):
+        if len(rows) == 1:
+            continue
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(net(data.x[rows]), data.y[rows])
         loss.backward()
