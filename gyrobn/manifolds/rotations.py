@@ -1,6 +1,7 @@
 r"""The rotation group SO(n) with its bi-invariant metric: LieBN's normalization of rotations."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -262,6 +263,11 @@ class SpecialOrthogonal(GyroSpace):
         """Return rotations of space, and of a space of four dimensions."""
         return cls(3), cls(4)
 
+    @cached_property
+    def _quaternions(self) -> Sphere:
+        """The sphere of unit quaternions, at the scale of the distance here; a circle for n = 2."""
+        return Sphere(self.dim, 0.125)
+
     def origin(self, like: Array) -> Array:
         """Return the identity matrix."""
         return eye(like, self.n)
@@ -361,7 +367,7 @@ class SpecialOrthogonal(GyroSpace):
         shape = (*moments.shape[:-1], self.n, self.n)
         return self.project(namespace_of(moments).reshape(moments, shape))
 
-    def hessian(self, c: Array, weights: Array, P: Array | None = None) -> Hessian:
+    def hessian(self, c: Array, weights: Array, *, frames: Sequence[Array] = ()) -> Hessian:
         r"""Mean Hessian, of eigenvalues :math:`a \cot a`, :math:`a = (\theta_i \pm \theta_j)/2`.
 
         The subspaces :math:`\{(v, Rv)\}` of :math:`\mathbb R^{2n}` form a totally geodesic part of
@@ -369,6 +375,7 @@ class SpecialOrthogonal(GyroSpace):
         and in space, unit quaternions on their sphere have the same Hessian.
         """
         if self.n <= 3:
-            return Sphere(self.dim, 0.125).hessian(c, weights)
+            return self._quaternions.hessian(c, weights)
         half = lambda c: 0.5 * skew_matrix(c, self.n)  # noqa: E731
-        return hessian_in_frames(c, weights, P, half, lambda X: coordinates(2.0 * X))
+        back = lambda X: coordinates(2.0 * X)  # noqa: E731
+        return hessian_in_frames(c, weights, frames[0] if frames else None, half, back)

@@ -67,9 +67,24 @@ def all_true(condition: Array) -> bool:
     )
 
 
+def epsilon(x: Array) -> float:
+    """Return the precision of the dtype of ``x``."""
+    return float(namespace_of(x).finfo(x.dtype).eps)
+
+
 def zeros(n: int, like: Array) -> Array:
     """Return a zero vector in the library, dtype and device of ``like``."""
     return namespace_of(like).zeros((n,), dtype=like.dtype, device=device_of(like))
+
+
+def eps_of(x: Array) -> float:
+    """Return the relative precision of the dtype."""
+    return float(namespace_of(x).finfo(x.dtype).eps)
+
+
+def tiny_of(x: Array) -> float:
+    """Return next to nothing, so that a quotient takes its limit at 0: XLA flushes less to zero."""
+    return float(namespace_of(x).finfo(x.dtype).smallest_normal)
 
 
 def pieces(x: Array, sizes: Sequence[int]) -> list[Array]:
@@ -120,8 +135,7 @@ def unit(x: Array, least: float = 0.0, most: float | None = None) -> tuple[Array
     """
     xp = namespace_of(x)
     large = xp.max(xp.abs(backend_of(x).stop_gradient(x)), axis=-1)
-    tiny = float(xp.finfo(x.dtype).smallest_normal)
-    large = xp.clip(large, min=max(least, tiny), max=most)
+    large = xp.clip(large, min=max(least, tiny_of(x)), max=most)
     return large, x / large[..., None]
 
 
@@ -145,7 +159,10 @@ BLOCK = 256
 def weighted_sum(weights: Array, x: Array) -> Array:
     """Sum ``x`` of shape (N, *channels, *rest) over its first axis, with weights (N, *channels)."""
     xp, rest = namespace_of(weights, x), x.shape[weights.ndim :]
-    rows = xp.reshape(x, (*weights.shape, 1, math.prod(rest)))
+    size = math.prod(rest)
+    if weights.ndim == 1 and (x.dtype == xp.float64 or x.shape[0] <= BLOCK):  # one product
+        return xp.reshape(xp.matmul(weights, xp.reshape(x, (*weights.shape, size))), rest)
+    rows = xp.reshape(x, (*weights.shape, 1, size))
     total = _in_blocks(_product, weights[..., None, None], rows)
     return xp.reshape(total, (*weights.shape[1:], *rest))
 
