@@ -278,7 +278,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--eps": _typed(float, "added to the variance (1e-5)"),
     "--tol": _typed(float, "tolerance of the mean, in standard deviations (8 ulp)"),
     "--max-iter": _typed(int, "maximum number of iterations (64)"),
-    "--on-invalid": _choice("what to do off the manifold", "raise", "project"),
+    "--on-invalid": _choice("what to do off the manifold", "raise", "project", "drop"),
     "--unseen": _choice("what to do with a domain that is not in the model", *UNSEEN),
     "--coordinates": _flag("write normal coordinates, or for inverse, read them")
     | {"action": "store_const", "const": "coordinates", "dest": "output"},

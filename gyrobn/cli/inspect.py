@@ -15,6 +15,7 @@ from gyrobn.data.files import StoredArray, layouts
 from gyrobn.estimator.transformer import GyroBN
 from gyrobn.estimator.validation import geometry_for, sample_shape
 from gyrobn.manifolds import REGISTRY
+from gyrobn.manifolds.definite import reduce_rank
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.statistics.frechet import frechet
 from gyrobn.statistics.points import flaw
@@ -33,7 +34,7 @@ def run(options: Namespace) -> dict[str, Any]:
         values = _fitting(options, source)
     else:
         values = _samples(options, geometry_for(bn, source[:100]), source)
-    return files.about(source) | values
+    return files.about(source) | {"rank": _rank(source)} | values
 
 
 def _model(options: Namespace) -> dict[str, Any]:
@@ -99,6 +100,22 @@ def _samples(options: Namespace, manifold: GyroSpace, source: StoredArray) -> di
     values["unique"] = not any(issubclass(one.category, FrechetWarning) for one in caught)
     values |= {"nearest": float(np.min(spans)), "farthest": float(np.max(spans))}
     return values | {"convexity_radius": manifold.convexity_radius}
+
+
+def _rank(source: StoredArray) -> str | None:
+    """Return the rank of symmetric matrices: that of their mean, or None for other samples."""
+    if source.ndim < 3 or source.shape[-1] != source.shape[-2]:
+        return None
+    total, n = np.zeros(source.shape[-2:]), source.shape[-1]
+    for x in Chunks(source):
+        if not np.allclose(
+            x, np.swapaxes(x, -1, -2), atol=1e-6 * np.nanmax(abs(x)), equal_nan=True
+        ):
+            return None
+        total += x[np.isfinite(x).all(axis=(-2, -1))].sum(axis=0)
+    _, W = reduce_rank(total.astype(source.dtype))
+    common = "" if W.shape[1] == n else ": gyrobn.reduce_rank leads to the common subspace"
+    return f"{W.shape[1]} of {n}{common}"
 
 
 # ---------------------------------------------------------------------- no geometry

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data.chunks import Chunks, take
 from gyrobn.estimator import validation as check
-from gyrobn.estimator.fitting import domains_of, find_stats, ready
+from gyrobn.estimator.fitting import domains_of, find_stats, ready, valid_weights
 from gyrobn.estimator.validation import UNDO
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization import normalize as algorithm
@@ -38,23 +38,24 @@ def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
     X = ready(bn, X, method, moved)
     moved.warn(bn.manifold_, X, method)
     labels = check.labels_of(bn, domains, X.shape[0], method)
-    return apply_block(bn, X, labels, stats_for(bn, X, labels, method), method)
+    stats = stats_for(bn, X, labels, method, moved)
+    return apply_block(bn, X, labels, stats, method, moved)
 
 
 def apply_chunks(bn: Any, X: Any, domains: Any, method: str) -> Iterator[Array]:
     """Check chunks of samples and normalize them, or undo it."""
     check_is_fitted(bn)
-    if isinstance(X, Iterator) and domains is None:  # one reading is enough
+    if isinstance(X, Iterator) and domains is bn.domains_ is None:  # one reading is enough
         X = Chunks(X.__iter__)
     chunks, moved = X if isinstance(X, Chunks) else Chunks(X), Moved()
     labels = check.labels_of(bn, domains, 0 if domains is None else chunks.count, method)
     chunks = ready(bn, chunks, method, moved)
-    stats = stats_for(bn, chunks, labels, method)
+    stats = stats_for(bn, chunks, labels, method, moved)
 
     def results() -> Iterator[Array]:
         for rows, x in chunks.numbered():
             own = None if labels is None else labels[rows]
-            yield apply_block(bn, x, own, stats, method, int(rows[0]))
+            yield apply_block(bn, x, own, stats, method, moved, int(rows[0]))
         moved.warn(bn.manifold_, bn.mean_, method)
 
     return results()
@@ -72,7 +73,7 @@ def _apply_dask(bn: Any, X: Any, domains: Any, method: str) -> Any:
         check.check_table(bn, X.shape[1:], lazy=True)
     check.affine_for(bn, bn.manifold_, check.sample_shape(bn), like, method)
     labels = check.labels_of(bn, domains, X.shape[0], method, lazy=True)
-    stats = stats_for(bn, X, labels, method)
+    stats = stats_for(bn, X, labels, method, Moved())
     tail = check.row_shape(bn, check.spaces(bn, method)[1])
     meta = namespace_of(X._meta).reshape(X._meta[:0, ...], (0,) * (1 + len(tail)))
     options = {"dtype": X.dtype, "meta": meta, "token": f"gyrobn-{method.replace('_', '-')}"}
@@ -97,7 +98,7 @@ def _apply_block(x: Any, labels: Any = None, *, there: Any, block_info: Any = No
     try:
         labels = None if labels is None else check.labels_for(labels.reshape(-1), x.shape[0])
         x = ready(bn, x, method, moved, first=first)
-        out = apply_block(bn, x, labels, stats, method, first, ordered=False)
+        out = apply_block(bn, x, labels, stats, method, moved, first, ordered=False)
     except ValueError as error:
         if np.isnan(start):
             number = block_info[0]["chunk-location"][0]
@@ -110,18 +111,25 @@ def _apply_block(x: Any, labels: Any = None, *, there: Any, block_info: Any = No
 # ---------------------------------------------------------------------- statistics per domain
 
 
-def stats_for(bn: Any, X: Any, labels: Any, method: str) -> dict[Any, Any]:
-    """Return the statistics of each domain, also of new ones if ``unseen`` finds them in X."""
+def stats_for(bn: Any, X: Any, labels: Any, method: str, moved: Moved) -> dict[Any, Any]:
+    """Return the statistics of each domain, also of new ones if ``unseen`` finds them in X.
+
+    ``moved`` knows which points are invalid.
+    """
     stats: dict[Any, Any] = dict(domains_of(bn))
-    if compat.is_dask_array(labels):  # a task refuses new ones where they are not welcome
+    if labels is None:
+        new = None not in stats
+        if new:
+            check.check_parameters(bn)
+    elif compat.is_dask_array(labels):  # a task refuses new ones where they are not welcome
         new = method == "transform" and bn.unseen in ("refit", "adapt")
     else:
-        names = () if labels is None else np.unique(labels).tolist()
         ordered = not compat.is_dask_array(X)
-        new = bool(check.unseen_among(bn, names, stats, method, ordered))
+        new = bool(check.unseen_among(bn, np.unique(labels).tolist(), stats, method, ordered))
     if not new or bn.unseen == "online":
         return stats
-    found = find_stats(bn, bn.manifold_, X, labels, None, method, Moved(), known=stats)
+    weights = valid_weights(bn, X, None, moved)
+    found = find_stats(bn, bn.manifold_, X, labels, weights, method, Moved(), known=stats)
     check.unseen_among(bn, found, stats, method)
     if bn.unseen == "refit" or not found:
         return stats | found
@@ -190,12 +198,13 @@ def apply_block(
     labels: Any,
     stats: dict[Any, Any],
     method: str,
+    moved: Moved,
     first: int = 0,
     ordered: bool = True,
 ) -> Array:
-    """Normalize points, or undo it, and check the output.
+    """Normalize points, or undo it, and check the output; what was dropped becomes NaN.
 
-    ``stats`` are those of each label, ``first`` is the number of the first sample, for messages.
+    ``stats`` are those of each label, ``first`` is the number of the first sample.
     """
     M, undo, online = bn.manifold_, method == UNDO, bn.online_
     places = {None: None} if labels is None else places_of(labels)
@@ -231,8 +240,11 @@ def apply_block(
         if not backend_of(x).traced(out):
             _check(bn, x, out, bias, scale, of, method, first)
     bn.online_ = online  # only now: a call that fails leaves everything as it was
-    shape = check.row_shape(bn, check.spaces(bn, method)[1])
-    return namespace_of(out).reshape(out, (x.shape[0], *shape))
+    xp, space = namespace_of(out), check.spaces(bn, method)[1]
+    if first in moved.valid:
+        valid = moved.valid[first][(..., *(None,) * len(space.point_shape))]
+        out = xp.where(valid, out, float("nan"))
+    return xp.reshape(out, (x.shape[0], *check.row_shape(bn, space)))
 
 
 def _check(

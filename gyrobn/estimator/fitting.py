@@ -90,6 +90,8 @@ def learn(bn: Any, X: Any, y: Any, weights: Any, domains: Any, method: str) -> N
     moved = Moved()
     if not lazy:
         X = ready(bn, X, method, moved, manifold)
+        weights = valid_weights(bn, X, weights, moved)
+        count -= moved.lost
     found = find_stats(bn, manifold, X, labels, weights, method, moved)
     moved.warn(manifold, like, method)
     if more:
@@ -158,6 +160,8 @@ def ready(
         if manifold is None:  # coordinates come as rows of a table
             shape = (x.shape[0], *check.channels_of(bn), *space.point_shape)
             x = namespace_of(x).reshape(x, shape)
+        if bn.on_invalid == "drop" and (method != "transform" or bn.unseen != "online"):
+            return moved.drop(space, x, first)
         if first not in good or project:
             count = None if first in good else moved
             x = on_manifold(space, x, project=project, first=first, moved=count)
@@ -167,6 +171,30 @@ def ready(
     if isinstance(X, Chunks):
         return X.map(lambda x, rows: checked(check.as_array(bn, x, method), int(rows[0])))
     return checked(X, first)
+
+
+def valid_weights(bn: Any, X: Any, weights: Any, moved: Moved) -> Any:
+    """Return the weights of samples that are :func:`ready`, 0 for points that are dropped."""
+    if bn.on_invalid != "drop":
+        return weights
+    if compat.is_dask_array(X):
+        raise ValueError(
+            "on_invalid='drop' is for samples in memory or in chunks: drop those of a Dask array "
+            "before, X[manifold.contains(X)]"
+        )
+    if isinstance(X, Chunks):
+        for _ in X:  # which finds the invalid ones
+            pass
+    valid = np.concatenate([host(moved.valid[first]) for first in sorted(moved.valid)])
+    moved.lost = int(np.sum(~valid.reshape(len(valid), -1).any(axis=1)))
+    if moved.lost == len(valid):
+        raise ValueError(f"none of the {len(valid)} samples is on the manifold: all were dropped")
+    if weights is None:
+        w = 1.0
+    else:
+        w = host(weights)
+        w = w.reshape(*w.shape, *(1,) * (valid.ndim - w.ndim))
+    return check.like(valid * w, next(iter(X)))
 
 
 # ---------------------------------------------------------------------- statistics
@@ -259,7 +287,10 @@ def _survey_dask(
 
     def solve() -> FrechetResult:
         # no samples are given to the warning: all were checked
-        source, search = lazy.Parts(blocks, reading, survey), check_search(bn.tol, bn.max_iter, None)
+        source, search = (
+            lazy.Parts(blocks, reading, survey),
+            check_search(bn.tol, bn.max_iter, None),
+        )
         named = Named(names, np.zeros((0, len(names)), dtype=int)) if labels is not None else None
         return of_source(manifold, source, [], search, domains=named)
 

@@ -58,9 +58,12 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     max_iter : int, default=64
         Maximum number of iterations of the mean. If the mean has not converged by then, there is
         a :class:`~gyrobn.FrechetWarning`.
-    on_invalid : {"raise", "project"}, default="raise"
-        What to do with samples that are not on the manifold: raise an error that names the first,
-        or move them to a point near by (``manifold.project``). NaN and infinity always raise.
+    on_invalid : {"raise", "project", "drop"}, default="raise"
+        What to do with samples that are not on the manifold: raise an error that names the first;
+        move them to a point near by (``manifold.project``; NaN and infinity still raise); or, with
+        a warning that counts them, leave them out of ``fit`` and return NaN for them from
+        ``transform``, where samples keep their places ("drop"; not for ``fit`` to Dask arrays, and
+        ``transform`` with ``unseen="online"`` raises).
     unseen : {"error", "refit", "adapt", "online"}, default="error"
         What ``transform`` does with a domain that ``fit`` did not see: raise an error; use the
         mean and variance of its samples in the call ("refit"); or use the average of the known
@@ -80,6 +83,10 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         ``manifold.to_normal`` returns for the points, but no point is made of them: with
         ``scale="sqrt_dim"`` the points of high-dimensional geometries are beyond the range of
         floating-point numbers. ``bias`` must be None.
+    without_domains : {"error", "new"}, default="error"
+        What ``transform`` does without ``domains`` after ``fit`` with them: raise an error; or take
+        X as one new domain, for which ``unseen`` must be "refit" or "adapt". With "new", scorers
+        and ``cross_val_predict`` of scikit-learn work if each fold leaves out one domain.
     **options
         The options of a geometry, by name: ``metric`` of "spd" and "correlation", ``theta`` of
         "spd", ``curvature`` of a space of constant curvature, and ``representation`` of
@@ -127,11 +134,12 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     Gradients flow through ``transform`` to X; the statistics are constants. In a traced function
     (``jax.jit``, ``vmap``) values are not known, so only shapes and dtypes are checked.
 
-    A pipeline passes the domains on by metadata routing: with
-    ``sklearn.set_config(enable_metadata_routing=True)``, request them with
-    ``GyroBN(...).set_fit_request(domains=True).set_transform_request(domains=True)``.
-    Cross-validation then needs the score of the pipeline itself (``scoring=None``): scikit-learn's
-    named scorers and ``cross_val_predict`` pass no domains to ``predict``.
+    A pipeline passes domains on to ``fit``: ``pipeline.fit(X, y, gyrobn__domains=domains)``, and in
+    a cross-validation ``params={"gyrobn__domains": domains}``. To ``transform`` it passes them by
+    metadata routing only: with ``sklearn.set_config(enable_metadata_routing=True)``, request them
+    with ``GyroBN(...).set_fit_request(domains=True).set_transform_request(domains=True)``.
+    scikit-learn's named scorers and ``cross_val_predict`` pass no domains to ``predict`` even then:
+    choose ``without_domains="new"`` and leave out one domain at a time.
 
     Examples
     --------
@@ -191,6 +199,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         adapt_rate: float = 0.1,
         prior_strength: float = 4.0,
         output: str = "points",
+        without_domains: str = "error",
         **options: Any,
     ) -> None:
         self.manifold = manifold
@@ -204,6 +213,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.adapt_rate = adapt_rate
         self.prior_strength = prior_strength
         self.output = output
+        self.without_domains = without_domains
         for name in options.keys() - geometry_options():
             raise TypeError(f"GyroBN() got an unexpected keyword argument {name!r}")
         self.__dict__.update(options)

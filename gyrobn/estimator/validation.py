@@ -27,12 +27,19 @@ from gyrobn.statistics.frechet import check_search
 from gyrobn.statistics.points import on_manifold
 
 UNDO = "inverse_transform"
+ON_INVALID = "raise", "project", "drop"
 
 
 def check_parameters(bn: Any) -> None:
     """Check the parameters that are plain values."""
-    check_choice("on_invalid", bn.on_invalid, ("raise", "project"))
+    check_choice("on_invalid", bn.on_invalid, ON_INVALID)
     check_choice("unseen", bn.unseen, UNSEEN)
+    check_choice("without_domains", bn.without_domains, ("error", "new"))
+    if bn.without_domains == "new" and bn.unseen not in ("refit", "adapt"):
+        raise ValueError(
+            "without_domains='new' takes X as one new domain: choose unseen='refit' or 'adapt', "
+            f"too, got unseen={bn.unseen!r}"
+        )
     check_number("eps", bn.eps, 0.0)
     check_number("adapt_rate", bn.adapt_rate, 0.0, 1.0)
     check_number("prior_strength", bn.prior_strength, 0.0)
@@ -316,9 +323,11 @@ def check_given(fitted: Any, domains: Any, method: str) -> None:
             "fit(X, domains=...), too, by name (its second argument is y, which is ignored)"
         )
     if fitted is not None and domains is None:
+        new = ", or choose without_domains='new' to take X as one new domain"
         raise ValueError(
             f"GyroBN was fitted with domains ({listed(fitted)}): give {method}(X, domains=...), "
             f"too; in a pipeline, by metadata routing and set_{method}_request(domains=True)"
+            f"{new if method == 'transform' else ''}"
         )
 
 
@@ -348,7 +357,7 @@ def unseen_among(
 
     Samples that are not ``ordered`` cannot be followed one by one.
     """
-    new = [label for label in labels if label not in fitted]
+    new = [label for label in labels if label not in fitted and label is not None]
     if new:
         check_kind(bn.domains_, as_labels(new))
         check_parameters(bn)
@@ -371,8 +380,12 @@ def unseen_among(
 
 
 def labels_of(bn: Any, domains: Any, count: float, method: str, lazy: bool = False) -> Any:
-    """Return the labels of samples to normalize, as :func:`labels_for` does."""
-    check_given(bn.domains_, domains, method)
+    """Return the labels of samples to normalize, as :func:`labels_for` does.
+
+    None, after ``fit`` with domains, is the label of one new domain.
+    """
+    if domains is not None or method != "transform" or bn.without_domains != "new":
+        check_given(bn.domains_, domains, method)
     return labels_for(domains, count, lazy)
 
 
