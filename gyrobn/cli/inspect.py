@@ -34,7 +34,7 @@ def run(options: Namespace) -> dict[str, Any]:
         values = _fitting(options, source)
     else:
         values = _samples(options, geometry_for(bn, source[:100]), source)
-    return files.about(source) | {"rank": _rank(source)} | values
+    return files.about(source) | _rank(source) | values
 
 
 def _model(options: Namespace) -> dict[str, Any]:
@@ -102,20 +102,20 @@ def _samples(options: Namespace, manifold: GyroSpace, source: StoredArray) -> di
     return values | {"convexity_radius": manifold.convexity_radius}
 
 
-def _rank(source: StoredArray) -> str | None:
-    """Return the rank of symmetric matrices: that of their mean, or None for other samples."""
+def _rank(source: StoredArray) -> dict[str, Any]:
+    """Return the rank of the mean of symmetric matrices, and nothing for other samples."""
     if source.ndim < 3 or source.shape[-1] != source.shape[-2]:
-        return None
-    total, n = np.zeros(source.shape[-2:]), source.shape[-1]
+        return {}
+    total = np.zeros(source.shape[-2:])
     for x in Chunks(source):
-        if not np.allclose(
-            x, np.swapaxes(x, -1, -2), atol=1e-6 * np.nanmax(abs(x)), equal_nan=True
-        ):
-            return None
-        total += x[np.isfinite(x).all(axis=(-2, -1))].sum(axis=0)
-    _, W = reduce_rank(total.astype(source.dtype))
-    common = "" if W.shape[1] == n else ": gyrobn.reduce_rank leads to the common subspace"
-    return f"{W.shape[1]} of {n}{common}"
+        x = x[np.isfinite(x).all(axis=(-2, -1))]
+        if x.size and not np.allclose(x, np.swapaxes(x, -1, -2), atol=1e-6 * abs(x).max()):
+            return {}
+        total += x.sum(axis=0)
+    rank = reduce_rank(total.astype(source.dtype))[1].shape[1]
+    if rank == len(total):
+        return {"rank": rank}
+    return {"rank": rank, "advice": "gyrobn.reduce_rank leads to the common subspace"}
 
 
 # ---------------------------------------------------------------------- no geometry

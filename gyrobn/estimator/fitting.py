@@ -222,13 +222,14 @@ def find_stats(
     names, counts, totals, solve = look(bn, manifold, X, labels, weights, moved, known)
     for label, count in zip([None] if names is None else names, counts, strict=True):
         if count < 2 and method != "partial_fit":  # to which more may come
-            which, advice = f" of domain {label!r}", "leave it out"
+            which, advice = f" of domain {label!r}", ", or leave it out"
             if names is None:
-                which, advice = "", "give them one after the other to partial_fit()"
+                which, advice = "", ", or give them one after the other to partial_fit()"
+                advice *= method == "fit"
             got = "1 sample" if count == 1 else f"{count} samples"
             raise ValueError(
                 f"GyroBN.{method}() needs at least 2 samples{which} (with a weight other than 0) "
-                f"to find a variance, got {got}: give more, or {advice}"
+                f"to find a variance, got {got}: give more{advice}"
             )
     if not len(counts):
         return {}
