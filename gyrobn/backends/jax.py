@@ -229,6 +229,11 @@ def while_loop(
     if not any(traced(s) for s in jax.tree.leaves(state)):
         return eager.while_loop(key, condition, body, constants, state, limit)
 
+    if limit == 1:  # XLA would take what does not change out of a loop, and always compute it
+        once = partial(body, constants)
+        only: Loop = jax.lax.cond(condition(state), once, lambda same: same, state)
+        return only
+    found: Loop
     _, found = jax.lax.while_loop(
         lambda counted: (counted[0] < limit) & condition(counted[1]),
         lambda counted: (counted[0] + 1, body(constants, counted[1])),

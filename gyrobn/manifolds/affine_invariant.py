@@ -8,6 +8,7 @@ from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.definite import Definite, exponential
 from gyrobn.numerics.arrays import (
+    eps_of,
     safe_sqrt,
     scalars_like,
     sum_of_products,
@@ -158,7 +159,7 @@ class CentredMatrices(Centred):
         v = matmul(self.frame, W[..., :, :1])
         size = xp.max(xp.abs(self.x), axis=(-2, -1)) / xp.abs(values[..., 0])
         size = size + self.eigen_of_mean.values[..., -1]
-        return float(xp.finfo(v.dtype).eps) * size * xp.sum(v * v, axis=(-2, -1))
+        return eps_of(v) * size * xp.sum(v * v, axis=(-2, -1))
 
     # ------------------------------------------------------------------ what follows from the logs
 
@@ -226,7 +227,7 @@ class CentredMatrices(Centred):
         xp, values = namespace_of(self.x), self.eigen.values
         conditions = weights * (values[..., -1] / values[..., 0])
         of_samples = xp.linalg.vector_norm(conditions, axis=0)
-        eps = float(xp.finfo(values.dtype).eps)
+        eps = eps_of(values)
         of_mean: Array = self.space._resolution(self.eigen_of_mean.values)
         return (of_mean + (0.25 * eps / abs(self.space.theta)) * of_samples)[..., None]
 
@@ -426,7 +427,7 @@ class AffineInvariant(Definite):
     def _resolution(self, values: Array) -> Array:
         """Return the resolution from the eigenvalues of P."""
         xp = namespace_of(values)
-        eps, high = float(xp.finfo(values.dtype).eps), values[..., -1]
+        eps, high = eps_of(values), values[..., -1]
         condition = high / xp.maximum(values[..., 0], eps * high)
         ulps = 1.0 * self.n + self.n**2 / 256  # measured, as is the factor of the condition
         return (eps / abs(self.theta)) * (ulps + 0.125 * condition)
@@ -435,6 +436,6 @@ class AffineInvariant(Definite):
 def logarithm(A: Array) -> Array:
     """Return the logarithm of SPD matrices; warn if one is singular up to rounding."""
     values, _ = eigen = eigh(symmetric(A))
-    eps = float(namespace_of(A).finfo(A.dtype).eps)
+    eps = eps_of(A)
     warn_of_lost_digits(abs(eps * values[..., -1] / values[..., 0]))
     return symmetric(matrix_function(A, LOG, eigen))

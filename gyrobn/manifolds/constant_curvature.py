@@ -38,8 +38,9 @@ from gyrobn.manifolds.fused import fits, standardized
 from gyrobn.numerics.arrays import (
     all_true,
     check_coordinates,
+    decided,
     dot,
-    epsilon,
+    eps_of,
     length,
     safe_sqrt,
     scalars_like,
@@ -405,14 +406,14 @@ class ConstantCurvature(Vectors):
         size = xp.sqrt(xp.where(good, square, 1.0))
         above, a = xp.where(good, 1.0 + t / size, 2.0), xp.where(good, 1.0 / size, 0.0)
         if self.sign != -1:  # no translation leads to the point opposite to e: start beside it
-            eps = epsilon(moments)
+            eps = eps_of(moments)
             s = s + xp.where(above < 4.0 * eps, size * (eps / self.n) ** 0.5, 0.0)[..., None]
         return self._drop(K, above, a, s)
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x."""
         _, a, v = self._lift(self._parameter("curvature", x), x)
-        return epsilon(x) * a * dot(v, v) ** 0.5
+        return eps_of(x) * a * dot(v, v) ** 0.5
 
     # ------------------------------------------------------------------ tangent vectors, checks
 
@@ -436,7 +437,7 @@ class ConstantCurvature(Vectors):
 
     def contains(self, x: Array) -> Array:
         """Return whether each array is a point; one pass decides if all of them are."""
-        most = epsilon(x) ** self.digits
+        most = eps_of(x) ** self.digits
         with np.errstate(all="ignore"):  # the exact test looks at what overflows
             near = self._off(self._given(x), 1.0, x) <= most
-        return near if all_true(near) else self.violation(x) <= most
+        return decided(near, lambda: self.violation(x) <= most)

@@ -18,7 +18,7 @@ from gyrobn.manifolds.definite import Definite, change_of_factor, clamped
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
-from gyrobn.numerics.arrays import check_floating, dot
+from gyrobn.numerics.arrays import check_floating, dot, eps_of
 from gyrobn.numerics.checks import check_square
 from gyrobn.numerics.matrices import (
     adjoint,
@@ -184,7 +184,7 @@ class Scaling(CorrelationMap):
     def _solution(self, A: Array, start: Array) -> Array:
         """Return d for symmetric matrices A, by Newton's method; NaN if that does not converge."""
         xp, stop = namespace_of(A), backend_of(A).stop_gradient
-        constant, least = finite_or_identity(stop(A))[0], float(xp.finfo(A.dtype).eps) ** 0.5
+        constant, least = finite_or_identity(stop(A))[0], eps_of(A) ** 0.5
 
         def body(constants: Arrays, state: Arrays) -> Arrays:
             (A,), (d, size) = constants, state

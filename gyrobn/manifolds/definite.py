@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import all_true, decided
 from gyrobn.numerics.checks import check_square, warn_caller
 from gyrobn.numerics.matrices import (
     PrecisionWarning,
@@ -69,9 +70,9 @@ class Definite(GyroSpace):
         """
         self._namespace(x)
         x = backend_of(x).stop_gradient(x)
-        if not surely_definite(symmetric(x)):
-            return self.violation(x) <= _half_of_the_digits(x)
-        return self._asymmetry(x)[0] <= _half_of_the_digits(x)
+        most, definite = _half_of_the_digits(x), surely_definite(symmetric(x))
+        near = definite & (self._asymmetry(x)[0] <= most)
+        return decided(near, lambda: self.violation(x) <= most)
 
     def _asymmetry(self, x: Array) -> tuple[Array, Array]:
         """Return the asymmetry of each matrix relative to its largest entry, and that entry.
@@ -145,7 +146,7 @@ def clamped(x: Array, eigen: Eigen | None = None) -> Array:
     before it was rounded, if it is known.
     """
     if eigen is None:
-        if surely_definite(backend_of(x).stop_gradient(x)):
+        if all_true(surely_definite(backend_of(x).stop_gradient(x))):
             return x
         eigen = eigh(x)
     xp, values, limit = namespace_of(x), eigen.values, _limit(x)

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.numerics.arrays import square, times
+from gyrobn.numerics.arrays import square, times, tiny_of
 
 NUMBERS = 2**17
 """How many numbers of samples to compute with at a time, so that temporaries stay in the cache."""
@@ -27,7 +27,7 @@ def fits(x: Array, t: Any, *points: Array) -> bool:
 def standardized(space: Any, x: Array, mean: Any, t: Any, bias: Any) -> Array:
     r"""Return :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))`, given K, λ and p of μ and β."""
     xp, top = namespace_of(x), 0.5 * space._reach(x)
-    tiny = float(xp.finfo(x.dtype).smallest_normal)
+    tiny = tiny_of(x)
     (K, above_mean, p), (_, above_bias, b) = mean, bias or (None, 2.0, 0.0)
 
     def part(x: Array) -> Array:

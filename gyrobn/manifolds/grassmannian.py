@@ -23,6 +23,7 @@ from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.chart import Chart, Diffeomorphism
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import eps_of
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import adjoint, identity, matmul, symmetric
 from gyrobn.numerics.matrix_functions import (
@@ -282,7 +283,7 @@ class Bases(GyroSpace):
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring bases in floating point, up to a small factor."""
-        eps = float(namespace_of(x).finfo(x.dtype).eps)
+        eps = eps_of(x)
         return eps * self.p**0.5 + 0.0 * x[..., 0, 0]
 
     # ------------------------------------------------------------------ the mean

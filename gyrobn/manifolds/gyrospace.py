@@ -17,7 +17,7 @@ import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, declare, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
-from gyrobn.numerics.arrays import check_floating, epsilon, length, pieces, scalars_like
+from gyrobn.numerics.arrays import check_floating, eps_of, length, pieces, scalars_like
 from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.numerics.hessian import Hessian
 
@@ -216,11 +216,11 @@ class GyroSpace(ABC):
 
     def contains(self, x: Array) -> Array:
         """Tell for each sample whether it is a point to half the digits of its dtype."""
-        return self.violation(x) <= epsilon(x) ** 0.5
+        return self.violation(x) <= eps_of(x) ** 0.5
 
     def resolution(self, x: Array) -> Array:
         """Distance from x to its neighbours in floating point, up to a small factor."""
-        return epsilon(x) * (1.0 + self.norm(x))
+        return eps_of(x) * (1.0 + self.norm(x))
 
     def resolutions(self, x: Array) -> Array:
         """Return :meth:`resolution` for each block, shape (..., blocks) or (..., 1)."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.constant_curvature import ConstantCurvature, Lifted
 from gyrobn.manifolds.gyrospace import check_manifold
-from gyrobn.numerics.arrays import dot, epsilon, length, safe_sqrt, square, times, unit, zeros
+from gyrobn.numerics.arrays import dot, eps_of, length, safe_sqrt, square, times, unit, zeros
 from gyrobn.numerics.scalar import largest_angle
 
 
@@ -23,14 +23,14 @@ class Ball(ConstantCurvature):
         large, u = unit(x)
         size = safe_sqrt(-K * dot(u, u))
         outside = xp.logical_not(large * size < 1.0)  # also NaN, of which the quotient is NaN
-        inside = times((1.0 - epsilon(x) ** 0.5) / xp.where(outside, size, 1.0), u)
+        inside = times((1.0 - eps_of(x) ** 0.5) / xp.where(outside, size, 1.0), u)
         return xp.where(outside[..., None], inside, x)
 
     def _off(self, K: Any, large: Any, u: Array) -> Array:
         # how far √-K‖x‖ exceeds 1: an ulp on the boundary, 0 inside
         long = square(u)
         size = large * safe_sqrt(-K * long)
-        return namespace_of(u).where(size < 1.0, 0.0 * long, size - 1.0 + epsilon(u))
+        return namespace_of(u).where(size < 1.0, 0.0 * long, size - 1.0 + eps_of(u))
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Stereographic(Ball):
     def _lift(self, K: Any, x: Array) -> Lifted:
         # on and beyond the boundary the model ends; there it continues as if a last digit inside
         half = 0.5 + 0.5 * self._square(K, x)
-        above = namespace_of(x).clip(half, min=0.5 * epsilon(x)) ** -1
+        above = namespace_of(x).clip(half, min=0.5 * eps_of(x)) ** -1
         return above, above, x
 
     def _reach(self, like: Array) -> float:
@@ -74,12 +74,12 @@ class Stereographic(Ball):
 
         If it were smaller, rounding a sum with such a point could lead out of the ball.
         """
-        return -math.log(4.0 * epsilon(like))
+        return -math.log(4.0 * eps_of(like))
 
     def _drop(self, K: Any, above: Array, a: Any, v: Array) -> Array:
         # clamped inside the ball where 1 + t would round to t
         xp = namespace_of(v)
-        more = xp.clip(8.0 * epsilon(v) * above - 2.0, min=0.0)
+        more = xp.clip(8.0 * eps_of(v) * above - 2.0, min=0.0)
         if self.sign == -1:
             return times(a / (above + more), v)
         infinity = above == 0
@@ -163,7 +163,7 @@ class Klein(Ball):
     """
 
     def _lift(self, K: Any, x: Array) -> Lifted:
-        t = namespace_of(x).clip(1.0 + K * dot(x, x), min=epsilon(x)) ** -0.5
+        t = namespace_of(x).clip(1.0 + K * dot(x, x), min=eps_of(x)) ** -0.5
         return 1.0 + t, t, x
 
     def _drop(self, K: Any, above: Array, a: Any, v: Array) -> Array:
@@ -171,11 +171,11 @@ class Klein(Ball):
         # Points whose length would round to the radius are clamped inside the ball
         xp, s = namespace_of(v), times(a, v)
         u = -K * dot(s, s)
-        return s / xp.sqrt(u + xp.clip(16.0 * epsilon(s) * u, min=1.0))[..., None]
+        return s / xp.sqrt(u + xp.clip(16.0 * eps_of(s) * u, min=1.0))[..., None]
 
     def _reach(self, like: Array) -> float:
         """Return an angle at which the sum with any point of the ball still has a square."""
-        return largest_angle(like) + 0.5 * math.log(epsilon(like))
+        return largest_angle(like) + 0.5 * math.log(eps_of(like))
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x, in the radial direction."""

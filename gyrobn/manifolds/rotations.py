@@ -13,7 +13,7 @@ from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.grassmannian import CentredInFrames
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.models import Sphere
-from gyrobn.numerics.arrays import check_coordinates, dot, times
+from gyrobn.numerics.arrays import check_coordinates, dot, eps_of, times
 from gyrobn.numerics.checks import check_square
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import (
@@ -137,7 +137,7 @@ def decompositions(x: Array) -> Arrays:
     """
     xp, backend, n = namespace_of(x), backend_of(x), x.shape[-1]
     x = backend.stop_gradient(x)
-    A, eps = 0.5 * (identity(x) + x), float(xp.finfo(x.dtype).eps)
+    A, eps = 0.5 * (identity(x) + x), eps_of(x)
     least = 32.0 * xp.clip(off_orthonormal(x), min=2.0 * eps, max=1.0)[..., None]
 
     # Planes of equal angles mix their vectors, and a threshold could separate these. So quarter

@@ -67,11 +67,6 @@ def all_true(condition: Array) -> bool:
     )
 
 
-def epsilon(x: Array) -> float:
-    """Return the precision of the dtype of ``x``."""
-    return float(namespace_of(x).finfo(x.dtype).eps)
-
-
 def zeros(n: int, like: Array) -> Array:
     """Return a zero vector in the library, dtype and device of ``like``."""
     return namespace_of(like).zeros((n,), dtype=like.dtype, device=device_of(like))
@@ -225,6 +220,17 @@ def blocks_of(x: Array, least: int = 64) -> list[slice]:
     if rows < least:
         return [slice(None)]
     return [slice(i, i + rows) for i in range(0, count, rows)]
+
+
+def decided(near: Array, exact: Callable[[], Array]) -> Array:
+    """Return ``near`` if it holds everywhere, else ``exact()``, which is computed only then."""
+    backend, holds = backend_of(near), namespace_of(near).all
+
+    def body(_: Any, __: Any) -> tuple[Array]:
+        return (exact(),)
+
+    (found,) = backend.while_loop("decided", lambda s: ~holds(s[0]), body, (), (near,), 1)
+    return found
 
 
 def blockwise(function: Callable[[Array], Array], x: Array) -> Array:

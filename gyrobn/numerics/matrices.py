@@ -221,25 +221,26 @@ def _not_definite(P: Array) -> str:
     )
 
 
-def surely_definite(A: Array) -> bool:
-    r"""Return whether all symmetric matrices are positive definite, by more than rounding decides.
+def surely_definite(A: Array) -> Array:
+    r"""Return which symmetric matrices are positive definite, by more than rounding decides.
 
-    It takes one Cholesky factorization, an eighth of what eigenvalues take. False says nothing:
-    one matrix may be indefinite, or nearly singular, or values cannot be read. If the factor of
+    It takes one Cholesky factorization, an eighth of what eigenvalues take. False says nothing: the
+    matrix, or with NumPy another one, may be indefinite or nearly singular. If the factor of
     :math:`A - \delta I` exists, :math:`\delta = 2(n + 1)\varepsilon\operatorname{tr} A`, the
     smallest eigenvalue of A is above :math:`n\varepsilon` times the largest: the factor is that of
     a matrix within :math:`(n + 1)\varepsilon\operatorname{tr} A` (Higham, *Accuracy and Stability*,
     theorem 10.3).
     """
     xp, n = namespace_of(A), A.shape[-1]
-    if backend_of(A).traced(A):
-        return False
     less = 2.0 * (n + 1) * eps_of(A) * xp.linalg.trace(A)
+    A = A - less[..., None, None] * identity(A)
+    if hasattr(xp.linalg, "cholesky_ex"):  # torch's other form raises, also in a compiled graph
+        factor, info = xp.linalg.cholesky_ex(A)
+        return xp.logical_and(info == 0, xp.isfinite(factor[..., -1, -1]))
     try:
-        factor = xp.linalg.cholesky(A - less[..., None, None] * identity(A))
+        return xp.isfinite(xp.linalg.cholesky(A)[..., -1, -1])
     except LAPACK_ERRORS:
-        return False
-    return bool(xp.all(xp.isfinite(factor[..., -1, -1])))
+        return xp.zeros_like(less) > 0.0
 
 
 class PrecisionWarning(UserWarning):

@@ -21,7 +21,7 @@ from gyrobn.backends import Array, Arrays, backend_of, device_of, namespace_of
 from gyrobn.data.chunks import Chunks
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
-from gyrobn.numerics.arrays import check_floating, pieces
+from gyrobn.numerics.arrays import check_floating, eps_of, pieces
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
 from gyrobn.numerics.hessian import DENSE, inverse, newton_step
 from gyrobn.statistics.lazy import in_blocks, in_chunks, in_dask
@@ -381,8 +381,11 @@ def solve(source: Source, init: Array | None, search: Search) -> Found:
     sound, variance = numbers.finite(), like(numbers.variance, mean)
     # the mean is NaN where no evaluation was finite
     mean, variance = _chosen(sound, (mean, variance), (mean * math.nan, variance * math.nan))
-    found = mean, variance, numbers.count, _length(numbers.residual), numbers.done & sound
-    return Found(*found, source.view(mean, saved), sums)
+    residual, xp = _length(numbers.residual), namespace_of(numbers.residual)
+    # far out in hyperbolic space, a distance of one is not resolved
+    digits = exact | (xp.max(numbers.resolution, axis=-1) < 1.0)
+    converged = numbers.done & sound & digits
+    return Found(mean, variance, numbers.count, residual, converged, source.view(mean, saved), sums)
 
 
 def _take_steps(source: Source, mean: Array, search: Search) -> Found:
@@ -426,7 +429,7 @@ def _judge(was: Numbers, new: Numbers) -> tuple[Array, Array]:
     it, and after that the gradient.
     """
     xp, gain = namespace_of(was.share), was.share * new.gain
-    some = float(xp.finfo(gain.dtype).eps) ** 0.5
+    some = eps_of(gain) ** 0.5
     after, before = xp.sum(new.variance, axis=-1), xp.sum(was.variance, axis=-1)
     lower = (gain > some * before) & (after <= before - 0.1 * gain)
     nearer = xp.all((new.residual < was.residual) | (new.residual <= new.goal), axis=-1)
@@ -471,7 +474,7 @@ def _length(residual: Array) -> Array:
 def least_residual(variance: Array, resolution: Array, tol: float | None) -> Array:
     """Return the residual to reach: ``tol`` standard deviations, or as much as rounding leaves."""
     xp = namespace_of(variance)
-    tol = 8.0 * float(xp.finfo(variance.dtype).eps) if tol is None else tol
+    tol = 8.0 * eps_of(variance) if tol is None else tol
     return xp.maximum(tol * xp.sqrt(variance), 8.0 * resolution)
 
 

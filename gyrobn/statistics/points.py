@@ -13,7 +13,7 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds import Correlation, Klein
 from gyrobn.manifolds.constant_curvature import ConstantCurvature
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import blockwise, scalars_like
+from gyrobn.numerics.arrays import blockwise, eps_of, scalars_like
 from gyrobn.numerics.checks import host, warn_caller
 from gyrobn.statistics.uniqueness import FrechetWarning, factors
 
@@ -184,7 +184,7 @@ def may_be_far_out(
             of_x, of_centre, of_target = (xp.max(space.norm(y)) for y in points)
             way = float(xp.max(abs(t) * (of_x + of_centre)) + of_target)
             growth = math.cosh(min(abs(float(*space.learnable())) ** 0.5 * way, 300.0))
-            spacing = float(xp.finfo(x.dtype).eps) * growth ** (1 + isinstance(space, Klein))
+            spacing = eps_of(x) * growth ** (1 + isinstance(space, Klein))
             if not spacing <= 0.01:  # also if a sample is NaN, which must not hide others
                 return True
     return False
@@ -270,7 +270,7 @@ class Moved:
                 FrechetWarning,
             )
         if self.singular:
-            floor = float(namespace_of(x).finfo(x.dtype).eps) ** 0.5
+            floor = eps_of(x) ** 0.5
             warn_caller(
                 f"GyroBN.{method}() moved {self.count} of {self.total} samples onto {manifold!r}; "
                 f"{self.singular} of them were not positive definite ({self.which}), and their "
@@ -297,7 +297,7 @@ def flaw(manifold: GyroSpace, point: Array) -> str:
             roots = np.sqrt(np.clip(np.diagonal(A), 0.0, None))
             A = A / np.where(roots > 0, roots, 1.0) / np.where(roots > 0, roots, 1.0)[:, None]
         n, values = len(A), np.linalg.eigvalsh((A + A.T) / 2)
-        limit = 1.0 / (n * float(namespace_of(point).finfo(point.dtype).eps))
+        limit = 1.0 / (n * eps_of(point))
         least = abs(values).max() / limit
         of = "" if space is manifold else f"of {space!r} "
         if np.any(values < -least):

@@ -146,15 +146,6 @@ def set_aside(
     return xp.where(out, manifold.origin(x), x), lambda y: xp.where(out, x, y)
 
 
-def only_weighted(manifold: GyroSpace, x: Array, weights: Array | None) -> Array:
-    """Put the identity in place of every sample of weight zero."""
-    if weights is None:
-        return x
-    points = len(manifold.point_shape)
-    out = _weightless(x, weights, points)[(..., *(None,) * points)]
-    return namespace_of(x).where(out, manifold.origin(x), x)
-
-
 def _weightless(x: Array, weights: Array, points: int) -> Array:
     """Return a mask of the samples of weight zero; it broadcasts against the batch of x."""
     namespace_of(x, weights)  # of one library
