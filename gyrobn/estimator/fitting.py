@@ -90,8 +90,7 @@ def learn(bn: Any, X: Any, y: Any, weights: Any, domains: Any, method: str) -> N
     moved = Moved()
     if not lazy:
         X = ready(bn, X, method, moved, manifold)
-        weights = valid_weights(bn, X, weights, moved)
-        count -= moved.lost
+    weights = valid_weights(bn, X, weights, moved)
     found = find_stats(bn, manifold, X, labels, weights, method, moved)
     moved.warn(manifold, like, method)
     if more:
@@ -106,7 +105,7 @@ def learn(bn: Any, X: Any, y: Any, weights: Any, domains: Any, method: str) -> N
         fitted = Fitted(*(xp.stack(list(row)) for row in rows))
     store(bn, fitted)
     bn.manifold_, bn.domains_, bn.online_ = manifold, names, {}
-    bn.n_samples_seen_ = count + (bn.n_samples_seen_ if more else 0)
+    bn.n_samples_seen_ = count - moved.lost + (bn.n_samples_seen_ if more else 0)
     bn.n_projected_ = moved.count + (bn.n_projected_ if more else 0)
 
 

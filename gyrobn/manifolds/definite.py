@@ -175,7 +175,7 @@ def reduce_rank(x: Array) -> tuple[Array, Array]:
     W is an orthonormal basis of the range of the mean of all :math:`C_i`. After an average
     reference, an interpolated channel or ICA, the rank of the covariances of n channels is less
     than n, and they are points of ``SPD(r)``, r < n, only after this. Apply the same W to further
-    samples: ``W.T @ x @ W``.
+    samples: ``W.T @ x @ W``. It is a constant to differentiation; inside ``jit`` r is not known.
 
     Parameters
     ----------
@@ -199,7 +199,8 @@ def reduce_rank(x: Array) -> tuple[Array, Array]:
     """
     check_square("expected square matrices, shape (..., n, n)", x.shape)
     xp, n = namespace_of(x), x.shape[-1]
-    values, U = eigh(xp.mean(xp.reshape(symmetric(x), (-1, n, n)), axis=0))
+    mean = xp.mean(xp.reshape(symmetric(x), (-1, n, n)), axis=0)
+    values, U = eigh(backend_of(x).stop_gradient(mean))
     rank = int(xp.sum(xp.astype(values > 10 * n * xp.finfo(x.dtype).eps * values[-1], xp.int32)))
     W = U[:, n - rank :]
     return congruence(adjoint(W), x), W
