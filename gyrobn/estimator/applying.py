@@ -17,6 +17,7 @@ from gyrobn.estimator import validation as check
 from gyrobn.estimator.fitting import domains_of, find_stats, ready, valid_weights
 from gyrobn.estimator.validation import UNDO
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.rebased import seen_from
 from gyrobn.normalization import normalize as algorithm
 from gyrobn.normalization.domains import average_stats, by_domain, places_of
 from gyrobn.normalization.normalize import Stats
@@ -215,12 +216,14 @@ def apply_block(
         places = places_of(labels)
     bias, scale = check.affine_for(bn, M, check.sample_shape(bn), x, method)
     function = algorithm.denormalize if undo else algorithm.normalize
+    reference = None if bn.reference_ is None else as_points(M, bn.reference_, x)
+    space = seen_from(M, reference, x)
 
     def run(x: Array, own: Stats) -> Array:
         if bn.output == "points":
-            return function(M, x, own, bias, scale, bn.eps, check=False)
+            return function(space, x, own, bias, scale, bn.eps, check=False)
         t = M.by_coordinate(algorithm.multiplier(x, own, scale, bn.eps, None))
-        return M.shift(own.mean, x / t) if undo else t * M.relative_normal(own.mean, x)
+        return space.shift(own.mean, x / t) if undo else t * space.relative_normal(own.mean, x)
 
     each = [in_dtype_of(M, stats[label], x) for label in places]
     which = None if labels is None else np.unique(labels, return_inverse=True)[1]
@@ -238,7 +241,7 @@ def apply_block(
         else:
             out = by_domain(run, x, list(places.values()), each)
         if not backend_of(x).traced(out):
-            _check(bn, x, out, bias, scale, of, method, first)
+            _check(bn, space, x, out, bias, scale, of, method, first)
     bn.online_ = online  # only now: a call that fails leaves everything as it was
     xp, space = namespace_of(out), check.spaces(bn, method)[1]
     if first in moved.valid:
@@ -249,6 +252,7 @@ def apply_block(
 
 def _check(
     bn: Any,
+    space: GyroSpace,
     x: Array,
     out: Array,
     bias: Any,
@@ -259,7 +263,8 @@ def _check(
 ) -> None:
     """Refuse an output that is not on the manifold; warn if it is not as far out as it should be.
 
-    ``of`` returns the statistics of the samples in a range.
+    ``of`` returns the statistics of the samples in a range; ``space`` is the geometry as it is seen
+    from the reference.
     """
     M, xp, undo = bn.manifold_, namespace_of(x), method == UNDO
     (taken, wanted), output = check.spaces(bn, method), ""
@@ -271,7 +276,7 @@ def _check(
         if taken is not M:
             what = f"the coordinates of {what}, of length {float(length(x[(*i, ...)])):.4g}"
         else:
-            ends = of(slice(i[0], i[0] + 1)).mean, M.origin(x) if bias is None else bias
+            ends = of(slice(i[0], i[0] + 1)).mean, space.origin(x) if bias is None else bias
             mean, centre = (xp.broadcast_to(a, (1, *x.shape[1:]))[(0, *i[1:], ...)] for a in ends)
             far = float(M.dist(centre if undo else mean, x[(*i, ...)]))
             what += (
@@ -288,13 +293,14 @@ def _check(
     parts = []
     for rows in blocks_of(x):
         y, own = out[rows, ...], of(rows)
-        unit = float(np.sqrt(host(own.var).max()) if undo else np.abs(host(scale)).max())
+        deviation = np.sqrt(host(own.var).max())
+        unit = float(deviation if undo or scale is None else np.abs(host(scale)).max())
         if taken is M:
-            route = algorithm.route(M, x[rows, ...], own, bias, scale, bn.eps, None, undo)
-            part = algorithm.arrived(M, x[rows, ...], y, route, unit, closed)
+            route = algorithm.route(space, x[rows, ...], own, bias, scale, bn.eps, None, undo)
+            part = algorithm.arrived(space, x[rows, ...], y, route, unit, closed)
         else:
             c = x[rows, ...] / M.by_coordinate(algorithm.multiplier(y, own, scale, bn.eps, None))
-            part = algorithm.goes_as_far(M, c, y, own.mean, unit)
+            part = algorithm.goes_as_far(space, c, y, own.mean, unit)
         parts.append(np.broadcast_to(part, good[rows, ...].shape))
     near = np.concatenate(parts)
     if not near.all():

@@ -14,12 +14,14 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data.chunks import Chunks
 from gyrobn.estimator import validation as check
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.domains import domain_stats, places_of
+from gyrobn.manifolds.rebased import seen_from
+from gyrobn.normalization.domains import average_stats, domain_stats, places_of
 from gyrobn.normalization.normalize import Stats, merge_stats
-from gyrobn.numerics.checks import host
+from gyrobn.numerics.checks import host, warn_caller
 from gyrobn.statistics.frechet import FrechetResult, check_search, frechet, of_source
 from gyrobn.statistics.points import Moved, describe, on_manifold
 from gyrobn.statistics.uniqueness import Domains as Named
+from gyrobn.statistics.uniqueness import FrechetWarning
 
 
 class Fitted(NamedTuple):
@@ -83,7 +85,9 @@ def learn(bn: Any, X: Any, y: Any, weights: Any, domains: Any, method: str) -> N
         check.check_given(bn.domains_, domains, method)
     X, head, like, count = _in_dask(bn, X, method) if lazy else _in_memory(bn, X, method)
     manifold = bn.manifold_ if more else check.geometry_for(bn, head)
-    check.affine_for(bn, manifold, tuple(like.shape[1:]), like, method)
+    shape = tuple(like.shape[1:])
+    check.affine_for(bn, manifold, shape, like, method)
+    reference = bn.reference_ if more else check.reference_for(bn, manifold, shape, like)
     batch = (count, *like.shape[1 : like.ndim - len(manifold.point_shape)])
     weights = check.weights_for(batch, like, weights)
     labels = check.labels_for(domains, count, lazy)
@@ -103,8 +107,14 @@ def learn(bn: Any, X: Any, y: Any, weights: Any, domains: Any, method: str) -> N
         names, xp = check.as_labels(sorted(found)), namespace_of(like)
         rows = zip(*(found[label] for label in sorted(found)), strict=True)
         fitted = Fitted(*(xp.stack(list(row)) for row in rows))
+    if reference is None and bn.reference is not None:
+        reference = fitted.mean
+        if names is not None:
+            own = Stats(fitted.mean, fitted.var)
+            reference = average_stats(manifold, own, tol=bn.tol, max_iter=bn.max_iter).mean
+    _check_cut_locus(seen_from(manifold, reference, like), fitted.mean, method)
     store(bn, fitted)
-    bn.manifold_, bn.domains_, bn.online_ = manifold, names, {}
+    bn.manifold_, bn.domains_, bn.online_, bn.reference_ = manifold, names, {}, reference
     bn.n_samples_seen_ = count - moved.lost + (bn.n_samples_seen_ if more else 0)
     bn.n_projected_ = moved.count + (bn.n_projected_ if more else 0)
 
@@ -310,3 +320,15 @@ def _check_found(
         if labels is not None:
             which = f"domain {list(labels)[describe(good)[1][0]]!r}"
         raise ValueError(f"GyroBN.{method}() finds no mean of {which}. {why}")
+
+
+def _check_cut_locus(space: GyroSpace, mean: Array, method: str) -> None:
+    """Warn of a mean that is close to the cut locus of the identity, or of the reference."""
+    angle = float(np.degrees(host(space.cut_locus_angle(mean)).min()))
+    if angle < 10.0:
+        warn_caller(
+            f"GyroBN.{method}() finds a mean {angle:.3g}° from the cut locus of the identity of "
+            f"{space!r}: seen from there, nearly equal means turn samples very differently; choose "
+            "reference='fit'",
+            FrechetWarning,
+        )

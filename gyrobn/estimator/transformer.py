@@ -46,9 +46,11 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         The geometry of the points; or its name in ``gyrobn.manifolds.REGISTRY``, which takes the
         sizes from X and the parameters below.
     bias : array-like of shape point_shape or (*channels, *point_shape), default=None
-        Where the mean goes, a point :math:`\beta` of the manifold. The identity by default.
-    scale : float, "sqrt_dim", or array-like of the shape of var_ (of one domain), default=1.0
-        Standard deviation s of the output, not negative. "sqrt_dim" is the root of the dimension
+        Where the mean goes, a point :math:`\beta` of the manifold. The identity, or the reference,
+        by default.
+    scale : float, "sqrt_dim", None, or array-like of the shape of var_ (of one domain), default=1.0
+        Standard deviation s of the output, not negative. None centres only: the factor is 1, and
+        distances stay as they are. "sqrt_dim" is the root of the dimension
         (of each block): a variance of one per normal coordinate, as most classifiers expect. For
         matrices larger than about 20 × 20, combine it with ``output="coordinates"``.
     eps : float, default=1e-5
@@ -87,6 +89,13 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         What ``transform`` does without ``domains`` after ``fit`` with them: raise an error; or take
         X as one new domain, for which ``unseen`` must be "refit" or "adapt". With "new", scorers
         and ``cross_val_predict`` of scikit-learn work if each fold leaves out one domain.
+    reference : None, "fit", or array-like like bias, default=None
+        The point from which the geometry is seen, in place of the identity: a point, or "fit", the
+        mean of the samples of ``fit`` (of the means of the domains). Means and variances do not
+        depend on it. If the mean is close to the cut locus of the identity (where a sphere has its
+        antipode, a subspace a principal angle of 90°, a rotation an angle of 180°), small errors of
+        the mean turn the output a lot, and there is a warning: then choose "fit". The default bias
+        is the reference.
     **options
         The options of a geometry, by name: ``metric`` of "spd" and "correlation", ``theta`` of
         "spd", ``curvature`` of a space of constant curvature, and ``representation`` of
@@ -104,6 +113,8 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     var_ : array of shape channels
         Fréchet variance :math:`v^2`; of shape (*channels, blocks) on a geometry with several blocks
         (a product has one per factor, correlation matrices one per row of their Cholesky factor).
+    reference_ : array of shape point_shape or (*channels, *point_shape), or None
+        The reference, in the library and on the device of X. ``partial_fit`` keeps the first one.
     n_iter_ : int, or array of shape channels
         Iterations that the mean took.
     converged_ : bool, or array of shape channels
@@ -200,6 +211,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         prior_strength: float = 4.0,
         output: str = "points",
         without_domains: str = "error",
+        reference: Any = None,
         **options: Any,
     ) -> None:
         self.manifold = manifold
@@ -214,6 +226,7 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.prior_strength = prior_strength
         self.output = output
         self.without_domains = without_domains
+        self.reference = reference
         for name in options.keys() - geometry_options():
             raise TypeError(f"GyroBN() got an unexpected keyword argument {name!r}")
         self.__dict__.update(options)

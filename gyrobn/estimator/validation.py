@@ -246,6 +246,10 @@ def affine_for(
             "output='coordinates' returns coordinates around the mean, which is at 0: leave bias "
             "at None, or choose output='points'"
         )
+    if bias is not None:
+        bias = point_for("bias", bias, manifold, shape, x)
+    if scale is None:
+        return bias, None
     wanted = (*shape[: len(shape) - len(points)], *manifold.block_shape)
     s = host(scale_for(manifold, scale), "scale", np.float64)
     if isinstance(scale, str) and s.ndim:
@@ -253,8 +257,8 @@ def affine_for(
     if s.shape not in ((), wanted) or not np.isfinite(s).all():
         each = "one per channel and block" if manifold.block_shape else "one per channel"
         raise ValueError(
-            f"scale must be a finite number, or an array of them, {each}, of shape {wanted}, or "
-            f"'sqrt_dim'; got {scale!r}"
+            f"scale must be a finite number, or an array of them, {each}, of shape {wanted}, "
+            f"'sqrt_dim' or None; got {scale!r}"
         )
     if method == UNDO and not s.all():
         raise ValueError(f"scale={scale!r} takes all samples to one point, which cannot be undone")
@@ -262,15 +266,29 @@ def affine_for(
         raise ValueError(
             f"scale is the standard deviation of the output and must not be negative, got {scale!r}"
         )
-    if bias is not None:
-        bias = like(bias, x, "bias")
-        if tuple(bias.shape) not in (points, shape):
-            raise ValueError(
-                f"bias must be a point of {manifold!r}, shape {points}, or one per channel, "
-                f"shape {shape}; got shape {tuple(bias.shape)}"
-            )
-        bias = on_manifold(manifold, bias, "bias")
     return bias, like(s, x) if s.ndim else float(s)
+
+
+def point_for(
+    name: str, point: Any, manifold: GyroSpace, shape: tuple[int, ...], x: Array
+) -> Array:
+    """Return a point, or one per channel, for samples of a shape, in the library of ``x``."""
+    point, wanted = like(point, x, name), manifold.point_shape
+    if tuple(point.shape) not in (wanted, shape):
+        raise ValueError(
+            f"{name} must be a point of {manifold!r}, shape {wanted}, or one per channel, "
+            f"shape {shape}; got shape {tuple(point.shape)}"
+        )
+    return on_manifold(manifold, point, name)
+
+
+def reference_for(bn: Any, manifold: GyroSpace, shape: tuple[int, ...], x: Array) -> Array | None:
+    """Return the point from which the geometry is seen, if it does not follow from the samples."""
+    if isinstance(bn.reference, str):
+        check_choice("reference", bn.reference, ("fit",))
+    if bn.reference is None or isinstance(bn.reference, str):
+        return None
+    return point_for("reference", bn.reference, manifold, shape, x)
 
 
 def weights_for(batch: tuple[int, ...], X: Array, weights: Any) -> Any:

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from gyrobn.backends import Array
+from gyrobn.backends import Array, declare
 from gyrobn.manifolds.composite import Composite
-from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 
 
-@dataclass(frozen=True, init=False, repr=False, eq=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Rebased(Composite):
     r"""A geometry whose identity is ``reference``, of shape ``(*channels, *point_shape)``.
 
@@ -35,10 +35,8 @@ class Rebased(Composite):
     reference: Array
     parameters: ClassVar[tuple[str, ...]] = ("manifold", "reference")
 
-    def __init__(self, manifold: GyroSpace, reference: Array) -> None:
-        manifold._namespace(reference)
-        object.__setattr__(self, "manifold", manifold)
-        object.__setattr__(self, "reference", reference)
+    def __post_init__(self) -> None:  # JAX makes one with other things than arrays
+        declare(type(self))
 
     def __repr__(self) -> str:
         return f"{self.manifold!r} seen from a reference"
@@ -141,3 +139,15 @@ class Rebased(Composite):
     def violation(self, x: Array) -> Array:
         """Return how far each array is from being a point."""
         return self.manifold.violation(x)
+
+    def contains(self, x: Array) -> Array:
+        """Tell for each sample whether it is a point."""
+        return self.manifold.contains(x)
+
+
+def seen_from(manifold: GyroSpace, reference: Array | None, x: Array) -> GyroSpace:
+    """Return a geometry, seen from a reference if there is one; x are samples on it."""
+    if reference is None:
+        return manifold
+    check_manifold(manifold)._namespace(x, reference)
+    return Rebased(manifold, reference)

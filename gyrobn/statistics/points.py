@@ -113,7 +113,7 @@ def _off(
     what, i = describe(good, first)
     off = float(manifold.violation(x[(*i, ...)]))
     text = f"{before}{name} is off {manifold!r} by {off:.3g} in {what}: "
-    if name in ("mean", "bias"):
+    if name in ("mean", "bias", "reference"):
         return ValueError(f"{text}manifold.project gives a point near by")
     lack = flaw(manifold, x[(*i, ...)])
     if lack:
