@@ -217,7 +217,7 @@ def apply_block(
     bias, scale = check.affine_for(bn, M, check.sample_shape(bn), x, method)
     function = algorithm.denormalize if undo else algorithm.normalize
     reference = None if bn.reference_ is None else as_points(M, bn.reference_, x)
-    space = seen_from(M, reference, x)
+    space = seen_from(M, reference, reference)  # x may be coordinates
 
     def run(x: Array, own: Stats) -> Array:
         if bn.output == "points":
