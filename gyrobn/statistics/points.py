@@ -178,7 +178,7 @@ def may_be_far_out(
     factor = scalars_like(factor, x)
     target = manifold.origin(x) if target is None else target
     for space, _, *points in factors(manifold, manifold, x, centre, target):
-        several = manifold.block_shape and not isinstance(factor, float)
+        several = manifold.block_shape and getattr(factor, "ndim", 0) > 0
         t, block = factor[..., block] if several else factor, block + len(space.blocks)
         if _ends(space):
             of_x, of_centre, of_target = (xp.max(space.norm(y)) for y in points)
