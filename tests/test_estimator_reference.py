@@ -127,7 +127,7 @@ NEAR = {
 
 @pytest.mark.parametrize("M", NEAR, ids=repr)
 def test_a_mean_near_the_cut_locus_is_reported_with_the_option(M):
-    X = M.add(np.asarray(NEAR[M]), M.random(30, rng=0, spread=0.05))
+    X = M.add(np.asarray(NEAR[M]), M.random(30, rng=0, spread=0.3))
     for method in "fit", "partial_fit":
         advice = rf"GyroBN.{method}\(\) finds a mean .*° from the cut locus .*reference='fit'"
         with pytest.warns(FrechetWarning, match=advice):
