@@ -460,7 +460,7 @@ BALL = samples(PoincareBall(2), 10)
         (
             {"on_invalid": "ignore"},
             ValueError,
-            "on_invalid must be 'raise' or 'project', got 'ignore'",
+            "on_invalid must be 'raise', 'project' or 'drop', got 'ignore'",
         ),
         ({"eps": -1.0}, ValueError, r"eps must be a finite number of at least 0, got -1\.0"),
         ({"eps": np.nan}, ValueError, "eps must be a finite number of at least 0, got nan"),

@@ -198,12 +198,8 @@ def valid_weights(bn: Any, X: Any, weights: Any, moved: Moved) -> Any:
     moved.lost = int(np.sum(~valid.reshape(len(valid), -1).any(axis=1)))
     if moved.lost == len(valid):
         raise ValueError(f"none of the {len(valid)} samples is on the manifold: all were dropped")
-    if weights is None:
-        w = 1.0
-    else:
-        w = host(weights)
-        w = w.reshape(*w.shape, *(1,) * (valid.ndim - w.ndim))
-    return check.like(valid * w, next(iter(X)))
+    each = host(1.0 if weights is None else weights)
+    return check.like((valid.T * each.T).T, next(iter(X)))  # weights may be one per channel
 
 
 # ---------------------------------------------------------------------- statistics
