@@ -579,6 +579,8 @@ def test_constructor_only_stores():
         "adapt_rate": "r",
         "prior_strength": 4.0,
         "output": "points",
+        "without_domains": "error",
+        "reference": None,
     }
     assert bn.bias is bias
 

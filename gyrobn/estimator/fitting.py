@@ -194,6 +194,8 @@ def valid_weights(bn: Any, X: Any, weights: Any, moved: Moved) -> Any:
     if isinstance(X, Chunks):
         for _ in X:  # which finds the invalid ones
             pass
+    if not moved.valid:  # in a traced function
+        return weights
     valid = np.concatenate([host(moved.valid[first]) for first in sorted(moved.valid)])
     moved.lost = int(np.sum(~valid.reshape(len(valid), -1).any(axis=1)))
     if moved.lost == len(valid):
