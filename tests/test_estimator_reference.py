@@ -187,16 +187,6 @@ def test_a_traced_function():
         np.testing.assert_allclose(jax.jit(bn.transform)(X), bn.transform(X), rtol=1e-12)
 
 
-@pytest.mark.parametrize("options", [{"reference": "fit"}, {"scale": None}])
-def test_no_layer_is_made_of_it(options):
-    from gyrobn import flax, torch
-
-    bn = GyroBN(Sphere(2), **options).fit(samples(Sphere(2), 9))
-    for layers in (torch, flax):
-        with pytest.raises(ValueError, match="with a reference, or with scale=None"):
-            layers.GyroBN.from_estimator(bn)
-
-
 # ---------------------------------------------------------------------- files, command line
 
 

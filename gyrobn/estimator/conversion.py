@@ -60,11 +60,6 @@ def fitted(bn: Any, domains: bool = False) -> Any:
             f"a layer returns points, and this estimator has output={bn.output!r}: call "
             "bn.set_params(output='points') first"
         )
-    if bn.reference_ is not None or bn.scale is None:
-        raise ValueError(
-            "an estimator with a reference, or with scale=None, does not become a layer: fit one "
-            "without them"
-        )
     if domains and bn.domains_ is None:
         raise ValueError("this estimator was fitted without domains: use GyroBN.from_estimator")
     if not domains and bn.domains_ is not None:
