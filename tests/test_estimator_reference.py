@@ -129,9 +129,12 @@ NEAR = {
 def test_a_mean_near_the_cut_locus_is_reported_with_the_option(M):
     X = M.add(np.asarray(NEAR[M]), M.random(30, rng=0, spread=0.3))
     for method in "fit", "partial_fit":
-        advice = rf"GyroBN.{method}\(\) finds a mean .*° from the cut locus .*reference='fit'"
+        advice = rf"GyroBN.{method}\(\) .*° from the cut locus of the identity.*reference='fit'"
         with pytest.warns(FrechetWarning, match=advice):
             plain = getattr(GyroBN(M), method)(X)
+    e = M.origin(X)
+    with pytest.warns(FrechetWarning, match="cut locus of the reference.* nearer to the data"):
+        GyroBN(M, reference=e).fit(X)
     bn = GyroBN(M, reference="fit").fit(X)  # no warning
 
     def moved(fitted):

@@ -112,7 +112,7 @@ def learn(bn: Any, X: Any, y: Any, weights: Any, domains: Any, method: str) -> N
         if names is not None:
             own = Stats(fitted.mean, fitted.var)
             reference = average_stats(manifold, own, tol=bn.tol, max_iter=bn.max_iter).mean
-    _check_cut_locus(seen_from(manifold, reference, like), fitted.mean, method)
+    _check_cut_locus(bn, seen_from(manifold, reference, like), fitted.mean, method)
     store(bn, fitted)
     bn.manifold_, bn.domains_, bn.online_, bn.reference_ = manifold, names, {}, reference
     bn.n_samples_seen_ = count - moved.lost + (bn.n_samples_seen_ if more else 0)
@@ -320,13 +320,16 @@ def _check_found(
         raise ValueError(f"GyroBN.{method}() finds no mean of {which}. {why}")
 
 
-def _check_cut_locus(space: GyroSpace, mean: Array, method: str) -> None:
+def _check_cut_locus(bn: Any, space: GyroSpace, mean: Array, method: str) -> None:
     """Warn of a mean that is close to the cut locus of the identity, or of the reference."""
     angle = float(np.degrees(host(space.cut_locus_angle(mean)).min()))
     if angle < 10.0:
+        seen, advice = "identity", "reference='fit'"
+        if bn.reference is not None:
+            seen, advice = "reference", "a reference nearer to the data"
         warn_caller(
-            f"GyroBN.{method}() finds a mean {angle:.3g}° from the cut locus of the identity of "
-            f"{space!r}: seen from there, nearly equal means turn samples very differently; choose "
-            "reference='fit'",
+            f"GyroBN.{method}() on {bn.manifold!r}: the mean is {angle:.2g}° from the cut locus of "
+            f"the {seen}, where small changes of the mean move the centred samples far: give "
+            f"{advice} to normalize from there",
             FrechetWarning,
         )
