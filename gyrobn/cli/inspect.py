@@ -41,15 +41,8 @@ def _model(options: Namespace) -> dict[str, Any]:
     bn = GyroBN.load(options.file)
     values = {"input": options.file, "manifold": repr(bn.manifold_), "samples": bn.n_samples_seen_}
     values |= {"sample_shape": sample_shape(bn), "dtype": str(bn.mean_.dtype)}
-    return (
-        values
-        | files.describe(bn)
-        | {
-            "bias": bn.bias,
-            "reference": bn.reference_,
-            "on_invalid": bn.on_invalid,
-        }
-    )
+    given = {"bias": bn.bias, "reference": bn.reference_, "on_invalid": bn.on_invalid}
+    return values | files.describe(bn) | given
 
 
 def _counted(

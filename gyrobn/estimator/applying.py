@@ -279,9 +279,11 @@ def _check(
             ends = of(slice(i[0], i[0] + 1)).mean, space.origin(x) if bias is None else bias
             mean, centre = (xp.broadcast_to(a, (1, *x.shape[1:]))[(0, *i[1:], ...)] for a in ends)
             far = float(M.dist(centre if undo else mean, x[(*i, ...)]))
+            seen = "identity" if space is M else "reference"
+            m, b = (float(space.norm(point)) for point in (mean, centre))
             what += (
-                f", at distance {far:.4g} from the {'bias' if undo else 'mean'}; from the identity "
-                f"the mean is at {float(M.norm(mean)):.4g}, the bias at {float(M.norm(centre)):.4g}"
+                f", at distance {far:.4g} from the {'bias' if undo else 'mean'}; from the {seen} "
+                f"the mean is at {m:.4g}, the bias at {b:.4g}"
             )
         kind = "point of" if wanted is M else "coordinates on"
         raise ValueError(

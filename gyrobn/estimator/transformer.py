@@ -49,10 +49,10 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Where the mean goes, a point :math:`\beta` of the manifold. The identity, or the reference,
         by default.
     scale : float, "sqrt_dim", None, or array-like of the shape of var_ (of one domain), default=1.0
-        Standard deviation s of the output, not negative. None centres only: the factor is 1, and
-        distances stay as they are. "sqrt_dim" is the root of the dimension
+        Standard deviation s of the output, not negative. "sqrt_dim" is the root of the dimension
         (of each block): a variance of one per normal coordinate, as most classifiers expect. For
-        matrices larger than about 20 × 20, combine it with ``output="coordinates"``.
+        matrices larger than about 20 × 20, combine it with ``output="coordinates"``. None centres
+        only: the factor is 1, and distances stay as they are.
     eps : float, default=1e-5
         Added to the variance, so that samples that are all equal stay finite.
     tol : float, default=None

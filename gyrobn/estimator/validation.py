@@ -354,8 +354,8 @@ def check_target(bn: Any, y: Any, domains: Any, method: str) -> None:
     if domains is None and y is not None and bn.unseen != "error":
         raise ValueError(
             f"unseen={bn.unseen!r} is for data with domains, and GyroBN.{method}() got y, which is "
-            f"ignored, but no domains: give {method}(X, domains=...) by name (in a pipeline, by "
-            "metadata routing and set_fit_request(domains=True)), or leave unseen at 'error'"
+            f"ignored, but no domains: give {method}(X, domains=...) by name (to a pipeline, "
+            "fit(X, y, gyrobn__domains=...)), or leave unseen at 'error'"
         )
 
 
