@@ -489,6 +489,14 @@ def test_samples_without_domains_are_one_new_domain_only_if_asked(to):
         bn.transform(own[:1, :])
     with pytest.raises(ValueError, match="choose unseen='refit' or 'adapt'"):
         bn.set_params(unseen="online").transform(own)
+    with pytest.raises(TypeError, match="can be read only once"):
+        bn.transform_chunks(iter([own[:5, :], own[5:, :]]))
+    if type(own) is np.ndarray:
+        import dask.array as da
+
+        lazy = bn.set_params(unseen="adapt").transform(da.from_array(own, chunks=(4, 2)))
+        wanted = plain.set_params(unseen="adapt").transform(own, domains=["d"] * 9)
+        assert_near(lazy.compute(), host(wanted))
     fit = GyroBN(M, unseen="refit", without_domains="new").fit(X)  # no domains to tell apart
     assert_near(host(fit.transform(own)), host(GyroBN(M).fit(X).transform(own)))
 
