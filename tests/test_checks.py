@@ -149,7 +149,7 @@ def test_numbers(name):
                 use(value)
 
 
-@pytest.mark.parametrize("value", ["1", ["1"], 1j, {}, "sqrt"], ids=repr)
+@pytest.mark.parametrize("value", ["1", ["1"], [None], 1j, {}, "sqrt"], ids=repr)
 def test_scale_and_weights_are_numbers(value):
     with pytest.raises(ValueError, match=r"scale must be (a finite number|numbers).*, got"):
         GyroBN(PoincareBall(2), scale=value).fit(X)
