@@ -202,7 +202,7 @@ WEIGHTED = [
 class TestWeights:
     @pytest.mark.parametrize("M", WEIGHTED, ids=repr)
     def test_distances(self, M):
-        P, Q = covariances(4, 2, mixing=0.05)
+        P, Q = SPD(4).random(2, rng=3)
         X = logarithm(P) - logarithm(Q)
         if M.metric != "log_euclidean":
             X = sl.logm(np.linalg.solve(power(P, M.theta), power(Q, M.theta))) / M.theta

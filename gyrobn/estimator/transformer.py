@@ -81,11 +81,12 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         ``scale="sqrt_dim"`` the points of high-dimensional geometries are beyond the range of
         floating-point numbers. ``bias`` must be None.
     **options
-        The options of a geometry, by name: ``metric`` of "spd" and "correlation", ``theta`` of
-        "spd", ``curvature`` of a space of constant curvature, and ``representation`` of
-        "grassmannian" (the traces of projectors give their rank). They are parameters, for a grid
-        search by name: ``GridSearchCV(GyroBN("spd"), {"metric": [...]})``. None, the default,
-        leaves the geometry's own value; an option that the geometry lacks is an error.
+        The options of a geometry, by name: ``metric`` of "spd" and "correlation", ``theta``,
+        ``alpha`` and ``beta`` of "spd", ``curvature`` of a space of constant curvature, and
+        ``representation`` of "grassmannian" (the traces of projectors give their rank). They are
+        parameters, for a grid search by name: ``GridSearchCV(GyroBN("spd"), {"metric": [...]})``.
+        None, the default, leaves the geometry's own value; an option that the geometry lacks is an
+        error.
 
     Attributes
     ----------
