@@ -173,7 +173,7 @@ class CentredMatrices(Centred):
     @cached_property
     def squares(self) -> Array:
         r"""The squared distances of the samples; :math:`\sum_k \log^2\lambda_k` if α = θ = 1."""
-        X = self.space.weighted(self.logs) / self.space.theta
+        X = self.space._weighted(self.logs) / self.space.theta
         return namespace_of(X).sum(X * X, axis=(-2, -1))[..., None]
 
     def gradient(self, weights: Array) -> Array:
@@ -354,7 +354,7 @@ class AffineInvariant(Definite):
     def to_normal(self, x: Array) -> Array:
         r"""Lower triangle of :math:`\log(P)/\theta`, times :math:`\sqrt2` off the diagonal.
 
-        That is so for α = 1 and β = 0; otherwise the logarithm is :meth:`weighted` first.
+        That is so for α = 1 and β = 0; otherwise the logarithm is weighted first.
         """
         return self._coordinates(logarithm(x))
 
@@ -364,13 +364,13 @@ class AffineInvariant(Definite):
 
     def _matrix(self, c: Array) -> Array:
         """Return the logarithm that normal coordinates stand for."""
-        return self.theta * self.weighted(unpack(c, self.n), inverse=True)
+        return self.theta * self._weighted(unpack(c, self.n), inverse=True)
 
     def _coordinates(self, X: Array) -> Array:
         """Return the normal coordinates of the point with the logarithm X."""
-        return pack(self.weighted(X)) / self.theta
+        return pack(self._weighted(X)) / self.theta
 
-    def weighted(self, X: Array, inverse: bool = False) -> Array:
+    def _weighted(self, X: Array, inverse: bool = False) -> Array:
         r"""Return :math:`\sqrt\alpha X_0 + \sqrt{\alpha + n\beta}\,X_1`, or the inverse map.
 
         :math:`X_1 = \tfrac1n\operatorname{tr}(X) I` and :math:`X_0 = X - X_1`, of symmetric X.

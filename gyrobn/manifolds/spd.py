@@ -67,7 +67,7 @@ class Power(Diffeomorphism):
 
     def exponential(self, c: Array) -> Array:
         """Return exp C, whatever θ is."""
-        return exponential(self.inside.weighted(unpack(c, self.n), inverse=True))
+        return exponential(self.inside._weighted(unpack(c, self.n), inverse=True))
 
 
 def _power(P: Array, t: float) -> Array:
