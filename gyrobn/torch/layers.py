@@ -55,6 +55,14 @@ class GeometryState(nn.Module):
         """The values of the curvatures that others own, or None if there are none."""
         return torch.stack([_value(own) for own in self._owners]) if self._owners else None
 
+    @property
+    def _settings_now(self) -> Any:
+        """The options, on a geometry with the curvatures that others own as they are now."""
+        if not self._owners:
+            return self.settings
+        now = self.settings.manifold(None, self.shared_curvature)
+        return replace(self.settings, geometry=plain_geometry(now))
+
     def reset_parameters(self) -> None:
         """Reset the curvature."""
         if self.raw_curvature is not None:
@@ -69,11 +77,7 @@ class GeometryState(nn.Module):
         """
         from gyrobn.estimator.conversion import geometry_text
 
-        settings, shared = self.settings, self.shared_curvature
-        if shared is not None:
-            now = plain_geometry(settings.manifold(None, shared))
-            settings = replace(settings, geometry=now)
-        text = geometry_text(settings).encode()
+        text = geometry_text(self._settings_now).encode()
         return torch.tensor(list(text), dtype=torch.uint8, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
@@ -131,10 +135,10 @@ class Curvature(nn.Module):
     >>> from gyrobn.torch.nn import GyroLinear
     >>> K = Curvature(-1.0)
     >>> M = PoincareBall(4, curvature=K)
-    >>> net = torch.nn.Sequential(GyroLinear(M, M), GyroBN(M))
-    >>> net.K = K
-    >>> [name for name, _ in net.named_parameters()]
-    ['0.weight', '0.bias', '1.bias', '1.scale', 'K.raw']
+    >>> net = torch.nn.Module()
+    >>> net.K, net.layers = K, torch.nn.Sequential(GyroLinear(M, M), GyroBN(M))
+    >>> [name for name, _ in net.named_parameters() if "layers.0" not in name]
+    ['K.raw', 'layers.1.bias', 'layers.1.scale']
     """
 
     def __init__(
@@ -348,7 +352,7 @@ class NormalizationLayer(GeometryState):
         more = {name: getattr(self, name) for name in usual}
         if not self.track_running_stats:
             del more["momentum"]
-        return self.settings.shown(**{k: v for k, v in more.items() if v != usual[k]})
+        return self._settings_now.shown(**{k: v for k, v in more.items() if v != usual[k]})
 
 
 _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
