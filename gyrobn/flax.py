@@ -75,7 +75,8 @@ class NormalizationLayer(nnx.Module):
     @property
     def _learnt(self) -> Learnt:
         """The parameters. Each variable carries its geometry, also through ``nnx.update``."""
-        own, shift = self.settings.geometry, ()
+        own = self.settings.geometry
+        shift: tuple[float, ...] = ()
         learnt = self.bias, self.scale, self.raw_curvature
         for variable in (*learnt, self.mean, self.var):
             saved = own if variable is None else variable.get_metadata().get("geometry", own)

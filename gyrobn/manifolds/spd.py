@@ -6,7 +6,7 @@ from functools import cached_property, partial
 from typing import Self
 
 from gyrobn.backends import Array, namespace_of
-from gyrobn.manifolds.affine_invariant import AffineInvariant, logarithm
+from gyrobn.manifolds.affine_invariant import AffineInvariant
 from gyrobn.manifolds.chart import Chart, Diffeomorphism
 from gyrobn.manifolds.definite import Definite, change_of_factor, clamped, exponential
 from gyrobn.manifolds.euclidean import Euclidean
@@ -16,7 +16,6 @@ from gyrobn.numerics.matrices import (
     eye,
     from_triangle,
     matmul,
-    pack,
     symmetric,
     to_triangle,
     unpack,

@@ -352,7 +352,8 @@ class NormalizationLayer(GeometryState):
         more = {name: getattr(self, name) for name in usual}
         if not self.track_running_stats:
             del more["momentum"]
-        return self._settings_now.shown(**{k: v for k, v in more.items() if v != usual[k]})
+        text: str = self._settings_now.shown(**{k: v for k, v in more.items() if v != usual[k]})
+        return text
 
 
 _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
