@@ -381,8 +381,11 @@ def solve(source: Source, init: Array | None, search: Search) -> Found:
     sound, variance = numbers.finite(), like(numbers.variance, mean)
     # the mean is NaN where no evaluation was finite
     mean, variance = _chosen(sound, (mean, variance), (mean * math.nan, variance * math.nan))
-    found = mean, variance, numbers.count, _length(numbers.residual), numbers.done & sound
-    return Found(*found, source.view(mean, saved), sums)
+    residual, xp = _length(numbers.residual), namespace_of(numbers.residual)
+    # far out in hyperbolic space, a distance of one is not resolved
+    digits = exact | (xp.max(numbers.resolution, axis=-1) < 1.0)
+    converged = numbers.done & sound & digits
+    return Found(mean, variance, numbers.count, residual, converged, source.view(mean, saved), sums)
 
 
 def _take_steps(source: Source, mean: Array, search: Search) -> Found:
