@@ -30,7 +30,10 @@ class LayerOptions(Options, total=False):
 
 
 class NormalizationLayer(nnx.Module):
-    """A layer with a learnable bias, scale and curvature, and perhaps running statistics."""
+    """A layer with a learnable bias, scale and curvature, and perhaps running statistics.
+
+    A curvature that is an ``nnx.Variable`` belongs to all modules that hold it.
+    """
 
     settings: Any
 

@@ -58,10 +58,11 @@ class GeometryState(nn.Module):
     @property
     def _settings_now(self) -> Any:
         """The options, on a geometry with the curvatures that others own as they are now."""
-        if not self._owners:
+        shared = self.shared_curvature
+        if shared is None or shared.is_meta:
             return self.settings
-        now = self.settings.manifold(None, self.shared_curvature)
-        return replace(self.settings, geometry=plain_geometry(now))
+        now = plain_geometry(self.settings.manifold(None, shared))
+        return replace(self.settings, geometry=now)
 
     def reset_parameters(self) -> None:
         """Reset the curvature."""
@@ -171,6 +172,13 @@ def _value(owner: Any) -> Tensor:
     return value.reshape(())
 
 
+def initial_value(owner: Any) -> float:
+    """Return the value of a curvature when a layer is made, also on ``meta``."""
+    if isinstance(owner, Curvature):
+        return owner.initial
+    return float(_value(owner).detach())
+
+
 def current(manifold: GyroSpace) -> GyroSpace:
     """Return a geometry with the values of modules in their place."""
     values = (_value(v) if isinstance(v, nn.Module) else v for v in manifold.learnable())
@@ -212,7 +220,7 @@ class NormalizationLayer(GeometryState):
         super().__init__()
         if momentum is not None:
             check_number("momentum, the fraction of a new batch,", momentum, 0.0, 1.0)
-        geometry, shared, owners = separated(manifold, lambda own: float(_value(own).detach()))
+        geometry, shared, owners = separated(manifold, initial_value)
         self._owners = tuple(owners)
         own = own | shared
         self.settings = Settings.of(type(self).__name__, geometry, options, eps=eps, **own)
@@ -446,7 +454,8 @@ class GyroBN(NormalizationLayer):
     Parameters
     ----------
     manifold
-        The geometry of the points. Its parameters must be plain numbers.
+        The geometry of the points. A curvature may also be a tensor or a :class:`Curvature` that
+        others own: the layer takes its current value, and does not register it.
     channels
         Shape of the channels, which are normalized separately: the input has shape ``(batch,
         *channels, *point_shape)``.
@@ -478,6 +487,7 @@ class GyroBN(NormalizationLayer):
         centroid, in one pass over the batch; :func:`gyrobn.frechet` has a bound of its error.
     learn_curvature
         Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
+        A product learns one for each factor that has one.
     clamp
         Largest size of the factor :math:`s/\sqrt{v^2+\epsilon}`, if any.
     tol, max_iter
@@ -652,7 +662,8 @@ class GyroLayerNorm(_AxisNorm):
     Parameters
     ----------
     manifold
-        The geometry of the points. Its parameters must be plain numbers.
+        The geometry of the points. A curvature may also be a tensor or a :class:`Curvature` that
+        others own: the layer takes its current value, and does not register it.
     axis
         The axis of a set, or axes, among those in front of a point; negative ones count from the
         point. By default all but the first: one set per sample. On ``(batch, tokens, heads,
@@ -749,7 +760,8 @@ class GyroInstanceNorm(NormalizationLayer):
     Parameters
     ----------
     manifold
-        The geometry of the points. Its parameters must be plain numbers.
+        The geometry of the points. A curvature may also be a tensor or a :class:`Curvature` that
+        others own: the layer takes its current value, and does not register it.
     channels
         Shape of the channels: the input has shape ``(batch, *channels, *positions,
         *point_shape)``, with at least one axis of positions.
@@ -810,7 +822,8 @@ class GyroGroupNorm(NormalizationLayer):
     Parameters
     ----------
     manifold
-        The geometry of the points. Its parameters must be plain numbers.
+        The geometry of the points. A curvature may also be a tensor or a :class:`Curvature` that
+        others own: the layer takes its current value, and does not register it.
     groups
         Number of groups of consecutive channels, of equal size.
     channels
