@@ -64,7 +64,7 @@ class NormalizationLayer(eqx.nn.StatefulLayer):
     @property
     def manifold(self) -> GyroSpace:
         """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
-        manifold: GyroSpace = self.settings.manifold(*self._learnt[2:])
+        manifold: GyroSpace = self.settings.manifold(*self._learnt[2:4])
         return manifold
 
     @property

@@ -430,8 +430,8 @@ def prepare(
     check, out, empty = settings.check_input, None, None
     try:
         x, weights, axes, undo = _in_front(settings, given, weights)
-        bias, scale, *curvatures = (cast(a, dtype) for a in learnt)
-        manifold = settings.manifold(*curvatures)
+        bias, scale, raw, shared = (cast(a, dtype) for a in learnt)
+        manifold = settings.manifold(raw, shared)
         if training and group is None:
             _check_count(settings, tuple(x.shape), axes, running)
         hidden = any(map(_traced, (x, weights, *manifold.learnable())))
