@@ -24,7 +24,7 @@ DIFFERENTIABLE = """
 abs astype atan2 broadcast_arrays broadcast_to clip concat cos cosh exp expm1 linalg.cholesky
 linalg.det linalg.diagonal linalg.inv linalg.qr linalg.slogdet linalg.solve linalg.trace
 linalg.vector_norm log log1p matmul matrix_transpose max maximum moveaxis permute_dims reshape
-sin sinh sqrt squeeze stack sum take tan tanh tril where
+sin sinh sqrt squeeze stack sum take tan tanh tril vecdot where
 """
 """The functions of the standard that a library with derivatives has to differentiate twice."""
 

@@ -454,9 +454,7 @@ def prepare(
         elif training or settings.sets or running is None:
             ones = xp.ones(out.shape, dtype=dtype, device=device_of(x))
             weights = xp.where(out, 0.0, ones if weights is None else weights)
-        # In evaluation samples do not depend on each other, and JAX decomposes what is no point to
-        # NaN; torch raises.
-        if weights is not None or hasattr(xp.linalg, "cholesky_ex"):
+        if weights is not None:  # in evaluation, samples do not depend on each other
             x = _replaced(manifold, out, x)
     if weights is not None and (settings.sets or (hidden and group is None)):
         # Without weights there is no mean. Any weights give numbers, which are not used.

@@ -93,7 +93,7 @@ def pieces(x: Array, sizes: Sequence[int]) -> list[Array]:
 
 def dot(x: Array, y: Array) -> Array:
     """Return the inner product of vectors along the last axis, broadcasting over the others."""
-    return namespace_of(x).sum(x * y, axis=-1)
+    return namespace_of(x).vecdot(x, y)
 
 
 def square(v: Array) -> Array:

@@ -13,7 +13,7 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds import Correlation, Klein
 from gyrobn.manifolds.constant_curvature import ConstantCurvature
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import blockwise, eps_of, scalars_like
+from gyrobn.numerics.arrays import blockwise, eps_of, scalars_like, square
 from gyrobn.numerics.checks import host, warn_caller
 from gyrobn.statistics.uniqueness import FrechetWarning, factors
 
@@ -176,18 +176,28 @@ def may_be_far_out(
         return False
     manifold, xp, block = manifold.detached(), namespace_of(x), 0
     factor = scalars_like(factor, x)
+    several = manifold.block_shape and getattr(factor, "shape", ())
+    if several:
+        factor = xp.broadcast_to(factor, (*factor.shape[:-1], *manifold.block_shape))
     target = manifold.origin(x) if target is None else target
     for space, _, *points in factors(manifold, manifold, x, centre, target):
-        several = manifold.block_shape and not isinstance(factor, float)
         t, block = factor[..., block] if several else factor, block + len(space.blocks)
         if _ends(space):
-            of_x, of_centre, of_target = (xp.max(space.norm(y)) for y in points)
+            of_x, of_centre, of_target = (_farthest(space, y) for y in points)
             way = float(xp.max(abs(t) * (of_x + of_centre)) + of_target)
             growth = math.cosh(min(abs(float(*space.learnable())) ** 0.5 * way, 300.0))
             spacing = eps_of(x) * growth ** (1 + isinstance(space, Klein))
             if not spacing <= 0.01:  # also if a sample is NaN, which must not hide others
                 return True
     return False
+
+
+def _farthest(space: GyroSpace, x: Array) -> Array:
+    """Return the largest distance from the identity: in every model, that of the longest vector."""
+    xp, rows = namespace_of(x), namespace_of(x).reshape(x, (-1, x.shape[-1]))
+    with np.errstate(over="ignore"):
+        longest = xp.argmax(square(rows), axis=0, keepdims=True)
+    return space.norm(xp.take(rows, longest, axis=0))[0]
 
 
 def plain_geometry(geometry: GyroSpace) -> GyroSpace:
