@@ -300,6 +300,10 @@ def test_a_product_of_learnt_shared_and_free_curvatures():
     K = [float(v.detach()) for v in layer.manifold.learnable()]
     np.testing.assert_allclose(K, [-0.7, -0.3, 0.8])
     x = layer.manifold.detached().random(8, rng=0, like=torch.zeros((), **DOUBLE), spread=0.4)
+    plain = layer.manifold.with_learnable([-0.5, 0.0, 0.4])
+    for at in (plain, layer.manifold.with_learnable(K)):  # which of them were learnt is not known
+        with pytest.raises(RuntimeError, match="the state is of a layer on"):
+            GyroBN(at, **DOUBLE).load_state_dict(layer.state_dict(), strict=False)
     layer(x).pow(3).sum().backward()
     assert bool((layer.raw_curvature.grad.abs() > 1e-8).all())
     assert raw.grad.abs() > 1e-8

@@ -111,7 +111,9 @@ class LearntGeometry:
             raise self.foreign(repr(saved))
         pairs = [(1.0, 1.0) if signs[i] is None else (theirs[i], mine[i]) for i in learnt]
         shift = tuple(math.log(K / K_0) for K, K_0 in pairs)
-        if raw is not None and not learnt and len(raw) == len(theirs):  # the other layer learns
+        if raw is not None and not learnt:  # the other layer learnt them
+            if len(raw) != len(theirs):  # but not all of them, and which is not known
+                raise self.foreign(repr(saved))
             each = zip(theirs, raw, signs, strict=True)
             theirs = [K * math.exp(r) if sign else r for K, r, sign in each]
             saved = saved.with_learnable(theirs)
