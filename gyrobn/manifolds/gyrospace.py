@@ -219,6 +219,18 @@ class GyroSpace(ABC):
         """Tell for each sample whether it is a point to half the digits of its dtype."""
         return self.violation(x) <= eps_of(x) ** 0.5
 
+    def cut_locus_angle(self, x: Array) -> Array:
+        r"""Angle, in radians, between x and the cut locus of e; infinite where there is none.
+
+        The cut locus is where geodesics from e end to be shortest: the antipode on a sphere, a
+        principal angle of π/2 on a Grassmannian, a rotation by π. A mean :math:`\mu` close to it
+        makes :math:`\ominus\mu \oplus x` change much with :math:`\mu`; seen from a ``reference``
+        near the data it does not.
+        """
+        xp = self._namespace(x)
+        batch = x.shape[: x.ndim - len(self.point_shape)]
+        return xp.full(batch, xp.inf, dtype=x.dtype, device=device_of(x))
+
     def resolution(self, x: Array) -> Array:
         """Distance from x to its neighbours in floating point, up to a small factor."""
         return eps_of(x) * (1.0 + self.norm(x))
@@ -227,15 +239,17 @@ class GyroSpace(ABC):
         """Return :meth:`resolution` for each block, shape (..., blocks) or (..., 1)."""
         return self.resolution(x)[..., None]
 
-    def _with_identity(self, x: Array, y: Array, total: Array) -> Array:
+    def _with_identity(self, x: Array, y: Array, total: Array, right: bool = True) -> Array:
         """Return the sum of x and y, to the last digit the one where the other is e.
 
-        Only values are replaced: a derivative is that of the sum.
+        Only values are replaced: a derivative is that of the sum. Without ``right`` they are
+        replaced only where x is e: the sum of x and e may be the same point in another
+        representation, with derivatives of its own.
         """
         xp, stop, e = namespace_of(total), backend_of(total).stop_gradient, self.origin(total)
         entries = tuple(range(-len(self.point_shape), 0))
         is_x, is_y = (xp.all(z == e, axis=entries, keepdims=True) for z in (x, y))
-        exact = xp.logical_or(is_x, is_y)
+        exact = xp.logical_or(is_x, is_y) if right else is_x
         moving = xp.where(exact, total, 0.0)
         return xp.where(exact, xp.where(is_x, stop(y), stop(x)) + (moving - stop(moving)), total)
 

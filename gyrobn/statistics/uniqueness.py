@@ -9,6 +9,7 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.product import Product
+from gyrobn.manifolds.rebased import Rebased
 from gyrobn.numerics.arrays import blockwise
 from gyrobn.numerics.checks import host, warn_caller
 from gyrobn.statistics.samples import of_channel
@@ -53,6 +54,9 @@ def warn_of(
     inside the manifold. Without those, the largest distance from the mean decides. ``found`` is the
     result, its numbers on the host; ``unique`` says whether to look for a second mean at all.
     """
+
+    if isinstance(manifold, Rebased):  # inside and in its words it is the geometry itself
+        manifold = manifold.manifold
 
     def of(which: Array) -> str:
         return "" if domains is None else domains.name(which)
@@ -133,7 +137,12 @@ def factors(manifold: GyroSpace, space: GyroSpace, *arrays: Array) -> Iterator[t
     """Yield the factors of a product, and of products in it; the one space otherwise.
 
     Each comes as the user gave it, as the space to compute in, and with its parts of the arrays.
+    Points of a geometry with a reference come as they are seen from there.
     """
+    if isinstance(manifold, Rebased):
+        M = manifold.manifold
+        arrays = tuple(M.relative(manifold.reference, a) for a in arrays)
+        manifold = space = M
     if not isinstance(manifold, Product) or not isinstance(space, Product):
         yield manifold, space, *arrays
         return
