@@ -23,6 +23,7 @@ NO_ARRAYS = {
     "detached",
     "learnable",
     "with_learnable",
+    "required_signs",
     "random",
     "joined",
     "checked",

@@ -97,11 +97,12 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         the mean turn the output a lot, and there is a warning: then choose "fit". The default bias
         is the reference.
     **options
-        The options of a geometry, by name: ``metric`` of "spd" and "correlation", ``theta`` of
-        "spd", ``curvature`` of a space of constant curvature, and ``representation`` of
-        "grassmannian" (the traces of projectors give their rank). They are parameters, for a grid
-        search by name: ``GridSearchCV(GyroBN("spd"), {"metric": [...]})``. None, the default,
-        leaves the geometry's own value; an option that the geometry lacks is an error.
+        The options of a geometry, by name: ``metric`` of "spd" and "correlation", ``theta``,
+        ``alpha`` and ``beta`` of "spd", ``curvature`` of a space of constant curvature, and
+        ``representation`` of "grassmannian" (the traces of projectors give their rank). They are
+        parameters, for a grid search by name: ``GridSearchCV(GyroBN("spd"), {"metric": [...]})``.
+        None, the default, leaves the geometry's own value; an option that the geometry lacks is an
+        error.
 
     Attributes
     ----------

@@ -74,6 +74,10 @@ class GyroSpace(ABC):
         """Return the values of the parameters."""
         return list(map(partial(getattr, self), self.parameters))
 
+    def required_signs(self) -> list[int | None]:
+        """Return the sign that each of these values must have; None where it is free."""
+        return [getattr(self, "required_sign", None) for _ in self.parameters]
+
     def with_learnable(self, values: Sequence[Any]) -> Self:
         """Return the same geometry with these values of the parameters."""
         if all(map(is_, values, self.learnable())):
