@@ -163,6 +163,12 @@ CHARTS: dict[str, Callable[[int, float, float, float], Diffeomorphism]] = {
     "cholesky_affine_invariant": partial(Power, cholesky=True),
 }
 METRICS = tuple(CHARTS)
+ALIASES = {
+    "riemann": "affine_invariant",
+    "logeuclid": "log_euclidean",
+    "logchol": "log_cholesky",
+}
+"""Names that pyRiemann has for the metrics."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +197,8 @@ class SPD(Definite, Chart):
     n
         Number of rows.
     metric
-        One of the names above.
+        One of the names above, or pyRiemann's ``"riemann"``, ``"logeuclid"``, ``"logchol"`` for the
+        first and the last two.
     theta
         Power deformation: distances are those between the :math:`P^\theta`, divided by \|θ\|. As
         θ tends to 0, the affine-invariant metric tends to the log-Euclidean one, which does not
@@ -214,7 +221,7 @@ class SPD(Definite, Chart):
     True
     """
 
-    metric: str = field(default=METRICS[0], metadata={"choices": METRICS})
+    metric: str = field(default=METRICS[0], metadata={"choices": METRICS, "aliases": ALIASES})
     theta: float = 1.0
     alpha: float = 1.0
     beta: float = 0.0
