@@ -48,6 +48,7 @@ _LIBRARIES = {
     "torch": compat.is_torch_array,
     "jax": compat.is_jax_array,
     "cupy": compat.is_cupy_array,
+    "mlx": lambda x: type(x).__module__ == "mlx.core",
 }
 _known: dict[type, tuple[Any, Backend]] = {}
 

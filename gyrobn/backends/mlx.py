@@ -1,0 +1,294 @@
+"""MLX, Apple's library, on its GPUs and on any CPU.
+
+Its arrays are lazy. A condition that is read makes it compute what the condition depends on.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from io import StringIO
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from gyrobn.backends import numpy as eager
+from gyrobn.backends import with_functions
+from gyrobn.backends.contract import THIRD_ORDER, Array, Arrays, Loop
+from gyrobn.backends.numpy import all_sum as all_sum
+from gyrobn.backends.numpy import auto_sharded as auto_sharded
+
+# ---------------------------------------------------------------------- values and derivatives
+
+
+def _evaluated(*arrays: Array) -> bool:
+    """Compute arrays, and return whether that is possible: not in ``compile`` and ``vmap``."""
+    try:
+        mx.eval(*arrays)
+    except ValueError as error:
+        if "during function transformations" not in str(error):  # there is no public test
+            raise
+        return False
+    return True
+
+
+def traced(x: Array) -> bool:
+    """Return whether ``x`` is compiled, or batched by ``vmap``."""
+    return not _evaluated(x)
+
+
+def differentiable(*arrays: Any) -> bool:
+    """Return whether a transformation follows any of ``arrays``.
+
+    There is no public test. But MLX forgets how an array was computed when it has its values,
+    except for derivatives.
+    """
+    views = [a.reshape(-1)[:1] + 0.0 for a in arrays if isinstance(a, mx.array)]
+    if not _evaluated(*views):
+        return True
+    graph = StringIO()
+    mx.export_to_dot(graph, *views)
+    return "->" in graph.getvalue()
+
+
+def stop_gradient(x: Array) -> Array:
+    """Return ``x`` as a constant to differentiation."""
+    return mx.stop_gradient(x)
+
+
+def differentiate(function: Callable[..., Arrays], constants: Arrays, *inputs: Array) -> Arrays:
+    """Return the values; their derivatives are those of the order that is needed."""
+    if not differentiable(*inputs):
+        return function(0, constants, *inputs)
+
+    def order(k: int) -> Callable[..., Arrays]:
+        return lambda *inputs: function(k, fixed, *inputs)
+
+    fixed = tuple(map(mx.stop_gradient, constants))
+    return _chain([order(k) for k in range(3)], *inputs)
+
+
+def _chain(functions: list[Callable[..., Arrays]], *inputs: Array) -> Arrays:
+    """Return the value of the first function, with derivatives that are those of the next ones.
+
+    (Without both rules, MLX would differentiate the operations of the value.)
+    """
+    value = mx.custom_function(functions[0])
+
+    @value.vjp
+    def pull(primals: Arrays, cotangents: Any, outputs: Any) -> Arrays:
+        return _linear(mx.vjp, functions[1:], primals, cotangents, outputs)
+
+    @value.jvp
+    def push(primals: Arrays, tangents: Any) -> Arrays:
+        return _linear(mx.jvp, functions[1:], primals, tangents, primals)
+
+    found: Arrays = value(*inputs)
+    return found
+
+
+def _linear(transform: Any, functions: Any, x: Arrays, v: Any, like: Arrays) -> Arrays:
+    """Return a chain of the transforms of functions at x, applied to v."""
+    if not functions:
+        raise TypeError(THIRD_ORDER)
+
+    def transformed(function: Callable[..., Arrays]) -> Callable[..., Arrays]:
+        return lambda *a: tuple(transform(function, a[: len(x)], a[len(x) :])[1])
+
+    full = [mx.zeros_like(a) if b is None else b for a, b in zip(like, v, strict=True)]
+    return _chain([transformed(f) for f in functions], *x, *full)
+
+
+def self_adjoint(solve: Callable[[Array], Array], v: Array) -> Array:
+    """Return ``solve(v)``, with itself as its derivative."""
+    value = mx.custom_function(solve)
+    value.vjp(lambda primals, cotangent, output: self_adjoint(solve, cotangent))
+    value.jvp(lambda primals, tangent: self_adjoint(solve, tangent))
+    found: Array = value(v)
+    return found
+
+
+# ---------------------------------------------------------------------- decompositions
+
+
+def _constant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a decomposition of constants, which MLX has on the CPU only.
+
+    It is computed at once, so that what LAPACK cannot decompose is an error here.
+    """
+
+    def run(*arrays: Array) -> Any:
+        found = function(*map(mx.stop_gradient, arrays), stream=mx.cpu)
+        _evaluated(found)
+        return found
+
+    return run
+
+
+_inv = _constant(mx.linalg.inv)
+_qr = _constant(mx.linalg.qr)
+_svd = _constant(mx.linalg.svd)
+_triangle = _constant(mx.linalg.cholesky)
+
+
+def _factor(A: Array) -> Array:
+    """Return the Cholesky factor as a constant. MLX does not say if there is none."""
+    L = _triangle(A)
+    found = mx.all(_diagonal(L) > 0, axis=-1)
+    if _evaluated(found) and not mx.all(found).item():
+        raise np.linalg.LinAlgError("a matrix is not positive definite")
+    return mx.where(found[..., None, None], L, mx.nan)
+
+
+# MLX has no derivatives of these. Newton's method, with a constant inverse, gives them: each step
+# from the values makes derivatives of one more order right.
+
+
+def _invert(A: Array, /) -> Array:
+    """Return the inverses."""
+
+    def steps(order: int, constants: Arrays, A: Array) -> Arrays:
+        (W,), one = constants, mx.eye(A.shape[-1])
+        Y = W
+        for _ in range(order):
+            Y = Y + W @ (one - A @ Y)
+        return (Y,)
+
+    return differentiate(steps, (_inv(A),), A)[0]
+
+
+def _solve(A: Array, b: Array, /) -> Array:
+    """Return the solutions of linear systems."""
+    batch = np.broadcast_shapes(A.shape[:-2], b.shape[:-2])
+    A, b = (mx.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (A, b))
+
+    def steps(order: int, constants: Arrays, A: Array, b: Array) -> Arrays:
+        (X,) = constants
+        W = _inv(A) if order else None
+        for _ in range(order):
+            X = X + W @ (b - A @ X)
+        return (X,)
+
+    return differentiate(steps, (_constant(mx.linalg.solve)(A, b),), A, b)[0]
+
+
+def _cholesky(A: Array, /) -> Array:
+    """Return the Cholesky factors."""
+
+    def steps(order: int, constants: Arrays, A: Array) -> Arrays:
+        (C,) = constants
+        L, W = C, _inv(C) if order else None
+        for _ in range(order):
+            L = L + C @ _half(W @ (A - L @ L.mT) @ W.mT)
+        return (L,)
+
+    return differentiate(steps, (_factor(A),), A)[0]
+
+
+def _orthogonalize(A: Array, /) -> Arrays:
+    """Return Q and R, of Gram's matrix AᵀA = RᵀR."""
+
+    def steps(order: int, constants: Arrays, A: Array) -> Arrays:
+        Q, C = constants
+        R, W = C, _inv(C) if order else None
+        for _ in range(order):
+            B, T = A @ W, R @ W
+            R = R + _half(B.mT @ B - T.mT @ T).mT @ C
+            Q = Q + (A - Q @ R) @ W
+        return Q, R
+
+    return differentiate(steps, _qr(A), A)
+
+
+def _half(S: Array) -> Array:
+    """Return the triangular T with T + Tᵀ = S."""
+    return mx.tril(S) * (1.0 - 0.5 * mx.eye(S.shape[-1]))
+
+
+def _singular(A: Array, /, full_matrices: bool = False) -> Arrays:
+    """Return the singular value decomposition; MLX has the full one."""
+    U, s, V = _svd(A)
+    return U[..., : s.shape[-1]], s, V[..., : s.shape[-1], :]
+
+
+# ---------------------------------------------------------------------- the standard
+
+
+def _diagonal(A: Array, /) -> Array:
+    """Return the diagonals of the last two axes."""
+    return mx.diagonal(A, axis1=-2, axis2=-1)
+
+
+def _on_its_device(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Return a function with arguments of the standard; arrays of MLX are on no device."""
+
+    def made(*args: Any, device: None = None, copy: bool | None = None, **options: Any) -> Array:
+        return function(*args, **options)
+
+    return made
+
+
+_creating = "asarray astype empty empty_like full full_like ones ones_like zeros zeros_like"
+
+linalg = with_functions(
+    mx.linalg,
+    cholesky=_cholesky,
+    det=partial(mx.linalg.det, stream=mx.cpu),
+    diagonal=_diagonal,
+    eigh=_constant(mx.linalg.eigh),
+    eigvalsh=_constant(mx.linalg.eigvalsh),
+    inv=_invert,
+    qr=_orthogonalize,
+    slogdet=partial(mx.linalg.slogdet, stream=mx.cpu),
+    solve=_solve,
+    svd=_singular,
+    trace=lambda A, /: mx.sum(_diagonal(A), axis=-1),
+    vector_norm=mx.linalg.norm,
+)
+
+namespace = with_functions(
+    mx,
+    **{name: _on_its_device(getattr(mx, name)) for name in _creating.split()},
+    bool=mx.bool_,
+    clip=lambda x, /, min=None, max=None: mx.clip(x, min, max),
+    linalg=linalg,
+)
+"""MLX as the standard has it."""
+
+
+# ---------------------------------------------------------------------- loops, and the host
+
+
+def while_loop(
+    key: Any,
+    condition: Callable[[Loop], Array],
+    body: Callable[[Arrays, Loop], Loop],
+    constants: Arrays,
+    state: Loop,
+    limit: int,
+) -> Loop:
+    """Run ``body`` while ``condition`` holds; ``limit`` times if it cannot be read."""
+    if not traced(condition(state)):
+        return eager.while_loop(key, condition, body, constants, state, limit)
+    for _ in range(limit):
+        state = body(constants, state)
+    return state
+
+
+def cached(make: Callable[..., Any], like: Array, *key: Any) -> Array:
+    """Return ``make(*key)`` like ``like``, anew: memory is shared, so nothing waits for a copy."""
+    return eager.made(make, like, *key)
+
+
+def device(x: Array) -> Any:
+    """Return None: operations have a device, and arrays have none."""
+    return None
+
+
+def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
+    """Return the values of ``x`` on the host."""
+    return np.array(x)
+
+
+def from_numpy(a: "np.ndarray[Any, Any]", like: Array) -> Array:
+    """Return ``a`` as an array of MLX in the dtype of ``like``."""
+    return mx.array(np.asarray(a), dtype=like.dtype)
