@@ -4,6 +4,7 @@ Its arrays are lazy. A condition that is read makes it compute what the conditio
 """
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import partial
 from io import StringIO
 from typing import Any
@@ -19,13 +20,19 @@ from gyrobn.backends.numpy import auto_sharded as auto_sharded
 
 # ---------------------------------------------------------------------- values and derivatives
 
+_in_jvp = ContextVar("_in_jvp", default=False)
+"""Whether the rule of a forward derivative is under way. MLX then forgets how an array was
+computed as soon as it has values, also if a further derivative needs to know."""
 
-def _evaluated(*arrays: Array) -> bool:
+
+def _evaluated(*arrays: Any) -> bool:
     """Compute arrays, and return whether that is possible: not in ``compile`` and ``vmap``."""
+    if _in_jvp.get():
+        return False
     try:
         mx.eval(*arrays)
-    except ValueError as error:
-        if "during function transformations" not in str(error):  # there is no public test
+    except (ValueError, RuntimeError) as error:
+        if "[eval] Attempting" not in str(error):  # there is no public test
             raise
         return False
     return True
@@ -60,11 +67,13 @@ def differentiate(function: Callable[..., Arrays], constants: Arrays, *inputs: A
     if not differentiable(*inputs):
         return function(0, constants, *inputs)
 
-    def order(k: int) -> Callable[..., Arrays]:
-        return lambda *inputs: function(k, fixed, *inputs)
+    count = len(constants)
 
-    fixed = tuple(map(mx.stop_gradient, constants))
-    return _chain([order(k) for k in range(3)], *inputs)
+    def order(k: int) -> Callable[..., Arrays]:
+        return lambda *a: function(k, tuple(map(mx.stop_gradient, a[:count])), *a[count:])
+
+    # constants are arguments, too: vmap does not know what a function closes over
+    return _chain([order(k) for k in range(3)], *constants, *inputs)
 
 
 def _chain(functions: list[Callable[..., Arrays]], *inputs: Array) -> Arrays:
@@ -72,21 +81,25 @@ def _chain(functions: list[Callable[..., Arrays]], *inputs: Array) -> Arrays:
 
     (Without both rules, MLX would differentiate the operations of the value.)
     """
-    value = mx.custom_function(functions[0])
+    value = mx.custom_function(lambda inputs: functions[0](*map(mx.stop_gradient, inputs)))
 
     @value.vjp
     def pull(primals: Arrays, cotangents: Any, outputs: Any) -> Arrays:
-        return _linear(mx.vjp, functions[1:], primals, cotangents, outputs)
+        return _derivative(mx.vjp, functions[1:], primals, cotangents, outputs)
 
     @value.jvp
     def push(primals: Arrays, tangents: Any) -> Arrays:
-        return _linear(mx.jvp, functions[1:], primals, tangents, primals)
+        token = _in_jvp.set(True)
+        try:
+            return _derivative(mx.jvp, functions[1:], primals, tangents, primals)
+        finally:
+            _in_jvp.reset(token)
 
-    found: Arrays = value(*inputs)
+    found: Arrays = value(inputs)  # one argument, a tuple
     return found
 
 
-def _linear(transform: Any, functions: Any, x: Arrays, v: Any, like: Arrays) -> Arrays:
+def _derivative(transform: Any, functions: Any, x: Arrays, v: Any, like: Arrays) -> Arrays:
     """Return a chain of the transforms of functions at x, applied to v."""
     if not functions:
         raise TypeError(THIRD_ORDER)
@@ -100,9 +113,16 @@ def _linear(transform: Any, functions: Any, x: Arrays, v: Any, like: Arrays) -> 
 
 def self_adjoint(solve: Callable[[Array], Array], v: Array) -> Array:
     """Return ``solve(v)``, with itself as its derivative."""
-    value = mx.custom_function(solve)
-    value.vjp(lambda primals, cotangent, output: self_adjoint(solve, cotangent))
-    value.jvp(lambda primals, tangent: self_adjoint(solve, tangent))
+    return _linear(solve, solve, v)
+
+
+def _linear(
+    function: Callable[[Array], Array], transposed: Callable[[Array], Array], v: Array
+) -> Array:
+    """Return a linear function of v with its derivatives: itself, and its transpose."""
+    value = mx.custom_function(lambda v: function(mx.stop_gradient(v)))
+    value.vjp(lambda primal, cotangent, output: _linear(transposed, function, cotangent))
+    value.jvp(lambda primal, tangent: _linear(function, transposed, tangent))
     found: Array = value(v)
     return found
 
@@ -158,17 +178,15 @@ def _invert(A: Array, /) -> Array:
 
 def _solve(A: Array, b: Array, /) -> Array:
     """Return the solutions of linear systems."""
-    batch = np.broadcast_shapes(A.shape[:-2], b.shape[:-2])
-    A, b = (mx.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (A, b))
 
     def steps(order: int, constants: Arrays, A: Array, b: Array) -> Arrays:
-        (X,) = constants
-        W = _inv(A) if order else None
-        for _ in range(order):
+        (W,) = constants
+        X = W @ b
+        for _ in range(order + 1):
             X = X + W @ (b - A @ X)
         return (X,)
 
-    return differentiate(steps, (_constant(mx.linalg.solve)(A, b),), A, b)[0]
+    return differentiate(steps, (_inv(A),), A, b)[0]
 
 
 def _cholesky(A: Array, /) -> Array:
@@ -214,8 +232,20 @@ def _singular(A: Array, /, full_matrices: bool = False) -> Arrays:
 
 
 def _diagonal(A: Array, /) -> Array:
-    """Return the diagonals of the last two axes."""
-    return mx.diagonal(A, axis1=-2, axis2=-1)
+    """Return the diagonals. (MLX has one with a derivative that has no forward derivative.)"""
+    return mx.sum(mx.where(mx.eye(A.shape[-1]) > 0, A, 0.0), axis=-1)
+
+
+def _take(x: Array, indices: Array, /, *, axis: int) -> Array:
+    """Return entries along an axis; its transpose has a forward derivative, which MLX lacks."""
+
+    def take(x: Array) -> Array:
+        return mx.take(x, indices, axis=axis)
+
+    def put(y: Array) -> Array:
+        return mx.vjp(take, [mx.zeros(x.shape, x.dtype)], [y])[1][0]
+
+    return _linear(take, put, x)
 
 
 def _on_its_device(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -251,6 +281,7 @@ namespace = with_functions(
     bool=mx.bool_,
     clip=lambda x, /, min=None, max=None: mx.clip(x, min, max),
     linalg=linalg,
+    take=_take,
 )
 """MLX as the standard has it."""
 
@@ -267,7 +298,7 @@ def while_loop(
     limit: int,
 ) -> Loop:
     """Run ``body`` while ``condition`` holds; ``limit`` times if it cannot be read."""
-    if not traced(condition(state)):
+    if _evaluated(constants, state):
         return eager.while_loop(key, condition, body, constants, state, limit)
     for _ in range(limit):
         state = body(constants, state)

@@ -522,6 +522,9 @@ HOST = np.ndarray, np.generic
 def _read(values: Any, read: bool = True) -> Any:
     """Return arrays, or the numbers of a state, as NumPy arrays if they can be read."""
     if isinstance(values, State):
+        variance = values.numbers.variance  # depends on all arrays; others may be constants
+        if backend_of(variance).traced(variance):
+            return values
         numbers = Numbers(*map(_read, values.numbers))
         share, count, done = map(_read, (values.share, values.count, values.done))
         return values._replace(share=share, numbers=numbers, count=count, done=done)
