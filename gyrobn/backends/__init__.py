@@ -113,6 +113,8 @@ def cast_to(x: Array, dtype: str) -> str:
         return f"x.to(torch.{dtype})"
     if name in ("numpy", "cupy", "jax", "jaxlib"):
         return f"x.astype({dtype!r})"
+    if name == "mlx":
+        return f"x.astype(mx.{dtype})"
     return f"xp.astype(x, xp.{dtype}), xp = x.__array_namespace__()"
 
 
