@@ -90,8 +90,8 @@ ON_REQUEST = ("dpnp", "mlx")
 """Libraries that only ``--library`` runs, each in an environment of its own."""
 
 NAMES = ("numpy", "torch", "jax", "array_api_strict", *ON_REQUEST)
-EAGER = tuple(name for name in NAMES if name != "jax")
-"""Names of the libraries that compile nothing."""
+EAGER = tuple(name for name in NAMES if name not in ("jax", "mlx"))
+"""Names of the libraries that compile nothing, and have float64."""
 
 LIBRARIES = [
     Library(name, dtype)
