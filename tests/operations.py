@@ -30,39 +30,18 @@ NO_ARRAYS = {
 }
 """Methods that take no array of the user's to compute with."""
 
-OPTIONS = {
-    "saved",
-    "axis",
-    "axes",
-    "tol",
-    "max_iter",
-    "steps",
-    "mean_gradient",
-    "eps",
-    "clamp",
-    "total",
-    "P",
-}
-"""Parameters that stay at their default."""
-
 
 def operations(M: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the name and the function of everything public that computes on M."""
     for name in sorted(dir(M)):
         if not name.startswith("_") and name not in NO_ARRAYS and callable(getattr(M, name)):
             yield name, getattr(M, name)
-    for name in gyrobn.__all__:
-        function = getattr(gyrobn, name)
-        if inspect.isfunction(function) and _applies(name, M):
-            yield name, function
-
-
-def _applies(name: str, M: Any) -> bool:
-    if name == "suggest":  # it takes distances on the host, not points
-        return False
-    if name == "convert":
-        return hasattr(M, "curvature")
-    return name != "covariance_to_correlation" or isinstance(M, gyrobn.Correlation)
+    no_points = {"suggest"}  # it takes distances on the host
+    no_points |= set() if hasattr(M, "curvature") else {"convert"}
+    no_points |= set() if isinstance(M, gyrobn.Correlation) else {"covariance_to_correlation"}
+    for name in sorted({*gyrobn.__all__} - no_points):
+        if inspect.isfunction(getattr(gyrobn, name)):
+            yield name, getattr(gyrobn, name)
 
 
 def values(M: Any, like: Any) -> dict[str, Any]:
@@ -73,38 +52,29 @@ def values(M: Any, like: Any) -> dict[str, Any]:
     first = gyrobn.Stats(x[0, ...], t[0, ...])
     second = gyrobn.Stats(y[0, ...], t[1, ...])
     w = 0.0 * c[:, 0] + 1.0 / COUNT
-    return {
-        "manifold": M,
-        "source": M,
-        "target": M,
-        "x": x,
-        "y": y,
-        "z": z,
-        "c": c,
-        "v": v,
-        "u": u,
-        "t": t,
-        "factor": t,
-        "squares": c * c,
-        "values": c * c,
-        "weights": w,
-        "mean": z[0, ...],
-        "init": z[0, ...],
-        "bias": y[0, ...],
-        "like": x,
-        "points": (x, y),
-        "parts": tuple(M.split(x)) if isinstance(M, gyrobn.Product) else (),
-        "moments": M.moments(x)[0, ...],
-        "tangents": (u, v),
-        "covariance": x,
-        "stats": first,
-        "first": first,
-        "second": second,
-        "running": first,
-        "batch": second,
-        "rate": 0.3,
-        "scale": t[0, ...],
+    same = {
+        ("manifold", "source", "target"): M,
+        ("x", "like", "covariance"): x,
+        ("y",): y,
+        ("z",): z,
+        ("c",): c,
+        ("v",): v,
+        ("u",): u,
+        ("t", "factor"): t,
+        ("squares", "values"): c * c,
+        ("weights",): w,
+        ("mean", "init"): z[0, ...],
+        ("bias",): y[0, ...],
+        ("points",): (x, y),
+        ("parts",): tuple(M.split(x)) if isinstance(M, gyrobn.Product) else (),
+        ("moments",): M.moments(x)[0, ...],
+        ("tangents",): (u, v),
+        ("stats", "first", "running"): first,
+        ("second", "batch"): second,
+        ("rate",): 0.3,
+        ("scale",): t[0, ...],
     }
+    return {name: value for names, value in same.items() for name in names}
 
 
 def call(M: Any, name: str, function: Callable[..., Any], given: dict[str, Any]) -> list[Any]:
@@ -115,14 +85,14 @@ def call(M: Any, name: str, function: Callable[..., Any], given: dict[str, Any])
         given = given | {"v": M.tangent_to_inside(given["x"], given["v"])}
     arguments: list[Any] = []
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY:
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD):
             continue
-        if parameter.name in OPTIONS or parameter.kind is parameter.VAR_KEYWORD:
-            arguments += [] if parameter.default is parameter.empty else [parameter.default]
-        elif parameter.kind is parameter.VAR_POSITIONAL:
+        if parameter.kind is parameter.VAR_POSITIONAL:
             arguments += given[parameter.name]
-        else:
+        elif parameter.name in given or parameter.default is parameter.empty:
             arguments.append(given[parameter.name])
+        else:
+            arguments.append(parameter.default)
     return list(_arrays(function(*arguments), given))
 
 

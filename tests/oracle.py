@@ -97,6 +97,9 @@ class Model:
         r"""Algorithm 1: :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))`."""
         return self.add(bias, self.scale(factor, self.add(self.neg(mean), x)))
 
+    def gyration(self, x, y, z):
+        return self.add(self.neg(self.add(x, y)), self.add(x, self.add(y, z)))
+
     def point(self, row) -> Vector:
         """Return the point that floats stand for."""
         return exactly(row)
@@ -338,57 +341,40 @@ class Operation:
     """(model, *operands) to the exact result."""
 
 
+def _at(model, radius, u):
+    return model.from_normal(times(mp.mpf(radius), u))
+
+
 def _pair(model, radius, u, w, _):
-    return model.from_normal(times(radius, u)), model.from_normal(w)
-
-
-def _both_far(model, radius, u, w, _):
-    return model.from_normal(times(radius, u)), model.from_normal(times(radius, w))
-
-
-def _inward(model, radius, u, w, _):
-    return model.from_normal(times(radius, u)), model.from_normal(times(mp.mpf("0.01"), w))
+    return _at(model, radius, u), _at(model, 1, w)
 
 
 def _close(model, radius, u, w, _):
-    x = model.from_normal(times(radius, u))
-    return x, model.add(x, model.from_normal(times(mp.mpf("0.01"), w)))
-
-
-def _step(model, radius, u, w, _):
-    """A point, and a tangent vector of length 1 at it: Log of a point at distance 1."""
-    x = model.from_normal(times(radius, u))
-    return x, model.log(x, model.add(x, model.from_normal(w)))
+    x = _at(model, radius, u)
+    return x, model.add(x, _at(model, "0.01", w))
 
 
 def _carried(model, radius, y, u, w):
-    """A point, another, and a tangent vector of length 1 at the first."""
-    x, v = _step(model, radius, u, w, 0)
-    return x, y, v
+    """A point, another, and a tangent vector of length 1 at the first: Log of one at distance 1."""
+    x = _at(model, radius, u)
+    return x, y, model.log(x, model.add(x, _at(model, 1, w)))
 
 
 def _to_neighbour(model, radius, u, w, _):
-    x = model.from_normal(times(radius, u))
-    y = model.add(x, model.from_normal(times(mp.mpf("0.01"), w[::-1])))
+    y = model.add(_at(model, radius, u), _at(model, "0.01", w[::-1]))
     return _carried(model, radius, y, u, w)
-
-
-def _factor(model, radius, u, w, i):
-    return mp.mpf((0.3, -0.9)[i % 2]), model.from_normal(times(radius, u))
 
 
 def _batch(variance):
     def inputs(model, radius, u, w, i):
-        x, mean = _pair(model, radius, u, w, i)
-        bias = model.from_normal(w[::-1])
-        return x, mean, bias, mp.mpf(variance(radius))
+        return *_pair(model, radius, u, w, i), _at(model, 1, w[::-1]), mp.mpf(variance(radius))
 
     return inputs
 
 
 def _collapsed(model, radius, u, w, i):
     mean, x = _close(model, radius, u, w, i)
-    return x, mean, model.from_normal(w[::-1]), mp.mpf("1e-4")
+    return x, mean, _at(model, 1, w[::-1]), mp.mpf("1e-4")
 
 
 def _normalize(model, x, mean, bias, variance):
@@ -396,40 +382,47 @@ def _normalize(model, x, mean, bias, variance):
     return model.normalize(x, mean, bias, factor)
 
 
-def _add(model, x, y):
-    return model.add(x, y)
+def _scale(model, radius, u, w, i):
+    return mp.mpf((0.3, -0.9)[i % 2]), _at(model, radius, u)
+
+
+def _both(distance):
+    """One point at radius R, and another at a distance from the identity, or R as well."""
+    return lambda m, r, u, w, i: (_at(m, r, u), _at(m, distance or r, w))
+
+
+def _to(distance):
+    return lambda m, r, u, w, i: _carried(m, r, _at(m, distance or r, w[::-1]), u, w)
+
+
+def _three(model, radius, u, w, i):
+    return *_pair(model, radius, u, w, i), _at(model, 1, w[::-1])
+
+
+def method(name: str) -> Callable:
+    """Return the method of a model as a function."""
+    return lambda model, *operands: getattr(model, name)(*operands)
 
 
 OPERATIONS = {
     # x at radius R, the other point at distance 1 from the identity, in both orders
-    "add": Operation("pp", "p", _pair, _add),
-    "add_from_near": Operation("pp", "p", lambda *a: _pair(*a)[::-1], _add),
-    "scale": Operation("tp", "p", _factor, lambda m, t, x: m.scale(t, x)),
+    "add": Operation("pp", "p", _pair, method("add")),
+    "add_from_near": Operation("pp", "p", lambda *a: _pair(*a)[::-1], method("add")),
+    "scale": Operation("tp", "p", _scale, method("scale")),
     # two points at radius R; two that are 0.01 apart; and one that is 0.01 from the identity
-    "dist": Operation("pp", "t", _both_far, lambda m, x, y: m.dist(x, y)),
-    "dist_close": Operation("pp", "t", _close, lambda m, x, y: m.dist(x, y)),
-    "log": Operation("pp", "v", _both_far, lambda m, x, y: m.log(x, y)),
-    "log_close": Operation("pp", "v", _close, lambda m, x, y: m.log(x, y)),
-    "dist_inward": Operation("pp", "t", _inward, lambda m, x, y: m.dist(x, y)),
-    "log_inward": Operation("pp", "v", _inward, lambda m, x, y: m.log(x, y)),
+    "dist": Operation("pp", "t", _both(None), method("dist")),
+    "dist_close": Operation("pp", "t", _close, method("dist")),
+    "dist_inward": Operation("pp", "t", _both("0.01"), method("dist")),
+    "log": Operation("pp", "v", _both(None), method("log")),
+    "log_close": Operation("pp", "v", _close, method("log")),
+    "log_inward": Operation("pp", "v", _both("0.01"), method("log")),
     # a step of length 1
-    "exp": Operation("pv", "p", _step, lambda m, x, v: m.exp(x, v)),
+    "exp": Operation("pv", "p", lambda *a: _to(1)(*a)[::2], method("exp")),
+    "gyration": Operation("ppp", "p", _three, method("gyration")),
     # a vector of length 1, to a point 0.01 away, to one at distance 1 from e, and across
-    "transport_close": Operation(
-        "ppv", "w", _to_neighbour, lambda m, x, y, v: m.transport(x, y, v)
-    ),
-    "transport": Operation(
-        "ppv",
-        "w",
-        lambda m, r, u, w, i: _carried(m, r, m.from_normal(w[::-1]), u, w),
-        lambda m, x, y, v: m.transport(x, y, v),
-    ),
-    "transport_across": Operation(
-        "ppv",
-        "w",
-        lambda m, r, u, w, i: _carried(m, r, m.from_normal(times(r, w[::-1])), u, w),
-        lambda m, x, y, v: m.transport(x, y, v),
-    ),
+    "transport_close": Operation("ppv", "w", _to_neighbour, method("transport")),
+    "transport": Operation("ppv", "w", _to(1), method("transport")),
+    "transport_across": Operation("ppv", "w", _to(None), method("transport")),
     # mean and bias at distance 1; the factor is 0.88, or 1.25/R
     "normalize": Operation("pppt", "p", _batch(lambda r: 2.0), _normalize),
     "normalize_shrink": Operation("pppt", "p", _batch(lambda r: r**2), _normalize),

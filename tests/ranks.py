@@ -45,6 +45,11 @@ OPTIONS = (
 )
 
 
+def cut_of(rank, world):
+    """Return the part of the batch on a rank."""
+    return slice(*CUTS[world][rank : rank + 2])
+
+
 class Counter:
     """Counts the reductions and how many numbers each of them sends."""
 
@@ -127,8 +132,7 @@ def compare(space, cut, weighted, dtype=torch.float64, **options):
 
 def check_geometries(rank, world):
     """On two and three ranks every instance, on one and four the first of each family."""
-    cuts = CUTS[world]
-    cut = slice(cuts[rank], cuts[rank + 1])
+    cut = cut_of(rank, world)
     results = {}
     for space in SPACES if world in (2, 3) else FIRST:
         for weighted in (False, True):
@@ -150,8 +154,7 @@ def check_geometries(rank, world):
 
 
 def check_options(rank, world):
-    cuts = CUTS[world]
-    cut = slice(cuts[rank], cuts[rank + 1])
+    cut = cut_of(rank, world)
     results = {}
     for space in (PoincareBall(3), SPD(3), Euclidean(2), Correlation(3)):
         for options in OPTIONS:
@@ -176,14 +179,14 @@ def check_twice(rank, world):
     Samples and outputs are given by normal coordinates, since off the manifold, where only the
     array of a sphere can be moved to, a derivative has no meaning.
     """
-    cuts, results = CUTS[world], {}
+    own_part, results = cut_of(rank, world), {}
     for space in (PoincareBall(2), Stereographic(2, curvature=0.5), Sphere(2)):
         c, weights = samples(space, COUNT, 2), 0.1 + torch.rand(COUNT, 2, dtype=torch.float64)
         c = space.to_normal(c).detach()
         dist.broadcast(weights, 0)
         slope, along = (drawn(*c.shape, seed=seed) for seed in (1, 2))
         found = []
-        for cut, group in ((slice(None), None), (slice(cuts[rank], cuts[rank + 1]), "world")):
+        for cut, group in ((slice(None), None), (own_part, "world")):
             layer = GyroBN(
                 space, channels=2, dtype=torch.float64, learn_curvature=True, process_group=group
             )
@@ -197,17 +200,15 @@ def check_twice(rank, world):
                 for s in slopes:
                     dist.all_reduce(s)
             found.append([first, *(a.grad for a in own), *slopes])
-        cut = slice(cuts[rank], cuts[rank + 1])
         (*whole, bias, scale, curvature), parts = found
-        whole = [*(a[cut] for a in whole), bias, scale, curvature]
+        whole = [*(a[own_part] for a in whole), bias, scale, curvature]
         results[repr(space)] = largest([gap(a, b) for a, b in zip(whole, parts, strict=True)])
     return results
 
 
 def check_forward(rank, world):
     """How the output changes with samples and weights, in forward mode, also from a rough mean."""
-    cuts, results = CUTS[world], {}
-    cut = slice(cuts[rank], cuts[rank + 1])
+    cut, results = cut_of(rank, world), {}
     for space, steps in ((PoincareBall(2), None), (PoincareBall(2), 1), (Euclidean(2), None)):
         c, weights = space.to_normal(samples(space, COUNT, 2)), 0.1 + drawn(COUNT, 2, seed=1) ** 2
         moves = [drawn(*a.shape, seed=2) for a in (c, weights)]
@@ -232,8 +233,7 @@ def check_domains(rank, world):
     space = Product(PoincareBall(2), Sphere(2))
     x, slope = samples(space, COUNT), drawn(COUNT, *space.point_shape, seed=1)
     domains = torch.arange(COUNT) % 3 + torch.arange(COUNT) // 30  # 0 to 3; no rank has all
-    cuts = CUTS[world]
-    cut = slice(cuts[rank], cuts[rank + 1])
+    cut = cut_of(rank, world)
     alone = DomainGyroBN(space, 5, dtype=torch.float64)
     together = DomainGyroBN(space, 5, dtype=torch.float64, process_group="world")
     errors = []

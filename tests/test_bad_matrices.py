@@ -164,9 +164,7 @@ class TestEveryGeometry:
         X[2, 1, 0] = np.nan
         with pytest.raises(ValueError, match="X has NaN in 1 of 6 samples, the first at index 2"):
             GyroBN(M, on_invalid="project").fit(X)
-        violation = M.violation(X)
-        assert np.isinf(violation[2])
-        assert np.isfinite(violation[[0, 1, 3, 4, 5]]).all()
+        assert np.isinf(M.violation(X)).tolist() == [k == 2 for k in range(6)]
 
     def test_shapes(self, M):
         for shape in ((6, 5, 4), (6, 9), (6, 3, 4), (3, 5, 5)):
@@ -182,12 +180,7 @@ class TestEveryGeometry:
         if isinstance(M, Grassmannian) and M.representation == "basis":
             x, y = (host(a) @ np.swapaxes(host(a), -1, -2) for a in (x, y))
         np.testing.assert_allclose(host(y), host(x), rtol=0, atol=40 * eager.eps)
-
-    def test_projecting_twice_is_projecting_once(self, M):
-        rng = np.random.default_rng(0)
-        A = rng.standard_normal((8, *M.point_shape))
-        once = M.project(A)
-        assert M.contains(once).all()
+        once = M.project(np.random.default_rng(0).standard_normal((8, *M.point_shape)))
         np.testing.assert_allclose(M.project(once), once, rtol=0, atol=1e-13)
 
     def test_small_errors_are_forgiven(self, M, few: Library):
@@ -315,21 +308,19 @@ class TestOneBadMatrixInEveryOperation:
             assert np.isnan(host(found.mean)[1]).any()
 
 
-class TestShapes:
-    @pytest.mark.parametrize("name", ["spd", "correlation", "special_orthogonal"])
-    def test_not_square(self, name):
-        with pytest.raises(ValueError, match=rf"X of shape \(6, 3, 4\).* no points of {name}"):
-            GyroBN(name).fit(np.ones((6, 3, 4)))
-
-    def test_too_many_columns(self):
-        for shape in ((6, 3, 4), (6, 3, 3)):
-            with pytest.raises(ValueError, match="smaller than the space"):
-                GyroBN("grassmannian").fit(np.ones(shape))
-
-    @pytest.mark.parametrize("name", ["spd", "correlation", "special_orthogonal", "grassmannian"])
-    def test_tables(self, name):
-        with pytest.raises(ValueError, match="holds no points of"):
-            GyroBN(name).fit(np.ones((6, 4)))
+@pytest.mark.parametrize(
+    ("names", "shape", "message"),
+    [
+        (["spd", "correlation", "special_orthogonal"], (6, 3, 4), r"X of shape \(6, 3, 4\).* no"),
+        (["grassmannian"], (6, 3, 4), "smaller than the space"),
+        (["grassmannian"], (6, 3, 3), "smaller than the space"),
+        (["spd", "correlation", "special_orthogonal", "grassmannian"], (6, 4), "no points of"),
+    ],
+)
+def test_shapes_of_no_points(names, shape, message):
+    for name in names:
+        with pytest.raises(ValueError, match=message):
+            GyroBN(name).fit(np.ones(shape))
 
 
 class TestWhatTheProjectionDoes:
@@ -338,13 +329,6 @@ class TestWhatTheProjectionDoes:
         A = turned(4.0, 1.0, -2.0) + 0.3 * np.asarray([[0, 1, 0], [-1, 0, 0], [0, 0, 0]])
         found = SPD(3).project(A)
         np.testing.assert_allclose(found, turned(4.0, 1.0, 4.0 * 2.0**-26), atol=1e-14)
-        rng = np.random.default_rng(0)
-        distance = np.linalg.norm(found - A)
-        for _ in range(50):
-            B = rng.standard_normal((3, 3)) * 0.1
-            other = found + B + B.T
-            if np.linalg.eigvalsh(other)[0] > 4.0 * 2.0**-26:
-                assert np.linalg.norm(other - A) > distance - 1e-12
 
     def test_covariance_becomes_its_correlation(self):
         rng = np.random.default_rng(0)
@@ -365,12 +349,6 @@ class TestWhatTheProjectionDoes:
         np.testing.assert_allclose(inside, A, atol=1e-13)
         P = Grassmannian(6, 2, "projector").project(A @ np.swapaxes(A, -1, -2))
         np.testing.assert_allclose(P @ A, A, atol=1e-13)
-
-    def test_polar_factor(self):
-        M = SpecialOrthogonal(3)
-        R, S = M.random(rng=0), turned(1.0, 2.0, 0.5)
-        np.testing.assert_allclose(M.project(R @ S), R, atol=1e-14)
-        np.testing.assert_allclose(M.project(1e-200 * R), R, atol=1e-14)
 
     @pytest.mark.parametrize("M", [*GEOMETRIES, SPD(6), Correlation(6), Grassmannian(47, 10)])
     def test_float32_comes_back_on_the_manifold(self, M):
@@ -393,14 +371,11 @@ class TestWhatTheProjectionDoes:
         v, target = rng.standard_normal((2, *x.shape))
         x[3] = 0.0
 
-        def value(x):
-            return M.project(x)[:3]
-
         leaf = torch.as_tensor(x).requires_grad_(True)
-        (value(leaf) * torch.as_tensor(target[:3])).sum().backward()
+        (M.project(leaf)[:3] * torch.as_tensor(target[:3])).sum().backward()
         found = np.sum(host(leaf.grad)[:3] * v[:3])
         h = 1e-5 if noise else 1e-7  # Correlation leaves what is as good as a point alone
-        up, down = (np.sum(value(x + t * v) * target[:3]) for t in (h, -h))
+        up, down = (np.sum(M.project(x + t * v)[:3] * target[:3]) for t in (h, -h))
         if noise or not isinstance(M, Correlation):
             assert abs(found - (up - down) / (2 * h)) < 1e-5 * (1 + abs(found))
         assert np.isfinite(found)
@@ -431,10 +406,6 @@ class TestUnits:
         S[3, 0, 1] += 0.5 * abs(S[3]).max()
         with pytest.raises(ValueError, match=r"by 0\.5 in 1 of 20 samples, the first at index 3"):
             GyroBN(SPD(4)).fit(unit * S)
-        fixed = GyroBN(SPD(4), on_invalid="project").fit(unit * S)
-        expected = GyroBN(SPD(4), on_invalid="project").fit(S)
-        np.testing.assert_allclose(fixed.mean_ / unit, expected.mean_, rtol=1e-10)
-        np.testing.assert_allclose(fixed.var_, expected.var_, rtol=1e-10)
 
     @pytest.mark.parametrize("unit", [1e-26, 1.0, 1e20])
     def test_covariances_as_correlations(self, unit):

@@ -21,9 +21,8 @@ from gyrobn import (
 from gyrobn.numerics import arrays
 from gyrobn.numerics.arrays import blocks_of, blockwise
 from gyrobn.numerics.hessian import DENSE
-from gyrobn.statistics import frechet as loop
-from gyrobn.statistics import uniqueness
-from gyrobn.statistics.parts import Parts
+from gyrobn.statistics import lazy, uniqueness
+from gyrobn.statistics.lazy import Parts
 
 GEOMETRIES = [
     PoincareBall(3),
@@ -46,8 +45,8 @@ def samples(M, *batch, spread=0.4, dtype=np.float64):
 def small_cache(monkeypatch):
     """Blocks of few samples, so that there are many."""
     monkeypatch.setattr(arrays, "CACHE", 2**13)
-    inner = loop.blocks_of
-    monkeypatch.setattr(loop, "blocks_of", lambda x, least=1: inner(x, 1))
+    inner = lazy.blocks_of
+    monkeypatch.setattr(lazy, "blocks_of", lambda x, least=1: inner(x, 1))
 
 
 @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
@@ -57,7 +56,7 @@ def test_blocks_lead_to_the_same_mean(M, channels, monkeypatch, small_cache):
     w = np.random.default_rng(2).uniform(0.5, 1.5, x.shape[: 1 + len(channels)])
     looked = []
     inner = Parts.evaluate
-    count = lambda self, *a: looked.append(len(list(self.read()))) or inner(self, *a)  # noqa: E731
+    count = lambda self, *a: looked.append(len(list(self.blocks.read()))) or inner(self, *a)  # noqa: E731
     monkeypatch.setattr(Parts, "evaluate", count)
     found = frechet(M, x, w)
     assert looked
@@ -145,21 +144,13 @@ def test_nothing_waits_for_the_collector(M):
 # ---------------------------------------------------------------------- the enclosing ball
 
 
-@pytest.mark.parametrize("M", [Sphere(2), Sphere(5), SpecialOrthogonal(3)], ids=repr)
-@pytest.mark.parametrize("channels", [(), (3,)], ids=str)
-def test_the_enclosing_ball_of_many(M, channels, monkeypatch):
-    """Samples that cannot be the farthest are left out, and nothing else changes."""
-    x, centre = M.random(6000, *channels, rng=0, spread=1.0), M.random(*channels, rng=2, spread=0.1)
-    measured = []
-    inner = type(M).dist
-    count = lambda self, a, b: measured.append(b.size) or inner(self, a, b)  # noqa: E731
-    monkeypatch.setattr(type(M), "dist", count)
-    found = uniqueness.enclosing_radius(M, x, centre)
-    cheap = sum(measured)
-    measured.clear()
-    monkeypatch.setattr(uniqueness, "MANY", 10**9)
-    np.testing.assert_array_equal(found, uniqueness.enclosing_radius(M, x, centre))
-    assert cheap < 0.6 * sum(measured)
+def test_the_enclosing_ball():
+    """The corners of a square are 0.5 from its centre, from which the search does not begin."""
+    M = Sphere(2)
+    corners = M.from_normal(np.asarray([[0.5, 0.0], [-0.5, 0.0], [0.0, 0.5], [0.0, -0.5]]))
+    start = M.from_normal(np.asarray([0.3, 0.2]))
+    assert float(uniqueness.enclosing_radius(M, corners, start)) == pytest.approx(0.5, rel=0.03)
+    assert float(uniqueness.enclosing_radius(M, corners, start, enough=0.8)) > 0.6  # it ends early
 
 
 def test_a_wide_sphere_still_warns():

@@ -18,19 +18,17 @@ from gyrobn import (
     Stats,
     batch_stats,
     convert,
-    covariance_to_correlation,
     denormalize,
     frechet,
     frechet_variance,
-    merge_stats,
     normalize,
     normalize_batch,
     update_stats,
 )
 from gyrobn.equinox import GyroBN as EquinoxGyroBN
 from gyrobn.flax import GyroBN as FlaxGyroBN
-from gyrobn.normalization.baselines import lrbn, manifold_norm
-from gyrobn.plot import plot_convergence, plot_normalization, plot_tangent
+from gyrobn.normalization.baselines import lrbn
+from gyrobn.plot import plot_normalization
 
 M = PoincareBall(2)
 X = M.random(20, rng=0, spread=0.5)
@@ -64,15 +62,10 @@ def test_operations(manifold):
             refused(getattr(manifold, name), *points)
     refused(manifold.from_normal, da.from_array(c))
     refused(manifold.push, x, da.from_array(c))
-    refused(manifold.push, lazy, c)
-    refused(manifold.pull, x, lazy)
     refused(manifold.pull, lazy, x)
-    refused(manifold.exp, x, lazy)
-    refused(manifold.geodesic, x, lazy, 0.5)
     refused(manifold.random, 3, like=lazy)
     if len(manifold.blocks) == 1:
         refused(manifold.scale, ONES, x)
-        refused(manifold.geodesic, x, x, ONES)
 
 
 @pytest.mark.parametrize(
@@ -80,40 +73,29 @@ def test_operations(manifold):
     [
         lambda: PoincareBall(2, curvature=da.from_array(np.asarray(-1.0))).add(X, X),
         lambda: convert(M, Hyperboloid(2), LAZY),
-        lambda: covariance_to_correlation(da.eye(3)),
         lambda: Product(M, M).join(LAZY, X),
         lambda: frechet(M, X, ONES),
         lambda: frechet_variance(M, LAZY, STATS.mean),
         lambda: normalize(M, LAZY, STATS),
-        lambda: normalize(M, X, Stats(LAZY[0], STATS.var)),
-        lambda: normalize(M, X, STATS, bias=LAZY[0]),
         lambda: normalize(M, X, STATS, scale=ONES[0]),
         lambda: denormalize(M, LAZY, STATS),
         lambda: normalize_batch(M, LAZY),
         lambda: update_stats(M, STATS, Stats(LAZY[0], ONES[0]), 0.1),
-        lambda: merge_stats(M, STATS, Stats(LAZY[0], ONES[0]), 0.1),
         lambda: lrbn(M, LAZY, STATS),
-        lambda: manifold_norm(M, LAZY, STATS),
         lambda: Chunks(LAZY),
         lambda: Chunks(LAZY[LAZY[:, 0] > 0]),  # of a length that is not known
-        lambda: frechet(M, Chunks([LAZY])),
         lambda: GyroBN(M).fit(iter([LAZY]).__iter__),
         lambda: GyroBN(M).fit(X, sample_weight=ONES),
         lambda: GyroBN(M).fit(X, domains=ONES.astype(int)),
         lambda: GyroBN(M, bias=LAZY[0]).fit(X),
         lambda: GyroBN(M, scale=ONES[0]).fit(X),
-        lambda: GyroBN(M, bias=LAZY[0]).fit(LAZY),
         lambda: next(BN.transform_chunks(LAZY)),
-        lambda: next(BN.transform_chunks(iter([LAZY]))),
         lambda: gyrobn.torch.GyroBN(M)(LAZY),
         lambda: gyrobn.torch.GyroBN(M)(torch.as_tensor(X, dtype=torch.float32), ONES),
-        lambda: gyrobn.torch.DomainGyroBN(M, 2)(LAZY, torch.zeros(20, dtype=torch.long)),
         lambda: gyrobn.torch.DomainGyroBN(M, 2)(torch.as_tensor(X), ONES.astype(int)),
         lambda: FlaxGyroBN(M)(LAZY),
         lambda: EQUINOX[0](LAZY, EQUINOX[1]),
         lambda: plot_normalization(M, LAZY, X),
-        lambda: plot_tangent(M, LAZY, X),
-        lambda: plot_convergence(M, LAZY),
     ],
 )
 def test_everything_else(call):

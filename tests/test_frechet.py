@@ -1,7 +1,6 @@
 """The Fréchet mean: convergence, weights, axes, channels, derivatives, warnings."""
 
 import warnings
-from functools import cache
 
 import jax
 import numpy as np
@@ -39,8 +38,8 @@ def gradient(M, x, mean, weights=None):
 
 
 class TestConvergence:
-    @pytest.mark.parametrize("spread", [0.1, 1.0, 2.5, 4.0])
-    @pytest.mark.parametrize("n", [2, 8, 32, 128])
+    @pytest.mark.parametrize("spread", [0.1, 1.0, 4.0])
+    @pytest.mark.parametrize("n", [2, 8, 128])
     @pytest.mark.parametrize("cls", [PoincareBall, Hyperboloid, Klein])
     @pytest.mark.parametrize("dtype", ["float64", "float32"])
     def test_hyperbolic(self, cls, n, spread, dtype):
@@ -318,7 +317,7 @@ class TestWarnings:
 )
 @pytest.mark.parametrize("data", ["generic", "with the identity", "collapsed"])
 class TestDerivatives:
-    """Of mean and variance, by samples, weights and curvature, against central differences."""
+    """Of mean and variance by the curvature; test_gradients.py has the others."""
 
     def samples(self, M, data):
         x = cloud(M, 5, 0.8, np.zeros(())).copy()
@@ -328,33 +327,11 @@ class TestDerivatives:
             x[:] = x[0]
         return x
 
-    def objective(self, M, x, w, curvature=None):
-        """A smooth number made of mean and variance; x moves along tangent coordinates c."""
-        if curvature is not None:
-            M = type(M)(M.n, curvature)
-        result = frechet(M, x, weights=w)
+    def objective(self, M, x, w, curvature):
+        """A smooth number made of mean and variance."""
+        result = frechet(type(M)(M.n, curvature), x, weights=w)
         mean, variance = result.mean, result.variance
         return (mean * mean).sum() * 1.3 + (mean[0] * mean[1]) + 0.7 * variance
-
-    def test_by_samples_and_weights(self, M, data):
-        x, w = self.samples(M, data), np.linspace(0.5, 1.5, 5)
-        tangent = M.push(x, np.random.default_rng(5).standard_normal((5, M.dim)))
-        dw = np.random.default_rng(6).standard_normal(5)
-        h = 1e-5
-
-        def along(t):
-            return float(self.objective(M, M.exp(x, t * tangent), w + t * dw))
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            expected = (along(h) - along(-h)) / (2 * h)
-
-        found = slope_by_jax(M)(0.0, x, tangent, w, dw)
-        assert abs(float(found) - expected) < 1e-6 * (1 + abs(expected))
-        t = torch.zeros((), dtype=torch.float64, requires_grad=True)
-        moved = M.exp(torch.as_tensor(x), t * torch.as_tensor(tangent))
-        self.objective(M, moved, torch.as_tensor(w) + t * torch.as_tensor(dw)).backward()
-        assert abs(float(t.grad) - expected) < 1e-6 * (1 + abs(expected))
 
     def test_by_curvature(self, M, data):
         x, w, h = self.samples(M, data), np.ones(5), 1e-5
@@ -368,75 +345,6 @@ class TestDerivatives:
         K = torch.tensor(M.curvature, dtype=torch.float64, requires_grad=True)
         self.objective(M, torch.as_tensor(x), torch.ones(5, dtype=torch.float64), K).backward()
         assert abs(float(K.grad) - expected) < 1e-6 * (1 + abs(expected))
-
-
-@cache
-def slope_by_jax(M):
-    """Compiled once per geometry, for all data."""
-
-    def along(t, x, tangent, w, dw):
-        return TestDerivatives().objective(M, M.exp(x, t * tangent), w + t * dw)
-
-    return jax.jit(jax.grad(along))
-
-
-def test_derivative_in_a_large_dimension():
-    """Where the Hessian is applied by Chebyshev steps instead of being solved."""
-    M = PoincareBall(150)
-    x = torch.as_tensor(M.random(8, rng=0, spread=2.0))
-    v = torch.as_tensor(np.random.default_rng(1).standard_normal(x.shape)) * 1e-2
-
-    def f(x):
-        return (frechet_mean(M, x) * v[0]).sum()
-
-    leaf = x.clone().requires_grad_(True)
-    f(leaf).backward()
-    h = 1e-4
-    expected = float(f(x + h * v) - f(x - h * v)) / (2 * h)
-    assert abs(float((leaf.grad * v).sum()) - expected) < 1e-6 * abs(expected)
-
-
-@pytest.mark.parametrize("M", [PoincareBall(2, -0.7), Klein(2), Sphere(2)], ids=repr)
-def test_second_derivative(M):
-    """Right, not silently wrong: of mean and variance, against differences of the first."""
-    x = torch.as_tensor(cloud(M, 4, 0.7, np.zeros(())))
-    tangent = M.push(x, torch.as_tensor(np.random.default_rng(5).standard_normal((4, M.dim))))
-
-    def slope(t):
-        t = torch.as_tensor(t, dtype=torch.float64).clone().requires_grad_(True)
-        result = frechet(M, M.exp(x, t * tangent))
-        value = (result.mean**2).sum() + result.mean[0] * result.mean[1] + 0.7 * result.variance
-        (first,) = torch.autograd.grad(value, t, create_graph=True)
-        return first, t
-
-    first, t = slope(0.1)
-    (second,) = torch.autograd.grad(first, t, create_graph=True)
-    h = 1e-5
-    expected = float((slope(0.1 + h)[0] - slope(0.1 - h)[0]).detach()) / (2 * h)
-    assert abs(float(second.detach()) - expected) < 1e-6 * (1 + abs(expected))
-    with pytest.raises(TypeError, match="third derivatives"):
-        torch.autograd.grad(second, t)
-
-    def value(t):
-        result = frechet(M, M.exp(jax.numpy.asarray(x.numpy()), t * jax.numpy.asarray(tangent)))
-        return (result.mean**2).sum() + result.mean[0] * result.mean[1] + 0.7 * result.variance
-
-    second = jax.grad(jax.grad(value))
-    assert abs(float(jax.jit(second)(0.1)) - expected) < 1e-6 * (1 + abs(expected))
-    if PoincareBall(2, -0.7) == M:  # one is enough
-        with pytest.raises(TypeError, match="third derivatives"):
-            jax.grad(second)(0.1)
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func.jvp itself
-def test_forward_mode():
-    M = PoincareBall(2)
-    x = torch.as_tensor(cloud(M, 5, 0.7, np.zeros(())))
-    v = torch.as_tensor(np.random.default_rng(0).standard_normal(x.shape)) * 0.1
-    _, found = torch.func.jvp(lambda x: frechet(M, x).mean, (x,), (v,))
-    h = 1e-5
-    expected = (frechet_mean(M, x + h * v) - frechet_mean(M, x - h * v)) / (2 * h)
-    np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)

@@ -11,11 +11,14 @@ from conftest import GEOMETRIES, cloud
 
 import gyrobn
 from gyrobn import (
+    SPD,
     Grassmannian,
+    PoincareBall,
     Product,
     SpecialOrthogonal,
     batch_stats,
     frechet,
+    frechet_variance,
     normalize,
     normalize_batch,
 )
@@ -82,7 +85,14 @@ def kinds(M):
     return ["generic", "with the identity", "collapsed", *special]
 
 
-CASES = [pytest.param(M, data, id=f"{M!r}-{data}") for M in GEOMETRIES for data in kinds(M)]
+LARGE = [
+    Grassmannian(25, 8),
+    SpecialOrthogonal(18),
+    Product(Grassmannian(25, 8)),
+    PoincareBall(150),
+]
+"""Where the Hessian is applied, and not formed."""
+CASES = [(M, data) for M in GEOMETRIES for data in kinds(M)] + [(M, "generic") for M in LARGE]
 
 
 class Case:
@@ -112,7 +122,7 @@ def value(M, t, x, tangent, bias, turn, linear, square):
 
 
 @pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")  # samples about a far identity
-@pytest.mark.parametrize(("M", "data"), CASES)
+@pytest.mark.parametrize(("M", "data"), CASES, ids=str)
 def test_normalize(M, data):
     case = Case(M, data)
     expected = case.difference()
@@ -136,20 +146,6 @@ def test_normalize_by_weights(M):
     h = 1e-4
     near, far = (loss(k * h) - loss(-k * h) for k in (1, 2))
     expected = float(8 * near - far) / (12 * h)
-    assert abs(float(t.grad) - expected) < 1e-6 * abs(expected)
-
-
-LARGE = [Grassmannian(25, 8), SpecialOrthogonal(18), Product(Grassmannian(25, 8))]
-
-
-@pytest.mark.parametrize("M", LARGE, ids=repr)
-def test_in_a_large_dimension(M):
-    """Where the Hessian is applied by Chebyshev steps instead of being solved."""
-    assert M.dim > 128
-    case = Case(M, "generic")
-    expected = case.difference()
-    t = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    case(t, torch.as_tensor).backward()
     assert abs(float(t.grad) - expected) < 1e-6 * abs(expected)
 
 
@@ -182,6 +178,18 @@ def test_steps_that_reach_the_mean_have_its_derivative(M):
     expected = slope()
     assert float((slope(steps=8) - expected).abs().max()) < 1e-8
     assert float((slope(steps=1) - expected).abs().max()) < 0.1 * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("M", [PoincareBall(3), SpecialOrthogonal(3), SPD(3)], ids=repr)
+def test_the_variance_changes_with_a_mean_that_was_not_reached(M):
+    """By the samples, and by the derivative of the mean that a number of steps has."""
+    spread = min(1.5, 0.4 * M.convexity_radius)
+    x = torch.as_tensor(cloud(M, 5, spread, np.zeros(()))).requires_grad_(True)
+    found = frechet(M, x, steps=0)
+    assert float(found.residual) > 1e-3
+    (expected,) = torch.autograd.grad(frechet_variance(M, x, found.mean), x, retain_graph=True)
+    (slope,) = torch.autograd.grad(found.variance, x)
+    torch.testing.assert_close(slope, expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
@@ -255,8 +263,6 @@ def test_a_mean_of_samples_beyond_a_hemisphere(M, radius, library):
         along(t, *map(torch.as_tensor, (x, e, d, slope))).backward()
         found = t.grad
     else:
-        import jax
-
         with jax.enable_x64(True):
             found = jax.grad(along)(0.0, *map(jax.numpy.asarray, (x, e, d, slope)))
     np.testing.assert_allclose(float(found), exact, rtol=1e-6)

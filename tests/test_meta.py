@@ -28,9 +28,14 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("M", FIRST, ids=repr)
-@pytest.mark.parametrize("kind", LAYERS)
-def test_normalizations(M, kind):
+CASES = [("batch", M) for M in FIRST]
+CASES += [
+    (kind, M) for kind in LAYERS for M in (PoincareBall(2), Grassmannian(4, 2)) if kind != "batch"
+]
+
+
+@pytest.mark.parametrize(("kind", "M"), CASES, ids=str)
+def test_normalizations(kind, M):
     layer = LAYERS[kind](M)
     x = torch.empty(4, 2, 3, *M.point_shape, device="meta")
     if kind not in ("layer", "instance", "group", "rms"):

@@ -145,12 +145,6 @@ def test_command_line(registered, x, tmp_path, capsys):
     assert "of ratios: natural, two" in " ".join(capsys.readouterr().out.split())
 
 
-def test_plot(x):
-    bn = GyroBN(Ratios(2, 3)).fit(x)
-    assert gyrobn.plot.plot_normalization(bn.manifold_, x, bn.transform(x)).axes
-    assert gyrobn.plot.plot_tangent(bn.manifold_, x, bn.transform(x))
-
-
 def test_layers(x):
     M = Ratios(2, 3)
     expected, _ = normalize_batch(M, x)

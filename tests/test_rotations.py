@@ -1,6 +1,7 @@
 """Rotations: against SciPy's exponentials, logarithms and rotations, and mpmath close to π."""
 
 import functools
+import itertools
 
 import jax
 import mpmath
@@ -11,7 +12,7 @@ import torch
 from conftest import Library, host
 from scipy.spatial.transform import Rotation
 
-from gyrobn import SpecialOrthogonal, Stats, batch_stats, denormalize, frechet, normalize
+from gyrobn import SpecialOrthogonal, batch_stats, denormalize, frechet, normalize
 
 SIZES = (2, 3, 4, 5, 8)
 sizes = pytest.mark.parametrize("n", SIZES)
@@ -87,15 +88,12 @@ class TestAgainstScipy:
     def test_rotations_of_space(self):
         M, there = SpecialOrthogonal(3), Rotation.random(50, rng=np.random.default_rng(0))
         x = there.as_matrix()
-        vectors = there.as_rotvec()  # the axis times the angle
-        np.testing.assert_allclose(M.norm(x), 2**0.5 * there.magnitude(), atol=1e-13)
-        # below the diagonal of the skew matrix: (z, −y, x)
-        expected = 2**0.5 * vectors[:, [2, 1, 0]] * [1.0, -1.0, 1.0]
+        # below the diagonal of the skew matrix: (z, −y, x) of the axis times the angle
+        expected = 2**0.5 * there.as_rotvec()[:, [2, 1, 0]] * [1.0, -1.0, 1.0]
         np.testing.assert_allclose(M.to_normal(x), expected, atol=1e-12)
+        np.testing.assert_allclose(M.norm(x), 2**0.5 * there.magnitude(), atol=1e-13)
         np.testing.assert_allclose(M.scale(0.3, x), (there**0.3).as_matrix(), atol=1e-13)
         np.testing.assert_allclose(M.add(x[:25], x[25:]), (there[:25] * there[25:]).as_matrix())
-        between = there[:25].inv() * there[25:]
-        np.testing.assert_allclose(M.dist(x[:25], x[25:]), 2**0.5 * between.magnitude(), atol=1e-13)
 
     def test_the_plane_is_a_circle(self):
         M, angles = SpecialOrthogonal(2), np.asarray([0.2, 1.0, -0.7, 0.4])
@@ -122,13 +120,6 @@ def round_trip(M, x, length, tolerance=1e-13):
 
 class TestCloseToPi:
     @pytest.mark.parametrize("delta", DELTAS)
-    @pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
-    @pytest.mark.parametrize("seed", [0, 1])
-    def test_one_plane(self, n, delta, seed):
-        angle = below_pi(delta)
-        round_trip(SpecialOrthogonal(n), exact(n, angle, seed=seed), 2**0.5 * float(angle))
-
-    @pytest.mark.parametrize("delta", DELTAS)
     @pytest.mark.parametrize("n", [4, 5, 8])
     def test_two_planes(self, n, delta):
         M, angle = SpecialOrthogonal(n), below_pi(delta)
@@ -138,44 +129,20 @@ class TestCloseToPi:
         round_trip(M, exact(n, angle, other), 2**0.5 * np.hypot(float(angle), float(other)))
         round_trip(M, exact(n, angle, 1.0), 2**0.5 * np.hypot(float(angle), 1.0))
 
-    @pytest.mark.parametrize("n", [2, 4, 6])
-    def test_minus_the_identity(self, n):
-        round_trip(SpecialOrthogonal(n), -np.eye(n), np.pi * n**0.5)
-
-    @pytest.mark.parametrize("n", [3, 4, 5])
+    @pytest.mark.parametrize("n", [2, 3, 4, 5, 6])
     def test_half_turns_about_the_axes(self, n):
-        M = SpecialOrthogonal(n)
-        for i in range(n):
-            for j in range(i):
-                signs = np.ones(n)
-                signs[[i, j]] = -1.0
-                round_trip(M, np.diag(signs), 2**0.5 * np.pi)
+        for turns in itertools.product((1.0, -1.0), repeat=n):
+            if np.prod(turns) > 0.0:
+                x = np.diag(turns)
+                round_trip(SpecialOrthogonal(n), x, np.pi * np.sum(x < 0.0) ** 0.5)
 
     def test_the_axis(self):
         """Until π − 1e-7 the axis is as good as the entries allow."""
-        M = SpecialOrthogonal(3)
-        for delta in DELTAS[:4]:
-            angle = float(below_pi(delta))
-            axis = np.asarray([0.6, -0.48, 0.64])
-            with mpmath.workdps(50):
-                K = mpmath.matrix([[0, -0.64, -0.48], [0.64, 0, -0.6], [0.48, 0.6, 0]])
-                K = K / mpmath.sqrt(K[1, 0] ** 2 + K[2, 0] ** 2 + K[2, 1] ** 2)
-                a = below_pi(delta)
-                R = mpmath.eye(3) + mpmath.sin(a) * K + (1 - mpmath.cos(a)) * K * K
-                R = np.asarray(R.tolist(), dtype=float)
-            c = M.to_normal(R)
-            expected = angle * 2**0.5 * axis[[2, 1, 0]] * [1.0, -1.0, 1.0]
-            np.testing.assert_allclose(c, expected, rtol=0, atol=1e-13)
-
-    @pytest.mark.parametrize("delta", ["1e-2", "1e-3", "1e-4", "1e-6", "0"])
-    @pytest.mark.parametrize(("n", "planes"), [(3, 1), (4, 1), (4, 2), (5, 2)])
-    def test_float32(self, n, planes, delta):
-        M, angle = SpecialOrthogonal(n), below_pi(delta)
-        x = exact(n, *(angle for _ in range(planes))).astype(np.float32)
-        c = M.to_normal(x)
-        assert c.dtype == np.float32
-        assert abs(np.linalg.norm(c) - (2 * planes) ** 0.5 * float(angle)) < 3e-5
-        np.testing.assert_allclose(M.from_normal(c), x, rtol=0, atol=1e-4)
+        for delta in (1e-2, 1e-4, 1e-6, 1e-7):
+            vector = (np.pi - delta) * np.asarray([0.6, -0.48, 0.64])
+            found = SpecialOrthogonal(3).to_normal(Rotation.from_rotvec(vector).as_matrix())
+            expected = 2**0.5 * vector[[2, 1, 0]] * [1.0, -1.0, 1.0]
+            np.testing.assert_allclose(found, expected, rtol=0, atol=2e-13)
 
     def test_in_a_batch(self, eager: Library):
         """Bad and good rotations together: none spoils another."""
@@ -245,13 +212,6 @@ class TestEveryOrientation:
         assert M.contains(x).all()
         self.check(M, x, planes, 0.0, 10 * noise)
 
-    def test_the_published_example(self, eager: Library):
-        M, a = SpecialOrthogonal(3), np.asarray([3.0, 3.0, 1.0]) / 19**0.5
-        H = eager.array(2.0 * np.outer(a, a) - np.eye(3))
-        assert abs(float(M.norm(H)) - 2**0.5 * np.pi) < 30 * eager.eps
-        back = M.exp(H, M.log(H, eager.array(np.eye(3))))
-        np.testing.assert_allclose(host(back), np.eye(3), atol=30 * eager.eps)
-
     @pytest.mark.parametrize(("n", "planes"), [(3, 1), (4, 2)])
     def test_without_values(self, n, planes):
         """Under jit and vmap no value decides what is computed."""
@@ -288,12 +248,6 @@ class TestCloseToTheIdentity:
         np.testing.assert_allclose(M.to_normal(M.from_normal(c)), c, rtol=1e-13, atol=1e-16)
         assert M.norm(np.eye(n)) == 0.0
 
-    def test_close_rotations(self):
-        M, x = SpecialOrthogonal(5), SpecialOrthogonal(5).random(rng=0)
-        c = 1e-9 * np.random.default_rng(0).standard_normal(10)
-        y = M.add(x, M.from_normal(c))
-        np.testing.assert_allclose(M.relative_normal(x, y), c, rtol=0, atol=3e-15)
-
 
 class TestInvariance:
     @sizes
@@ -308,12 +262,6 @@ class TestInvariance:
         ):
             np.testing.assert_allclose(host(M.dist(one, other)), expected, atol=1e3 * eager.eps)
 
-    def test_gyrations_do_nothing(self):
-        M = SpecialOrthogonal(4)
-        x, y, z = (M.random(5, rng=seed) for seed in (1, 2, 3))
-        np.testing.assert_allclose(M.gyration(x, y, z), z)
-        np.testing.assert_allclose(M.coadd(x, y), x @ y, atol=1e-15)
-
     @sizes
     def test_transport(self, n):
         """The pole ladder, which is exact on a symmetric space, with SciPy's exp and log."""
@@ -327,31 +275,17 @@ class TestInvariance:
             np.testing.assert_allclose(found, -S @ logarithm(S.T @ mirrored), atol=1e-12)
             assert abs(S.T @ found + found.T @ S).max() < 1e-13  # tangent
 
-    def test_transport_by_many_small_steps(self):
-        """∇ᵥY = ½[X, Y] for fields that translate: the connection, integrated."""
-        M = SpecialOrthogonal(3)
-        x, y, z = (M.random(rng=seed, spread=1.0) for seed in (1, 2, 3))
-        X, Y = logarithm(x.T @ y), logarithm(x.T @ z)
-        steps = 2000
-        for _ in range(steps):  # Y' = −½[X, Y], by the midpoint rule
-            middle = Y - 0.25 / steps * (X @ Y - Y @ X)
-            Y = Y - 0.5 / steps * (X @ middle - middle @ X)
-        np.testing.assert_allclose(M.transport(x, y, M.log(x, z)), y @ Y, atol=1e-7)
-
 
 class TestNormalization:
     @pytest.mark.parametrize("n", [3, 5])
     def test_liebn(self, n):
-        """B expm(s/√(v² + ε) logm(MᵀR)), by SciPy; the mean by a fixed point of its own."""
+        """B expm(s/√(v² + ε) logm(MᵀR)), by SciPy."""
         M = SpecialOrthogonal(n)
         x = M.add(M.random(rng=1, spread=1.0), M.random(12, rng=2, spread=0.6))
-        mean = x[0]
-        for _ in range(12):
-            mean = mean @ sl.expm(np.mean([logarithm(mean.T @ R) for R in x], axis=0))
-        logs = np.stack([logarithm(mean.T @ R) for R in x])
-        var = np.mean(np.sum(logs**2, axis=(1, 2)))
         stats = batch_stats(M, x)
-        np.testing.assert_allclose(stats.mean, mean, atol=1e-12)
+        logs = np.stack([logarithm(stats.mean.T @ R) for R in x])
+        np.testing.assert_allclose(np.mean(logs, axis=0), 0.0, atol=1e-12)
+        var = np.mean(np.sum(logs**2, axis=(1, 2)))
         np.testing.assert_allclose(stats.var, var, rtol=1e-12)
         bias, s, eps = M.random(rng=3), 0.7, 1e-3
         t = s / np.sqrt(var + eps)
@@ -377,29 +311,6 @@ class TestNormalization:
         others = M.add(result.mean, M.random(20, rng=3, spread=0.05))
         spread = np.sum(w[:, None] / w.sum() * M.dist(x[:, None], others) ** 2, axis=0)
         assert (spread > result.variance).all()
-
-    def test_it_is_not_the_chordal_mean(self):
-        x = SpecialOrthogonal(3).random(20, rng=2, spread=1.5)
-        chordal = Rotation.from_matrix(x).mean().as_matrix()
-        M = SpecialOrthogonal(3)
-        mean, var = batch_stats(M, x)
-        assert M.dist(mean, chordal) > 1e-4
-        assert np.mean(M.dist(chordal, x) ** 2) > var
-
-    @pytest.mark.parametrize(
-        ("name", "dtype"), [("numpy", "float64"), ("numpy", "float32"), ("torch", "float32")]
-    )
-    @sizes
-    def test_homogeneity(self, n, name, dtype):
-        M, library = SpecialOrthogonal(n), Library(name, dtype)
-        x = M.random(25, rng=2, like=library.like, spread=0.5)
-        x = M.add(M.random(rng=1, like=library.like, spread=2.0), x)
-        bias = M.random(rng=3, like=library.like, spread=3.0)
-        stats = batch_stats(M, x)
-        mean, var = batch_stats(M, normalize(M, x, stats, bias, 0.5, 1e-3))
-        assert float(M.dist(mean, bias)) < 100 * library.eps
-        v = float(stats.var)
-        np.testing.assert_allclose(float(var), 0.25 * v / (v + 1e-3), rtol=200 * library.eps)
 
 
 class TestProjection:
@@ -427,31 +338,6 @@ class TestProjection:
             assert M.violation(found).max() < 1e-13
             inner = np.sum(A * found, axis=(-2, -1))  # of the nearest: the sum of singular values
             np.testing.assert_allclose(inner, np.linalg.svd(A)[1].sum(-1), atol=1e-12)
-
-    def test_a_reflection(self, eager: Library):
-        M = SpecialOrthogonal(3)
-        x = host(M.random(4, rng=0)) * np.asarray([1.0, 1.0, -1.0])  # determinant −1
-        x = eager.array(x)
-        assert (host(M.violation(x)) > 1.9).all()
-        assert not host(M.contains(x)).any()
-        y = M.project(x)
-        assert (host(M.violation(y)) < 20 * eager.eps).all()
-        np.testing.assert_allclose(np.linalg.det(host(y)), 1.0, atol=1e-5)
-
-    def test_good_points_stay(self, eager: Library):
-        M = SpecialOrthogonal(5)
-        x = M.random(6, rng=0, like=eager.like, spread=2.0)
-        np.testing.assert_allclose(host(M.project(x)), host(x), rtol=0, atol=20 * eager.eps)
-
-    def test_drift(self):
-        """A hundred products in float32, projected: the nearest rotation to each is close."""
-        M = SpecialOrthogonal(3)
-        step, x = M.random(rng=0).astype(np.float32), np.eye(3, dtype=np.float32)
-        for _ in range(100):
-            x = M.add(x, step)
-        assert M.violation(x) > 1e-6
-        assert M.violation(M.project(x)) < 1e-6
-        assert abs(M.project(x) - x).max() < 1e-4
 
 
 def finite_slopes(M, x):
@@ -528,17 +414,6 @@ class TestGradients:
             finite_slopes(SpecialOrthogonal(n), exact(n, *(angle for _ in range(planes))))
         finite_slopes(SpecialOrthogonal(4), -np.eye(4))
 
-    def test_jax(self):
-        M = SpecialOrthogonal(3)
-        x = np.stack([np.eye(3), exact(3, 1.0), exact(3, below_pi("1e-2"))])
-        slope = jax.jit(jax.grad(lambda x: (M.dist(np_eye(), x) ** 2).sum()))(jax.numpy.asarray(x))
-        expected = np.stack([finite_slopes(M, R)[0] for R in x])
-        np.testing.assert_allclose(slope, expected, atol=1e-9)
-
-
-def np_eye():
-    return jax.numpy.eye(3, dtype=jax.numpy.float64)
-
 
 class TestConstruction:
     def test_sizes(self):
@@ -552,50 +427,3 @@ class TestConstruction:
         assert SpecialOrthogonal.for_shape((7, 4, 4)) == SpecialOrthogonal(4)
         with pytest.raises(ValueError, match="a rotation is a square matrix"):
             SpecialOrthogonal.for_shape((4, 3))
-
-    def test_nan_stays_with_its_sample(self, eager: Library):
-        M = SpecialOrthogonal(4)
-        x = host(M.random(3, rng=0))
-        x[1, 2, 0] = np.nan
-        x = eager.array(x)
-        for result in (M.to_normal(x), M.scale(0.5, x), M.norm(x), M.violation(x)):
-            good = np.isfinite(host(result).reshape(3, -1)).all(axis=-1)
-            assert good.tolist() == [True, False, True]
-
-    @wide
-    def test_a_warning_beyond_half_the_way_round(self):
-        M = SpecialOrthogonal(3)
-        x = exact(3, 2.5)
-        batch = np.stack([np.eye(3), x, x @ x])
-        with pytest.warns(UserWarning, match=r"need a ball of radius .*, beyond the 2\.221"):
-            batch_stats(M, batch)
-
-    def test_statistics_with_channels(self):
-        M = SpecialOrthogonal(3)
-        x = M.random(10, 2, rng=0, spread=0.5)
-        stats = batch_stats(M, x)
-        out = normalize(M, x, stats, scale=np.asarray([0.2, 0.4]))
-        for k, s in enumerate((0.2, 0.4)):
-            one = Stats(stats.mean[k], stats.var[k])
-            np.testing.assert_allclose(out[:, k], normalize(M, x[:, k], one, scale=s), atol=1e-15)
-
-
-def test_second_derivative_in_space():
-    """In space no matrix is decomposed: the second derivative is there, and right."""
-    M = SpecialOrthogonal(3)
-    c = torch.as_tensor(np.random.default_rng(0).standard_normal((6, 3)) * 0.5)
-    v = torch.as_tensor(np.random.default_rng(1).standard_normal((6, 3)))
-
-    def slope(t):
-        t = torch.as_tensor(t, dtype=torch.float64).clone().requires_grad_(True)
-        result = frechet(M, M.from_normal(c + t * v))
-        value = (result.mean[0, :] * result.mean[1, ...]).sum() + result.mean[0, 2] ** 2
-        value = value + result.mean[1, 2] * result.variance
-        (first,) = torch.autograd.grad(value, t, create_graph=True)
-        return first, t
-
-    first, t = slope(0.1)
-    (second,) = torch.autograd.grad(first, t)
-    h = 1e-5
-    expected = float((slope(0.1 + h)[0] - slope(0.1 - h)[0]).detach()) / (2 * h)
-    assert abs(float(second) - expected) < 1e-6 * (1 + abs(expected))

@@ -276,8 +276,8 @@ def test_habits():
     layer = GyroGroupNorm(M, 2, 4, steps=1)
     assert layer.bias.shape == (2, 2)
     assert layer.scale.shape == (2,)
-    assert "groups=2, channels=4, eps=1e-05, affine=True, steps=1" in repr(layer)
-    assert "axis=None" in repr(GyroRMSNorm(M))
+    assert "channels=4, steps=1, groups=2" in repr(layer)
+    assert "axis=(1,)" in repr(GyroRMSNorm(M, 1))
     assert "channels=(4,)" in repr(GyroInstanceNorm(M, 4))
     assert not list(layer.buffers())
     half = layer.half()(points_of(M, 2, 4, 3).half())
@@ -319,7 +319,7 @@ def test_habits():
         (
             lambda M: GyroLayerNorm(M)(torch.zeros(3, 4, 2), torch.ones(4)),
             ValueError,
-            r"weights of the shape of its points, \(3, 4\)",
+            r"weights of shape \(3, 4\), in which axes may have length one; got \(4,\)",
         ),
         (
             lambda M: GyroLayerNorm(M)(torch.zeros(3, 4, 2), -torch.ones(3, 4)),

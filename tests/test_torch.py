@@ -17,12 +17,10 @@ from gyrobn import (
     Hyperboloid,
     PoincareBall,
     SpecialOrthogonal,
-    Stats,
     Stereographic,
     batch_stats,
     frechet,
     normalize,
-    update_stats,
 )
 from gyrobn.numerics.arrays import dot
 from gyrobn.numerics.matrix_functions import LOG, matrix_function
@@ -108,31 +106,11 @@ def test_training(M):
         assert not buffer.requires_grad
 
 
-def test_memory_is_flat():
-    M = PoincareBall(3)
-    layer = GyroBN(M, dtype=torch.float64)
-    domains = DomainGyroBN(M, 2, dtype=torch.float64, train_momentum=0.5)
-    x, d = batch(M).requires_grad_(True), torch.arange(16) % 2
-
-    def tensors():
-        gc.collect()
-        return sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
-
-    counts = []
-    for step in range(201):
-        (layer(x) ** 2).sum().backward()
-        (domains(x, d) ** 2).sum().backward()
-        if step in (1, 200):
-            counts.append(tensors())
-    assert counts[1] <= counts[0]  # what earlier tests left may go
-    for buffer in (*layer.buffers(), *domains.buffers()):
-        assert buffer.grad_fn is None
-
-
 @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
 def test_no_graph_is_kept(M):
     """Nothing that a derivative would need outlives the output."""
-    layers = GyroBN(M, dtype=torch.float64), DomainGyroBN(M, 2, dtype=torch.float64)
+    domains = DomainGyroBN(M, 2, dtype=torch.float64, train_momentum=0.5)
+    layers = GyroBN(M, dtype=torch.float64), domains
     x, d, kept = batch(M, 6).requires_grad_(True), torch.arange(6) % 2, weakref.WeakSet()
 
     class Saved:
@@ -148,17 +126,6 @@ def test_no_graph_is_kept(M):
     gc.collect()
     assert len(kept) == 0
     assert not any(buffer.requires_grad for layer in layers for buffer in layer.buffers())
-
-
-@pytest.mark.parametrize("M", [Hyperboloid(2), SpecialOrthogonal(3)], ids=repr)
-def test_running_means_stay_on_the_manifold(M):
-    """3,000 updates of the buffers in float32; test_layers.py has every geometry, compiled."""
-    layer = GyroBN(M)
-    means = M.random(8, rng=1, like=SINGLE, spread=0.5)
-    for k in range(3000):
-        running, batch = Stats(layer.running_mean, layer.running_var), Stats(means[k % 8], ONE)
-        layer.running_mean.copy_(update_stats(M, running, batch, 0.1).mean)
-    assert float(M.violation(layer.running_mean)) < 1e-6
 
 
 # ---------------------------------------------------------------------- torch's habits
@@ -250,10 +217,10 @@ def test_made_without_memory(M):
 
 def test_extra_repr():
     assert repr(GyroBN(PoincareBall(2), 3)) == (
-        "GyroBN(PoincareBall(n=2, curvature=-1.0), channels=(3,), eps=1e-05, momentum=0.1, "
-        "affine=True)"
+        "GyroBN(PoincareBall(n=2, curvature=-1.0), channels=(3,))"
     )
-    assert "steps=1, clamp=2.0" in repr(GyroBN(PoincareBall(2), steps=1, clamp=2.0))
+    layer = GyroBN(PoincareBall(2), steps=1, clamp=2.0, momentum=None, affine=False)
+    assert "clamp=2.0, steps=1, momentum=None, affine=False" in repr(layer)
 
 
 def test_functional_call_and_vmap():
@@ -273,24 +240,6 @@ def test_functional_call_and_vmap():
     torch.testing.assert_close(torch.vmap(layer)(many), torch.stack([layer(z) for z in many]))
     free = GyroBN(M, dtype=torch.float64, track_running_stats=False)
     torch.testing.assert_close(torch.vmap(free)(many), torch.stack([free(z) for z in many]))
-
-
-@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a")
-def test_compiled_into_one_graph():
-    """One Newton step: output, derivatives and running statistics are the eager ones."""
-    M = Euclidean(2)
-    x = batch(M)
-    layers = [GyroBN(M, steps=1, dtype=torch.float64) for _ in range(2)]
-    found = []
-    for f in (layers[0], torch.compile(layers[1], fullgraph=True, backend="aot_eager")):
-        leaf = x.clone().requires_grad_(True)
-        y = f(leaf)
-        (y**3).sum().backward()
-        found.append((y.detach(), leaf.grad))
-    pairs = [*zip(*found, strict=True), *((layers[0].bias.grad, layers[1].bias.grad),)]
-    pairs += zip(layers[0].buffers(), layers[1].buffers(), strict=True)
-    for eager, compiled in pairs:
-        torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
 
 
 def test_mixed_precision_keeps_the_geometry_in_float32():

@@ -8,7 +8,7 @@ except those of Dask, which have none: they hold tasks, and the mathematics runs
 """
 
 import sys
-from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any, cast
@@ -29,7 +29,6 @@ __all__ = [
     "declared",
     "device_of",
     "namespace_of",
-    "with_decompositions",
     "with_functions",
 ]
 
@@ -40,9 +39,6 @@ DASK = (
     "arrays of weights and domains"
 )
 """What a Dask array gets, except where it is welcome."""
-
-DECOMPOSING = ("cholesky", "det", "eigh", "eigvalsh", "inv", "qr", "slogdet", "solve", "svd")
-"""Functions that call LAPACK, or what a GPU has in its place."""
 
 _LIBRARIES = {
     "torch": compat.is_torch_array,
@@ -86,12 +82,6 @@ def with_functions(module: ModuleType, **functions: Any) -> ModuleType:
     return namespace
 
 
-def with_decompositions(module: Any, wrap: Callable[[Any], Any]) -> ModuleType:
-    """Return a namespace whose functions that decompose matrices are wrapped."""
-    wrapped = {name: wrap(getattr(module.linalg, name)) for name in DECOMPOSING}
-    return with_functions(module, linalg=with_functions(module.linalg, **wrapped))
-
-
 def check_kind(x: Any, name: str = "this") -> None:
     """Refuse what looks like an array of points and is none, with what to give instead."""
     if isinstance(x, np.ma.MaskedArray):
@@ -107,15 +97,11 @@ def check_kind(x: Any, name: str = "this") -> None:
 
 
 def cast_to(x: Array, dtype: str) -> str:
-    """Return code that converts an array to another dtype, in the words of its library."""
-    name = _name(x).split(".")[0]
-    if name == "torch":
+    """Return code that converts an array to another dtype."""
+    library = _name(x).split(".")[0]
+    if library == "torch":
         return f"x.to(torch.{dtype})"
-    if name in ("numpy", "cupy", "jax", "jaxlib"):
-        return f"x.astype({dtype!r})"
-    if name == "mlx":
-        return f"x.astype(mx.{dtype})"
-    return f"xp.astype(x, xp.{dtype}), xp = x.__array_namespace__()"
+    return f"x.astype(mx.{dtype})" if library == "mlx" else f"x.astype({dtype!r})"
 
 
 def backend_of(x: Array) -> Backend:
@@ -151,9 +137,9 @@ def _name(x: Any) -> str:
 
 declared: list[type] = []
 """Classes that JAX does not know yet."""
-_all: set[type] = set()
 
 
+@cache
 def declare(cls: type) -> None:
     """Make a dataclass a pytree of JAX; ``cls.parameters`` names the children.
 
@@ -161,8 +147,6 @@ def declare(cls: type) -> None:
     is made while JAX is imported, or when the first JAX array is seen; ``import gyrobn.jax`` does
     so, too.
     """
-    if cls not in _all:
-        _all.add(cls)
-        declared.append(cls)
-        if "jax" in sys.modules:
-            import_module("gyrobn.backends.jax").register()
+    declared.append(cls)
+    if "jax" in sys.modules:
+        import_module("gyrobn.backends.jax").register()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import isroutine
 from typing import Any
 
 import array_api_compat.cupy
@@ -9,7 +10,7 @@ import cupy
 import cupyx
 import numpy as np
 
-from gyrobn.backends import with_decompositions
+from gyrobn.backends import with_functions
 from gyrobn.backends.contract import Array
 
 # what an eager library without gradients does anyway
@@ -40,7 +41,10 @@ def _raising(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-namespace = with_decompositions(array_api_compat.cupy, _raising)
+_cupy: Any = array_api_compat.cupy
+_linalg = _cupy.linalg
+_checked = {name: _raising(f) for name, f in vars(_linalg).items() if isroutine(f)}
+namespace = with_functions(_cupy, linalg=with_functions(_linalg, **_checked))
 """CuPy as the standard has it, with errors of matrices as NumPy has them."""
 
 

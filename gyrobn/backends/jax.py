@@ -1,8 +1,10 @@
 """JAX."""
 
+import os
+import warnings
 from collections.abc import Callable
 from dataclasses import fields
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,75 +15,18 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxlib.version import __version_info__ as _version
 
-from gyrobn.backends import declared, with_decompositions, with_functions
+from gyrobn.backends import declared, with_functions
 from gyrobn.backends import numpy as eager
 from gyrobn.backends.contract import THIRD_ORDER, Array, Arrays, Loop
 
-# ---------------------------------------------------------------------- one decomposition at a time
-
-HANGS = (0, 10) <= _version < (0, 11, 2)
-"""Whether jaxlib splits batches of matrices among the threads of a CPU, and may hang.
-
-One thread waits for all parts. If every thread waits, none is left to compute. So a decomposition
-here depends on the result of the one before it, by a comparison that is never true. That is added
-when JAX translates a program for the CPU: after all transformations, and at no cost elsewhere.
-(XLA removes ``optimization_barrier`` before it orders the operations of a CPU.)
-"""
-
-
-def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function``, which decomposes matrices, as one that waits for the one before it."""
-
-    @wraps(function)
-    def waiting(*arrays: Any, **options: Any) -> Any:
-        return _ordered(function(*_ordered(arrays, False), **options), True)
-
-    return waiting if HANGS else function
-
-
-def _ordered(arrays: Any, done: bool) -> Any:
-    leaves, tree = jax.tree.flatten(arrays)
-    if not differentiable(*leaves):
-        return arrays
-    return jax.tree.unflatten(tree, _turn_p.bind(*leaves, done=done))
-
-
-def _turn(context: Any, *arrays: Any, done: bool) -> list[Any]:
-    """Let arrays wait for the last decomposition in the same block: a function, or a loop's body.
-
-    With several devices nothing waits: one would wait for values on another.
-    """
-    module, kinds = context.module_context, context.avals_in
-    devices = getattr(module.axis_context, "num_devices", None)
-    floats = (k for k, a in enumerate(kinds) if a.dtype.kind == "f" and 0 not in a.shape)
-    k = next(floats, None)
-    if tuple(module.platforms) != ("cpu",) or devices != 1 or k is None:
-        return list(arrays)
-    found, memory = list(arrays), module.cached_primitive_lowerings
-    block = _turn_p, mlir.ir.InsertionPoint.current.block
-    if done:
-        memory[block] = found[k], kinds[k]
-    elif block in memory:
-        last, kind = memory[block]
-        inner = context.replace(avals_in=[kind, kinds[k]], avals_out=[kinds[k]])
-        (found[k],) = mlir.lower_fun(_after, multiple_results=False)(inner, last, found[k])
-    return found
-
-
-def _after(last: Array, x: Array) -> Array:
-    """Return x. XLA does not know that no float is below minus infinity."""
-    corner = jax.lax.slice(last, (0,) * last.ndim, (1,) * last.ndim)
-    return jnp.where(jnp.reshape(corner, ()) < -jnp.inf, -x, x)
-
-
-_turn_p = Primitive("gyrobn_turn")
-_turn_p.multiple_results = True
-_turn_p.def_impl(lambda *arrays, done: list(arrays))
-_turn_p.def_abstract_eval(lambda *kinds, done: list(kinds))
-ad.primitive_jvps[_turn_p] = lambda x, dx, done: (_turn_p.bind(*x, done=done), list(dx))
-ad.primitive_transposes[_turn_p] = lambda cotangents, *x, done: list(cotangents)
-batching.primitive_batchers[_turn_p] = lambda x, axes, done: (_turn_p.bind(*x, done=done), axes)
-mlir.register_lowering(_turn_p, _turn, cacheable=False)  # it depends on the place
+if (0, 10) <= _version < (0, 11, 2) and "NPROC" not in os.environ:
+    # pyproject.toml excludes them: a batch is split among threads, and one of them waits for all
+    warnings.warn(
+        "jaxlib 0.10.0 to 0.11.1 may hang on a CPU when a program decomposes several batches of "
+        "matrices: install another version, or set the environment variable NPROC=8 before JAX "
+        "starts",
+        stacklevel=2,
+    )
 
 # ---------------------------------------------------------------------- arrays
 
@@ -124,14 +69,16 @@ def auto_sharded(function: Callable[..., Any], x: Array, *args: Any) -> Any:
     return jax.tree.unflatten(structure, [next(samples if same else others) for same in as_x])
 
 
-_ordered_jnp = with_decompositions(jnp, in_turn)
-_inv = partial(auto_sharded, _ordered_jnp.linalg.inv)  # it fails on explicit axes
+_inv = partial(auto_sharded, jnp.linalg.inv)  # it fails on explicit axes
 _matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 namespace = with_functions(
-    _ordered_jnp, linalg=with_functions(_ordered_jnp.linalg, inv=_inv), matmul=_matmul
+    jnp,
+    linalg=with_functions(jnp.linalg, inv=_inv),
+    matmul=_matmul,
+    vecdot=lambda x, y, /: jnp.sum(x * y, axis=-1),
 )
 """JAX as the standard has it. It would round float32 to ten bits on a GPU, and to seven on a TPU,
-before it multiplies matrices."""
+before it multiplies matrices or vectors."""
 
 
 def traced(x: Array) -> bool:
@@ -184,21 +131,21 @@ def _second(function: Any, transposed: bool, *arrays: Arrays) -> Arrays:
     a primitive.
     """
     leaves, tree = jax.tree.flatten(arrays)
-    return tuple(_second_p.bind(*leaves, function=function, transposed=transposed, tree=tree))
+    return tuple(_second_p.bind(*leaves, rule=(function, transposed, tree)))
 
 
-def _zeros(*leaves: Any, function: Any, transposed: bool, tree: Any) -> list[Array]:
-    return [jnp.zeros_like(a) for a in tree.unflatten(leaves)[1 if transposed else 2]]
-
-
-def _kinds(*leaves: Any, function: Any, transposed: bool, tree: Any) -> list[Any]:
+def _kinds(*leaves: Any, rule: Any) -> list[Any]:
+    _, transposed, tree = rule
     return list(tree.unflatten(leaves)[1 if transposed else 2])
 
 
-def _second_jvp(
-    primals: Any, tangents: Any, *, function: Any, transposed: bool, tree: Any
-) -> tuple[Any, Any]:
+def _zeros(*leaves: Any, rule: Any) -> list[Array]:
+    return list(map(jnp.zeros_like, _kinds(*leaves, rule=rule)))
+
+
+def _second_jvp(primals: Any, tangents: Any, rule: Any) -> tuple[Any, Any]:
     """Add the derivative by v to that by the inputs, which cannot be differentiated again."""
+    function, transposed, tree = rule
     arrays = constants, inputs, _, v = tree.unflatten(primals)
     _, dx, _, dv = tree.unflatten([ad.instantiate_zeros(t) for t in tangents])
 
@@ -213,9 +160,8 @@ def _second_jvp(
     return zeros, found
 
 
-def _second_transpose(
-    cotangents: Any, *leaves: Any, function: Any, transposed: bool, tree: Any
-) -> list[Any]:
+def _second_transpose(cotangents: Any, *leaves: Any, rule: Any) -> list[Any]:
+    function, transposed, tree = rule
     *arrays, v = tree.unflatten(leaves)
     full = tuple(ad.instantiate_zeros(c) for c in cotangents)
     found = zip(v, _second(function, not transposed, *arrays, full), strict=True)
@@ -223,9 +169,8 @@ def _second_transpose(
     return others + [c if ad.is_undefined_primal(x) else None for x, c in found]
 
 
-def _second_batch(
-    axis: Any, leaves: Any, axes: Any, *, function: Any, transposed: bool, tree: Any
-) -> tuple[Any, Any]:
+def _second_batch(axis: Any, leaves: Any, axes: Any, rule: Any) -> tuple[Any, Any]:
+    function, transposed, tree = rule
     place = None if all(k is None for k in axes) else 0
     if place == 0:
         both = zip(leaves, axes, strict=True)
@@ -289,15 +234,16 @@ def while_loop(
     if not any(traced(s) for s in jax.tree.leaves(state)):
         return eager.while_loop(key, condition, body, constants, state, limit)
 
-    def compiled(state: Loop) -> Any:
-        _, found = jax.lax.while_loop(
-            lambda counted: (counted[0] < limit) & condition(counted[1]),
-            lambda counted: (counted[0] + 1, body(constants, counted[1])),
-            (jnp.zeros((), jnp.int32), state),
-        )
-        return found
-
-    found: Loop = in_turn(compiled)(state)
+    if limit == 1:  # XLA would take what does not change out of a loop, and always compute it
+        once = partial(body, constants)
+        only: Loop = jax.lax.cond(condition(state), once, lambda same: same, state)
+        return only
+    found: Loop
+    _, found = jax.lax.while_loop(
+        lambda counted: (counted[0] < limit) & condition(counted[1]),
+        lambda counted: (counted[0] + 1, body(constants, counted[1])),
+        (jnp.zeros((), jnp.int32), state),
+    )
     return found
 
 
@@ -326,9 +272,7 @@ def varies(x: Array) -> Any:
     return getattr(kind, "varying", getattr(kind, "vma", ()))
 
 
-def cached(make: Callable[..., Any], like: Array, *key: Any) -> Array:
-    """Return ``make(*key)`` like ``like``: a constant of the program, or an array anew."""
-    return eager.made(make, like, *key)
+cached = eager.made  # a constant of the program, or an array anew
 
 
 def device(x: Array) -> Any:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
 from functools import partial
+from time import sleep
 from typing import Any
 
 import array_api_compat.torch
+import array_api_compat.torch.linalg as compat_linalg
 import numpy as np
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -47,13 +48,12 @@ def _matmul(x: Array, y: Array, /) -> Array:
         return torch.matmul(x, y)
 
 
-def _where(condition: Array, x: Any, y: Any, /) -> Array:
-    """Return x where the condition holds, else y; a number takes one operation."""
-    if isinstance(x, float) and isinstance(y, Tensor):
-        return y.masked_fill(condition, x)
-    if isinstance(y, float) and isinstance(x, Tensor):
-        return x.masked_fill(~condition, y)
-    return array_api_compat.torch.where(condition, x, y)
+def _cholesky(A: Array, /) -> Array:
+    """Return the factor; a compiled graph has NaN for a matrix without one, and no error."""
+    if not traced(A):
+        return torch.linalg.cholesky(A)
+    factor, info = torch.linalg.cholesky_ex(A)
+    return torch.where((info == 0)[..., None, None], factor, torch.nan)
 
 
 namespace = with_functions(
@@ -61,13 +61,15 @@ namespace = with_functions(
     all=lambda x, /, axis=None, keepdims=False: torch.all(x, axis, keepdim=keepdims),
     clip=lambda x, /, min=None, max=None: torch.clamp(x, min, max),
     finfo=torch.finfo,
+    linalg=with_functions(compat_linalg, cholesky=_cholesky),
     matmul=_matmul,
     matrix_transpose=lambda x, /: x.mT,
     maximum=torch.maximum,
     minimum=torch.minimum,
     sum=lambda x, /, axis=None, keepdims=False: torch.sum(x, axis, keepdims),
     take=lambda x, indices, /, axis: torch.index_select(x, axis, indices),
-    where=_where,
+    vecdot=torch.linalg.vecdot,
+    where=torch.where,
 )
 """PyTorch as the standard has it, for arrays of one dtype."""
 
@@ -84,13 +86,15 @@ def valueless(x: Array) -> bool:
 
 def traced(x: Array) -> bool:
     """Return whether ``x`` is compiled, without values, or batched by ``vmap``."""
-    if torch.compiler.is_compiling() or valueless(x):
-        return True
-    while _functorch.is_functorch_wrapped_tensor(x):
-        if _functorch.is_batchedtensor(x):
-            return True
+    compiled = torch.compiler.is_compiling() or valueless(x)
+    return bool(compiled or _functorch.is_batchedtensor(_unwrapped(x)))
+
+
+def _unwrapped(x: Array) -> Array:
+    """Return the tensor inside of those of ``torch.func``, up to one that is batched."""
+    while _functorch.is_functorch_wrapped_tensor(x) and not _functorch.is_batchedtensor(x):
         x = _functorch.get_unwrapped(x)
-    return False
+    return x
 
 
 def differentiable(*arrays: Any) -> bool:
@@ -327,17 +331,10 @@ def cached(make: Callable[..., Any], like: Array, *key: Any) -> Array:
 
     Autograd could not use tensors that were made in inference mode.
     """
-    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+    compiled = torch.compiler.is_compiling() or is_fake(like)
+    if compiled or torch.is_inference_mode_enabled() or _functorch.peek_interpreter_stack():
         return eager.made(make, like, *key)
-    if is_fake(like) or _functorch.peek_interpreter_stack() is not None:
-        return eager.made(make, like, *key)
-    place = make, key, like.dtype, like.device
-    if place not in _cache:
-        _cache[place] = eager.made(make, like, *key)
-    return _cache[place]
-
-
-_cache: dict[Any, Tensor] = {}
+    return eager.cached(make, like, *key)
 
 
 # ---------------------------------------------------------------------- ranks
@@ -362,24 +359,18 @@ def _reduced(group: Any, x: Tensor) -> Tensor:
     return x
 
 
-def _missing(ranks: Any, seconds: float = 5.0) -> str:
+def _missing(group: Any, seconds: float = 5.0) -> str:
     """Return words for the ranks that do not answer, from the store that connected them all."""
-    own, world = dist.get_rank(), dist.get_world_size(ranks)
+    own, ranks = dist.get_rank(), dist.get_process_group_ranks(group)
     try:
         store = PrefixStore("gyrobn", dist.distributed_c10d._get_default_store())
         store.set(f"alive {own}", "yes")
-        gone = []
-        for k in range(world):
-            name = dist.get_global_rank(ranks, k)
-            try:
-                store.wait([f"alive {name}"], timedelta(seconds=seconds))
-            except RuntimeError:
-                gone.append(str(name))
-                seconds = 0.1
+        sleep(seconds)
+        gone = [str(k) for k in ranks if not store.check([f"alive {k}"])]
         found = f"rank {', '.join(gone)} does not answer" if gone else "all ranks still answer"
     except (RuntimeError, dist.DistError):
         found = "rank 0, which keeps the store of the group, does not answer"
-    return f"{found} (this is rank {own}, in a group of {world})"
+    return f"{found} (this is rank {own}, in a group of {len(ranks)})"
 
 
 # ---------------------------------------------------------------------- to and from the host
@@ -392,10 +383,8 @@ def device(x: Array) -> Any:
 
 def to_numpy(x: Array) -> "np.ndarray[Any, Any]":
     """Return the values of ``x`` on the host."""
-    if _functorch.peek_interpreter_stack() is None:
-        return x.detach().cpu().numpy()
-    numbers = [v.item() for v in x.reshape(-1)]  # a wrapped tensor has no numpy()
-    return np.asarray(numbers, dtype=str(x.dtype).removeprefix("torch.")).reshape(x.shape)
+    with torch._C._DisableFuncTorch():  # private
+        return _unwrapped(x).detach().cpu().numpy()
 
 
 def from_numpy(a: "np.ndarray[Any, Any]", like: Array) -> Array:

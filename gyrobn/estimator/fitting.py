@@ -259,7 +259,10 @@ def _survey_dask(
 
     def solve() -> FrechetResult:
         # no samples are given to the warning: all were checked
-        source, search = lazy.Lazy(blocks, reading, survey), check_search(bn.tol, bn.max_iter, None)
+        source, search = (
+            lazy.Parts(blocks, reading, survey),
+            check_search(bn.tol, bn.max_iter, None),
+        )
         named = Named(names, np.zeros((0, len(names)), dtype=int)) if labels is not None else None
         return of_source(manifold, source, [], search, domains=named)
 

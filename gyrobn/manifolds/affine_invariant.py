@@ -8,7 +8,7 @@ from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.definite import Definite, exponential
 from gyrobn.numerics.arrays import (
-    check_coordinates,
+    eps_of,
     safe_sqrt,
     scalars_like,
     sum_of_products,
@@ -20,12 +20,10 @@ from gyrobn.numerics.matrices import (
     congruence,
     diagonal_matrix,
     finite_or_identity,
-    from_triangle,
     matmul,
     pack,
     packed_operator,
     symmetric,
-    to_triangle,
     unpack,
     warn_of_lost_digits,
 )
@@ -61,7 +59,7 @@ class CentredMatrices(Centred):
     diagonal, with derivatives off the diagonal.
     """
 
-    saves = 4
+    saves, images = 4, 2
 
     def __init__(self, space: Any, mean: Array, x: Array, saved: Arrays = ()) -> None:
         super().__init__(space, mean, x)
@@ -119,20 +117,13 @@ class CentredMatrices(Centred):
         return backend_of(self.x).differentiate(function, constants, self.mean, self.x)[0]
 
     @property
-    def images(self) -> int:  # type: ignore[override]
-        """Number of arrays in ``image``."""
-        return 2 if self.space.cholesky else 1
-
-    @property
     def image(self) -> Arrays:
-        """The logarithms, and K if it depends on the mean."""
-        return (self.logs, self.rotation) if self.space.cholesky else (self.logs,)
+        """The logarithms, and K, which depends on the mean in the group."""
+        return self.logs, self.rotation
 
     def showing(self, *image: Array) -> Self:
         """Take such arrays as the image, and return the view."""
-        self.logs, *rest = image
-        if rest:
-            (self.rotation,) = rest
+        self.logs, self.rotation = image
         return self
 
     def followed(self, step: Array) -> Arrays:
@@ -151,17 +142,12 @@ class CentredMatrices(Centred):
         root = ROOT.value(self.eigen_of_mean.values)[..., None, :]
         G = -(root / (root + adjoint(root))) * matmul(adjoint(K), X, K)
         half = matmul(adjoint(W), G, W) * values[..., None, :]
-        logs = self.logs + self.quotients * (half + adjoint(half))
+        quotients = LOG.difference(values[..., :, None], values[..., None, :])
+        logs = self.logs + quotients * (half + adjoint(half))
         if not self.space.cholesky:
-            return (logs,)
+            return logs, self.rotation
         Phi = 0.5 * (xp.tril(X) + xp.tril(X, k=-1))
         return logs, self.rotation - matmul(Phi, K) - matmul(K, G)
-
-    @cached_property
-    def quotients(self) -> Array:
-        """The divided differences of the logarithm, of all pairs of eigenvalues of C."""
-        values, _ = self.eigen
-        return LOG.difference(values[..., :, None], values[..., None, :])
 
     @property
     def uncertainty(self) -> Array:
@@ -173,7 +159,7 @@ class CentredMatrices(Centred):
         v = matmul(self.frame, W[..., :, :1])
         size = xp.max(xp.abs(self.x), axis=(-2, -1)) / xp.abs(values[..., 0])
         size = size + self.eigen_of_mean.values[..., -1]
-        return float(xp.finfo(v.dtype).eps) * size * xp.sum(v * v, axis=(-2, -1))
+        return eps_of(v) * size * xp.sum(v * v, axis=(-2, -1))
 
     # ------------------------------------------------------------------ what follows from the logs
 
@@ -191,13 +177,8 @@ class CentredMatrices(Centred):
 
     def gradient(self, weights: Array) -> Array:
         """Return the mean logarithm."""
-        (values, W), K = self.eigen, self.rotation
-        Wt = adjoint(W)
-        if backend_of(self.x).differentiable(self.logs):
-            half = matmul(self.logs, Wt)
-        else:
-            half = LOG.value(values)[..., None] * Wt
-        mean = sum_of_products(Wt, weights[..., None, None] * half)
+        W, K = self.eigen.vectors, self.rotation
+        mean = sum_of_products(adjoint(W), weights[..., None, None] * matmul(self.logs, adjoint(W)))
         return pack(matmul(K, mean, adjoint(K))) / self.space.theta
 
     def power(self, t: Array | float, Q: Array, other: Array | None = None) -> Array:
@@ -205,17 +186,14 @@ class CentredMatrices(Centred):
         t, W = scalars_like(t, self.x), self.eigen.vectors
         Y = matmul(Q, W)
         Z = Y if other is None else matmul(other, W)
-        X = self.logs * (t if isinstance(t, float) else t[..., None, None])
 
-        def function(order: int, constants: Arrays, X: Array, Y: Array, Z: Array) -> Arrays:
+        def function(order: int, constants: Arrays, X: Array) -> Arrays:
             (logs,) = constants
-            if order:
-                return (matmul(Y, inner_function(EXP, logs, change(X), order), adjoint(Z)),)
-            roots = EXP.value(0.5 * logs)[..., None, :]
-            return (matmul(Y * roots, adjoint(Z * roots)),)
+            return (inner_function(EXP, logs, change(X), order),)
 
-        logs = namespace_of(X).linalg.diagonal(backend_of(X).stop_gradient(X))
-        found = backend_of(X).differentiate(function, (logs,), X, Y, Z)[0]
+        X, backend = self.logs * (t if isinstance(t, float) else t[..., None, None]), backend_of(Y)
+        logs = namespace_of(X).linalg.diagonal(backend.stop_gradient(X))
+        found = matmul(Y, *backend.differentiate(function, (logs,), X), adjoint(Z))
         return symmetric(found) if other is None else found
 
     def standardize(self, factor: Array | float, bias: Array | None) -> Array:
@@ -224,24 +202,12 @@ class CentredMatrices(Centred):
         return self.power(factor, K if bias is None else matmul(self.space._root(bias), K))
 
     def hessian(self, weights: Array) -> Hessian:
-        r"""Return the mean Hessian as a constant, from the decompositions of C.
-
-        With the divided differences q of the logarithm, the eigenvalues of the Hessian of a sample
-        are :math:`K_{ij} = \tfrac12(\lambda_i + \lambda_j)\,q_{ij}`.
-        """
+        """Return the mean Hessian as a constant, from the decompositions of C."""
         stop, (values, W) = backend_of(self.x).stop_gradient, self.eigen
-        half = (0.5 * stop(weights))[..., None] * values
-        K = (half[..., :, None] + half[..., None, :]) * self.quotients
-        return _mean_hessian(K, matmul(stop(self.rotation), W))
+        Q = matmul(stop(self.rotation), W)
+        return _mean_hessian(stop(weights), LOG.value(values), Q)
 
     # ------------------------------------------------------------------ the mean
-
-    @property
-    def _translation(self) -> Array:
-        r"""The root of the mean: :math:`R_M = F^{-\top} K^\top`."""
-        if self.space.cholesky:
-            return cholesky(self.mean)
-        return matmul(self.root, adjoint(self.rotation))
 
     def shift(self, step: Array) -> Array:
         r"""Return :math:`M \oplus \operatorname{Exp}_e(c) = M + R_M (\exp(\theta C) - I) R_M^\top`.
@@ -249,12 +215,7 @@ class CentredMatrices(Centred):
         So the rounding errors of a small step are small, too.
         """
         change = matrix_function(self.space._matrix(step), EXPM1)
-        return self.mean + congruence(self._translation, change)
-
-    def push(self, step: Array) -> Array:
-        """Return a small step from the mean as a tangent vector at the mean."""
-        R = self._translation
-        return matmul(R, self.space._matrix(step), adjoint(R))
+        return self.mean + congruence(matmul(self.root, adjoint(self.rotation)), change)
 
     def resolutions(self, weights: Array) -> Array:
         r"""Return how far rounding moves the mean.
@@ -266,21 +227,27 @@ class CentredMatrices(Centred):
         xp, values = namespace_of(self.x), self.eigen.values
         conditions = weights * (values[..., -1] / values[..., 0])
         of_samples = xp.linalg.vector_norm(conditions, axis=0)
-        eps = float(xp.finfo(values.dtype).eps)
+        eps = eps_of(values)
         of_mean: Array = self.space._resolution(self.eigen_of_mean.values)
         return (of_mean + (0.25 * eps / abs(self.space.theta)) * of_samples)[..., None]
 
 
-def _mean_hessian(K: Array, Q: Array) -> Hessian:
-    r"""Return the sum of :math:`V \mapsto Q(K \circ (Q^\top V Q))Q^\top` on packed matrices."""
-    n = Q.shape[-1]
+def _mean_hessian(weights: Array, values: Array, Q: Array) -> Hessian:
+    r"""Return the mean of :math:`V \mapsto Q(K \circ (Q^\top V Q))Q^\top` on packed matrices.
+
+    Q and λ are eigenvectors and eigenvalues of the logarithm of each sample, and
+    :math:`K_{ij} = a\coth a` with :math:`a = (\lambda_i - \lambda_j)/2`.
+    """
+    n, a = Q.shape[-1], 0.5 * (values[..., :, None] - values[..., None, :])
+    K = weights[..., None, None] * cotangent(-a * a, -1)
 
     def apply(v: Array) -> Array:
         """Multiply columns (*channels, dim, k), each of which is a packed matrix V."""
         Qt, V = adjoint(Q)[..., None, :, :], unpack(adjoint(v), n)
         inner = matmul(Qt, V, adjoint(Qt))
         inner *= K[..., None, :, :]  # in place: fresh memory takes longer than the product
-        return adjoint(pack(symmetric(sum_of_products(Qt, matmul(inner, Qt)))))
+        each = namespace_of(Q).broadcast_to(Qt, inner.shape)
+        return adjoint(pack(symmetric(sum_of_products(each, matmul(inner, Qt)))))
 
     return Hessian(apply, None, lambda: packed_operator(K, Q))
 
@@ -306,11 +273,6 @@ class AffineInvariant(Definite):
     def dim(self) -> int:
         """Dimension n(n + 1)/2."""
         return self.n * (self.n + 1) // 2
-
-    @classmethod
-    def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the space of matrices of the last two axes of ``shape``."""
-        return cls(shape[-1])
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
@@ -340,12 +302,10 @@ class AffineInvariant(Definite):
 
     def add(self, x: Array, y: Array) -> Array:
         r"""Gyroaddition :math:`R_P\, Q\, R_P^\top`."""
-        self._namespace(x, y)
         return self._with_identity(x, y, congruence(self._root(x), y))
 
     def neg(self, x: Array) -> Array:
         r"""Gyroinverse :math:`R_P^{-1} R_P^{-\top}`, the inverse if R is the square root."""
-        self._namespace(x)
         if self.cholesky:
             back = self._back(x)
             return matmul(back, adjoint(back))
@@ -353,7 +313,6 @@ class AffineInvariant(Definite):
 
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\ominus P \oplus Q = R_P^{-1}\, Q\, R_P^{-\top}`."""
-        self._namespace(x, y)
         return congruence(self._back(x), y)
 
     def shift(self, x: Array, c: Array) -> Array:
@@ -362,8 +321,6 @@ class AffineInvariant(Definite):
         So a C between ill-conditioned matrices, whose condition may be κ², leads from one to the
         other.
         """
-        self._namespace(x)
-        check_coordinates(self, c)
         Y = matmul(self._root(x), matrix_function(0.5 * self._matrix(c), EXP))
         return matmul(Y, adjoint(Y))
 
@@ -377,7 +334,6 @@ class AffineInvariant(Definite):
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
         r"""Point :math:`R_P (R_P^{-1} Q R_P^{-\top})^t R_P^\top`."""
-        self._namespace(x, y)
         view = self._view(self, x, y)
         return view.power(t, view.root)
 
@@ -385,49 +341,36 @@ class AffineInvariant(Definite):
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
     ) -> Array:
         """Centre, scale and bias."""
-        self._namespace(x, mean)
         return self._view(self, mean, x).standardize(factor, bias)
 
     def scale(self, t: Array | float, x: Array) -> Array:
         r"""Gyromultiplication :math:`P^t`."""
-        self._namespace(x)
         return matrix_power(x, scalars_like(t, x))
 
     def to_normal(self, x: Array) -> Array:
         r"""Lower triangle of :math:`\log(P)/\theta`, times :math:`\sqrt2` off the diagonal."""
-        self._namespace(x)
         return pack(logarithm(x)) / self.theta
 
     def from_normal(self, c: Array) -> Array:
         r"""Inverse of :meth:`to_normal`: :math:`\exp(\theta C)`, clamped before it is singular."""
-        check_coordinates(self, c)
         return exponential(self._matrix(c))
 
     def _matrix(self, c: Array) -> Array:
         """Return the logarithm that normal coordinates stand for."""
-        X = unpack(c, self.n)
-        return X if self.theta == 1.0 else self.theta * X
-
-    def _rotation(self, x: Array, y: Array) -> Array:
-        """Return the orthogonal matrix O of the gyration of x and y."""
-        return matmul(self._back(self.add(x, y)), self._root(x), self._root(y))
+        return self.theta * unpack(c, self.n)
 
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         r"""Gyration :math:`O Z O^\top`, :math:`O = (P \oplus Q)^{-1/2} P^{1/2} Q^{1/2}`.
 
         In the group it is the identity, and z is returned.
         """
-        self._namespace(x, y, z)
         if self.cholesky:
             return z + 0.0 * (x + y)
-        return congruence(self._rotation(x, y), z)
-
-    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
-        return c if self.cholesky else pack(congruence(self._rotation(x, y), unpack(c, self.n)))
+        rotation = matmul(self._back(self.add(x, y)), self._root(x), self._root(y))
+        return congruence(rotation, z)
 
     def _certain(self, x: Array, y: Array) -> CentredMatrices:
         """Return the view of y from x; warn if rounding leaves it no certain digit."""
-        self._namespace(x, y)
         view = self._view(self, x, y)
         warn_of_lost_digits(view.uncertainty)
         return view
@@ -439,25 +382,17 @@ class AffineInvariant(Definite):
 
         By parallel transport if R is the square root, by the group's translation otherwise.
         """
-        self._namespace(x)
         return congruence(self._root(x), self._matrix(c))
 
     def pull(self, x: Array, v: Array) -> Array:
         """Inverse of :meth:`push`."""
-        self._namespace(x, v)
         return pack(congruence(self._back(x), v)) / self.theta
-
-    def log(self, x: Array, y: Array) -> Array:
-        r"""Logarithm :math:`R_P \log(R_P^{-1} Q R_P^{-\top}) R_P^\top`."""
-        view = self._certain(x, y)
-        return congruence(matmul(view.root, view.eigen.vectors), view.logs)
 
     def transport(self, x: Array, y: Array, v: Array) -> Array:
         r"""Parallel transport :math:`E\,v\,E^\top`, :math:`E = (Q P^{-1})^{1/2}`, from P to Q.
 
         .. math:: E = P^{1/2}(P^{-1/2} Q P^{-1/2})^{1/2} P^{-1/2} = F^{-\top} C^{1/2} F^\top
         """
-        self._namespace(x, y, v)
         view = self._view(self, x, y)
         return congruence(view.power(0.5, view.root, view.frame), v)
 
@@ -465,9 +400,8 @@ class AffineInvariant(Definite):
 
     def moments(self, x: Array) -> Array:
         """Return the entries of each matrix, and the logarithm of its determinant."""
-        xp = self._namespace(x)
-        triangle = to_triangle(x, diagonal=True)
-        return xp.concat([triangle, xp.linalg.slogdet(x)[1][..., None]], axis=-1)
+        xp = namespace_of(x)
+        return xp.concat([pack(x), xp.linalg.slogdet(x)[1][..., None]], axis=-1)
 
     def start(self, moments: Array) -> Array:
         """Return a first guess of the mean: the arithmetic mean, rescaled to the right determinant.
@@ -476,31 +410,24 @@ class AffineInvariant(Definite):
         the guess has the right determinant, and the steps of the loop keep it.
         """
         xp = namespace_of(moments)
-        mean = from_triangle(moments[..., :-1], self.n, diagonal=True, mirror=1.0)
+        mean = unpack(moments[..., :-1], self.n)
         excess = moments[..., -1] - xp.linalg.slogdet(mean)[1]
         excess = xp.where(excess > -xp.inf, excess, 0.0)  # -inf if a sample is singular
         return xp.exp((1.0 / self.n) * excess)[..., None, None] * mean
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
-        r"""Return the mean of :math:`V \mapsto U(K \circ (U^\top V U))U^\top`.
-
-        U and λ are eigenvectors and eigenvalues of :math:`\log P = \theta C`, and
-        :math:`K_{ij} = a\coth a` with :math:`a = (\lambda_i - \lambda_j)/2`.
-        """
-        values, U = eigh(self._matrix(c))
-        a = 0.5 * (values[..., :, None] - values[..., None, :])
-        return _mean_hessian(weights[..., None, None] * cotangent(-a * a, -1), U)
+        """Return the mean Hessian, from the eigenvalues of the logarithms."""
+        return _mean_hessian(weights, *eigh(self._matrix(c)))
 
     def resolution(self, x: Array) -> Array:
         """Return how far rounding moves samples seen from P: about κ(P)/8 ulps."""
-        self._namespace(x)
         A, _ = finite_or_identity(symmetric(backend_of(x).stop_gradient(x)))
         return self._resolution(namespace_of(x).linalg.eigvalsh(A))
 
     def _resolution(self, values: Array) -> Array:
         """Return the resolution from the eigenvalues of P."""
         xp = namespace_of(values)
-        eps, high = float(xp.finfo(values.dtype).eps), values[..., -1]
+        eps, high = eps_of(values), values[..., -1]
         condition = high / xp.maximum(values[..., 0], eps * high)
         ulps = 1.0 * self.n + self.n**2 / 256  # measured, as is the factor of the condition
         return (eps / abs(self.theta)) * (ulps + 0.125 * condition)
@@ -509,6 +436,6 @@ class AffineInvariant(Definite):
 def logarithm(A: Array) -> Array:
     """Return the logarithm of SPD matrices; warn if one is singular up to rounding."""
     values, _ = eigen = eigh(symmetric(A))
-    eps = float(namespace_of(A).finfo(A.dtype).eps)
+    eps = eps_of(A)
     warn_of_lost_digits(abs(eps * values[..., -1] / values[..., 0]))
     return symmetric(matrix_function(A, LOG, eigen))

@@ -102,14 +102,11 @@ class Chart(Composite):
         check_coordinates(self, c)
         return self.chart.exponential(c)
 
-    def start(self, moments: Array) -> Array:
-        """First guess of the mean, from the means of the moments inside."""
-        return self.chart.inverse(self.inside.start(moments))
-
     # ------------------------------------------------------------------ tangent vectors
 
     def push(self, x: Array, c: Array) -> Array:
         """Carry normal coordinates at e to a tangent vector at x."""
+        check_coordinates(self, c)
         return self.tangent_from_inside(x, self.inside.push(self.to_inside(x), c))
 
     def pull(self, x: Array, v: Array) -> Array:

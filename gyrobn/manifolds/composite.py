@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial, wraps
+from functools import cached_property, partial, reduce, wraps
 from inspect import signature
 from itertools import islice
 from typing import Any, ClassVar, Self
@@ -14,7 +14,7 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import check_coordinates, scalars_like
 from gyrobn.numerics.hessian import Hessian, joined_hessian
 
-KINDS = {"t": "number", "factor": "number", "c": "normal", "weights": "weights"}
+KINDS = {"t": "number", "factor": "number", "c": "normal", "moments": "moments"}
 """The kinds of arguments by name; all others are points, or tangent vectors of the same shape."""
 
 
@@ -30,16 +30,20 @@ def of_parts(name: str, kind: str = "point") -> Callable[..., Any]:
         points = [v for k, v in given.items() if k not in KINDS]
         if points:
             self._namespace(*points)
-        parts = []
-        for k, v in given.items():
-            if k == "c":
-                check_coordinates(self, v)
-            elif k in ("t", "factor"):
-                v = scalars_like(v, given["x"])
-            parts.append(self._split(KINDS.get(k, "point"), v))
+        if "c" in given:
+            check_coordinates(self, given["c"])
+        for k in given.keys() & {"t", "factor"}:
+            given[k] = scalars_like(given[k], given["x"])
+        parts = [self._split(KINDS.get(k, "point"), v) for k, v in given.items()]
         return self._join(kind, each(self._spaces, name, *parts))
 
     return operation
+
+
+def law_of_parts(name: str) -> Any:
+    """Return the property that a law holds on every part."""
+    doc = getattr(GyroSpace, name).__doc__
+    return property(lambda self: all(getattr(f, name) for f in self._spaces), doc=doc)
 
 
 def each(objects: Sequence[Any], name: str, *columns: Sequence[Any]) -> list[Any]:
@@ -96,9 +100,8 @@ class CentredParts(Centred):
 
     def shift(self, step: Array) -> Array:
         """Return the mean after a step, part by part."""
-        return self.space._join(
-            "point", each(self.views, "shift", self.space._split("normal", step))
-        )
+        means = each(self.views, "shift", self.space._split("normal", step))
+        return self.space._join("point", means)
 
     def resolutions(self, weights: Array) -> Array:
         """Return how far rounding moves the mean, in every block."""
@@ -132,7 +135,7 @@ class Composite(GyroSpace):
         """Return the part of an array for each geometry.
 
         The kinds are ``point``; ``normal``, coordinates; ``number``, a multiplier for all or one
-        per block; and ``weights``, of the samples.
+        per block; ``moments``; and ``weights``, of the samples.
         """
 
     @abstractmethod
@@ -158,20 +161,9 @@ class Composite(GyroSpace):
         """The blocks of the parts, one after the other."""
         return tuple(size for space in self._spaces for size in space.blocks)
 
-    @property
-    def gyrocommutative(self) -> bool:
-        """Whether every part is."""
-        return all(space.gyrocommutative for space in self._spaces)
-
-    @property
-    def reductive(self) -> bool:
-        """Whether every part is."""
-        return all(space.reductive for space in self._spaces)
-
-    @property
-    def gyrovector(self) -> bool:
-        """Whether multiples add up in every part."""
-        return all(space.gyrovector for space in self._spaces)
+    gyrocommutative = law_of_parts("gyrocommutative")
+    reductive = law_of_parts("reductive")
+    gyrovector = law_of_parts("gyrovector")
 
     @property
     def convexity_radius(self) -> float:  # type: ignore[override]
@@ -196,6 +188,7 @@ class Composite(GyroSpace):
     to_normal = of_parts("to_normal", "normal")
     pull = of_parts("pull", "normal")
     moments = of_parts("moments", "moments")
+    start = of_parts("start")
     norm = of_parts("norm", "length")
     dist = of_parts("dist", "length")
     resolutions = of_parts("resolutions", "blocks")
@@ -204,6 +197,11 @@ class Composite(GyroSpace):
         """Return the Hessians of the parts, one per diagonal block."""
         columns = self._split("normal", c), self._split("weights", weights)
         return self._block_diagonal(each(self._spaces, "hessian", *columns))
+
+    def cut_locus_angle(self, x: Array) -> Array:
+        """Return the least angle of a part to its cut locus."""
+        xp = self._namespace(x)
+        return reduce(xp.minimum, each(self._spaces, "cut_locus_angle", self._split("point", x)))
 
     def resolution(self, x: Array) -> Array:
         """Return the largest resolution of a block."""

@@ -38,7 +38,9 @@ from gyrobn.manifolds.fused import fits, standardized
 from gyrobn.numerics.arrays import (
     all_true,
     check_coordinates,
+    decided,
     dot,
+    eps_of,
     length,
     safe_sqrt,
     scalars_like,
@@ -60,22 +62,15 @@ class CentredVectors(Centred):
 
     @cached_property
     def _centre(self) -> tuple[Any, Array, Array]:
-        """The curvature, and the ball coordinates of the mean."""
-        K = self.space._parameter("curvature", self.x)
-        return K, *self.space._ball(K, self.mean)
+        """The curvature, λ and the ball coordinates of the mean."""
+        centre: tuple[Any, Array, Array] = self.space._ball(self.mean)
+        return centre
 
     @cached_property
     def normal(self) -> Array:
         """The normal coordinates, shape (N, *channels, n)."""
-        space, x, (K, *_) = self.space, self.x, self._centre
-        c: Array = space._normal(*space._from(*self._centre, *space._lift(K, x)))
+        c: Array = self.space._normal(*self.space._relative(self._centre, self.x))
         return c
-
-    @cached_property
-    def _curving(self) -> Arrays:
-        """The normal coordinates and :meth:`ConstantCurvature._curving` of them, as constants."""
-        c = backend_of(self.x).stop_gradient(self.normal)
-        return c, *self.space.detached()._curving(c)
 
     def followed(self, step: Array) -> Arrays:
         r"""Return the normal coordinates if the mean moves by a step δ.
@@ -88,24 +83,20 @@ class CentredVectors(Centred):
         .. math:: dc = -H_c\,\delta + K\bigl(\langle p, c\rangle\,\delta
                   - \langle\delta, c\rangle\,p\bigr) .
         """
-        (K, _, p), (c, h, per_square) = self._centre, self._curving
+        (K, _, p), c = self._centre, backend_of(step).stop_gradient(self.normal)
+        h, per_square = self.space.detached()._curving(c)
         across, along = K * dot(c, p) - h, dot(step, c)
         change = times(across, step) - times(per_square * along, c) - times(K * along, p)
         return (self.normal + change,)
 
-    def hessian(self, weights: Array) -> Hessian:
-        """Return the mean Hessian, a constant to differentiation."""
-        weights = backend_of(weights).stop_gradient(weights)
-        hessian: Hessian = self.space._mean_hessian(weights, *self._curving)
-        return hessian
-
     def shift(self, step: Array) -> Array:
         """Return the mean after a step."""
-        return self.space._exp_from(self.mean, 1.0, step)
+        return self.space._exp_from(self._centre, 1.0, step)
 
     def standardize(self, factor: Array | float, bias: Array | None) -> Array:
         """Scale and bias."""
-        return self.space._exp_from(bias, scalars_like(factor, self.x), self.normal)
+        target = None if bias is None else self.space._ball(bias)
+        return self.space._exp_from(target, scalars_like(factor, self.x), self.normal)
 
 
 @dataclass(frozen=True)
@@ -132,7 +123,9 @@ class ConstantCurvature(Vectors):
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
-        """Return the plane, and a space of another curvature."""
+        """Return the plane, and a space of another curvature; of either sign if it may have any."""
+        if cls.required_sign is None:
+            return cls(2, -0.3), cls(3, -1.0), cls(3, 0.0), cls(3, 0.3)
         return cls(2), cls(3, 0.5 * cls.curvature)
 
     @cached_property
@@ -149,7 +142,15 @@ class ConstantCurvature(Vectors):
         K = self.curvature
         if self.sign != 1 or not (isinstance(K, float) or all_true(K > 0)):
             return math.inf
-        return float(0.5 * math.pi / float(self.detached().curvature) ** 0.5)
+        return float(0.5 * math.pi / float(K) ** 0.5)
+
+    def cut_locus_angle(self, x: Array) -> Array:
+        r""":math:`\pi - \sqrt K\,\|x\|` on a sphere, whose cut locus is the antipode."""
+        K, nowhere = self._given(x), super().cut_locus_angle(x)
+        if self.sign is not None and self.sign < 1:
+            return nowhere
+        angle = math.pi - abs(K) ** 0.5 * self.norm(x)
+        return angle if self.sign == 1 else namespace_of(x).where(K > 0, angle, nowhere)
 
     # ------------------------------------------------------------------ what a model supplies
 
@@ -204,10 +205,11 @@ class ConstantCurvature(Vectors):
         xp = namespace_of(above)
         return above if self.sign == -1 else xp.where(above == 0, xp.nan, above)
 
-    def _ball(self, K: Any, x: Array) -> tuple[Array, Array]:
-        """Return λ and the ball coordinates p = s/λ."""
+    def _ball(self, x: Array) -> tuple[Any, Array, Array]:
+        """Return the curvature, λ and the ball coordinates p = s/λ."""
+        K = self._parameter("curvature", x)
         above, a, v = self._lift(K, x)
-        return above, v if a is above else times(a / self._divisor(above), v)
+        return K, above, v if a is above else times(a / self._divisor(above), v)
 
     def _from(self, K: Any, above_x: Array, p: Array, above: Array, a: Any, v: Array) -> Any:
         r"""Return the curvature and, lifted, :math:`\ominus x \oplus y`.
@@ -225,6 +227,10 @@ class ConstantCurvature(Vectors):
         s = gap - times(n, p)
         return K, self._accurate(K, 2.0 + above * n, above, s), above, s
 
+    def _relative(self, ball: tuple[Any, Array, Array], y: Array) -> Any:
+        r"""Return the curvature and, lifted, :math:`\ominus x \oplus y`, given K, λ and p of x."""
+        return self._from(*ball, *self._lift(ball[0], y))
+
     def _normal(self, K: Any, above: Array, a: Any, v: Array) -> Array:
         r"""Return the coordinates :math:`s\,\theta/\sin_K\theta`; NaN opposite to the identity.
 
@@ -235,8 +241,8 @@ class ConstantCurvature(Vectors):
         cos = namespace_of(half).sqrt(half)
         return times(a / cos * arc(1.0 - half, cos, self.sign), v)
 
-    def _exp_from(self, x: Array | None, t: Any, c: Array) -> Array:
-        r"""Return :math:`x \oplus \operatorname{Exp}_e(tc)`, from the identity if x is None.
+    def _exp_from(self, centre: Any, t: Any, c: Array) -> Array:
+        r"""Return :math:`x \oplus \operatorname{Exp}_e(tc)`, given K, λ and p of x; None for e.
 
         .. math:: \lambda = 2\cos_K^2\tfrac\theta2, \qquad
                   s = 2 \sin_K\tfrac\theta2 \cos_K\tfrac\theta2\,\frac c{\|c\|},
@@ -255,9 +261,9 @@ class ConstantCurvature(Vectors):
             cos = cosine(u, self.sign, half, most)
             square = xp.where(square < 0.5, cos * cos, square)
         z = 2.0 * square, 2.0 * sine * cos, c
-        if x is None:
+        if centre is None:
             return self._drop(K, *z)
-        above, p = self._ball(K, x)
+        _, above, p = centre
         return self._drop(*self._from(K, above, -p, *z))
 
     # ------------------------------------------------------------------ gyro operations
@@ -268,13 +274,13 @@ class ConstantCurvature(Vectors):
 
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\ominus x \oplus y`, accurate also where x and y are far out and close."""
-        K = self._given(x, y)
-        return self._drop(*self._from(K, *self._ball(K, x), *self._lift(K, y)))
+        self._namespace(x, y)
+        return self._drop(*self._relative(self._ball(x), y))
 
     def relative_normal(self, x: Array, y: Array) -> Array:
         r"""Normal coordinates of :math:`\ominus x \oplus y`."""
-        K = self._given(x, y)
-        return self._normal(*self._from(K, *self._ball(K, x), *self._lift(K, y)))
+        self._namespace(x, y)
+        return self._normal(*self._relative(self._ball(x), y))
 
     def to_normal(self, x: Array) -> Array:
         r"""Coordinates :math:`c = s\,\theta/\sin_K\theta`; NaN opposite to the identity."""
@@ -290,27 +296,20 @@ class ConstantCurvature(Vectors):
         r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`."""
         self._namespace(x)
         check_coordinates(self, c)
-        return self._exp_from(x, *unit(c, least=1.0))
-
-    def scale(self, t: Array | float, x: Array) -> Array:
-        r"""Gyromultiplication, the angle times t."""
-        return self._exp_from(None, scalars_like(t, x), self.to_normal(x))
+        return self._exp_from(self._ball(x), *unit(c, least=1.0))
 
     def standardize(
         self, x: Array, mean: Array, factor: Array | float, bias: Array | None = None
     ) -> Array:
-        """Centre, scale and bias."""
-        K, t = self._given(x, mean), scalars_like(factor, x)
-        target = self.origin(x) if bias is None else bias
-        constant = not backend_of(x).differentiable(K, x, t, mean, target)
-        if self.sign == -1 and constant and fits(x, t, mean, target):
-            return standardized(self, K, x, mean, t, target)
-        return self._exp_from(bias, t, self.relative_normal(mean, x))
-
-    def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
-        r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1."""
-        x, y, t = self._from_nearer_end(x, y, t)
-        return self._exp_from(x, t, self.relative_normal(x, y))
+        """Centre, scale and bias, in few passes where nothing is to be differentiated."""
+        self._namespace(x, mean)
+        t, centre = scalars_like(factor, x), self._ball(mean)
+        target = None if bias is None else self._ball(bias)
+        constant = not backend_of(x).differentiable(x, t, *centre, *(target or ()))
+        points = (mean,) if bias is None else (mean, bias)
+        if self.sign == -1 and constant and fits(x, t, *points):
+            return standardized(self, x, centre, t, target)
+        return self._exp_from(target, t, self._normal(*self._relative(centre, x)))
 
     def norm(self, x: Array) -> Array:
         r"""Distance from the identity."""
@@ -325,8 +324,8 @@ class ConstantCurvature(Vectors):
         The cosine is that of :math:`\ominus x \oplus y`. So neither close nor antipodal points lose
         digits.
         """
-        K = self._given(x, y)
-        (a, p), (b, q) = self._ball(K, x), self._ball(K, y)
+        self._namespace(x, y)
+        (K, a, p), (_, b, q) = self._ball(x), self._ball(y)
         chord = a**0.5 * b**0.5 * length(q - p)
         u = 0.25 * K * chord * chord
         square = 1.0 - u if self.sign == -1 else 0.5 * self._from(K, a, p, b, b, q)[1]
@@ -347,17 +346,17 @@ class ConstantCurvature(Vectors):
         D is computed from what rotates c, so lengths do not change even where the angle has no
         digits.
         """
-        xp, K = namespace_of(c), self._given(x, y)
-        (above_x, p), (above_y, r) = self._ball(K, x), self._ball(K, y)
+        xp, (K, above_x, p), (_, above_y, r) = namespace_of(c), self._ball(x), self._ball(y)
         alpha = 1.0 - K * dot(p, r)
         if self.sign is None or self.sign < 0:
             # x ∧ y = x ∧ (x + y), and the sum is small where y is close to ⊖x, far out or not; with
             # it, no number in α is negative
             total = p + r
             positive = 1.0 / above_x + 1.0 / above_y - 0.5 * K * dot(total, total)
-            below = xp.asarray(self.sign == -1) if self.sign else K < 0
-            alpha = xp.where(below, positive, alpha)
-            r = xp.where(below[..., None], total, r)
+            if self.sign is None:
+                positive = xp.where(K < 0, positive, alpha)
+                total = xp.where((K < 0)[..., None], total, r)
+            alpha, r = positive, total
         # the part of y along x does not matter: antipodal points are parallel
         square = dot(p, p)
         r = r - times(dot(p, r) / xp.where(square > 0, square, 1.0), p)
@@ -387,10 +386,8 @@ class ConstantCurvature(Vectors):
         .. math:: H = \sum_i w_i\bigl(h_i I + (1-h_i)\,c_i c_i^\top/\|c_i\|^2\bigr), \qquad
                   h = a\cot_K a, \quad a = \sqrt{|K|}\,\|c\|
         """
-        return self._mean_hessian(weights, c, *self._curving(c))
-
-    def _mean_hessian(self, weights: Array, c: Array, h: Array, per_square: Array) -> Hessian:
-        xp, mean, rows = namespace_of(c), weighted_sum(weights, h)[..., None, None], c[..., None, :]
+        (h, per_square), xp, rows = self._curving(c), namespace_of(c), c[..., None, :]
+        mean = weighted_sum(weights, h)[..., None, None]
         heavy = (weights * per_square)[..., None, None] * rows
 
         def apply(v: Array) -> Array:
@@ -399,8 +396,8 @@ class ConstantCurvature(Vectors):
         def matrix() -> Array:
             return mean * identity(c) + sum_of_products(heavy, rows)
 
-        lowest = None if self.sign == -1 else lambda: xp.clip(mean[..., 0, 0], max=1.0)
-        return Hessian(apply, lowest, matrix)
+        bound = None if self.sign == -1 else lambda: xp.clip(mean[..., 0, 0], max=1.0)
+        return Hessian(apply, bound, matrix)
 
     def moments(self, x: Array) -> Array:
         """Return (t, s) of each sample: their mean in the ambient space leads to the centroid."""
@@ -417,15 +414,14 @@ class ConstantCurvature(Vectors):
         size = xp.sqrt(xp.where(good, square, 1.0))
         above, a = xp.where(good, 1.0 + t / size, 2.0), xp.where(good, 1.0 / size, 0.0)
         if self.sign != -1:  # no translation leads to the point opposite to e: start beside it
-            eps = float(xp.finfo(moments.dtype).eps)
+            eps = eps_of(moments)
             s = s + xp.where(above < 4.0 * eps, size * (eps / self.n) ** 0.5, 0.0)[..., None]
         return self._drop(K, above, a, s)
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x."""
-        K, xp = self._given(x), namespace_of(x)
-        above, p = self._ball(K, x)
-        return float(xp.finfo(x.dtype).eps) * above * xp.sqrt(dot(p, p))
+        _, a, v = self._lift(self._parameter("curvature", x), x)
+        return eps_of(x) * a * dot(v, v) ** 0.5
 
     # ------------------------------------------------------------------ tangent vectors, checks
 
@@ -449,8 +445,7 @@ class ConstantCurvature(Vectors):
 
     def contains(self, x: Array) -> Array:
         """Return whether each array is a point; one pass decides if all of them are."""
-        K, xp = self._given(x), namespace_of(x)
-        most = float(xp.finfo(x.dtype).eps) ** self.digits
+        most = eps_of(x) ** self.digits
         with np.errstate(all="ignore"):  # the exact test looks at what overflows
-            near = self._off(K, 1.0, x) <= most
-        return near if all_true(near) else self.violation(x) <= most
+            near = self._off(self._given(x), 1.0, x) <= most
+        return decided(near, lambda: self.violation(x) <= most)

@@ -14,11 +14,11 @@ import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.chart import Chart, Diffeomorphism
-from gyrobn.manifolds.definite import Definite, clamped
+from gyrobn.manifolds.definite import Definite, change_of_factor, clamped
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.poly_hyperboloid import PolyHyperboloid
-from gyrobn.numerics.arrays import check_floating, dot
+from gyrobn.numerics.arrays import check_floating, dot, eps_of
 from gyrobn.numerics.checks import check_square
 from gyrobn.numerics.matrices import (
     adjoint,
@@ -97,14 +97,10 @@ class Cholesky(CorrelationMap):
         return to_unit_diagonal(matmul(theta, adjoint(theta)))
 
     def differential(self, x: Array, v: Array) -> Array:
-        r"""Return :math:`d\Theta = \Theta\Omega - \operatorname{diag}(\Omega)\Theta`.
-
-        Ω is the lower triangle of :math:`L^{-1}\,dC\,L^{-\top}`, its diagonal halved.
-        """
-        xp, L = namespace_of(x), cholesky(x)
-        theta, omega = _theta(L), xp.tril(congruence(xp.linalg.inv(L), v))
-        half = 0.5 * xp.linalg.diagonal(omega)
-        dT = matmul(theta, omega - diagonal_matrix(half)) - half[..., None] * theta
+        r"""Return :math:`\Theta\Phi - \operatorname{diag}(\Phi)\Theta`, for :math:`L\Phi = dL`."""
+        L = cholesky(x)
+        theta, phi = _theta(L), change_of_factor(L, v)
+        dT = matmul(theta, phi) - namespace_of(x).linalg.diagonal(phi)[..., None] * theta
         return to_triangle(_derivative(self._log, theta, dT), diagonal=False)
 
     def inverse_differential(self, x: Array, u: Array) -> Array:
@@ -188,7 +184,7 @@ class Scaling(CorrelationMap):
     def _solution(self, A: Array, start: Array) -> Array:
         """Return d for symmetric matrices A, by Newton's method; NaN if that does not converge."""
         xp, stop = namespace_of(A), backend_of(A).stop_gradient
-        constant, least = finite_or_identity(stop(A))[0], float(xp.finfo(A.dtype).eps) ** 0.5
+        constant, least = finite_or_identity(stop(A))[0], eps_of(A) ** 0.5
 
         def body(constants: Arrays, state: Arrays) -> Arrays:
             (A,), (d, size) = constants, state
@@ -423,11 +419,6 @@ class Correlation(Definite, Chart):
         return CHARTS[self.metric](self.n)
 
     @classmethod
-    def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the geometry whose points are the last two axes of ``shape``."""
-        return cls(check_square("correlation matrices are square, shape (..., n, n)", shape))
-
-    @classmethod
     def examples(cls) -> tuple[Self, ...]:
         """Return each metric on 3 × 3 matrices."""
         return tuple(cls(3, metric) for metric in CHARTS)
@@ -447,7 +438,7 @@ class Correlation(Definite, Chart):
         """Return the asymmetry, or the distance of the diagonal from one; and the size."""
         xp, (asymmetry, size) = namespace_of(x), super()._asymmetry(x)
         off = xp.max(xp.abs(xp.linalg.diagonal(x) - 1.0), axis=-1)
-        return xp.maximum(asymmetry, off), size
+        return xp.where(off > asymmetry, off, asymmetry), size
 
 
 def covariance_to_correlation(covariance: Array) -> Array:

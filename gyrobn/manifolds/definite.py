@@ -2,14 +2,16 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.checks import warn_caller
+from gyrobn.numerics.arrays import all_true, decided
+from gyrobn.numerics.checks import check_square, warn_caller
 from gyrobn.numerics.matrices import (
     PrecisionWarning,
     adjoint,
+    congruence,
     eye,
     finite_or_identity,
     identity,
@@ -30,6 +32,11 @@ class Definite(GyroSpace):
     def point_shape(self) -> tuple[int, ...]:
         """Shape of one point: ``(n, n)``."""
         return self.n, self.n
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the geometry whose points are the last two axes of ``shape``."""
+        return cls(check_square("definite matrices are square, shape (..., n, n)", shape))
 
     def origin(self, like: Array) -> Array:
         """Return the identity matrix."""
@@ -54,35 +61,33 @@ class Definite(GyroSpace):
         asymmetry, size = self._asymmetry(x)
         missing = xp.abs(values[..., 0]) / xp.where(size > 0, size, 1.0)
         missing = xp.where(_singular(values), missing + 2.0 * _half_of_the_digits(x), 0.0)
-        return xp.where(_can_be_added(size), xp.maximum(asymmetry, missing), xp.inf)
+        return xp.maximum(asymmetry, missing)
 
     def contains(self, x: Array) -> Array:
         """Return which matrices have a :meth:`violation` of at most √ε.
 
         If all matrices have a Cholesky factor, no eigenvalue is computed.
         """
-        xp, x = self._namespace(x), backend_of(x).stop_gradient(x)
-        if not surely_definite(symmetric(x)):
-            return self.violation(x) <= _half_of_the_digits(x)
-        asymmetry, size = self._asymmetry(x)
-        return xp.logical_and(asymmetry <= _half_of_the_digits(x), _can_be_added(size))
+        self._namespace(x)
+        x = backend_of(x).stop_gradient(x)
+        most, definite = _half_of_the_digits(x), surely_definite(symmetric(x))
+        near = definite & (self._asymmetry(x)[0] <= most)
+        return decided(near, lambda: self.violation(x) <= most)
 
     def _asymmetry(self, x: Array) -> tuple[Array, Array]:
-        """Return the asymmetry of each matrix relative to its largest entry, and that entry."""
+        """Return the asymmetry of each matrix relative to its largest entry, and that entry.
+
+        It is infinite if x + xᵀ is not finite.
+        """
         xp = namespace_of(x)
         size = xp.max(xp.abs(x), axis=(-2, -1))
-        some = xp.where(size > 0, size, 1.0)
-        return xp.max(xp.abs(x - adjoint(x)), axis=(-2, -1)) / some, size
+        off = xp.max(xp.abs(x - adjoint(x)), axis=(-2, -1)) / xp.where(size > 0, size, 1.0)
+        return xp.where(xp.isfinite(2.0 * size), off, xp.inf), size
 
 
 def _half_of_the_digits(x: Array) -> float:
     """Return √ε."""
     return math.sqrt(namespace_of(x).finfo(x.dtype).eps)
-
-
-def _can_be_added(size: Array) -> Array:
-    """Return whether x + xᵀ is finite."""
-    return namespace_of(size).isfinite(2.0 * size)
 
 
 def _limit(x: Array) -> float:
@@ -118,6 +123,15 @@ def _raised(A: Array, eigen: Eigen, singular: Array, floor: float) -> Array:
     return xp.where(singular[..., None, None], symmetric(above) + level, A)
 
 
+def change_of_factor(L: Array, change: Array) -> Array:
+    r"""Return :math:`L^{-1}dL` for the Cholesky factor L of a matrix P, from the change of P.
+
+    It is the lower triangle of :math:`L^{-1}\,dP\,L^{-\top}`, its diagonal halved.
+    """
+    xp = namespace_of(L)
+    return xp.tril(congruence(xp.linalg.inv(L), change)) * (1.0 - 0.5 * identity(L))
+
+
 def exponential(C: Array) -> Array:
     """Return exp C of symmetric matrices, clamped before it is singular."""
     values, U = eigen = eigh(C)
@@ -132,7 +146,7 @@ def clamped(x: Array, eigen: Eigen | None = None) -> Array:
     before it was rounded, if it is known.
     """
     if eigen is None:
-        if surely_definite(backend_of(x).stop_gradient(x)):
+        if all_true(surely_definite(backend_of(x).stop_gradient(x))):
             return x
         eigen = eigh(x)
     xp, values, limit = namespace_of(x), eigen.values, _limit(x)

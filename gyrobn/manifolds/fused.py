@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
-from gyrobn.numerics.arrays import square, times
+from gyrobn.numerics.arrays import square, times, tiny_of
 
 NUMBERS = 2**17
 """How many numbers of samples to compute with at a time, so that temporaries stay in the cache."""
@@ -24,14 +24,14 @@ def fits(x: Array, t: Any, *points: Array) -> bool:
     return all(len(own) < len(shape) and own == shape[-len(own) :] for own in shapes)
 
 
-def standardized(space: Any, K: Any, x: Array, mean: Array, t: Any, bias: Array) -> Array:
-    r"""Return :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))`."""
+def standardized(space: Any, x: Array, mean: Any, t: Any, bias: Any) -> Array:
+    r"""Return :math:`\beta \oplus (t \odot (\ominus\mu \oplus x))`, given K, λ and p of μ and β."""
     xp, top = namespace_of(x), 0.5 * space._reach(x)
-    tiny = float(xp.finfo(x.dtype).smallest_normal)
-    (above_mean, p), (above_bias, b) = space._ball(K, mean), space._ball(K, bias)
+    tiny = tiny_of(x)
+    (K, above_mean, p), (_, above_bias, b) = mean, bias or (None, 2.0, 0.0)
 
     def part(x: Array) -> Array:
-        above, q = space._ball(K, x)
+        _, above, q = space._ball(x)
         v = q - p
         n = (-0.5 * K * above_mean) * square(v)
         m = above * n + tiny
@@ -42,7 +42,7 @@ def standardized(space: Any, K: Any, x: Array, mean: Array, t: Any, bias: Array)
         v -= times(ratio * n, p)
         v += b
         n = (-0.5 * K * above_bias) * square(v)
-        v += times(n, b)
+        v += n[..., None] * b
         return space._drop(K, 2.0 + above * n, above, v)
 
     rows = NUMBERS // max(1, math.prod(x.shape[1:])) + 1

@@ -12,6 +12,7 @@ which is exact and costs :math:`O(np^2)`, without an n × n matrix.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
@@ -21,13 +22,15 @@ import numpy as np
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.chart import Chart, Diffeomorphism
+from gyrobn.manifolds.composite import Composite
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import check_coordinates
+from gyrobn.numerics.arrays import eps_of
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import adjoint, identity, matmul, symmetric
 from gyrobn.numerics.matrix_functions import (
     Eigen,
     Spectral,
+    change,
     eigh,
     matrix_function,
     matrix_functions,
@@ -58,30 +61,31 @@ class Halfway(NamedTuple):
         return matmul(self.ratio, matmul(adjoint(self.Y), V)) - V
 
 
-def halfway(x: Array, y: Array, singular: Arrays | None = None) -> Halfway:
-    r"""Return the reflection; ``singular`` decomposes :math:`x^\top y`, if that is known."""
-    W = polar(matmul(adjoint(x), y), singular)
-    Y = x + matmul(y, adjoint(W))
-    cosines = symmetric(matmul(adjoint(x), Y))  # I + C
-    return Halfway(Y, adjoint(namespace_of(Y).linalg.solve(cosines, adjoint(Y))), W)
+def halfway(x: Array, y: Array) -> Halfway:
+    """Return the reflection."""
+    A = matmul(adjoint(x), y)
+    W = polar(A)
+    C, Y = symmetric(matmul(A, adjoint(W))), x + matmul(y, adjoint(W))
+    ratio = namespace_of(Y).linalg.solve(identity(C) + C, adjoint(Y))  # C is never negative
+    return Halfway(Y, adjoint(ratio), W)
 
 
-SIGN = Spectral(
-    (lambda x: namespace_of(x).where(x < 0, -1.0, 1.0) + 0.0 * x, *3 * (lambda x: 0.0 * x,))
+STEP = Spectral(
+    (lambda x: namespace_of(x).astype(x > 0, x.dtype) + 0.0 * x, *3 * (lambda x: 0.0 * x,))
 )
-"""The sign of an eigenvalue, away from zero."""
+"""One for positive numbers, zero for negative ones: its jump is never between close eigenvalues."""
 
 
 def leading(A: Array, p: int) -> Array:
     r"""Return an orthonormal basis of the span of the p leading eigenvectors of symmetric matrices.
 
-    The eigenvectors are constants. The projector to their span has the derivatives: it is
-    :math:`\tfrac12(I + \operatorname{sign}(A - m I))` with m between two eigenvalues.
+    The eigenvectors are constants. The projector to their span has the derivatives: it is a step
+    function of A, with the step between two eigenvalues.
     """
     values, U = eigh(symmetric(A))
     middle = 0.5 * (values[..., -p, None] + values[..., -p - 1, None])
-    sign = matrix_function(A, SIGN, Eigen(values - middle, U))
-    return orthonormalized(0.5 * (U[..., -p:] + matmul(sign, U[..., -p:])))
+    projector = matrix_function(A, STEP, Eigen(values - middle, U))
+    return orthonormalized(matmul(projector, U[..., -p:]))
 
 
 # ---------------------------------------------------------------------- samples seen from a mean
@@ -93,13 +97,14 @@ class CentredInFrames(Centred):
     def hessian(self, weights: Array) -> Hessian:
         """Return the mean Hessian, a constant to differentiation."""
         stop = backend_of(weights).stop_gradient
-        hessian: Hessian = self.space.hessian(stop(self.normal), stop(weights), *self.saved[:1])
+        hessian: Hessian = self.space.hessian(stop(self.normal), stop(weights), frames=self.saved)
         return hessian
 
     def _each(self, step: Array) -> Array:
         """Apply the Hessian of every sample to a step: the mean Hessian of one sample."""
-        c, *P = (a[None, ...] for a in (backend_of(step).stop_gradient(self.normal), *self.saved))
-        hessian: Hessian = self.space.hessian(c, namespace_of(c).ones_like(c[..., 0]), *P[:1])
+        c = backend_of(step).stop_gradient(self.normal)[None, ...]
+        frames, one = [a[None, ...] for a in self.saved], namespace_of(c).ones_like(c[..., 0])
+        hessian: Hessian = self.space.hessian(c, one, frames=frames)
         return hessian.apply(step[..., None])[..., 0]
 
 
@@ -114,12 +119,8 @@ class CentredBases(CentredInFrames):
         return svd(self._relative[..., : self.space.p, :])
 
     @cached_property
-    def _of_mean(self) -> Arrays:
-        return svd(self.mean[..., : self.space.p, :])
-
-    @cached_property
     def _halfway(self) -> Halfway:
-        return halfway(self.space.origin(self.mean), self.mean, self._of_mean)
+        return halfway(self.space.origin(self.mean), self.mean)
 
     @cached_property
     def _relative(self) -> Array:
@@ -136,19 +137,16 @@ class CentredBases(CentredInFrames):
         A step changes the block B as the Hessian has it, and rotates both sides of it, since
         :math:`\operatorname{mexp}(\Omega_{\mu \oplus \delta})\operatorname{diag}(g_1, g_2)
         = \operatorname{mexp}(\Omega_\mu)\operatorname{mexp}(\Omega_\delta)`. With
-        :math:`L = S(I + C)^{-1}` and the skew A for which
-        :math:`CA + AC = S^\top\delta - \delta^\top S`,
+        :math:`L = S(I + C)^{-1}` and the derivative A of the polar factor of
+        :math:`C + S^\top\delta`,
 
         .. math:: dB = -H_B\,\delta + BA - (L\delta^\top - \delta L^\top - LAL^\top)\,B .
         """
         space, stop = self.space, backend_of(step).stop_gradient
-        S, L = (stop(a[..., space.p :, :]) for a in self._halfway[:2])
-        B, delta = space._block(stop(self.normal)), space._block(step)
-        P, c, _ = self._of_mean
-        xp = namespace_of(c)
-        sums = xp.clip(c[..., :, None] + c[..., None, :], min=float(xp.finfo(c.dtype).eps))
-        N = matmul(adjoint(P), adjoint(S), delta, P)
-        A = matmul(P, (N - adjoint(N)) / sums, adjoint(P))
+        Y, L = (stop(a) for a in self._halfway[:2])
+        p, B, delta = space.p, space._block(stop(self.normal)), space._block(step)
+        S, L = Y[..., p:, :], L[..., p:, :]
+        A = change(polar(Y[..., :p, :] - identity(Y) + matmul(adjoint(S), delta)))
         along = matmul(adjoint(L), B)
         across = matmul(adjoint(delta), B) - matmul(A, along)
         rotation = matmul(B, A) + matmul(delta, along) - matmul(L, across)
@@ -226,7 +224,6 @@ class Bases(GyroSpace):
 
         At a principal angle of π/2, in the cut locus, Ω is not unique; one of them is returned.
         """
-        self._namespace(x)
         return self._logarithm(x, svd(x[..., : self.p, :]))
 
     def from_normal(self, c: Array) -> Array:
@@ -234,7 +231,6 @@ class Bases(GyroSpace):
 
         The eigenvalues of :math:`B^\top B` are the squares of the angles, which may have any size.
         """
-        check_coordinates(self, c)
         B = self._block(c)
         cos, sinc = matrix_functions(matmul(adjoint(B), B), (COSINE_OF_ROOT, SINC_OF_ROOT))
         return namespace_of(B).concat([cos, matmul(B, sinc)], axis=-2)
@@ -243,29 +239,25 @@ class Bases(GyroSpace):
 
     def add(self, x: Array, y: Array) -> Array:
         r"""Gyroaddition :math:`\operatorname{mexp}(\Omega_x)\,y`."""
-        self._namespace(x, y)
         return halfway(self.origin(x), x).reflect(self.neg(y))
 
     def neg(self, x: Array) -> Array:
         """Gyroinverse: the lower block changes its sign, by the reflection about the identity."""
-        xp = self._namespace(x)
+        xp = namespace_of(x)
         return xp.concat([x[..., : self.p, :], -x[..., self.p :, :]], axis=-2)
 
     def relative(self, x: Array, y: Array) -> Array:
         r"""Return :math:`\operatorname{mexp}(-\Omega_x)\,y`."""
-        self._namespace(x, y)
         return self.neg(halfway(self.origin(x), x).reflect(y))
 
     def shift(self, x: Array, c: Array) -> Array:
         r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`, by the basis x at c = 0."""
-        self._namespace(x)
         return self.centred(x, x).shift(c)
 
     # ------------------------------------------------------------------ tangent vectors
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Horizontal lift, at the basis x, of :math:`\operatorname{mexp}(\Omega_x)(0, B)^\top`."""
-        check_coordinates(self, c)
         return self.transport(self.origin(x), x, self._lift(c))
 
     def pull(self, x: Array, v: Array) -> Array:
@@ -274,7 +266,6 @@ class Bases(GyroSpace):
 
     def transport(self, x: Array, y: Array, v: Array) -> Array:
         r"""Parallel transport: minus the reflection about the subspace halfway from x to y."""
-        self._namespace(x, y, v)
         between = halfway(x, y)
         moved = matmul(between.reflect(-v), between.W)
         # what rounding adds along the subspace itself would grow from one step to the next
@@ -284,19 +275,24 @@ class Bases(GyroSpace):
 
     def project(self, x: Array) -> Array:
         """Return an orthonormal basis of the columns' span, by a QR decomposition."""
-        xp = self._namespace(x)
+        xp = namespace_of(x)
         Q, R = xp.linalg.qr(x)
         signs = 1.0 - 2.0 * xp.astype(xp.linalg.diagonal(R) < 0, x.dtype)
         return Q * signs[..., None, :]
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|x^\top x - I|`."""
-        self._namespace(x)
         return off_orthonormal(x)
+
+    def cut_locus_angle(self, x: Array) -> Array:
+        """π/2 less the largest principal angle, whose cosine is a singular value of the top."""
+        xp, (_, c, _) = namespace_of(x), svd(x[..., : self.p, :])
+        least = c[..., -1]
+        return xp.atan2(least, xp.sqrt(xp.clip(1.0 - least * least, min=0.0)))
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring bases in floating point, up to a small factor."""
-        eps = float(self._namespace(x).finfo(x.dtype).eps)
+        eps = eps_of(x)
         return eps * self.p**0.5 + 0.0 * x[..., 0, 0]
 
     # ------------------------------------------------------------------ the mean
@@ -317,9 +313,9 @@ class Bases(GyroSpace):
         Y = namespace_of(moments).reshape(moments, shape)
         return self.project(matmul(Y, eigh(matmul(adjoint(Y), Y)).vectors[..., -self.p :]))
 
-    def hessian(self, c: Array, weights: Array, P: Array | None = None) -> Hessian:
-        """Mean Hessian; P are the right singular vectors of each sample's block, if known."""
-        return hessian_in_frames(c, weights, P, self._block, self._flat)
+    def hessian(self, c: Array, weights: Array, *, frames: Sequence[Array] = ()) -> Hessian:
+        """Mean Hessian; ``frames`` begins with right singular vectors of the blocks, if known."""
+        return hessian_in_frames(c, weights, frames[0] if frames else None, self._block, self._flat)
 
 
 def _random_columns(n: int, k: int) -> "np.ndarray[Any, Any]":
@@ -344,7 +340,13 @@ class AsBases(Diffeomorphism):
         """Return the tangent vector."""
         return v
 
-    inverse, inverse_differential = forward, differential
+    def inverse(self, y: Array) -> Array:
+        """Return the basis."""
+        return y
+
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        """Return the tangent vector."""
+        return u
 
 
 class AsProjectors(Diffeomorphism):
@@ -447,14 +449,14 @@ class Grassmannian(Chart):
         """Return planes, projectors, and subspaces of more than half the dimension."""
         return cls(4, 2), cls(5, 2, "projector"), cls(5, 3)
 
+    def add(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition :math:`x \oplus y`; :math:`x \oplus e` may be another basis of x."""
+        total = Composite.add(self, x, y)
+        return self._with_identity(x, y, total, right=self.representation == "projector")
+
     def origin(self, like: Array) -> Array:
         """Return the span of the first p coordinate vectors."""
         return self.chart.inverse(self.inside.origin(like))
-
-    def project(self, x: Array) -> Array:
-        """Orthonormalise a basis, or return the projector to a matrix's leading eigenvectors."""
-        self._namespace(x)
-        return self.chart.inverse(self.inside.project(self.chart.forward(x)))
 
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|U^\top U - I|`; for projectors, the largest of

@@ -8,15 +8,16 @@ isometries. Everything is written in *normal coordinates at e*: the ``dim`` coor
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
+from functools import partial
 from numbers import Real
 from operator import is_
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from gyrobn.backends import Array, Arrays, backend_of, declare, namespace_of
+from gyrobn.backends import Array, Arrays, backend_of, declare, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
-from gyrobn.numerics.arrays import check_floating, length, scalars_like
+from gyrobn.numerics.arrays import check_floating, eps_of, length, pieces, scalars_like
 from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.numerics.hessian import Hessian
 
@@ -68,7 +69,7 @@ class GyroSpace(ABC):
 
     def learnable(self) -> list[Any]:
         """Return the values of the parameters."""
-        return [getattr(self, name) for name in self.parameters]
+        return list(map(partial(getattr, self), self.parameters))
 
     def with_learnable(self, values: Sequence[Any]) -> Self:
         """Return the same geometry with these values of the parameters."""
@@ -212,27 +213,41 @@ class GyroSpace(ABC):
 
     def contains(self, x: Array) -> Array:
         """Tell for each sample whether it is a point to half the digits of its dtype."""
+        return self.violation(x) <= eps_of(x) ** 0.5
+
+    def cut_locus_angle(self, x: Array) -> Array:
+        r"""Angle, in radians, between x and the cut locus of e; infinite where there is none.
+
+        The cut locus is where geodesics from e end to be shortest: the antipode on a sphere, a
+        principal angle of π/2 on a Grassmannian, a rotation by π. A mean :math:`\mu` close to it
+        makes :math:`\ominus\mu \oplus x` change much with :math:`\mu`; seen from a ``reference``
+        near the data it does not.
+        """
         xp = self._namespace(x)
-        return self.violation(x) <= xp.finfo(x.dtype).eps ** 0.5
+        batch = x.shape[: x.ndim - len(self.point_shape)]
+        return xp.full(batch, xp.inf, dtype=x.dtype, device=device_of(x))
 
     def resolution(self, x: Array) -> Array:
         """Distance from x to its neighbours in floating point, up to a small factor."""
-        return self._namespace(x).finfo(x.dtype).eps * (1.0 + self.norm(x))
+        return eps_of(x) * (1.0 + self.norm(x))
 
     def resolutions(self, x: Array) -> Array:
         """Return :meth:`resolution` for each block, shape (..., blocks) or (..., 1)."""
         return self.resolution(x)[..., None]
 
-    def _with_identity(self, x: Array, y: Array, total: Array) -> Array:
+    def _with_identity(self, x: Array, y: Array, total: Array, right: bool = True) -> Array:
         """Return the sum of x and y, to the last digit the one where the other is e.
 
-        Only values are replaced: a derivative is that of the sum.
+        Only values are replaced: a derivative is that of the sum. Without ``right`` they are
+        replaced only where x is e: the sum of x and e may be the same point in another
+        representation, with derivatives of its own.
         """
         xp, stop, e = namespace_of(total), backend_of(total).stop_gradient, self.origin(total)
         entries = tuple(range(-len(self.point_shape), 0))
         is_x, is_y = (xp.all(z == e, axis=entries, keepdims=True) for z in (x, y))
-        exact = xp.where(is_x, stop(y), stop(x)) + (total - stop(total))
-        return xp.where(xp.logical_or(is_x, is_y), exact, total)
+        exact = xp.logical_or(is_x, is_y) if right else is_x
+        moving = xp.where(exact, total, 0.0)
+        return xp.where(exact, xp.where(is_x, stop(y), stop(x)) + (moving - stop(moving)), total)
 
     # ------------------------------------------------------------------ derived gyro operations
 
@@ -261,24 +276,18 @@ class GyroSpace(ABC):
         return length(self.relative_normal(x, y))
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
-        r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1."""
-        x, y, t = self._from_nearer_end(x, y, t)
-        return self.relative(self.neg(x), self.scale(t, self.relative(x, y)))
+        r"""Point :math:`x \oplus (t \odot (\ominus x \oplus y))`: x at t = 0, y at t = 1.
 
-    def _from_nearer_end(self, x: Array, y: Array, t: Array | float) -> tuple[Array, Array, Any]:
-        r"""Return the ends of a geodesic and its time, exchanged where :math:`t > \tfrac12`.
-
-        Far out, rounding errors grow along the way. If several geodesics may join two points, the
-        ends are not exchanged; nor if there are blocks, each with a time of its own.
+        Far out, rounding errors grow along the way: it starts at the nearer end, unless several
+        geodesics may join two points, or there are blocks, each with a time of its own.
         """
         xp, t = self._namespace(x, y), scalars_like(t, x)
-        if self.convexity_radius != float("inf") or self.block_shape:
-            return x, y, t
-        if isinstance(t, float):
-            return (y, x, 1.0 - t) if t > 0.5 else (x, y, t)
-        late = t > 0.5
-        each = late[(..., *(None,) * len(self.point_shape))]
-        return xp.where(each, y, x), xp.where(each, x, y), xp.where(late, 1.0 - t, t)
+        if self.convexity_radius == float("inf") and not self.block_shape:
+            t = t + xp.zeros((), dtype=x.dtype, device=device_of(x))
+            late = t > 0.5
+            each = late[(..., *(None,) * len(self.point_shape))]
+            x, y, t = xp.where(each, y, x), xp.where(each, x, y), xp.where(late, 1.0 - t, t)
+        return self.shift(x, self.by_coordinate(t) * self.relative_normal(x, y))
 
     def shift(self, x: Array, c: Array) -> Array:
         r"""Point :math:`x \oplus \operatorname{Exp}_e(c)`: from x along normal coordinates c."""
@@ -413,10 +422,10 @@ class GyroSpace(ABC):
     def by_block(self, squares: Array) -> Array:
         """Sum values of the normal coordinates over each block: (..., dim) to (..., blocks)."""
         xp = namespace_of(squares)
-        sizes = self.blocks
-        if len(sizes) == 1:
+        if not self.block_shape:
             return xp.sum(squares, axis=-1, keepdims=True)
-        return xp.matmul(squares, backend_of(squares).cached(_members, squares, *sizes))
+        sums = [xp.sum(part, axis=-1) for part in pieces(squares, self.blocks)]
+        return xp.stack(sums, axis=-1)
 
     def by_coordinate(self, t: Any) -> Any:
         """Return multipliers per point, or per point and block, as multipliers per coordinate."""
@@ -444,11 +453,6 @@ class GyroSpace(ABC):
 def _blocks(*sizes: int) -> "np.ndarray[Any, Any]":
     """Return the number of the block that each coordinate belongs to."""
     return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-
-
-def _members(*sizes: int) -> "np.ndarray[Any, Any]":
-    """Return the matrix that sums coordinates over each block."""
-    return np.repeat(np.eye(len(sizes)), sizes, axis=0)
 
 
 def check_manifold(value: Any) -> GyroSpace:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from gyrobn.backends import Array, namespace_of
-from gyrobn.manifolds.composite import Composite, each
+from gyrobn.manifolds.composite import Composite
 from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.models import ProperVelocity
@@ -41,6 +41,7 @@ class PolyHyperboloid(Composite):
 
     m: int
     drifts: ClassVar[bool] = False
+    cut_locus_angle = GyroSpace.cut_locus_angle
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -78,6 +79,8 @@ class PolyHyperboloid(Composite):
             return [namespace_of(a).broadcast_to(a[..., None], (*a.shape, self.m))]
         if kind == "number":
             return [a if isinstance(a, float) or a.ndim == 0 else self.expand_blocks(a)]
+        if kind == "moments":
+            return [namespace_of(a).reshape(a, (*a.shape[:-1], self.m, self.m + 1))]
         return [from_triangle(a, self.m, diagonal=True)]
 
     def _join(self, kind: str, parts: list[Array]) -> Array:
@@ -100,8 +103,3 @@ class PolyHyperboloid(Composite):
         """Return 0 for every finite vector and infinity for the others."""
         self._namespace(x)
         return Euclidean(self.dim).violation(x)
-
-    def start(self, moments: Array) -> Array:
-        """Return a first guess of the mean, row by row."""
-        rows = namespace_of(moments).reshape(moments, (*moments.shape[:-1], self.m, self.m + 1))
-        return self._join("point", each(self._spaces, "start", [rows]))

@@ -96,6 +96,8 @@ class Product(Composite):
     def _split(self, kind: str, a: Any) -> list[Any]:
         if kind == "weights" or isinstance(a, float) or a.ndim == 0:
             return [a for _ in self.factors]
+        if kind == "moments":
+            return pieces(a, [f.moments(f.origin(a)).shape[-1] for f in self.factors])
         xp = namespace_of(a)
         if kind == "number":
             a = self.expand_blocks(a)
@@ -144,12 +146,6 @@ class Product(Composite):
     def from_inside(self, x: Array) -> Array:
         """Carry every factor's point back."""
         return self._join("point", each(self.factors, "from_inside", self.inside.split(x)))
-
-    def start(self, moments: Array) -> Array:
-        """Return a first guess of the mean, factor by factor."""
-        like = self._split("point", self.origin(moments)[None, ...])
-        sizes = [part.shape[-1] for part in each(self.factors, "moments", like)]
-        return self._join("point", each(self.factors, "start", pieces(moments, sizes)))
 
     def learnable(self) -> list[Any]:
         """Return the values of the factors' parameters."""

@@ -1,6 +1,7 @@
 r"""The rotation group SO(n) with its bi-invariant metric: LieBN's normalization of rotations."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -12,7 +13,7 @@ from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.grassmannian import CentredInFrames
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.models import Sphere
-from gyrobn.numerics.arrays import check_coordinates, dot, times
+from gyrobn.numerics.arrays import check_coordinates, dot, eps_of, times
 from gyrobn.numerics.checks import check_square
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import (
@@ -136,7 +137,7 @@ def decompositions(x: Array) -> Arrays:
     """
     xp, backend, n = namespace_of(x), backend_of(x), x.shape[-1]
     x = backend.stop_gradient(x)
-    A, eps = 0.5 * (identity(x) + x), float(xp.finfo(x.dtype).eps)
+    A, eps = 0.5 * (identity(x) + x), eps_of(x)
     least = 32.0 * xp.clip(off_orthonormal(x), min=2.0 * eps, max=1.0)[..., None]
 
     # Planes of equal angles mix their vectors, and a threshold could separate these. So quarter
@@ -262,6 +263,11 @@ class SpecialOrthogonal(GyroSpace):
         """Return rotations of space, and of a space of four dimensions."""
         return cls(3), cls(4)
 
+    @cached_property
+    def _quaternions(self) -> Sphere:
+        """The sphere of unit quaternions, at the scale of the distance here; a circle for n = 2."""
+        return Sphere(self.dim, 0.125)
+
     def origin(self, like: Array) -> Array:
         """Return the identity matrix."""
         return eye(like, self.n)
@@ -345,6 +351,11 @@ class SpecialOrthogonal(GyroSpace):
         det = xp.linalg.det(xp.where(off[..., None, None] < xp.inf, x, identity(x)))
         return off + 2.0 * xp.astype(det < 0, x.dtype)
 
+    def cut_locus_angle(self, x: Array) -> Array:
+        """π less the largest rotation angle."""
+        _, angles, _ = svd(skew_matrix(self.to_normal(x), self.n))
+        return math.pi - angles[..., 0]
+
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring rotations in floating point, up to a small factor."""
         eps = float(self._namespace(x).finfo(x.dtype).eps)
@@ -361,7 +372,7 @@ class SpecialOrthogonal(GyroSpace):
         shape = (*moments.shape[:-1], self.n, self.n)
         return self.project(namespace_of(moments).reshape(moments, shape))
 
-    def hessian(self, c: Array, weights: Array, P: Array | None = None) -> Hessian:
+    def hessian(self, c: Array, weights: Array, *, frames: Sequence[Array] = ()) -> Hessian:
         r"""Mean Hessian, of eigenvalues :math:`a \cot a`, :math:`a = (\theta_i \pm \theta_j)/2`.
 
         The subspaces :math:`\{(v, Rv)\}` of :math:`\mathbb R^{2n}` form a totally geodesic part of
@@ -369,6 +380,7 @@ class SpecialOrthogonal(GyroSpace):
         and in space, unit quaternions on their sphere have the same Hessian.
         """
         if self.n <= 3:
-            return Sphere(self.dim, 0.125).hessian(c, weights)
+            return self._quaternions.hessian(c, weights)
         half = lambda c: 0.5 * skew_matrix(c, self.n)  # noqa: E731
-        return hessian_in_frames(c, weights, P, half, lambda X: coordinates(2.0 * X))
+        back = lambda X: coordinates(2.0 * X)  # noqa: E731
+        return hessian_in_frames(c, weights, frames[0] if frames else None, half, back)

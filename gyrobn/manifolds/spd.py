@@ -8,13 +8,11 @@ from typing import Self
 from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.affine_invariant import AffineInvariant, logarithm
 from gyrobn.manifolds.chart import Chart, Diffeomorphism
-from gyrobn.manifolds.definite import Definite, clamped, exponential
+from gyrobn.manifolds.definite import Definite, change_of_factor, clamped, exponential
 from gyrobn.manifolds.euclidean import Euclidean
-from gyrobn.numerics.checks import check_square
 from gyrobn.numerics.matrices import (
     adjoint,
     cholesky,
-    congruence,
     eye,
     from_triangle,
     matmul,
@@ -42,26 +40,33 @@ class Power(Diffeomorphism):
         self.n, self.theta, self.inside = n, theta, AffineInvariant(n, cholesky, theta)
 
     def forward(self, x: Array) -> Array:
-        """Return the power; for θ = 1 the symmetric part, so that no decomposition has to."""
-        return symmetric(x) if self.theta == 1.0 else matrix_function(x, power(self.theta))
+        """Return the power."""
+        return _power(x, self.theta)
 
     def inverse(self, y: Array) -> Array:
         """Return the power by 1/θ."""
-        return y if self.theta == 1.0 else matrix_function(y, power(1.0 / self.theta))
+        return _power(y, 1.0 / self.theta)
 
     def differential(self, x: Array, v: Array) -> Array:
         """Return the derivative of the power."""
-        return v if self.theta == 1.0 else differential(x, v, power(self.theta))
+        return _differential(x, v, self.theta)
 
     def inverse_differential(self, x: Array, u: Array) -> Array:
         """Return the derivative of the power by 1/θ."""
-        if self.theta == 1.0:
-            return u
-        return differential(self.forward(x), u, power(1.0 / self.theta))
+        return _differential(self.forward(x), u, 1.0 / self.theta)
 
     def exponential(self, c: Array) -> Array:
         """Return exp C, whatever θ is."""
         return exponential(unpack(c, self.n))
+
+
+def _power(P: Array, t: float) -> Array:
+    """Return the power of the symmetric part; for t = 1 it takes no decomposition."""
+    return symmetric(P) if t == 1.0 else matrix_function(P, power(t))
+
+
+def _differential(P: Array, V: Array, t: float) -> Array:
+    return V if t == 1.0 else differential(P, V, power(t))
 
 
 class Logarithm(Diffeomorphism):
@@ -96,8 +101,7 @@ class Logarithm(Diffeomorphism):
 class LogCholesky(Diffeomorphism):
     r"""The Cholesky factor L of :math:`P^\theta`, with the logarithm of its diagonal, over θ.
 
-    The differential of the factor is :math:`dL = L\,\Phi(L^{-1}\,dP\,L^{-\top})`, with Φ the lower
-    triangle, its diagonal halved.
+    Of the differential :math:`dL = L\Phi` of the factor, Φ is the :func:`change_of_factor`.
     """
 
     def __init__(self, n: int, theta: float) -> None:
@@ -124,9 +128,9 @@ class LogCholesky(Diffeomorphism):
 
     def differential(self, x: Array, v: Array) -> Array:
         """Return the change of the factor."""
-        xp, L, dP = namespace_of(x), cholesky(self.power.forward(x)), self.power.differential(x, v)
-        phi = xp.tril(congruence(xp.linalg.inv(L), dP)) * (1.0 - 0.5 * eye(x))
-        change = xp.where(eye(x) > 0, phi, matmul(L, phi))
+        L = cholesky(self.power.forward(x))
+        phi = change_of_factor(L, self.power.differential(x, v))
+        change = namespace_of(x).where(eye(x) > 0, phi, matmul(L, phi))
         return to_triangle(change, diagonal=True) / self.theta
 
     def inverse_differential(self, x: Array, u: Array) -> Array:
@@ -207,11 +211,6 @@ class SPD(Definite, Chart):
     def chart(self) -> Diffeomorphism:
         r"""The map :math:`P^\theta`, :math:`\log P` or :math:`\psi(P^\theta)/\theta`."""
         return CHARTS[self.metric](self.n, self.theta)
-
-    @classmethod
-    def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the space of matrices of the last two axes of ``shape``."""
-        return cls(check_square("expected square matrices, shape (..., n, n)", shape))
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:

@@ -14,11 +14,11 @@ from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.normalization.domains import average_stats
 from gyrobn.normalization.normalize import Stats, normalize_to, route, update_stats
-from gyrobn.numerics.arrays import all_true
+from gyrobn.numerics.arrays import eps_of
 from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.statistics.frechet import check_search
-from gyrobn.statistics.points import on_manifold
-from gyrobn.statistics.samples import Group, only_weighted, set_aside, withdraw
+from gyrobn.statistics.points import on_manifold, plain_geometry
+from gyrobn.statistics.samples import Group, withdraw
 from gyrobn.statistics.uniqueness import warn_of
 
 Shape = tuple[int, ...]
@@ -103,20 +103,16 @@ class LearntGeometry:
         )
 
 
-class Scaling(TypedDict, total=False):
-    """The options of every layer, beside those in its signature."""
+SEARCH = "steps", "tol", "max_iter", "mean_gradient"
+"""The options of a search for a mean, as in :func:`gyrobn.frechet`."""
+
+
+class Options(TypedDict, total=False):
+    """The options of every layer, beside those in its signature: fields of :class:`Settings`."""
 
     clamp: float | None
-    """Largest size of the factor :math:`s/\\sqrt{v^2+\\epsilon}`, if any."""
     learn_curvature: bool
-    """Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free."""
     check_input: str | bool
-    """Which batches to check for samples off the manifold: the first, all (True) or none."""
-
-
-class Options(Scaling, total=False):
-    """Those of a layer that searches for a mean; the four as in :func:`gyrobn.frechet`."""
-
     mean_gradient: str
     steps: int | None
     tol: float | None
@@ -140,29 +136,31 @@ class Settings(LearntGeometry):
     then is the mean of the set the bias, and its variance the square of the scale.
     """
 
-    name: str = "GyroBN"
+    name: str = field(default="GyroBN", repr=False)
     """What errors call the layer."""
-    remedy: str = "layer.eval()"
+    remedy: str = field(default="layer.eval()", repr=False)
     """What to advise if a training batch has a single sample."""
     channels: tuple[int, ...] = ()
     """Shape of what has a bias and a scale each."""
-    sets: bool = False
+    sets: bool = field(default=False, repr=False)
     """Whether the layer averages over sets within each sample."""
     axis: tuple[int, ...] | None = (0,)
     """The axes to average over, among those in front of a point. None: the positions, all axes but
     the first and the channels."""
-    group: int | None = None
+    group: int | None = field(default=None, repr=False)
     """How many consecutive channels are one set; None if they are not grouped."""
-    centre: bool = True
+    centre: bool = field(default=True, repr=False)
     """Whether to move the mean to the bias, or to scale from the identity alone."""
     eps: float = 1e-5
     """Added to the variance."""
     clamp: float | None = None
+    """Largest size of the factor :math:`s/\\sqrt{v^2+\\epsilon}`, if any."""
     mean_gradient: str = "implicit"
     steps: int | None = None
     tol: float | None = None
     max_iter: int = 64
-    check_input: str | bool = True
+    check_input: str | bool = field(default=True, repr=False)
+    """Which batches to check for samples off the manifold: the first, all (True) or none."""
     axis_name: Any = None
     """JAX only: the named axes over which a batch is distributed."""
     axis_index_groups: Any = None
@@ -173,7 +171,7 @@ class Settings(LearntGeometry):
     @classmethod
     def of(cls, name: str, manifold: GyroSpace, options: Mapping[str, Any], **own: Any) -> Self:
         """Return the settings of a layer; ``options`` are those that its user gave by name."""
-        known = (Options if own.get("centre", True) else Scaling).__annotations__
+        known = Options.__annotations__.keys() - ({*SEARCH} if not own.get("centre", True) else ())
         if unknown := options.keys() - known:
             names = ", ".join(sorted(known))
             raise TypeError(f"{name} has no option {min(unknown)!r}; its options are {names}")
@@ -210,17 +208,15 @@ class Settings(LearntGeometry):
         return replace(self, check_input=check_input, first=FirstBatch())
 
     def shown(self, **more: Any) -> str:
-        """Return the options of a layer for its ``repr``; most only if they are not the default."""
-        values: dict[str, Any] = {"channels": self.channels, "axis": self.axis}
+        """Return the options for the ``repr`` of a layer: those that are not the default."""
+        shown = {one.name: one.default for one in fields(self)[1:] if one.repr}
+        shown["axis"] = None if self.sets else (0,)
+        values = {name: getattr(self, name) for name in shown}
+        values = {k: v for k, v in values.items() if v != shown[k]}
         if self.group is not None:
-            groups = self.channels[0]
-            values = {"groups": groups, "channels": groups * self.group}
-        values |= {"eps": self.eps, **more}
-        names = ("mean_gradient", "steps", "learn_curvature", "clamp")
-        values |= {name: getattr(self, name) for name in names}
-        usual = {field.name: field.default for field in fields(self) if field.name != "eps"}
-        parts = [f"{k}={v!r}" for k, v in values.items() if k not in usual or v != usual[k]]
-        return ", ".join([repr(self.geometry), *parts])
+            values |= {"channels": self.channels[0] * self.group, "groups": self.channels[0]}
+        values |= more
+        return ", ".join([repr(self.geometry), *(f"{k}={v!r}" for k, v in values.items())])
 
 
 def _axes(axis: Any, sets: bool, channels: int) -> tuple[int, ...] | None:
@@ -328,7 +324,7 @@ def forward(
     batch = prepare(settings, learnt, running, x, weights, training, group)
     if not training and batch.running is not None:
         return batch.finish(apply(batch, batch.x, batch.running)), running
-    given = batch.manifold, batch.x, batch.weights, *output_of(batch)
+    given = batch.manifold, batch.x, batch.weights, *batch.output
     search = search_options(settings)
     y, stats = normalize_to(*given, axes=batch.axes, centre=settings.centre, group=group, **search)
     return batch.finish(y), learn(batch, running, stats, rate, group)
@@ -342,21 +338,20 @@ class Batch(NamedTuple):
 
     settings: Settings
     manifold: GyroSpace
-    learnt: Learnt
     running: Stats | None
     """The running statistics, on the manifold at the current curvature."""
+    output: tuple[Array | None, Array | float, float, float | None]
+    """Bias (inside the manifold), scale, eps and clamp."""
     x: Array
     weights: Array | None
     axes: int
     """The number of axes to average over."""
     checked: Array
-    """The input, with the identity in place of samples without weight."""
+    """The input, with the identity in place of samples that do not count."""
+    hidden: bool
+    """Whether values are traced, so that no error can name a sample."""
     empty: Array | None
-    """Which sets have no weight, and which channels no good sample: their weights here are ones.
-    None if there are no weights."""
-    good: Array | None
-    """Which samples are on the manifold, if no error can be raised: the others have a weight of
-    zero here, and their output is NaN. None if values can be read, or are not checked."""
+    """Which sets, or channels, have no weight: their weights here are ones. None if all have."""
     finish: Callable[[Array], Array]
     """Returns the output in the order of axes and the dtype of the input."""
 
@@ -372,59 +367,68 @@ def prepare(
 ) -> Batch:
     """Check the input of a layer, and bring all arrays to one dtype and order of axes.
 
+    A sample that is not on the manifold is an error. Where values are traced, its weight is zero
+    instead, and its output NaN. What has no weight and is not on the manifold, as padding, is
+    returned as it came, and so is a set without weight.
+
     An error on one rank is sent to the others of its group, which would wait for it otherwise.
     """
-    dtype, check = common_dtype(given, *learnt, *(running or ())), settings.check_input
+    xp, dtype = namespace_of(given), common_dtype(given, *learnt, *(running or ()))
+    check, out, empty = settings.check_input, None, None
     try:
         x, weights, axes, undo = _in_front(settings, given, weights)
-        learnt = Learnt(*[cast(a, dtype) for a in learnt])
-        manifold = settings.manifold(learnt.raw_curvature)
-        checked = given if weights is None else undo(only_weighted(manifold, x, weights))
+        bias, scale, raw = (cast(a, dtype) for a in learnt)
+        manifold = settings.manifold(raw)
         if training and group is None:
-            _check_count(settings, x, axes, running, checked)
-        hidden = _hides_values(manifold, checked)
+            _check_count(settings, tuple(x.shape), axes, running)
+        hidden = any(map(_traced, (x, weights, *manifold.learnable())))
+        absent = None if weights is None else weights == 0
+        if absent is not None and not hidden and not bool(xp.any(absent)):
+            absent = None
+        checked = x if absent is None else _replaced(manifold, absent, x)
         if not hidden and (check is True or (check == "first" and not settings.first.checked)):
-            _check_points(settings, manifold, checked)
+            _check_points(settings, manifold, undo(checked))
     except (TypeError, ValueError) as error:
         if group is not None:
-            like = namespace_of(given).zeros((), dtype=dtype, device=device_of(given))
+            like = xp.zeros((), dtype=dtype, device=device_of(given))
             withdraw(settings.geometry, settings.channels, like, group, error)
         raise
+    came = cast(x, dtype)
+    if absent is not None or (hidden and check is True):
+        out = xp.logical_not(_are_points(manifold, x))
+        if not hidden or check is not True:
+            out = xp.logical_and(out, absent)
+        elif training or settings.sets or running is None:
+            ones = xp.ones(out.shape, dtype=dtype, device=device_of(x))
+            weights = xp.where(out, 0.0, ones if weights is None else weights)
+        if weights is not None:  # in evaluation, samples do not depend on each other
+            x = _replaced(manifold, out, x)
+    if weights is not None and (settings.sets or (hidden and group is None)):
+        # Without weights there is no mean. Any weights give numbers, which are not used.
+        empty = xp.all(weights == 0, axis=tuple(range(axes)), keepdims=True)
+        weights = xp.where(empty, xp.ones_like(weights), weights)
+    if x.dtype != dtype:  # rounded to few digits, a point is not on the manifold
+        x = manifold.project(cast(x, dtype))
     if running is not None:
         mean, var = (cast(a, dtype) for a in running)
         # the points of some models move with the curvature
         running = Stats(manifold.project(mean) if settings.learn_curvature else mean, var)
-    xp, good, empty, given_weights = namespace_of(x), None, None, weights
-    if hidden and check is True:
-        good = _are_points(manifold, x)
-        if weights is not None:
-            weights = weights[(..., *(None,) * (good.ndim - weights.ndim))]
-            good = xp.logical_or(good, weights == 0)
-        x = xp.where(_of_points(manifold, good), x, manifold.origin(x))
-        weights = xp.astype(good, dtype) * (1.0 if weights is None else weights)
-    if x.dtype != dtype:  # rounded to few digits, a point is not on the manifold
-        x = manifold.project(cast(x, dtype))
-    x, put_back = set_aside(manifold, x, given_weights)
-    # Without weights there is no mean. Any weights give numbers, which are not used.
-    front = tuple(range(axes))
-    if weights is not None and settings.sets:
-        empty = xp.all(weights == 0, axis=front, keepdims=True)
-    elif good is not None and group is None:
-        empty = xp.logical_not(xp.any(good, axis=front, keepdims=True))
-    if empty is not None:
-        weights = xp.where(empty, xp.ones_like(weights), weights)
 
     def finish(y: Array) -> Array:
-        if empty is not None:
-            y = xp.where(_of_points(manifold, empty), x, y)
-        y = put_back(y)
-        if good is not None:
-            y = xp.where(_of_points(manifold, good), y, xp.nan)
+        if empty is not None and settings.sets:
+            y = xp.where(_of_points(manifold, empty), came, y)
+        if out is not None:
+            kept = (
+                xp.nan if absent is None else xp.where(_of_points(manifold, absent), came, xp.nan)
+            )
+            y = xp.where(_of_points(manifold, out), kept, y)
         y = undo(y)
         return cast(y, given.dtype) if is_half(given) else y
 
-    arrays = x, weights, axes, checked, empty, good
-    return Batch(settings, manifold, learnt, running, *arrays, finish)
+    target = None if bias is None else manifold.inside.from_normal(bias)
+    output = target, 1.0 if scale is None else scale, settings.eps, settings.clamp
+    arrays = x, weights, axes, undo(checked), hidden, empty
+    return Batch(settings, manifold, running, output, *arrays, finish)
 
 
 def _in_front(
@@ -445,17 +449,20 @@ def _in_front(
         whole = a if axes == front else xp.moveaxis(a, front, axes)
         return whole if lead == batch else xp.reshape(whole, (*batch, *a.shape[len(lead) :]))
 
-    if weights is None:
-        return in_order(x), None, len(axes), undo
-    namespace_of(x, weights)  # refuses lists, and arrays of another library
-    given, reduced = tuple(weights.shape), tuple(lead[a] for a in axes)
-    fits = len(given) == len(batch) and all(n in (1, m) for n, m in zip(given, batch, strict=True))
-    if fits:  # in their own dtype: half precision would round them
+    if weights is not None:
+        namespace_of(x, weights)  # refuses lists, and arrays of another library
+        given, reduced = tuple(weights.shape), tuple(lead[a] for a in axes)
+        pairs = zip(given, batch, strict=False)
+        if settings.sets:
+            kinds, fits = f"{batch}, in which axes may have length one", len(given) == len(batch)
+            fits = fits and all(n in (1, m) for n, m in pairs)
+        else:
+            kinds, fits = f"{reduced} or {batch}", given in (reduced, batch)
+        if not fits:
+            raise ValueError(f"{settings.name} expects weights of shape {kinds}; got {given}")
+        if len(given) < len(batch):
+            weights = xp.reshape(weights, [n if a in axes else 1 for a, n in enumerate(batch)])
         weights = in_order(xp.broadcast_to(weights, batch))
-    elif settings.sets or given != reduced:
-        kinds = f"{batch}, in which axes may have length one"
-        kinds = kinds if settings.sets else f"{reduced}, one per sample, or {kinds}"
-        raise ValueError(f"{settings.name} expects weights of shape {kinds}; got {given}")
     return in_order(x), weights, len(axes), undo
 
 
@@ -465,38 +472,46 @@ def _layout(settings: Settings, shape: Shape) -> tuple[Shape, Shape, Shape]:
     Groups of channels are split into two axes. If each point is a set, an axis of length one is
     added.
     """
-    name, points = f"{settings.name} on {settings.geometry!r}", settings.geometry.point_shape
-    channels, group, axis = settings.channels, settings.group, settings.axis
-    k = max(len(shape) - len(points), 0)
-    batch = shape[:k]
-    wanted: list[Any] = ["batch", *(channels if group is None else (channels[0] * group,))]
-    if not settings.sets:
-        axis, sizes = axis or (), iter(channels)
-        wanted = ["batch" if a in axis else next(sizes) for a in range(len(axis) + len(channels))]
-    more = len(batch) - len(wanted)
-    fits = all(want in ("batch", n) for want, n in zip(wanted, batch, strict=False))
-    if shape[k:] != points or not fits or more < 0 or (more and not settings.sets):
-        text = f"({', '.join(map(str, [*wanted, *['...'] * settings.sets, *points]))})"
+    name, points = settings.name, settings.geometry.point_shape
+    channels, axis, sets = settings.channels, settings.axis, settings.sets
+    batch = shape[: max(len(shape) - len(points), 0)]
+    sizes = list(channels) if settings.group is None else [channels[0] * settings.group]
+    wanted: list[Any] = ["batch", *sizes, *["..."] * sets]
+    if not sets and axis is not None:
+        left = iter(sizes)
+        wanted = ["batch" if a in axis else next(left) for a in range(len(axis) + len(sizes))]
+    fits = all(n in ("batch", "...", m) for n, m in zip(wanted, batch, strict=False))
+    least = 1 + len(sizes) if sets else len(wanted)
+    if (
+        shape[len(batch) :] != points
+        or not fits
+        or not least <= len(batch) <= (math.inf if sets else least)
+    ):
+        text = f"({', '.join(map(str, [*wanted, *points]))})"
         if settings.axis_name is not None:
             one = (*channels, *points)
             text += f", or one example {one} under the axis {settings.axis_name!r}"
-        raise ValueError(f"{name} expects input of shape {text}, got {shape}")
-    if not settings.sets:
+        on = f"{name} on {settings.geometry!r}"
+        raise ValueError(f"{on} expects input of shape {text}, got {shape}")
+    if not sets:
         return batch, batch, axis or ()
-    lead = batch if group is None else (batch[0], *channels, group, *batch[2:])
+    lead = batch
+    if settings.group is not None:
+        lead = (batch[0], *channels, settings.group, *batch[2:])
     axes = tuple(range(1 + len(channels), len(lead)))
     if axis is not None:
+        k = len(batch)
         axes = tuple(sorted({a % k for a in axis if -k <= a < k}))
         if len(axes) < len(axis):
             raise ValueError(
-                f"axis of {settings.name} must name different axes among the {k} in front of a "
+                f"axis of {name} must name different axes among the {k} in front of a "
                 f"point in input of shape {shape}, got {axis}"
             )
     if axes:
         return batch, lead, axes
     if settings.centre:
         raise ValueError(
-            f"in input of shape {shape} every set of {settings.name} is a single point, which "
+            f"in input of shape {shape} every set of {name} is a single point, which "
             "centring moves to the bias: give it more axes, name those of a set with axis, or use "
             "GyroRMSNorm, which does not centre"
         )
@@ -506,19 +521,12 @@ def _layout(settings: Settings, shape: Shape) -> tuple[Shape, Shape, Shape]:
 # ---------------------------------------------------------------------- checks
 
 
-def _hides_values(manifold: GyroSpace, x: Array) -> bool:
-    """Return whether samples or curvature are traced, or what is computed from them."""
-    shim = backend_of(x)
-    parameters = [v for v in manifold.learnable() if not isinstance(v, (int, float))]
-    return any(shim.traced(shim.stop_gradient(a)) for a in (x, *parameters))
-
-
-def _are_points(manifold: GyroSpace, x: Array) -> Array:
-    """Return which samples are on the manifold; in half precision, to its digits."""
-    xp, x = namespace_of(x), backend_of(x).stop_gradient(x)
-    if not is_half(x):
-        return manifold.contains(x)
-    return manifold.violation(xp.astype(x, xp.float32)) <= float(xp.finfo(x.dtype).eps) ** 0.5
+def _traced(value: Any) -> bool:
+    """Return whether an array is traced, or what it is computed from."""
+    if value is None or isinstance(value, (int, float)):
+        return False
+    backend = backend_of(value)
+    return bool(backend.traced(backend.stop_gradient(value)))
 
 
 def _of_points(manifold: GyroSpace, mask: Array) -> Array:
@@ -526,44 +534,45 @@ def _of_points(manifold: GyroSpace, mask: Array) -> Array:
     return mask[(..., *(None,) * len(manifold.point_shape))]
 
 
+def _replaced(manifold: GyroSpace, out: Array, x: Array) -> Array:
+    """Return samples with the identity in place of some."""
+    return namespace_of(x).where(_of_points(manifold, out), manifold.origin(x), x)
+
+
+def _are_points(manifold: GyroSpace, x: Array) -> Array:
+    """Return which samples are on the manifold; in half precision, to its digits."""
+    xp, x = namespace_of(x), backend_of(x).stop_gradient(x)
+    if not is_half(x):
+        return manifold.contains(x)
+    return manifold.violation(xp.astype(x, xp.float32)) <= eps_of(x) ** 0.5
+
+
 def _check_points(settings: Settings, manifold: GyroSpace, x: Array) -> None:
     """Refuse a batch with samples that are not on the manifold; its values can be read."""
     if x.shape[0:1] == (0,):
         return
-    plain = manifold.with_learnable([float(value) for value in manifold.detached().learnable()])
-    if not all_true(_are_points(plain, x)):
-        xp, x, eps = namespace_of(x), backend_of(x).stop_gradient(x), None
-        if is_half(x):
-            eps, x = float(xp.finfo(x.dtype).eps), xp.astype(x, xp.float32)
-        on_manifold(
-            plain,
-            x,
-            f"the input of {settings.name}",
-            eps=eps,
-            advice="give points, which manifold.from_normal makes of any numbers and "
-            "manifold.project of numbers near by; check_input=False takes them as they are",
-            advice_nan="check the layer before it, and its learning rate",
-        )
+    xp, x, eps = namespace_of(x), backend_of(x).stop_gradient(x), None
+    if is_half(x):
+        eps, x = eps_of(x), xp.astype(x, xp.float32)
+    on_manifold(
+        plain_geometry(manifold),
+        x,
+        f"the input of {settings.name}",
+        eps=eps,
+        advice="give points, which manifold.from_normal makes of any numbers and "
+        "manifold.project of numbers near by; check_input=False takes them as they are",
+        advice_nan="check the layer before it, and its learning rate",
+    )
     settings.first.checked = True
 
 
-def _check_count(
-    settings: Settings, x: Array, axes: int, running: Stats | None, checked: Array
-) -> None:
+def _check_count(settings: Settings, shape: Shape, axes: int, running: Stats | None) -> None:
     """Refuse to learn statistics from a single sample, or from sets of a single point."""
-    if math.prod(x.shape[:axes]) >= 2:
-        return
-    if not settings.sets:
+    if math.prod(shape[:axes]) < 2 and (running is not None or not settings.sets):
+        kind = "point per set" if settings.sets else "sample per channel"
         raise ValueError(
-            f"{settings.name} needs more than one sample per channel for statistics, got a batch "
-            f"of shape {tuple(x.shape)}: use a larger batch, or {settings.remedy}"
-        )
-    if running is not None:
-        k = checked.ndim - len(settings.geometry.point_shape)
-        raise ValueError(
-            f"{settings.name} needs more than one point per set for running statistics, got "
-            f"points in an array of shape {tuple(checked.shape[:k])}: "
-            "give more positions, or track_running_stats=False"
+            f"{settings.name} needs more than one {kind} for statistics, got samples of shape "
+            f"{shape}: give more, or use {settings.remedy}"
         )
 
 
@@ -572,14 +581,12 @@ def check_variance(batch: Batch, stats: Stats, group: Group | None = None) -> No
     settings, shim = batch.settings, backend_of(stats.var)
     if shim.traced(stats.var):
         return
-    var = shim.stop_gradient(stats.var)
-    total = var if math.prod(var.shape) == 1 else namespace_of(var).sum(var)
-    if math.isfinite(float(total)):
+    if math.isfinite(float(namespace_of(stats.var).sum(shim.stop_gradient(stats.var)))):
         settings.first.searched = True
         return
     error: ValueError | None = None
     try:
-        if not _hides_values(batch.manifold, batch.checked):
+        if not batch.hidden:
             _check_points(settings, batch.manifold, batch.checked)
     except ValueError as found:
         error = found
@@ -600,11 +607,9 @@ def search_options(settings: Settings) -> dict[str, Any]:
 
     A second mean is looked for in the first batch only.
     """
-
     unique = settings.check_input is not False and not settings.first.searched
-    names = ("steps", "tol", "max_iter", "mean_gradient")
     warn = partial(warn_of, unique=unique)
-    return {name: getattr(settings, name) for name in names} | {"warn": warn}
+    return {name: getattr(settings, name) for name in SEARCH} | {"warn": warn}
 
 
 def learn(
@@ -621,19 +626,18 @@ def learn(
     settings, stop = batch.settings, backend_of(stats.var).stop_gradient
     manifold, xp = batch.manifold.detached(), namespace_of(stats.var)
     old, stats = (Stats(stop(both.mean), stop(both.var)) for both in (batch.running, stats))
-    lost = empty = None if batch.empty is None else batch.empty[(0,) * batch.axes]
+    lost = None if batch.empty is None else batch.empty[(0,) * batch.axes]
     if settings.sets:
         weights = None
-        if empty is not None:
-            lost = xp.all(empty, axis=0)
-            weights = xp.astype(xp.logical_or(lost, xp.logical_not(empty)), stats.var.dtype)
+        if lost is not None:
+            some, lost = xp.logical_not(lost), xp.all(lost, axis=0)
+            weights = xp.astype(xp.logical_or(lost, some), stats.var.dtype)
         stats = average_stats(manifold, stats, weights, **search_options(settings))
-    new = update_stats(manifold, old, stats, rate)
-    k = len(settings.channels)
-    if batch.good is not None:
-        numbers = [xp.reshape(a, (*a.shape[:k], -1)) for a in new]
-        bad = xp.logical_not(xp.all(xp.isfinite(xp.concat(numbers, axis=-1)), axis=-1))
-        lost = bad if lost is None else xp.logical_or(bad, lost)
+    new, k = update_stats(manifold, old, stats, rate), len(settings.channels)
+    if batch.hidden:
+        for a in new:
+            bad = xp.any(xp.logical_not(xp.isfinite(xp.reshape(a, (*a.shape[:k], -1)))), axis=-1)
+            lost = bad if lost is None else xp.logical_or(bad, lost)
     if lost is not None:
         pairs = zip(old, new, strict=True)
         new = Stats(*(xp.where(lost[(..., *(None,) * (b.ndim - k))], a, b) for a, b in pairs))
@@ -644,14 +648,7 @@ def apply(batch: Batch, x: Array, stats: Stats) -> Array:
     """Normalize samples with given statistics."""
     manifold, inside = batch.manifold, batch.manifold.inside
     stats, x = Stats(manifold.to_inside(stats.mean), stats.var), manifold.to_inside(x)
-    return manifold.from_inside(inside.standardize(x, *route(inside, x, stats, *output_of(batch))))
-
-
-def output_of(batch: Batch) -> tuple[Array | None, Array | float, float, float | None]:
-    """Return bias (inside the manifold), scale, eps and clamp."""
-    bias, scale, _ = batch.learnt
-    target = None if bias is None else batch.manifold.inside.from_normal(bias)
-    return target, 1.0 if scale is None else scale, batch.settings.eps, batch.settings.clamp
+    return manifold.from_inside(inside.standardize(x, *route(inside, x, stats, *batch.output)))
 
 
 # ---------------------------------------------------------------------- the dtype

@@ -74,6 +74,16 @@ def zeros(n: int, like: Array) -> Array:
     return namespace_of(like).zeros((n,), dtype=like.dtype, device=device_of(like))
 
 
+def eps_of(x: Array) -> float:
+    """Return the relative precision of the dtype."""
+    return float(namespace_of(x).finfo(x.dtype).eps)
+
+
+def tiny_of(x: Array) -> float:
+    """Return next to nothing, so that a quotient takes its limit at 0: XLA flushes less to zero."""
+    return float(namespace_of(x).finfo(x.dtype).smallest_normal)
+
+
 def pieces(x: Array, sizes: Sequence[int]) -> list[Array]:
     """Return consecutive pieces of these sizes along the last axis."""
     ends = accumulate(sizes)
@@ -85,7 +95,7 @@ def pieces(x: Array, sizes: Sequence[int]) -> list[Array]:
 
 def dot(x: Array, y: Array) -> Array:
     """Return the inner product of vectors along the last axis, broadcasting over the others."""
-    return namespace_of(x).sum(x * y, axis=-1)
+    return namespace_of(x).vecdot(x, y)
 
 
 def square(v: Array) -> Array:
@@ -122,8 +132,7 @@ def unit(x: Array, least: float = 0.0, most: float | None = None) -> tuple[Array
     """
     xp = namespace_of(x)
     large = xp.max(xp.abs(backend_of(x).stop_gradient(x)), axis=-1)
-    tiny = float(xp.finfo(x.dtype).smallest_normal)
-    large = xp.clip(large, min=max(least, tiny), max=most)
+    large = xp.clip(large, min=max(least, tiny_of(x)), max=most)
     return large, x / large[..., None]
 
 
@@ -147,7 +156,10 @@ BLOCK = 256
 def weighted_sum(weights: Array, x: Array) -> Array:
     """Sum ``x`` of shape (N, *channels, *rest) over its first axis, with weights (N, *channels)."""
     xp, rest = namespace_of(weights, x), x.shape[weights.ndim :]
-    rows = xp.reshape(x, (*weights.shape, 1, math.prod(rest)))
+    size = math.prod(rest)
+    if weights.ndim == 1 and (x.dtype == xp.float64 or x.shape[0] <= BLOCK):  # one product
+        return xp.reshape(xp.matmul(weights, xp.reshape(x, (*weights.shape, size))), rest)
+    rows = xp.reshape(x, (*weights.shape, 1, size))
     total = _in_blocks(_product, weights[..., None, None], rows)
     return xp.reshape(total, (*weights.shape[1:], *rest))
 
@@ -210,6 +222,17 @@ def blocks_of(x: Array, least: int = 64) -> list[slice]:
     if rows < least:
         return [slice(None)]
     return [slice(i, i + rows) for i in range(0, count, rows)]
+
+
+def decided(near: Array, exact: Callable[[], Array]) -> Array:
+    """Return ``near`` if it holds everywhere, else ``exact()``, which is computed only then."""
+    backend, holds = backend_of(near), namespace_of(near).all
+
+    def body(_: Any, __: Any) -> tuple[Array]:
+        return (exact(),)
+
+    (found,) = backend.while_loop("decided", lambda s: ~holds(s[0]), body, (), (near,), 1)
+    return found
 
 
 def blockwise(function: Callable[[Array], Array], x: Array) -> Array:

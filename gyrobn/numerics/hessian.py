@@ -6,6 +6,7 @@ from functools import reduce
 from typing import Any
 
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.numerics.arrays import eps_of
 from gyrobn.numerics.matrices import finite_or_identity, identity, solve
 
 DENSE = 128
@@ -118,11 +119,10 @@ def inverse(h: Hessian, g: Array, tol: float = 0.0) -> Array:
     """
     if h.identity or h.parts:
         return h.by_part(inverse, g, tol)
-    eps = float(namespace_of(g).finfo(g.dtype).eps)
     if g.shape[-1] <= DENSE:
         # a rounding error more keeps a singular matrix, of two opposite samples, from an error
-        return solve(h.as_matrix(g) + 4.0 * eps * identity(g), g)
-    shift, tol = h.raised(1e-3, g), max(tol, eps ** (2 / 3))
+        return solve(h.as_matrix(g) + 4.0 * eps_of(g) * identity(g), g)
+    shift, tol = h.raised(1e-3, g), max(tol, eps_of(g) ** (2 / 3))
     return backend_of(g).self_adjoint(lambda v: _iterated(h, v, shift, tol), g)
 
 
@@ -131,7 +131,7 @@ def _iterated(h: Hessian, g: Array, shift: Array, tol: float) -> Array:
     xp = namespace_of(g)
     size = xp.max(xp.abs(g), axis=-1, keepdims=True)  # squares of very small numbers would be zero
     r = g / xp.where(size > 0, size, 1.0)
-    square = xp.sum(r * r, axis=-1, keepdims=True)
+    square = _dot(r, r)
     goal = tol**2 * square
     v, p = xp.zeros_like(r), r
     for _ in range(MANY):
@@ -139,10 +139,14 @@ def _iterated(h: Hessian, g: Array, shift: Array, tol: float) -> Array:
         if not backend_of(g).traced(g) and not bool(xp.any(going)):
             break
         Hp = h.apply(p[..., None])[..., 0] + shift[..., None] * p
-        bend = xp.where(going, xp.sum(p * Hp, axis=-1, keepdims=True), 1.0)
+        bend = xp.where(going, _dot(p, Hp), 1.0)
         along = xp.where(going, square / bend, 0.0)
         v, r = v + along * p, r - along * Hp
-        new = xp.sum(r * r, axis=-1, keepdims=True)
+        new = _dot(r, r)
         p = r + new / xp.where(going, square, 1.0) * p
         square = xp.where(going, new, square)
     return size * v
+
+
+def _dot(x: Array, y: Array) -> Array:
+    return namespace_of(x).sum(x * y, axis=-1, keepdims=True)

@@ -1,13 +1,12 @@
 """Products, identities and triangles of matrices, and what to do with bad ones."""
 
-import math
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.numerics.arrays import sum_of_products
+from gyrobn.numerics.arrays import eps_of, sum_of_products
 from gyrobn.numerics.checks import warn_caller
 
 LAPACK_ERRORS = (np.linalg.LinAlgError, RuntimeError, ValueError)
@@ -43,11 +42,7 @@ def eye(like: Array, n: int | None = None) -> Array:
     """Return the n × n identity, in the library, dtype and device of ``like``, for a user."""
     size = like.shape[-1] if n is None else n
     # not eye of array_api_compat, which on torch writes into zeros: a graph for ONNX cannot
-    return namespace_of(like).astype(backend_of(like).cached(_on_diagonal, like, size), like.dtype)
-
-
-def _on_diagonal(n: int) -> "np.ndarray[Any, Any]":
-    return np.eye(n) > 0
+    return namespace_of(like).astype(backend_of(like).cached(np.eye, like, size), like.dtype)
 
 
 def diagonal_matrix(values: Array) -> Array:
@@ -57,8 +52,7 @@ def diagonal_matrix(values: Array) -> Array:
 
 def with_diagonal(A: Array, value: float) -> Array:
     """Return A with ``value`` on the diagonal."""
-    where = backend_of(A).cached(_on_diagonal, A, A.shape[-1])
-    return namespace_of(A).where(where, value * identity(A), A)
+    return A * (1.0 - identity(A)) + value * identity(A)
 
 
 # ---------------------------------------------------------------------- triangles as vectors
@@ -72,22 +66,23 @@ def to_triangle(A: Array, diagonal: bool, weight: float = 1.0) -> Array:
     xp, n, cached = namespace_of(A), A.shape[-1], backend_of(A).cached
     flat = xp.reshape(A, (*A.shape[:-2], n * n))
     entries = xp.take(flat, cached(_triangle, A, n, diagonal), axis=-1)
-    if diagonal and weight != 1.0:
-        return entries * cached(_triangle_weights, A, n, weight)
-    return entries if weight == 1.0 else weight * entries
+    return entries * cached(_weights, A, n, diagonal, weight)
 
 
 def _triangle(n: int, diagonal: bool) -> "np.ndarray[Any, Any]":
     """Return where the entries of a lower triangle are, in a flat matrix."""
-    rows, columns = np.tril_indices(n, 0 if diagonal else -1)
-    return (rows * n + columns).astype(np.int32)
+    rows, columns = _lower(n, diagonal)
+    return np.asarray(rows * n + columns, dtype=np.int32)
 
 
-def _triangle_weights(n: int, weight: float) -> "np.ndarray[Any, Any]":
-    rows, columns = np.tril_indices(n)
-    weights = np.ones(len(rows))  # np.where(…, 1.0, weight) would be float32 for torch.compile
-    weights[rows != columns] = weight
-    return weights
+def _weights(n: int, diagonal: bool, weight: float) -> "np.ndarray[Any, Any]":
+    rows, columns = _lower(n, diagonal)
+    # np.where(…, 1.0, weight) would be float32 for torch.compile
+    return np.asarray(weight ** np.asarray(rows != columns, dtype=float))
+
+
+def _lower(n: int, diagonal: bool) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
+    return np.tril_indices(n, 0 if diagonal else -1)
 
 
 def from_triangle(
@@ -102,20 +97,16 @@ def from_triangle(
 
 def _places(n: int, diagonal: bool) -> "np.ndarray[Any, Any]":
     """Return where the entries of a flat matrix are in its lower triangle."""
-    rows, columns = np.tril_indices(n, 0 if diagonal else -1)
+    rows, columns = _lower(n, diagonal)
     place = np.zeros((n, n), dtype=np.int32)
     place[columns, rows] = place[rows, columns] = np.arange(len(rows))
     return place.reshape(-1)
 
 
 def _factors(n: int, diagonal: bool, weight: float, mirror: float) -> "np.ndarray[Any, Any]":
-    rows, columns = np.tril_indices(n, 0 if diagonal else -1)
-    factor = np.zeros((n, n))
-    factor[columns, rows] = mirror / weight
-    factor[rows, columns] = 1.0 / weight
-    if diagonal:
-        np.fill_diagonal(factor, 1.0)
-    return factor.reshape(-1)
+    row, column = np.indices((n, n))
+    off = ((row > column) + mirror * (row < column)) / weight
+    return np.asarray(off + diagonal * np.eye(n)).reshape(-1)
 
 
 def pack(A: Array) -> Array:
@@ -167,26 +158,21 @@ def _exchanged(n: int) -> "np.ndarray[Any, Any]":
 
 def _halves(n: int) -> "np.ndarray[Any, Any]":
     """Return 2fᵢfⱼ: packing stands for the basis f(eeᵀ + eeᵀ), f = 1/√2, or ½ on the diagonal."""
-    factors = 0.5 * _triangle_weights(n, 2.0**0.5)
+    factors = 0.5 * _weights(n, True, 2.0**0.5)
     return np.asarray(2.0 * factors[:, None] * factors)
 
 
 # ---------------------------------------------------------------------- bad matrices
 
 
-def is_finite(A: Array) -> Array:
-    """Return whether all entries of a matrix are finite, shape (..., 1, 1)."""
-    xp = namespace_of(A)
-    return xp.max(xp.abs(A), axis=(-2, -1), keepdims=True) < xp.inf  # NaN is not less
-
-
 def finite_or_identity(A: Array) -> tuple[Array, Array]:
-    """Return A with the identity in place of matrices that are not finite, and which are finite.
+    """Return A with the identity in place of matrices that are not finite, and which are.
 
     It reads no value: on a GPU that would wait for everything computed before.
     """
-    finite = is_finite(A)
-    return namespace_of(A).where(finite, A, identity(A)), finite
+    xp = namespace_of(A)
+    finite = xp.max(xp.abs(A), axis=(-2, -1), keepdims=True) < xp.inf  # NaN is not less
+    return xp.where(finite, A, identity(A)), finite
 
 
 def solve(A: Array, b: Array) -> Array:
@@ -198,7 +184,7 @@ def solve(A: Array, b: Array) -> Array:
         if backend_of(A).traced(A):
             raise
         size = xp.max(xp.abs(A), axis=(-2, -1), keepdims=True)
-        A = A + 4.0 * float(xp.finfo(A.dtype).eps) * size * identity(b)
+        A = A + 4.0 * eps_of(A) * size * identity(b)
         return xp.linalg.solve(A, b[..., None])[..., 0]
 
 
@@ -235,25 +221,23 @@ def _not_definite(P: Array) -> str:
     )
 
 
-def surely_definite(A: Array) -> bool:
-    r"""Return whether all symmetric matrices are positive definite, by more than rounding decides.
+def surely_definite(A: Array) -> Array:
+    r"""Return which symmetric matrices are positive definite, by more than rounding decides.
 
-    It takes one Cholesky factorization, an eighth of what eigenvalues take. False says nothing:
-    one matrix may be indefinite, or nearly singular, or values cannot be read. If the factor of
+    It takes one Cholesky factorization, an eighth of what eigenvalues take. False says nothing: the
+    matrix, or another one of the batch, may be indefinite or nearly singular. If the factor of
     :math:`A - \delta I` exists, :math:`\delta = 2(n + 1)\varepsilon\operatorname{tr} A`, the
     smallest eigenvalue of A is above :math:`n\varepsilon` times the largest: the factor is that of
     a matrix within :math:`(n + 1)\varepsilon\operatorname{tr} A` (Higham, *Accuracy and Stability*,
     theorem 10.3).
     """
     xp, n = namespace_of(A), A.shape[-1]
-    if backend_of(A).traced(A):
-        return False
-    less = 2.0 * (n + 1) * float(xp.finfo(A.dtype).eps) * xp.linalg.trace(A)
+    less = 2.0 * (n + 1) * eps_of(A) * xp.linalg.trace(A)
+    A = A - less[..., None, None] * identity(A)
     try:
-        factor = xp.linalg.cholesky(A - less[..., None, None] * identity(A))
+        return xp.isfinite(xp.linalg.cholesky(A)[..., -1, -1])
     except LAPACK_ERRORS:
-        return False
-    return bool(xp.all(xp.isfinite(factor[..., -1, -1])))
+        return xp.zeros_like(less) > 0.0
 
 
 class PrecisionWarning(UserWarning):
@@ -266,20 +250,18 @@ def warn_of_lost_digits(error: Array) -> None:
     ``error`` is that relative change, one number per matrix. There is no warning where values
     cannot be read.
     """
-    xp, backend = namespace_of(error), backend_of(error)
+    backend = backend_of(error)
     if backend.traced(error):
         return
-    error = backend.stop_gradient(error)
-    lost = error > 0.1
-    if not bool(xp.any(lost)):
+    errors = backend.to_numpy(backend.stop_gradient(error))
+    lost = errors[errors > 0.1]
+    if not lost.size:
         return
-    count = int(xp.sum(xp.astype(lost, xp.int32)))
-    worst = float(xp.max(xp.where(lost, error, 0.0)))
     warn_caller(
-        f"{count} of {math.prod(error.shape)} matrices are singular up to rounding in "
-        f"{error.dtype}: the relative error of their smallest eigenvalue is up to {worst:.1g}, so "
-        "distances and normal coordinates have no certain digit. Shrink the matrices towards a "
-        "multiple of the identity, or use a wider dtype; for a distance, call dist(x, y) and not "
+        f"{lost.size} of {errors.size} matrices are singular up to rounding in {error.dtype}: the "
+        f"relative error of their smallest eigenvalue is up to {lost.max():.1g}, so distances "
+        "and normal coordinates have no certain digit. Shrink the matrices towards a multiple of "
+        "the identity, or use a wider dtype; for a distance, call dist(x, y) and not "
         "norm(relative(x, y))",
         PrecisionWarning,
     )

@@ -12,23 +12,20 @@ differentiates it to the second order, exactly and also at repeated eigenvalues.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
+from gyrobn.numerics.arrays import tiny_of
 from gyrobn.numerics.matrices import (
     adjoint,
     diagonal_matrix,
     finite_or_identity,
-    is_finite,
     matmul,
     symmetric,
 )
-
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(7)
-GAUSS = [(float(0.5 + 0.5 * x), float(0.5 * w)) for x, w in zip(_NODES, _WEIGHTS, strict=True)]
-"""Nodes and weights of Gauss's rule on [0, 1]: 14 digits for what is called close below."""
 
 
 class Spectral(NamedTuple):
@@ -36,10 +33,10 @@ class Spectral(NamedTuple):
 
     derivatives: tuple[Callable[[Array], Array], ...]
     """f, f' and f''; and the third one, for second derivatives of :func:`differential`."""
-    relative: bool = True
-    """Whether numbers count as close by their ratio, or else by their difference."""
     closed: tuple[Callable[[Array, Array], Array], ...] = ()
     """Formulas of f[x, y], f'[x, y], ... that do not cancel, as far as there are any."""
+    relative: bool = True
+    """Whether numbers count as close by their ratio, or else by their difference."""
 
     @property
     def value(self) -> Callable[[Array], Array]:
@@ -65,16 +62,28 @@ def _divided(f: Spectral, order: int, points: Sequence[Array]) -> Array:
         return f.derivatives[order](first)
     if len(rest) == 1 and order < len(f.closed):
         return f.closed[order](*points)
-    xp, last = namespace_of(first), rest[-1]
-    gap = last - first
-    reach = 0.2 * xp.maximum(xp.abs(first), xp.abs(last)) if f.relative else 0.8
+    xp, gap = namespace_of(first), rest[-1] - first
+    reach = 0.2 * xp.maximum(xp.abs(first), xp.abs(rest[-1])) if f.relative else 0.8
     close = xp.abs(gap) <= reach
     far = _divided(f, order, rest) - _divided(f, order, points[:-1])
-    near = sum(
-        w * s ** (len(rest) - 1) * _divided(f, order + 1, [first + s * (x - first) for x in rest])
-        for s, w in GAUSS
-    )
-    return xp.where(close, near, far / xp.where(close, 1.0, gap))
+    s, weights = gauss(first, 7)
+    between = [first[..., None] + s * (x - first)[..., None] for x in rest]
+    near = weights * s ** (len(rest) - 1) * _divided(f, order + 1, between)
+    return xp.where(close, xp.sum(near, axis=-1), far / xp.where(close, 1.0, gap))
+
+
+def gauss(like: Array, count: int) -> tuple[Array, Array]:
+    """Return nodes and weights of Gauss's rule on [0, 1].
+
+    Seven have 14 digits for what is called close above, and 14 have 15 for angles up to π/2.
+    """
+    rule = backend_of(like).cached(_gauss, like, count)
+    return rule[0, ...], rule[1, ...]
+
+
+def _gauss(count: int) -> "np.ndarray[Any, Any]":
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    return 0.5 * np.stack([1.0 + nodes, weights])
 
 
 # ---------------------------------------------------------------------- functions
@@ -84,60 +93,42 @@ def _xp(function: str) -> Callable[[Array], Array]:
     return lambda x: getattr(namespace_of(x), function)(x)
 
 
-def _tiny(x: Array) -> float:
-    """Return a small number: x + tiny is not zero, and multiples of it are not subnormal."""
-    return 1e8 * float(namespace_of(x).finfo(x.dtype).smallest_normal)
-
-
 def _exp_difference(x: Array, y: Array) -> Array:
     r"""Return :math:`e^{(x + y)/2} \sinh(h)/h`, h half the difference."""
     xp = namespace_of(x)
-    h = 0.5 * xp.abs(x - y) + _tiny(x)
+    h = 0.5 * xp.abs(x - y) + 1e8 * tiny_of(x)  # multiples of it are not subnormal
     return xp.exp(0.5 * (x + y)) * (xp.sinh(h) / h)
 
 
-def _log_difference(x: Array, y: Array) -> Array:
-    """Return log(1 + t)/(t x), t = y/x - 1 for the larger y."""
+def _ratio(t: float, x: Array, y: Array) -> Array:
+    r"""Return :math:`\sinh(th)/\sinh(h)\,(xy)^{(t - 1)/2}`, 2h = log y/x; or its slope at t = 0.
+
+    It is the divided difference of :math:`x^t`, or of log x.
+    """
     xp = namespace_of(x)
-    low = xp.minimum(x, y)
-    t = xp.abs(y - x) / low + _tiny(x)
-    return xp.log1p(t) / t / low
+    h = 0.5 * xp.log1p(xp.abs(y - x) / xp.minimum(x, y)) + 1e8 * tiny_of(x)
+    sides = x ** (0.5 * (t - 1.0)) * y ** (0.5 * (t - 1.0))
+    return (xp.sinh(t * h) if t else h) / xp.sinh(h) * sides
 
 
-def _minus_inverse_difference(x: Array, y: Array) -> Array:
-    return (-1.0 / x) * (1.0 / y)
-
-
-def _root_difference(x: Array, y: Array) -> Array:
-    xp = namespace_of(x)
-    return 1.0 / (xp.sqrt(x) + xp.sqrt(y))
-
-
-def _inverse_root_difference(x: Array, y: Array) -> Array:
-    xp = namespace_of(x)
-    a, b = xp.sqrt(x), xp.sqrt(y)
-    return -1.0 / a / b / (a + b)
-
-
-def power(t: float, *closed: Callable[[Array, Array], Array]) -> Spectral:
+def power(t: float) -> Spectral:
     """Return the function x ↦ xᵗ."""
 
-    def derivative(k: int) -> Callable[[Array], Array]:
+    def derivative(k: int) -> tuple[Any, Any]:
         factor = math.prod(t - i for i in range(k))
-        return lambda x: factor * x ** (t - k)
+        return lambda x: factor * x ** (t - k), lambda x, y: factor * _ratio(t - k, x, y)
 
-    return Spectral((lambda x: x**t, *map(derivative, (1, 2, 3))), closed=closed)
+    derivatives, closed = zip(*map(derivative, range(4)), strict=True)
+    return Spectral(derivatives, closed)
 
 
 EXP = Spectral(4 * (_xp("exp"),), relative=False, closed=4 * (_exp_difference,))
 EXPM1 = EXP._replace(derivatives=(_xp("expm1"), *EXP.derivatives[1:]))
+ROOT, INVERSE_ROOT, INVERSE = power(0.5), power(-0.5), power(-1.0)
 LOG = Spectral(
-    (_xp("log"), *power(-1.0).derivatives[:3]),
-    closed=(_log_difference, _minus_inverse_difference),
+    (_xp("log"), *INVERSE.derivatives[:3]),
+    closed=(partial(_ratio, 0.0), *INVERSE.closed[:2]),
 )
-ROOT = power(0.5, _root_difference)
-INVERSE_ROOT = power(-0.5, _inverse_root_difference)
-INVERSE = power(-1.0, _minus_inverse_difference)
 
 
 # ---------------------------------------------------------------------- matrices
@@ -156,8 +147,8 @@ def eigh(A: Array) -> Eigen:
     LAPACK would raise for the whole batch, or not return.
     """
     xp, A = namespace_of(A), backend_of(A).stop_gradient(A)
-    finite = is_finite(A)
-    values, U = xp.linalg.eigh(xp.where(finite, A, 0.0))
+    A, finite = finite_or_identity(A)
+    values, U = xp.linalg.eigh(A)
     return Eigen(xp.where(finite[..., 0], values, xp.nan), U)
 
 

@@ -6,20 +6,12 @@ squares, the eigenvalues of :math:`X^\top X` for a skew matrix X.
 
 import math
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
-from gyrobn.numerics.arrays import sum_of_products, weighted_sum
+from gyrobn.numerics.arrays import eps_of, sum_of_products, tiny_of, weighted_sum
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import adjoint, eye, identity, matmul
-from gyrobn.numerics.matrix_functions import (
-    Spectral,
-    change,
-    eigh,
-    svd,
-)
+from gyrobn.numerics.matrix_functions import Spectral, change, eigh, gauss, svd
 
 # ---------------------------------------------------------------------- polar decomposition
 
@@ -36,14 +28,13 @@ def polar(A: Array, singular: Arrays | None = None) -> Array:
     ``singular`` is the decomposition of A, if it is known. A matrix whose rank is below n − 1 has
     several polar factors, and no derivative: a finite number takes its place.
     """
-    least = float(namespace_of(A).finfo(A.dtype).eps)
 
     def function(order: int, singular: Arrays, A: Array) -> Arrays:
         P, c, Th = singular
         if order == 0:
             return (matmul(P, Th),)
         E = matmul(adjoint(P), change(A), adjoint(Th))
-        sums = namespace_of(c).clip(c[..., :, None] + c[..., None, :], min=least)
+        sums = namespace_of(c).clip(c[..., :, None] + c[..., None, :], min=eps_of(A))
         Omega = (E - adjoint(E)) / sums
         W = identity(c) + Omega
         if order > 1:
@@ -69,18 +60,11 @@ def _angle_difference(*points: Array) -> Array:
 
     It is the integral of a product, which has one sign: nothing cancels.
     """
-    rule = backend_of(points[0]).cached(_gauss, points[0])
-    t, weights = rule[0, ...], rule[1, ...]
+    t, weights = gauss(points[0], 14)
     term = 2.0 * weights * (-2.0 * t) ** (len(points) - 1)
     for x in points:
         term = term / ((1.0 + t * t) + (2.0 * t) * x[..., None])
     return namespace_of(term).sum(term, axis=-1)
-
-
-def _gauss() -> "np.ndarray[Any, Any]":
-    """Return nodes and weights of Gauss's rule on [0, 1]: 15 digits for angles up to π/2."""
-    nodes, weights = np.polynomial.legendre.leggauss(14)
-    return 0.5 * np.stack([1.0 + nodes, weights])
 
 
 ANGLE = _Angle((_angle_difference,))
@@ -88,84 +72,36 @@ ANGLE = _Angle((_angle_difference,))
 
 # ---------------------------------------------------------------------- functions of θ²
 
-SERIES = [(-1.0) ** k / math.factorial(2 * k + 1) for k in reversed(range(12))]
-"""The power series of sin θ/θ in θ², highest power first."""
 
+def _bessel(k: int, x: Array) -> Array:
+    r"""Return :math:`S_k = j_k(\theta)/\theta^k` at x = θ², where j are spherical Bessel functions.
 
-def _tiny(x: Array) -> float:
-    """Return a number whose square and root can be divided by: XLA has no subnormal numbers."""
-    tiny: float = float(namespace_of(x).finfo(x.dtype).smallest_normal) ** 0.5
-    return tiny
-
-
-def _theta(x: Array) -> Array:
-    """Return θ, or a tiny number in place of 0; rounding may make a square negative."""
+    :math:`S_{-1} = \cos\theta`, :math:`S_0 = \sin\theta/\theta`, :math:`S_k' = -\tfrac12 S_{k+1}`.
+    By the power series below 1, else by :math:`x S_{k+1} = (2k + 1) S_k - S_{k-1}`. Rounding may
+    make a square negative.
+    """
     xp = namespace_of(x)
-    return xp.sqrt(xp.clip(x, min=_tiny(x)))
+    theta = xp.sqrt(xp.clip(x, min=tiny_of(x) ** 0.5))
+    if k < 1:
+        return xp.sin(theta) / theta if k == 0 else xp.cos(theta)
+    near = x < 1.0
+    small, series = xp.where(near, x, 0.0), 0.0
+    for j in reversed(range(1, 11)):
+        series = (1.0 + series) * small * (-0.5 / (j * (2 * j + 2 * k + 1)))
+    far = ((2 * k - 1) * _bessel(k - 1, x) - _bessel(k - 2, x)) / xp.where(near, 1.0, x)
+    return xp.where(near, (1.0 + series) / math.prod(range(1, 2 * k + 2, 2)), far)
 
 
-def _sine_ratio(a: Array) -> Array:
-    return namespace_of(a).sin(a) / a
+def _of_square(k: int) -> Spectral:
+    """Return S_k with its derivatives."""
+    found = [lambda x, i=i: (-0.5) ** i * _bessel(k + i, x) for i in range(3)]
+    return Spectral(tuple(found), relative=False)
 
 
-def _mean_and_half(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return the mean m of two angles and half their difference h.
-
-    The difference of the squares is 4mh, that of the cosines −2 sin m sin h, and that of the sines
-    2 cos m sin h.
-    """
-    a, b = 0.5 * _theta(x), 0.5 * _theta(y)
-    return a + b, abs(a - b) + _tiny(x)
-
-
-def _cosine_difference(x: Array, y: Array) -> Array:
-    m, h = _mean_and_half(x, y)
-    return -0.5 * _sine_ratio(m) * _sine_ratio(h)
-
-
-def _sinc(x: Array) -> Array:
-    return _sine_ratio(_theta(x))
-
-
-def _sinc_difference(*points: Array) -> Array:
-    r"""Return a divided difference of :math:`f(x) = \sin\sqrt x/\sqrt x` of two or three points.
-
-    Three points must be equal. By the power series below 1, and else in closed form, for three by
-    :math:`2xf'' = -\tfrac12 f - 3f'`.
-    """
-    xp, x, y = namespace_of(points[0]), points[0], points[-1]
-    near = xp.maximum(x, y) < 1.0
-    small, row = [xp.where(near, p, 0.0) for p in points], [0.0 * x for _ in points]
-    for c in SERIES:  # Horner's scheme, of the function and of its differences
-        row = [p * b + a for p, a, b in zip(small, [c, *row], row, strict=False)]
-    m, h = _mean_and_half(x, y)
-    far = xp.cos(m) * _sine_ratio(h) - 0.5 * (_sinc(x) + _sinc(y))
-    far = far / xp.where(near, 1.0, 2.0 * m * m)
-    if len(points) == 3:
-        far = -(0.25 * _sinc(x) + 1.5 * far) / xp.where(near, 1.0, 2.0 * x)
-    return xp.where(near, row[-1], far)
-
-
-COSINE_OF_ROOT = Spectral(
-    (
-        lambda x: namespace_of(x).cos(_theta(x)),
-        lambda x: -0.5 * _sinc(x),
-        lambda x: -0.5 * _sinc_difference(x, x),
-    ),
-    relative=False,
-    closed=(_cosine_difference, lambda x, y: -0.5 * _sinc_difference(x, y)),
-)
+COSINE_OF_ROOT = _of_square(-1)
 """The function that maps θ² to cos θ."""
 
-SINC_OF_ROOT = Spectral(
-    (
-        _sinc,
-        lambda x: _sinc_difference(x, x),
-        lambda x: 2.0 * _sinc_difference(x, x, x),
-    ),
-    relative=False,
-    closed=(_sinc_difference,),
-)
+SINC_OF_ROOT = _of_square(0)
 """The function that maps θ² to sin θ/θ."""
 
 
@@ -211,12 +147,13 @@ def hessian_in_frames(
     B = block(c[..., None, :])  # beside columns of vectors, to which the Hessian is applied
     P = eigh(matmul(adjoint(B), B)).vectors if P is None else P[..., None, :, :]
     xp, (m, p), T = namespace_of(B), B.shape[-2:], matmul(B, P)
-    most, dense = 0.5 * math.pi * (1.0 - float(xp.finfo(B.dtype).eps)), m * p == c.shape[-1]
+    most, dense = 0.5 * math.pi * (1.0 - eps_of(B)), m * p == c.shape[-1]
+    tiny = tiny_of(B) ** 0.5  # its square is not 0 either
     # the lengths of the columns are the angles with all their digits; cosines lack those
     columns = xp.sqrt(xp.sum(T * T, axis=-2, keepdims=True))
-    columns = xp.clip(columns, min=_tiny(B), max=most)
+    columns = xp.clip(columns, min=tiny, max=most)
     rows, Q = adjoint(columns), T / columns
-    apart, both = xp.abs(rows - columns) + _tiny(B), rows + columns
+    apart, both = xp.abs(rows - columns) + tiny, rows + columns
     # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
     alike, other = apart / xp.tan(apart), xp.clip(both / xp.tan(both), min=-1e3)
     alone = columns / xp.tan(columns)
@@ -239,7 +176,8 @@ def hessian_in_frames(
         """Return H from the products of entries, W_ij = Q_ai P_bj V_ab."""
         shape, w, right = (*weights.shape, p * p, m * p), weights[..., None, None], adjoint(P)
         T = adjoint(Q)[..., :, None, :, None] * right[..., None, :, None, :]
-        left = straight[..., None, None] * T + crossed[..., None, None] * xp.moveaxis(T, -3, -4)
+        swapped = adjoint(Q)[..., None, :, :, None] * right[..., :, None, None, :]
+        left = straight[..., None, None] * T + crossed[..., None, None] * swapped
         inside = sum_of_products(w * xp.reshape(left, shape), xp.reshape(T, shape))
         right = right[..., 0, :, :]
         off = sum_of_products(w * adjoint(alone)[..., 0, :, :] * right, right)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.numerics.arrays import tiny_of
 
 RADIUS = 3e-4
 """Below, five terms of a power series take the place of a quotient."""
@@ -30,22 +31,15 @@ def cosine(u: Array, sign: int | None, t: Any = 1.0, most: float = math.inf) -> 
     A hyperbolic angle :math:`ta` is clamped at ``most``. Its square may overflow.
     """
     xp = namespace_of(u)
-
-    def direct(a: Array) -> Array:
-        return _by_sign(u, sign, xp.cos, lambda b: xp.cosh(xp.clip(b, min=-most, max=most)), t * a)
-
-    return _joined(u, sign, _COSINE, direct, t)
+    cosh = lambda b: xp.cosh(xp.clip(b, min=-most, max=most))  # noqa: E731
+    return _joined(u, sign, _COSINE, lambda a: _by_sign(u, sign, xp.cos, cosh, t * a), t)
 
 
 def sinc(u: Array, sign: int | None, t: Any = 1.0, most: float = math.inf) -> Array:
     r"""Return :math:`\sin_K(ta)/a`: :math:`\sin(t\sqrt u)/\sqrt u`, or sinh; see :func:`cosine`."""
     xp = namespace_of(u)
-
-    def direct(a: Array) -> Array:
-        sinh = lambda b: xp.sinh(xp.clip(b, min=-most, max=most))  # noqa: E731
-        return _by_sign(u, sign, xp.sin, sinh, t * a) / a
-
-    return _joined(u, sign, _SINC, direct, t, t)
+    sinh = lambda b: xp.sinh(xp.clip(b, min=-most, max=most))  # noqa: E731
+    return _joined(u, sign, _SINC, lambda a: _by_sign(u, sign, xp.sin, sinh, t * a) / a, t, t)
 
 
 def arc(u: Array, cosine: Array, sign: int | None) -> Array:
@@ -54,12 +48,9 @@ def arc(u: Array, cosine: Array, sign: int | None) -> Array:
     The asinh is written out: it takes a quarter of the time of torch's own.
     """
     xp = namespace_of(u)
-
-    def direct(a: Array) -> Array:
-        asinh = lambda a: xp.log1p(a + a * a / (1.0 + cosine))  # noqa: E731
-        return _by_sign(u, sign, lambda a: xp.atan2(a, cosine), asinh, a) / a
-
-    return _joined(u, sign, _ARC, direct)
+    asinh = lambda a: xp.log1p(a + a * a / (1.0 + cosine))  # noqa: E731
+    atan = lambda a: xp.atan2(a, cosine)  # noqa: E731
+    return _joined(u, sign, _ARC, lambda a: _by_sign(u, sign, atan, asinh, a) / a)
 
 
 def cotangent(u: Array, sign: int | None) -> Array:
@@ -68,7 +59,7 @@ def cotangent(u: Array, sign: int | None) -> Array:
     It is not to be differentiated.
     """
     xp = namespace_of(u)
-    a = xp.sqrt(xp.abs(u) + _tiny(u))
+    a = xp.sqrt(xp.abs(u) + tiny_of(u))
     return a / _by_sign(u, sign, xp.tan, xp.tanh, a)
 
 
@@ -94,8 +85,8 @@ def _joined(
     if sign == 0:
         return factor + u
     if not backend_of(u).differentiable(u, t):
-        return direct(xp.sqrt(xp.abs(u) + _tiny(u)))
-    most = 1.0 / _tiny(u)  # no infinity, which a derivative would meet
+        return direct(xp.sqrt(xp.abs(u) + tiny_of(u)))
+    most = 1.0 / tiny_of(u)  # no infinity, which a derivative would meet
     w = (min(t * t, most) if isinstance(t, float) else xp.clip(t * t, max=most)) * u
     near = xp.abs(w) < RADIUS
     far = direct(xp.sqrt(xp.where(near, 1.0, xp.abs(u))))
@@ -103,11 +94,6 @@ def _joined(
     for c in reversed(series[:-1]):
         value = value * w + c
     return xp.where(near, factor * value, far)
-
-
-def _tiny(like: Array) -> float:
-    """Return next to nothing, so that quotients take their limit at 0."""
-    return float(namespace_of(like).finfo(like.dtype).smallest_normal)
 
 
 def _by_sign(u: Array, sign: int | None, positive: Any, negative: Any, a: Array) -> Array:

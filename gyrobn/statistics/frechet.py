@@ -21,22 +21,20 @@ from gyrobn.backends import Array, Arrays, backend_of, device_of, namespace_of
 from gyrobn.data.chunks import Chunks
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
-from gyrobn.numerics.arrays import blocks_of, check_floating, pieces, weighted_sum
+from gyrobn.numerics.arrays import check_floating, eps_of, pieces
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
 from gyrobn.numerics.hessian import DENSE, inverse, newton_step
-from gyrobn.statistics import lazy
-from gyrobn.statistics.parts import Parts, Source, in_chunks
+from gyrobn.statistics.lazy import in_blocks, in_chunks, in_dask
 from gyrobn.statistics.samples import (
     Evaluation,
     Group,
     Memory,
     Ranks,
+    Source,
     Sums,
     arrange,
-    if_weighted,
     over_ranks,
     parameters_of,
-    with_parameters,
 )
 from gyrobn.statistics.uniqueness import warn_of
 
@@ -142,8 +140,8 @@ def frechet(
         start = None if init is None else constant.to_inside(init)
         if isinstance(x, Chunks):
             return of_source(manifold, in_chunks(constant, x, weights), x, search, start)
-        source = lazy.source_of(constant, x, weights)
-        return of_source(manifold, source, source.blocks.each(), search, start)
+        source, given = in_dask(constant, x, weights)
+        return of_source(manifold, source, given, search, start)
 
     def run(x: Array, manifold: GyroSpace, weights: Array | None, init: Array) -> FrechetResult:
         samples, w = arrange(manifold, x, weights, axis)
@@ -181,10 +179,8 @@ def frechet_variance(
 
     def run(x: Array, manifold: GyroSpace, mean: Array, weights: Array | None) -> Array:
         samples, w = arrange(manifold, x, weights, axis)
-        if not manifold.block_shape:
-            distance = manifold.dist(mean, samples)
-            return weighted_sum(w, distance * distance)
-        return manifold.centred(mean, samples).variance(w)
+        view = manifold.inside.centred(manifold.to_inside(mean), manifold.to_inside(samples))
+        return manifold.squeeze_blocks(view.variance(w))
 
     return backend_of(x).auto_sharded(run, x, manifold, mean, weights)
 
@@ -218,17 +214,14 @@ class Found(NamedTuple):
     mean: Array
     variance: Array
     """One per block."""
-    view: Centred
-    """The samples seen from the mean, inside the manifold."""
-    evaluations: Array | int
+    iterations: Array | int
     """The number of evaluations, passes over the samples."""
     residual: Array
     """Length of the gradient."""
     converged: Array
-    far: Array
-    """As in :class:`Evaluation`."""
-    sums: Arrays
-    """As in :class:`Evaluation`."""
+    view: Centred
+    """The samples seen from the mean, inside the manifold."""
+    sums: Sums
 
 
 def locate(
@@ -262,14 +255,15 @@ def locate(
         memory = Memory(constant, stop(y), stop(w))
     else:
         first, w = over_ranks(constant, stop(y), w, group)
-        memory = Ranks(constant, stop(y), stop(w), group)
+        memory = Ranks(constant, stop(y), stop(w), group.ranks)
         start = stop(first) if start is None else start
-    source = memory if steps is not None else _in_blocks(memory)
+    source = memory if steps is not None else in_blocks(memory)
     found = solve(source, start, search)
     if source is not memory:
         found = found._replace(view=memory.view(found.mean))
-    if backend.differentiable(y, w, *space.learnable()):
-        found = _with_derivatives(space, memory, found, y, w, mean_gradient == "implicit", search)
+    inputs = y, w, *parameters_of(space)
+    if backend.differentiable(*inputs):
+        found = _with_derivatives(memory, found, inputs, mean_gradient == "implicit", search)
     if steps is None and not backend.traced(found.mean):
         # of samples on other ranks, only the distance of those here is available
         own = (memory.x, memory.w) if group is None else None
@@ -293,34 +287,17 @@ def of_source(
 
 def result_of(found: Found) -> FrechetResult:
     """Return what was found as arrays of the library of the samples."""
-    mean, count = found.mean, found.evaluations
-    residual, converged = like(found.residual, mean), like(found.converged, mean)
+    mean, variance, count, *numbers = found[:5]
+    xp = namespace_of(mean)
     if isinstance(count, int):
-        xp = namespace_of(mean)
-        count = xp.full(residual.shape, count, dtype=xp.int32, device=device_of(mean))
-    return FrechetResult(mean, found.variance, like(count, mean), residual, converged)
+        count = xp.full(numbers[0].shape, count, dtype=xp.int32, device=device_of(mean))
+    return FrechetResult(mean, variance, *(like(a, mean) for a in (count, *numbers)))
 
 
 def _outside(manifold: GyroSpace, found: Found) -> Found:
     """Map the mean out of the space in which it was found; one block needs no axis."""
     variance = manifold.squeeze_blocks(found.variance)
     return found._replace(mean=manifold.from_inside(found.mean), variance=variance)
-
-
-def _in_blocks(memory: Memory) -> Source:
-    """Return samples in memory as blocks that fit the cache, if they are many NumPy arrays.
-
-    Blocks take less time and memory, but nothing is saved of the samples seen from the mean.
-    """
-    x, w, space = memory.x, memory.w, memory.space
-    blocks = blocks_of(x, 1024)
-    if len(blocks) == 1 or isinstance(memory, Ranks) or space.flat or space.dim > DENSE:
-        return memory
-
-    def start() -> Array:
-        return space.start(sum(weighted_sum(w[b], space.moments(x[b])) for b in blocks))
-
-    return Parts(space, lambda: ((x[b], w[b]) for b in blocks), start)
 
 
 # ---------------------------------------------------------------------- the loop
@@ -339,16 +316,12 @@ class Numbers(NamedTuple):
     """The residual to reach."""
     gain: Array
     """How far the variance falls by the whole step that led here, if it is quadratic along it."""
-    far: Array
-
-    def length(self) -> Array:
-        """Return the length of the gradient, of all blocks together."""
-        xp = namespace_of(self.residual)
-        return xp.sqrt(xp.sum(self.residual * self.residual, axis=-1))
-
-    def small(self) -> Array:
-        """Return whether the residual is small enough in every block."""
-        return namespace_of(self.goal).all(self.residual <= self.goal, axis=-1)
+    share: Array
+    """The part of the next step to try: all, or a quarter after each step that was undone."""
+    count: Array
+    """The number of evaluations."""
+    done: Array
+    """Whether the mean has converged, or never will."""
 
     def finite(self) -> Array:
         """Return whether variance and residual are finite."""
@@ -360,63 +333,59 @@ class State(NamedTuple):
     """Where the loop stands: the best mean so far, and the step to try from there."""
 
     mean: Array
+    saved: Arrays
+    """The decompositions of the view from the mean."""
+    sums: Sums
     step: Array
     """The Newton step from the mean, in normal coordinates."""
-    gain: Array
-    """How far the variance falls by the whole step, if it is quadratic along it; (*channels, 1)."""
-    share: Array
-    """The part of it to try: all, or a quarter after each step that was undone."""
     numbers: Numbers
-    count: Array
-    done: Array
-    """Whether the mean has converged, or never will."""
-    view: Any
-    """The view from the mean, or () if there is none; in a traced loop its decompositions."""
-    sums: Arrays
-    """Those of :class:`Evaluation`."""
 
 
 def solve(source: Source, init: Array | None, search: Search) -> Found:
     """Find the mean of samples, as a constant."""
     space, (tol, max_iter, steps) = source.space, search
-    mean = source.start() if init is None or (source.exact and steps is None) else init
+    exact = source.exact and steps is None
+    mean = source.start() if init is None or exact else init
     if steps is not None:
         return _take_steps(source, mean, search)
     backend = backend_of(mean)
     traced = any(map(backend.traced, (mean, *source.arrays())))
 
     def body(constants: Arrays, now: State) -> State:
-        own, now = (source.with_arrays(*constants), _read(now)) if traced else (source, now)
-        view = now.view if isinstance(now.view, Centred) else own.view(now.mean, now.view)
-        trial = view.shift(like(now.share, now.mean)[..., None] * now.step)
-        at = own.evaluate(_chosen(now.done, now.mean, trial))
-        numbers = _numbers(space, at, now.gain, tol)
-        better, stuck = _judge(now, numbers)
-        take = better | now.done
-        done = now.done | stuck | (take & numbers.small())
-        new = at.view.mean, *_step(space, at, numbers, take & ~done), numbers, at.sums
-        old = now.mean, now.step, now.gain, now.numbers, now.sums
-        mean, step, gain, numbers, sums = _chosen(take, new, old)
-        share = namespace_of(take).where(take, 1.0, 0.25 * now.share)
-        view = _chosen(take, at.view.saved if traced else at.view, now.view, lead=1)
-        return State(mean, step, gain, share, numbers, now.count + ~now.done, done, view, sums)
+        own, was = source, now.numbers
+        if traced:
+            own, was = source.with_arrays(*constants), Numbers(*map(_read, was))
+        step = like(was.share, now.mean)[..., None] * now.step
+        trial = own.view(now.mean, now.saved).shift(step)
+        at = own.evaluate(_chosen(was.done, now.mean, trial))
+        new = _numbers(at, tol, now.step * now.sums.added[..., : space.dim])
+        better, stuck = _judge(was, new)
+        take = better | was.done
+        share = namespace_of(take).where(take, 1.0, 0.25 * was.share)
+        done = was.done | stuck | (take & new.done)
+        found = at.view.mean, at.sums, _step(at, new, take & ~done), new
+        mean, sums, step, numbers = _chosen(take, found, (now.mean, now.sums, now.step, was))
+        saved = _chosen(take, at.view.saved, now.saved, lead=1)
+        numbers = numbers._replace(share=share, count=was.count + ~was.done, done=done)
+        return State(mean, saved, sums, step, numbers)
 
     at = source.evaluate(mean)
-    numbers = _numbers(space, at, at.variance[..., :1], tol)
-    # a sample off the manifold is NaN from everywhere: no step helps
-    done, view = numbers.small() | ~numbers.finite(), at.view.saved if traced else at.view
-    xp = namespace_of(numbers.gain)
-    share = xp.ones_like(numbers.gain)
-    count = xp.astype(share, xp.int32)
-    if source.exact:
-        done = numbers.finite()
-    step, gain = _step(space, at, numbers, ~done)
-    state = State(mean, step, gain, share, numbers, count, done, view, at.sums)
-    if source.exact:
-        return _found(source, state)
-    key, going = (space, search, source), lambda now: ~now.done.all()
-    limit = max_iter - 1
-    return _found(source, backend.while_loop(key, going, body, source.arrays(), state, limit))
+    numbers = _numbers(at, tol, at.variance)
+    if exact:
+        numbers = numbers._replace(done=numbers.finite())
+    state = State(mean, at.view.saved, at.sums, _step(at, numbers, ~numbers.done), numbers)
+    if not exact:
+        key, going = (space, search, source), lambda now: ~now.numbers.done.all()
+        state = backend.while_loop(key, going, body, source.arrays(), state, max_iter - 1)
+    mean, saved, sums, _, numbers = state
+    sound, variance = numbers.finite(), like(numbers.variance, mean)
+    # the mean is NaN where no evaluation was finite
+    mean, variance = _chosen(sound, (mean, variance), (mean * math.nan, variance * math.nan))
+    residual, xp = _length(numbers.residual), namespace_of(numbers.residual)
+    # far out in hyperbolic space, a distance of one is not resolved
+    digits = exact | (xp.max(numbers.resolution, axis=-1) < 1.0)
+    converged = numbers.done & sound & digits
+    return Found(mean, variance, numbers.count, residual, converged, source.view(mean, saved), sums)
 
 
 def _take_steps(source: Source, mean: Array, search: Search) -> Found:
@@ -430,26 +399,13 @@ def _take_steps(source: Source, mean: Array, search: Search) -> Found:
     key = source.space, search, source
     (mean,) = loop(key, lambda _: True, body, source.arrays(), (mean,), steps)
     at = source.evaluate(mean)
-    numbers = _numbers(source.space, at, at.variance[..., :1], search.tol, read=False)
-    residual, small = numbers.length(), numbers.small()
-    return Found(mean, at.variance, at.view, steps + 1, residual, small, at.far, at.sums)
+    numbers = _numbers(at, search.tol, at.variance, read=False)
+    residual, small = _length(numbers.residual), numbers.done & numbers.finite()
+    return Found(mean, at.variance, steps + 1, residual, small, at.view, at.sums)
 
 
-def _found(source: Source, state: State) -> Found:
-    """Return what the loop has found; the mean is NaN where no evaluation was finite."""
-    numbers, sound, mean = state.numbers, state.numbers.finite(), state.mean
-    variance = like(numbers.variance, mean)
-    nothing = mean * math.nan, variance * math.nan
-    mean, variance = _chosen(sound, (mean, variance), nothing)
-    view = state.view if mean is state.mean else ()
-    if not isinstance(view, Centred):
-        view = source.view(mean, view)
-    residual, converged = numbers.length(), state.done & sound
-    return Found(mean, variance, view, state.count, residual, converged, numbers.far, state.sums)
-
-
-def _step(space: GyroSpace, at: Evaluation, numbers: Numbers, wanted: Array) -> tuple[Array, Array]:
-    """Return the Newton step and how far the variance falls by it, if any channel wants one.
+def _step(at: Evaluation, numbers: Numbers, wanted: Array) -> Array:
+    """Return the Newton step, if any channel wants one.
 
     The closer the mean is, the better is an exact step: what is left of the residual, relative to
     the standard deviation, is its square. A step by conjugate gradients that is as good as that
@@ -458,23 +414,22 @@ def _step(space: GyroSpace, at: Evaluation, numbers: Numbers, wanted: Array) -> 
     tol = 1e-4
     if isinstance(wanted, HOST):
         if not wanted.any():
-            return at.g, at.variance[..., :1]
-        if space.dim > DENSE:
+            return at.g
+        if at.g.shape[-1] > DENSE:
             ratio = numbers.residual[wanted] / np.sqrt(numbers.variance[wanted] + 1e-300)
             tol = min(max(1e-2 * float(np.min(ratio)), 1e-9), 1e-3)
-    step = newton_step(at.hessian(), at.g, tol)
-    return step, namespace_of(step).sum(step * at.g, axis=-1, keepdims=True)
+    return newton_step(at.hessian(), at.g, tol)
 
 
-def _judge(old: State, new: Numbers) -> tuple[Array, Array]:
+def _judge(was: Numbers, new: Numbers) -> tuple[Array, Array]:
     """Return whether a step is good; and whether it shows that only rounding errors are left.
 
     On a sphere the gradient also vanishes where the variance is largest, and grows on the way down
     from there. So the variance decides, as long as the gain that the step promised can be seen in
     it, and after that the gradient.
     """
-    xp, was, gain = namespace_of(old.share), old.numbers, old.share * new.gain
-    some = float(xp.finfo(gain.dtype).eps) ** 0.5
+    xp, gain = namespace_of(was.share), was.share * new.gain
+    some = eps_of(gain) ** 0.5
     after, before = xp.sum(new.variance, axis=-1), xp.sum(was.variance, axis=-1)
     lower = (gain > some * before) & (after <= before - 0.1 * gain)
     nearer = xp.all((new.residual < was.residual) | (new.residual <= new.goal), axis=-1)
@@ -487,29 +442,39 @@ def _judge(old: State, new: Numbers) -> tuple[Array, Array]:
     # If the samples differ by rounding errors only, no residual is small against their standard
     # deviation. Then steps shorter than the resolution fail, too. (Far out it is coarse: long steps
     # prove little.)
-    near = xp.all(was.residual <= 64.0 * was.resolution, axis=-1) & (old.share <= 1.0 / 64.0)
+    near = xp.all(was.residual <= 64.0 * was.resolution, axis=-1) & (was.share <= 1.0 / 64.0)
     return better, (close & xp.all(still, axis=-1)) | ((close | near) & ~better)
 
 
-def _numbers(
-    space: GyroSpace, at: Evaluation, gain: Array, tol: float | None, read: bool = True
-) -> Numbers:
-    """Return the numbers of a mean, as NumPy arrays if they can be: the one wait for a GPU."""
-    squares = space.by_block(at.g * at.g)
+def _numbers(at: Evaluation, tol: float | None, gain: Array, read: bool = True) -> Numbers:
+    """Return the numbers of a mean, as NumPy arrays if they can be: the one wait for a GPU.
+
+    ``gain`` are terms, of which the sum is that of :class:`Numbers`.
+    """
+    squares = at.view.space.by_block(at.g * at.g)
     xp, k = namespace_of(squares), squares.shape[-1]
     resolution = xp.broadcast_to(at.resolution, squares.shape)
-    packed = _read(xp.concat([at.variance, squares, resolution, gain, at.far], axis=-1), read)
-    sizes = [k, k, k, 1, at.far.shape[-1]]
-    variance, squares, resolution, gain, far = pieces(packed, sizes)
-    goal = least_residual(variance, resolution, tol)
-    residual = namespace_of(packed).sqrt(squares)
-    return Numbers(variance, residual, resolution, goal, gain[..., 0], far)
+    gain = xp.sum(gain, axis=-1, keepdims=True)
+    packed = xp.concat([at.variance, squares, resolution, gain], axis=-1)
+    variance, squares, resolution, gain = pieces(_read(packed) if read else packed, [k, k, k, 1])
+    goal, xp = least_residual(variance, resolution, tol), namespace_of(variance)
+    residual, share = xp.sqrt(squares), xp.ones_like(gain[..., 0])
+    count, small = xp.astype(share, xp.int32), xp.all(residual <= goal, axis=-1)
+    judged = Numbers(variance, residual, resolution, goal, gain[..., 0], share, count, small)
+    # a sample off the manifold is NaN from everywhere: no step helps
+    return judged._replace(done=small | ~judged.finite())
+
+
+def _length(residual: Array) -> Array:
+    """Return the length of the gradient, of all blocks together."""
+    xp = namespace_of(residual)
+    return xp.sqrt(xp.sum(residual * residual, axis=-1))
 
 
 def least_residual(variance: Array, resolution: Array, tol: float | None) -> Array:
     """Return the residual to reach: ``tol`` standard deviations, or as much as rounding leaves."""
     xp = namespace_of(variance)
-    tol = 8.0 * float(xp.finfo(variance.dtype).eps) if tol is None else tol
+    tol = 8.0 * eps_of(variance) if tol is None else tol
     return xp.maximum(tol * xp.sqrt(variance), 8.0 * resolution)
 
 
@@ -519,17 +484,10 @@ HOST = np.ndarray, np.generic
 """What the numbers of a channel are if they can be read; traced otherwise."""
 
 
-def _read(values: Any, read: bool = True) -> Any:
-    """Return arrays, or the numbers of a state, as NumPy arrays if they can be read."""
-    if isinstance(values, State):
-        variance = values.numbers.variance  # depends on all arrays; others may be constants
-        if backend_of(variance).traced(variance):
-            return values
-        numbers = Numbers(*map(_read, values.numbers))
-        share, count, done = map(_read, (values.share, values.count, values.done))
-        return values._replace(share=share, numbers=numbers, count=count, done=done)
+def _read(values: Array) -> Array:
+    """Return numbers as a NumPy array if they can be read."""
     backend = backend_of(values)
-    return backend.to_numpy(values) if read and not backend.traced(values) else values
+    return values if backend.traced(values) else backend.to_numpy(values)
 
 
 def like(values: Array, x: Array) -> Array:
@@ -542,16 +500,13 @@ def like(values: Array, x: Array) -> Array:
 def _chosen(take: Array, new: Any, old: Any, lead: int = 0) -> Any:
     """Return the new values of the channels to take, and the old values of the others.
 
-    They are arrays or tuples of arrays, with ``lead`` axes before the channels; or views, of which
-    there is none for some new and some old channels.
+    They are arrays or tuples of arrays, with ``lead`` axes before the channels.
     """
     if isinstance(take, HOST):
         if take.all():
             return new
         if not take.any():
             return old
-    if isinstance(new, Centred):
-        return ()
     if isinstance(new, tuple):
         each = [_chosen(take, a, b, lead) for a, b in zip(new, old, strict=True)]
         return type(new)(*each) if hasattr(new, "_fields") else tuple(each)
@@ -563,13 +518,7 @@ def _chosen(take: Array, new: Any, old: Any, lead: int = 0) -> Any:
 
 
 def _with_derivatives(
-    space: GyroSpace,
-    memory: Memory,
-    found: Found,
-    x: Array,
-    w: Array,
-    exact: bool,
-    search: Search,
+    source: Memory, found: Found, inputs: Arrays, exact: bool, search: Search
 ) -> Found:
     r"""Return a mean, the variance and the view with their derivatives.
 
@@ -579,62 +528,49 @@ def _with_derivatives(
     to first order; a second one from there, with the same H, to second order. If the points of a
     model move with θ, the mean moves with them. If it is not ``exact``, the mean is a constant.
 
-    On several ranks, the gradients are summed before :math:`H^{-1}`, together with the variances.
+    Gradient and variance are reduced together, before :math:`H^{-1}`. A step from a mean that was
+    not reached changes the variance.
     """
-    if exact and memory.exact and search.steps != 0:
-        view = space.centred(Memory(space, x, w).start(), x)
-        return found._replace(mean=view.mean, variance=view.variance(w), view=view)
-    backend, ranks = backend_of(x), memory if isinstance(memory, Ranks) else None
-    stop, dim, count = backend.stop_gradient, space.dim, len(found.sums)
-    rough = 0.0 if search.steps is None else ROUGH_DERIVATIVE
+    backend, dim, blocks = backend_of(found.mean), source.space.dim, len(source.space.blocks)
+    stop, rough = backend.stop_gradient, 0.0 if search.steps is None else ROUGH_DERIVATIVE
+    if exact and source.exact and search.steps != 0:
+        own = source.with_arrays(*inputs)
+        view = own.view(own.start())
+        return found._replace(mean=view.mean, variance=view.variance(own.w), view=view)
 
-    def function(order: int, constants: Arrays, x: Array, w: Array, *learnt: Array) -> Arrays:
-        mean, sums, saved = constants[0], constants[1 : count + 1], constants[count + 1 :]
-        own = with_parameters(space, learnt)
-        base = own.project(mean) if learnt else mean
-        at = own.centred(base, x, saved)
-        if ranks is None:
-            variance: Arrays = ()
-        elif order and not exact:
-            variance = (ranks.total(if_weighted(w, at.variance(w))),)
-        else:
-            whole = ranks.evaluation(at, w, Sums(*sums))
-            variance = (whole.variance,)
-        if order == 0 or not exact:
-            return base, *variance, *at.image
-        hessian = at.hessian(w) if ranks is None else whole.hessian()
+    def function(order: int, constants: Arrays, *inputs: Array) -> Arrays:
+        mean, variance, *rest = constants
+        sums, saved, own = Sums(*rest[:2]), tuple(rest[2:]), source.with_arrays(*inputs)
+        base = own.space.project(mean) if len(inputs) > 2 else mean
+        at = own.view(base, saved)
+        if order == 0:
+            return base, variance, *at.image
+        if not exact:
+            return base, own.reduced(at.variance(own.w)), *at.image
+        hessian = own.hessian(at, sums)
 
         def solved(here: Array) -> Array:
             """Reduce, and multiply by H⁻¹."""
-            assert ranks is not None
-            change, there = pieces(ranks.total(here), [dim, here.shape[-1] - dim])
-            return namespace_of(here).concat([inverse(hessian, change, rough), there], axis=-1)
+            change, variance = pieces(own.reduced(here), [dim, blocks])
+            return namespace_of(here).concat([inverse(hessian, change, rough), variance], axis=-1)
 
         moved = base
         for k in range(order):
-            at = at if k == 0 else own.centred(moved, x, saved)
-            g = at.gradient(w)
-            change = g - stop(g)
-            if ranks is None:
-                step = inverse(hessian, change, rough)
-            else:
-                here = namespace_of(g).concat([change, at.variance(w)], axis=-1)
-                here = if_weighted(w, here)
-                # H⁻¹ may take further reductions: backwards, too, they come after this one
-                both = solved(here) if dim <= DENSE else backend.self_adjoint(solved, here)
-                step, there = pieces(both, [dim, here.shape[-1] - dim])
-                # a step from a mean that was not reached changes the variance
-                variance = (there - 2.0 * own.by_block(whole.g * step),)
+            at = at if k == 0 else own.view(moved, saved)
+            g = at.gradient(own.w)
+            here = namespace_of(g).concat([g - stop(g), at.variance(own.w)], axis=-1)
+            # H⁻¹ may take further reductions: backwards, too, they come after this one
+            both = solved(here) if dim <= DENSE else backend.self_adjoint(solved, here)
+            step, variance = pieces(both, [dim, blocks])
+            variance = variance - 2.0 * own.space.by_block(sums.added[..., :dim] * step)
             image = at.followed(step) if order == 1 else None
             if image is not None:
-                return base + at.push(step), *variance, *image
+                return base + at.push(step), variance, *image
             point = at.shift(step)
             moved = mean + (point - stop(point))
-        return moved, *variance, *own.centred(moved, x, saved).image
+        return moved, variance, *own.view(moved, saved).image
 
-    constants, learnt = (found.mean, *found.sums, *found.view.saved), parameters_of(space)
-    mean, *image = backend.differentiate(function, constants, x, w, *learnt)
-    variance = None if ranks is None else image.pop(0)
-    view = space.centred(mean, x, found.view.saved).showing(*image)
-    variance = view.variance(w) if variance is None else variance
+    constants = found.mean, found.variance, *found.sums, *found.view.saved
+    mean, variance, *image = backend.differentiate(function, constants, *inputs)
+    view = source.with_arrays(*inputs).view(mean, found.view.saved).showing(*image)
     return found._replace(mean=mean, variance=variance, view=view)

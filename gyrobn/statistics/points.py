@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.manifolds import Correlation, Klein, Product
+from gyrobn.manifolds import Correlation, Klein
 from gyrobn.manifolds.constant_curvature import ConstantCurvature
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import blockwise, scalars_like
+from gyrobn.numerics.arrays import blockwise, eps_of, scalars_like, square
 from gyrobn.numerics.checks import host, warn_caller
 from gyrobn.statistics.uniqueness import FrechetWarning, factors
 
@@ -66,22 +66,20 @@ def on_manifold(
         if bool(xp.all(good)):
             return x
         finite, problem = _not_finite(manifold, x, name, first)
-        if problem:
-            off = xp.logical_and(finite, xp.logical_not(good))
-            if project or not bool(xp.any(off)):
-                raise ValueError(f"{problem}: {advice_nan}")
-            also = f"{problem}: {advice_nan}; also, "
-            raise _off(manifold, x, xp.logical_not(off), name, first, advice, also)
+        off = xp.logical_and(finite, xp.logical_not(good))
+        if problem and (project or not bool(xp.any(off))):
+            raise ValueError(f"{problem}: {advice_nan}")
         if project:
             if moved is not None:
                 moved.note(manifold, x, host(good), first)
             rest = (None,) * len(manifold.point_shape)
             x = xp.where(good[(..., *rest)], x, manifold.project(x))
-            good = points(x)
-            if bool(xp.all(good)):
+            off = xp.logical_not(points(x))
+            if not bool(xp.any(off)):
                 return x
             advice = "it could not be projected either"
-        raise _off(manifold, x, good, name, first, advice)
+        also = f"{problem}: {advice_nan}; also, " if problem else ""
+        raise _off(manifold, x, xp.logical_not(off), name, first, advice, also)
 
 
 def check_finite(manifold: GyroSpace, x: Array, name: str, first: Any, advice: str) -> None:
@@ -109,7 +107,7 @@ def _off(
     name: str,
     first: Any,
     advice: str,
-    before: str = "",
+    before: str,
 ) -> ValueError:
     """Return the error for points that are off the manifold."""
     what, i = describe(good, first)
@@ -176,35 +174,30 @@ def may_be_far_out(
     """
     if 0 in x.shape:
         return False
-    manifold = manifold.detached()
-    if isinstance(manifold, Product):
-        target = manifold.origin(x) if target is None else target
-    parts: list[Any] = [(manifold, factor, x, centre, target)]
-    if isinstance(manifold, Product):
-        each = map(manifold.split, (x, centre, target))
-        parts = list(
-            zip(
-                manifold.factors,
-                manifold._split("number", scalars_like(factor, x)),
-                *each,
-                strict=True,
-            )
-        )
-    for space, t, *points in parts:
-        if isinstance(space, Product):
-            if may_be_far_out(space, points[0], points[1], t, points[2]):
-                return True
-        elif _ends(space):
-            xp, k = namespace_of(x), abs(float(*space.learnable())) ** 0.5
-            *ends, aim = points
-            both = xp.concat([xp.reshape(y, (-1, *space.point_shape)) for y in ends])
-            end = 0.0 if aim is None else xp.max(space.norm(aim))
-            angle = k * float(xp.max(abs(t) * 2.0 * xp.max(space.norm(both)) + end))
-            growth = math.cosh(min(angle, 300.0))  # of the spacing of coordinates
-            spacing = float(xp.finfo(x.dtype).eps) * growth ** (1 + isinstance(space, Klein))
+    manifold, xp, block = manifold.detached(), namespace_of(x), 0
+    factor = scalars_like(factor, x)
+    several = manifold.block_shape and getattr(factor, "shape", ())
+    if several:
+        factor = xp.broadcast_to(factor, (*factor.shape[:-1], *manifold.block_shape))
+    target = manifold.origin(x) if target is None else target
+    for space, _, *points in factors(manifold, manifold, x, centre, target):
+        t, block = factor[..., block] if several else factor, block + len(space.blocks)
+        if _ends(space):
+            of_x, of_centre, of_target = (_farthest(space, y) for y in points)
+            way = float(xp.max(abs(t) * (of_x + of_centre)) + of_target)
+            growth = math.cosh(min(abs(float(*space.learnable())) ** 0.5 * way, 300.0))
+            spacing = eps_of(x) * growth ** (1 + isinstance(space, Klein))
             if not spacing <= 0.01:  # also if a sample is NaN, which must not hide others
                 return True
     return False
+
+
+def _farthest(space: GyroSpace, x: Array) -> Array:
+    """Return the largest distance from the identity: in every model, that of the longest vector."""
+    xp, rows = namespace_of(x), namespace_of(x).reshape(x, (-1, x.shape[-1]))
+    with np.errstate(over="ignore"):
+        longest = xp.argmax(square(rows), axis=0, keepdims=True)
+    return space.norm(xp.take(rows, longest, axis=0))[0]
 
 
 def plain_geometry(geometry: GyroSpace) -> GyroSpace:
@@ -253,10 +246,9 @@ class Moved:
 
     def note(self, manifold: GyroSpace, x: Array, good: Any, first: Any) -> None:
         """Count the bad points of a chunk, before they are moved."""
-        self.count += int(np.sum(~good))
-        for index in np.argwhere(~good):
-            i = tuple(map(int, index))
+        for i in map(tuple, np.argwhere(~good).tolist()):
             what = flaw(manifold, x[(*i, ...)])
+            self.count += 1
             self.singular += bool(what)
             if what and not self.which:
                 self.which = f"the first, {at_index(i, first)}, is {what}"
@@ -264,7 +256,7 @@ class Moved:
     def warn(self, manifold: GyroSpace, x: Array, method: str) -> None:
         """Warn if singular matrices got a floor under their eigenvalues."""
         if self.singular:
-            floor = float(namespace_of(x).finfo(x.dtype).eps) ** 0.5
+            floor = eps_of(x) ** 0.5
             warn_caller(
                 f"GyroBN.{method}() moved {self.count} of {self.total} samples onto {manifold!r}; "
                 f"{self.singular} of them were not positive definite ({self.which}), and their "
@@ -287,7 +279,7 @@ def flaw(manifold: GyroSpace, point: Array) -> str:
             roots = np.sqrt(np.clip(np.diagonal(A), 0.0, None))
             A = A / np.where(roots > 0, roots, 1.0) / np.where(roots > 0, roots, 1.0)[:, None]
         n, values = len(A), np.linalg.eigvalsh((A + A.T) / 2)
-        limit = 1.0 / (n * float(namespace_of(point).finfo(point.dtype).eps))
+        limit = 1.0 / (n * eps_of(point))
         least = abs(values).max() / limit
         of = "" if space is manifold else f"of {space!r} "
         if np.any(values < -least):

@@ -1,6 +1,7 @@
-r"""Samples and weights as the loop reads them, in memory or on each of several ranks.
+r"""Samples as the search of the mean reads them, and the sums over them.
 
-Some samples answer with sums, and the sums of all parts are added:
+A user's samples and weights are checked here, once, and arranged. Some samples then answer with
+sums, and the sums of all parts are added:
 
 .. math:: g = \sum_i w_i c_i, \qquad v^2 = \sum_i w_i \|c_i\|^2, \qquad H = \sum_i w_i H_i,
           \qquad c_i = \operatorname{Log}_e(\ominus\mu \oplus x_i) .
@@ -11,9 +12,10 @@ the loop is the same for every source.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from copy import copy
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -21,7 +23,7 @@ import numpy as np
 from gyrobn.backends import Array, Arrays, backend_of, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
-from gyrobn.numerics.arrays import BLOCK, pieces, scalars_like, sum_samples, weighted_sum
+from gyrobn.numerics.arrays import BLOCK, scalars_like, sum_samples, weighted_sum
 from gyrobn.numerics.checks import check_integers
 from gyrobn.numerics.hessian import DENSE, Hessian, joined_hessian
 from gyrobn.numerics.matrices import from_triangle, matmul, to_triangle
@@ -60,12 +62,18 @@ def arrange(
     if 0 in batch:
         if group is None:
             raise ValueError(f"an empty batch has no mean: x has shape {tuple(x.shape)}")
-        return _nothing(manifold, x, weights, channels)
-    count, samples = math.prod(reduced), x
-    if axes != (0,):
-        points = tuple(range(len(batch), x.ndim))
-        shape = (count, *channels, *manifold.point_shape)
-        samples = xp.reshape(xp.permute_dims(x, (*axes, *rest, *points)), shape)
+        e, none = _placeholder(manifold, channels, x)
+        # part of the graph, as on other ranks
+        return e + xp.sum(x), none if weights is None else none + xp.sum(weights)
+    count = math.prod(reduced)
+
+    def arranged(a: Array) -> Array:
+        if axes == (0,):
+            return a
+        order = *axes, *rest, *range(len(batch), a.ndim)
+        return xp.reshape(xp.permute_dims(a, order), (count, *channels, *a.shape[len(batch) :]))
+
+    samples = arranged(x)
     if weights is None:
         each = 1.0 if group is not None else 1.0 / count
         return samples, xp.full((count, *channels), each, dtype=x.dtype, device=device_of(x))
@@ -75,12 +83,9 @@ def arrange(
         w = xp.reshape(weights, (count, *(1 for _ in channels)))
         w = xp.broadcast_to(w, (count, *channels))
     elif shape == batch:
-        w = xp.reshape(xp.permute_dims(weights, (*axes, *rest)), (count, *channels))
+        w = arranged(weights)
     else:
-        raise ValueError(
-            f"weights must have the shape of the reduced axes, {reduced}, or of the whole batch, "
-            f"{batch}; got {shape}"
-        )
+        raise shape_error(shape, reduced, batch)
     total = sum_samples(w)
     try:
         check_weights(w, total if group is None else total + 1.0)
@@ -92,17 +97,13 @@ def arrange(
     return samples, w if group is not None else w / total
 
 
-def _nothing(
-    manifold: GyroSpace, x: Array, weights: Array | None, channels: tuple[int, ...]
+def _placeholder(
+    manifold: GyroSpace, channels: tuple[int, ...], like: Array
 ) -> tuple[Array, Array]:
-    """Return the identity, without weight, for a rank that has no samples.
-
-    Its sums are zero, and part of the graph, as on other ranks.
-    """
-    xp = namespace_of(x)
-    e = xp.broadcast_to(manifold.origin(x), (1, *channels, *manifold.point_shape))
-    none = xp.zeros((1, *channels), dtype=x.dtype, device=device_of(x))
-    return e + xp.sum(x), none if weights is None else none + xp.sum(weights)
+    """Return the identity, without weight, for a rank that has no samples."""
+    xp = namespace_of(like)
+    e = xp.broadcast_to(manifold.origin(like), (1, *channels, *manifold.point_shape))
+    return e, xp.zeros((1, *channels), dtype=like.dtype, device=device_of(like))
 
 
 def _axes(x: Array, batch: tuple[int, ...], axis: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -113,17 +114,14 @@ def _axes(x: Array, batch: tuple[int, ...], axis: int | tuple[int, ...]) -> tupl
             f"expected a batch of points, shape (N, ..., {points}), "
             f"got one point of shape {tuple(x.shape)}: add a batch axis, x[None]"
         )
-    axes = check_integers("axis", axis)
-    for a in axes:
-        if not -len(batch) <= a < len(batch):
-            raise ValueError(
-                f"axis {a} is not one of the {len(batch)} batch axes of an array of shape "
-                f"{tuple(x.shape)} with points of shape {points}"
-            )
-    axes = tuple(a % len(batch) for a in axes)
-    if len(set(axes)) != len(axes) or not axes:
-        raise ValueError(f"axis must name distinct batch axes, got {axis}")
-    return axes
+    count, axes = len(batch), check_integers("axis", axis)
+    found = tuple(a % count for a in axes if -count <= a < count)
+    if not found or not len(axes) == len(found) == len(set(found)):
+        raise ValueError(
+            f"axis must name distinct ones of the {count} batch axes of an array of shape "
+            f"{tuple(x.shape)} with points of shape {points}, got {axis}"
+        )
+    return found
 
 
 def set_aside(
@@ -142,21 +140,10 @@ def set_aside(
     out = _weightless(x, weights, points)
     if not backend.traced(out) and not bool(xp.any(out)):
         return x, lambda y: y
-    entries = tuple(range(-points, 0))
-    finite = xp.all(xp.isfinite(x), axis=entries, keepdims=True)  # infinity − infinity would warn
-    sane = xp.where(finite, backend.stop_gradient(x), manifold.origin(x))
-    point = xp.logical_and(xp.squeeze(finite, axis=entries), manifold.contains(sane))
+    with np.errstate(all="ignore"):  # what overflows is no point
+        point = manifold.contains(backend.stop_gradient(x))
     out = xp.logical_and(out, xp.logical_not(point))[(..., *(None,) * points)]
     return xp.where(out, manifold.origin(x), x), lambda y: xp.where(out, x, y)
-
-
-def only_weighted(manifold: GyroSpace, x: Array, weights: Array | None) -> Array:
-    """Put the identity in place of every sample of weight zero."""
-    if weights is None:
-        return x
-    points = len(manifold.point_shape)
-    out = _weightless(x, weights, points)[(..., *(None,) * points)]
-    return namespace_of(x).where(out, manifold.origin(x), x)
 
 
 def _weightless(x: Array, weights: Array, points: int) -> Array:
@@ -164,12 +151,18 @@ def _weightless(x: Array, weights: Array, points: int) -> Array:
     namespace_of(x, weights)  # of one library
     batch, given = tuple(x.shape[: x.ndim - points]), tuple(weights.shape)
     if given != batch[: len(given)]:
-        raise ValueError(
-            f"weights must have the shape of the whole batch, {batch}, or of its reduced axes; got "
-            f"{given}"
-        )
-    out = weights == 0
-    return out[(..., *(None,) * (x.ndim - points - out.ndim))]
+        raise shape_error(given, batch[: len(given)], batch)
+    return (weights == 0)[(..., *(None,) * (len(batch) - len(given)))]
+
+
+def shape_error(
+    given: tuple[Any, ...], reduced: tuple[Any, ...], batch: tuple[Any, ...]
+) -> ValueError:
+    """Return the error for weights of another shape than that of the samples."""
+    return ValueError(
+        f"weights must have the shape of the reduced axes, {reduced}, or of the whole batch, "
+        f"{batch}; got {given}"
+    )
 
 
 def check_weights(weights: Array, total: Array, first: int = 0) -> None:
@@ -204,7 +197,54 @@ def of_channel(channel: list[Any]) -> str:
     return f" of channel {channel[0] if len(channel) == 1 else tuple(channel)}"
 
 
-# ---------------------------------------------------------------------- in memory
+# ---------------------------------------------------------------------- several ranks
+
+
+def over_ranks(
+    space: GyroSpace, x: Array, w: Array, group: Group, error: Exception | None = None
+) -> tuple[Array, Array]:
+    """Return a first guess of the mean, and the weights divided by their sum over all ranks.
+
+    One reduction. A rank with an error takes part in it with weights that are NaN.
+    """
+    xp, moments = namespace_of(w), weighted_sum(w, space.moments(x))
+    here = xp.concat([sum_samples(w)[..., None], moments], axis=-1)
+    sums = backend_of(w).all_sum(here, group.ranks)
+    total = sums[..., :1]
+    if not backend_of(w).traced(total) and not bool(xp.all(total > 0)):
+        group.agree(error)  # one of the ranks may have withdrawn
+        raise ValueError(
+            "the batch is empty on every rank, or its weights have no positive sum: give at least "
+            "one sample on one of the ranks"
+        )
+    return space.start(sums[..., 1:] / total), w / total[..., 0]
+
+
+def withdraw(
+    manifold: GyroSpace, channels: tuple[int, ...], like: Array, group: Group, error: Exception
+) -> None:
+    """Take part in the first reduction of the others with NaN, and agree on the error with them."""
+    if group.agree is not _all_alike:
+        e, none = _placeholder(manifold.inside, channels, like)
+        over_ranks(manifold.inside, e, none + namespace_of(like).nan, group, error)
+
+
+# ---------------------------------------------------------------------- sums
+
+
+class Sums(NamedTuple):
+    """What some samples add to an evaluation."""
+
+    added: Array
+    """Numbers to add, shape (*channels, k); the first of them are g."""
+    most: Array
+    """Squared distance of the farthest sample, one per block, on spaces where a mean need not be
+    unique, if values can be read; else of shape (*channels, 0)."""
+
+    def plus(self, other: "Sums") -> "Sums":
+        """Return the sums over the samples of both."""
+        most = namespace_of(self.most).maximum(self.most, other.most)
+        return Sums(self.added + other.added, most)
 
 
 class Evaluation(NamedTuple):
@@ -218,153 +258,17 @@ class Evaluation(NamedTuple):
     """One per block."""
     resolution: Array
     """How far rounding moves the mean; one per block, or one."""
-    far: Array
-    """Squared distance of the farthest sample, one per block, on spaces where a mean need not be
-    unique, if values can be read; else of shape (*channels, 0)."""
     hessian: Callable[[], Hessian]
     """Return the mean Hessian."""
-    sums: Arrays = ()
-    """The :class:`Sums` over all ranks, if there are several."""
-
-
-class Memory:
-    """Samples in memory: ``x`` of shape (N, *channels, *point_shape), ``w`` (N, *channels).
-
-    The weights sum to one.
-    """
-
-    def __init__(self, space: GyroSpace, x: Array, w: Array) -> None:
-        self.space, self.x, self.w = space, x, w
-
-    def __repr__(self) -> str:
-        return "memory"
-
-    @property
-    def exact(self) -> bool:
-        """Whether the first guess is the mean, as on a flat space."""
-        return self.space.flat
-
-    def arrays(self) -> Arrays:
-        """Return samples, weights and the parameters of the geometry that are arrays."""
-        return self.x, self.w, *parameters_of(self.space)
-
-    def with_arrays(self, x: Array, w: Array, *parameters: Array) -> Self:
-        """Return the same source with such :meth:`arrays`."""
-        other = copy(self)
-        other.space, other.x, other.w = with_parameters(self.space, parameters), x, w
-        return other
-
-    def start(self) -> Array:
-        """Return a first guess of the mean.
-
-        On a flat space, that of many samples is corrected by the mean of what is left.
-        """
-        moments = self.space.moments(self.x)
-        means = weighted_sum(self.w, moments)
-        if self.exact and self.x.shape[0] > BLOCK:
-            means = means + weighted_sum(self.w, moments - means)
-        return self.space.start(means)
-
-    def view(self, mean: Array, saved: Arrays = ()) -> Centred:
-        """Return the samples here, seen from a mean, with the decompositions of an equal view."""
-        return self.space.centred(mean, self.x, saved)
-
-    def evaluate(self, mean: Array) -> Evaluation:
-        """Return what is seen from a mean."""
-        view, w = self.view(mean), self.w
-        sums = view.gradient(w), view.variance(w), view.resolutions(w), farthest(view, w)
-        return Evaluation(view, *sums, partial(view.hessian, w))
-
-
-# ---------------------------------------------------------------------- several ranks
-
-
-class Ranks(Memory):
-    """Samples in memory on each of several ranks; the weights of all of them sum to one."""
-
-    exact = False
-
-    def __init__(self, space: GyroSpace, x: Array, w: Array, group: Group) -> None:
-        super().__init__(space, x, w)
-        self.group = group
-
-    def __repr__(self) -> str:
-        return f"ranks {self.group.ranks!r}"
-
-    def total(self, sums: Array) -> Array:
-        """Return the sums over all ranks, from those of the samples here."""
-        return backend_of(sums).all_sum(sums, self.group.ranks)
-
-    def evaluate(self, mean: Array) -> Evaluation:
-        """Return what is seen from a mean, in one reduction."""
-        view = self.view(mean)
-        here = sums_of(view, self.w)
-        return self.evaluation(view, self.w, here._replace(added=self.total(here.added)))
-
-    def evaluation(self, view: Centred, w: Array, sums: "Sums") -> Evaluation:
-        """Return an evaluation from the samples here and the sums over all ranks."""
-        here = view.hessian(w)
-
-        def apply(k: int, v: Array) -> Array:
-            block, _ = diagonal(here, sums.added[..., : self.space.dim])[k]
-            return self.total(if_weighted(w, block.apply(v)))
-
-        return evaluation_of(view, here, sums, apply)
-
-
-def over_ranks(space: GyroSpace, x: Array, w: Array, group: Group) -> tuple[Array, Array]:
-    """Return a first guess of the mean, and the weights divided by their sum over all ranks.
-
-    One reduction. A rank with an error takes part in it with weights that are NaN.
-    """
-    sums = backend_of(w).all_sum(first_sums(space, x, w), group.ranks)
-    total = sums[..., :1]
-    if not backend_of(w).traced(total) and not bool(namespace_of(w).all(total > 0)):
-        group.agree(None)  # one of the ranks may have withdrawn
-        raise ValueError(
-            "the batch is empty on every rank, or its weights have no positive sum: give at least "
-            "one sample on one of the ranks"
-        )
-    return space.start(sums[..., 1:] / total), w / total[..., 0]
-
-
-def first_sums(space: GyroSpace, x: Array, w: Array) -> Array:
-    """Return the sums of the weights and of the moments, shape (*channels, 1 + k)."""
-    moments = weighted_sum(w, space.moments(x))
-    return namespace_of(x).concat([sum_samples(w)[..., None], moments], axis=-1)
-
-
-def withdraw(
-    manifold: GyroSpace, channels: tuple[int, ...], like: Array, group: Group, error: Exception
-) -> None:
-    """Take part in the first reduction of the others with NaN, and agree on the error with them."""
-    if group.agree is _all_alike:
-        return
-    space, xp = manifold.inside, namespace_of(like)
-    e = xp.broadcast_to(space.origin(like), (1, *channels, *space.point_shape))
-    w = xp.full((1, *channels), xp.nan, dtype=like.dtype, device=device_of(like))
-    over_ranks(space, e, w, group._replace(agree=lambda _: group.agree(error)))
+    sums: Sums
 
 
 # ---------------------------------------------------------------------- sums of a part
 
 
-class Sums(NamedTuple):
-    """What some samples add to an evaluation."""
-
-    added: Array
-    """Numbers to add, shape (*channels, k)."""
-    most: Array
-    """Numbers of which the largest counts: ``far`` of an evaluation."""
-
-
 def sums_of(view: Centred, w: Array) -> Sums:
-    """Return the sums over some samples.
-
-    The Hessian is among them, as matrices up to ``DENSE`` dimensions.
-    """
-    xp, space = namespace_of(w), view.space
-    g, variance = view.gradient(w), view.variance(w)
+    """Return the sums over some samples; the Hessian as matrices up to ``DENSE`` dimensions."""
+    xp, space, g, variance = namespace_of(w), view.space, view.gradient(w), view.variance(w)
     rounding = view.resolutions(w) - space.resolutions(view.mean)
     parts = [g, variance, xp.broadcast_to(rounding * rounding, variance.shape)]
     for h, like in diagonal(view.hessian(w), g):
@@ -376,7 +280,7 @@ def sums_of(view: Centred, w: Array) -> Sums:
     return Sums(if_weighted(w, xp.concat(flat, axis=-1)), farthest(view, w))
 
 
-def applied(k: int, view: Centred, w: Array, v: Array) -> Sums:
+def applied(view: Centred, w: Array, v: Array, k: int) -> Sums:
     """Return the sums over some samples of the k-th diagonal block of the Hessian times v."""
     h, _ = diagonal(view.hessian(w), view.normal[0, ...])[k]
     return Sums(if_weighted(w, h.apply(v)), v[..., :0, 0])
@@ -395,7 +299,7 @@ def if_weighted(w: Array, sums: Array) -> Array:
 def farthest(view: Centred, w: Array) -> Array:
     """Return the squared distance of the farthest sample, one per block, if it is needed."""
     xp = namespace_of(w)
-    if view.space.convexity_radius == float("inf") or backend_of(w).traced(w):
+    if view.space.convexity_radius == math.inf or backend_of(w).traced(w):
         return xp.zeros((*w.shape[1:], 0), dtype=w.dtype, device=device_of(w))
     return xp.max(xp.where(w[..., None] > 0, view.squares, 0.0), axis=0)
 
@@ -408,50 +312,137 @@ def diagonal(h: Hessian, g: Array) -> list[tuple[Hessian, Array]]:
     return [block for part in parts for block in diagonal(*part)]
 
 
-def evaluation_of(
-    view: Centred, h: Hessian, sums: Sums, apply: Callable[[int, Array], Array]
-) -> Evaluation:
-    """Return an evaluation from the sums of all samples.
+# ---------------------------------------------------------------------- sources
 
-    ``h`` is the Hessian of any of them, and ``apply`` multiplies a diagonal block of the Hessian of
-    all of them that is too large to be formed.
+
+class Source:
+    """Samples that answer with sums; how the sums of their parts are reduced, a subclass says."""
+
+    space: GyroSpace
+    exact = False
+    """Whether the first guess is the mean, as on a flat space."""
+
+    def start(self) -> Array:
+        """Return a first guess of the mean."""
+        raise NotImplementedError
+
+    def total(self, function: Callable[..., Sums], view: Centred, *arrays: Array) -> Sums:
+        """Return the sum over all parts of ``function(part seen from the mean, w, *arrays)``."""
+        raise NotImplementedError
+
+    def arrays(self) -> Arrays:
+        """Return the arrays that may be traced: none."""
+        return ()
+
+    def with_arrays(self) -> Self:
+        """Return the same source with such :meth:`arrays`."""
+        return self
+
+    def view(self, mean: Array, saved: Arrays = ()) -> Centred:
+        """Return the view of the mean from itself."""
+        return self.space.centred(mean, mean[None, ...], saved)
+
+    def product(self, view: Centred, k: int) -> Callable[[Array], Array]:
+        """Return the k-th diagonal block of the Hessian, applied in one reduction."""
+        return lambda v: self.total(partial(applied, k=k), view, v).added
+
+    def evaluate(self, mean: Array) -> Evaluation:
+        """Return what is seen from a mean, in one reduction."""
+        view = self.view(mean)
+        return self.evaluation(view, self.total(sums_of, view))
+
+    def evaluation(self, view: Centred, sums: Sums) -> Evaluation:
+        """Return an evaluation from the sums of all samples.
+
+        A Hessian beyond ``DENSE`` dimensions is not summed: each product with it is one more
+        reduction.
+        """
+        xp, space, at = namespace_of(view.mean), view.space, 0
+        lead, numbers = sums.added.shape[:-1], count()
+
+        def read(*shape: int) -> Array:
+            nonlocal at
+            first, at = at, at + math.prod(shape)
+            return xp.reshape(sums.added[..., first:at], (*lead, *shape))
+
+        def summed(h: Hessian, like: Array) -> Hessian:
+            """Return a Hessian like h, from the bound and the matrix of each diagonal block."""
+            if h.parts:
+                each = [summed(*part) for part in zip(h.parts, h.split(like), strict=True)]
+                return joined_hessian(each, h.split, h.join)
+            k, (*batch, n) = next(numbers), like.shape[len(lead) :]
+            bound = None if h.lowest is None else read(*batch)
+            lowest = None if bound is None else lambda: bound
+            if h.identity:
+                return h
+            if n > DENSE:
+                return Hessian(self.product(view, k), lowest)
+            A = from_triangle(read(*batch, n * (n + 1) // 2), n, diagonal=True, mirror=1.0)
+            return Hessian(partial(matmul, A), lowest, lambda: A)
+
+        blocks = len(space.blocks)
+        g, variance, rounding = read(space.dim), read(blocks), read(blocks)
+        hessian = summed(
+            space.hessian(xp.zeros_like(g)[None, ...], xp.ones_like(g[None, ..., 0])), g
+        )
+        resolution = space.resolutions(view.mean) + xp.sqrt(rounding)
+        return Evaluation(view, g, variance, resolution, lambda: hessian, sums)
+
+
+class Memory(Source):
+    """Samples in memory: ``x`` of shape (N, *channels, *point_shape), ``w`` (N, *channels).
+
+    The weights sum to one.
     """
-    space, blocks = view.space, len(view.space.blocks)
-    sizes = [space.dim, blocks, blocks]
-    for part, like in diagonal(h, sums.added[..., : space.dim]):
-        *batch, n = like.shape[sums.added.ndim - 1 :]
-        formed = 0 if part.identity or n > DENSE else n * (n + 1) // 2
-        count = math.prod(batch)
-        sizes += [0 if part.lowest is None else count, count * formed]
-    g, variance, rounding, *rest = pieces(sums.added, sizes)
-    hessian = _summed(h, g, iter(enumerate(zip(rest[::2], rest[1::2], strict=True))), apply)
-    resolution = space.resolutions(view.mean) + namespace_of(g).sqrt(rounding)
-    return Evaluation(view, g, variance, resolution, sums.most, lambda: hessian, sums)
 
+    def __init__(self, space: GyroSpace, x: Array, w: Array) -> None:
+        self.space, self.x, self.w = space, x, w
+        self.exact = space.flat
 
-def _summed(
-    h: Hessian,
-    like: Array,
-    sums: Iterator[tuple[int, tuple[Array, Array]]],
-    apply: Callable[[int, Array], Array],
-) -> Hessian:
-    """Return a Hessian like h, from the bound and the matrix of each diagonal block in turn."""
-    if h.parts:
-        parts = zip(h.parts, h.split(like), strict=True)
-        return joined_hessian([_summed(*part, sums, apply) for part in parts], h.split, h.join)
-    (k, (bound, triangle)), (*batch, n) = next(sums), like.shape
-    xp = namespace_of(like)
-    lowest = None if h.lowest is None else lambda: xp.reshape(bound, tuple(batch))
-    if h.identity:
-        return h
-    if n > DENSE:
-        return Hessian(partial(apply, k), lowest)
-    triangle = xp.reshape(triangle, (*batch, n * (n + 1) // 2))
-    A = from_triangle(triangle, n, diagonal=True, mirror=1.0)
-    return Hessian(partial(matmul, A), lowest, lambda: A)
+    def __repr__(self) -> str:
+        return "memory"
 
+    def start(self) -> Array:
+        """Return a first guess of the mean.
 
-# ---------------------------------------------------------------------- parameters
+        On a flat space, that of many samples is corrected by the mean of what is left.
+        """
+        moments = self.space.moments(self.x)
+        means = weighted_sum(self.w, moments)
+        if self.exact and self.x.shape[0] > BLOCK:
+            means = means + weighted_sum(self.w, moments - means)
+        return self.space.start(means)
+
+    def arrays(self) -> Arrays:
+        """Return samples, weights and the parameters of the geometry that are arrays."""
+        return self.x, self.w, *parameters_of(self.space)
+
+    def with_arrays(self, x: Array, w: Array, *parameters: Array) -> Self:  # type: ignore[override]
+        """Return the same source with such :meth:`arrays`."""
+        other, new = copy(self), iter(parameters)
+        old = self.space.learnable()
+        values = [v if isinstance(v, (int, float)) else next(new) for v in old]
+        other.space, other.x, other.w = self.space.with_learnable(values), x, w
+        return other
+
+    def view(self, mean: Array, saved: Arrays = ()) -> Centred:
+        """Return the samples here, seen from a mean, with the decompositions of an equal view."""
+        return self.space.centred(mean, self.x, saved)
+
+    def evaluate(self, mean: Array) -> Evaluation:
+        """Return what is seen from a mean; the Hessian is formed when it is needed."""
+        view, w = self.view(mean), self.w
+        g, variance, resolution = view.gradient(w), view.variance(w), view.resolutions(w)
+        sums = Sums(g, farthest(view, w))
+        return Evaluation(view, g, variance, resolution, partial(view.hessian, w), sums)
+
+    def hessian(self, view: Centred, sums: Sums) -> Hessian:
+        """Return the mean Hessian, for a view and the sums of an equal one."""
+        return view.hessian(self.w)
+
+    def reduced(self, sums: Array) -> Array:
+        """Return the sums over all samples from those of the samples here."""
+        return sums
 
 
 def parameters_of(space: GyroSpace) -> Arrays:
@@ -459,8 +450,32 @@ def parameters_of(space: GyroSpace) -> Arrays:
     return tuple(v for v in space.learnable() if not isinstance(v, (int, float)))
 
 
-def with_parameters(space: GyroSpace, arrays: Iterable[Array]) -> GyroSpace:
-    """Return the geometry with other arrays as such parameters."""
-    new = iter(arrays)
-    values = [v if isinstance(v, (int, float)) else next(new) for v in space.learnable()]
-    return space.with_learnable(values)
+class Ranks(Memory):
+    """Samples in memory on each of several ranks; the weights of all of them sum to one."""
+
+    def __init__(self, space: GyroSpace, x: Array, w: Array, ranks: Any) -> None:
+        super().__init__(space, x, w)
+        self.ranks, self.exact = ranks, False
+
+    def __repr__(self) -> str:
+        return f"ranks {self.ranks!r}"
+
+    evaluate = Source.evaluate
+
+    def hessian(self, view: Centred, sums: Sums) -> Hessian:
+        """Return the mean Hessian, for a view and the sums of an equal one."""
+        return self.evaluation(view, sums).hessian()
+
+    def total(self, function: Callable[..., Sums], view: Centred, *arrays: Array) -> Sums:
+        """Return the sums over all ranks; the farthest sample is that of those here."""
+        here = function(view, self.w, *arrays)
+        return here._replace(added=backend_of(self.w).all_sum(here.added, self.ranks))
+
+    def product(self, view: Centred, k: int) -> Callable[[Array], Array]:
+        """Return the same; the Hessian of the samples here is made once."""
+        block, _ = diagonal(view.hessian(self.w), view.normal[0, ...])[k]
+        return lambda v: self.reduced(block.apply(v))
+
+    def reduced(self, sums: Array) -> Array:
+        """Return the sums over all ranks from those of the samples here."""
+        return backend_of(sums).all_sum(if_weighted(self.w, sums), self.ranks)

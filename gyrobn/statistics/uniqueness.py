@@ -1,6 +1,5 @@
 """Whether a mean was found, and whether it is the only one: the warnings about it."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -8,15 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gyrobn.backends import Array, backend_of, namespace_of
-from gyrobn.data.chunks import take
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.product import Product
+from gyrobn.manifolds.rebased import Rebased
 from gyrobn.numerics.arrays import blockwise
 from gyrobn.numerics.checks import host, warn_caller
 from gyrobn.statistics.samples import of_channel
-
-MANY = 4096
-"""With at least this many samples, leaving some out of a search saves time."""
 
 
 class FrechetWarning(UserWarning):
@@ -59,6 +55,9 @@ def warn_of(
     result, its numbers on the host; ``unique`` says whether to look for a second mean at all.
     """
 
+    if isinstance(manifold, Rebased):  # inside and in its words it is the geometry itself
+        manifold = manifold.manifold
+
     def of(which: Array) -> str:
         return "" if domains is None else domains.name(which)
 
@@ -71,6 +70,11 @@ def warn_of(
                 "some distances are not finite: they overflow, or samples are opposite to each "
                 "other; start elsewhere, with init"
             )
+        elif float(namespace_of(found.mean).max(manifold.resolution(found.mean))) >= 1.0:
+            advice = (
+                f"it lies so far out that {found.mean.dtype} does not resolve a distance of 1 "
+                "there; use a wider dtype, or move and scale the data"
+            )
         often = "" if lost else f" in {limit} iterations"
         warn_caller(
             f"the Fréchet mean {of(bad)}on {manifold!r} did not converge{often} ({bad.sum()} of "
@@ -78,14 +82,27 @@ def warn_of(
             f": {off or advice}",
             FrechetWarning,
         )
-    space = manifold.detached().inside
-    if not unique or not (found.far**0.5 >= space.convexity_radius).any():
+    space, far = manifold.detached().inside, found.sums.most
+    if not unique or not far.shape[-1]:
         return
-    if weighted is None:
-        reached, what = _reached(manifold, space, found.far), "lie up to {:.3f} from their mean"
-    else:
-        reached, what = _enclosed(manifold, space, *weighted, found), "need a ball of radius {:.3f}"
-    for factor, enough, radius in reached:
+    far, first = host(far), 0
+    slack = 1.0 - 8.0 * float(np.finfo(far.dtype).eps)  # half a sphere counts, rounded or not
+    if not (far**0.5 >= space.convexity_radius * slack).any():
+        return
+    arrays: tuple[Array, ...] = ()
+    if weighted is not None:
+        x, w = weighted
+        centre = backend_of(x).stop_gradient(found.mean)
+        counts = (w > 0)[(..., *(None,) * len(space.point_shape))]
+        arrays = namespace_of(x).where(counts, x, centre), centre
+    for factor, part, *points in factors(manifold, space, *arrays):
+        enough, blocks = part.convexity_radius * slack, len(part.blocks)
+        radius = far[..., first : first + blocks].sum(axis=-1) ** 0.5
+        first, what = first + blocks, "lie up to {:.3f} from their mean"
+        if points and (radius >= enough).any():
+            samples, mean = points
+            radius = host(enclosing_radius(part, samples, mean, enough))
+            what = "need a ball of radius {:.3f}"
         if (radius >= enough).any():
             where = "" if factor is manifold else f"the factor {factor!r} of "
             warn_caller(
@@ -96,51 +113,23 @@ def warn_of(
             )
 
 
-Reached = Iterator[tuple[GyroSpace, float, Array]]
-"""Factors on which a mean need not be unique: the geometry that the user gave, the radius within
-which it is, and the radius that the samples of each channel reach, on the host."""
-
-
-def _reached(manifold: GyroSpace, space: GyroSpace, far: Array) -> Reached:
-    """Yield the largest distances from the mean, of samples that are not in memory."""
-    first = 0
-    for factor, part in factors(manifold, space):
-        last = first + len(part.blocks)
-        if part.convexity_radius < math.inf:
-            yield factor, part.convexity_radius, far[..., first:last].sum(axis=-1) ** 0.5
-        first = last
-
-
-def _enclosed(manifold: GyroSpace, space: GyroSpace, x: Array, w: Array, found: Any) -> Reached:
-    """Yield the radii of balls around the samples of positive weight."""
-    counts = (w > 0)[(..., *(None,) * len(space.point_shape))]
-    centre = backend_of(x).stop_gradient(found.mean)
-    x = namespace_of(x).where(counts, x, centre)
-    for factor, part, samples, mean in factors(manifold, space, x, centre):
-        enough = part.convexity_radius
-        if enough < math.inf:
-            yield factor, enough, host(enclosing_radius(part, samples, mean, enough))
-
-
 def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array, domains: Domains | None) -> str:
     """Name the samples off the manifold in the first of the bad channels that has some."""
     on = [host(manifold.contains(x)) for x in given]
     if not on:
         return ""
-    off, count = ~np.concatenate(on) & bad, sum(map(len, on))
+    off = ~np.concatenate(on) & bad
     if domains is not None:
         off &= (domains.rows >= 0).reshape(*domains.rows.shape, *(1,) * (off.ndim - 2))
     if not off.any():
         return ""
     channel = np.argwhere(off.any(axis=0))[0].tolist()
-    rows = np.flatnonzero(off[:, *channel])
-    if domains is not None:
-        k, *channel = channel
-        numbers = domains.rows[:, k]
-        rows, count = numbers[rows], int(np.sum(numbers >= 0))
+    off = off[:, *channel]
+    numbers = np.arange(len(off)) if domains is None else domains.rows[:, channel.pop(0)]
     return (
-        f"{len(rows)} of {count} samples{of_channel(channel)} are not on the manifold, the first "
-        f"at index {rows[0]}; drop them, or move them onto it with manifold.project (NaN stays NaN)"
+        f"{off.sum()} of {np.sum(numbers >= 0)} samples{of_channel(channel)} are not on the "
+        f"manifold, the first at index {numbers[off][0]}; drop them, or move them onto it with "
+        "manifold.project (NaN stays NaN)"
     )
 
 
@@ -148,7 +137,12 @@ def factors(manifold: GyroSpace, space: GyroSpace, *arrays: Array) -> Iterator[t
     """Yield the factors of a product, and of products in it; the one space otherwise.
 
     Each comes as the user gave it, as the space to compute in, and with its parts of the arrays.
+    Points of a geometry with a reference come as they are seen from there.
     """
+    if isinstance(manifold, Rebased):
+        M = manifold.manifold
+        arrays = tuple(M.relative(manifold.reference, a) for a in arrays)
+        manifold = space = M
     if not isinstance(manifold, Product) or not isinstance(space, Product):
         yield manifold, space, *arrays
         return
@@ -163,35 +157,17 @@ def enclosing_radius(
     """Return nearly the radius of the smallest ball around samples (Bădoiu and Clarkson).
 
     The centre moves towards the sample farthest from it, by ever smaller parts of the way. The
-    search ends as soon as the radius is below ``enough`` in every channel. Of many samples those
-    are left out that cannot be the farthest, by the triangle inequality.
+    search ends as soon as the radius is below ``enough`` in every channel.
     """
-    xp = namespace_of(x)
+    xp, best = namespace_of(x), np.inf
     points = (None,) * len(manifold.point_shape)
-    first, reach, best = centre, None, None
-    many = x.shape[0] > MANY
-    # some that may be far, and all that were the farthest
-    found = x[:: max(1, x.shape[0] // 256), ...]
-    for k in range(rounds):
-        rest = x
-        if k > 0 and many:
-            least = xp.max(manifold.dist(centre, found), axis=0)
-            rest = _beyond(x, reach, least * 0.999 - manifold.dist(first, centre))
-        distance = blockwise(partial(manifold.dist, centre), rest)
-        reach = distance if reach is None else reach
-        radius = xp.max(distance, axis=0)
-        best = radius if best is None else xp.minimum(best, radius)
+    for k in range(2, rounds + 2):
+        distance = blockwise(partial(manifold.dist, centre), x)
+        best = xp.clip(xp.max(distance, axis=0), max=best)
         if not bool(xp.any(best >= enough)):
             break
         index = xp.argmax(distance, axis=0)[(None, ..., *points)]
         index = xp.broadcast_to(index, (1, *x.shape[1:]))
-        farthest = xp.take_along_axis(rest, index, axis=0)
-        found = xp.concat([found, farthest]) if many else found
-        centre = manifold.project(manifold.geodesic(centre, farthest[0, ...], 1.0 / (k + 2)))
+        farthest = xp.take_along_axis(x, index, axis=0)[0, ...]
+        centre = manifold.project(manifold.geodesic(centre, farthest, 1.0 / k))
     return best
-
-
-def _beyond(x: Array, reach: Array, least: Array) -> Array:
-    """Return the samples whose reach is at least that large in some channel."""
-    some = backend_of(x).to_numpy(reach >= least)
-    return take(x, np.flatnonzero(some.reshape(some.shape[0], -1).any(axis=1)))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.baselines import lrbn, manifold_norm
-from gyrobn.normalization.layers import learn, output_of, prepare, search_options
+from gyrobn.normalization.layers import learn, prepare, search_options
 from gyrobn.normalization.normalize import Stats
 from gyrobn.statistics.frechet import locate
 from gyrobn.statistics.samples import Group, arrange
@@ -45,7 +45,7 @@ class LRBN(GyroBN):
             stats = Stats(found.mean, found.variance)
             new = learn(batch, running, stats, rate, group)
         y, mean = manifold.to_inside(batch.x), manifold.to_inside(stats.mean)
-        y = cls._formula(manifold.inside, y, Stats(mean, stats.var), *output_of(batch))
+        y = cls._formula(manifold.inside, y, Stats(mean, stats.var), *batch.output)
         return batch.finish(manifold.from_inside(y)), *(new or ())
 
     @classmethod

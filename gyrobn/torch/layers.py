@@ -254,13 +254,12 @@ class NormalizationLayer(GeometryState):
         return [{"params": others}, {"params": scales, **scale_options}]
 
     def extra_repr(self) -> str:
-        """Return the options to print; some only if they differ from the default."""
-        more: dict[str, Any] = {"affine": self.affine}
-        if self.track_running_stats or not self.settings.sets:
-            more = {"momentum": self.momentum, **more}
-        if self.track_running_stats == self.settings.sets:
-            more["track_running_stats"] = self.track_running_stats
-        return self.settings.shown(**more)
+        """Return the options that are not the default."""
+        usual = {"momentum": 0.1, "affine": True, "track_running_stats": not self.settings.sets}
+        more = {name: getattr(self, name) for name in usual}
+        if not self.track_running_stats:
+            del more["momentum"]
+        return self.settings.shown(**{k: v for k, v in more.items() if v != usual[k]})
 
 
 _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

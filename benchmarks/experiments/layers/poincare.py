@@ -74,8 +74,7 @@ class _Hyperplanes(GeometryLayer):
         M._namespace(x)  # checks the shape
         v, g, r = wide(self.weight_v), wide(self.weight_g), wide(self.bias)
         check_floating(x, v)
-        K = M._parameter("curvature", x)
-        conformal, _ = M._ball(K, x)
+        K, conformal, _ = M._ball(x)
         size = length(v)
         direction = v / torch.where(size > 0, size, 1.0)[:, None]
         # large angles are clamped
