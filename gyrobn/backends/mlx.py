@@ -278,6 +278,7 @@ namespace = with_functions(
     float64=mx.float32,
     linalg=linalg,
     take=_take,
+    vecdot=lambda x, y, /, *, axis=-1: mx.sum(x * y, axis=axis),
 )
 """MLX as the standard has it. Its functions have seven digits, of float64 too: it is refused."""
 
