@@ -8,6 +8,7 @@ except those of Dask, which have none: they hold tasks, and the mathematics runs
 """
 
 import sys
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -40,7 +41,7 @@ DASK = (
 )
 """What a Dask array gets, except where it is welcome."""
 
-_LIBRARIES = {
+_LIBRARIES: dict[str, Callable[[Any], bool]] = {
     "torch": compat.is_torch_array,
     "jax": compat.is_jax_array,
     "cupy": compat.is_cupy_array,

@@ -74,11 +74,9 @@ def _chain(functions: list[Callable[..., Arrays]], *inputs: Array) -> Arrays:
     """
     value = mx.custom_function(lambda inputs: functions[0](*map(mx.stop_gradient, inputs)))
 
-    @value.vjp
-    def pull(primals: Arrays, cotangents: Any, outputs: Any) -> Arrays:
+    def pull(primals: Arrays, cotangents: Any, outputs: Arrays) -> Arrays:
         return _derivative(mx.vjp, functions[1:], primals, cotangents, outputs)
 
-    @value.jvp
     def push(primals: Arrays, tangents: Any) -> Arrays:
         token = _in_jvp.set(True)
         try:
@@ -86,6 +84,8 @@ def _chain(functions: list[Callable[..., Arrays]], *inputs: Array) -> Arrays:
         finally:
             _in_jvp.reset(token)
 
+    value.vjp(pull)
+    value.jvp(push)
     found: Arrays = value(inputs)  # one argument, a tuple
     return found
 
@@ -188,7 +188,7 @@ def _cholesky(A: Array, /) -> Array:
 
     def steps(order: int, constants: Arrays, A: Array) -> Arrays:
         (C,) = constants
-        L, W = C, _inv(C) if order else None
+        L, W = C, _inv(C) if order else C
         for _ in range(order):
             L = L + C @ _half(W @ (A - L @ L.mT) @ W.mT)
         return (L,)
@@ -201,7 +201,7 @@ def _orthogonalize(A: Array, /) -> Arrays:
 
     def steps(order: int, constants: Arrays, A: Array) -> Arrays:
         Q, C = constants
-        R, W = C, _inv(C) if order else None
+        R, W = C, _inv(C) if order else C
         for _ in range(order):
             B, T = A @ W, R @ W
             R = R + _half(B.mT @ B - T.mT @ T).mT @ C

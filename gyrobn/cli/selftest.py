@@ -104,7 +104,7 @@ def run(options: Namespace) -> dict[str, Any]:
 
 def _markdown(lines: list[str], found: list[Place], count: int) -> Iterator[str]:
     """Yield the lines of the report: versions, devices and the table."""
-    names = ("gyrobn", "numpy", "torch", "jax", "jaxlib", "cupy", "dpnp", "mlx", "array-api", "scikit")
+    names = ("gyrobn", "numpy", "torch", "jax", "cupy", "dpnp", "mlx", "array-api", "scikit")
     machine = platform.processor() or platform.machine()
     yield from ("# gyrobn selftest", "")
     yield f"* Python {platform.python_version()}, {platform.platform()}, {machine}"
