@@ -300,7 +300,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--seed": _typed(int, "of the points (%(default)s)", default=0),
     "--library": _choice(
         "test only this one (all that are installed)",
-        *("numpy", "torch", "jax", "cupy", "dpnp", "torch.compile"),
+        *("numpy", "torch", "jax", "cupy", "dpnp", "mlx", "torch.compile"),
     ),
     "--quick": _flag(
         "one instance of each geometry in float64; on what compiles only if asked for"
