@@ -460,7 +460,7 @@ BALL = samples(PoincareBall(2), 10)
         (
             {"on_invalid": "ignore"},
             ValueError,
-            "on_invalid must be 'raise' or 'project', got 'ignore'",
+            "on_invalid must be 'raise', 'project' or 'drop', got 'ignore'",
         ),
         ({"eps": -1.0}, ValueError, r"eps must be a finite number of at least 0, got -1\.0"),
         ({"eps": np.nan}, ValueError, "eps must be a finite number of at least 0, got nan"),
@@ -579,6 +579,8 @@ def test_constructor_only_stores():
         "adapt_rate": "r",
         "prior_strength": 4.0,
         "output": "points",
+        "without_domains": "error",
+        "reference": None,
     }
     assert bn.bias is bias
 
