@@ -93,9 +93,8 @@ def condition(rows: list[Row], norm: str) -> tuple[float, float]:
 
 
 def seconds(rows: list[Row], data: str, norm: str, **more: Any) -> float:
-    """Return the median CPU seconds of an epoch, one block."""
-    cell = {"data": data, "blocks": 1, "norm": norm, **more}
-    found = scores(rows, "seconds_per_epoch", **cell)
+    """Return the median CPU seconds of an epoch, one block; NaN without a run."""
+    found = scores(rows, "seconds_per_epoch", data=data, blocks=1, norm=norm, **more)
     return statistics.median(found.values()) if found else float("nan")
 
 
@@ -214,26 +213,16 @@ def step_gain(rows: list[Row]) -> float:
 def _steps(rows: list[Row]) -> str:
     lines = []
     for data in CLIPS:
-        for name in ("accuracy", "seconds"):
-            found = []
-            for k in (1, *STEPS):
-                cell = {"data": data, "blocks": 1, "norm": "gyro"}
-                cell |= {"steps": k} if k > 1 else {}
-                values = accuracy(rows, **cell).values()
-                shown = (
-                    spread(values) if name == "accuracy" else f"{seconds(rows, **_less(cell)):.2f}"
-                )
-                found.append(shown if values else "not run")
-            lines.append([data, name, *found])
+        each: list[dict[str, Any]] = [{}, *({"steps": k} for k in STEPS)]
+        found = [accuracy(rows, data=data, blocks=1, norm="gyro", **more) for more in each]
+        times = [f"{seconds(rows, data, 'gyro', **more):.2f}".replace("nan", "–") for more in each]
+        lines.append([data, "accuracy", *(spread(cell.values()) for cell in found)])
+        lines.append([data, "seconds", *times])
     return (
         "GyroBN with more steps of the mean: accuracy, and CPU seconds per epoch (the paper: 3.0, "
         f"3.7, 5.5 and 8.6 s). A second step gains {step_gain(rows):+.1f} points.\n\n"
         + table(["data", "", "1", *map(str, STEPS)], lines)
     )
-
-
-def _less(cell: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in cell.items() if name != "blocks"}
 
 
 def _conditions(rows: list[Row]) -> str:
