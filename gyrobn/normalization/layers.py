@@ -416,7 +416,7 @@ def forward(
         return batch.finish(apply(batch, batch.x, batch.running)), state
     reference = state.reference
     if training and settings.reference == "first_batch" and first is not False:
-        batch = first_reference(batch, lambda: statistics(batch, group, False).mean, first)
+        batch = first_reference(batch, partial(_constant_mean, batch, group), first)
         reference = cast(batch.reference, reference.dtype)  # type: ignore[union-attr]
     moving = None
     if training and batch.training is not None:
@@ -739,15 +739,21 @@ def search_options(settings: Settings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in SEARCH} | {"warn": warn}
 
 
-def statistics(batch: Batch, group: Group | None = None, warn: bool = True) -> Stats:
+def statistics(batch: Batch, group: Group | None = None, **options: Any) -> Stats:
     """Return the statistics of a batch, with their derivatives."""
-    search = search_options(batch.settings)
-    if not warn:
-        search["warn"] = lambda *_, **__: None
     axes, manifold = tuple(range(batch.axes)), batch.manifold
     samples, w = arrange(manifold, batch.x, batch.weights, axes, group)
+    search = search_options(batch.settings) | options
     found = locate(manifold, samples, w, group=group, **search)
     return Stats(found.mean, found.variance)
+
+
+def _constant_mean(batch: Batch, group: Group | None) -> Array:
+    """Return the mean of a batch, without derivatives and warnings."""
+    stop, w = backend_of(batch.x).stop_gradient, batch.weights
+    batch = batch._replace(manifold=batch.manifold.detached(), x=stop(batch.x))
+    batch = batch._replace(weights=w if w is None else stop(w))
+    return statistics(batch, group, warn=lambda *_, **__: None).mean
 
 
 def first_reference(batch: Batch, mean: Callable[[], Array], first: bool | None = None) -> Batch:

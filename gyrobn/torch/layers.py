@@ -188,8 +188,10 @@ class NormalizationLayer(GeometryState):
             more = self._train_rate(), self._needs_reference
             y, *new = backend.recorded(self._run)(self._constant, *given, *more, *rest)
             if new and self.training and not backend.recomputing():
-                names = (name for name in _STATE if self._buffers.get(name) is not None)
+                names = [name for name in _STATE if self._buffers.get(name) is not None]
                 for name, value in zip(names, new, strict=True):
+                    if name == "reference" and not self._needs_reference:
+                        continue
                     # torch.compile (2.13) loses what is written into a float64 buffer without axes
                     # on a CPU, but not what is written into a view of it.
                     getattr(self, name).detach().copy_(value)
@@ -214,13 +216,13 @@ class NormalizationLayer(GeometryState):
         y, new = forward(constant.settings, *of_arrays(given), *rest)
         return (y, *arrays_of(new).values())
 
-    def _train_rate(self) -> float | None:
+    def _train_rate(self) -> float:
         """Return the fraction of the next batch in the statistics for training."""
         rate = self.train_momentum
         self._check_recomputing()
-        if not callable(rate):
-            return rate
-        return rate(int(self.num_batches_tracked)) if self.training else 0.0
+        if callable(rate):
+            return rate(int(self.num_batches_tracked)) if self.training else 0.0
+        return rate or 0.0
 
     def _check_recomputing(self) -> None:
         if self.train_momentum is not None and self.training and backend.recomputing():
@@ -251,6 +253,9 @@ class NormalizationLayer(GeometryState):
                 f"layer, for example with layer.to({x.dtype}), or the input"
             )
         state = {name: self._buffers.get(name) for name in _STATE}
+        if self.training:  # the backward pass needs them as they are before they learn
+            copied = {name: state[name] for name in ("training_mean", "training_var")}
+            state |= {name: a if a is None else a.clone() for name, a in copied.items()}
         given = {name: getattr(self, name) for name in Learnt._fields} | state
         given |= {"x": x, "weights": weights}
         return {name: a for name, a in given.items() if a is not None}
