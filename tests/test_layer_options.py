@@ -388,6 +388,69 @@ def test_domains_have_one_reference(M):
     assert torch.equal(layer.reference, before)
 
 
+def with_biases(M, **options):
+    layer = DomainGyroBN(M, 3, 2, domain_bias=True, scale=0.3, dtype=torch.float64, **options)
+    assert layer.bias.shape == (3, 2, M.dim)
+    with torch.no_grad():
+        layer.bias.copy_(
+            0.2 * torch.as_tensor(np.random.default_rng(2).standard_normal((3, 2, M.dim)))
+        )
+    return layer
+
+
+@pytest.mark.parametrize("reference", [None, "first_batch"])
+@pytest.mark.parametrize("M", MANIFOLDS, ids=repr)
+def test_each_domain_has_a_bias(M, reference):
+    """Its mean is that bias, and only its samples give that a derivative."""
+    layer = with_biases(M, reference=reference, momentum=1.0)
+    x, domains = batch(M), torch.arange(16) % 2
+    y = layer(x, domains)
+    space = M if reference is None else Rebased(M, layer.reference)
+    for k in range(2):
+        found = frechet(M, y[domains == k]).mean
+        assert apart(M, found, space.from_normal(layer.bias[k])) < 1e-9
+        (grad,) = torch.autograd.grad(M.norm(y[domains == k]).sum(), layer.bias, retain_graph=True)
+        assert grad[k].abs().max() > 1e-3
+        assert not grad[1 - k].any()
+        assert not grad[2].any()
+    assert apart(M, layer.eval()(x, domains), y) < 1e-9
+    exported = torch.export.export(layer, (x, domains)).module()
+    assert apart(M, exported(x, domains), y) < 1e-9
+
+
+def test_states_with_one_bias_and_several():
+    M, x = PoincareBall(3), batch(PoincareBall(3))
+    one, domains = DomainGyroBN(M, 3, 2, dtype=torch.float64), torch.arange(16) % 3
+    torch.nn.init.normal_(one.bias, std=0.1)
+    one(x, domains)
+    several = DomainGyroBN(M, 3, 2, domain_bias=True, dtype=torch.float64)
+    several.load_state_dict(one.state_dict())
+    assert apart(M, several.eval()(x, domains), one.eval()(x, domains)) < 1e-12
+    with torch.no_grad():
+        several.bias[1].add_(0.1)
+    again = DomainGyroBN(M, 3, 2, domain_bias=True, dtype=torch.float64).eval()
+    again.load_state_dict(several.state_dict())
+    assert torch.equal(again(x, domains), several(x, domains))
+    with pytest.raises(ValueError, match="domain_bias needs a bias"):
+        DomainGyroBN(M, 3, 2, domain_bias=True, affine=False)
+
+
+def test_the_bias_of_a_new_domain_is_fitted_alone():
+    """In evaluation, with the statistics of its own batch; the rest stays as it is."""
+    M = SPD(2)
+    layer = with_biases(M, unseen="refit")
+    x, domains = batch(M), torch.arange(16) % 2
+    layer(x, domains)
+    layer.eval().requires_grad_(False)
+    layer.bias.requires_grad_()
+    state = copy.deepcopy(layer.state_dict())
+    M.norm(layer(batch(M, 1), torch.full((16,), 2))).sum().backward()
+    assert layer.bias.grad[2].any()
+    assert not layer.bias.grad[:2].any()
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value, state[name])
+
+
 # ---------------------------------------------------------------------- Flax and Equinox
 
 

@@ -781,12 +781,14 @@ def check_cut_locus(batch: Batch, mean: Array) -> None:
     settings, first = batch.settings, batch.settings.first
     if settings.sets or first.warned or batch.manifold.convexity_radius == math.inf:
         return
-    if settings.check_input is False or backend_of(mean).traced(mean):
+    backend = backend_of(mean)
+    if settings.check_input is False or backend.traced(mean):
         return
     first.batches += 1
     if first.batches % EVERY != 1:
         return
-    angle = float(namespace_of(mean).min(batch.space.detached().cut_locus_angle(mean)))
+    angles = batch.space.detached().cut_locus_angle(backend.stop_gradient(mean))
+    angle = float(namespace_of(mean).min(angles))
     if angle < NEAR:
         first.warned = True
         seen, advice = "identity", "reference='first_batch', or a point near the data,"

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gyrobn.backends.torch import all_sum, recomputing, recorded, traced, valueless
 from gyrobn.manifolds.gyrospace import GyroSpace
@@ -34,10 +34,10 @@ from gyrobn.torch.layers import Constant, GyroBN, group_of, no_autocast, of_arra
 
 
 class DomainGyroBN(GyroBN):
-    """GyroBN with statistics per domain (a subject, a session, a site), and one bias and scale.
+    """GyroBN with statistics per domain (a subject, a session, a site), and one scale.
 
     This is the idea of SPDDSMBN (Kobler et al., 2022) on every geometry: all domains get the same
-    mean and variance.
+    mean and variance. The bias is one for all domains, or one per domain.
 
     Parameters
     ----------
@@ -56,6 +56,11 @@ class DomainGyroBN(GyroBN):
         each with the statistics of those up to itself, and go on in the next call. These statistics
         are constants for the gradient. They are in the dictionary ``online``, by domain, and not in
         ``state_dict()``; a batch of training and :meth:`reset_online` empty it.
+    domain_bias
+        Whether each domain has a bias of its own: :attr:`bias` then has the shape ``(domains,
+        *channels, dim)``. Equal means are the wrong goal if the classes of a domain have other
+        frequencies than elsewhere; a bias of that domain, fitted without labels while all else is
+        frozen, corrects it (SPDIM; Li et al., 2025). A state with one bias for all loads, too.
     prior_strength
         For ``"online"``, the number of samples that the average of the known domains counts as:
         :func:`~gyrobn.normalization.online.online_stats` has the formulas.
@@ -69,6 +74,7 @@ class DomainGyroBN(GyroBN):
         *,
         unseen: str = "error",
         prior_strength: float = 4.0,
+        domain_bias: bool = False,
         **options: Any,
     ) -> None:
         check_choice("unseen", unseen, UNSEEN)
@@ -79,7 +85,12 @@ class DomainGyroBN(GyroBN):
         for name, value in dict(self.named_buffers()).items():  # one row per domain
             if name != "reference":
                 self.register_buffer(name, value.expand(domains, *value.shape).clone())
-        self.domains, self.unseen = domains, unseen
+        self.domains, self.unseen, self.domain_bias = domains, unseen, domain_bias
+        if domain_bias:
+            if self.bias is None:
+                raise ValueError("domain_bias needs a bias: leave out affine=False")
+            own = self.bias.detach()
+            self.bias = nn.Parameter(own.expand(domains, *own.shape).clone())
         self.prior_strength = check_strength(prior_strength)
         self.online: dict[int, OnlineStats] = {}
 
@@ -119,8 +130,15 @@ class DomainGyroBN(GyroBN):
                 self.online = {}  # statistics of new domains began with an older average
             else:
                 pairs = self._evaluation_stats(batch, places)
+            target: Any = batch.output[0]
+            if self.domain_bias:
+                batch = batch._replace(output=(None, *batch.output[1:]))
             if places:
                 y = by_domain(partial(apply, batch), y, *zip(*pairs, strict=True))
+            if self.domain_bias:
+                space = batch.space
+                y = space.inside.add(target[domains.long()], space.to_inside(y))
+                y = space.from_inside(y)
             if group is not None:  # every rank takes part in the backward pass of every domain
                 some = pairs[0][1]
                 y = y + 0.0 * (some.mean.sum() + some.var.sum())
@@ -328,6 +346,13 @@ class DomainGyroBN(GyroBN):
 
     # ------------------------------------------------------------------ the buffers
 
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *given: Any) -> None:
+        """Load a state; one bias for all becomes that of every domain."""
+        bias = state_dict.get(f"{prefix}bias")
+        if self.domain_bias and bias is not None and bias.ndim == len(self.settings.channels) + 1:
+            state_dict[f"{prefix}bias"] = bias.expand(self.domains, *bias.shape)
+        super()._load_from_state_dict(state_dict, prefix, *given)
+
     def reset_running_stats(self) -> None:
         """Reset the statistics of all domains, also those of ``train_momentum`` and ``online``."""
         super().reset_running_stats()
@@ -349,7 +374,9 @@ def _rows(stats: Stats, k: Any) -> Stats:
 
 def _run_by_sample(constant: Constant, given: dict[str, Tensor]) -> Tensor:
     """Normalize each sample with the running statistics of its domain; NaN if there are none."""
-    domains, names = given["domains"].long(), ("running_mean", "running_var", "counts")
+    domains, names = given["domains"].long(), ["running_mean", "running_var", "counts"]
+    if "bias" in given and given["bias"].ndim == len(constant.settings.channels) + 2:
+        names.append("bias")  # one per domain
     # not by brackets, where a negative number would count from the end
     own = {name: given[name].index_select(0, domains) for name in names}
     batch = prepare(constant.settings, *of_arrays(given | own))

@@ -137,11 +137,13 @@ class NormalizationLayer(GeometryState):
             None if value is None else nn.Parameter(value) for value in learnt
         )
         state = initial_state(self.settings, stats, options.get("reference"), track_running_stats)
-        arrays = arrays_of(state)
-        for name in _STATE:
-            self.register_buffer(name, arrays.get(name))
-        count = torch.zeros((), dtype=torch.long, device=device)
-        self.register_buffer("num_batches_tracked", count if track_running_stats else None)
+        buffers: dict[str, Tensor | None] = {**arrays_of(state)}
+        if track_running_stats:
+            buffers["num_batches_tracked"] = torch.zeros((), dtype=torch.long, device=device)
+        # torch.export (2.13) miscounts buffers after one that is None: these are the last
+        buffers |= {k: None for k in (*_STATE, "num_batches_tracked") if k not in buffers}
+        for name, buffer in buffers.items():
+            self.register_buffer(name, buffer)
         self._needs_reference = self.settings.reference == "first_batch"
 
     @property
