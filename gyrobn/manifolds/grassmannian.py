@@ -267,7 +267,9 @@ class Bases(GyroSpace):
     def transport(self, x: Array, y: Array, v: Array) -> Array:
         r"""Parallel transport: minus the reflection about the subspace halfway from x to y."""
         between = halfway(x, y)
-        return matmul(between.reflect(-v), between.W)
+        moved = matmul(between.reflect(-v), between.W)
+        # what rounding adds along the subspace itself would grow from one step to the next
+        return moved - matmul(y, matmul(adjoint(y), moved))
 
     # ------------------------------------------------------------------ points, good and bad
 

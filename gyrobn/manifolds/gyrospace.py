@@ -28,8 +28,9 @@ class GyroSpace(ABC):
 
     A subclass is a frozen dataclass. A field without a default is a size, a positive integer
     (``field(metadata={"least": 2})`` if 1 is too small). A field with a default is an option: a
-    number, or a word out of ``field(default=…, metadata={"choices": …})``. The constructor, the
-    command line, files and the tables of the documentation follow from the fields.
+    number, or a word out of ``field(default=…, metadata={"choices": …})``, for which others may
+    stand (``{"aliases": …}``). The constructor, the command line, files and the tables of the
+    documentation follow from the fields.
 
     It states ``point_shape``,
     ``dim``, :meth:`for_shape` and :meth:`examples`, and writes :meth:`origin`, :meth:`add`,
@@ -52,7 +53,9 @@ class GyroSpace(ABC):
             if one.default is MISSING:
                 value = check_integer(name, value, one.metadata.get("least", 1))
             elif "choices" in one.metadata:
-                value = check_choice(name, value, one.metadata["choices"])
+                aliases = one.metadata.get("aliases", {})
+                word = aliases.get(value, value) if isinstance(value, str) else value
+                value = check_choice(name, word, one.metadata["choices"])
             elif isinstance(one.default, float) and isinstance(value, (Real, str)):
                 value = check_number(name, value)  # it may be an array
             object.__setattr__(self, one.name, value)
@@ -70,6 +73,10 @@ class GyroSpace(ABC):
     def learnable(self) -> list[Any]:
         """Return the values of the parameters."""
         return list(map(partial(getattr, self), self.parameters))
+
+    def required_signs(self) -> list[int | None]:
+        """Return the sign that each of these values must have; None where it is free."""
+        return [getattr(self, "required_sign", None) for _ in self.parameters]
 
     def with_learnable(self, values: Sequence[Any]) -> Self:
         """Return the same geometry with these values of the parameters."""

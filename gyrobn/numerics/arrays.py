@@ -18,14 +18,16 @@ def check_floating(*arrays: Array, half: bool = False) -> Any:
     has none of it. A layer that computes it in float32 allows it by ``half``.
     """
     xp, first = namespace_of(*arrays), arrays[0]
+    single = xp.float64 == xp.float32  # the widest dtype
     for x in arrays:
         if x.dtype not in (xp.float32, xp.float64):
             real = xp.isdtype(x.dtype, "real floating")
             if not (real and half):
-                kind = "float32 or float64" if real else "a real floating dtype"
+                known = "float32" if single else "float32 or float64"
+                kind = known if real else "a real floating dtype"
                 raise TypeError(
                     f"expected {kind}, got {x.dtype}: convert it first, "
-                    f"for example with {cast_to(x, 'float64')}"
+                    f"for example with {cast_to(x, 'float32' if single else 'float64')}"
                 )
         if x.dtype != first.dtype:
             raise TypeError(
@@ -93,7 +95,7 @@ def pieces(x: Array, sizes: Sequence[int]) -> list[Array]:
 
 def dot(x: Array, y: Array) -> Array:
     """Return the inner product of vectors along the last axis, broadcasting over the others."""
-    return namespace_of(x).sum(x * y, axis=-1)
+    return namespace_of(x).vecdot(x, y)
 
 
 def square(v: Array) -> Array:
@@ -182,7 +184,7 @@ def _in_blocks(function: Callable[..., Array], *arrays: Array) -> Array:
     ``BLOCK`` and :math:`k = \lceil\log_B N\rceil`, and a few ε of it in practice.
     """
     xp, count = namespace_of(*arrays), arrays[0].shape[0]
-    if arrays[0].dtype == xp.float64 or count <= BLOCK:
+    if arrays[0].dtype != xp.float32 or count <= BLOCK:
         return function(*arrays)
     blocks = count // BLOCK  # each has the samples of one index of an axis that is like a channel
     whole = [xp.reshape(a[: blocks * BLOCK, ...], (BLOCK, blocks, *a.shape[1:])) for a in arrays]

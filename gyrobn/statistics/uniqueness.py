@@ -70,6 +70,11 @@ def warn_of(
                 "some distances are not finite: they overflow, or samples are opposite to each "
                 "other; start elsewhere, with init"
             )
+        elif float(namespace_of(found.mean).max(manifold.resolution(found.mean))) >= 1.0:
+            advice = (
+                f"it lies so far out that {found.mean.dtype} does not resolve a distance of 1 "
+                "there; use a wider dtype, or move and scale the data"
+            )
         often = "" if lost else f" in {limit} iterations"
         warn_caller(
             f"the Fréchet mean {of(bad)}on {manifold!r} did not converge{often} ({bad.sum()} of "
