@@ -13,7 +13,16 @@ from jax import Array
 
 from gyrobn.jax_layers import arguments, check_momentum, forward, like, start
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt, Options, Settings, grouped, initial, separated
+from gyrobn.normalization.layers import (
+    Learnt,
+    Options,
+    Settings,
+    State,
+    grouped,
+    initial,
+    initial_state,
+    separated,
+)
 
 __all__ = ["GyroBN", "GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
 
@@ -37,6 +46,7 @@ class NormalizationLayer(eqx.nn.StatefulLayer):
     """Curvatures that were given as arrays; ``equinox.nn.Shared`` ties those of several layers."""
     settings: Any = eqx.field(static=True)
     stats: ClassVar[Any] = None
+    more: ClassVar[Any] = None
     momentum: ClassVar[float] = 1.0
 
     def __init__(
@@ -103,21 +113,26 @@ class NormalizationLayer(eqx.nn.StatefulLayer):
             The normalized batch. A layer with running statistics also returns the state with the
             new ones.
         """
-        stats = None
+        kept = State()
         if self.stats is not None:
             if state is None:
                 raise TypeError(
                     f"{self.settings.name} has its running statistics in a state: call it as "
                     "y, state = layer(x, state), with the state of eqx.nn.make_with_state"
                 )
-            stats = state.get(self.stats)
+            if self.more is not None:
+                kept = state.get(self.more)
+            kept = kept._replace(running=state.get(self.stats))
         settings = self.settings if check_input is None else self.settings.checking(check_input)
         frozen = getattr(self, "inference", False) if inference is None else inference
-        given = settings, self._learnt, stats, x, weights, self.momentum
+        given = settings, self._learnt, kept, x, weights, self.momentum
         y, new = forward(*given, training=not frozen)
         if self.stats is None or state is None:
             return y
-        return y, state if frozen else state.set(self.stats, new)
+        if frozen:
+            return y, state
+        state = state.set(self.stats, new.running)
+        return y, state if self.more is None else state.set(self.more, new._replace(running=None))
 
 
 class _RunningLayer(NormalizationLayer):
@@ -125,6 +140,8 @@ class _RunningLayer(NormalizationLayer):
 
     stats: Any  # type: ignore[misc]
     """``eqx.nn.StateIndex[Stats]``, or None if the layer has no running statistics."""
+    more: Any  # type: ignore[misc]
+    """Index of a ``State`` with the reference and the statistics of ``train_momentum``, or None."""
     inference: bool
     momentum: float = eqx.field(static=True)  # type: ignore[misc]
 
@@ -142,6 +159,9 @@ class _RunningLayer(NormalizationLayer):
         self.momentum, self.inference = check_momentum(momentum), inference
         stats = initial(self.settings, like(options.get("dtype")), False, False)[1]
         self.stats = eqx.nn.StateIndex(stats) if track_running_stats else None
+        more = initial_state(self.settings, stats, options.get("reference"), track_running_stats)
+        more = more._replace(running=None)
+        self.more = None if all(a is None for a in more) else eqx.nn.StateIndex(more)
 
 
 class GyroBN(_RunningLayer):
@@ -154,7 +174,8 @@ class GyroBN(_RunningLayer):
 
     Parameters
     ----------
-    manifold, channels, axis, mean_gradient, steps, learn_curvature, clamp, tol, max_iter
+    manifold, channels, axis, mean_gradient, steps, learn_curvature, clamp, scale, reference,
+    train_momentum, tol, max_iter
         As in :class:`gyrobn.torch.GyroBN`.
     eps
         Added to the variance.
@@ -241,6 +262,8 @@ class GyroBN(_RunningLayer):
             (learnt.bias, learnt.scale),
             is_leaf=lambda leaf: leaf is None,
         )
+        if layer.more is not None and layer.settings.train_momentum is not None:
+            state = state.set(layer.more, state.get(layer.more)._replace(training=stats))
         return layer, state.set(layer.stats, stats)
 
 

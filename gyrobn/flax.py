@@ -13,7 +13,16 @@ from jax import Array
 
 from gyrobn.jax_layers import arguments, check_momentum, forward, like, start
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt, Options, Settings, grouped, initial, separated
+from gyrobn.normalization.layers import (
+    Learnt,
+    Options,
+    Settings,
+    State,
+    grouped,
+    initial,
+    initial_state,
+    separated,
+)
 from gyrobn.normalization.normalize import Stats
 
 __all__ = ["GyroBN", "GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
@@ -64,9 +73,10 @@ class NormalizationLayer(nnx.Module):
         self.bias, self.scale, self.raw_curvature = (
             None if value is None else nnx.Param(value, geometry=manifold) for value in learnt[:3]
         )
-        self.mean, self.var = (
-            nnx.BatchStat(value, geometry=manifold) if track_running_stats else None
-            for value in stats
+        state = initial_state(self.settings, stats, options.get("reference"), track_running_stats)
+        kept = *(state.running or (None,) * 2), *(state.training or (None,) * 2), state.reference
+        self.mean, self.var, self.training_mean, self.training_var, self.reference = (
+            None if value is None else nnx.BatchStat(value, geometry=manifold) for value in kept
         )
 
     @property
@@ -81,7 +91,7 @@ class NormalizationLayer(nnx.Module):
         own = self.settings.geometry
         shift: tuple[float, ...] = ()
         learnt = self.bias, self.scale, self.raw_curvature
-        for variable in (*learnt, self.mean, self.var):
+        for variable in (*learnt, *self._kept):
             saved = own if variable is None else variable.get_metadata().get("geometry", own)
             shift = self.settings.raw_shift(saved) or shift
         bias, scale, raw = (None if variable is None else variable[...] for variable in learnt)
@@ -115,18 +125,28 @@ class NormalizationLayer(nnx.Module):
             Overrules that of the layer, if it has running statistics.
         """
         frozen = self.use_running_average if use_running_average is None else use_running_average
-        stats = None
-        if self.mean is not None and self.var is not None:
-            stats = Stats(self.mean[...], self.var[...])
-        given = self.settings, self._learnt, stats, x, weights, self.momentum
+        mean, var, own_mean, own_var, reference = (
+            None if variable is None else variable[...] for variable in self._kept
+        )
+        running = None if mean is None else Stats(mean, var)
+        state = State(running, None if own_mean is None else Stats(own_mean, own_var), reference)
+        given = self.settings, self._learnt, state, x, weights, self.momentum
         y, new = forward(*given, training=not frozen)
-        if new is not None and not frozen:
+        if not frozen:
             self._store(new)
         return y
 
-    def _store(self, stats: Stats) -> None:
-        """Replace the running statistics."""
-        self.mean[...], self.var[...] = stats  # type: ignore[index]
+    @property
+    def _kept(self) -> tuple[Any, ...]:
+        """The variables of the state."""
+        return self.mean, self.var, self.training_mean, self.training_var, self.reference
+
+    def _store(self, state: State) -> None:
+        """Replace the running statistics and the reference."""
+        new = *(state.running or (None,) * 2), *(state.training or (None,) * 2), state.reference
+        for variable, value in zip(self._kept, new, strict=True):
+            if variable is not None and value is not None:
+                variable[...] = value
 
     def set_view(self, use_running_average: bool | None = None) -> None:
         """Let ``nnx.view`` set the mode."""
@@ -151,7 +171,8 @@ class GyroBN(NormalizationLayer):
 
     Parameters
     ----------
-    manifold, channels, axis, mean_gradient, steps, learn_curvature, clamp, tol, max_iter
+    manifold, channels, axis, mean_gradient, steps, learn_curvature, clamp, scale, reference,
+    train_momentum, tol, max_iter
         As in :class:`gyrobn.torch.GyroBN`.
     use_running_average
         Whether to use the running statistics; :meth:`train` and :meth:`eval` switch it, and the
@@ -242,7 +263,7 @@ class GyroBN(NormalizationLayer):
         for own, value in ((layer.bias, learnt.bias), (layer.scale, learnt.scale)):
             if own is not None:
                 own[...] = value
-        layer._store(stats)
+        layer._store(State(stats, stats))
         return layer
 
 

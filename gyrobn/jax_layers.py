@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from gyrobn.backends.jax import auto_sharded, varies, varying
-from gyrobn.normalization.layers import Learnt, Settings
+from gyrobn.normalization.layers import Learnt, Settings, State
 from gyrobn.normalization.layers import forward as any_forward
 from gyrobn.normalization.normalize import Stats
 from gyrobn.numerics.arrays import check_floating
@@ -31,6 +31,8 @@ def arguments(bn: Any, dtype: Any) -> tuple[Any, dict[str, Any], Any]:
     model = fitted(bn)
     dtype = jax.dtypes.canonicalize_dtype(model.mean_.dtype if dtype is None else dtype)
     given = {"tol": model.tol, "max_iter": model.max_iter, "channels": channels_of(model)}
+    given["reference"] = model.reference_
+    given |= {"scale": None} if model.scale is None else {}
     return model, given, dtype
 
 
@@ -48,12 +50,12 @@ def start(layer: Any, model: Any, dtype: Any) -> tuple[Learnt, Stats]:
 def forward(
     settings: Settings,
     learnt: Learnt,
-    stats: Stats | None,
+    state: State,
     x: Array,
     weights: Array | None,
     momentum: float = 1.0,
     training: bool = True,
-) -> tuple[Array, Stats | None]:
+) -> tuple[Array, State]:
     """Do what ``layers.forward`` does, with statistics of the batch on all devices of an axis."""
     check_floating(x, half=True)
     name, groups = settings.axis_name, settings.axis_index_groups
@@ -68,10 +70,14 @@ def forward(
     if typed:
         learnt = jax.tree.map(lambda a: varying(a, name), learnt)
 
-    def run(x: Array, learnt: Learnt, stats: Stats | None, weights: Array | None) -> Any:
-        return any_forward(settings, learnt, stats, x, weights, 1.0 - momentum, training, group)
+    if callable(settings.train_momentum):
+        raise TypeError("train_momentum is a number in layers of JAX, which count no batches")
+    rates = 1.0 - momentum, training, group, settings.train_momentum
 
-    y, new = auto_sharded(run, x, learnt, stats, weights)
+    def run(x: Array, learnt: Learnt, state: State, weights: Array | None) -> Any:
+        return any_forward(settings, learnt, state, x, weights, *rates)
+
+    y, new = auto_sharded(run, x, learnt, state, weights)
     if typed and groups is None:  # they are equal on all devices, and JAX shall know that
         new = jax.tree.map(partial(jax.lax.pmax, axis_name=name), new)
     return y[(0,) * len(alone)] if alone else y, new

@@ -35,7 +35,7 @@ import gyrobn  # noqa: E402
 import gyrobn.equinox  # noqa: E402
 import gyrobn.flax  # noqa: E402
 from gyrobn.jax_layers import forward  # noqa: E402
-from gyrobn.normalization.layers import Settings, initial  # noqa: E402
+from gyrobn.normalization.layers import Settings, State, initial  # noqa: E402
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 OPTIONS = {
@@ -74,7 +74,7 @@ class Case:
         self.learnt = learnt._replace(bias=learnt.bias + 0.1, scale=1.2 * learnt.scale)
 
     def call(self, settings, learnt, x, weights):
-        return forward(settings, learnt, self.stats, x, weights, 0.9, True)
+        return forward(settings, learnt, State(self.stats), x, weights, 0.9, True)
 
     def loss(self, settings, learnt, x, weights, slope):
         y, stats = self.call(settings, learnt, x, weights)

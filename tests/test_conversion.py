@@ -14,7 +14,7 @@ from gyrobn import Correlation, Euclidean, GyroBN, PoincareBall, Sphere
 from gyrobn import equinox as equinox_layers
 from gyrobn import flax as flax_layers
 from gyrobn import torch as torch_layers
-from gyrobn.normalization.layers import Learnt, forward
+from gyrobn.normalization.layers import Learnt, State, forward
 from gyrobn.normalization.normalize import Stats
 from gyrobn.torch.baselines import LRBN, ManifoldNorm
 
@@ -71,7 +71,7 @@ def test_flax_layer_holds_what_the_estimator_does(M):
     layer = flax_layers.GyroBN.from_estimator(bn)
     learnt = Learnt(np.asarray(layer.bias[...]), np.asarray(layer.scale[...]), None)
     stats = Stats(np.asarray(layer.mean[...]), np.asarray(layer.var[...]))
-    y, _ = forward(layer.settings, learnt, stats, x, None, 0.0, training=False)
+    y, _ = forward(layer.settings, learnt, State(stats), x, None, 0.0, training=False)
     assert far(M, y, bn.transform(x)) < 1e-12
 
 

@@ -19,6 +19,7 @@ from gyrobn.estimator.files import (
     name_of,
 )
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.rebased import seen_from
 from gyrobn.normalization.layers import Learnt, LearntGeometry, Settings
 from gyrobn.normalization.normalize import Stats, scale_for
 
@@ -84,7 +85,8 @@ def values_for(
     if not tracked:
         raise ValueError("a layer without running statistics cannot hold those of an estimator")
     bn = converted(bn, np.empty((), dtype))
-    M, s = bn.manifold_, np.asarray(scale_for(bn.manifold_, bn.scale))
+    M = seen_from(bn.manifold_, bn.reference_, bn.mean_)
+    s = np.asarray(1.0 if bn.scale is None else scale_for(M, bn.scale))
     needed = {"bias": bn.bias is not None and not bias, "scale": np.any(s != 1.0) and not scale}
     missing = [name for name, lacks in needed.items() if lacks]
     if missing:

@@ -11,20 +11,26 @@ from torch import Tensor, nn
 
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.baselines import lrbn, manifold_norm
-from gyrobn.normalization.layers import learn, prepare, search_options
+from gyrobn.normalization.layers import BATCHES_ONLY, learn, prepare, statistics
 from gyrobn.normalization.normalize import Stats
-from gyrobn.statistics.frechet import locate
-from gyrobn.statistics.samples import Group, arrange
+from gyrobn.statistics.samples import Group
 from gyrobn.torch.layers import Constant, GyroBN, of_arrays
 
 
 class LRBN(GyroBN):
     """Batch normalization of Lou et al. (2020): :func:`gyrobn.normalization.baselines.lrbn`.
 
-    Parameters and attributes are those of :class:`gyrobn.torch.GyroBN`.
+    Parameters and attributes are those of :class:`gyrobn.torch.GyroBN`, without ``reference`` and
+    ``train_momentum``.
     """
 
     _formula: ClassVar[Any] = staticmethod(lrbn)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        for name in BATCHES_ONLY:
+            if options.get(name) is not None:
+                raise TypeError(f"{type(self).__name__} has no option {name!r}: use GyroBN")
+        super().__init__(*args, **options)
 
     @classmethod
     def _run(
@@ -33,17 +39,16 @@ class LRBN(GyroBN):
         given: dict[str, Tensor],
         rate: Any,
         training: bool,
+        train_rate: Any,
+        first: bool,
         group: Group | None = None,
     ) -> tuple[Tensor, ...]:
-        learnt, running, x, weights = of_arrays(given)
-        batch = prepare(constant.settings, learnt, running, x, weights, training, group)
+        learnt, state, x, weights = of_arrays(given)
+        batch = prepare(constant.settings, learnt, state, x, weights, training, group)
         manifold, stats, new = batch.manifold, batch.running, None
         if training or stats is None:
-            axes = tuple(range(batch.axes))
-            samples, w = arrange(manifold, batch.x, batch.weights, axes, group)
-            found = locate(manifold, samples, w, group=group, **search_options(constant.settings))
-            stats = Stats(found.mean, found.variance)
-            new = learn(batch, running, stats, rate, group)
+            stats = statistics(batch, group)
+            new = learn(batch, state.running, stats, rate, group)
         y, mean = manifold.to_inside(batch.x), manifold.to_inside(stats.mean)
         y = cls._formula(manifold.inside, y, Stats(mean, stats.var), *batch.output)
         return batch.finish(manifold.from_inside(y)), *(new or ())
@@ -88,4 +93,4 @@ class ManifoldNorm(LRBN):
 
     @staticmethod
     def _formula(manifold: Any, x: Tensor, stats: Stats, bias: Any, scale: Any, *_: Any) -> Any:
-        return manifold_norm(manifold, x, stats, bias, scale)
+        return manifold_norm(manifold, x, stats, bias, 1.0 if scale is None else scale)

@@ -1,11 +1,11 @@
 """GyroBN with separate statistics for each domain."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gyrobn.backends.torch import all_sum, recomputing, recorded, traced, valueless
 from gyrobn.manifolds.gyrospace import GyroSpace
@@ -21,22 +21,23 @@ from gyrobn.normalization.layers import (
     Batch,
     apply,
     check_variance,
+    first_reference,
     learn,
     prepare,
     search_options,
 )
 from gyrobn.normalization.normalize import Stats, update_stats
 from gyrobn.normalization.online import OnlineStats, check_strength, online_stats
-from gyrobn.numerics.checks import check_choice, check_integer, check_number
+from gyrobn.numerics.checks import check_choice, check_integer
 from gyrobn.statistics.samples import Group
 from gyrobn.torch.layers import Constant, GyroBN, group_of, no_autocast, of_arrays
 
 
 class DomainGyroBN(GyroBN):
-    """GyroBN with statistics per domain (a subject, a session, a site), and one bias and scale.
+    """GyroBN with statistics per domain (a subject, a session, a site), and one scale.
 
     This is the idea of SPDDSMBN (Kobler et al., 2022) on every geometry: all domains get the same
-    mean and variance.
+    mean and variance. The bias is one for all domains, or one per domain.
 
     Parameters
     ----------
@@ -45,11 +46,9 @@ class DomainGyroBN(GyroBN):
     domains
         Number of domains.
     channels, **options
-        As in :class:`GyroBN`; ``axis`` is 0.
-    train_momentum
-        If given, training normalizes with running statistics too, which move towards each batch by
-        this fraction: a number, or a function of the number of batches of the domain so far (a
-        schedule). ``momentum`` is the fraction for the statistics of evaluation.
+        As in :class:`GyroBN`; ``axis`` is 0. A schedule of ``train_momentum`` is a function of the
+        number of batches of the domain. There is one reference for all domains: ``"first_batch"``
+        is the average of the means in the first training batch.
     unseen
         What evaluation does with a domain that training did not see: ``"error"``, ``"refit"`` (use
         the statistics of its batch), ``"adapt"`` (take a fraction ``momentum`` of those, and the
@@ -57,13 +56,15 @@ class DomainGyroBN(GyroBN):
         each with the statistics of those up to itself, and go on in the next call. These statistics
         are constants for the gradient. They are in the dictionary ``online``, by domain, and not in
         ``state_dict()``; a batch of training and :meth:`reset_online` empty it.
+    domain_bias
+        Whether each domain has a bias of its own: :attr:`bias` then has the shape ``(domains,
+        *channels, dim)``. Equal means are the wrong goal if the classes of a domain have other
+        frequencies than elsewhere; a bias of that domain, fitted without labels while all else is
+        frozen, corrects it (SPDIM; Li et al., 2025). A state with one bias for all loads, too.
     prior_strength
         For ``"online"``, the number of samples that the average of the known domains counts as:
         :func:`~gyrobn.normalization.online.online_stats` has the formulas.
     """
-
-    training_mean: Tensor
-    training_var: Tensor
 
     def __init__(
         self,
@@ -71,27 +72,27 @@ class DomainGyroBN(GyroBN):
         domains: int,
         channels: int | Sequence[int] = (),
         *,
-        train_momentum: float | Callable[[int], float] | None = None,
         unseen: str = "error",
         prior_strength: float = 4.0,
+        domain_bias: bool = False,
         **options: Any,
     ) -> None:
         check_choice("unseen", unseen, UNSEEN)
         domains = check_integer("domains", domains, 1)
-        if train_momentum is not None and not callable(train_momentum):
-            check_number("train_momentum", train_momentum, 0.0, 1.0)
         if options.get("axis", 0) not in (0, (0,)) or not options.get("track_running_stats", True):
             raise ValueError("DomainGyroBN needs axis=0 and running statistics")
         super().__init__(manifold, channels, **options)
         for name, value in dict(self.named_buffers()).items():  # one row per domain
-            self.register_buffer(name, value.expand(domains, *value.shape).clone())
-        self.domains = domains
-        self.train_momentum, self.unseen = train_momentum, unseen
+            if name != "reference":
+                self.register_buffer(name, value.expand(domains, *value.shape).clone())
+        self.domains, self.unseen, self.domain_bias = domains, unseen, domain_bias
+        if domain_bias:
+            if self.bias is None:
+                raise ValueError("domain_bias needs a bias: leave out affine=False")
+            own = self.bias.detach()
+            self.bias = nn.Parameter(own.expand(domains, *own.shape).clone())
         self.prior_strength = check_strength(prior_strength)
         self.online: dict[int, OnlineStats] = {}
-        if train_momentum is not None:
-            self.register_buffer("training_mean", self.running_mean.clone())
-            self.register_buffer("training_var", self.running_var.clone())
 
     def forward(  # type: ignore[override]
         self, x: Tensor, domains: Tensor, weights: Tensor | None = None
@@ -125,12 +126,19 @@ class DomainGyroBN(GyroBN):
                 raise
             y = batch.x
             if self.training:
-                pairs = self._learn(batch, places, group)
+                batch, pairs = self._learn(batch, places, group)
                 self.online = {}  # statistics of new domains began with an older average
             else:
                 pairs = self._evaluation_stats(batch, places)
+            target: Any = batch.output[0]
+            if self.domain_bias:
+                batch = batch._replace(output=(None, *batch.output[1:]))
             if places:
                 y = by_domain(partial(apply, batch), y, *zip(*pairs, strict=True))
+            if self.domain_bias:
+                space = batch.space
+                y = space.inside.add(target[domains.long()], space.to_inside(y))
+                y = space.from_inside(y)
             if group is not None:  # every rank takes part in the backward pass of every domain
                 some = pairs[0][1]
                 y = y + 0.0 * (some.mean.sum() + some.var.sum())
@@ -186,7 +194,9 @@ class DomainGyroBN(GyroBN):
         check_variance(batch, stats, group)
         return stats
 
-    def _learn(self, batch: Batch, places: dict[int, Any], group: Group | None) -> "_Pairs":
+    def _learn(
+        self, batch: Batch, places: dict[int, Any], group: Group | None
+    ) -> "tuple[Batch, _Pairs]":
         """Learn from every domain of a batch, on all ranks alike."""
         counts = torch.zeros(self.domains, device=batch.x.device)
         for k, place in places.items():
@@ -204,16 +214,18 @@ class DomainGyroBN(GyroBN):
                 f"to evaluate, call layer.eval(){online}"
             )
         places = {k: places.get(k, ()) for k in rows.tolist()}
+        self._check_recomputing()
         stats = self._stats(batch, places, group)
+        if self._needs_reference:
+            means = Stats(stats.mean.detach(), stats.var.detach())
+            batch = first_reference(batch, lambda: average_stats(batch.manifold, means).mean, True)
+            assert self.reference is not None
+            assert batch.reference is not None
+            self.reference.copy_(batch.reference)
+            self._needs_reference = False
         if not recomputing():
             stats = self._update(batch, rows, stats)
-        elif self.train_momentum is not None:
-            raise RuntimeError(
-                "torch.utils.checkpoint calls a layer again in the backward pass, and with "
-                "train_momentum the statistics it used are gone by then: leave the layer out "
-                "of the checkpoint"
-            )
-        return _pairs(places, stats)
+        return batch, _pairs(places, stats)
 
     def _update(self, batch: Batch, rows: Tensor, stats: Stats) -> Stats:
         """Update the statistics of some domains, and return those to normalize them with."""
@@ -330,21 +342,21 @@ class DomainGyroBN(GyroBN):
         model = fitted(bn, domains=True)
         given = {"domains": len(bn.domains_), "unseen": model.unseen, "momentum": model.adapt_rate}
         given["prior_strength"] = model.prior_strength
-        layer = cls._of_model(bn, model, device, dtype, given | options)
-        if layer.train_momentum is not None:
-            layer.training_mean.copy_(layer.running_mean)
-            layer.training_var.copy_(layer.running_var)
-        return layer
+        return cls._of_model(bn, model, device, dtype, given | options)
 
     # ------------------------------------------------------------------ the buffers
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *given: Any) -> None:
+        """Load a state; one bias for all becomes that of every domain."""
+        bias = state_dict.get(f"{prefix}bias")
+        if self.domain_bias and bias is not None and bias.ndim == len(self.settings.channels) + 1:
+            state_dict[f"{prefix}bias"] = bias.expand(self.domains, *bias.shape)
+        super()._load_from_state_dict(state_dict, prefix, *given)
 
     def reset_running_stats(self) -> None:
         """Reset the statistics of all domains, also those of ``train_momentum`` and ``online``."""
         super().reset_running_stats()
         self.online = {}
-        if self.train_momentum is not None:
-            self.training_mean.copy_(self.running_mean)
-            self.training_var.copy_(self.running_var)
 
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -362,7 +374,9 @@ def _rows(stats: Stats, k: Any) -> Stats:
 
 def _run_by_sample(constant: Constant, given: dict[str, Tensor]) -> Tensor:
     """Normalize each sample with the running statistics of its domain; NaN if there are none."""
-    domains, names = given["domains"].long(), ("running_mean", "running_var", "counts")
+    domains, names = given["domains"].long(), ["running_mean", "running_var", "counts"]
+    if "bias" in given and given["bias"].ndim == len(constant.settings.channels) + 2:
+        names.append("bias")  # one per domain
     # not by brackets, where a negative number would count from the end
     own = {name: given[name].index_select(0, domains) for name in names}
     batch = prepare(constant.settings, *of_arrays(given | own))

@@ -17,10 +17,12 @@ from gyrobn.normalization.layers import (
     LearntGeometry,
     Options,
     Settings,
+    State,
     common_dtype,
     forward,
     grouped,
     initial,
+    initial_state,
     is_half,
     separated,
 )
@@ -200,6 +202,9 @@ class NormalizationLayer(GeometryState):
     scale: nn.Parameter | None
     running_mean: Tensor
     running_var: Tensor
+    training_mean: Tensor
+    training_var: Tensor
+    reference: Tensor | None
     num_batches_tracked: Tensor
     process_group: Any = None
 
@@ -232,10 +237,20 @@ class NormalizationLayer(GeometryState):
         self.bias, self.scale, self.raw_curvature = (
             None if value is None else nn.Parameter(value) for value in learnt[:3]
         )
-        count = torch.zeros((), dtype=torch.long, device=device)
-        buffers = {"running_mean": stats.mean, "running_var": stats.var}
-        for name, value in (buffers | {"num_batches_tracked": count}).items():
-            self.register_buffer(name, value if track_running_stats else None)
+        state = initial_state(self.settings, stats, options.get("reference"), track_running_stats)
+        buffers: dict[str, Tensor | None] = {**arrays_of(state)}
+        if track_running_stats:
+            buffers["num_batches_tracked"] = torch.zeros((), dtype=torch.long, device=device)
+        # torch.export (2.13) miscounts buffers after one that is None: these are the last
+        buffers |= {k: None for k in (*_STATE, "num_batches_tracked") if k not in buffers}
+        for name, buffer in buffers.items():
+            self.register_buffer(name, buffer)
+        self._needs_reference = self.settings.reference == "first_batch"
+
+    @property
+    def train_momentum(self) -> float | Callable[[int], float] | None:
+        """The fraction of a batch in the statistics that training normalizes with."""
+        return self.settings.train_momentum
 
     @property
     def check_input(self) -> str | bool:
@@ -273,21 +288,52 @@ class NormalizationLayer(GeometryState):
             group = group_of(self.process_group, x) if self.training else None
             rest = () if group is None else (group,)  # the compiler takes plain values only
             given = self._given(x, weights), self._rate, self.training
-            y, *new = backend.recorded(self._run)(self._constant, *given, *rest)
+            more = self._train_rate(), self._needs_reference
+            y, *new = backend.recorded(self._run)(self._constant, *given, *more, *rest)
             if new and self.training and not backend.recomputing():
-                # torch.compile (2.13) loses what is written into a float64 buffer without axes on
-                # a CPU, but not what is written into a view of it.
-                self.running_mean.detach().copy_(new[0])
-                self.running_var.detach().copy_(new[1])
-                self.num_batches_tracked += 1
+                names = [name for name in _STATE if self._buffers.get(name) is not None]
+                for name, value in zip(names, new, strict=True):
+                    if name == "reference" and not self._needs_reference:
+                        continue
+                    # torch.compile (2.13) loses what is written into a float64 buffer without axes
+                    # on a CPU, but not what is written into a view of it.
+                    getattr(self, name).detach().copy_(value)
+                if self.track_running_stats:
+                    self.num_batches_tracked += 1
+                self._needs_reference = False
         out: Tensor = y
         return out
 
     @staticmethod
-    def _run(constant: "Constant", given: dict[str, Tensor], *rest: Any) -> tuple[Tensor, ...]:
+    def _run(
+        constant: "Constant",
+        given: dict[str, Tensor],
+        rate: Any,
+        training: bool,
+        train_rate: Any,
+        first: bool,
+        group: Group | None = None,
+    ) -> tuple[Tensor, ...]:
         """Call :func:`gyrobn.normalization.layers.forward` with tensors only, for the compiler."""
+        rest: Any = (rate, training, group, train_rate, first)
         y, new = forward(constant.settings, *of_arrays(given), *rest)
-        return (y,) if new is None else (y, *new)
+        return (y, *arrays_of(new).values())
+
+    def _train_rate(self) -> float:
+        """Return the fraction of the next batch in the statistics for training."""
+        rate = self.train_momentum
+        self._check_recomputing()
+        if callable(rate):
+            return rate(int(self.num_batches_tracked)) if self.training else 0.0
+        return rate or 0.0
+
+    def _check_recomputing(self) -> None:
+        if self.train_momentum is not None and self.training and backend.recomputing():
+            raise RuntimeError(
+                "torch.utils.checkpoint calls a layer again in the backward pass, and with "
+                "train_momentum the statistics it used are gone by then: leave the layer out "
+                "of the checkpoint"
+            )
 
     @property
     def _rate(self) -> Any:
@@ -300,7 +346,8 @@ class NormalizationLayer(GeometryState):
         """Return the arrays of a call by name; refuse float64 mixed with other dtypes."""
         if x.dtype not in _REAL:
             check_floating(x, half=True)
-        own = self.running_var if self.scale is None else self.scale
+        arrays = self.scale, self.bias, self._buffers.get("running_var"), self.reference
+        own = next((a for a in arrays if a is not None), None)
         # Not by common_dtype: it looks into a table that grows while a graph is made. The compiler
         # would guard the table, and compile the same batch once more.
         if own is not None and (x.dtype == torch.float64) != (own.dtype == torch.float64):
@@ -308,9 +355,13 @@ class NormalizationLayer(GeometryState):
                 f"{type(self).__name__} holds {own.dtype}, got input of {x.dtype}: convert the "
                 f"layer, for example with layer.to({x.dtype}), or the input"
             )
-        names = *Learnt._fields, "running_mean", "running_var"
-        arrays = {"x": x, "weights": weights, **{name: getattr(self, name) for name in names}}
-        return {name: a for name, a in arrays.items() if a is not None}
+        state = {name: self._buffers.get(name) for name in _STATE}
+        if self.training:  # the backward pass needs them as they are before they learn
+            copied = {name: state[name] for name in ("training_mean", "training_var")}
+            state |= {name: a if a is None else a.clone() for name, a in copied.items()}
+        given = {name: getattr(self, name) for name in Learnt._fields} | state
+        given |= {"x": x, "weights": weights}
+        return {name: a for name, a in given.items() if a is not None}
 
     # ------------------------------------------------------------------ torch's conventions
 
@@ -330,14 +381,33 @@ class NormalizationLayer(GeometryState):
             self.running_mean.copy_(self.settings.geometry.origin(self.running_mean))
             self.running_var.fill_(1.0)
             self.num_batches_tracked.zero_()
+            if self.train_momentum is not None:
+                self.training_mean.copy_(self.running_mean)
+                self.training_var.copy_(self.running_var)
 
     def reset_parameters(self) -> None:
-        """Reset the parameters and the running statistics."""
+        """Reset the parameters, the running statistics, and the reference of the first batch."""
         self.reset_running_stats()
         super().reset_parameters()
-        if self.bias is not None and self.scale is not None:
+        if self.bias is not None:
             nn.init.zeros_(self.bias)
-            nn.init.ones_(self.scale)
+        if self.scale is not None and self.settings.scale is not None:
+            nn.init.constant_(self.scale, self.settings.scale)
+        if self.reference is not None and self.settings.reference == "first_batch":
+            self.reference.fill_(torch.nan)
+            self._needs_reference = True
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *given: Any) -> None:
+        """Load a state; what one of an older layer has not got stays as it is."""
+        for name in ("training_mean", "training_var", "reference"):
+            own = self._buffers.get(name)
+            if own is not None:
+                running = state_dict.get(prefix + name.replace("training", "running"), own)
+                state_dict.setdefault(prefix + name, running)
+        super()._load_from_state_dict(state_dict, prefix, *given)
+        r = self.reference
+        if r is not None and self.settings.reference == "first_batch" and not r.is_meta:
+            self._needs_reference = bool(r.isnan().any())
 
     def parameter_groups(self, **scale_options: Any) -> list[dict[str, Any]]:
         """Return groups for an optimizer, the scale in one of its own with ``scale_options``.
@@ -395,13 +465,27 @@ class Constant:
 backend.register_constant(Constant)
 
 
-def of_arrays(given: dict[str, Tensor]) -> tuple[Learnt, Stats | None, Tensor, Tensor | None]:
+_STATE = "running_mean", "running_var", "training_mean", "training_var", "reference"
+"""The buffers of a layer, in the order of :class:`State`."""
+
+
+def arrays_of(state: State) -> dict[str, Tensor]:
+    """Return the arrays of a state by name, without those it has not got."""
+    both = ((None, None) if stats is None else stats for stats in state[:2])
+    arrays = zip(_STATE, (*(a for stats in both for a in stats), state.reference), strict=True)
+    return {name: a for name, a in arrays if a is not None}
+
+
+def of_arrays(given: dict[str, Tensor]) -> tuple[Learnt, State, Tensor, Tensor | None]:
     """Return the arguments of :func:`gyrobn.normalization.layers.forward` after the settings."""
     learnt = Learnt(*map(given.get, Learnt._fields))
-    running = None
-    if "running_mean" in given:
-        running = Stats(given["running_mean"], given["running_var"])
-    return learnt, running, given["x"], given.get("weights")
+    both = [
+        Stats(given[f"{kind}_mean"], given[f"{kind}_var"]) if f"{kind}_mean" in given else None
+        for kind in ("running", "training")
+    ]
+    running, training = both
+    state = State(running, training, given.get("reference"))
+    return learnt, state, given["x"], given.get("weights")
 
 
 # Look up the namespace now: torch.compile cannot trace the lookup, and a layer may be compiled
@@ -490,6 +574,20 @@ class GyroBN(NormalizationLayer):
         A product learns one for each factor that has one.
     clamp
         Largest size of the factor :math:`s/\sqrt{v^2+\epsilon}`, if any.
+    scale
+        The initial scale, 1 by default. None to centre only: no division by the standard deviation,
+        and no scale to learn.
+    reference
+        Where the geometry is seen from: a point of shape ``(*channels, *point_shape)`` or
+        ``point_shape`` in place of the identity, or ``"first_batch"`` for the mean of the first
+        training batch. It is a buffer, and saved. The bias is counted from there: as long as b is
+        0, the mean of the output is the reference. Use it for data whose mean is close to the cut
+        locus of the identity (a warning says so); :func:`gyrobn.normalize` has the formula.
+    train_momentum
+        If given, training normalizes with running statistics too, which move towards each batch by
+        this fraction: a number, or a function of the number of batches so far (a schedule, which
+        ``torch.compile`` calls between two graphs). ``momentum`` is the fraction for the statistics
+        of evaluation.
     tol, max_iter
         As in :func:`gyrobn.frechet`.
     check_input
@@ -510,6 +608,10 @@ class GyroBN(NormalizationLayer):
         See :attr:`manifold`.
     running_mean, running_var, num_batches_tracked
         Buffers: the running statistics, and the number of batches in them.
+    training_mean, training_var : Buffers, with ``train_momentum``
+        The statistics that training normalizes with.
+    reference : Buffer of shape (*channels, *point_shape), or None
+        The point from which the geometry is seen; NaN before the first batch.
 
     Examples
     --------
@@ -613,6 +715,8 @@ class GyroBN(NormalizationLayer):
             device = bn.mean_.device
         dtype = dtype or getattr(torch, model.mean_.dtype.name)
         options: dict[str, Any] = {"eps": model.eps, "tol": model.tol, "max_iter": model.max_iter}
+        options["reference"] = model.reference_
+        options |= {"scale": None} if model.scale is None else {}
         options |= {"device": device, "dtype": dtype, **more}
         layer = cls(model.manifold_, channels=channels_of(model), **options)
         wide = np.float64 if dtype == torch.float64 else np.float32
@@ -623,6 +727,9 @@ class GyroBN(NormalizationLayer):
             for array, value in zip(own, (*learnt[:2], *stats), strict=True):
                 if array is not None and value is not None:
                     array.copy_(torch.tensor(value, device="cpu"))
+            if layer.train_momentum is not None:
+                layer.training_mean.copy_(layer.running_mean)
+                layer.training_var.copy_(layer.running_var)
             layer.num_batches_tracked.fill_(1)
         return layer
 
@@ -674,7 +781,7 @@ class GyroLayerNorm(_AxisNorm):
         Whether bias and scale are learnt, one of each for all sets.
     device, dtype
         Of the parameters. Input in half precision is computed in float32 and rounded back.
-    mean_gradient, steps, learn_curvature, clamp, tol, max_iter, check_input
+    mean_gradient, steps, learn_curvature, clamp, scale, tol, max_iter, check_input
         As in :class:`GyroBN`.
 
     Attributes
@@ -775,7 +882,7 @@ class GyroInstanceNorm(NormalizationLayer):
         Whether to keep running statistics, and to use them in evaluation.
     device, dtype
         Of the parameters. Input in half precision is computed in float32 and rounded back.
-    mean_gradient, steps, learn_curvature, clamp, tol, max_iter, check_input
+    mean_gradient, steps, learn_curvature, clamp, scale, tol, max_iter, check_input
         As in :class:`GyroBN`.
 
     Attributes
@@ -836,7 +943,7 @@ class GyroGroupNorm(NormalizationLayer):
         parameters.)
     device, dtype
         Of the parameters. Input in half precision is computed in float32 and rounded back.
-    mean_gradient, steps, learn_curvature, clamp, tol, max_iter, check_input
+    mean_gradient, steps, learn_curvature, clamp, scale, tol, max_iter, check_input
         As in :class:`GyroBN`.
 
     Attributes
