@@ -21,7 +21,7 @@ import numpy as np
 from gyrobn.backends import Array, Arrays, backend_of, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
-from gyrobn.numerics.arrays import BLOCK, pieces, scalars_like, sum_samples, weighted_sum
+from gyrobn.numerics.arrays import BLOCK, pieces, real_dtype, scalars_like, sum_samples, weighted_sum
 from gyrobn.numerics.checks import check_integers
 from gyrobn.numerics.hessian import DENSE, Hessian, joined_hessian
 from gyrobn.numerics.matrices import from_triangle, matmul, to_triangle
@@ -68,7 +68,7 @@ def arrange(
         samples = xp.reshape(xp.permute_dims(x, (*axes, *rest, *points)), shape)
     if weights is None:
         each = 1.0 if group is not None else 1.0 / count
-        return samples, xp.full((count, *channels), each, dtype=x.dtype, device=device_of(x))
+        return samples, xp.full((count, *channels), each, dtype=real_dtype(x), device=device_of(x))
     weights = scalars_like(weights, x)
     shape = tuple(getattr(weights, "shape", ()))  # a scalar has no axis of samples
     if shape == reduced:
@@ -101,7 +101,7 @@ def _nothing(
     """
     xp = namespace_of(x)
     e = xp.broadcast_to(manifold.origin(x), (1, *channels, *manifold.point_shape))
-    none = xp.zeros((1, *channels), dtype=x.dtype, device=device_of(x))
+    none = xp.zeros((1, *channels), dtype=real_dtype(x), device=device_of(x))
     return e + xp.sum(x), none if weights is None else none + xp.sum(weights)
 
 
@@ -342,7 +342,7 @@ def withdraw(
         return
     space, xp = manifold.inside, namespace_of(like)
     e = xp.broadcast_to(space.origin(like), (1, *channels, *space.point_shape))
-    w = xp.full((1, *channels), xp.nan, dtype=like.dtype, device=device_of(like))
+    w = xp.full((1, *channels), xp.nan, dtype=real_dtype(like), device=device_of(like))
     over_ranks(space, e, w, group._replace(agree=lambda _: group.agree(error)))
 
 

@@ -1,0 +1,232 @@
+r"""Totally geodesic subspaces of other geometries, with a point format of their own.
+
+A subspace N of M is totally geodesic if geodesics that begin in it stay in it: then means,
+variances and Hessians of points of N, computed in M, are those of N.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.manifolds.chart import Chart, Diffeomorphism
+from gyrobn.manifolds.composite import Composite
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.hessian import Hessian
+from gyrobn.numerics.matrices import adjoint, matmul
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Image(Composite):
+    r"""The points of a subspace as points of the larger space, which computes with them.
+
+    Coordinates are those of the subspace: with the orthonormal basis E of its tangent space at e,
+    and lengths that are :math:`\rho` times those in the larger space, :math:`c = \rho E^\top c_M`.
+    """
+
+    part: "Subspace"
+
+    def __init__(self, part: "Subspace") -> None:
+        object.__setattr__(self, "part", part)
+
+    def __repr__(self) -> str:
+        return f"the image of {self.part!r}"
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of a point of the larger space."""
+        return self.part.whole.point_shape
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the subspace."""
+        return self.part.dim
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """One block."""
+        return (self.dim,)
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Raise an error: the subspace does not follow from a shape."""
+        raise ValueError("a subspace cannot be told from the shape of the larger space's points")
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return nothing: each subspace has examples of its own."""
+        return ()
+
+    @property
+    def _spaces(self) -> Sequence[GyroSpace]:
+        return (self.part.whole,)
+
+    def _split(self, kind: str, a: Any) -> list[Any]:
+        return [self._times(a, inverse=True) if kind == "normal" else a]
+
+    def _join(self, kind: str, parts: list[Array]) -> Array:
+        (a,) = parts
+        if kind == "normal":
+            return self._times(a, inverse=False)
+        return self.part._ratio * a if kind in ("length", "blocks") else a
+
+    def _times(self, c: Array, inverse: bool) -> Array:
+        E = backend_of(c).cached(_coordinate_map, c, self.part, inverse)
+        return namespace_of(c).matmul(c[..., None, :], E)[..., 0, :]
+
+    def _block_diagonal(self, parts: list[Hessian]) -> Hessian:
+        """Return the restriction of the Hessian to the subspace: other directions are separate."""
+        (whole,), rho = parts, self.part._ratio
+
+        def apply(v: Array) -> Array:
+            E = backend_of(v).cached(_directions, v, self.part)
+            inside = whole.apply(matmul(adjoint(E), v))
+            return rho * rho * matmul(E, inside)
+
+        def matrix() -> Array:
+            H = whole.matrix()
+            E = backend_of(H).cached(_directions, H, self.part)
+            return rho * rho * matmul(E, H, adjoint(E))
+
+        formed = None if whole.matrix is None else matrix
+        return Hessian(apply, whole.lowest, formed, whole.identity)
+
+    def origin(self, like: Array) -> Array:
+        """Return the identity of the larger space."""
+        return self.part.whole.origin(like)
+
+    def violation(self, x: Array) -> Array:
+        """Return how far each array is from a point of the larger space."""
+        return self.part.whole.violation(x)
+
+    def start(self, moments: Array) -> Array:
+        """Return the first guess of the larger space."""
+        return self.part.whole.start(moments)
+
+
+class Linear(Diffeomorphism):
+    """A linear map of matrices or vectors, onto the image of a subspace."""
+
+    def __init__(self, part: "Subspace") -> None:
+        self.part, self.inside = part, Image(part)
+
+    def forward(self, x: Array) -> Array:
+        """Return the point of the larger space."""
+        return self.part.lift(x)
+
+    def inverse(self, y: Array) -> Array:
+        """Return the point of the subspace."""
+        return self.part.drop(y)
+
+    def differential(self, x: Array, v: Array) -> Array:
+        """Return the tangent vector of the larger space."""
+        return self.part.lift(v)
+
+    def inverse_differential(self, x: Array, u: Array) -> Array:
+        """Return the tangent vector of the subspace."""
+        return self.part.drop(u)
+
+
+@dataclass(frozen=True)
+class Subspace(Chart):
+    r"""A totally geodesic subspace of ``whole``, into which a linear map leads.
+
+    A subclass states ``whole``, the map :meth:`lift`, its inverse :meth:`drop` on the image (on
+    other arrays, the inverse of the nearest image), and :meth:`basis`.
+    """
+
+    @property
+    @abstractmethod
+    def whole(self) -> GyroSpace:
+        """The larger space."""
+
+    @abstractmethod
+    def lift(self, x: Array) -> Array:
+        """Return a point, or tangent vector, of the larger space."""
+
+    @abstractmethod
+    def drop(self, y: Array) -> Array:
+        """Undo :meth:`lift`."""
+
+    @abstractmethod
+    def basis(self) -> "np.ndarray[Any, Any]":
+        """Return an orthonormal basis of the tangent space at e, shape (dim, *point_shape)."""
+
+    @cached_property
+    def chart(self) -> Diffeomorphism:
+        """The map, onto its image."""
+        return Linear(self)
+
+    @property
+    def _ratio(self) -> float:
+        """The length of a vector of the subspace, divided by that in the larger space."""
+        return 1.0 / float(np.linalg.norm(_directions(self)[0]))
+
+    @property
+    def convexity_radius(self) -> float:  # type: ignore[override]
+        """That of the larger space, in lengths of the subspace."""
+        return self._ratio * self.whole.convexity_radius
+
+    def origin(self, like: Array) -> Array:
+        """Return the identity."""
+        real = namespace_of(like).real(like) if _is_complex(like) else like
+        return self.drop(self.whole.origin(real))
+
+    def violation(self, x: Array) -> Array:
+        """Return the violation of the larger space."""
+        self._namespace(x)
+        return self.whole.violation(self.lift(x))
+
+    def project(self, x: Array) -> Array:
+        """Return the nearest sensible point, found in the larger space."""
+        self._namespace(x)
+        return self.drop(self.whole.project(self.lift(x)))
+
+
+@cache
+def _directions(part: Subspace) -> "np.ndarray[Any, Any]":
+    """Return the coordinates of the basis in the larger space, shape (dim, dim of that space)."""
+    vectors = part.lift(part.basis())
+    return np.asarray(part.whole.pull(part.whole.origin(vectors), vectors))
+
+
+def _coordinate_map(part: Subspace, inverse: bool) -> "np.ndarray[Any, Any]":
+    r"""Return :math:`E/\rho` or :math:`\rho E^\top`, to be multiplied from the left."""
+    E = _directions(part)
+    return E if inverse else E.T * part._ratio**2
+
+
+def _is_complex(x: Array) -> bool:
+    return bool(namespace_of(x).isdtype(x.dtype, "complex floating"))
+
+
+# ---------------------------------------------------------------------- complex matrices
+
+
+class ComplexMatrices(Subspace):
+    r"""Complex matrices as real ones of twice the size, with which the larger space computes.
+
+    .. math:: \rho(A) = \begin{pmatrix} \operatorname{Re} A & -\operatorname{Im} A \\
+                                        \operatorname{Im} A & \operatorname{Re} A \end{pmatrix}
+    """
+
+    complex_points: ClassVar[bool] = True
+
+    def lift(self, x: Array) -> Array:
+        """Return the real matrix."""
+        xp = namespace_of(x)
+        re, im = xp.real(x), xp.imag(x)
+        return xp.concat(
+            [xp.concat([re, -im], axis=-1), xp.concat([im, re], axis=-1)], axis=-2
+        )
+
+    def drop(self, y: Array) -> Array:
+        """Return the complex matrix, the mean of both copies of its entries."""
+        m, n = y.shape[-2] // 2, y.shape[-1] // 2
+        re = 0.5 * (y[..., :m, :n] + y[..., m:, n:])
+        im = 0.5 * (y[..., m:, :n] - y[..., :m, n:])
+        return re + 1j * im
