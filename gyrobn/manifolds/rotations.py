@@ -162,7 +162,7 @@ def decompositions(x: Array, imaginary: bool = False) -> Arrays:
         least, _, _, c, _ = state
         return xp.any(c < 32.0 * least)
 
-    J = backend.cached(_imaginary_unit if imaginary else _quarter_turn, x, n)
+    J = backend.cached(imaginary_unit if imaginary else _quarter_turn, x, n)
     state = least, A, *svd(A)
     _, _, P, c, Th = backend.while_loop("root of a rotation", condition, body, (J,), state, 2)
     return P, c, Th, *eigh(symmetric(matmul(P, Th)))
@@ -176,7 +176,7 @@ def _quarter_turn(n: int) -> "np.ndarray[Any, Any]":
     return J
 
 
-def _imaginary_unit(n: int) -> "np.ndarray[Any, Any]":
+def imaginary_unit(n: int) -> "np.ndarray[Any, Any]":
     """Return the product with i of vectors of real parts, then imaginary parts."""
     return np.kron([[0.0, -1.0], [1.0, 0.0]], np.eye(n // 2))
 

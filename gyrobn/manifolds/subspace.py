@@ -103,9 +103,13 @@ class Image(Composite):
         """Return how far each array is from a point of the larger space."""
         return self.part.whole.violation(x)
 
+    def project(self, x: Array) -> Array:
+        """Return the nearest point of the subspace."""
+        return self.part.lift(self.part.project(self.part.drop(x)))
+
     def start(self, moments: Array) -> Array:
-        """Return the first guess of the larger space."""
-        return self.part.whole.start(moments)
+        """Return the first guess of the larger space, in the subspace."""
+        return self.project(self.part.whole.start(moments))
 
 
 class Linear(Diffeomorphism):
