@@ -59,7 +59,8 @@ class Traceless(Realified):
         sign = matrix_function(S - level, SIGN, Eigen(values - middle, U))
         sign = sign - differential(fixed - level, ties, SIGN, Eigen(values - middle, U))
         sign = 0.5 * (sign + matmul(adjoint(J), sign, J))  # linear over the complex numbers
-        sign = 1.5 * sign - 0.5 * matmul(sign, sign, sign)
+        for _ in range(2):
+            sign = 1.5 * sign - 0.5 * matmul(sign, sign, sign)
         above = 0.5 * (identity(S) + sign)
         raised = xp.astype(excess < 0, x.dtype)[..., None] * identity(S)
         moved = self._coordinates(2.0 * math.pi * (raised - above))
