@@ -10,7 +10,7 @@ import numpy as np
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.grassmannian import CentredInFrames
-from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.group import Group
 from gyrobn.manifolds.models import Sphere
 from gyrobn.numerics.arrays import check_coordinates, dot, times
 from gyrobn.numerics.checks import check_square
@@ -177,8 +177,8 @@ def _quarter_turn(n: int) -> "np.ndarray[Any, Any]":
 
 
 def imaginary_unit(n: int) -> "np.ndarray[Any, Any]":
-    """Return the product with i of vectors of real parts, then imaginary parts."""
-    return np.kron([[0.0, -1.0], [1.0, 0.0]], np.eye(n // 2))
+    """Return the product with i of vectors of real and imaginary parts in turn."""
+    return np.kron(np.eye(n // 2), [[0.0, -1.0], [1.0, 0.0]])
 
 
 # ---------------------------------------------------------------------- the geometry
@@ -221,7 +221,7 @@ class CentredRotations(CentredInFrames):
 
 
 @dataclass(frozen=True)
-class SpecialOrthogonal(GyroSpace):
+class SpecialOrthogonal(Group):
     r"""Rotations of :math:`\mathbb R^n`, at the distance :math:`\|\operatorname{mlog}(R^\top S)\|`.
 
     They are a group: :math:`R \oplus S = RS`, :math:`\ominus R = R^\top`, and gyrations do nothing.
@@ -336,10 +336,9 @@ class SpecialOrthogonal(GyroSpace):
         self._namespace(x, v)
         return coordinates(matmul(adjoint(x), v))
 
-    def transport(self, x: Array, y: Array, v: Array) -> Array:
-        r"""Parallel transport :math:`x X \mapsto y\,h^\top X h`, :math:`h = (x^\top y)^{1/2}`."""
-        half = self.scale(0.5, self.relative(x, y))
-        return matmul(y, adjoint(half), matmul(adjoint(x), v), half)
+    def adjoint_action(self, x: Array, c: Array) -> Array:
+        r"""Coordinates of :math:`x X x^\top`."""
+        return coordinates(matmul(x, skew_matrix(c, self.n), adjoint(x)))
 
     # ------------------------------------------------------------------ points, good and bad
 

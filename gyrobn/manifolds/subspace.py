@@ -72,7 +72,7 @@ class Image(Composite):
         (a,) = parts
         if kind == "normal":
             return self._times(a, inverse=False)
-        return self.part._ratio * a if kind in ("length", "blocks") else a
+        return self.part.ratio * a if kind in ("length", "blocks") else a
 
     def _times(self, c: Array, inverse: bool) -> Array:
         E = backend_of(c).cached(_coordinate_map, c, self.part, inverse)
@@ -80,17 +80,17 @@ class Image(Composite):
 
     def _block_diagonal(self, parts: list[Hessian]) -> Hessian:
         """Return the restriction of the Hessian to the subspace: other directions are separate."""
-        (whole,), rho = parts, self.part._ratio
+        (whole,) = parts
 
         def apply(v: Array) -> Array:
             E = backend_of(v).cached(_directions, v, self.part)
             inside = whole.apply(matmul(adjoint(E), v))
-            return rho * rho * matmul(E, inside)
+            return matmul(E, inside)
 
         def matrix() -> Array:
             H = whole.matrix()
             E = backend_of(H).cached(_directions, H, self.part)
-            return rho * rho * matmul(E, H, adjoint(E))
+            return matmul(E, H, adjoint(E))
 
         formed = None if whole.matrix is None else matrix
         return Hessian(apply, whole.lowest, formed, whole.identity)
@@ -143,6 +143,9 @@ class Subspace(Chart):
     other arrays, the inverse of the nearest image), and :meth:`basis`.
     """
 
+    ratio: ClassVar[float] = 1.0
+    """Lengths in the subspace, divided by those in the larger space."""
+
     @property
     @abstractmethod
     def whole(self) -> GyroSpace:
@@ -158,7 +161,7 @@ class Subspace(Chart):
 
     @abstractmethod
     def basis(self) -> "np.ndarray[Any, Any]":
-        """Return an orthonormal basis of the tangent space at e, shape (dim, *point_shape)."""
+        """Return an orthogonal basis of the tangent space at e, shape (dim, *point_shape)."""
 
     @cached_property
     def chart(self) -> Diffeomorphism:
@@ -166,14 +169,9 @@ class Subspace(Chart):
         return Linear(self)
 
     @property
-    def _ratio(self) -> float:
-        """The length of a vector of the subspace, divided by that in the larger space."""
-        return 1.0 / float(np.linalg.norm(_directions(self)[0]))
-
-    @property
     def convexity_radius(self) -> float:  # type: ignore[override]
         """That of the larger space, in lengths of the subspace."""
-        return self._ratio * self.whole.convexity_radius
+        return self.ratio * self.whole.convexity_radius
 
     def origin(self, like: Array) -> Array:
         """Return the identity."""
@@ -193,15 +191,16 @@ class Subspace(Chart):
 
 @cache
 def _directions(part: Subspace) -> "np.ndarray[Any, Any]":
-    """Return the coordinates of the basis in the larger space, shape (dim, dim of that space)."""
+    """Return E, the coordinates of the basis in the larger space, as orthonormal rows."""
     vectors = part.lift(part.basis())
-    return np.asarray(part.whole.pull(part.whole.origin(vectors), vectors))
+    c = np.asarray(part.whole.pull(part.whole.origin(vectors), vectors))
+    return c / np.linalg.norm(c, axis=-1, keepdims=True)
 
 
 def _coordinate_map(part: Subspace, inverse: bool) -> "np.ndarray[Any, Any]":
-    r"""Return :math:`E/\rho` or :math:`\rho E^\top`, to be multiplied from the left."""
+    r"""Return what rows of coordinates are multiplied with, :math:`E/\rho` or :math:`\rho E^\top`."""
     E = _directions(part)
-    return E if inverse else E.T * part._ratio**2
+    return E / part.ratio if inverse else E.T * part.ratio
 
 
 def _is_complex(x: Array) -> bool:
@@ -214,23 +213,24 @@ def _is_complex(x: Array) -> bool:
 class ComplexMatrices(Subspace):
     r"""Complex matrices as real ones of twice the size, with which the larger space computes.
 
-    .. math:: \rho(A) = \begin{pmatrix} \operatorname{Re} A & -\operatorname{Im} A \\
-                                        \operatorname{Im} A & \operatorname{Re} A \end{pmatrix}
+    Each entry becomes a block :math:`\begin{pmatrix} a & -b \\ b & a \end{pmatrix}`, for a + ib. So
+    triangular matrices with a real diagonal stay triangular.
     """
 
     complex_points: ClassVar[bool] = True
+    ratio: ClassVar[float] = 0.5**0.5
 
     def lift(self, x: Array) -> Array:
         """Return the real matrix."""
         xp = namespace_of(x)
         re, im = xp.real(x), xp.imag(x)
-        return xp.concat(
-            [xp.concat([re, -im], axis=-1), xp.concat([im, re], axis=-1)], axis=-2
-        )
+        rows = [xp.stack([re, -im], axis=-1), xp.stack([im, re], axis=-1)]
+        *batch, m, n = x.shape
+        return xp.reshape(xp.stack(rows, axis=-3), (*batch, 2 * m, 2 * n))
 
     def drop(self, y: Array) -> Array:
         """Return the complex matrix, the mean of both copies of its entries."""
-        m, n = y.shape[-2] // 2, y.shape[-1] // 2
-        re = 0.5 * (y[..., :m, :n] + y[..., m:, n:])
-        im = 0.5 * (y[..., m:, :n] - y[..., :m, n:])
-        return re + 1j * im
+        *batch, m, n = y.shape
+        y = namespace_of(y).reshape(y, (*batch, m // 2, 2, n // 2, 2))
+        re = y[..., 0, :, 0] + y[..., 1, :, 1]
+        return 0.5 * re + 0.5j * (y[..., 1, :, 0] - y[..., 0, :, 1])

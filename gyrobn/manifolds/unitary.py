@@ -8,7 +8,7 @@ import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.grassmannian import SIGN
-from gyrobn.manifolds.hermitian import hermitian_basis
+from gyrobn.manifolds.hpd import hermitian_basis
 from gyrobn.manifolds.rotations import SpecialOrthogonal, coordinates, imaginary_unit, skew_matrix
 from gyrobn.manifolds.subspace import ComplexMatrices
 from gyrobn.numerics.arrays import weighted_sum
@@ -83,7 +83,7 @@ class Traceless(Realified):
 
 def _ladder(n: int) -> "np.ndarray[Any, Any]":
     """Return a matrix that tells phases apart which are equal."""
-    return np.kron(np.eye(2), np.diag(np.arange(n / 2)))
+    return np.kron(np.diag(np.arange(n / 2)), np.eye(2))
 
 
 @dataclass(frozen=True)
