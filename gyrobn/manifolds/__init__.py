@@ -24,14 +24,13 @@ from gyrobn.manifolds.rotations import SpecialOrthogonal as SpecialOrthogonal
 from gyrobn.manifolds.correlation import Correlation as Correlation
 from gyrobn.manifolds.fixed_rank import FixedRankSPD as FixedRankSPD
 from gyrobn.manifolds.hpd import HPD as HPD
-from gyrobn.manifolds.unitary import SpecialUnitary as SpecialUnitary, Unitary as Unitary
-from gyrobn.manifolds.poses import SpecialEuclidean as SpecialEuclidean
+from gyrobn.manifolds.unitary import Unitary as Unitary
+from gyrobn.manifolds.special_unitary import SpecialUnitary as SpecialUnitary
+from gyrobn.manifolds.special_euclidean import SpecialEuclidean as SpecialEuclidean
 from gyrobn.manifolds.torus import Torus as Torus
-from gyrobn.manifolds.matrix_ball import (
-    ComplexBall as ComplexBall,
-    MatrixBall as MatrixBall,
-    SiegelDisk as SiegelDisk,
-)
+from gyrobn.manifolds.matrix_ball import MatrixBall as MatrixBall
+from gyrobn.manifolds.complex_ball import ComplexBall as ComplexBall
+from gyrobn.manifolds.siegel_disk import SiegelDisk as SiegelDisk
 from gyrobn.manifolds.product import Product as Product
 
 

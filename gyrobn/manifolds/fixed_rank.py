@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 from gyrobn.backends import Array, namespace_of
 from gyrobn.manifolds.chart import Chart, Diffeomorphism
@@ -132,6 +132,8 @@ class FixedRankSPD(Chart):
         values = xp.linalg.eigvalsh(symmetric(A) / some)
         rest = xp.max(xp.abs(values[..., : -self.p]), axis=-1)
         asymmetry = xp.max(xp.abs(A - adjoint(A)) / some, axis=(-2, -1))
-        core = SPD(self.p).violation(values[..., -self.p :, None] * identity(values[..., -self.p :]))
+        core = SPD(self.p).violation(
+            values[..., -self.p :, None] * identity(values[..., -self.p :])
+        )
         off = xp.maximum(xp.maximum(rest, asymmetry), core)
         return xp.where(finite[..., 0, 0], off, xp.inf)

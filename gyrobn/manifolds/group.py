@@ -1,28 +1,35 @@
 r"""Lie groups with a bi-invariant metric, whose gyrations do nothing."""
 
-from abc import abstractmethod
 from dataclasses import dataclass
 
-from gyrobn.backends import Array, namespace_of
+from gyrobn.backends import Array
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.matrices import matmul
 
 
 @dataclass(frozen=True)
 class Group(GyroSpace):
-    r"""A Lie group with a bi-invariant metric: ⊕ is the product, and ⊖ the inverse.
+    r"""A group of matrices with a bi-invariant metric: ⊕ is the product.
 
-    A subclass writes them; the logarithm and exponential, ``to_normal`` and ``from_normal``; left
-    translation, ``push`` and ``pull``; the adjoint action; and the Hessian.
+    A subclass writes ``neg``, the inverse; the logarithm and exponential, ``to_normal`` and
+    ``from_normal``; left translation, ``push`` and ``pull``; and the Hessian. A group that is not
+    one of matrices also writes ``add`` and the adjoint action.
     """
-
-    @abstractmethod
-    def adjoint_action(self, x: Array, c: Array) -> Array:
-        r"""Return the coordinates of :math:`x \operatorname{Exp}_e(c)\,x^{-1}`."""
 
     @property
     def gyrocommutative(self) -> bool:
         """Whether the product commutes."""
         return False
+
+    def add(self, x: Array, y: Array) -> Array:
+        """Product xy."""
+        self._namespace(x, y)
+        return matmul(x, y)
+
+    def adjoint_action(self, x: Array, c: Array) -> Array:
+        r"""Coordinates of :math:`x X x^{-1}`, for the tangent vector X at e with coordinates c."""
+        e = self.origin(c)
+        return self.pull(e, matmul(x, self.push(e, c), self.neg(x)))
 
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         """Return z: products are associative."""

@@ -4,15 +4,11 @@ With :math:`S = \begin{pmatrix} 0 & Z^\top \\ Z & 0 \end{pmatrix}`, whose eigenv
 singular values of Z and their negatives, odd functions of S are functions of singular values.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
-
-from gyrobn.backends import Array, Arrays, namespace_of
+from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.manifolds.subspace import ComplexMatrices
 from gyrobn.numerics.arrays import check_coordinates, zeros
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import adjoint, eye, finite_or_identity, is_finite, matmul
@@ -50,25 +46,18 @@ def _tanh_difference(x: Array, y: Array) -> Array:
     return xp.sinh(h) / h / (xp.cosh(x) * xp.cosh(y))
 
 
+def _svd(x: Array) -> Any:
+    """Return the singular value decomposition as constants, zero's for what is not finite."""
+    xp = namespace_of(x)
+    x = backend_of(x).stop_gradient(x)
+    return xp.linalg.svd(xp.where(is_finite(x), x, 0.0), full_matrices=False)
+
+
 TANH = Spectral(
     (_tanh, _slope, lambda x: -2.0 * _tanh(x) * _slope(x)),
     relative=False,
     closed=(_tanh_difference,),
 )
-CLAMPED = Spectral(
-    (
-        lambda x: namespace_of(x).clip(x, min=-_end(x), max=_end(x)),
-        lambda x: namespace_of(x).astype(namespace_of(x).abs(x) < _end(x), x.dtype),
-        lambda x: 0.0 * x,
-    )
-)
-
-
-def _artanh(S: Array, eigen: Eigen) -> Array:
-    """Return artanh S, half the logarithm of 1 + S less that of 1 - S."""
-    values, U = eigen
-    above = matrix_function(eye(S) + S, LOG, Eigen(1.0 + values, U))
-    return 0.5 * (above - matrix_function(eye(S) - S, LOG, Eigen(1.0 - values, U)))
 
 
 @dataclass(frozen=True)
@@ -120,15 +109,17 @@ class MatrixBall(GyroSpace):
         """Return the zero matrix."""
         return namespace_of(like).reshape(zeros(self.dim, like), self.point_shape)
 
-    def _odd(self, c: Array, function: Callable[[Array, Eigen], Array]) -> Array:
-        """Return an odd function of the singular values of matrices, from that of S."""
-        xp, p, q = namespace_of(c), self.p, self.q
-        corner = 0.0 * matmul(c, adjoint(c)), 0.0 * matmul(adjoint(c), c)
-        S = xp.concat(
-            [xp.concat([corner[1], adjoint(c)], axis=-1), xp.concat([c, corner[0]], axis=-1)],
-            axis=-2,
-        )
-        return function(S, eigh(S))[..., q:, :q]
+    def _both(self, Z: Array) -> Array:
+        """Return S."""
+        xp, Zt = namespace_of(Z), adjoint(Z)
+        upper = xp.concat([0.0 * matmul(Zt, Z), Zt], axis=-1)
+        return xp.concat([upper, xp.concat([Z, 0.0 * matmul(Z, Zt)], axis=-1)], axis=-2)
+
+    def _matrix(self, c: Array) -> Array:
+        return namespace_of(c).reshape(c, (*c.shape[:-1], *self.point_shape))
+
+    def _flat(self, Z: Array) -> Array:
+        return namespace_of(Z).reshape(Z, (*Z.shape[:-2], self.dim))
 
     # ------------------------------------------------------------------ gyro operations
 
@@ -152,124 +143,48 @@ class MatrixBall(GyroSpace):
         return -x
 
     def to_normal(self, x: Array) -> Array:
-        r"""Entries of :math:`U \operatorname{artanh}(\sigma) V^\top`, row by row."""
+        r"""Entries of :math:`U \operatorname{artanh}(\sigma) V^\top`, row by row.
+
+        The logarithm of 1 + S, less that of 1 - S, is twice the artanh of S.
+        """
         self._namespace(x)
-        half = self._odd(x, _artanh)
-        return namespace_of(x).reshape(half, (*x.shape[:-2], self.dim))
+        S, one = self._both(x), eye(x, self.p + self.q)
+        values, U = eigh(S)
+        double = matrix_function(one + S, LOG, Eigen(1.0 + values, U))
+        double = double - matrix_function(one - S, LOG, Eigen(1.0 - values, U))
+        return 0.5 * self._flat(double[..., self.q :, : self.q])
 
     def from_normal(self, c: Array) -> Array:
         """Inverse of :meth:`to_normal`; singular values end a few digits before 1."""
-        xp = check_coordinates(self, c)
-        C = xp.reshape(c, (*c.shape[:-1], *self.point_shape))
-        return self._odd(C, lambda S, eigen: matrix_function(S, TANH, eigen))
+        check_coordinates(self, c)
+        return matrix_function(self._both(self._matrix(c)), TANH)[..., self.q :, : self.q]
 
     # ------------------------------------------------------------------ tangent vectors
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport :math:`v \mapsto (I - AA^\top)^{1/2}\, v\, (I - A^\top A)^{1/2}`."""
-        v = namespace_of(c).reshape(c, (*c.shape[:-1], *self.point_shape))
-        return matmul(*self._sides(x, v, ROOT, ROOT))
+        return matmul(*self._sides(x, self._matrix(c), ROOT, ROOT))
 
     def pull(self, x: Array, v: Array) -> Array:
         """Inverse of :meth:`push`."""
-        c = matmul(*self._sides(x, v, INVERSE_ROOT, INVERSE_ROOT))
-        return namespace_of(c).reshape(c, (*c.shape[:-2], self.dim))
+        return self._flat(matmul(*self._sides(x, v, INVERSE_ROOT, INVERSE_ROOT)))
 
     # ------------------------------------------------------------------ points, good and bad
 
     def project(self, x: Array) -> Array:
-        """Return x with singular values that lie in the ball."""
-        self._namespace(x)
-        inside = (self.violation(x) == 0)[..., None, None]
-        clamped = self._odd(x, lambda S, eigen: matrix_function(S, CLAMPED, eigen))
-        return namespace_of(x).where(inside, x, clamped)
+        """Return x, with singular values beyond the end of the ball reduced to it."""
+        xp = self._namespace(x)
+        P, sigma, Th = _svd(x)
+        ended = matmul(P * xp.clip(sigma, max=_end(x))[..., None, :], Th)
+        return xp.where((sigma[..., 0] < 1.0)[..., None, None], x, ended)
 
     def violation(self, x: Array) -> Array:
-        """Return how far the largest singular value is from 1, if it is not below."""
+        """Return by how much the largest singular value is beyond 1; infinity for NaN."""
         xp = self._namespace(x)
-        finite = is_finite(x)
-        size = xp.max(xp.linalg.svdvals(xp.where(finite, x, 0.0)), axis=-1)
-        root = float(xp.finfo(x.dtype).eps) ** 0.5
+        size, root = _svd(x)[1][..., 0], float(xp.finfo(x.dtype).eps) ** 0.5
         off = xp.where(size < 1.0, 0.0, size - 1.0 + 2.0 * root)
-        return xp.where(finite[..., 0, 0], off, xp.inf)
+        return xp.where(is_finite(x)[..., 0, 0], off, xp.inf)
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         r"""Mean Hessian, of eigenvalues :math:`a \coth a`, a sums and differences of artanh σ."""
-        reshape = namespace_of(c).reshape
-        return hessian_in_frames(
-            c,
-            weights,
-            None,
-            lambda c: reshape(c, (*c.shape[:-1], *self.point_shape)),
-            lambda v: reshape(v, (*v.shape[:-2], self.dim)),
-            hyperbolic=True,
-        )
-
-
-# ---------------------------------------------------------------------- complex balls
-
-
-@dataclass(frozen=True)
-class ComplexBall(ComplexMatrices):
-    n: int
-
-    @property
-    def point_shape(self) -> tuple[int, ...]:
-        return (self.n,)
-
-    @property
-    def dim(self) -> int:
-        return 2 * self.n
-
-    @property
-    def whole(self) -> GyroSpace:
-        return MatrixBall(2 * self.n, 2)
-
-    @classmethod
-    def for_shape(cls, shape):
-        return cls(shape[-1])
-
-    @classmethod
-    def examples(cls):
-        return cls(1), cls(2)
-
-    def lift(self, x: Array) -> Array:
-        return super().lift(x[..., None])
-
-    def drop(self, y: Array) -> Array:
-        return super().drop(y)[..., 0]
-
-    def basis(self):
-        return np.concat([np.eye(self.n), 1j * np.eye(self.n)])
-
-
-@dataclass(frozen=True)
-class SiegelDisk(ComplexMatrices):
-    n: int
-
-    @property
-    def point_shape(self) -> tuple[int, ...]:
-        return self.n, self.n
-
-    @property
-    def dim(self) -> int:
-        return self.n * (self.n + 1)
-
-    @property
-    def whole(self) -> GyroSpace:
-        return MatrixBall(2 * self.n, 2 * self.n)
-
-    @classmethod
-    def for_shape(cls, shape):
-        return cls(shape[-1])
-
-    @classmethod
-    def examples(cls):
-        return (cls(2),)
-
-    def basis(self):
-        rows, columns = np.tril_indices(self.n)
-        E = np.zeros((len(rows), self.n, self.n), dtype=complex)
-        k = np.arange(len(rows))
-        E[k, rows, columns] = E[k, columns, rows] = np.where(rows == columns, 1.0, 0.5**0.5)
-        return np.concat([E, 1j * E])
+        return hessian_in_frames(c, weights, None, self._matrix, self._flat, hyperbolic=True)

@@ -110,7 +110,7 @@ class Rebased(Composite):
     # ------------------------------------------------------------------ tangent vectors
 
     def push(self, x: Array, c: Array) -> Array:
-        r"""Transport from the reference: :math:`\operatorname{gyr}[r, \ominus r \oplus x]` first."""
+        r"""Transport from the reference, after :math:`\operatorname{gyr}[r, \ominus r \oplus x]`."""
         M = self.manifold
         seen = M.relative(self.reference, x)
         return M.push(x, M._gyrate_normal(self.reference, seen, c))
@@ -120,7 +120,7 @@ class Rebased(Composite):
         M = self.manifold
         return M._gyrate_normal(M.neg(self.reference), x, M.pull(x, v))
 
-    # ------------------------------------------------------------------ the same without a reference
+    # ------------------------------------------------------------------ as without a reference
 
     def dist(self, x: Array, y: Array) -> Array:
         """Geodesic distance."""

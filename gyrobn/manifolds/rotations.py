@@ -284,11 +284,6 @@ class SpecialOrthogonal(Group):
 
     # ------------------------------------------------------------------ gyro operations
 
-    def add(self, x: Array, y: Array) -> Array:
-        """Product xy."""
-        self._namespace(x, y)
-        return matmul(x, y)
-
     def neg(self, x: Array) -> Array:
         """Transpose."""
         self._namespace(x)
@@ -335,10 +330,6 @@ class SpecialOrthogonal(Group):
         """Inverse of :meth:`push`."""
         self._namespace(x, v)
         return coordinates(matmul(adjoint(x), v))
-
-    def adjoint_action(self, x: Array, c: Array) -> Array:
-        r"""Coordinates of :math:`x X x^\top`."""
-        return coordinates(matmul(x, skew_matrix(c, self.n), adjoint(x)))
 
     # ------------------------------------------------------------------ points, good and bad
 

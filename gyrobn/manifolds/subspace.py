@@ -198,7 +198,7 @@ def _directions(part: Subspace) -> "np.ndarray[Any, Any]":
 
 
 def _coordinate_map(part: Subspace, inverse: bool) -> "np.ndarray[Any, Any]":
-    r"""Return what rows of coordinates are multiplied with, :math:`E/\rho` or :math:`\rho E^\top`."""
+    r"""Return what multiplies rows of coordinates, :math:`E/\rho` or :math:`\rho E^\top`."""
     E = _directions(part)
     return E / part.ratio if inverse else E.T * part.ratio
 

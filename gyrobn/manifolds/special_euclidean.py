@@ -94,11 +94,6 @@ class SpecialEuclidean(Group):
         row = xp.concat([0.0 * t, 0.0 * t[..., :1] + last], axis=-1)[..., None, :]
         return xp.concat([xp.concat([R, t[..., None]], axis=-1), row], axis=-2)
 
-    def add(self, x: Array, y: Array) -> Array:
-        """Product xy."""
-        self._namespace(x, y)
-        return matmul(x, y)
-
     def neg(self, x: Array) -> Array:
         r"""Inverse :math:`(R^\top, -R^\top t)`."""
         self._namespace(x)
@@ -129,9 +124,6 @@ class SpecialEuclidean(Group):
         R, (dR, dt) = self._parts(x)[0], self._parts(v)
         turn = self.rotations.pull(R, dR)
         return namespace_of(x).concat([turn, matmul(adjoint(R), dt[..., None])[..., 0]], axis=-1)
-
-    def adjoint_action(self, x: Array, c: Array) -> Array:
-        """Not used."""
 
     def transport(self, x: Array, y: Array, v: Array) -> Array:
         """Parallel transport of both parts; a translation stays as it is."""
