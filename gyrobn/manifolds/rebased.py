@@ -110,7 +110,7 @@ class Rebased(Composite):
     # ------------------------------------------------------------------ tangent vectors
 
     def push(self, x: Array, c: Array) -> Array:
-        r"""Transport from the reference, after :math:`\operatorname{gyr}[r, \ominus r \oplus x]`."""
+        r"""Transport from r, after :math:`\operatorname{gyr}[r, \ominus r \oplus x]`."""
         M = self.manifold
         seen = M.relative(self.reference, x)
         return M.push(x, M._gyrate_normal(self.reference, seen, c))
