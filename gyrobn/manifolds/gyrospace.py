@@ -199,6 +199,9 @@ class GyroSpace(ABC):
         ``weights`` of shape ``(N, *channels)`` sum to one over the first axis.
         """
 
+    complex_points: ClassVar[bool] = False
+    """Whether points are arrays of complex numbers."""
+
     definite: ClassVar[bool] = False
     """Whether points are positive definite matrices, so that singular ones are bad data."""
 
@@ -426,7 +429,7 @@ class GyroSpace(ABC):
 
     def _namespace(self, *points: Array) -> Any:
         """Return the namespace of ``points`` after checking library, shape, dtype and device."""
-        xp, shape = check_floating(*points), self.point_shape
+        xp, shape = check_floating(*points, complex_points=self.complex_points), self.point_shape
         for x in points:
             if tuple(x.shape[max(x.ndim - len(shape), 0) :]) != shape:
                 raise ValueError(

@@ -14,7 +14,7 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
-from gyrobn.numerics.arrays import check_floating, length, scalars_like
+from gyrobn.numerics.arrays import check_floating, length, real_dtype, scalars_like
 from gyrobn.numerics.checks import check_number, host, warn_caller
 from gyrobn.statistics.frechet import frechet, locate
 from gyrobn.statistics.points import describe, is_hyperbolic, may_be_far_out
@@ -429,7 +429,7 @@ def _with_array(stats: Stats, like: Array) -> Stats:
         return stats
     var = check_number("the variance", stats.var, 0.0)
     xp = namespace_of(like)
-    return Stats(stats.mean, xp.asarray(var, dtype=like.dtype, device=device_of(like)))
+    return Stats(stats.mean, xp.asarray(var, dtype=real_dtype(like), device=device_of(like)))
 
 
 def multiplier(
@@ -439,6 +439,14 @@ def multiplier(
     eps = check_number("eps", eps, 0.0)
     clamp = None if clamp is None else check_number("clamp", clamp, above=0.0)
     stats = _with_array(stats, x)
-    xp = check_floating(x, stats.mean, stats.var)
+    xp = manifold_floating(x, stats)
     factor = scalars_like(scale, x) / xp.sqrt(stats.var + eps)
     return factor if clamp is None else xp.clip(factor, min=-clamp, max=clamp)
+
+
+def manifold_floating(x, stats):
+    xp = namespace_of(x)
+    if xp.isdtype(x.dtype, "complex floating"):
+        check_floating(x, stats.mean, complex_points=True)
+        return check_floating(stats.var)
+    return check_floating(x, stats.mean, stats.var)

@@ -11,16 +11,23 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, cast_to, device_of, namespace_of
 
 
-def check_floating(*arrays: Array, half: bool = False) -> Any:
+def check_floating(*arrays: Array, half: bool = False, complex_points: bool = False) -> Any:
     """Return the namespace of ``arrays``, which must share one device and one dtype.
 
-    The dtype is float32 or float64. Geometry in half precision would have three digits, and LAPACK
-    has none of it. A layer that computes it in float32 allows it by ``half``.
+    The dtype is float32 or float64, or that of complex numbers of two of them. Geometry in half
+    precision would have three digits, and LAPACK has none of it. A layer that computes it in
+    float32 allows it by ``half``.
     """
     xp, first = namespace_of(*arrays), arrays[0]
+    allowed = (xp.complex64, xp.complex128) if complex_points else (xp.float32, xp.float64)
     for x in arrays:
-        if x.dtype not in (xp.float32, xp.float64):
+        if x.dtype not in allowed:
             real = xp.isdtype(x.dtype, "real floating")
+            if complex_points:
+                raise TypeError(
+                    f"expected complex64 or complex128, got {x.dtype}: convert it first, "
+                    f"for example with {cast_to(x, 'complex128')}"
+                )
             if not (real and half):
                 kind = "float32 or float64" if real else "a real floating dtype"
                 raise TypeError(
@@ -48,16 +55,23 @@ def check_coordinates(manifold: Any, c: Array) -> Any:
     return check_floating(c)
 
 
+def real_dtype(x: Array) -> Any:
+    """Return the dtype of distances and weights of points like ``x``: that of its real part."""
+    xp = namespace_of(x)
+    reals = [(xp.complex64, xp.float32), (xp.complex128, xp.float64)]
+    return next((real for dtype, real in reals if x.dtype == dtype), x.dtype)
+
+
 def scalars_like(values: Any, x: Array) -> Any:
     """Return a number as a Python float, other scalars as an array in the dtype of ``x``."""
     if isinstance(values, (int, float)):
         return float(values)
     if isinstance(values, str):  # NumPy would read it
         raise ValueError(f"expected a number, or an array of numbers, got {values!r}")
-    xp = namespace_of(x)
+    xp, dtype = namespace_of(x), real_dtype(x)
     if compat.is_array_api_obj(values) and namespace_of(values) is xp:
-        return xp.astype(values, x.dtype, copy=False)
-    return xp.asarray(values, dtype=x.dtype, device=device_of(x))
+        return xp.astype(values, dtype, copy=False)
+    return xp.asarray(values, dtype=dtype, device=device_of(x))
 
 
 def all_true(condition: Array) -> bool:

@@ -1,0 +1,190 @@
+r"""The ball of matrices: the noncompact dual of the Grassmannian, with complex balls inside.
+
+With :math:`S = \begin{pmatrix} 0 & Z^\top \\ Z & 0 \end{pmatrix}`, whose eigenvalues are the
+singular values of Z and their negatives, odd functions of S are functions of singular values.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from gyrobn.backends import Array, Arrays, backend_of, namespace_of
+from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import check_coordinates, zeros
+from gyrobn.numerics.hessian import Hessian
+from gyrobn.numerics.matrices import adjoint, eye, finite_or_identity, is_finite, matmul
+from gyrobn.numerics.matrix_functions import (
+    INVERSE_ROOT,
+    LOG,
+    ROOT,
+    Eigen,
+    Spectral,
+    eigh,
+    matrix_function,
+)
+from gyrobn.numerics.orthogonal import hessian_in_frames
+
+
+def _end(x: Array) -> float:
+    """Return the largest singular value of a point: the ball ends a few digits before 1."""
+    return 1.0 - 8.0 * float(namespace_of(x).finfo(x.dtype).eps)
+
+
+def _tanh(x: Array) -> Array:
+    end = _end(x)
+    return namespace_of(x).clip(namespace_of(x).tanh(x), min=-end, max=end)
+
+
+def _slope(x: Array) -> Array:
+    """Return 1/cosh², of a number whose cosh cannot overflow."""
+    return namespace_of(x).cosh(namespace_of(x).clip(x, min=-40.0, max=40.0)) ** -2
+
+
+def _tanh_difference(x: Array, y: Array) -> Array:
+    xp = namespace_of(x)
+    x, y = (xp.clip(a, min=-40.0, max=40.0) for a in (x, y))
+    h = xp.abs(x - y) + float(xp.finfo(x.dtype).eps) ** 2
+    return xp.sinh(h) / h / (xp.cosh(x) * xp.cosh(y))
+
+
+def _svd(x: Array) -> Any:
+    """Return the singular value decomposition as constants, zero's for what is not finite."""
+    xp = namespace_of(x)
+    x = backend_of(x).stop_gradient(x)
+    return xp.linalg.svd(xp.where(is_finite(x), x, 0.0), full_matrices=False)
+
+
+TANH = Spectral(
+    (_tanh, _slope, lambda x: -2.0 * _tanh(x) * _slope(x)),
+    relative=False,
+    closed=(_tanh_difference,),
+)
+
+
+@dataclass(frozen=True)
+class MatrixBall(GyroSpace):
+    r"""Real p × q matrices with singular values σ below 1, at the distance ‖artanh σ‖ from 0.
+
+    .. math:: A \oplus Z = (I - AA^\top)^{-1/2} (A + Z) (I + A^\top Z)^{-1} (I - A^\top A)^{1/2}
+
+    Vectors (q = 1) are hyperbolic space, as :class:`Klein` with K = -1.
+
+    Parameters
+    ----------
+    p, q
+        Numbers of rows and columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import MatrixBall
+    >>> Z = np.diag([0.5, -0.5])
+    >>> bool(np.isclose(MatrixBall(2, 2).norm(Z), np.arctanh(0.5) * 2**0.5))
+    True
+    """
+
+    p: int
+    q: int
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one point: ``(p, q)``."""
+        return self.p, self.q
+
+    @property
+    def dim(self) -> int:
+        """Dimension pq."""
+        return self.p * self.q
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the ball of matrices of the last two axes of ``shape``."""
+        return cls(*shape[-2:])
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Return a ball of square and one of other matrices."""
+        return cls(2, 2), cls(3, 2)
+
+    def origin(self, like: Array) -> Array:
+        """Return the zero matrix."""
+        return namespace_of(like).reshape(zeros(self.dim, like), self.point_shape)
+
+    def _both(self, Z: Array) -> Array:
+        """Return S."""
+        xp, Zt = namespace_of(Z), adjoint(Z)
+        upper = xp.concat([0.0 * matmul(Zt, Z), Zt], axis=-1)
+        return xp.concat([upper, xp.concat([Z, 0.0 * matmul(Z, Zt)], axis=-1)], axis=-2)
+
+    def _matrix(self, c: Array) -> Array:
+        return namespace_of(c).reshape(c, (*c.shape[:-1], *self.point_shape))
+
+    def _flat(self, Z: Array) -> Array:
+        return namespace_of(Z).reshape(Z, (*Z.shape[:-2], self.dim))
+
+    # ------------------------------------------------------------------ gyro operations
+
+    def _sides(self, x: Array, v: Array, left: Spectral, right: Spectral) -> Arrays:
+        """Return v between functions of I - AAᵀ and I - AᵀA, as factors of a product."""
+        xt = adjoint(x)
+        first = matrix_function(eye(x, self.p) - matmul(x, xt), left)
+        return first, v, matrix_function(eye(x, self.q) - matmul(xt, x), right)
+
+    def add(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition :math:`A \oplus Z`."""
+        xp = self._namespace(x, y)
+        divisor, _ = finite_or_identity(eye(x, self.q) + matmul(adjoint(y), x))
+        middle = adjoint(xp.linalg.solve(divisor, adjoint(x + y)))
+        total = matmul(*self._sides(x, middle, INVERSE_ROOT, ROOT))
+        return self._with_identity(x, y, total)
+
+    def neg(self, x: Array) -> Array:
+        """Negative."""
+        self._namespace(x)
+        return -x
+
+    def to_normal(self, x: Array) -> Array:
+        r"""Entries of :math:`U \operatorname{artanh}(\sigma) V^\top`, row by row.
+
+        The logarithm of 1 + S, less that of 1 - S, is twice the artanh of S.
+        """
+        self._namespace(x)
+        S, one = self._both(x), eye(x, self.p + self.q)
+        values, U = eigh(S)
+        double = matrix_function(one + S, LOG, Eigen(1.0 + values, U))
+        double = double - matrix_function(one - S, LOG, Eigen(1.0 - values, U))
+        return 0.5 * self._flat(double[..., self.q :, : self.q])
+
+    def from_normal(self, c: Array) -> Array:
+        """Inverse of :meth:`to_normal`; singular values end a few digits before 1."""
+        check_coordinates(self, c)
+        return matrix_function(self._both(self._matrix(c)), TANH)[..., self.q :, : self.q]
+
+    # ------------------------------------------------------------------ tangent vectors
+
+    def push(self, x: Array, c: Array) -> Array:
+        r"""Transport :math:`v \mapsto (I - AA^\top)^{1/2}\, v\, (I - A^\top A)^{1/2}`."""
+        return matmul(*self._sides(x, self._matrix(c), ROOT, ROOT))
+
+    def pull(self, x: Array, v: Array) -> Array:
+        """Inverse of :meth:`push`."""
+        return self._flat(matmul(*self._sides(x, v, INVERSE_ROOT, INVERSE_ROOT)))
+
+    # ------------------------------------------------------------------ points, good and bad
+
+    def project(self, x: Array) -> Array:
+        """Return x, with singular values beyond the end of the ball reduced to it."""
+        xp = self._namespace(x)
+        P, sigma, Th = _svd(x)
+        ended = matmul(P * xp.clip(sigma, max=_end(x))[..., None, :], Th)
+        return xp.where((sigma[..., 0] < 1.0)[..., None, None], x, ended)
+
+    def violation(self, x: Array) -> Array:
+        """Return by how much the largest singular value is beyond 1; infinity for NaN."""
+        xp = self._namespace(x)
+        size, root = _svd(x)[1][..., 0], float(xp.finfo(x.dtype).eps) ** 0.5
+        off = xp.where(size < 1.0, 0.0, size - 1.0 + 2.0 * root)
+        return xp.where(is_finite(x)[..., 0, 0], off, xp.inf)
+
+    def hessian(self, c: Array, weights: Array) -> Hessian:
+        r"""Mean Hessian, of eigenvalues :math:`a \coth a`, a sums and differences of artanh σ."""
+        return hessian_in_frames(c, weights, None, self._matrix, self._flat, hyperbolic=True)
