@@ -17,7 +17,7 @@ import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, declare, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
-from gyrobn.numerics.arrays import check_floating, eps_of, length, pieces, scalars_like
+from gyrobn.numerics.arrays import check_floating, eps_of, length, pieces, real_like, scalars_like
 from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.numerics.hessian import Hessian
 
@@ -381,7 +381,7 @@ class GyroSpace(ABC):
         generator = np.random.default_rng(rng)
         c = generator.standard_normal((*batch, self.dim)) * (spread / self.dim**0.5)
         like = np.empty(()) if like is None else like
-        return self.from_normal(backend_of(like).from_numpy(c, like))
+        return self.from_normal(backend_of(like).from_numpy(c, real_like(like)))
 
     # ------------------------------------------------------------------ blocks
 

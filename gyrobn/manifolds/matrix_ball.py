@@ -5,13 +5,13 @@ singular values of Z and their negatives, odd functions of S are functions of si
 """
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
-from gyrobn.backends import Array, Arrays, backend_of, namespace_of
+from gyrobn.backends import Array, Arrays, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import check_coordinates, zeros
+from gyrobn.numerics.arrays import check_coordinates, eps_of, zeros
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.matrices import adjoint, eye, finite_or_identity, is_finite, matmul
+from gyrobn.numerics.matrices import adjoint, eye, finite_or_identity, matmul
 from gyrobn.numerics.matrix_functions import (
     INVERSE_ROOT,
     LOG,
@@ -26,38 +26,30 @@ from gyrobn.numerics.orthogonal import hessian_in_frames
 
 def _end(x: Array) -> float:
     """Return the largest singular value of a point: the ball ends a few digits before 1."""
-    return 1.0 - 8.0 * float(namespace_of(x).finfo(x.dtype).eps)
+    return 1.0 - 8.0 * eps_of(x)
 
 
 def _tanh(x: Array) -> Array:
-    end = _end(x)
-    return namespace_of(x).clip(namespace_of(x).tanh(x), min=-end, max=end)
+    return namespace_of(x).clip(namespace_of(x).tanh(x), min=-_end(x), max=_end(x))
 
 
-def _slope(x: Array) -> Array:
-    """Return 1/cosh², of a number whose cosh cannot overflow."""
-    return namespace_of(x).cosh(namespace_of(x).clip(x, min=-40.0, max=40.0)) ** -2
-
-
-def _tanh_difference(x: Array, y: Array) -> Array:
+def _difference(x: Array, y: Array) -> Array:
+    r"""Return the divided difference :math:`\sinh(h)/(h \cosh x \cosh y)`, h = x - y."""
     xp = namespace_of(x)
-    x, y = (xp.clip(a, min=-40.0, max=40.0) for a in (x, y))
-    h = xp.abs(x - y) + float(xp.finfo(x.dtype).eps) ** 2
+    x, y = (xp.clip(a, min=-40.0, max=40.0) for a in (x, y))  # so that cosh does not overflow
+    h = xp.abs(x - y) + eps_of(x) ** 2
     return xp.sinh(h) / h / (xp.cosh(x) * xp.cosh(y))
 
 
-def _svd(x: Array) -> Any:
-    """Return the singular value decomposition as constants, zero's for what is not finite."""
-    xp = namespace_of(x)
-    x = backend_of(x).stop_gradient(x)
-    return xp.linalg.svd(xp.where(is_finite(x), x, 0.0), full_matrices=False)
+def _slope(x: Array) -> Array:
+    return _difference(x, x)
 
 
-TANH = Spectral(
-    (_tanh, _slope, lambda x: -2.0 * _tanh(x) * _slope(x)),
-    relative=False,
-    closed=(_tanh_difference,),
-)
+def _curvature(x: Array) -> Array:
+    return -2.0 * _tanh(x) * _slope(x)
+
+
+TANH = Spectral((_tanh, _slope, _curvature), (_difference,), relative=False)
 
 
 @dataclass(frozen=True)
@@ -171,19 +163,20 @@ class MatrixBall(GyroSpace):
 
     # ------------------------------------------------------------------ points, good and bad
 
+    def _size(self, x: Array) -> Array:
+        """Return the largest singular value, a constant; NaN for what is not finite."""
+        return eigh(self._both(x)).values[..., -1]
+
     def project(self, x: Array) -> Array:
-        """Return x, with singular values beyond the end of the ball reduced to it."""
+        """Return x, divided by its largest singular value if that is beyond the end of the ball."""
         xp = self._namespace(x)
-        P, sigma, Th = _svd(x)
-        ended = matmul(P * xp.clip(sigma, max=_end(x))[..., None, :], Th)
-        return xp.where((sigma[..., 0] < 1.0)[..., None, None], x, ended)
+        return x * (_end(x) / xp.clip(self._size(x), min=_end(x)))[..., None, None]
 
     def violation(self, x: Array) -> Array:
         """Return by how much the largest singular value is beyond 1; infinity for NaN."""
-        xp = self._namespace(x)
-        size, root = _svd(x)[1][..., 0], float(xp.finfo(x.dtype).eps) ** 0.5
-        off = xp.where(size < 1.0, 0.0, size - 1.0 + 2.0 * root)
-        return xp.where(is_finite(x)[..., 0, 0], off, xp.inf)
+        xp, size = self._namespace(x), self._size(x)
+        off = xp.where(size < 1.0, 0.0, size - 1.0 + 2.0 * eps_of(x) ** 0.5)
+        return xp.where(xp.isfinite(off), off, xp.inf)
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         r"""Mean Hessian, of eigenvalues :math:`a \coth a`, a sums and differences of artanh σ."""

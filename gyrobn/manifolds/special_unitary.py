@@ -1,6 +1,7 @@
 """Unitary matrices of determinant 1: quantum gates up to their phase."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,7 +60,7 @@ class Traceless(Realified):
         moved = self._coordinates(2.0 * math.pi * (raised - above))
         return xp.where(excess == 0, c, c + moved)
 
-    def hessian(self, c: Array, weights: Array, P: Array | None = None) -> Hessian:
+    def hessian(self, c: Array, weights: Array, *, frames: Sequence[Array] = ()) -> Hessian:
         r"""Mean Hessian, of eigenvalues :math:`a \cot a` with half the differences a of phases."""
         xp, (values, U) = namespace_of(c), eigh(self._hermitian(c))
         a = 0.5 * (values[..., :, None] - values[..., None, :])

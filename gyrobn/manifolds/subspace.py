@@ -16,6 +16,7 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.chart import Chart, Diffeomorphism
 from gyrobn.manifolds.composite import Composite
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import real_like
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import adjoint, matmul
 
@@ -175,8 +176,7 @@ class Subspace(Chart):
 
     def origin(self, like: Array) -> Array:
         """Return the identity."""
-        real = namespace_of(like).real(like) if _is_complex(like) else like
-        return self.drop(self.whole.origin(real))
+        return self.drop(self.whole.origin(real_like(like)))
 
     def violation(self, x: Array) -> Array:
         """Return the violation of the larger space."""
@@ -201,10 +201,6 @@ def _coordinate_map(part: Subspace, inverse: bool) -> "np.ndarray[Any, Any]":
     r"""Return what multiplies rows of coordinates, :math:`E/\rho` or :math:`\rho E^\top`."""
     E = _directions(part)
     return E / part.ratio if inverse else E.T * part.ratio
-
-
-def _is_complex(x: Array) -> bool:
-    return bool(namespace_of(x).isdtype(x.dtype, "complex floating"))
 
 
 # ---------------------------------------------------------------------- complex matrices

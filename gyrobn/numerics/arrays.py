@@ -55,11 +55,15 @@ def check_coordinates(manifold: Any, c: Array) -> Any:
     return check_floating(c)
 
 
-def real_dtype(x: Array) -> Any:
-    """Return the dtype of distances and weights of points like ``x``: that of its real part."""
+def real_like(x: Array) -> Array:
+    """Return the real part of complex numbers: its dtype is that of distances and weights."""
     xp = namespace_of(x)
-    reals = [(xp.complex64, xp.float32), (xp.complex128, xp.float64)]
-    return next((real for dtype, real in reals if x.dtype == dtype), x.dtype)
+    return xp.real(x) if xp.isdtype(x.dtype, "complex floating") else x
+
+
+def real_dtype(x: Array) -> Any:
+    """Return the dtype of distances, coordinates and weights of points like ``x``."""
+    return real_like(x).dtype
 
 
 def scalars_like(values: Any, x: Array) -> Any:

@@ -54,7 +54,7 @@ class Reading(NamedTuple):
         xp = manifold._namespace(x)
         batch = tuple(x.shape[: x.ndim - len(manifold.point_shape)])
         if block.weights is None:
-            return x, xp.ones(batch, dtype=x.dtype, device=device_of(x))
+            return x, xp.ones(batch, dtype=real_dtype(x), device=device_of(x))
         w = _like(block.weights, x)
         if tuple(w.shape) not in (batch[:1], batch):
             raise shape_error(("N", *w.shape[1:]), ("N",), ("N", *batch[1:]))
