@@ -17,7 +17,7 @@ import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, declare, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
-from gyrobn.numerics.arrays import check_floating, eps_of, length, pieces, real_like, scalars_like
+from gyrobn.numerics.arrays import check_floating, eps_of, length, pieces, real_dtype, real_like, scalars_like
 from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.numerics.hessian import Hessian
 
@@ -272,7 +272,7 @@ class GyroSpace(ABC):
         """
         xp, t = self._namespace(x, y), scalars_like(t, x)
         if self.convexity_radius == float("inf") and not self.block_shape:
-            t = t + xp.zeros((), dtype=x.dtype, device=device_of(x))
+            t = t + xp.zeros((), dtype=real_dtype(x), device=device_of(x))
             late = t > 0.5
             each = late[(..., *(None,) * len(self.point_shape))]
             x, y, t = xp.where(each, y, x), xp.where(each, x, y), xp.where(late, 1.0 - t, t)

@@ -44,7 +44,7 @@ class Traceless(Realified):
         values, U = eigh(fixed + ties)
         excess = xp.round(xp.sum(values, axis=-1, keepdims=True) / (2.0 * math.pi))
         first = xp.where(excess > 0, n - excess, -excess)  # all above it are reduced
-        rank = backend_of(S).cached(np.arange, S, n)
+        rank = backend_of(S).cached(_ranks, S, n)
         low = xp.max(xp.where(rank < first, values, -xp.inf), axis=-1, keepdims=True)
         high = xp.min(xp.where(rank < first, xp.inf, values), axis=-1, keepdims=True)
         middle = xp.where(excess == 0, 0.0, 0.5 * (low + high))
@@ -73,6 +73,10 @@ class Traceless(Realified):
             return adjoint(weighted_sum(weights, self._coordinates(W)))
 
         return Hessian(apply, lambda: weighted_sum(weights, K[..., 0, -1]))
+
+
+def _ranks(n: int) -> "np.ndarray[Any, Any]":
+    return np.arange(n, dtype=float)
 
 
 def _ladder(n: int) -> "np.ndarray[Any, Any]":

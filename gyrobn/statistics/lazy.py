@@ -17,7 +17,7 @@ from gyrobn.data.chunks import Chunks, take
 from gyrobn.data.dask import Block, DaskBlocks, lazy_samples
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import blocks_of, sum_samples, weighted_sum
+from gyrobn.numerics.arrays import blocks_of, real_dtype, sum_samples, weighted_sum
 from gyrobn.numerics.checks import host
 from gyrobn.numerics.hessian import DENSE
 from gyrobn.statistics.points import Moved, on_manifold
