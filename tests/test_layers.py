@@ -247,7 +247,7 @@ def test_derivatives(M, data, training):
         assert (float(slope) < 1e-9) == (name in nothing), name
 
 
-CURVED = [case for case in CASES if "curvature" in case.values[0].parameters]
+CURVED = [case for case in CASES if "curvature" in case[0].parameters]
 
 
 @pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")

@@ -5,9 +5,10 @@ singular values of Z and their negatives, odd functions of S are functions of si
 """
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
-from gyrobn.backends import Array, Arrays, namespace_of
+from gyrobn.backends import Array, namespace_of
+from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import check_coordinates, eps_of, zeros
 from gyrobn.numerics.hessian import Hessian
@@ -27,6 +28,11 @@ from gyrobn.numerics.orthogonal import hessian_in_frames
 def _end(x: Array) -> float:
     """Return the largest singular value of a point: the ball ends a few digits before 1."""
     return 1.0 - 8.0 * eps_of(x)
+
+
+def _inside(values: Array, U: Array) -> Eigen:
+    """Return the decomposition of a gap between a point and the boundary, which is never 0."""
+    return Eigen(namespace_of(values).clip(values, min=8.0 * eps_of(values)), U)
 
 
 def _tanh(x: Array) -> Array:
@@ -50,6 +56,15 @@ def _curvature(x: Array) -> Array:
 
 
 TANH = Spectral((_tanh, _slope, _curvature), (_difference,), relative=False)
+
+
+class CentredInBall(Centred):
+    """The view of matrices from the mean."""
+
+    def resolutions(self, weights: Array) -> Array:
+        """Return how far rounding moves the mean: to its neighbours, or by samples far out."""
+        xp, size = namespace_of(self.x), self.space.resolution(self.x)
+        return super().resolutions(weights) + xp.linalg.vector_norm(weights * size, axis=0)[..., None]
 
 
 @dataclass(frozen=True)
@@ -76,6 +91,7 @@ class MatrixBall(GyroSpace):
 
     p: int
     q: int
+    _view: ClassVar[type[Centred]] = CentredInBall
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -115,18 +131,19 @@ class MatrixBall(GyroSpace):
 
     # ------------------------------------------------------------------ gyro operations
 
-    def _sides(self, x: Array, v: Array, left: Spectral, right: Spectral) -> Arrays:
-        """Return v between functions of I - AAᵀ and I - AᵀA, as factors of a product."""
+    def _between(self, x: Array, v: Array, left: Spectral, right: Spectral) -> Array:
+        """Return the product of v with functions of I - AAᵀ and I - AᵀA."""
         xt = adjoint(x)
-        first = matrix_function(eye(x, self.p) - matmul(x, xt), left)
-        return first, v, matrix_function(eye(x, self.q) - matmul(xt, x), right)
+        A, B = eye(x, self.p) - matmul(x, xt), eye(x, self.q) - matmul(xt, x)
+        sides = matrix_function(A, left, _inside(*eigh(A))), matrix_function(B, right, _inside(*eigh(B)))
+        return matmul(sides[0], v, sides[1])
 
     def add(self, x: Array, y: Array) -> Array:
         r"""Gyroaddition :math:`A \oplus Z`."""
         xp = self._namespace(x, y)
         divisor, _ = finite_or_identity(eye(x, self.q) + matmul(adjoint(y), x))
         middle = adjoint(xp.linalg.solve(divisor, adjoint(x + y)))
-        total = matmul(*self._sides(x, middle, INVERSE_ROOT, ROOT))
+        total = self.project(self._between(x, middle, INVERSE_ROOT, ROOT))
         return self._with_identity(x, y, total)
 
     def neg(self, x: Array) -> Array:
@@ -142,8 +159,8 @@ class MatrixBall(GyroSpace):
         self._namespace(x)
         S, one = self._both(x), eye(x, self.p + self.q)
         values, U = eigh(S)
-        double = matrix_function(one + S, LOG, Eigen(1.0 + values, U))
-        double = double - matrix_function(one - S, LOG, Eigen(1.0 - values, U))
+        double = matrix_function(one + S, LOG, _inside(1.0 + values, U))
+        double = double - matrix_function(one - S, LOG, _inside(1.0 - values, U))
         return 0.5 * self._flat(double[..., self.q :, : self.q])
 
     def from_normal(self, c: Array) -> Array:
@@ -155,11 +172,11 @@ class MatrixBall(GyroSpace):
 
     def push(self, x: Array, c: Array) -> Array:
         r"""Transport :math:`v \mapsto (I - AA^\top)^{1/2}\, v\, (I - A^\top A)^{1/2}`."""
-        return matmul(*self._sides(x, self._matrix(c), ROOT, ROOT))
+        return self._between(x, self._matrix(c), ROOT, ROOT)
 
     def pull(self, x: Array, v: Array) -> Array:
         """Inverse of :meth:`push`."""
-        return self._flat(matmul(*self._sides(x, v, INVERSE_ROOT, INVERSE_ROOT)))
+        return self._flat(self._between(x, v, INVERSE_ROOT, INVERSE_ROOT))
 
     # ------------------------------------------------------------------ points, good and bad
 
@@ -177,6 +194,11 @@ class MatrixBall(GyroSpace):
         xp, size = self._namespace(x), self._size(x)
         off = xp.where(size < 1.0, 0.0, size - 1.0 + 2.0 * eps_of(x) ** 0.5)
         return xp.where(xp.isfinite(off), off, xp.inf)
+
+    def resolution(self, x: Array) -> Array:
+        r"""Distance to neighbours in floating point, by the slope :math:`1/(1 - \sigma^2)`."""
+        xp, size = self._namespace(x), self._size(x)
+        return eps_of(x) * self.dim**0.5 / xp.clip(1.0 - size * size, min=8.0 * eps_of(x))
 
     def hessian(self, c: Array, weights: Array) -> Hessian:
         r"""Mean Hessian, of eigenvalues :math:`a \coth a`, a sums and differences of artanh σ."""

@@ -14,7 +14,7 @@ from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.normalization.domains import average_stats
 from gyrobn.normalization.normalize import Stats, normalize_to, route, update_stats
-from gyrobn.numerics.arrays import eps_of
+from gyrobn.numerics.arrays import eps_of, real_dtype
 from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.statistics.frechet import check_search
 from gyrobn.statistics.points import on_manifold, plain_geometry
@@ -409,7 +409,7 @@ def prepare(
         # Without weights there is no mean. Any weights give numbers, which are not used.
         empty = xp.all(weights == 0, axis=tuple(range(axes)), keepdims=True)
         weights = xp.where(empty, xp.ones_like(weights), weights)
-    if x.dtype != dtype:  # rounded to few digits, a point is not on the manifold
+    if real_dtype(x) != dtype:  # rounded to few digits, a point is not on the manifold
         x = manifold.project(cast(x, dtype))
     if running is not None:
         mean, var = (cast(a, dtype) for a in running)
@@ -643,7 +643,7 @@ def learn(
     if lost is not None:
         pairs = zip(old, new, strict=True)
         new = Stats(*(xp.where(lost[(..., *(None,) * (b.ndim - k))], a, b) for a, b in pairs))
-    return Stats(*(cast(b, a.dtype) for a, b in zip(running, new, strict=True)))
+    return Stats(*(cast(b, real_dtype(a)) for a, b in zip(running, new, strict=True)))
 
 
 def apply(batch: Batch, x: Array, stats: Stats) -> Array:
@@ -662,15 +662,20 @@ def is_half(x: Array) -> bool:
 
 
 def common_dtype(*arrays: Array | None) -> Any:
-    """Return the widest dtype, float32 at least: in half precision geometry has three digits."""
+    """Return the widest real dtype, float32 at least: half precision has three digits."""
     here = [a for a in arrays if a is not None]
-    xp, dtype = namespace_of(*here), here[0].dtype
-    dtypes = {a.dtype for a in here}
+    xp, dtype = namespace_of(*here), real_dtype(here[0])
+    dtypes = {real_dtype(a) for a in here}
     if dtypes == {dtype} and dtype in (xp.float32, xp.float64):
         return dtype  # asking the library takes longer
     return xp.result_type(xp.float32, *dtypes)
 
 
 def cast(x: Array | None, dtype: Any) -> Any:
-    """Return an array in a dtype; None stays None."""
-    return x if x is None or x.dtype == dtype else namespace_of(x).astype(x, dtype)
+    """Return an array in a real dtype, complex numbers as two of them; None stays None."""
+    if x is None or real_dtype(x) == dtype:
+        return x
+    xp = namespace_of(x)
+    if x.dtype in (xp.complex64, xp.complex128):
+        dtype = xp.complex128 if dtype == xp.float64 else xp.complex64
+    return xp.astype(x, dtype)

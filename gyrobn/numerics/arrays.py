@@ -58,7 +58,7 @@ def check_coordinates(manifold: Any, c: Array) -> Any:
 def real_like(x: Array) -> Array:
     """Return the real part of complex numbers: its dtype is that of distances and weights."""
     xp = namespace_of(x)
-    return xp.real(x) if xp.isdtype(x.dtype, "complex floating") else x
+    return xp.real(x) if x.dtype in (xp.complex64, xp.complex128) else x
 
 
 def real_dtype(x: Array) -> Any:
