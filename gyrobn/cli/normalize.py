@@ -153,7 +153,7 @@ def estimator(options: Namespace) -> GyroBN:
     names = GyroBN().get_params(deep=False)
     given = {name: v for name in names if (v := vars(options).get(name)) is not None}
     if path := options.bias:
-        point = host(open_array(path)[:], str(path), np.float64)
+        point = host(open_array(path)[:], str(path))
         given["bias"] = point[0] if path.suffix.lower() == ".csv" and len(point) == 1 else point
     if options.model is None:
         return GyroBN(**given)
@@ -177,7 +177,7 @@ def opened(options: Namespace, bn: GyroBN | None) -> StoredArray:
             layout = _layout(options, part, bn)
         if layout:
             part = replace(part, layout=layout, given={**(part.given or {}), "layout": layout})
-        if part.dtype not in (np.float32, np.float64):
+        if part.dtype.char not in "dfDF":
             raise ValueError(
                 f"{path} holds {part.dtype}, expected float32 or float64: convert it first, with "
                 "x.astype(numpy.float64) for example"

@@ -22,6 +22,7 @@ from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import UNSEEN, listed, not_seen
 from gyrobn.normalization.normalize import scale_for
+from gyrobn.numerics.arrays import real_dtype, real_like
 from gyrobn.numerics.checks import check_choice, check_number, did_you_mean, host, unmasked
 from gyrobn.statistics.frechet import check_search
 from gyrobn.statistics.points import on_manifold
@@ -74,7 +75,7 @@ def row_shape(bn: Any, space: GyroSpace) -> tuple[int, ...]:
 def as_array(bn: Any, X: Any, method: str) -> Array:
     """Return X as an array of floats, after checking all that does not depend on values."""
     given, fitted = X, method != "fit" and hasattr(bn, "mean_")
-    if type(X) is not np.ndarray or X.dtype.char not in "df" or X.ndim < 2 or not X.size:
+    if type(X) is not np.ndarray or X.dtype.char not in "dfDF" or X.ndim < 2 or not X.size:
         X = _any_array(bn, X, method)
     if fitted:
         _check_as_fitted(bn, X, method)
@@ -90,12 +91,15 @@ def _any_array(bn: Any, X: Any, method: str) -> Array:
     if in_chunks(bn, X, method) and not hasattr(X, "shape"):
         raise TypeError(f"GyroBN.{method}() takes one array; transform_chunks() returns chunks")
     X = unmasked(X, "X")
-    if not compat.is_array_api_obj(X) or compat.is_numpy_array(X):
+    plain = not compat.is_array_api_obj(X) or compat.is_numpy_array(X)
+    if plain and not np.iscomplexobj(X):  # scikit-learn refuses complex numbers
         # NaN and infinity are found later, by a check that says where they are
         options = {"ensure_all_finite": False, "allow_nd": True, "input_name": "X"}
         X = check_array(X, dtype=[np.float64, np.float32], estimator=bn, **options)
+    if not compat.is_array_api_obj(X):
+        X = np.asarray(X)
     xp, shape = namespace_of(X), tuple(X.shape)
-    if X.dtype not in (xp.float32, xp.float64):
+    if real_dtype(X) not in (xp.float32, xp.float64):
         raise TypeError(
             f"GyroBN takes float32 and float64 arrays of {_library(X)}, got {X.dtype}: "
             f"convert X first, for example with {cast_to(X, 'float32')}"
@@ -287,7 +291,10 @@ def weights_for(batch: tuple[int, ...], X: Array, weights: Any) -> Any:
 
 def like(value: Any, x: Array, name: str = "this") -> Array:
     """Return numbers, from whatever library, in the library, dtype and device of ``x``."""
-    return backend_of(x).from_numpy(np.array(host(value, name), dtype=np.float64), x)
+    a = host(value, name)
+    if a.dtype.kind == "c":
+        return backend_of(x).from_numpy(np.array(a), x)
+    return backend_of(x).from_numpy(np.array(a, dtype=np.float64), real_like(x))
 
 
 def reason(manifold: GyroSpace, x: Array) -> str:
@@ -298,7 +305,7 @@ def reason(manifold: GyroSpace, x: Array) -> str:
             "joins them: drop such samples, and keep mean and bias away from the antipode of the "
             "identity"
         )
-    wider = "" if "float64" in str(x.dtype) else ", or compute in float64"
+    wider = "" if "float64" in str(real_dtype(x)) else ", or compute in float64"
     return (
         f"Numbers leave the range of {x.dtype}: rescale the data, give a smaller scale or a larger "
         f"eps{wider}"

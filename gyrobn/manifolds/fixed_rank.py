@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
-from gyrobn.backends import Array, namespace_of
+import numpy as np
+
+from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.chart import Chart, Diffeomorphism
 from gyrobn.manifolds.grassmannian import Grassmannian, leading
 from gyrobn.manifolds.product import Product
@@ -114,7 +116,8 @@ class FixedRankSPD(Chart):
 
     def origin(self, like: Array) -> Array:
         """Return the matrix with p ones on the diagonal, then zeros."""
-        return self.chart.inverse(self.chart.inside.origin(like))
+        E = backend_of(like).cached(np.eye, like, self.n, self.p)
+        return matmul(E, adjoint(E))
 
     def project(self, x: Array) -> Array:
         """Return the part of the p largest eigenvalues, raised if they are too small."""

@@ -28,6 +28,7 @@ class Group(GyroSpace):
 
     def adjoint_action(self, x: Array, c: Array) -> Array:
         r"""Coordinates of :math:`x X x^{-1}`, for the tangent vector X at e with coordinates c."""
+        self._namespace(x)
         e = self.origin(c)
         return self.pull(e, matmul(x, self.push(e, c), self.neg(x)))
 

@@ -22,7 +22,7 @@ from gyrobn.numerics.matrix_functions import (
     eigh,
     matrix_function,
 )
-from gyrobn.numerics.orthogonal import hessian_in_frames
+from gyrobn.numerics.orthogonal import hessian_in_frames, polar
 
 
 def _end(x: Array) -> float:
@@ -33,6 +33,19 @@ def _end(x: Array) -> float:
 def _inside(values: Array, U: Array) -> Eigen:
     """Return the decomposition of a gap between a point and the boundary, which is never 0."""
     return Eigen(namespace_of(values).clip(values, min=8.0 * eps_of(values)), U)
+
+
+def _gap(A: Array, f: Spectral) -> Array:
+    """Return a function of I - AAᵀ."""
+    G = eye(A, A.shape[-2]) - matmul(A, adjoint(A))
+    return matrix_function(G, f, _inside(*eigh(G)))
+
+
+def _gyrator(A: Array, B: Array) -> Array:
+    r"""Return L of :math:`\operatorname{gyr}[A, B] Z = L Z R`; that of transposes is Rᵀ."""
+    divisor, _ = finite_or_identity(eye(A, A.shape[-2]) + matmul(B, adjoint(A)))
+    middle = namespace_of(A).linalg.solve(divisor, _gap(B, ROOT))
+    return polar(matmul(_gap(A, ROOT), middle))
 
 
 def _tanh(x: Array) -> Array:
@@ -133,10 +146,8 @@ class MatrixBall(GyroSpace):
 
     def _between(self, x: Array, v: Array, left: Spectral, right: Spectral) -> Array:
         """Return the product of v with functions of I - AAᵀ and I - AᵀA."""
-        xt = adjoint(x)
-        A, B = eye(x, self.p) - matmul(x, xt), eye(x, self.q) - matmul(xt, x)
-        sides = matrix_function(A, left, _inside(*eigh(A))), matrix_function(B, right, _inside(*eigh(B)))
-        return matmul(sides[0], v, sides[1])
+        self._namespace(x, v)
+        return matmul(_gap(x, left), v, _gap(adjoint(x), right))
 
     def add(self, x: Array, y: Array) -> Array:
         r"""Gyroaddition :math:`A \oplus Z`."""
@@ -167,6 +178,15 @@ class MatrixBall(GyroSpace):
         """Inverse of :meth:`to_normal`; singular values end a few digits before 1."""
         check_coordinates(self, c)
         return matrix_function(self._both(self._matrix(c)), TANH)[..., self.q :, : self.q]
+
+    def gyration(self, x: Array, y: Array, z: Array) -> Array:
+        r"""Gyration, a product with two orthogonal matrices."""
+        self._namespace(x, y, z)
+        left, right = _gyrator(x, y), _gyrator(adjoint(x), adjoint(y))
+        return matmul(left, z, adjoint(right))
+
+    def _gyrate_normal(self, x: Array, y: Array, c: Array) -> Array:
+        return self._flat(self.gyration(x, y, self._matrix(c)))
 
     # ------------------------------------------------------------------ tangent vectors
 

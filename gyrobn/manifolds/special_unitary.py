@@ -14,7 +14,7 @@ from gyrobn.manifolds.rotations import coordinates, imaginary_unit, skew_matrix
 from gyrobn.manifolds.unitary import Realified, Unitary
 from gyrobn.numerics.arrays import weighted_sum
 from gyrobn.numerics.hessian import Hessian
-from gyrobn.numerics.matrices import adjoint, identity, matmul, symmetric
+from gyrobn.numerics.matrices import adjoint, finite_or_identity, identity, matmul, symmetric
 from gyrobn.numerics.matrix_functions import Eigen, differential, eigh, matrix_function
 from gyrobn.numerics.scalar import cotangent
 
@@ -130,5 +130,6 @@ class SpecialUnitary(Unitary):
 
     def violation(self, x: Array) -> Array:
         """Return the violation of a unitary matrix, or the distance of the determinant from 1."""
-        xp = namespace_of(x)
-        return xp.maximum(super().violation(x), xp.abs(xp.linalg.det(x) - 1.0))
+        xp, off = namespace_of(x), super().violation(x)
+        det = xp.linalg.det(finite_or_identity(x)[0])
+        return xp.maximum(off, xp.abs(det - 1.0))

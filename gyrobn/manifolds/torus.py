@@ -72,6 +72,7 @@ class Torus(Vectors, Group):
 
     def adjoint_action(self, x: Array, c: Array) -> Array:
         """Return c itself: sums commute."""
+        self._namespace(x)
         return c + 0.0 * x
 
     def moments(self, x: Array) -> Array:

@@ -14,7 +14,7 @@ from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.normalization.domains import average_stats
 from gyrobn.normalization.normalize import Stats, normalize_to, route, update_stats
-from gyrobn.numerics.arrays import eps_of, real_dtype
+from gyrobn.numerics.arrays import cast, eps_of, real_dtype
 from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.statistics.frechet import check_search
 from gyrobn.statistics.points import on_manifold, plain_geometry
@@ -669,13 +669,3 @@ def common_dtype(*arrays: Array | None) -> Any:
     if dtypes == {dtype} and dtype in (xp.float32, xp.float64):
         return dtype  # asking the library takes longer
     return xp.result_type(xp.float32, *dtypes)
-
-
-def cast(x: Array | None, dtype: Any) -> Any:
-    """Return an array in a real dtype, complex numbers as two of them; None stays None."""
-    if x is None or real_dtype(x) == dtype:
-        return x
-    xp = namespace_of(x)
-    if x.dtype in (xp.complex64, xp.complex128):
-        dtype = xp.complex128 if dtype == xp.float64 else xp.complex64
-    return xp.astype(x, dtype)

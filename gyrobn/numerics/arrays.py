@@ -66,6 +66,16 @@ def real_dtype(x: Array) -> Any:
     return real_like(x).dtype
 
 
+def cast(x: Array | None, dtype: Any) -> Any:
+    """Return an array in a real dtype, complex numbers as two of them; None stays None."""
+    if x is None or real_dtype(x) == dtype:
+        return x
+    xp = namespace_of(x)
+    if x.dtype in (xp.complex64, xp.complex128):
+        dtype = xp.complex128 if dtype == xp.float64 else xp.complex64
+    return xp.astype(x, dtype)
+
+
 def scalars_like(values: Any, x: Array) -> Any:
     """Return a number as a Python float, other scalars as an array in the dtype of ``x``."""
     if isinstance(values, (int, float)):
