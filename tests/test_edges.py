@@ -174,7 +174,7 @@ class TestBatches:
         result = frechet(M, x)
         assert float(host(result.variance).max()) < eager.eps**2
         assert bool(host(result.converged))
-        few = 1000 if isinstance(M, FixedRankSPD) else 300  # range and core cost digits
+        few = 3000 if isinstance(M, FixedRankSPD) else 300  # range and core cost digits
         assert float(host(M.norm(normalize(M, x, batch_stats(M, x)))).max()) < few * eager.eps
 
     @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)

@@ -57,14 +57,14 @@ class ComplexBall(ComplexMatrices):
         """Return small instances."""
         return cls(1), cls(2)
 
-    def lift(self, x: Array) -> Array:
+    def _lift(self, x: Array) -> Array:
         """Return the real matrix of a column."""
-        return super().lift(x[..., None])
+        return super()._lift(x[..., None])
 
-    def drop(self, y: Array) -> Array:
-        """Undo :meth:`lift`."""
-        return super().drop(y)[..., 0]
+    def _drop(self, y: Array) -> Array:
+        """Undo :meth:`_lift`."""
+        return super()._drop(y)[..., 0]
 
-    def basis(self) -> "np.ndarray[Any, Any]":
+    def _basis(self) -> "np.ndarray[Any, Any]":
         """Return the coordinate vectors, and i times them."""
         return np.concat([np.eye(self.n), 1j * np.eye(self.n)])

@@ -17,7 +17,15 @@ import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, declare, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
-from gyrobn.numerics.arrays import check_floating, eps_of, length, pieces, real_dtype, real_like, scalars_like
+from gyrobn.numerics.arrays import (
+    check_floating,
+    eps_of,
+    length,
+    pieces,
+    real_dtype,
+    real_like,
+    scalars_like,
+)
 from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.numerics.hessian import Hessian
 
@@ -407,6 +415,10 @@ class GyroSpace(ABC):
     def expand_blocks(self, values: Array) -> Array:
         """Undo :meth:`squeeze_blocks`: the last axis of the result is that of the blocks."""
         return values[..., None] if len(self.blocks) == 1 else values
+
+    def _factors(self, *points: Array) -> list[tuple[Any, ...]]:
+        """Return the geometries of whose metrics this one is the sum, each with parts of points."""
+        return [(self, *points)]
 
     def by_block(self, squares: Array) -> Array:
         """Sum values of the normal coordinates over each block: (..., dim) to (..., blocks)."""

@@ -62,7 +62,7 @@ class HPD(ComplexMatrices):
         """Return small spaces with each metric."""
         return cls(2), cls(3, "log_euclidean"), cls(2, "log_cholesky")
 
-    def basis(self) -> "np.ndarray[Any, Any]":
+    def _basis(self) -> "np.ndarray[Any, Any]":
         """Return a basis of the Hermitian matrices."""
         return hermitian_basis(self.n)
 

@@ -77,7 +77,9 @@ class CentredInBall(Centred):
     def resolutions(self, weights: Array) -> Array:
         """Return how far rounding moves the mean: to its neighbours, or by samples far out."""
         xp, size = namespace_of(self.x), self.space.resolution(self.x)
-        return super().resolutions(weights) + xp.linalg.vector_norm(weights * size, axis=0)[..., None]
+        return (
+            super().resolutions(weights) + xp.linalg.vector_norm(weights * size, axis=0)[..., None]
+        )
 
 
 @dataclass(frozen=True)

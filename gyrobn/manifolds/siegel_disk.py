@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gyrobn.backends import Array, namespace_of
+from gyrobn.backends import Array
 from gyrobn.manifolds.matrix_ball import MatrixBall
 from gyrobn.manifolds.subspace import ComplexMatrices
 from gyrobn.numerics.checks import check_square
@@ -59,15 +59,16 @@ class SiegelDisk(ComplexMatrices):
 
     def violation(self, x: Array) -> Array:
         """Return the violation of the ball, or the asymmetry."""
-        xp = namespace_of(x)
-        asymmetry = xp.max(xp.abs(x - adjoint(x)), axis=(-2, -1))
-        return xp.maximum(super().violation(x), asymmetry)
+        xp = self._namespace(x)
+        off = xp.maximum(super().violation(x), xp.max(xp.abs(x - adjoint(x)), axis=(-2, -1)))
+        return xp.where(xp.isfinite(off), off, xp.inf)
 
     def project(self, x: Array) -> Array:
         """Return the symmetric part, reduced to the ball."""
+        self._namespace(x)
         return super().project(symmetric(x))
 
-    def basis(self) -> "np.ndarray[Any, Any]":
+    def _basis(self) -> "np.ndarray[Any, Any]":
         """Return the real symmetric matrices with one or two entries, and i times them."""
         i, j = np.tril_indices(self.n)
         E, k = np.zeros((len(i), self.n, self.n)), np.arange(len(i))

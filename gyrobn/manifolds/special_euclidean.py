@@ -1,9 +1,10 @@
 """Rigid motions: poses of cameras, robots and molecules."""
 
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from gyrobn.backends import Array, namespace_of
+from gyrobn.manifolds.euclidean import Euclidean
 from gyrobn.manifolds.group import Group
 from gyrobn.manifolds.rotations import SpecialOrthogonal
 from gyrobn.numerics.arrays import check_coordinates, pieces
@@ -85,8 +86,13 @@ class SpecialEuclidean(Group):
         return eye(like, self.n + 1)
 
     def _parts(self, x: Array) -> tuple[Array, Array]:
-        """Return rotation and translation."""
-        return x[..., : self.n, : self.n], x[..., : self.n, self.n]
+        """Return rotation and translation, NaN if the last row is."""
+        return x[..., : self.n, : self.n], x[..., : self.n, self.n] + 0.0 * x[..., self.n, : self.n]
+
+    def _factors(self, *points: Array) -> list[tuple[Any, ...]]:
+        columns = zip(*map(self._parts, points), strict=True)
+        both = list(columns) if points else [(), ()]
+        return [(self.rotations, *both[0]), (Euclidean(self.n), *both[1])]
 
     def _motion(self, R: Array, t: Array, last: float = 1.0) -> Array:
         """Return homogeneous matrices; tangent vectors have zeros in the last row."""

@@ -116,7 +116,7 @@ class SpecialUnitary(Unitary):
         """The rotations of twice the size."""
         return Traceless(2 * self.n)
 
-    def basis(self) -> "np.ndarray[Any, Any]":
+    def _basis(self) -> "np.ndarray[Any, Any]":
         """Return a basis of trace 0."""
         diagonal = np.linalg.svd(np.ones((1, self.n)))[2][1:, :, None] * np.eye(self.n)
         return 1j * np.concat([diagonal, hermitian_basis(self.n)[self.n :]])

@@ -106,7 +106,7 @@ class Image(Composite):
 
     def project(self, x: Array) -> Array:
         """Return the nearest point of the subspace."""
-        return self.part.lift(self.part.project(self.part.drop(x)))
+        return self.part._lift(self.part.project(self.part._drop(x)))
 
     def start(self, moments: Array) -> Array:
         """Return the first guess of the larger space, in the subspace."""
@@ -121,27 +121,27 @@ class Linear(Diffeomorphism):
 
     def forward(self, x: Array) -> Array:
         """Return the point of the larger space."""
-        return self.part.lift(x)
+        return self.part._lift(x)
 
     def inverse(self, y: Array) -> Array:
         """Return the point of the subspace."""
-        return self.part.drop(y)
+        return self.part._drop(y)
 
     def differential(self, x: Array, v: Array) -> Array:
         """Return the tangent vector of the larger space."""
-        return self.part.lift(v)
+        return self.part._lift(v)
 
     def inverse_differential(self, x: Array, u: Array) -> Array:
         """Return the tangent vector of the subspace."""
-        return self.part.drop(u)
+        return self.part._drop(u)
 
 
 @dataclass(frozen=True)
 class Subspace(Chart):
     r"""A totally geodesic subspace of ``whole``, into which a linear map leads.
 
-    A subclass states ``whole``, the map :meth:`lift`, its inverse :meth:`drop` on the image (on
-    other arrays, the inverse of the nearest image), and :meth:`basis`.
+    A subclass states ``whole``, the map :meth:`_lift`, its inverse :meth:`_drop` on the image (on
+    other arrays, the inverse of the nearest image), and :meth:`_basis`.
     """
 
     ratio: ClassVar[float] = 1.0
@@ -153,15 +153,15 @@ class Subspace(Chart):
         """The larger space."""
 
     @abstractmethod
-    def lift(self, x: Array) -> Array:
+    def _lift(self, x: Array) -> Array:
         """Return a point, or tangent vector, of the larger space."""
 
     @abstractmethod
-    def drop(self, y: Array) -> Array:
-        """Undo :meth:`lift`."""
+    def _drop(self, y: Array) -> Array:
+        """Undo :meth:`_lift`."""
 
     @abstractmethod
-    def basis(self) -> "np.ndarray[Any, Any]":
+    def _basis(self) -> "np.ndarray[Any, Any]":
         """Return an orthogonal basis of the tangent space at e, shape (dim, *point_shape)."""
 
     @cached_property
@@ -176,23 +176,23 @@ class Subspace(Chart):
 
     def origin(self, like: Array) -> Array:
         """Return the identity."""
-        return self.drop(self.whole.origin(real_like(like)))
+        return self._drop(self.whole.origin(real_like(like)))
 
     def violation(self, x: Array) -> Array:
         """Return the violation of the larger space."""
         self._namespace(x)
-        return self.whole.violation(self.lift(x))
+        return self.whole.violation(self._lift(x))
 
     def project(self, x: Array) -> Array:
         """Return the nearest sensible point, found in the larger space."""
         self._namespace(x)
-        return self.drop(self.whole.project(self.lift(x)))
+        return self._drop(self.whole.project(self._lift(x)))
 
 
 @cache
 def _directions(part: Subspace) -> "np.ndarray[Any, Any]":
     """Return E, the coordinates of the basis in the larger space, as orthonormal rows."""
-    vectors = part.lift(part.basis())
+    vectors = part._lift(part._basis())
     c = np.asarray(part.whole.pull(part.whole.origin(vectors), vectors))
     return c / np.linalg.norm(c, axis=-1, keepdims=True)
 
@@ -216,7 +216,7 @@ class ComplexMatrices(Subspace):
     complex_points: ClassVar[bool] = True
     ratio: ClassVar[float] = 0.5**0.5
 
-    def lift(self, x: Array) -> Array:
+    def _lift(self, x: Array) -> Array:
         """Return the real matrix."""
         xp = namespace_of(x)
         re, im = xp.real(x), xp.imag(x)
@@ -224,7 +224,7 @@ class ComplexMatrices(Subspace):
         *batch, m, n = x.shape
         return xp.reshape(xp.stack(rows, axis=-3), (*batch, 2 * m, 2 * n))
 
-    def drop(self, y: Array) -> Array:
+    def _drop(self, y: Array) -> Array:
         """Return the complex matrix, the mean of both copies of its entries."""
         *batch, m, n = y.shape
         y = namespace_of(y).reshape(y, (*batch, m // 2, 2, n // 2, 2))

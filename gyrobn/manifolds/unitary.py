@@ -22,7 +22,8 @@ class Realified(SpecialOrthogonal):
 class Unitary(ComplexMatrices):
     r"""Unitary n × n matrices, at the distance :math:`\|\operatorname{mlog}(U^* V)\|`.
 
-    They are a group: :math:`U \oplus V = UV`, :math:`\ominus U = U^*`.
+    They are a group: :math:`U \oplus V = UV`, :math:`\ominus U = U^*`. Half of the digits away from
+    -1, an eigenvalue counts as -1, and its phase may be just beyond π.
 
     Parameters
     ----------
@@ -65,6 +66,6 @@ class Unitary(ComplexMatrices):
         """Return matrices of two and three rows."""
         return cls(2), cls(3)
 
-    def basis(self) -> "np.ndarray[Any, Any]":
+    def _basis(self) -> "np.ndarray[Any, Any]":
         """Return i times that of the Hermitian matrices."""
         return 1j * hermitian_basis(self.n)
