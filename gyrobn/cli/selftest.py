@@ -27,12 +27,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gyrobn.backends import Array, backend_of
+from gyrobn.backends import Array
 from gyrobn.cli.command import as_text, progress
 from gyrobn.data.writing import replacing
 from gyrobn.manifolds import REGISTRY
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import normalize_batch
+from gyrobn.numerics.arrays import cast, from_host
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.frechet import frechet
 
@@ -210,9 +211,9 @@ def check(M: GyroSpace, place: Place, dtype: str, count: int = 32) -> dict[str, 
 
 def _errors(M: GyroSpace, library: str, like: Array, count: int) -> tuple[dict[str, float], float]:
     """Return the largest error per kind, and the best time of three runs."""
-    copy, sizes = backend_of(like).from_numpy, [(count,), (count,), (count,), ()]
+    sizes: list[tuple[int, ...]] = [(count,), (count,), (count,), ()]
     points = [M.random(*s, rng=k, spread=_spread(M)) for k, s in enumerate(sizes, 1)]
-    inputs = [copy(p, like) for p in (*points, M.to_normal(points[0]))]
+    inputs = [from_host(p, like) for p in (*points, M.to_normal(points[0]))]
     run, times = _runner(M, library), []
     for _ in range(4):  # the first one compiles
         begin = time.perf_counter()
@@ -220,7 +221,7 @@ def _errors(M: GyroSpace, library: str, like: Array, count: int) -> tuple[dict[s
         host(found["operations"]["normalized"] if gradient is None else gradient)  # waits for it
         times.append(time.perf_counter() - begin)
     # the reference gets the points as the dtype has rounded them
-    *exact, c = (host(p, dtype=np.float64) for p in inputs)
+    *exact, c = (cast(host(p), np.float64) for p in inputs)
     wanted = _outcomes(M, *exact)["operations"]
     wanted["evaluated"] = wanted["normalized"]
     errors = {}

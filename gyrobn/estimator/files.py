@@ -17,7 +17,7 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
 
-from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends import Array, namespace_of
 from gyrobn.data import replacing
 from gyrobn.estimator import validation as check
 from gyrobn.estimator.applying import as_points, settled
@@ -25,7 +25,7 @@ from gyrobn.estimator.fitting import ATTRIBUTES, Fitted, store
 from gyrobn.manifolds import REGISTRY, Product
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.online import OnlineStats
-from gyrobn.numerics.arrays import cast, real_dtype
+from gyrobn.numerics.arrays import cast, from_host, real_dtype
 from gyrobn.numerics.checks import check_integer, host
 from gyrobn.statistics.points import on_manifold, plain_geometry
 
@@ -230,7 +230,7 @@ def estimator(
     arrays = {n: a.astype(a.dtype.newbyteorder("="), order="C") for n, a in arrays.items()}
     dtype, M = real_dtype(arrays["mean"]), values.pop("geometry")
     like = np.empty((), dtype) if like is None else like
-    xp, backend = namespace_of(like), backend_of(like)
+    xp = namespace_of(like)
     if like.dtype not in (xp.float32, xp.float64):
         raise ValueError(f"statistics must be float32 or float64, got {like.dtype}")
     one = np.empty((), np.float32 if like.dtype == xp.float32 else np.float64)
@@ -249,12 +249,8 @@ def estimator(
 
     def put(name: str) -> Array:
         # first in the dtype of like: so every library puts it on the device of like
-        a = arrays[name]
-        if a.dtype.kind == "c":
-            re, im = (backend.from_numpy(np.array(part), like) for part in (a.real, a.imag))
-            return re + 1j * im
-        array = backend.from_numpy(np.array(a), like)
-        return xp.astype(array, {"n_iter": xp.int32, "converged": xp.bool}.get(name, like.dtype))
+        array = from_host(np.array(arrays[name]), like)
+        return xp.astype(array, {"n_iter": xp.int32, "converged": xp.bool}.get(name, array.dtype))
 
     store(bn, Fitted(*map(put, Fitted._fields)))
     if "feature_names" in arrays:

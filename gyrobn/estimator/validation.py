@@ -22,7 +22,7 @@ from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import UNSEEN, listed, not_seen
 from gyrobn.normalization.normalize import scale_for
-from gyrobn.numerics.arrays import real_dtype, real_like
+from gyrobn.numerics.arrays import cast, from_host, real_dtype
 from gyrobn.numerics.checks import check_choice, check_number, did_you_mean, host, unmasked
 from gyrobn.statistics.frechet import check_search
 from gyrobn.statistics.points import on_manifold
@@ -292,9 +292,7 @@ def weights_for(batch: tuple[int, ...], X: Array, weights: Any) -> Any:
 def like(value: Any, x: Array, name: str = "this") -> Array:
     """Return numbers, from whatever library, in the library, dtype and device of ``x``."""
     a = host(value, name)
-    if a.dtype.kind == "c":
-        return backend_of(x).from_numpy(np.array(a), x)
-    return backend_of(x).from_numpy(np.array(a, dtype=np.float64), real_like(x))
+    return from_host(np.array(cast(a, np.float64)), x)
 
 
 def reason(manifold: GyroSpace, x: Array) -> str:

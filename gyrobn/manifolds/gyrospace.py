@@ -20,10 +20,10 @@ from gyrobn.manifolds.centred import Centred
 from gyrobn.numerics.arrays import (
     check_floating,
     eps_of,
+    from_host,
     length,
     pieces,
     real_dtype,
-    real_like,
     scalars_like,
 )
 from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
@@ -389,7 +389,7 @@ class GyroSpace(ABC):
         generator = np.random.default_rng(rng)
         c = generator.standard_normal((*batch, self.dim)) * (spread / self.dim**0.5)
         like = np.empty(()) if like is None else like
-        return self.from_normal(backend_of(like).from_numpy(c, real_like(like)))
+        return self.from_normal(from_host(c, like))
 
     # ------------------------------------------------------------------ blocks
 

@@ -76,6 +76,14 @@ def cast(x: Array | None, dtype: Any) -> Any:
     return xp.astype(x, dtype)
 
 
+def from_host(a: "np.ndarray[Any, Any]", like: Array) -> Array:
+    """Return NumPy's numbers in the library, precision and device of ``like``; complex ones stay so."""
+    copy, like = backend_of(like).from_numpy, real_like(like)
+    if a.dtype.kind == "c":
+        return copy(np.array(a.real), like) + 1j * copy(np.array(a.imag), like)
+    return copy(a, like)
+
+
 def scalars_like(values: Any, x: Array) -> Any:
     """Return a number as a Python float, other scalars as an array in the dtype of ``x``."""
     if isinstance(values, (int, float)):
