@@ -206,6 +206,11 @@ def host(x: Any) -> np.ndarray:
     return np.asarray(a, dtype=np.complex128 if a.dtype.kind == "c" else np.float64)
 
 
+def dtype_for(M: Any, dtype: Any) -> Any:
+    """Return the dtype of points of M whose coordinates have such a real dtype."""
+    return np.result_type(dtype, np.complex64) if M.complex_points else np.dtype(dtype)
+
+
 def assert_like(actual: Any, model: Any) -> None:
     """Check library, dtype and device; a number of NumPy counts as an array."""
     kinds = [np.ndarray if isinstance(a, np.generic) else type(a) for a in (actual, model)]

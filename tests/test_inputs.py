@@ -116,7 +116,10 @@ INSIDE = {"from_inside", "to_inside", "tangent_from_inside", "tangent_to_inside"
 """Maps that may return what they are given."""
 FLAT = {"push", "pull", "inner"}
 """On a vector space, these may too."""
-WORDS = r"expected (float32 or float64|complex64 or complex128), got .*: convert it first, for example with x\.(astype|to)\("
+WORDS = (
+    r"expected (float32 or float64|complex64 or complex128), got .*: convert it first, "
+    r"for example with x\.(astype|to)\("
+)
 
 
 def narrowed(value: Any, dtype: Any) -> Any:

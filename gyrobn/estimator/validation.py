@@ -92,12 +92,11 @@ def _any_array(bn: Any, X: Any, method: str) -> Array:
         raise TypeError(f"GyroBN.{method}() takes one array; transform_chunks() returns chunks")
     X = unmasked(X, "X")
     plain = not compat.is_array_api_obj(X) or compat.is_numpy_array(X)
-    if plain and not np.iscomplexobj(X):  # scikit-learn refuses complex numbers
+    kind = getattr(getattr(X, "dtype", None), "kind", "")
+    if plain and kind != "c":  # scikit-learn refuses complex numbers
         # NaN and infinity are found later, by a check that says where they are
         options = {"ensure_all_finite": False, "allow_nd": True, "input_name": "X"}
         X = check_array(X, dtype=[np.float64, np.float32], estimator=bn, **options)
-    if not compat.is_array_api_obj(X):
-        X = np.asarray(X)
     xp, shape = namespace_of(X), tuple(X.shape)
     if real_dtype(X) not in (xp.float32, xp.float64):
         raise TypeError(

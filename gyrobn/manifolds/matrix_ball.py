@@ -121,7 +121,8 @@ class MatrixBall(GyroSpace):
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
         """Return the ball of matrices of the last two axes of ``shape``."""
-        return cls(*shape[-2:])
+        p, q = shape[-2:]
+        return cls(p, q)
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:

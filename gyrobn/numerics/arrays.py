@@ -77,7 +77,7 @@ def cast(x: Array | None, dtype: Any) -> Any:
 
 
 def from_host(a: "np.ndarray[Any, Any]", like: Array) -> Array:
-    """Return NumPy's numbers in the library, precision and device of ``like``; complex ones stay so."""
+    """Return NumPy's numbers in the library, precision and device of ``like``."""
     copy, like = backend_of(like).from_numpy, real_like(like)
     if a.dtype.kind == "c":
         return copy(np.array(a.real), like) + 1j * copy(np.array(a.imag), like)
