@@ -32,7 +32,7 @@ def fitted(M, dtype="float64", domains=None, **options):
     if len(M.blocks) > 1:
         scale = scale[:, None] + np.linspace(0.0, 0.5, len(M.blocks))
     if isinstance(M, FixedRankSPD):  # a far subspace comes back from the other side
-        scale = 0.3 * scale
+        scale = 0.85 * scale
     given = {"bias": M.random(rng=9, spread=0.6), "scale": scale}
     return GyroBN(M, **given | options).fit(X.astype(dtype_for(M, dtype)), domains=domains)
 

@@ -33,7 +33,7 @@ from gyrobn.data.writing import replacing
 from gyrobn.manifolds import REGISTRY
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import normalize_batch
-from gyrobn.numerics.arrays import cast, from_host
+from gyrobn.numerics.arrays import cast, from_host, real_like
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.frechet import frechet
 
@@ -281,7 +281,7 @@ def _theorem(M: GyroSpace, normalized: Array, before: Array, bias: Array) -> Out
 def _loss(M: GyroSpace, bias: Array, c: Array) -> Array:
     """Return a number that depends on the normal coordinates of samples by a normalization."""
     y, _ = normalize_batch(M, M.from_normal(c), bias=bias, scale=_spread(M), eps=EPS)
-    return (y**3).sum()
+    return (real_like(y) ** 3).sum()
 
 
 def _runner(M: GyroSpace, library: str) -> Callable[..., tuple[Outcomes, Array | None]]:

@@ -75,7 +75,7 @@ def row_shape(bn: Any, space: GyroSpace) -> tuple[int, ...]:
 def as_array(bn: Any, X: Any, method: str) -> Array:
     """Return X as an array of floats, after checking all that does not depend on values."""
     given, fitted = X, method != "fit" and hasattr(bn, "mean_")
-    if type(X) is not np.ndarray or X.dtype.char not in "dfDF" or X.ndim < 2 or not X.size:
+    if type(X) is not np.ndarray or X.dtype.char not in _kinds(bn) or X.ndim < 2 or not X.size:
         X = _any_array(bn, X, method)
     if fitted:
         _check_as_fitted(bn, X, method)
@@ -86,14 +86,20 @@ def as_array(bn: Any, X: Any, method: str) -> Array:
     return X
 
 
+def _kinds(bn: Any) -> str:
+    """Return NumPy's characters of the dtypes of samples: complex ones if points are complex."""
+    manifold = REGISTRY.get(bn.manifold) if isinstance(bn.manifold, str) else bn.manifold
+    return "DF" if getattr(manifold, "complex_points", False) is True else "df"
+
+
 def _any_array(bn: Any, X: Any, method: str) -> Array:
     """Return X, a list, a data frame or an array of any library, as an array of floats."""
     if in_chunks(bn, X, method) and not hasattr(X, "shape"):
         raise TypeError(f"GyroBN.{method}() takes one array; transform_chunks() returns chunks")
     X = unmasked(X, "X")
     plain = not compat.is_array_api_obj(X) or compat.is_numpy_array(X)
-    kind = getattr(getattr(X, "dtype", None), "kind", "")
-    if plain and kind != "c":  # scikit-learn refuses complex numbers
+    own = compat.is_numpy_array(X) and X.dtype.char in "DF" and _kinds(bn) == "DF"
+    if plain and not own:  # scikit-learn refuses complex numbers
         # NaN and infinity are found later, by a check that says where they are
         options = {"ensure_all_finite": False, "allow_nd": True, "input_name": "X"}
         X = check_array(X, dtype=[np.float64, np.float32], estimator=bn, **options)
