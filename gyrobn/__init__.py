@@ -18,6 +18,7 @@ from gyrobn.data.chunks import Chunks
 from gyrobn.manifolds import *
 from gyrobn.manifolds import REGISTRY
 from gyrobn.manifolds.correlation import covariance_to_correlation
+from gyrobn.manifolds.definite import reduce_rank
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.models import convert
 from gyrobn.normalization.normalize import (
@@ -54,6 +55,7 @@ __all__ = [
     "merge_stats",
     "normalize",
     "normalize_batch",
+    "reduce_rank",
     "suggest",
     "update_stats",
 ]

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self, Unpack
 
 import equinox as eqx
+import jax.numpy as jnp
 from jax import Array
 
 from gyrobn.jax_layers import arguments, check_momentum, forward, like, start
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt, Options, Settings, grouped, initial
+from gyrobn.normalization.layers import Learnt, Options, Settings, grouped, initial, separated
 
 __all__ = ["GyroBN", "GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
 
@@ -32,6 +33,8 @@ class NormalizationLayer(eqx.nn.StatefulLayer):
     bias: Array | None
     scale: Array | None
     raw_curvature: Array | None
+    shared_curvature: list[Array]
+    """Curvatures that were given as arrays; ``equinox.nn.Shared`` ties those of several layers."""
     settings: Any = eqx.field(static=True)
     stats: ClassVar[Any] = None
     momentum: ClassVar[float] = 1.0
@@ -48,9 +51,11 @@ class NormalizationLayer(eqx.nn.StatefulLayer):
         dtype: Any = None,
         **options: Unpack[Options],
     ) -> None:
+        manifold, shared, owners = separated(manifold, float)
+        own, self.shared_curvature = own | shared, [*map(jnp.asarray, owners)]
         self.settings = Settings.of(type(self).__name__, manifold, options, eps=eps, **own)
         learnt, _ = initial(self.settings, like(dtype), use_bias, use_scale)
-        self.bias, self.scale, self.raw_curvature = learnt
+        self.bias, self.scale, self.raw_curvature, _ = learnt
 
     def is_stateful(self) -> bool:
         """Tell ``equinox.nn.Sequential`` whether to call the layer with a state."""
@@ -59,8 +64,15 @@ class NormalizationLayer(eqx.nn.StatefulLayer):
     @property
     def manifold(self) -> GyroSpace:
         """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
-        manifold: GyroSpace = self.settings.manifold(self.raw_curvature)
+        manifold: GyroSpace = self.settings.manifold(*self._learnt[2:4])
         return manifold
+
+    @property
+    def _learnt(self) -> Learnt:
+        """The parameters."""
+        owners = self.shared_curvature
+        shared = jnp.stack([K.reshape(()) for K in owners]) if owners else None
+        return Learnt(self.bias, self.scale, self.raw_curvature, shared)
 
     def __call__(
         self,
@@ -101,8 +113,7 @@ class NormalizationLayer(eqx.nn.StatefulLayer):
             stats = state.get(self.stats)
         settings = self.settings if check_input is None else self.settings.checking(check_input)
         frozen = getattr(self, "inference", False) if inference is None else inference
-        learnt = Learnt(self.bias, self.scale, self.raw_curvature)
-        given = settings, learnt, stats, x, weights, self.momentum
+        given = settings, self._learnt, stats, x, weights, self.momentum
         y, new = forward(*given, training=not frozen)
         if self.stats is None or state is None:
             return y

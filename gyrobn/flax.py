@@ -13,7 +13,7 @@ from jax import Array
 
 from gyrobn.jax_layers import arguments, check_momentum, forward, like, start
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.layers import Learnt, Options, Settings, grouped, initial
+from gyrobn.normalization.layers import Learnt, Options, Settings, grouped, initial, separated
 from gyrobn.normalization.normalize import Stats
 
 __all__ = ["GyroBN", "GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
@@ -30,7 +30,10 @@ class LayerOptions(Options, total=False):
 
 
 class NormalizationLayer(nnx.Module):
-    """A layer with a learnable bias, scale and curvature, and perhaps running statistics."""
+    """A layer with a learnable bias, scale and curvature, and perhaps running statistics.
+
+    A curvature that is an ``nnx.Variable`` belongs to all modules that hold it.
+    """
 
     settings: Any
 
@@ -50,12 +53,16 @@ class NormalizationLayer(nnx.Module):
         rngs: nnx.Rngs | None = None,
         **options: Unpack[Options],
     ) -> None:
+        manifold, shared, owners = separated(manifold, _number)
+        # a variable that several modules hold is one variable to NNX
+        self.shared_curvature = nnx.List(owners) if owners else None
+        own = own | shared
         self.settings = Settings.of(type(self).__name__, manifold, options, eps=epsilon, **own)
         self.momentum = check_momentum(momentum)
         self.use_running_average = use_running_average
         learnt, stats = initial(self.settings, like(param_dtype), use_bias, use_scale)
         self.bias, self.scale, self.raw_curvature = (
-            None if value is None else nnx.Param(value, geometry=manifold) for value in learnt
+            None if value is None else nnx.Param(value, geometry=manifold) for value in learnt[:3]
         )
         self.mean, self.var = (
             nnx.BatchStat(value, geometry=manifold) if track_running_stats else None
@@ -65,19 +72,25 @@ class NormalizationLayer(nnx.Module):
     @property
     def manifold(self) -> GyroSpace:
         """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
-        manifold: GyroSpace = self.settings.manifold(self._learnt.raw_curvature)
+        manifold: GyroSpace = self.settings.manifold(*self._learnt[2:4])
         return manifold
 
     @property
     def _learnt(self) -> Learnt:
         """The parameters. Each variable carries its geometry, also through ``nnx.update``."""
-        own, shift = self.settings.geometry, 0.0
+        own = self.settings.geometry
+        shift: tuple[float, ...] = ()
         learnt = self.bias, self.scale, self.raw_curvature
         for variable in (*learnt, self.mean, self.var):
             saved = own if variable is None else variable.get_metadata().get("geometry", own)
             shift = self.settings.raw_shift(saved) or shift
         bias, scale, raw = (None if variable is None else variable[...] for variable in learnt)
-        return Learnt(bias, scale, raw if raw is None or not shift else raw + shift)
+        if raw is not None and shift:
+            raw = raw + jnp.asarray(shift, raw.dtype).reshape(raw.shape)
+        owners, shared = self.shared_curvature, None
+        if owners is not None:
+            shared = jnp.stack([own[...].reshape(()) for own in owners])
+        return Learnt(bias, scale, raw, shared)
 
     @property
     def check_input(self) -> str | bool:
@@ -119,6 +132,16 @@ class NormalizationLayer(nnx.Module):
         """Let ``nnx.view`` set the mode."""
         if use_running_average is not None:
             self.use_running_average = use_running_average
+
+
+def _number(curvature: Any) -> float:
+    """Return the value of a curvature that others own."""
+    if not isinstance(curvature, nnx.Variable):
+        raise ValueError(
+            "the curvature of a layer must be a number (with learn_curvature=True to learn it) or "
+            f"an nnx.Variable, got {curvature!r}"
+        )
+    return float(curvature[...])
 
 
 class GyroBN(NormalizationLayer):

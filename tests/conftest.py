@@ -71,6 +71,8 @@ class Library:
             return jax.numpy.asarray(a)
         if self.name == "dpnp":
             return importlib.import_module("dpnp").asarray(a)
+        if self.name == "mlx":
+            return importlib.import_module("mlx.core").array(a)
         return array_api_strict.asarray(a, device=STRICT_DEVICE)
 
     @property
@@ -89,14 +91,19 @@ class Library:
         return self.dtype == "float64"
 
 
-ON_REQUEST = ("dpnp",)
-"""Libraries that only ``--library`` runs: they take gigabytes to install."""
+ON_REQUEST = ("dpnp", "mlx")
+"""Libraries that only ``--library`` runs, each in an environment of its own."""
 
 NAMES = ("numpy", "torch", "jax", "array_api_strict", *ON_REQUEST)
-EAGER = tuple(name for name in NAMES if name != "jax")
-"""Names of the libraries that compile nothing."""
+EAGER = tuple(name for name in NAMES if name not in ("jax", "mlx"))
+"""Names of the libraries that compile nothing, and have float64."""
 
-LIBRARIES = [Library(name, dtype) for name in NAMES for dtype in ("float64", "float32")]
+LIBRARIES = [
+    Library(name, dtype)
+    for name in NAMES
+    for dtype in ("float64", "float32")
+    if (name, dtype) != ("mlx", "float64")  # its functions have seven digits in float64
+]
 
 
 @pytest.fixture(params=LIBRARIES, ids=lambda lib: f"{lib.name}-{lib.dtype}")

@@ -23,6 +23,7 @@ NO_ARRAYS = {
     "detached",
     "learnable",
     "with_learnable",
+    "required_signs",
     "random",
     "joined",
     "checked",
@@ -36,7 +37,7 @@ def operations(M: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     for name in sorted(dir(M)):
         if not name.startswith("_") and name not in NO_ARRAYS and callable(getattr(M, name)):
             yield name, getattr(M, name)
-    no_points = {"suggest"}  # it takes distances on the host
+    no_points = {"suggest", "reduce_rank"}  # they look at values, of other arrays than points
     no_points |= set() if hasattr(M, "curvature") else {"convert"}
     no_points |= set() if isinstance(M, gyrobn.Correlation) else {"covariance_to_correlation"}
     for name in sorted({*gyrobn.__all__} - no_points):

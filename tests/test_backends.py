@@ -80,7 +80,7 @@ def test_versions_of_jax_that_may_hang_warn():
 
 
 CONTRACT = {n: f for n, f in vars(Backend).items() if isfunction(f) and not n.startswith("_")}
-SHIMS = ("cupy", "jax", "numpy", "torch")
+SHIMS = ("cupy", "jax", "mlx", "numpy", "torch")
 
 
 class TestShims:
@@ -88,8 +88,18 @@ class TestShims:
 
     @pytest.fixture(params=SHIMS)
     def shim(self, request, monkeypatch):
-        """A shim; that of CuPy with an empty module in the place of CuPy where there is none."""
+        """A shim; that of CuPy or MLX with NumPy's functions where there is no such library."""
         name = f"gyrobn.backends.{request.param}"
+        if request.param == "mlx" and importlib.util.find_spec("mlx") is None:
+            core = ModuleType("mlx.core")
+            vars(core).update(vars(np) | {"cpu": None})
+            monkeypatch.setitem(sys.modules, "mlx", ModuleType("mlx"))
+            monkeypatch.setitem(sys.modules, "mlx.core", core)
+            monkeypatch.delitem(sys.modules, name, raising=False)
+            monkeypatch.setattr(gyrobn.backends, "mlx", None, raising=False)
+            module = importlib.import_module(name)
+            monkeypatch.delitem(sys.modules, name)
+            return module
         if request.param == "cupy" and importlib.util.find_spec("cupy") is None:
             for module in ("cupy", "cupyx"):
                 monkeypatch.setitem(sys.modules, module, ModuleType(module))

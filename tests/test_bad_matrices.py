@@ -10,9 +10,11 @@ import pytest
 import torch
 from conftest import ON_REQUEST, Library, host
 from operations import COUNT, call, operations, values
+from sklearn.base import clone
 
 from gyrobn import (
     SPD,
+    Chunks,
     Correlation,
     FrechetWarning,
     Grassmannian,
@@ -20,6 +22,7 @@ from gyrobn import (
     SpecialOrthogonal,
     batch_stats,
     frechet,
+    reduce_rank,
 )
 from gyrobn.manifolds.correlation import CHARTS, covariance_to_correlation
 from gyrobn.manifolds.spd import METRICS
@@ -124,6 +127,22 @@ class TestBadSamples:
         np.testing.assert_array_equal(host(bn.mean_), host(expected.mean))
         assert host(M.violation(M.project(X)))[good].max() < 100 * few.eps
 
+    def test_dropped(self, M, change, size, few: Library):
+        """As if it had not been there; from transform it comes as NaN, in its place."""
+        X, good = spoil(M, change), np.arange(10) != 4
+        bn = GyroBN(M, on_invalid="drop")
+        dropped = re.escape(f"GyroBN.fit() dropped 1 of 10 samples that are not on {M!r}, ")
+        with pytest.warns(FrechetWarning, match=dropped + "the first at index 4"):
+            bn.fit(few.array(X))
+        rest = GyroBN(M).fit(few.array(X[good]))
+        assert host(M.dist(bn.mean_, rest.mean_)) < 100 * few.eps
+        np.testing.assert_allclose(host(bn.var_), host(rest.var_), rtol=100 * few.eps)
+        assert bn.n_samples_seen_ == bn.weight_sum_ == 9
+        with pytest.warns(FrechetWarning, match=r"GyroBN.transform\(\) returns NaN for 1 of 10"):
+            Y = host(bn.transform(few.array(X)))
+        assert np.isnan(Y[4]).all()
+        np.testing.assert_array_equal(Y[good], host(bn.transform(few.array(X[good]))))
+
     def test_in_transform_and_with_channels(self, M, change, size):
         X = spoil(M, change)
         bn = GyroBN(M).fit(np.delete(X, 4, axis=0))
@@ -157,6 +176,38 @@ class TestEveryGeometry:
         message = f"X has {kind} in 2 of 6 samples, the first at index 2: drop or impute"
         with pytest.raises(ValueError, match=message):
             GyroBN(M, on_invalid=on_invalid).fit(few.array(X))
+
+    @pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")
+    def test_what_is_dropped_has_no_weight(self, M):
+        """Channels, weights, domains, chunks and coordinates; the other channel counts on."""
+        X = M.random(12, 2, rng=0, spread=0.3)
+        X[2, 1], X[7, 0, 1, 0] = -3.0 * X[2, 1], np.nan
+        X[9] = np.inf
+        valid, w, who = np.ones((12, 2)), np.linspace(0.5, 1.5, 12), np.repeat([0, 1], 6)
+        valid[2, 1] = valid[7, 0] = valid[9] = 0.0
+        clean = np.where(valid[..., None, None] == 1.0, X, M.origin(X))
+        bn = GyroBN(M, on_invalid="drop", output="coordinates")
+        plain = clone(bn).set_params(on_invalid="raise")
+        bn.fit(X, sample_weight=w, domains=who)
+        plain.fit(clean, sample_weight=valid * w[:, None], domains=who)
+        for name in "mean_", "var_", "weight_sum_":
+            np.testing.assert_array_equal(getattr(bn, name), getattr(plain, name))
+        assert (bn.n_samples_seen_, plain.n_samples_seen_) == (11, 12)
+        Y = bn.transform(X, domains=who).reshape(12, 2, M.dim)
+        np.testing.assert_array_equal(np.isnan(Y).all(-1), valid == 0.0)
+        expected = plain.transform(clean, domains=who).reshape(Y.shape)
+        np.testing.assert_array_equal(Y[valid == 1.0], expected[valid == 1.0])
+        back = bn.inverse_transform(Y.reshape(12, -1), domains=who)
+        assert M.dist(back[valid == 1.0], X[valid == 1.0]).max() < 1e-8
+
+        parts = Chunks(lambda: iter((X[:5], X[5:])))
+        chunked = clone(bn).fit(parts, sample_weight=w, domains=who)
+        assert M.dist(chunked.mean_, bn.mean_).max() < 1e-8
+        Z = np.concatenate([*chunked.transform_chunks(parts, domains=who)])
+        np.testing.assert_allclose(Z.reshape(Y.shape), Y, atol=1e-7)
+        new = bn.set_params(unseen="refit").transform(X, domains=[5] * 12)
+        expected = plain.fit(clean, sample_weight=valid).transform(clean)
+        np.testing.assert_allclose(new[valid.all(1)], expected[valid.all(1)], atol=1e-10)
 
     def test_nan_beside_a_bad_sample(self, M):
         X = M.random(6, rng=0, spread=0.3)
@@ -416,3 +467,57 @@ class TestUnits:
         expected = GyroBN(Correlation(4)).fit(covariance_to_correlation(S))
         np.testing.assert_allclose(bn.mean_, expected.mean_, atol=1e-14)
         np.testing.assert_allclose(bn.var_, expected.var_, rtol=1e-12)
+
+
+# ---------------------------------------------------------------------- dropped, and reduced
+
+
+def test_where_nothing_can_be_dropped():
+    X, bn = SPD(3).random(6, rng=0), GyroBN("spd", on_invalid="drop")
+    with pytest.raises(ValueError, match="none of the 6 samples is on the manifold"):
+        bn.fit(-X)
+    import dask.array as da
+
+    with pytest.raises(ValueError, match="drop those of a Dask array before"):
+        bn.fit(da.from_array(X))
+    X[2, 0, 0] = np.nan
+    with pytest.warns(FrechetWarning, match="dropped 1 of 6"):
+        bn.set_params(unseen="online").fit(X, domains=[0, 0, 0, 1, 1, 1])
+    with pytest.raises(ValueError, match="X has NaN in 1 of 6 samples, the first at index 2"):
+        bn.transform(X, domains=[2] * 6)
+    with pytest.raises(ValueError, match="on_invalid must be 'raise', 'project' or 'drop'"):
+        bn.set_params(on_invalid="skip").fit(X)
+    tasks = bn.set_params(on_invalid="drop", unseen="error").transform(
+        da.from_array(X, chunks=(4, 3, 3)), domains=[0, 0, 0, 1, 1, 1]
+    )
+    with pytest.warns(FrechetWarning, match="returns NaN for 1 of 4"):
+        assert np.isnan(tasks.compute()).any(axis=(1, 2)).tolist() == [k == 2 for k in range(6)]
+
+
+def test_covariances_of_an_average_reference(lib: Library):
+    """All lack one direction: on the others they are points, with the same distances."""
+    centring, P = np.eye(5) - 0.2, SPD(5).random(20, rng=0)
+    X = lib.array(centring @ P @ centring)
+    with pytest.raises(ValueError, match=r"rank 4 of 5.*common subspace \(gyrobn\.reduce_rank\)"):
+        GyroBN("spd").fit(X)
+    Y, W = reduce_rank(X)
+    assert Y.dtype == X.dtype
+    np.testing.assert_allclose(host(W.T @ W), np.eye(4), atol=10 * lib.eps)
+    np.testing.assert_allclose(host(W @ Y @ W.T), host(X), atol=100 * lib.eps)
+    assert GyroBN("spd").fit(Y).converged_
+    helmert = np.linalg.qr(centring[:, :4])[0]  # another basis of the same subspace
+    other = lib.array(helmert.T @ P @ helmert)
+    np.testing.assert_allclose(host(frechet(SPD(4), Y)[1]), host(frechet(SPD(4), other)[1]), 1e-4)
+    assert reduce_rank(lib.array(P))[0].shape == (20, 5, 5)
+    with pytest.raises(ValueError, match="expected square matrices"):
+        reduce_rank(X[:, :3, :])
+
+
+def test_names_of_metrics_that_pyriemann_has():
+    X = SPD(3).random(9, rng=0)
+    names = {"riemann": "affine_invariant", "logeuclid": "log_euclidean"}
+    for name, metric in (names | {"logchol": "log_cholesky"}).items():
+        assert SPD(3, name) == SPD(3, metric)
+        assert GyroBN("spd", metric=name).fit(X).manifold_ == SPD(3, metric)
+    with pytest.raises(ValueError, match="got 'wasserstein'"):
+        SPD(3, "wasserstein")

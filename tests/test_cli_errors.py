@@ -332,7 +332,7 @@ def test_a_long_file_is_read_up_to_its_first_bad_sample(tmp_path, monkeypatch):
         ),
         ("normalize x.npy --manifold sphere", "OUT"),
         ("normalize x.npy y.npy --manifold sphere --scale wide", "invalid scale value: 'wide'"),
-        ("normalize x.npy y.npy --manifold sphere --on-invalid drop", "drop"),
+        ("normalize x.npy y.npy --manifold sphere --on-invalid skip", "skip"),
         ("normalize x.npy y.npy --manifold sphere --layout lower", "invalid choice: 'lower'"),
         ("fit x.npy --manifold sphere", "MODEL"),
         ("fit x.npy m", "--manifold"),

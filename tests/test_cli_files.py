@@ -187,6 +187,18 @@ def test_bias_eps_and_projection(line):
     assert "projected" not in report(*line.split(), *BALLS)
 
 
+def test_samples_that_are_dropped():
+    x = X.copy()
+    x[3], x[17] = 2.0, np.nan
+    np.save("x.npy", x)
+    process = run_here("normalize", "x.npy", "y.npy", *BALLS, "--on-invalid", "drop")
+    for words in "fit() dropped 2 of 60", "transform() returns NaN for 2 of 60":
+        assert f"warning: GyroBN.{words} samples" in process.stderr
+    good = ~np.isin(np.arange(60), [3, 17])
+    assert np.isnan(load("y.npy")[~good]).all()
+    close(load("y.npy")[good], expected(BALL, x[good]))
+
+
 def test_tolerance_and_iterations():
     np.save("x.npy", SPD(3).random(50, rng=0, spread=2.0))
     line = "normalize", "x.npy", "y.npy", "--manifold", "spd", "--max-iter", "1"

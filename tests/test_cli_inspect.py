@@ -176,6 +176,18 @@ def test_the_rank_of_the_worst_matrix(bad, words):
     assert words in values["worst"]
 
 
+def test_the_rank_of_all_matrices():
+    centring, x = np.eye(5) - 0.2, SPD(5).random(20, rng=0)
+    assert inspected(x)["rank"] == 5
+    x = centring @ x @ centring
+    x[3] = np.nan
+    for options in ((), ("--manifold", "spd")):
+        values = inspected(x, *options)
+        assert values["rank"] == 4
+        assert "gyrobn.reduce_rank" in values["advice"]
+    assert "rank" not in inspected(SpecialOrthogonal(3).random(5, rng=0))
+
+
 def test_the_rank_of_projectors_is_that_of_most():
     M = Grassmannian(4, 2, "projector")
     x = M.random(9, rng=0, spread=0.2)

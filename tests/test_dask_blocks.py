@@ -27,7 +27,7 @@ from gyrobn import (
 
 M = PoincareBall(2)
 SPACES = [M, SPD(3), SPD(8), Product(M, Sphere(2)), Grassmannian(4, 2)]
-OTHERS = [lib for lib in LIBRARIES if lib.name not in ("numpy", "jax")]
+OTHERS = [lib for lib in LIBRARIES if lib.name not in ("numpy", "jax", "mlx")]
 DOUBLE = [lib for lib in OTHERS if lib.double]
 CASES = [(lib, space) for space in SPACES for lib in OTHERS if lib.double or space in SPACES[:2]]
 LABELS = np.arange(120) % 7 // 3  # 52, 51 and 17 samples

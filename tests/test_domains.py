@@ -10,7 +10,13 @@ import pytest
 import sklearn
 from conftest import EAGER
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.model_selection import GroupKFold, cross_val_score
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import (
+    GroupKFold,
+    LeaveOneGroupOut,
+    cross_val_predict,
+    cross_val_score,
+)
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 
@@ -440,6 +446,60 @@ def test_cross_validation_by_subject_through_metadata_routing():
         half = bn.__sklearn_clone__().set_inverse_transform_request(domains=True)
         steps = make_pipeline(half).fit(X, domains=who)
         np.testing.assert_allclose(steps.inverse_transform(Z, domains=who), X, rtol=1e-9)
+
+
+@pytest.mark.parametrize("unseen", ["refit", "adapt"])
+def test_scorers_and_cross_val_predict_leave_out_one_subject(unseen):
+    """The line of a user of MOABB, whose metadata are a data frame; no routing is needed."""
+    X, y, who = subjects()
+    meta = pd.DataFrame({"subject": who, "session": "0"})
+    y = np.asarray(["left_hand", "right_hand"])[y]
+    bn = GyroBN(M, unseen=unseen, adapt_rate=0.9, without_domains="new", output="coordinates")
+    pipeline = make_pipeline(bn, LogisticRegression())
+    folds = {"cv": LeaveOneGroupOut(), "groups": meta.subject}
+    folds["params"] = {"gyrobn__domains": meta.subject}
+    for scoring in "roc_auc", "balanced_accuracy", None:
+        after = cross_val_score(pipeline, X, y, scoring=scoring, **folds, error_score="raise")
+        assert after.min() > 0.95
+    predicted = cross_val_predict(pipeline, X, y, **folds)
+    assert np.mean(predicted == y) > 0.95
+
+    # each fold is what labels give
+    train, test = who != 2, who == 2
+    fitted = pipeline[:-1].fit(X[train], gyrobn__domains=who[train])
+    expected = fitted[0].transform(X[test], domains=who[test])
+    np.testing.assert_array_equal(fitted.transform(X[test]), expected)
+
+
+def test_samples_without_domains_are_one_new_domain_only_if_asked(to):
+    X = to(samples(M))
+    plain, bn = (
+        GyroBN(M, unseen="refit", without_domains=word).fit(X, domains=LABELS)
+        for word in ("error", "new")
+    )
+    own = to(samples(M, np.repeat(["d"], 9)))
+    with pytest.raises(ValueError, match="or choose without_domains='new'"):
+        plain.transform(own)
+    expected = host(plain.transform(own, domains=["d"] * 9))
+    assert_near(host(bn.transform(own)), expected)
+    chunks = bn.transform_chunks([own[:5, :], own[5:, :]])
+    assert_near(np.concatenate([host(part) for part in chunks]), expected)
+    with pytest.raises(ValueError, match="give inverse_transform"):
+        bn.inverse_transform(own)
+    with pytest.raises(ValueError, match=r"transform.* needs at least 2 samples .* give more$"):
+        bn.transform(own[:1, :])
+    with pytest.raises(ValueError, match="choose unseen='refit' or 'adapt'"):
+        bn.set_params(unseen="online").transform(own)
+    with pytest.raises(TypeError, match="can be read only once"):
+        bn.transform_chunks(iter([own[:5, :], own[5:, :]]))
+    if type(own) is np.ndarray:
+        import dask.array as da
+
+        lazy = bn.set_params(unseen="adapt").transform(da.from_array(own, chunks=(4, 2)))
+        wanted = plain.set_params(unseen="adapt").transform(own, domains=["d"] * 9)
+        assert_near(lazy.compute(), host(wanted))
+    fit = GyroBN(M, unseen="refit", without_domains="new").fit(X)  # no domains to tell apart
+    assert_near(host(fit.transform(own)), host(GyroBN(M).fit(X).transform(own)))
 
 
 def test_fit_transform_is_fit_then_transform_with_routing_and_frames():

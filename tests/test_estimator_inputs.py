@@ -349,7 +349,7 @@ def test_one_per_dimension(M, channels, tmp_path):
 def test_other_words_are_no_scale(scale):
     M = PoincareBall(2)
     X = M.random(10, rng=0)
-    message = f"scale must be a finite number, an array of them or 'sqrt_dim', got '{scale}'"
+    message = f"scale must be a finite number, an array of them, None or 'sqrt_dim', got '{scale}'"
     with pytest.raises(ValueError, match=message):
         GyroBN(M, scale=scale).fit(X)
     with pytest.raises(ValueError, match=message):

@@ -100,7 +100,7 @@ def test_domains_that_a_pipeline_does_not_pass_on():
     X = np.random.default_rng(0).normal(size=(20, 2))
     y, who = np.arange(20) % 2, np.repeat(["Ada", "Bo"], 10)
     model = make_pipeline(GyroBN(unseen="refit"), LogisticRegression())
-    with pytest.raises(ValueError, match=r"no domains: .* set_fit_request\(domains=True\)"):
+    with pytest.raises(ValueError, match=r"no domains: .* fit\(X, y, gyrobn__domains=...\)"):
         model.fit(X, y)
     with sklearn.config_context(enable_metadata_routing=True):
         step = GyroBN(unseen="refit").set_fit_request(domains=True)

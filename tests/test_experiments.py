@@ -1,12 +1,13 @@
 """The networks of the link prediction tables: sizes, equivalences, a graph that trains."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks.experiments import link_prediction, online, pictures, report
+from benchmarks.experiments import link_prediction, online, pictures, report, report_claims
 from benchmarks.experiments.encoders import BACKBONES, PublishedLRBN, encoder, parameter_groups
 from benchmarks.experiments.graphs import Graph, load
 from benchmarks.experiments.layers import FermiDiracDecoder
@@ -160,13 +161,25 @@ def test_graphs_are_read_as_the_paper_reads_them():
     assert bool(((sums - 1).abs() < 1e-12).logical_or(sums == 0).all())
 
 
-def test_the_page_is_made_from_the_results(tmp_path):
-    page = report.DOCS / "experiments.md"
-    assert page.read_text() == report.page(), "run python -m benchmarks.experiments.report"
+def test_the_pages_are_made_from_the_results(tmp_path):
+    for name, text in report.pages().items():
+        kept = (report.DOCS / name).read_text()
+        assert kept == text, f"{name}: run python -m benchmarks.experiments.report"
     for drawn in pictures.draw(tmp_path):
         kept = report.DOCS / "_static" / drawn.name
-        assert drawn.name in page.read_text()
+        assert drawn.name in report.pages()["experiments.md"]
         assert kept.read_bytes() == drawn.read_bytes(), f"{kept} is not what the results show"
+
+
+def test_the_page_reads_in_five_minutes():
+    """Words and numbers; the claims of the paper come first, each with its verdict."""
+    page = report.pages()["experiments.md"]
+    assert len(re.findall(r"\S*\w\S*", page)) <= 3000
+    first = page.split("\n## ")[1]
+    assert first.startswith("The paper's claims")
+    lines = [line for line in first.splitlines() if line.startswith("| ")][2:]
+    verdicts = {line.rsplit(" | ", 1)[1].removesuffix(" |") for line in lines}
+    assert verdicts == {report_claims.HOLDS, report_claims.FAILS, report_claims.UNTESTED}
 
 
 @pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")

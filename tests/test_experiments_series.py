@@ -11,9 +11,20 @@ import pytest
 import torch
 from scipy.special import beta
 
-from benchmarks.experiments import correlation, covariate_shift, grassmann, records, series, spd
-from benchmarks.experiments.classification import parameters
-from gyrobn import SPD, Correlation, PoincareBall, batch_stats
+from benchmarks.experiments import (
+    correlation,
+    covariate_shift,
+    grassmann,
+    paper,
+    radar,
+    records,
+    report_grassmann,
+    series,
+    spd,
+)
+from benchmarks.experiments.classification import parameters, train
+from benchmarks.experiments.published import CayleyGyroBN, PublishedGyroBN
+from gyrobn import SPD, Correlation, Grassmannian, PoincareBall, Stats, batch_stats, normalize
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "../shared/data"
@@ -26,6 +37,12 @@ class TestSizes:
     Its LRBN has a bias of n × p numbers per channel, and its ManifoldNorm one of n × n, both for a
     Riemannian optimizer. Ours are coordinates, (n − p)p of them, as those of GyroBN.
     """
+
+    @pytest.mark.parametrize("name", grassmann.PAPER_SIZES)
+    def test_the_published_normalizations(self, name):
+        for norm, millions in paper.GRASSMANN_PARAMETERS[name].items():
+            count = grassmann.published_parameters(*grassmann.PAPER_SIZES[name], norm)
+            assert round(1e-6 * count, 4) == millions
 
     @pytest.mark.parametrize(
         ("n", "classes", "count", "bias"),
@@ -89,6 +106,61 @@ class TestLayers:
         assert abs(float(after.var) / float(before.var) - 1) < 1e-6
 
 
+class TestPublished:
+    """The layer of subspaces as its published code computes it."""
+
+    M = Grassmannian(7, 2)
+
+    def batch(self):
+        like = torch.zeros((), dtype=torch.float64)
+        return self.M.add(self.M.random(rng=1, like=like), self.M.random(9, 3, rng=2, like=like))
+
+    def test_the_mean_is_one_step_from_the_first_sample(self):
+        x, M = self.batch(), self.M
+        layer = PublishedGyroBN(M, 3, dtype=torch.float64)
+        mean = M.exp(x[0], M.log(x[0], x).mean(dim=0))
+        var = (M.dist(mean, x) ** 2).mean(dim=0)
+        y = layer(x).detach()
+        assert float(M.dist(y, normalize(M, x, Stats(mean, var))).max()) < 1e-7
+        assert torch.allclose(layer.running_var, 0.9 + 0.1 * var)
+        assert torch.allclose(M.norm(layer.running_mean), 0.1 * M.norm(mean))
+        assert float(M.dist(layer(x.flip(0)).detach().flip(0), y).max()) > 0.01  # the order matters
+        layer.eval()
+        expected = normalize(M, x, Stats(layer.running_mean, layer.running_var))
+        assert float(M.dist(layer(x), expected).detach().max()) < 1e-7
+
+    def test_the_cayley_map_takes_the_place_of_the_exponential(self):
+        M, x = self.M, self.batch()
+        layer = CayleyGyroBN(M, 3, dtype=torch.float64)
+        c = 0.1 * torch.arange(10.0, dtype=torch.float64)
+        omega = torch.zeros(7, 7, dtype=torch.float64)
+        omega[2:, :2] = c.reshape(5, 2)
+        omega = omega - omega.mT
+        eye = torch.eye(7, dtype=torch.float64)
+        E = (eye - omega) @ torch.linalg.inv(eye + omega)
+        assert torch.allclose(layer.translated(c, x), E @ x)
+        small = layer.translated(1e-4 * c, M.origin(c))
+        assert torch.allclose(M.to_normal(small), -2e-4 * c, rtol=1e-5)
+        layer(x).pow(3).sum().backward()
+        assert all(bool(p.grad.abs().sum() > 0) for p in layer.parameters())
+
+    @with_data
+    @pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")
+    @pytest.mark.parametrize("name", grassmann.CLIPS)
+    def test_its_output_has_neither_mean_nor_variance(self, name):
+        """The mean is 0.8 to 1.2 from the identity, and the variance 2.9 to 3.6, not 0 and 1."""
+        data, found = grassmann.data_of(name, DATA, "random half"), []
+        for seed in range(4):
+            torch.manual_seed(seed)
+            net = grassmann.network(*data.x.shape[-2:], data.classes, norm="published")
+            y = net[:3](data.x[torch.randperm(len(data.x))[:30]]).detach()
+            stats = batch_stats(net[2].manifold, y)
+            found.append([net[2].manifold.norm(stats.mean).mean(), stats.var.mean()])
+        mean, var = torch.tensor(found).mean(dim=0).tolist()
+        assert 0.75 < mean < 1.35
+        assert 2.85 < var < 3.65
+
+
 def test_the_covariate_shift_of_the_paper():
     """58.47 ± 2.28 % after pooling, 84.22 ± 0.72 % after a translation."""
     cells = [{"layer": layer, "seed": 0} for layer in ("pooling", "transformation")]
@@ -132,6 +204,45 @@ class TestSeries:
         assert np.allclose(C[0, 4], np.corrcoef(half.T), atol=1e-2)
         assert bool(Correlation(6).contains(C).all())
 
+    def test_a_random_half_is_the_same_for_all_runs(self, folder):
+        first, again = (series.clips("msraction3d", folder, "random half")[2] for _ in range(2))
+        assert np.array_equal(first, again)
+        assert first.sum() == 23  # of 47
+        assert not np.array_equal(first, series.clips("msraction3d", folder)[2])
+
+    @pytest.mark.parametrize("by", ["source", "random half"])
+    def test_windows_of_a_clip_are_on_one_side(self, folder, by):
+        parts, y, is_test = series.clips("msraction3d", folder, by)
+        windows, labels, side = series.clips("msraction3d_windows", folder, by)
+        counts = [(len(part) - 15) // 5 + 1 for part in parts]
+        assert len(windows) == sum(counts)
+        assert {len(window) for window in windows} == {15}
+        assert np.array_equal(labels, np.repeat(y, counts))
+        assert np.array_equal(side, np.repeat(is_test, counts))
+        assert np.array_equal(windows[1], parts[0][5:20])
+
+    def test_a_validation_part_is_held_out_of_every_class(self, folder):
+        data = correlation.data_of("basicmotions", folder)
+        rest, (x, y) = data.hold_out(0.25, seed=1)
+        assert len(x) + len(rest.x) == len(data.x)
+        assert not any(bool((row == rest.x).all(dim=1).any()) for row in x)
+        assert set(y.tolist()) == set(range(data.classes))
+        assert rest.x_test is data.x_test
+
+    def test_radar_echoes_of_three_classes(self, monkeypatch):
+        """A nearest class mean finds most of them, and the same seed gives the same echoes."""
+        monkeypatch.setattr(radar, "COUNT", 120)
+        C, y = radar.correlations(3)
+        assert C.shape == (120, 7, 20, 20)
+        assert bool(Correlation(20).contains(C).all())
+        assert np.array_equal(radar.correlations(3)[0], C)
+        x, means = (
+            C.reshape(120, -1),
+            [C[:60][y[:60] == k].reshape(20, -1).mean(0) for k in range(3)],
+        )
+        right = np.linalg.norm(x[60:, None] - np.stack(means), axis=-1).argmin(axis=1) == y[60:]
+        assert right.mean() > 0.6
+
     @with_data
     def test_label_signal_of_the_source(self):
         """The README of the data tells the accuracy of a nearest neighbour of subspaces."""
@@ -166,6 +277,37 @@ def test_a_tiny_run_beats_chance(module, cell, folder):
     result = module.work(cell, lambda fraction: None, folder)
     assert result["test_accuracy"] > 60, result  # chance is 33
     assert len(result["curve"]) == len(result["curve_epochs"]) == 8
+
+
+def test_a_validation_part_chooses_the_epoch(folder):
+    cell = {"data": "basicmotions", "norm": "gyro", "validation": 0.25, "seed": 0, "epochs": 8}
+    result = correlation.work(cell, lambda fraction: None, folder)
+    assert 1 <= result["best"] <= 8
+    assert result["test_accuracy"] == result["curve"][result["best"] - 1]
+    assert result["val_accuracy"] > 60
+
+
+def test_a_last_batch_of_one_sample_is_left_out(folder):
+    data = correlation.data_of("basicmotions", folder)
+    net = correlation.network(data.x.shape[-1], data.classes, "gyro")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    result = train(net, data, optimizer, 1, lambda fraction: None, batch=len(data.x) - 1)
+    assert np.isfinite(result["loss"])
+
+
+def test_cells_that_diverge_are_not_compared():
+    def row(norm, seed, train, test):
+        settings = {"data": "hdm05_11", "blocks": 4, "norm": norm, "seed": seed}
+        return {
+            "settings": settings,
+            "result": {"train_accuracy": train, "test_accuracy": test},
+        }
+
+    good = [row(norm, s, 100.0, 90.0) for norm in ("none", "gyro") for s in range(2)]
+    assert ("hdm05_11", 4) in report_grassmann.pairs(good, "gyro")
+    bad = [*good[:2], row("gyro", 0, 99.0, 90.0), row("gyro", 1, 20.0, 10.0)]
+    assert report_grassmann.diverges(bad, data="hdm05_11", blocks=4, norm="gyro")
+    assert ("hdm05_11", 4) not in report_grassmann.pairs(bad, "gyro")
 
 
 def test_jacobian_of_the_network(folder):

@@ -28,6 +28,7 @@ from gyrobn import (
     Stereographic,
     batch_stats,
     denormalize,
+    frechet,
     normalize,
     normalize_batch,
     update_stats,
@@ -347,3 +348,14 @@ class TestWarning:
         text = SCALED.format(r"GyroBN.transform\(\)", r"\d+ of 500")
         with pytest.warns(FrechetWarning, match=text):
             assert M.contains(bn.transform(at(M, 6.0, 500, 2, "float32"))).all()
+
+
+@pytest.mark.parametrize("M", [Hyperboloid(2), ProperVelocity(2)], ids=repr)
+@pytest.mark.parametrize(("radius", "resolved"), [(30.0, True), (100.0, False), (300.0, False)])
+def test_a_mean_that_is_not_resolved_has_not_converged(M, radius, resolved):
+    x = M.from_normal(np.full((2, 2), radius / 2**0.5))
+    if resolved:
+        assert frechet(M, x).converged
+        return
+    with pytest.warns(FrechetWarning, match="float64 does not resolve a distance of 1 there"):
+        assert not frechet(M, x).converged

@@ -441,3 +441,23 @@ def test_construction():
     assert Grassmannian.for_shape((9, 5, 2)) == M
     with pytest.raises(ValueError, match="a basis is a matrix"):
         Grassmannian.for_shape((5,))
+
+
+@pytest.mark.parametrize("representation", ["basis", "projector"])
+def test_derivative_of_a_sum_with_the_identity_in_any_basis(representation):
+    """The sum x ⊕ e is a basis of its own, and its derivative belongs to that basis."""
+    M, rng = Grassmannian(4, 2, representation), np.random.default_rng(0)
+    x = M.random(rng=1, spread=0.5)
+    if representation == "basis":
+        x = x @ np.linalg.qr(rng.standard_normal((2, 2)))[0]
+    x, weights, along = map(
+        torch.as_tensor, (x, rng.standard_normal((4, 4)), rng.standard_normal(4))
+    )
+
+    def value(t):
+        U = M.add(x, M.from_normal(t * along))
+        return ((U @ U.mT if representation == "basis" else U) * weights).sum()
+
+    (slope,) = torch.autograd.grad(value(t := torch.zeros_like(x[0, 0]).requires_grad_()), t)
+    step = (value(1e-5) - value(-1e-5)) / 2e-5
+    assert float(slope) == pytest.approx(float(step), rel=1e-7)

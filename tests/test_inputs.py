@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from conftest import FIRST, GEOMETRIES, NAMES, Library, geometries_on, host
+from conftest import FIRST, GEOMETRIES, LIBRARIES, Library, geometries_on, host
 from operations import call, operations, values
 
 import gyrobn
 from gyrobn import SPD, GyroBN, PoincareBall
 
 wide = pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")
-DOUBLES = [Library(name, "float64") for name in NAMES]
+DOUBLES = [lib for lib in LIBRARIES if lib.double]
 
 
 def arrays_in(value: Any) -> list[Any]:

@@ -247,12 +247,12 @@ def test_derivatives(M, data, training):
         assert (float(slope) < 1e-9) == (name in nothing), name
 
 
-CURVED = [case for case in CASES if "curvature" in case[0].parameters]
+CURVED = [(M, data) for M, data in CASES if "curvature" in M.parameters]
 
 
 @pytest.mark.filterwarnings("ignore::gyrobn.FrechetWarning")
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize(("M", "data"), CURVED)
+@pytest.mark.parametrize(("M", "data"), CURVED, ids=str)
 def test_derivative_by_the_curvature(M, data, training):
     """With points of fixed normal coordinates; where points need not move with it, also fixed."""
     value = Sweep(M, data, training, learn_curvature=True)

@@ -155,7 +155,9 @@ def test_theorem(M, x, small, draw):
     found = frechet(M, normalize(M, x, stats, x[0], scale, eps))
     assert found.converged
     assert M.dist(found.mean, x[0]) <= 10 * small
-    np.testing.assert_allclose(found.variance, scale**2 * stats.var / (stats.var + eps), rtol=1e-8)
+    expected = scale**2 * stats.var / (stats.var + eps)
+    # all samples of a line may be the same
+    np.testing.assert_allclose(found.variance, expected, rtol=1e-8, atol=small**2)
 
 
 VECTORS = ["poincare_ball", "projected_hypersphere", "hyperboloid", "sphere", "klein"]

@@ -9,7 +9,8 @@ import gyrobn
 NAMES = """
 Euclidean Stereographic PoincareBall ProjectedHypersphere Hyperboloid Sphere Klein ProperVelocity
 Grassmannian SPD Correlation SpecialOrthogonal Product REGISTRY GyroSpace convert
-covariance_to_correlation Chunks FrechetResult FrechetWarning PrecisionWarning Stats Suggestion
+covariance_to_correlation reduce_rank Chunks FrechetResult FrechetWarning PrecisionWarning Stats
+Suggestion
 frechet frechet_mean frechet_variance batch_stats normalize normalize_batch suggest denormalize
 update_stats merge_stats
 """

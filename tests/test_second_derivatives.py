@@ -194,7 +194,11 @@ def test_differential(name):
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`")
-@pytest.mark.parametrize("M", [SPD(3, metric="log_euclidean"), SPD(3, theta=0.5)], ids=repr)
+@pytest.mark.parametrize(
+    "M",
+    [SPD(3, "log_euclidean"), SPD(3, theta=0.5), SPD(3, alpha=0.5, beta=1.0)],
+    ids=repr,
+)
 def test_tangent_vectors_at_the_identity(M):
     """All eigenvalues are equal there: eigenvectors have no derivative, but these maps do."""
     c, d = torch.randn(2, M.dim, generator=torch.manual_seed(0), dtype=torch.float64)

@@ -9,7 +9,8 @@ import pytest
 import scipy.linalg as sl
 from conftest import Library, assert_close, cloud, host
 
-from gyrobn import Stats, batch_stats, frechet, normalize
+from gyrobn import GyroBN, Stats, batch_stats, frechet, normalize
+from gyrobn.estimator.files import geometry_from_json
 from gyrobn.manifolds.spd import METRICS, SPD
 
 with warnings.catch_warnings():
@@ -26,7 +27,11 @@ with warnings.catch_warnings():
         transport_riemann,
     )
 
-SPACES = [*SPD.examples(), SPD(3, "cholesky_affine_invariant", theta=-0.7)]
+SPACES = [
+    *SPD.examples(),
+    SPD(3, "cholesky_affine_invariant", theta=-0.7),
+    SPD(3, "cholesky_affine_invariant", theta=0.5, alpha=0.4, beta=0.7),
+]
 NUMPY, TORCH, JAX = (Library(name, "float64") for name in ("numpy", "torch", "jax"))
 AUTODIFF = pytest.mark.parametrize("library", [TORCH, JAX], ids=["torch", "jax"])
 spaces = pytest.mark.parametrize("M", SPACES, ids=repr)
@@ -165,6 +170,99 @@ class TestPublishedLayers:
 
         self.check(SPD(3, metric, theta), layer)
 
+    @pytest.mark.parametrize(("alpha", "beta"), [(2.0, 0.5), (0.3, -0.09)])
+    @pytest.mark.parametrize("theta", [1.0, -0.5])
+    def test_liebn_of_other_weights(self, theta, alpha, beta):
+        """Its variance is α‖log‖² + β logdet² over θ²; its layer is otherwise the same."""
+
+        def layer(mean, t):
+            L = np.linalg.cholesky(power(self.bias, theta))
+            back = np.linalg.inv(np.linalg.cholesky(power(mean, theta)))
+            centred = [back @ power(P, theta) @ back.T for P in self.x]
+            logs = [sl.logm(P) for P in centred]
+            squares = [alpha * np.sum(X * X) + beta * np.trace(X) ** 2 for X in logs]
+            inner = [L @ power(symmetric(P), t) @ L.T for P in centred]
+            outputs = [power(symmetric(P), 1.0 / theta) for P in inner]
+            return outputs, np.mean(squares) / theta**2
+
+        M = SPD(3, "cholesky_affine_invariant", theta, alpha, beta)
+        self.check(M, layer)
+
+
+WEIGHTED = [
+    SPD(4, metric, theta, alpha, beta)
+    for metric in METRICS
+    for theta, alpha, beta in [(1.0, 2.5, 0.0), (0.5, 1.0, 3.0), (-2.0, 0.5, -0.12)]
+    if metric != "log_cholesky"
+]
+"""With weights alpha of the traceless part, and alpha + 4 beta of the trace."""
+
+
+class TestWeights:
+    @pytest.mark.parametrize("M", WEIGHTED, ids=repr)
+    def test_distances(self, M):
+        P, Q = SPD(4).random(2, rng=3)
+        X = logarithm(P) - logarithm(Q)
+        if M.metric != "log_euclidean":
+            X = sl.logm(np.linalg.solve(power(P, M.theta), power(Q, M.theta))) / M.theta
+        expected = M.alpha * np.trace(X @ X) + M.beta * np.trace(X) ** 2
+        np.testing.assert_allclose(M.dist(P, Q) ** 2, expected, rtol=1e-9)
+        np.testing.assert_allclose(np.sum(M.relative_normal(P, Q) ** 2), expected, rtol=1e-9)
+
+    @pytest.mark.parametrize("M", WEIGHTED, ids=repr)
+    def test_the_mean_does_not_change(self, M):
+        x, w = M.random(20, rng=0), np.linspace(0.1, 1.0, 20)
+        found, plain = frechet(M, x, w), frechet(SPD(4, M.metric, M.theta), x, w)
+        assert found.converged
+        assert SPD(4).dist(found.mean, plain.mean) < 1e-12
+        squares = M.dist(found.mean, x) ** 2
+        np.testing.assert_allclose(found.variance, np.average(squares, weights=w), rtol=1e-12)
+
+    @pytest.mark.parametrize("M", WEIGHTED, ids=repr)
+    def test_the_translations_do_not_change(self, M):
+        x, y = M.random(2, rng=0)
+        plain = SPD(4, M.metric, M.theta)
+        for name in ("add", "gyration"):
+            points = (x, y, y)[: 2 + (name == "gyration")]
+            found, expected = (getattr(S, name)(*points) for S in (M, plain))
+            np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
+
+    @pytest.mark.parametrize("M", WEIGHTED, ids=repr)
+    def test_hessian_by_differences(self, M):
+        x, v = M.random(6, rng=0, spread=1.5), np.random.default_rng(1).standard_normal(M.dim)
+        hessian = M.inside.hessian(M.inside.to_normal(M.to_inside(x)), np.full(6, 1 / 6))
+        ends = [0.5 * np.mean(M.dist(M.from_normal(h * v), x) ** 2) for h in (-1e-3, 0.0, 1e-3)]
+        difference = (ends[0] - 2 * ends[1] + ends[2]) / 1e-6
+        np.testing.assert_allclose(v @ hessian.apply(v[:, None])[:, 0], difference, rtol=1e-5)
+
+    @pytest.mark.parametrize("metric", METRICS)
+    def test_arguments(self, metric):
+        for alpha, beta in [(0.0, 1.0), (-1.0, 1.0), (1.0, -0.25), (1.0, -1.0)]:
+            with pytest.raises(ValueError, match=r"alpha > 0 and alpha \+ 4 \* beta > 0, got"):
+                SPD(4, metric, alpha=alpha, beta=beta)
+        with pytest.raises(ValueError, match="beta of SPD must be a finite number"):
+            SPD(4, metric, beta=np.inf)
+
+    def test_log_cholesky_has_no_weights(self):
+        for weights in ({"alpha": 2.0}, {"beta": 1.0}):
+            with pytest.raises(ValueError, match="log_cholesky metric of SPD has no alpha"):
+                SPD(4, "log_cholesky", **weights)
+
+    @pytest.mark.parametrize("metric", ["affine_invariant", "log_euclidean"])
+    def test_estimator_and_file(self, metric, tmp_path):
+        x = covariances(3, 20, mixing=0.05)
+        bn = GyroBN("spd", metric=metric, alpha=2.0, beta=-0.5).fit(x)
+        assert bn.manifold_ == SPD(3, metric, alpha=2.0, beta=-0.5)
+        np.testing.assert_allclose(bn.inverse_transform(bn.transform(x)), x, rtol=1e-9)
+        bn.save(tmp_path / "model.npz")
+        loaded = GyroBN.load(tmp_path / "model.npz")
+        assert loaded.manifold_ == bn.manifold_
+        np.testing.assert_array_equal(loaded.transform(x), bn.transform(x))
+
+    def test_geometry_of_an_older_file(self):
+        older = {"name": "spd", "n": 3, "metric": "affine_invariant", "theta": 0.5}
+        assert geometry_from_json(older) == SPD(3, theta=0.5)
+
 
 class TestSizes:
     @pytest.mark.parametrize("metric", METRICS)
@@ -248,7 +346,15 @@ def gradient(library, f, x):
 
 @pytest.mark.parametrize(
     ("M", "library"),
-    [(SPD(8), TORCH), (SPD(16), TORCH), (SPD(7), JAX), (SPD(2, "log_cholesky", 0.5), JAX)],
+    [
+        (SPD(8), TORCH),
+        (SPD(16), TORCH),
+        (SPD(7), JAX),
+        (SPD(2, "log_cholesky", 0.5), JAX),
+        (SPD(4, theta=0.5, alpha=2.0, beta=-0.4), TORCH),
+        (SPD(3, "cholesky_affine_invariant", alpha=0.5, beta=2.0), JAX),
+        (SPD(3, "log_euclidean", alpha=0.5, beta=2.0), TORCH),
+    ],
     ids=repr,
 )
 def test_gradients(M, library):

@@ -10,13 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.experiments import records
+from benchmarks.experiments import radar, records
 from benchmarks.experiments.classification import DTYPE, train
 from benchmarks.experiments.layers import BetaConcat, PoincareLinear, PoincareMLR
-from benchmarks.experiments.series import AXES, SERIES, Split, correlations, split
+from benchmarks.experiments.series import AXES, SERIES, WINDOWS, Split, correlations, divided, split
 from gyrobn import PoincareBall
 from gyrobn.torch import GyroBN
 from gyrobn.torch.baselines import LRBN
@@ -25,15 +26,25 @@ NAME = "correlation"
 HIDDEN, EPOCHS, LR = 325, 60, 5e-3
 SCALE_RATE = 0.5
 """Learning rate of the scale s, in units of that of the other parameters: the paper's for HDM05."""
+LARGE = "radar", *reversed(WINDOWS)
+"""Data sets of thousands of samples: simulated echoes, and windows of clips."""
+HELD_OUT = 0.2
+"""Part of the training samples by which the epoch is chosen, in the cells that have one."""
 NORMS: dict[str, Callable[..., nn.Module] | None] = {"none": None, "lrbn": LRBN, "gyro": GyroBN}
 
 
 def cells(seeds: int) -> list[records.Cell]:
-    """Return all cells, the first seeds first."""
+    """Return all cells: those in which a validation part chooses the epoch, then the others.
+
+    The small data sets and the first seeds come first.
+    """
+    held = {"validation": HELD_OUT}
+    sets = [(SERIES[::-1], held), (SERIES[::-1], {}), (LARGE, held)]
     return [
-        {"data": data, "norm": norm, "seed": seed}
+        {"data": data, "norm": norm, **more, "seed": seed}
+        for names, more in sets
         for seed in range(seeds)
-        for data in SERIES
+        for data in names
         for norm in NORMS
     ]
 
@@ -75,9 +86,13 @@ def optimizer_of(net: nn.Sequential) -> torch.optim.Optimizer:
 def data_of(name: str, folder: Path) -> Split:
     """Return a data set as points of a ball, which all cells share.
 
-    Clips of japanesevowels have as few as seven frames, too few to cut into windows.
+    Clips of japanesevowels have as few as seven frames, too few for windows of time; those of the
+    larger sets are windows already.
     """
-    axes, windows = AXES.get(name, 1), name != "japanesevowels"
+    if name == "radar":
+        C, y = radar.correlations()
+        return divided(to_ball(torch.as_tensor(C)), y, np.arange(len(y)) >= len(y) // 2)
+    axes, windows = AXES.get(name, 1), name not in ("japanesevowels", *WINDOWS)
     return split(
         name,
         folder,
@@ -88,14 +103,18 @@ def data_of(name: str, folder: Path) -> Split:
 def work(cell: records.Cell, tick: records.Tick, folder: Path) -> dict[str, Any]:
     """Train one network, and return its results."""
     data = data_of(cell["data"], folder)
+    held = None
+    if "validation" in cell:
+        data, held = data.hold_out(cell["validation"], cell["seed"])
     torch.manual_seed(1024 + cell["seed"])
     net = network(data.x.shape[-1], data.classes, cell["norm"])
-    return train(net, data, optimizer_of(net), cell.get("epochs", EPOCHS), tick, decay=True)
+    epochs = cell.get("epochs", EPOCHS)
+    return train(net, data, optimizer_of(net), epochs, tick, decay=True, validation=held)
 
 
 def main() -> None:
     """Run the cells that the command line asks for."""
-    records.command(NAME, __doc__, cells, work, data_set=SERIES, norm=NORMS)
+    records.command(NAME, __doc__, cells, work, data_set=(*SERIES, *LARGE), norm=NORMS)
 
 
 if __name__ == "__main__":

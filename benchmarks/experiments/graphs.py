@@ -1,5 +1,6 @@
 """The graphs of the link prediction tables: features, and edges for training and tests."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,14 @@ import torch
 from torch import Tensor
 
 GRAPHS = {"disease": "disease_lp", "airport": "airport", "cora": "cora", "pubmed": "pubmed"}
+
+SCALINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "signed row sum": lambda x: x.sum(axis=1),
+    "row length": lambda x: np.linalg.norm(x, axis=1),
+    "absolute row sum": lambda x: np.abs(x).sum(axis=1),
+    "raw": lambda x: np.ones(len(x)),
+}
+"""What a row of features is divided by. The published loader takes its signed sum."""
 
 EDGES = "train_edges", "val_edges", "val_edges_false", "test_edges", "test_edges_false"
 
@@ -40,13 +49,13 @@ class Graph:
         return torch.as_tensor(np.concatenate(drawn)[:count])
 
 
-def load(name: str, folder: Path) -> Graph:
+def load(name: str, folder: Path, scaling: str = "signed row sum") -> Graph:
     """Read a graph of ``../shared/data``; its README tells where it comes from."""
     with np.load(folder / f"{GRAPHS[name]}.npz") as file:
         parts = [file[f"feat_{part}"] for part in ("data", "indices", "indptr")]
         features = scipy.sparse.csr_matrix(tuple(parts), shape=tuple(file["feat_shape"])).toarray()
         edges = {part: torch.as_tensor(file[part].astype(np.int64)) for part in EDGES}
-    features = _rows_to_sum_one(features.astype(np.float64))
+    features = _scaled(features.astype(np.float64), SCALINGS[scaling])
     if name == "airport":  # the degree in the training graph, up to 5, and a constant
         degree = np.bincount(edges["train_edges"].numpy().ravel(), minlength=len(features))
         more = np.eye(6)[np.minimum(degree, 5)], np.ones((len(features), 1))
@@ -59,9 +68,9 @@ def load(name: str, folder: Path) -> Graph:
     )
 
 
-def _rows_to_sum_one(x: np.ndarray) -> np.ndarray:
-    """Divide each row by its sum, which may be negative; leave rows of sum zero as zero."""
-    total = x.sum(axis=1, keepdims=True)
+def _scaled(x: np.ndarray, size: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Divide each row by its size; leave rows of size zero as zero."""
+    total = size(x)[:, None]
     return np.divide(x, total, out=np.zeros_like(x), where=total != 0)
 
 

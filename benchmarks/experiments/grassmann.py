@@ -15,19 +15,25 @@ from torch import Tensor, nn
 from benchmarks.experiments import records
 from benchmarks.experiments.classification import DTYPE, train
 from benchmarks.experiments.layers import GrassmannPool, GrassmannTranslation, ProjMap
+from benchmarks.experiments.published import CayleyGyroBN, PublishedGyroBN
 from benchmarks.experiments.series import Split, split, subspaces
 from gyrobn import Grassmannian, batch_stats
 from gyrobn.torch import GyroBN
 from gyrobn.torch.baselines import LRBN, ManifoldNorm
 
 NAME = "grassmann"
-SUBSPACES = {"hdm05_11": 10, "msraction3d": 5}
+SUBSPACES = {"hdm05_11": 10, "msraction3d": 5, "hdm05_windows": 10, "msraction3d_windows": 5}
 """The data sets, with p; clips of msraction3d may have as few as nine frames."""
+CLIPS, WINDOWS = ("hdm05_11", "msraction3d"), ("msraction3d_windows", "hdm05_windows")
 CHANNELS, BLOCKS, SAMPLES = 8, (1, 2, 3, 4), 100
 EPOCHS, LR = 40, 0.5
+MANY = {"epochs": 20}
+"""For the windows, with 70 steps an epoch."""
 """An epoch has 7 or 10 steps here and 35 in the paper, and there are fewer epochs: so the steps are
 ten times as long. Two cells have the published values."""
 PUBLISHED = {"epochs": 400, "lr": 0.05}
+SMALL_STEPS = {"epochs": 100, "lr": 0.05}
+"""For four blocks of hdm05_11: at the rate 0.5 every normalization diverges there."""
 NORMS: dict[str, Callable[..., nn.Module] | None] = {
     "none": None,
     "manifold_norm": partial(ManifoldNorm, diagonal=False),
@@ -36,7 +42,13 @@ NORMS: dict[str, Callable[..., nn.Module] | None] = {
     "gyro_framed": lambda space, *args, **options: nn.Sequential(
         Frame(space, *args, options["dtype"]), GyroBN(space, *args, **options)
     ),
+    "published": CayleyGyroBN,
+    "published_exact": PublishedGyroBN,
 }
+TABLE = "none", "manifold_norm", "lrbn", "gyro", "gyro_framed"
+"""The normalizations of the paper's table, and one more; the others have one block only."""
+STEPS = 2, 5, 10
+"""Steps of the mean, beside the one of the main table."""
 
 
 class Frame(nn.Module):
@@ -74,21 +86,43 @@ def set_frame(net: nn.Sequential, x: Tensor) -> None:
 
 
 def cells(seeds: int) -> list[records.Cell]:
-    """Return all cells, few blocks first, and two runs with the paper's epochs and rate at last."""
+    """Return all cells: the paper's table, others with one block, and two with its settings."""
     table = [
         {"data": data, "blocks": blocks, "norm": norm, "seed": seed}
         for blocks in BLOCKS
         for seed in range(seeds)
-        for data in SUBSPACES
-        for norm in NORMS
+        for data in CLIPS
+        for norm in TABLE
     ]
     table.sort(key=lambda cell: cell["norm"] == "gyro_framed")  # it is no part of the paper's table
+    one = [{"data": data, "blocks": 1, "seed": seed} for seed in range(seeds) for data in CLIPS]
+    others = [{**cell, "norm": norm} for cell in one for norm in NORMS if norm not in TABLE]
+    halves = [{**cell, "norm": norm, "split": "random half"} for cell in one for norm in NORMS]
+    steps = [{**cell, "norm": "gyro", "steps": k} for cell in one for k in STEPS]
+    four = [
+        {"data": "hdm05_11", "blocks": 4, "norm": norm, "seed": seed, **SMALL_STEPS}
+        for seed in range(seeds)
+        for norm in TABLE
+    ]
+    windows = [
+        {"data": data, "blocks": 1, "norm": norm, "seed": seed, **MANY}
+        for seed in range(seeds)
+        for data in WINDOWS
+        for norm in TABLE
+    ]
     first = {"data": "hdm05_11", "blocks": 1, "seed": 0}
-    return table + [{**first, "norm": norm, **PUBLISHED} for norm in ("none", "gyro")]
+    published = [{**first, "norm": norm, **PUBLISHED} for norm in ("none", "gyro")]
+    return table + halves + others + four + steps + published + windows
 
 
 def network(
-    n: int, p: int, classes: int, blocks: int = 1, norm: str = "none", dtype: Any = DTYPE
+    n: int,
+    p: int,
+    classes: int,
+    blocks: int = 1,
+    norm: str = "none",
+    steps: int = 1,
+    dtype: Any = DTYPE,
 ) -> nn.Sequential:
     """Return GyroGr: translations, each but the last followed by pooling, and a linear layer.
 
@@ -104,10 +138,26 @@ def network(
         layers.append(pool)
         space = pool.out_manifold
         if block == 0 and make is not None:
-            options = {"steps": 1, "mean_gradient": "detach", "dtype": dtype}
+            options = {"steps": steps, "mean_gradient": "detach", "dtype": dtype}
             layers.append(make(space, CHANNELS, **options))
     head = nn.Linear(CHANNELS * space.n**2, classes, dtype=dtype)
     return nn.Sequential(*layers, ProjMap(space), nn.Flatten(), head)
+
+
+PAPER_SIZES = {"HDM05": (93, 10, 117), "NTU60": (150, 10, 11), "NTU120": (150, 10, 26)}
+"""The paper's data sets: n, p and the number of classes."""
+
+
+def published_parameters(n: int, p: int, classes: int, norm: str) -> int:
+    """Return the number of parameters of the published network with one block.
+
+    The paper's LRBN has a basis for its bias, and its ManifoldNorm an orthogonal matrix, both for
+    a Riemannian optimizer. Ours have coordinates in their place, as GyroBN has.
+    """
+    m = (n + 1) // 2
+    bias = {"manifold_norm": m * m, "lrbn": m * p, "gyro": (m - p) * p}
+    normalization = CHANNELS * (bias[norm] + 1) if norm in bias else 0
+    return CHANNELS * (n - p) * p + normalization + (CHANNELS * m * m + 1) * classes
 
 
 def weight_conditions(net: nn.Sequential) -> list[float]:
@@ -128,16 +178,17 @@ def jacobian_conditions(net: nn.Module, x: Tensor) -> Tensor:
 
 
 @cache
-def data_of(name: str, folder: Path) -> Split:
+def data_of(name: str, folder: Path, by: str = "source") -> Split:
     """Return the bases of a data set with an axis for channels, which all cells share."""
-    return split(name, folder, lambda parts: subspaces(parts, SUBSPACES[name])[:, None])
+    return split(name, folder, lambda parts: subspaces(parts, SUBSPACES[name])[:, None], by)
 
 
 def work(cell: records.Cell, tick: records.Tick, folder: Path) -> dict[str, Any]:
     """Train one network, and return its results."""
-    data = data_of(cell["data"], folder)
+    data = data_of(cell["data"], folder, cell.get("split", "source"))
     torch.manual_seed(1024 + cell["seed"])
-    net = network(*data.x.shape[-2:], data.classes, cell["blocks"], cell["norm"])
+    shape, steps = data.x.shape[-2:], cell.get("steps", 1)
+    net = network(*shape, data.classes, cell["blocks"], cell["norm"], steps)
     if cell["norm"] == "gyro_framed":
         set_frame(net, data.x)
     optimizer = torch.optim.SGD(net.parameters(), lr=cell.get("lr", LR))

@@ -1,7 +1,8 @@
-"""The page of the experiments, made from their results.
+"""The pages of the experiments, made from their results.
 
-``python -m benchmarks.experiments.report`` writes docs/experiments.md and its pictures. A test
-makes them again and compares, so nothing on the page is written by hand but its sentences.
+``python -m benchmarks.experiments.report`` writes docs/experiments.md with its pictures, and
+docs/unseen_subjects.md. A test makes them again and compares, so nothing on the pages is written by
+hand but their sentences.
 """
 
 import math
@@ -23,22 +24,32 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    """Write the page and its pictures."""
+    """Write the pages and their pictures."""
     from benchmarks.experiments import pictures
 
-    (DOCS / "experiments.md").write_text(page())
+    for name, text in pages().items():
+        (DOCS / name).write_text(text)
     for path in pictures.draw(DOCS / "_static"):
         print(path)
 
 
-def page() -> str:
-    """Return the page, by sections."""
-    from benchmarks.experiments import report_links, report_online, report_series
+def pages() -> dict[str, str]:
+    """Return the pages by the names of their files."""
+    from benchmarks.experiments import (
+        report_claims,
+        report_grassmann,
+        report_links,
+        report_online,
+        report_series,
+    )
 
     rows = {path.stem: records.read(path.stem) for path in records.RESULTS.glob("*.jsonl")}
-    parts = [*report_links.sections(rows), *report_series.sections(rows)]
-    parts.append(report_online.section(rows))
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    parts = [report_claims.section(rows), *report_links.sections(rows)]
+    parts += [report_grassmann.section(rows["grassmann"]), *report_series.sections(rows)]
+    return {
+        "experiments.md": "\n\n".join(part.strip() for part in parts) + "\n",
+        "unseen_subjects.md": report_online.page(rows),
+    }
 
 
 # ---------------------------------------------------------------------- numbers
@@ -71,6 +82,15 @@ def published(value: tuple[float, float] | None) -> str:
     return "–" if value is None else f"{value[0]:.1f}±{value[1]:.1f}"
 
 
+def papers(values: Mapping[str, tuple[float, float]]) -> str:
+    """Return the paper's means: none, LRBN and GyroBN."""
+    means = [values.get(norm) for norm in ("none", "lrbn", "gyro")]
+    return "/".join("–" if value is None else f"{value[0]:.1f}" for value in means)
+
+
+PAPERS = "paper: none/LRBN/GyroBN"
+
+
 def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     """Return a Markdown table."""
     head = list(head)
@@ -94,6 +114,22 @@ def difference(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[float, f
     return statistics.mean(a.values()) - statistics.mean(b.values()), math.sqrt(sum(errors))
 
 
+def summary(pairs: Mapping[Any, tuple[Mapping[int, float], Mapping[int, float]]]) -> str:
+    """Return the number of wins and the mean difference, for a cell of a table."""
+    wins, count = compare(pairs.values())
+    return f"{wins} of {count} cells, {average(pairs):+.1f} points" if count else "not run"
+
+
+def average(pairs: Mapping[Any, tuple[Mapping[int, float], Mapping[int, float]]]) -> float:
+    """Return the mean difference of the cells that both have run; NaN if there is none."""
+    found = [
+        statistics.mean(a.values()) - statistics.mean(b.values())
+        for a, b in pairs.values()
+        if a and b
+    ]
+    return statistics.mean(found) if found else math.nan
+
+
 def verdict(pairs: Mapping[Any, tuple[Mapping[int, float], Mapping[int, float]]]) -> str:
     """Return a sentence: wins with their interval, and how many differences are clear."""
     wins, count = compare(pairs.values())
@@ -103,11 +139,8 @@ def verdict(pairs: Mapping[Any, tuple[Mapping[int, float], Mapping[int, float]]]
     up, down = (sum(sign * d > 2 * e for d, e in known) for sign in (1, -1))
     text = f"{wins} of {count} cells"
     if known:
-        mean = statistics.mean(d for d, _ in known)
-        text += (
-            f" ({mean:+.1f} points on average; beyond two standard errors, {up} better and {down} "
-            f"worse of {len(known)})"
-        )
+        text += f" ({average(pairs):+.1f} points; "
+        text += f"clearly better in {up}, worse in {down} of {len(known)})"
     return text
 
 

@@ -1,18 +1,21 @@
 """The series data sets: clips of several channels, as covariances, correlations or subspaces."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from gyrobn import covariance_to_correlation
 
 SERIES = "hdm05_11", "msraction3d", "natops", "basicmotions", "japanesevowels"
 SKELETONS = "hdm05_11", "msraction3d"
-AXES = {"hdm05_11": 3, "msraction3d": 3, "natops": 3}
+WINDOWS = {"hdm05_windows": ("hdm05_11", 30, 10), "msraction3d_windows": ("msraction3d", 15, 5)}
+"""Larger sets: windows of the clips, with their length and the frames from one to the next."""
+AXES = {"hdm05_11": 3, "msraction3d": 3, "natops": 3, "hdm05_windows": 3, "msraction3d_windows": 3}
 """Data sets whose channels are the coordinates of joints, (joint, axis) in this order."""
 
 RIDGE = 1e-3
@@ -35,25 +38,52 @@ class Split:
         """Number of classes."""
         return int(self.y.max()) + 1
 
+    def hold_out(self, part: float, seed: int) -> tuple["Split", tuple[Tensor, Tensor]]:
+        """Take a part of the training samples away, from each class alike, for validation."""
+        rest, held = train_test_split(
+            np.arange(len(self.y)), test_size=part, random_state=seed, stratify=self.y.numpy()
+        )
+        return replace(self, x=self.x[rest], y=self.y[rest]), (self.x[held], self.y[held])
 
-def clips(name: str, folder: Path) -> tuple[Clips, np.ndarray, np.ndarray]:
+
+def clips(name: str, folder: Path, by: str = "source") -> tuple[Clips, np.ndarray, np.ndarray]:
     """Return clips of shape (time, channels), their classes, and which of them are for tests.
 
     Frames of zeros are dropped: the sensor lost the body. One clip of msraction3d has no others.
+
+    ``by`` is ``"source"`` for the division of the source, by subjects where it has them, or
+    ``"random half"``: one half for all runs, as the published loader of HDM05 draws it. All
+    windows of a clip are on the same side.
     """
-    with np.load(folder / f"{name}.npz") as file:
+    source, length, stride = WINDOWS.get(name, (name, 0, 1))
+    with np.load(folder / f"{source}.npz") as file:
         x, y, is_test = file["X"].astype(np.float64), file["y"], file["is_test"].astype(bool)
         lengths = file["lengths"] if "lengths" in file.files else None
     parts = list(x.transpose(0, 2, 1)) if lengths is None else np.split(x, np.cumsum(lengths)[:-1])
     parts = [part[np.any(part != 0.0, axis=-1)] for part in parts]
     kept = [i for i, part in enumerate(parts) if len(part) > 1]
-    return [parts[i] for i in kept], y[kept].astype(np.int64), is_test[kept]
+    parts, y, is_test = [parts[i] for i in kept], y[kept].astype(np.int64), is_test[kept]
+    if by == "random half":
+        is_test = np.random.default_rng(1024).permutation(len(y)) < len(y) // 2
+    if length:
+        starts = [range(0, len(part) - length + 1, stride) for part in parts]
+        of = np.repeat(np.arange(len(parts)), [len(times) for times in starts])
+        parts = [p[t : t + length] for p, times in zip(parts, starts, strict=True) for t in times]
+        y, is_test = y[of], is_test[of]
+    return parts, y, is_test
 
 
-def split(name: str, folder: Path, matrices: Callable[[Clips], np.ndarray]) -> Split:
+def split(
+    name: str, folder: Path, matrices: Callable[[Clips], np.ndarray], by: str = "source"
+) -> Split:
     """Read a data set, turn every clip into a point, and divide the points."""
-    parts, y, is_test = clips(name, folder)
-    x, labels = torch.as_tensor(matrices(parts)), torch.as_tensor(y)
+    parts, y, is_test = clips(name, folder, by)
+    return divided(torch.as_tensor(matrices(parts)), y, is_test)
+
+
+def divided(x: Tensor, y: np.ndarray, is_test: np.ndarray) -> Split:
+    """Divide points into those for training and for tests."""
+    labels = torch.as_tensor(y)
     return Split(x[~is_test], labels[~is_test], x[is_test], labels[is_test])
 
 

@@ -18,6 +18,7 @@ from gyrobn import SPD, Stats, normalize
 from gyrobn.manifolds.definite import POSITIVE_PART
 from gyrobn.numerics.matrix_functions import matrix_function
 from gyrobn.torch import GyroBN
+from gyrobn.torch.baselines import LRBN
 
 NAME = "spd"
 SIZES = {
@@ -30,7 +31,7 @@ SIZES = {
 EPOCHS, LR, LEAST = 60, 1e-2, 1e-4
 
 
-class MeanOnly(GyroBN):
+class MeanOnly(LRBN):
     """The first SPDBN: it moves the mean, and leaves the variance as it is."""
 
     @staticmethod

@@ -8,6 +8,7 @@ except those of Dask, which have none: they hold tasks, and the mathematics runs
 """
 
 import sys
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -40,10 +41,11 @@ DASK = (
 )
 """What a Dask array gets, except where it is welcome."""
 
-_LIBRARIES = {
+_LIBRARIES: dict[str, Callable[[Any], bool]] = {
     "torch": compat.is_torch_array,
     "jax": compat.is_jax_array,
     "cupy": compat.is_cupy_array,
+    "mlx": lambda x: type(x).__module__ == "mlx.core",
 }
 _known: dict[type, tuple[Any, Backend]] = {}
 
@@ -97,7 +99,10 @@ def check_kind(x: Any, name: str = "this") -> None:
 
 def cast_to(x: Array, dtype: str) -> str:
     """Return code that converts an array to another dtype."""
-    return f"x.to(torch.{dtype})" if compat.is_torch_array(x) else f"x.astype({dtype!r})"
+    library = _name(x).split(".")[0]
+    if library == "torch":
+        return f"x.to(torch.{dtype})"
+    return f"x.astype(mx.{dtype})" if library == "mlx" else f"x.astype({dtype!r})"
 
 
 def backend_of(x: Array) -> Backend:

@@ -24,9 +24,12 @@ DIFFERENTIABLE = """
 abs astype atan2 broadcast_arrays broadcast_to clip concat cos cosh exp expm1 linalg.cholesky
 linalg.det linalg.diagonal linalg.inv linalg.qr linalg.slogdet linalg.solve linalg.trace
 linalg.vector_norm log log1p matmul matrix_transpose max maximum moveaxis permute_dims reshape
-sin sinh sqrt squeeze stack sum take tan tanh tril where
+sin sinh sqrt squeeze stack sum take tan tanh tril vecdot where
 """
-"""The functions of the standard that a library with derivatives has to differentiate twice."""
+"""The functions of the standard that a library with derivatives has to differentiate twice.
+
+Where a library lacks the derivative of a decomposition, a backend can get it by
+:meth:`Backend.differentiate`, with steps of Newton's method: see ``gyrobn/backends/mlx.py``."""
 
 STANDARD = f"""
 {DIFFERENTIABLE}
@@ -35,7 +38,10 @@ isfinite isinf isnan linalg.eigh linalg.eigvalsh linalg.svd logical_and logical_
 minimum nan ones ones_like result_type take_along_axis zeros zeros_like
 """
 """All names of the standard that the package uses. Indices, masks and decompositions that are
-constants need no derivative: eigenvectors are never differentiated."""
+constants need no derivative: eigenvectors are never differentiated. Where a matrix has no Cholesky
+factor or no inverse, functions raise one of :data:`gyrobn.numerics.matrices.LAPACK_ERRORS` when
+they are called, and not when values are read; in traced code the result is NaN. If ``float64``
+is ``float32``, arrays of float64 are refused."""
 
 
 class Backend(Protocol):
@@ -47,10 +53,17 @@ class Backend(Protocol):
     """
 
     def traced(self, x: Array) -> bool:
-        """Return whether the values of ``x`` cannot be read: ``bool(x)`` would fail."""
+        """Return whether the values of ``x`` cannot be read: ``bool(x)`` would fail.
+
+        Arrays that do not depend on what is traced may be read, or not: a function that mixes them
+        with others must ask about all of them.
+        """
 
     def differentiable(self, *arrays: Any) -> bool:
-        """Return whether a derivative may be asked for by ``arrays``; numbers have none."""
+        """Return whether a derivative may be asked for by ``arrays``; numbers have none.
+
+        True is always right, and may cost time.
+        """
 
     def stop_gradient(self, x: Array) -> Array:
         """Return the values of ``x`` as a constant to differentiation."""
@@ -63,13 +76,18 @@ class Backend(Protocol):
         ``order`` says up to which order the derivatives of the outputs must be right: 0, 1 or 2.
         The backend asks for no more than is needed, so a second derivative that nobody takes costs
         nothing. A third one is an error with the text :data:`THIRD_ORDER`.
+
+        The values of order 0 may be made of constants only: their derivative by the inputs is not
+        the one that is wanted, in no mode. An input may depend on another one, and each gets its
+        partial derivative. ``constants`` are arguments since a library may have to batch them.
         """
 
     def self_adjoint(self, solve: Callable[[Array], Array], v: Array) -> Array:
         """Return ``solve(v)``, where ``solve`` is linear and its own transpose.
 
         Its derivative is ``solve`` of the derivative of ``v``. (What an iteration does to a vector
-        need not be linear in it to the last digit, nor differentiable.)
+        need not be linear in it to the last digit, nor differentiable.) It closes over arrays
+        that may be traced.
         """
 
     def while_loop(
@@ -119,6 +137,6 @@ class Backend(Protocol):
 
 
 if TYPE_CHECKING:  # mypy compares names, parameters and types of every backend with the contract
-    from gyrobn.backends import cupy, jax, numpy, torch
+    from gyrobn.backends import cupy, jax, mlx, numpy, torch
 
-    _backends: tuple[Backend, ...] = (numpy, torch, jax, cupy)
+    _backends: tuple[Backend, ...] = (numpy, torch, jax, cupy, mlx)

@@ -71,9 +71,14 @@ def auto_sharded(function: Callable[..., Any], x: Array, *args: Any) -> Any:
 
 _inv = partial(auto_sharded, jnp.linalg.inv)  # it fails on explicit axes
 _matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-namespace = with_functions(jnp, linalg=with_functions(jnp.linalg, inv=_inv), matmul=_matmul)
+namespace = with_functions(
+    jnp,
+    linalg=with_functions(jnp.linalg, inv=_inv),
+    matmul=_matmul,
+    vecdot=lambda x, y, /: jnp.sum(x * y, axis=-1),
+)
 """JAX as the standard has it. It would round float32 to ten bits on a GPU, and to seven on a TPU,
-before it multiplies matrices."""
+before it multiplies matrices or vectors."""
 
 
 def traced(x: Array) -> bool:

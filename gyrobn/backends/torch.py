@@ -7,6 +7,7 @@ from time import sleep
 from typing import Any
 
 import array_api_compat.torch
+import array_api_compat.torch.linalg as compat_linalg
 import numpy as np
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -47,17 +48,27 @@ def _matmul(x: Array, y: Array, /) -> Array:
         return torch.matmul(x, y)
 
 
+def _cholesky(A: Array, /) -> Array:
+    """Return the factor; a compiled graph has NaN for a matrix without one, and no error."""
+    if not traced(A):
+        return torch.linalg.cholesky(A)
+    factor, info = torch.linalg.cholesky_ex(A)
+    return torch.where((info == 0)[..., None, None], factor, torch.nan)
+
+
 namespace = with_functions(
     array_api_compat.torch,
     all=lambda x, /, axis=None, keepdims=False: torch.all(x, axis, keepdim=keepdims),
     clip=lambda x, /, min=None, max=None: torch.clamp(x, min, max),
     finfo=torch.finfo,
+    linalg=with_functions(compat_linalg, cholesky=_cholesky),
     matmul=_matmul,
     matrix_transpose=lambda x, /: x.mT,
     maximum=torch.maximum,
     minimum=torch.minimum,
     sum=lambda x, /, axis=None, keepdims=False: torch.sum(x, axis, keepdims),
     take=lambda x, indices, /, axis: torch.index_select(x, axis, indices),
+    vecdot=lambda x, y, /: (x * y).sum(-1),  # torch's own rounds to half precision in autocast
     where=torch.where,
 )
 """PyTorch as the standard has it, for arrays of one dtype."""

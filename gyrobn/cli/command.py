@@ -184,7 +184,7 @@ WRITTEN = "out", "save_model", "figure", "report"
 FORMS = "--key --axis --layout --columns --header --domain-column"
 """Arguments that say how a file holds samples."""
 SEVERAL = f"input {FORMS} --domains --domain-per-file"
-AFFINE = "--scale --bias --eps --tol --max-iter --on-invalid --unseen"
+AFFINE = "--scale --bias --reference --eps --tol --max-iter --on-invalid --unseen"
 EXCLUSIVE = ("--manifold", "--model"), ("--domains", "--domain-column", "--domain-per-file")
 """Arguments of which a command takes one."""
 
@@ -236,7 +236,7 @@ COMMANDS = {
 
 def scale(text: str) -> float | str:
     """Return a standard deviation; argparse calls it by this name."""
-    return text if text == "sqrt_dim" else float(text)
+    return text if text in ("sqrt_dim", "none") else float(text)
 
 
 def _typed(kind: Any, text: str, **more: Any) -> dict[str, Any]:
@@ -273,12 +273,15 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--domain-per-file": _flag("each file is a domain, called by its name without suffix"),
     "--manifold": {"choices": REGISTRY, "help": "the geometry of the points"},
     "--model": _typed(Path, "a model that fit or GyroBN.save wrote"),
-    "--scale": _typed(scale, "standard deviation (1), or sqrt_dim"),
+    "--scale": _typed(scale, "standard deviation (1), sqrt_dim, or none to centre only"),
     "--bias": _typed(Path, "a file with the point where the mean goes (the identity)"),
+    "--reference": _typed(
+        str, "see the geometry from the mean (fit), or from the point in a file, not the identity"
+    ),
     "--eps": _typed(float, "added to the variance (1e-5)"),
     "--tol": _typed(float, "tolerance of the mean, in standard deviations (8 ulp)"),
     "--max-iter": _typed(int, "maximum number of iterations (64)"),
-    "--on-invalid": _choice("what to do off the manifold", "raise", "project"),
+    "--on-invalid": _choice("what to do off the manifold", "raise", "project", "drop"),
     "--unseen": _choice("what to do with a domain that is not in the model", *UNSEEN),
     "--coordinates": _flag("write normal coordinates, or for inverse, read them")
     | {"action": "store_const", "const": "coordinates", "dest": "output"},
@@ -297,7 +300,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "--seed": _typed(int, "of the points (%(default)s)", default=0),
     "--library": _choice(
         "test only this one (all that are installed)",
-        *("numpy", "torch", "jax", "cupy", "dpnp", "torch.compile"),
+        *("numpy", "torch", "jax", "cupy", "dpnp", "mlx", "torch.compile"),
     ),
     "--quick": _flag(
         "one instance of each geometry in float64; on what compiles only if asked for"

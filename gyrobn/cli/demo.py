@@ -94,7 +94,7 @@ def demonstrate(name: str, samples: int = 200, seed: int = 0) -> Row:
     >>> row.distance_before > 0.5, row.distance_after < 1e-12
     (True, True)
     >>> demonstrate("iris").manifold
-    SPD(n=4, metric='affine_invariant', theta=1.0)
+    SPD(n=4, metric='affine_invariant', theta=1.0, alpha=1.0, beta=0.0)
     """
     if name == "iris":
         x = _iris(np.random.default_rng(seed))

@@ -15,6 +15,7 @@ from gyrobn.data.files import StoredArray, layouts
 from gyrobn.estimator.transformer import GyroBN
 from gyrobn.estimator.validation import geometry_for, sample_shape
 from gyrobn.manifolds import REGISTRY
+from gyrobn.manifolds.definite import reduce_rank
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.statistics.frechet import frechet
 from gyrobn.statistics.points import flaw
@@ -33,14 +34,15 @@ def run(options: Namespace) -> dict[str, Any]:
         values = _fitting(options, source)
     else:
         values = _samples(options, geometry_for(bn, source[:100]), source)
-    return files.about(source) | values
+    return files.about(source) | _rank(source) | values
 
 
 def _model(options: Namespace) -> dict[str, Any]:
     bn = GyroBN.load(options.file)
     values = {"input": options.file, "manifold": repr(bn.manifold_), "samples": bn.n_samples_seen_}
     values |= {"sample_shape": sample_shape(bn), "dtype": str(bn.mean_.dtype)}
-    return values | files.describe(bn) | {"bias": bn.bias, "on_invalid": bn.on_invalid}
+    given = {"bias": bn.bias, "reference": bn.reference_, "on_invalid": bn.on_invalid}
+    return values | files.describe(bn) | given
 
 
 def _counted(
@@ -99,6 +101,22 @@ def _samples(options: Namespace, manifold: GyroSpace, source: StoredArray) -> di
     values["unique"] = not any(issubclass(one.category, FrechetWarning) for one in caught)
     values |= {"nearest": float(np.min(spans)), "farthest": float(np.max(spans))}
     return values | {"convexity_radius": manifold.convexity_radius}
+
+
+def _rank(source: StoredArray) -> dict[str, Any]:
+    """Return the rank of the mean of symmetric matrices, and nothing for other samples."""
+    if source.ndim < 3 or source.shape[-1] != source.shape[-2]:
+        return {}
+    total = np.zeros(source.shape[-2:])
+    for x in Chunks(source):
+        x = x[np.isfinite(x).all(axis=(-2, -1))]
+        if x.size and not np.allclose(x, np.swapaxes(x, -1, -2), atol=1e-6 * abs(x).max()):
+            return {}
+        total += x.sum(axis=0)
+    rank = reduce_rank(total.astype(source.dtype))[1].shape[1]
+    if rank == len(total):
+        return {"rank": rank}
+    return {"rank": rank, "advice": "gyrobn.reduce_rank leads to the common subspace"}
 
 
 # ---------------------------------------------------------------------- no geometry

@@ -132,7 +132,9 @@ def describe(bn: GyroBN) -> dict[str, Any]:
     """Return what the report says of a model."""
     values = about_mean(bn.manifold_, bn.mean_, bn.var_, bn.n_iter_, bn.converged_)
     # what the theorem says: eps counts if the samples are close together
-    after = np.abs(scale_for(bn.manifold_, bn.scale)) * np.sqrt(bn.var_ / (bn.var_ + bn.eps))
+    after = np.sqrt(bn.var_)
+    if bn.scale is not None:
+        after = np.abs(scale_for(bn.manifold_, bn.scale)) * after / np.sqrt(bn.var_ + bn.eps)
     values |= {"normalized_deviation": after, "scale": bn.scale, "eps": bn.eps}
     return values | {"domains": bn.domains_}
 
@@ -153,14 +155,23 @@ def estimator(options: Namespace) -> GyroBN:
     names = GyroBN().get_params(deep=False)
     given = {name: v for name in names if (v := vars(options).get(name)) is not None}
     if path := options.bias:
-        point = host(open_array(path)[:], str(path))
-        given["bias"] = point[0] if path.suffix.lower() == ".csv" and len(point) == 1 else point
+        given["bias"] = _point(path)
+    if options.reference not in (None, "fit"):
+        given["reference"] = _point(Path(options.reference))
+    if options.scale == "none":
+        given["scale"] = None
     if options.model is None:
         return GyroBN(**given)
-    for name in given.keys() & geometry_options():
+    for name in given.keys() & {*geometry_options(), "reference"}:
         raise ValueError(f"--{name} and --model exclude each other")
     bn: GyroBN = GyroBN.load(options.model).set_params(**given)
     return bn
+
+
+def _point(path: Path) -> Any:
+    """Return the point in a file, or one per channel."""
+    point = host(open_array(path)[:], str(path))
+    return point[0] if path.suffix.lower() == ".csv" and len(point) == 1 else point
 
 
 # ---------------------------------------------------------------------- samples

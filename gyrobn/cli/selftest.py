@@ -47,6 +47,7 @@ NAMESPACES = {
     "jax": "jax.numpy",
     "cupy": "array_api_compat.cupy",
     "dpnp": "dpnp",
+    "mlx": "mlx.core",
     COMPILED: "array_api_compat.torch",
 }
 """What is tested, each with its namespace."""
@@ -104,7 +105,7 @@ def run(options: Namespace) -> dict[str, Any]:
 
 def _markdown(lines: list[str], found: list[Place], count: int) -> Iterator[str]:
     """Yield the lines of the report: versions, devices and the table."""
-    names = ("gyrobn", "numpy", "torch", "jax", "jaxlib", "cupy", "dpnp", "array-api", "scikit")
+    names = ("gyrobn", "numpy", "torch", "jax", "cupy", "dpnp", "mlx", "array-api", "scikit")
     machine = platform.processor() or platform.machine()
     yield from ("# gyrobn selftest", "")
     yield f"* Python {platform.python_version()}, {platform.platform()}, {machine}"
@@ -119,10 +120,11 @@ def _runs(found: list[Place], quick: bool) -> Iterator[tuple[GyroSpace, Place, s
     """Yield what to check: geometry, place and dtype."""
     for cls, place in itertools.product(REGISTRY.values(), found):
         first, *others = cls.examples()
+        dtypes = ["float32"] if place.library == "mlx" else list(BOUNDS)
         if quick or place.library == COMPILED:
-            yield first, place, "float64"
+            yield first, place, dtypes[0]
         else:
-            yield from itertools.product([first, *others], [place], BOUNDS)
+            yield from itertools.product([first, *others], [place], dtypes)
 
 
 # ---------------------------------------------------------------------- libraries and devices
@@ -168,6 +170,8 @@ def _places(name: str) -> Iterator[Place]:
     elif name == "cupy":
         devices = [xp.cuda.Device()]  # the current one: CuPy computes nowhere else
         devices[0].compute_capability  # noqa: B018  # raises without a GPU
+    elif name == "mlx":
+        devices = [xp.default_device()]
     else:
         devices = xp.__array_namespace_info__().devices()
     if name == COMPILED:
@@ -176,7 +180,8 @@ def _places(name: str) -> Iterator[Place]:
         context = partial(warnings.catch_warnings, action="ignore")  # torch has its own
 
     def scalar(device: Any, dtype: str) -> Array:
-        return xp.asarray(0.0, dtype=getattr(xp, dtype), device=device)
+        where = {} if name == "mlx" else {"device": device}
+        return xp.asarray(0.0, dtype=getattr(xp, dtype), **where)
 
     for device in devices:
         if device is not None and str(device) != "meta":
@@ -290,6 +295,9 @@ def _runner(M: GyroSpace, library: str) -> Callable[..., tuple[Outcomes, Array |
         jax = import_module("jax")
         gradient = jax.grad(partial(_loss, M), argnums=1)
         return jax.jit(lambda *p: (_outcomes(M, *p[:-1]), gradient(*p[-2:])))  # type: ignore[no-any-return]
+    if library == "mlx":
+        derivative = import_module("mlx.core").grad(partial(_loss, M), argnums=1)
+        return lambda *p: (_outcomes(M, *p[:-1]), derivative(*p[-2:]))
     if library == "torch":
         grad = import_module("torch").autograd.grad
 

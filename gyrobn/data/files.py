@@ -168,7 +168,9 @@ def open_array(
             raise ValueError(f"{name} does not apply to {path}, a {suffix} file")
     path.stat()
     with reading(path):
-        if suffix == ".csv" and key is None:
+        if suffix == ".csv":
+            if key is not None:
+                raise ValueError(f"{path} holds one array without a name, got key={key!r}")
             found = _open_table(path, **table)
         else:
             found = StoredArray(path, _open(path, suffix, key, axis), axis=axis)

@@ -14,9 +14,10 @@ from sklearn.utils.validation import check_is_fitted
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data.chunks import Chunks, take
 from gyrobn.estimator import validation as check
-from gyrobn.estimator.fitting import domains_of, find_stats, ready
+from gyrobn.estimator.fitting import domains_of, find_stats, ready, valid_weights
 from gyrobn.estimator.validation import UNDO
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.rebased import seen_from
 from gyrobn.normalization import normalize as algorithm
 from gyrobn.normalization.domains import average_stats, by_domain, places_of
 from gyrobn.normalization.normalize import Stats
@@ -38,23 +39,24 @@ def apply(bn: Any, X: Any, domains: Any, method: str) -> Array:
     X = ready(bn, X, method, moved)
     moved.warn(bn.manifold_, X, method)
     labels = check.labels_of(bn, domains, X.shape[0], method)
-    return apply_block(bn, X, labels, stats_for(bn, X, labels, method), method)
+    stats = stats_for(bn, X, labels, method, moved)
+    return apply_block(bn, X, labels, stats, method, moved)
 
 
 def apply_chunks(bn: Any, X: Any, domains: Any, method: str) -> Iterator[Array]:
     """Check chunks of samples and normalize them, or undo it."""
     check_is_fitted(bn)
-    if isinstance(X, Iterator) and domains is None:  # one reading is enough
+    if isinstance(X, Iterator) and domains is bn.domains_ is None:  # one reading is enough
         X = Chunks(X.__iter__)
     chunks, moved = X if isinstance(X, Chunks) else Chunks(X), Moved()
     labels = check.labels_of(bn, domains, 0 if domains is None else chunks.count, method)
     chunks = ready(bn, chunks, method, moved)
-    stats = stats_for(bn, chunks, labels, method)
+    stats = stats_for(bn, chunks, labels, method, moved)
 
     def results() -> Iterator[Array]:
         for rows, x in chunks.numbered():
             own = None if labels is None else labels[rows]
-            yield apply_block(bn, x, own, stats, method, int(rows[0]))
+            yield apply_block(bn, x, own, stats, method, moved, int(rows[0]))
         moved.warn(bn.manifold_, bn.mean_, method)
 
     return results()
@@ -72,7 +74,7 @@ def _apply_dask(bn: Any, X: Any, domains: Any, method: str) -> Any:
         check.check_table(bn, X.shape[1:], lazy=True)
     check.affine_for(bn, bn.manifold_, check.sample_shape(bn), like, method)
     labels = check.labels_of(bn, domains, X.shape[0], method, lazy=True)
-    stats = stats_for(bn, X, labels, method)
+    stats = stats_for(bn, X, labels, method, Moved())
     tail = check.row_shape(bn, check.spaces(bn, method)[1])
     meta = namespace_of(X._meta).reshape(X._meta[:0, ...], (0,) * (1 + len(tail)))
     options = {"dtype": X.dtype, "meta": meta, "token": f"gyrobn-{method.replace('_', '-')}"}
@@ -97,7 +99,7 @@ def _apply_block(x: Any, labels: Any = None, *, there: Any, block_info: Any = No
     try:
         labels = None if labels is None else check.labels_for(labels.reshape(-1), x.shape[0])
         x = ready(bn, x, method, moved, first=first)
-        out = apply_block(bn, x, labels, stats, method, first, ordered=False)
+        out = apply_block(bn, x, labels, stats, method, moved, first, ordered=False)
     except ValueError as error:
         if np.isnan(start):
             number = block_info[0]["chunk-location"][0]
@@ -110,18 +112,25 @@ def _apply_block(x: Any, labels: Any = None, *, there: Any, block_info: Any = No
 # ---------------------------------------------------------------------- statistics per domain
 
 
-def stats_for(bn: Any, X: Any, labels: Any, method: str) -> dict[Any, Any]:
-    """Return the statistics of each domain, also of new ones if ``unseen`` finds them in X."""
+def stats_for(bn: Any, X: Any, labels: Any, method: str, moved: Moved) -> dict[Any, Any]:
+    """Return the statistics of each domain, also of new ones if ``unseen`` finds them in X.
+
+    ``moved`` knows which points are invalid.
+    """
     stats: dict[Any, Any] = dict(domains_of(bn))
-    if compat.is_dask_array(labels):  # a task refuses new ones where they are not welcome
+    if labels is None:
+        new = None not in stats
+        if new:
+            check.check_parameters(bn)
+    elif compat.is_dask_array(labels):  # a task refuses new ones where they are not welcome
         new = method == "transform" and bn.unseen in ("refit", "adapt")
     else:
-        names = () if labels is None else np.unique(labels).tolist()
         ordered = not compat.is_dask_array(X)
-        new = bool(check.unseen_among(bn, names, stats, method, ordered))
+        new = bool(check.unseen_among(bn, np.unique(labels).tolist(), stats, method, ordered))
     if not new or bn.unseen == "online":
         return stats
-    found = find_stats(bn, bn.manifold_, X, labels, None, method, Moved(), known=stats)
+    weights = valid_weights(bn, X, None, moved)
+    found = find_stats(bn, bn.manifold_, X, labels, weights, method, Moved(), known=stats)
     check.unseen_among(bn, found, stats, method)
     if bn.unseen == "refit" or not found:
         return stats | found
@@ -189,12 +198,13 @@ def apply_block(
     labels: Any,
     stats: dict[Any, Any],
     method: str,
+    moved: Moved,
     first: int = 0,
     ordered: bool = True,
 ) -> Array:
-    """Normalize points, or undo it, and check the output.
+    """Normalize points, or undo it, and check the output; what was dropped becomes NaN.
 
-    ``stats`` are those of each label, ``first`` is the number of the first sample, for messages.
+    ``stats`` are those of each label, ``first`` is the number of the first sample.
     """
     M, undo, online = bn.manifold_, method == UNDO, bn.online_
     places = {None: None} if labels is None else places_of(labels)
@@ -205,12 +215,14 @@ def apply_block(
         places = places_of(labels)
     bias, scale = check.affine_for(bn, M, check.sample_shape(bn), x, method)
     function = algorithm.denormalize if undo else algorithm.normalize
+    reference = None if bn.reference_ is None else as_points(M, bn.reference_, x)
+    space = seen_from(M, reference, reference)  # x may be coordinates
 
     def run(x: Array, own: Stats) -> Array:
         if bn.output == "points":
-            return function(M, x, own, bias, scale, bn.eps, check=False)
+            return function(space, x, own, bias, scale, bn.eps, check=False)
         t = M.by_coordinate(algorithm.multiplier(x, own, scale, bn.eps, None))
-        return M.shift(own.mean, x / t) if undo else t * M.relative_normal(own.mean, x)
+        return space.shift(own.mean, x / t) if undo else t * space.relative_normal(own.mean, x)
 
     each = [in_dtype_of(M, stats[label], x) for label in places]
     which = None if labels is None else np.unique(labels, return_inverse=True)[1]
@@ -228,14 +240,18 @@ def apply_block(
         else:
             out = by_domain(run, x, list(places.values()), each)
         if not backend_of(x).traced(out):
-            _check(bn, x, out, bias, scale, of, method, first)
+            _check(bn, space, x, out, bias, scale, of, method, first)
     bn.online_ = online  # only now: a call that fails leaves everything as it was
-    shape = check.row_shape(bn, check.spaces(bn, method)[1])
-    return namespace_of(out).reshape(out, (x.shape[0], *shape))
+    xp, space = namespace_of(out), check.spaces(bn, method)[1]
+    if first in moved.valid:
+        valid = moved.valid[first][(..., *(None,) * len(space.point_shape))]
+        out = xp.where(valid, out, float("nan"))
+    return xp.reshape(out, (x.shape[0], *check.row_shape(bn, space)))
 
 
 def _check(
     bn: Any,
+    space: GyroSpace,
     x: Array,
     out: Array,
     bias: Any,
@@ -246,7 +262,8 @@ def _check(
 ) -> None:
     """Refuse an output that is not on the manifold; warn if it is not as far out as it should be.
 
-    ``of`` returns the statistics of the samples in a range.
+    ``of`` returns the statistics of the samples in a range; ``space`` is the geometry as it is seen
+    from the reference.
     """
     M, xp, undo = bn.manifold_, namespace_of(x), method == UNDO
     (taken, wanted), output = check.spaces(bn, method), ""
@@ -258,12 +275,14 @@ def _check(
         if taken is not M:
             what = f"the coordinates of {what}, of length {float(length(x[(*i, ...)])):.4g}"
         else:
-            ends = of(slice(i[0], i[0] + 1)).mean, M.origin(x) if bias is None else bias
+            ends = of(slice(i[0], i[0] + 1)).mean, space.origin(x) if bias is None else bias
             mean, centre = (xp.broadcast_to(a, (1, *x.shape[1:]))[(0, *i[1:], ...)] for a in ends)
             far = float(M.dist(centre if undo else mean, x[(*i, ...)]))
+            seen = "identity" if space is M else "reference"
+            m, b = (float(space.norm(point)) for point in (mean, centre))
             what += (
-                f", at distance {far:.4g} from the {'bias' if undo else 'mean'}; from the identity "
-                f"the mean is at {float(M.norm(mean)):.4g}, the bias at {float(M.norm(centre)):.4g}"
+                f", at distance {far:.4g} from the {'bias' if undo else 'mean'}; from the {seen} "
+                f"the mean is at {m:.4g}, the bias at {b:.4g}"
             )
         kind = "point of" if wanted is M else "coordinates on"
         raise ValueError(
@@ -275,13 +294,14 @@ def _check(
     parts = []
     for rows in blocks_of(x):
         y, own = out[rows, ...], of(rows)
-        unit = float(np.sqrt(host(own.var).max()) if undo else np.abs(host(scale)).max())
+        deviation = np.sqrt(host(own.var).max())
+        unit = float(deviation if undo or scale is None else np.abs(host(scale)).max())
         if taken is M:
-            route = algorithm.route(M, x[rows, ...], own, bias, scale, bn.eps, None, undo)
-            part = algorithm.arrived(M, x[rows, ...], y, route, unit, closed)
+            route = algorithm.route(space, x[rows, ...], own, bias, scale, bn.eps, None, undo)
+            part = algorithm.arrived(space, x[rows, ...], y, route, unit, closed)
         else:
             c = x[rows, ...] / M.by_coordinate(algorithm.multiplier(y, own, scale, bn.eps, None))
-            part = algorithm.goes_as_far(M, c, y, own.mean, unit)
+            part = algorithm.goes_as_far(space, c, y, own.mean, unit)
         parts.append(np.broadcast_to(part, good[rows, ...].shape))
     near = np.concatenate(parts)
     if not near.all():

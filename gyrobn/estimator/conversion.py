@@ -5,6 +5,7 @@ Layers import this module, and with it scikit-learn, only when they need it.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,10 @@ def geometry_text(settings: LearntGeometry) -> str:
     return json.dumps(geometry_to_json(settings.geometry, registered=False))
 
 
-def raw_shift(settings: LearntGeometry, text: str, raw: float | None) -> float:
-    """Return what to add to a learnt curvature of a checkpoint, or refuse another geometry.
+def raw_shift(
+    settings: LearntGeometry, text: str, raw: Sequence[float] | None
+) -> tuple[float, ...]:
+    """Return what to add to learnt curvatures of a checkpoint, or refuse another geometry.
 
     ``settings`` are those of the layer to load into, ``text`` is the :func:`geometry_text` of the
     saved layer, ``raw`` as in :meth:`gyrobn.normalization.layers.Settings.raw_shift`.

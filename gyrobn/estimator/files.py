@@ -31,7 +31,7 @@ from gyrobn.statistics.points import on_manifold, plain_geometry
 
 FORMAT, VERSION, HEADER = "gyrobn model", 1, "header.json"
 ONLINE = ("online", "online_count", "online_mean", "online_var")
-OTHERS = (*ONLINE, "domains", "feature_names")
+OTHERS = (*ONLINE, "domains", "feature_names", "seen_from")
 """Arrays beside those of :class:`~gyrobn.estimator.fitting.Fitted` and of parameters."""
 COUNTS = ("n_samples_seen", "n_projected")
 FORMER = {"mean_kind"}
@@ -126,7 +126,8 @@ def write(bn: Any, path: Any) -> None:
     estimator(type(bn), dict(values), dict(arrays))  # which checks them
     header = {"format": FORMAT, "version": VERSION}
     header["gyrobn"] = sys.modules["gyrobn"].__version__  # an import would be circular
-    header |= {"arrays": sorted(arrays)} | {k: v for k, v in values.items() if v is not None}
+    given = {k: v for k, v in values.items() if v is not None or k == "scale"}
+    header |= {"arrays": sorted(arrays)} | given
     text = json.dumps(header, allow_nan=False, indent=1, default=geometry_to_json)
     with replacing(path) as draft, open(draft, "x+b") as file:
         np.savez(file, allow_pickle=False, **arrays)
@@ -205,6 +206,8 @@ def contents(bn: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             values[name] = array.item()
     if bn.domains_ is not None:
         arrays["domains"] = bn.domains_
+    if bn.reference_ is not None:
+        arrays["seen_from"] = host(bn.reference_)
     if hasattr(bn, "feature_names_in_"):
         arrays["feature_names"] = np.asarray(bn.feature_names_in_, dtype=np.str_)
     if bn.online_:
@@ -236,14 +239,15 @@ def estimator(
     one = np.empty((), np.float32 if like.dtype == xp.float32 else np.float64)
     with np.errstate(all="ignore"):  # what leaves the range is refused by the check
         for name in arrays if dtype != one.dtype else ():
-            if name in ("mean", "online_mean"):
+            if name in ("mean", "online_mean", "seen_from"):
                 arrays[name] = as_points(M, arrays[name], one)
             elif name in ("var", "weight", "online_var"):
                 arrays[name] = arrays[name].astype(one.dtype)
-            elif name == "bias" and one.dtype == np.float64:
+            elif name in ("bias", "reference") and one.dtype == np.float64:
                 arrays[name] = settled(M, arrays[name])
     counts = {f"{name}_": check_integer(name, values.pop(name, 0), 0) for name in COUNTS}
-    bn = cls(**values | {name: arrays[name] for name in ("bias", "scale") if name in arrays})
+    given = {name: arrays[name] for name in ("bias", "scale", "reference") if name in arrays}
+    bn = cls(**values | given)
     vars(bn).update(counts, manifold_=M, domains_=arrays.get("domains"), mean_=arrays["mean"])
     _check(bn, arrays)
 
@@ -253,6 +257,7 @@ def estimator(
         return xp.astype(array, {"n_iter": xp.int32, "converged": xp.bool}.get(name, array.dtype))
 
     store(bn, Fitted(*map(put, Fitted._fields)))
+    bn.reference_ = put("seen_from") if "seen_from" in arrays else None
     if "feature_names" in arrays:
         bn.feature_names_in_ = np.asarray(arrays["feature_names"].tolist(), dtype=object)
     bn.n_features_in_, bn.online_ = check.sample_shape(bn)[0], {}
@@ -306,3 +311,8 @@ def _check(bn: Any, arrays: dict[str, Any]) -> None:
     if names is not None and (names.dtype.kind != "U" or names.shape != shape[:1]):
         raise ValueError(f"feature_names must be {shape[0]} names, got {_short(names)}")
     check.affine_for(bn, M, shape, mean, "transform")
+    check.reference_for(bn, M, shape, mean)
+    if "seen_from" in arrays:
+        check.point_for("reference", arrays["seen_from"], M, shape, mean)
+    elif bn.reference is not None:
+        raise ValueError("the reference is missing")

@@ -14,13 +14,15 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.data.chunks import Chunks
 from gyrobn.estimator import validation as check
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.normalization.domains import domain_stats, places_of
+from gyrobn.manifolds.rebased import seen_from
+from gyrobn.normalization.domains import average_stats, domain_stats, places_of
 from gyrobn.normalization.normalize import Stats, merge_stats
 from gyrobn.numerics.arrays import cast, real_dtype
-from gyrobn.numerics.checks import host
+from gyrobn.numerics.checks import host, warn_caller
 from gyrobn.statistics.frechet import FrechetResult, check_search, frechet, of_source
 from gyrobn.statistics.points import Moved, describe, on_manifold
 from gyrobn.statistics.uniqueness import Domains as Named
+from gyrobn.statistics.uniqueness import FrechetWarning
 
 
 class Fitted(NamedTuple):
@@ -84,13 +86,16 @@ def learn(bn: Any, X: Any, y: Any, weights: Any, domains: Any, method: str) -> N
         check.check_given(bn.domains_, domains, method)
     X, head, like, count = _in_dask(bn, X, method) if lazy else _in_memory(bn, X, method)
     manifold = bn.manifold_ if more else check.geometry_for(bn, head)
-    check.affine_for(bn, manifold, tuple(like.shape[1:]), like, method)
+    shape = tuple(like.shape[1:])
+    check.affine_for(bn, manifold, shape, like, method)
+    reference = bn.reference_ if more else check.reference_for(bn, manifold, shape, like)
     batch = (count, *like.shape[1 : like.ndim - len(manifold.point_shape)])
     weights = check.weights_for(batch, like, weights)
     labels = check.labels_for(domains, count, lazy)
     moved = Moved()
     if not lazy:
         X = ready(bn, X, method, moved, manifold)
+    weights = valid_weights(bn, X, weights, moved)
     found = find_stats(bn, manifold, X, labels, weights, method, moved)
     moved.warn(manifold, like, method)
     if more:
@@ -103,9 +108,15 @@ def learn(bn: Any, X: Any, y: Any, weights: Any, domains: Any, method: str) -> N
         names, xp = check.as_labels(sorted(found)), namespace_of(like)
         rows = zip(*(found[label] for label in sorted(found)), strict=True)
         fitted = Fitted(*(xp.stack(list(row)) for row in rows))
+    if reference is None and bn.reference is not None:
+        reference = fitted.mean
+        if names is not None:
+            own = Stats(fitted.mean, fitted.var)
+            reference = average_stats(manifold, own, tol=bn.tol, max_iter=bn.max_iter).mean
+    _check_cut_locus(bn, seen_from(manifold, reference, like), fitted.mean, method)
     store(bn, fitted)
-    bn.manifold_, bn.domains_, bn.online_ = manifold, names, {}
-    bn.n_samples_seen_ = count + (bn.n_samples_seen_ if more else 0)
+    bn.manifold_, bn.domains_, bn.online_, bn.reference_ = manifold, names, {}, reference
+    bn.n_samples_seen_ = count - moved.lost + (bn.n_samples_seen_ if more else 0)
     bn.n_projected_ = moved.count + (bn.n_projected_ if more else 0)
 
 
@@ -159,6 +170,8 @@ def ready(
         if manifold is None:  # coordinates come as rows of a table
             shape = (x.shape[0], *check.channels_of(bn), *space.point_shape)
             x = namespace_of(x).reshape(x, shape)
+        if bn.on_invalid == "drop" and (method != "transform" or bn.unseen != "online"):
+            return moved.drop(space, x, first)
         if first not in good or project:
             count = None if first in good else moved
             x = on_manifold(space, x, project=project, first=first, moved=count)
@@ -168,6 +181,28 @@ def ready(
     if isinstance(X, Chunks):
         return X.map(lambda x, rows: checked(check.as_array(bn, x, method), int(rows[0])))
     return checked(X, first)
+
+
+def valid_weights(bn: Any, X: Any, weights: Any, moved: Moved) -> Any:
+    """Return the weights of samples that are :func:`ready`, 0 for points that are dropped."""
+    if bn.on_invalid != "drop":
+        return weights
+    if compat.is_dask_array(X):
+        raise ValueError(
+            "on_invalid='drop' is for samples in memory or in chunks: drop those of a Dask array "
+            "before, X[manifold.contains(X)]"
+        )
+    if isinstance(X, Chunks):
+        for _ in X:  # which finds the invalid ones
+            pass
+    if not moved.valid:  # in a traced function
+        return weights
+    valid = np.concatenate([host(moved.valid[first]) for first in sorted(moved.valid)])
+    moved.lost = int(np.sum(~valid.reshape(len(valid), -1).any(axis=1)))
+    if moved.lost == len(valid):
+        raise ValueError(f"none of the {len(valid)} samples is on the manifold: all were dropped")
+    each = host(1.0 if weights is None else weights)
+    return check.like((valid.T * each.T).T, next(iter(X)))  # weights may be one per channel
 
 
 # ---------------------------------------------------------------------- statistics
@@ -195,13 +230,14 @@ def find_stats(
     names, counts, totals, solve = look(bn, manifold, X, labels, weights, moved, known)
     for label, count in zip([None] if names is None else names, counts, strict=True):
         if count < 2 and method != "partial_fit":  # to which more may come
-            which, advice = f" of domain {label!r}", "leave it out"
+            which, advice = f" of domain {label!r}", ", or leave it out"
             if names is None:
-                which, advice = "", "give them one after the other to partial_fit()"
+                which, advice = "", ", or give them one after the other to partial_fit()"
+                advice *= method == "fit"
             got = "1 sample" if count == 1 else f"{count} samples"
             raise ValueError(
                 f"GyroBN.{method}() needs at least 2 samples{which} (with a weight other than 0) "
-                f"to find a variance, got {got}: give more, or {advice}"
+                f"to find a variance, got {got}: give more{advice}"
             )
     if not len(counts):
         return {}
@@ -283,3 +319,18 @@ def _check_found(
         if labels is not None:
             which = f"domain {list(labels)[describe(good)[1][0]]!r}"
         raise ValueError(f"GyroBN.{method}() finds no mean of {which}. {why}")
+
+
+def _check_cut_locus(bn: Any, space: GyroSpace, mean: Array, method: str) -> None:
+    """Warn of a mean that is close to the cut locus of the identity, or of the reference."""
+    angle = float(np.degrees(host(space.cut_locus_angle(mean)).min()))
+    if angle < 10.0:
+        seen, advice = "identity", "reference='fit'"
+        if bn.reference is not None:
+            seen, advice = "reference", "a reference nearer to the data"
+        warn_caller(
+            f"GyroBN.{method}() on {bn.manifold!r}: the mean is {angle:.2g}° from the cut locus of "
+            f"the {seen}, where small changes of the mean move the centred samples far: give "
+            f"{advice} to normalize from there",
+            FrechetWarning,
+        )

@@ -46,11 +46,13 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         The geometry of the points; or its name in ``gyrobn.manifolds.REGISTRY``, which takes the
         sizes from X and the parameters below.
     bias : array-like of shape point_shape or (*channels, *point_shape), default=None
-        Where the mean goes, a point :math:`\beta` of the manifold. The identity by default.
-    scale : float, "sqrt_dim", or array-like of the shape of var_ (of one domain), default=1.0
+        Where the mean goes, a point :math:`\beta` of the manifold. The identity, or the reference,
+        by default.
+    scale : float, "sqrt_dim", None, or array-like of the shape of var_ (of one domain), default=1.0
         Standard deviation s of the output, not negative. "sqrt_dim" is the root of the dimension
         (of each block): a variance of one per normal coordinate, as most classifiers expect. For
-        matrices larger than about 20 × 20, combine it with ``output="coordinates"``.
+        matrices larger than about 20 × 20, combine it with ``output="coordinates"``. None centres
+        only: the factor is 1, and distances stay as they are.
     eps : float, default=1e-5
         Added to the variance, so that samples that are all equal stay finite.
     tol : float, default=None
@@ -58,9 +60,12 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     max_iter : int, default=64
         Maximum number of iterations of the mean. If the mean has not converged by then, there is
         a :class:`~gyrobn.FrechetWarning`.
-    on_invalid : {"raise", "project"}, default="raise"
-        What to do with samples that are not on the manifold: raise an error that names the first,
-        or move them to a point near by (``manifold.project``). NaN and infinity always raise.
+    on_invalid : {"raise", "project", "drop"}, default="raise"
+        What to do with samples that are not on the manifold: raise an error that names the first;
+        move them to a point near by (``manifold.project``; NaN and infinity still raise); or, with
+        a warning that counts them, leave them out of ``fit`` and return NaN for them from
+        ``transform``, where samples keep their places ("drop"; not for ``fit`` to Dask arrays, and
+        ``transform`` with ``unseen="online"`` raises).
     unseen : {"error", "refit", "adapt", "online"}, default="error"
         What ``transform`` does with a domain that ``fit`` did not see: raise an error; use the
         mean and variance of its samples in the call ("refit"); or use the average of the known
@@ -80,12 +85,24 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         ``manifold.to_normal`` returns for the points, but no point is made of them: with
         ``scale="sqrt_dim"`` the points of high-dimensional geometries are beyond the range of
         floating-point numbers. ``bias`` must be None.
+    without_domains : {"error", "new"}, default="error"
+        What ``transform`` does without ``domains`` after ``fit`` with them: raise an error; or take
+        X as one new domain, for which ``unseen`` must be "refit" or "adapt". With "new", scorers
+        and ``cross_val_predict`` of scikit-learn work if each fold leaves out one domain.
+    reference : None, "fit", or array-like like bias, default=None
+        The point from which the geometry is seen, in place of the identity: a point, or "fit", the
+        mean of the samples of ``fit`` (of the means of the domains). Means and variances do not
+        depend on it. If the mean is close to the cut locus of the identity (where a sphere has its
+        antipode, a subspace a principal angle of 90°, a rotation an angle of 180°), small errors of
+        the mean turn the output a lot, and there is a warning: then choose "fit". The default bias
+        is the reference.
     **options
-        The options of a geometry, by name: ``metric`` of "spd" and "correlation", ``theta`` of
-        "spd", ``curvature`` of a space of constant curvature, and ``representation`` of
-        "grassmannian" (the traces of projectors give their rank). They are parameters, for a grid
-        search by name: ``GridSearchCV(GyroBN("spd"), {"metric": [...]})``. None, the default,
-        leaves the geometry's own value; an option that the geometry lacks is an error.
+        The options of a geometry, by name: ``metric`` of "spd" and "correlation", ``theta``,
+        ``alpha`` and ``beta`` of "spd", ``curvature`` of a space of constant curvature, and
+        ``representation`` of "grassmannian" (the traces of projectors give their rank). They are
+        parameters, for a grid search by name: ``GridSearchCV(GyroBN("spd"), {"metric": [...]})``.
+        None, the default, leaves the geometry's own value; an option that the geometry lacks is an
+        error.
 
     Attributes
     ----------
@@ -97,6 +114,8 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     var_ : array of shape channels
         Fréchet variance :math:`v^2`; of shape (*channels, blocks) on a geometry with several blocks
         (a product has one per factor, correlation matrices one per row of their Cholesky factor).
+    reference_ : array of shape point_shape or (*channels, *point_shape), or None
+        The reference, in the library and on the device of X. ``partial_fit`` keeps the first one.
     n_iter_ : int, or array of shape channels
         Iterations that the mean took.
     converged_ : bool, or array of shape channels
@@ -127,11 +146,12 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     Gradients flow through ``transform`` to X; the statistics are constants. In a traced function
     (``jax.jit``, ``vmap``) values are not known, so only shapes and dtypes are checked.
 
-    A pipeline passes the domains on by metadata routing: with
-    ``sklearn.set_config(enable_metadata_routing=True)``, request them with
-    ``GyroBN(...).set_fit_request(domains=True).set_transform_request(domains=True)``.
-    Cross-validation then needs the score of the pipeline itself (``scoring=None``): scikit-learn's
-    named scorers and ``cross_val_predict`` pass no domains to ``predict``.
+    A pipeline passes domains on to ``fit``: ``pipeline.fit(X, y, gyrobn__domains=domains)``, and in
+    a cross-validation ``params={"gyrobn__domains": domains}``. To ``transform`` it passes them by
+    metadata routing only: with ``sklearn.set_config(enable_metadata_routing=True)``, request them
+    with ``GyroBN(...).set_fit_request(domains=True).set_transform_request(domains=True)``.
+    scikit-learn's named scorers and ``cross_val_predict`` pass no domains to ``predict`` even then:
+    choose ``without_domains="new"`` and leave out one domain at a time.
 
     Examples
     --------
@@ -191,6 +211,8 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         adapt_rate: float = 0.1,
         prior_strength: float = 4.0,
         output: str = "points",
+        without_domains: str = "error",
+        reference: Any = None,
         **options: Any,
     ) -> None:
         self.manifold = manifold
@@ -204,6 +226,8 @@ class GyroBN(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.adapt_rate = adapt_rate
         self.prior_strength = prior_strength
         self.output = output
+        self.without_domains = without_domains
+        self.reference = reference
         for name in options.keys() - geometry_options():
             raise TypeError(f"GyroBN() got an unexpected keyword argument {name!r}")
         self.__dict__.update(options)

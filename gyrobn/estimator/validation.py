@@ -28,12 +28,19 @@ from gyrobn.statistics.frechet import check_search
 from gyrobn.statistics.points import on_manifold
 
 UNDO = "inverse_transform"
+ON_INVALID = "raise", "project", "drop"
 
 
 def check_parameters(bn: Any) -> None:
     """Check the parameters that are plain values."""
-    check_choice("on_invalid", bn.on_invalid, ("raise", "project"))
+    check_choice("on_invalid", bn.on_invalid, ON_INVALID)
     check_choice("unseen", bn.unseen, UNSEEN)
+    check_choice("without_domains", bn.without_domains, ("error", "new"))
+    if bn.without_domains == "new" and bn.unseen not in ("refit", "adapt"):
+        raise ValueError(
+            "without_domains='new' takes X as one new domain: choose unseen='refit' or 'adapt', "
+            f"too, got unseen={bn.unseen!r}"
+        )
     check_number("eps", bn.eps, 0.0)
     check_number("adapt_rate", bn.adapt_rate, 0.0, 1.0)
     check_number("prior_strength", bn.prior_strength, 0.0)
@@ -248,6 +255,10 @@ def affine_for(
             "output='coordinates' returns coordinates around the mean, which is at 0: leave bias "
             "at None, or choose output='points'"
         )
+    if bias is not None:
+        bias = point_for("bias", bias, manifold, shape, x)
+    if scale is None:
+        return bias, None
     wanted = (*shape[: len(shape) - len(points)], *manifold.block_shape)
     s = host(scale_for(manifold, scale), "scale", np.float64)
     if isinstance(scale, str) and s.ndim:
@@ -255,8 +266,8 @@ def affine_for(
     if s.shape not in ((), wanted) or not np.isfinite(s).all():
         each = "one per channel and block" if manifold.block_shape else "one per channel"
         raise ValueError(
-            f"scale must be a finite number, or an array of them, {each}, of shape {wanted}, or "
-            f"'sqrt_dim'; got {scale!r}"
+            f"scale must be a finite number, or an array of them, {each}, of shape {wanted}, "
+            f"'sqrt_dim' or None; got {scale!r}"
         )
     if method == UNDO and not s.all():
         raise ValueError(f"scale={scale!r} takes all samples to one point, which cannot be undone")
@@ -264,15 +275,29 @@ def affine_for(
         raise ValueError(
             f"scale is the standard deviation of the output and must not be negative, got {scale!r}"
         )
-    if bias is not None:
-        bias = like(bias, x, "bias")
-        if tuple(bias.shape) not in (points, shape):
-            raise ValueError(
-                f"bias must be a point of {manifold!r}, shape {points}, or one per channel, "
-                f"shape {shape}; got shape {tuple(bias.shape)}"
-            )
-        bias = on_manifold(manifold, bias, "bias")
     return bias, like(s, x) if s.ndim else float(s)
+
+
+def point_for(
+    name: str, point: Any, manifold: GyroSpace, shape: tuple[int, ...], x: Array
+) -> Array:
+    """Return a point, or one per channel, for samples of a shape, in the library of ``x``."""
+    point, wanted = like(point, x, name), manifold.point_shape
+    if tuple(point.shape) not in (wanted, shape):
+        raise ValueError(
+            f"{name} must be a point of {manifold!r}, shape {wanted}, or one per channel, "
+            f"shape {shape}; got shape {tuple(point.shape)}"
+        )
+    return on_manifold(manifold, point, name)
+
+
+def reference_for(bn: Any, manifold: GyroSpace, shape: tuple[int, ...], x: Array) -> Array | None:
+    """Return the point from which the geometry is seen, if it does not follow from the samples."""
+    if isinstance(bn.reference, str):
+        check_choice("reference", bn.reference, ("fit",))
+    if bn.reference is None or isinstance(bn.reference, str):
+        return None
+    return point_for("reference", bn.reference, manifold, shape, x)
 
 
 def weights_for(batch: tuple[int, ...], X: Array, weights: Any) -> Any:
@@ -326,9 +351,11 @@ def check_given(fitted: Any, domains: Any, method: str) -> None:
             "fit(X, domains=...), too, by name (its second argument is y, which is ignored)"
         )
     if fitted is not None and domains is None:
+        new = ", or choose without_domains='new' to take X as one new domain"
         raise ValueError(
             f"GyroBN was fitted with domains ({listed(fitted)}): give {method}(X, domains=...), "
             f"too; in a pipeline, by metadata routing and set_{method}_request(domains=True)"
+            f"{new if method == 'transform' else ''}"
         )
 
 
@@ -337,8 +364,8 @@ def check_target(bn: Any, y: Any, domains: Any, method: str) -> None:
     if domains is None and y is not None and bn.unseen != "error":
         raise ValueError(
             f"unseen={bn.unseen!r} is for data with domains, and GyroBN.{method}() got y, which is "
-            f"ignored, but no domains: give {method}(X, domains=...) by name (in a pipeline, by "
-            "metadata routing and set_fit_request(domains=True)), or leave unseen at 'error'"
+            f"ignored, but no domains: give {method}(X, domains=...) by name (to a pipeline, "
+            "fit(X, y, gyrobn__domains=...)), or leave unseen at 'error'"
         )
 
 
@@ -358,7 +385,7 @@ def unseen_among(
 
     Samples that are not ``ordered`` cannot be followed one by one.
     """
-    new = [label for label in labels if label not in fitted]
+    new = [label for label in labels if label not in fitted and label is not None]
     if new:
         check_kind(bn.domains_, as_labels(new))
         check_parameters(bn)
@@ -381,8 +408,12 @@ def unseen_among(
 
 
 def labels_of(bn: Any, domains: Any, count: float, method: str, lazy: bool = False) -> Any:
-    """Return the labels of samples to normalize, as :func:`labels_for` does."""
-    check_given(bn.domains_, domains, method)
+    """Return the labels of samples to normalize, as :func:`labels_for` does.
+
+    None, after ``fit`` with domains, is the label of one new domain.
+    """
+    if domains is not None or method != "transform" or bn.without_domains != "new":
+        check_given(bn.domains_, domains, method)
     return labels_for(domains, count, lazy)
 
 

@@ -20,6 +20,7 @@ from gyrobn.numerics.matrices import (
     congruence,
     diagonal_matrix,
     finite_or_identity,
+    identity,
     matmul,
     pack,
     packed_operator,
@@ -167,19 +168,19 @@ class CentredMatrices(Centred):
     def normal(self) -> Array:
         """The normal coordinates of the samples."""
         Q = matmul(self.rotation, self.eigen.vectors)
-        return pack(matmul(Q, self.logs, adjoint(Q))) / self.space.theta
+        return self.space._coordinates(matmul(Q, self.logs, adjoint(Q)))
 
     @cached_property
     def squares(self) -> Array:
-        r"""The squared distances of the samples, :math:`\sum_k \log^2\lambda_k/\theta^2`."""
-        X = self.logs / self.space.theta
+        r"""The squared distances of the samples; :math:`\sum_k \log^2\lambda_k` if α = θ = 1."""
+        X = self.space._weighted(self.logs) / self.space.theta
         return namespace_of(X).sum(X * X, axis=(-2, -1))[..., None]
 
     def gradient(self, weights: Array) -> Array:
         """Return the mean logarithm."""
         W, K = self.eigen.vectors, self.rotation
         mean = sum_of_products(adjoint(W), weights[..., None, None] * matmul(self.logs, adjoint(W)))
-        return pack(matmul(K, mean, adjoint(K))) / self.space.theta
+        return self.space._coordinates(matmul(K, mean, adjoint(K)))
 
     def power(self, t: Array | float, Q: Array, other: Array | None = None) -> Array:
         r"""Return :math:`Q\,C^t Q^\top`, or with another matrix in place of the second Q."""
@@ -227,9 +228,9 @@ class CentredMatrices(Centred):
         xp, values = namespace_of(self.x), self.eigen.values
         conditions = weights * (values[..., -1] / values[..., 0])
         of_samples = xp.linalg.vector_norm(conditions, axis=0)
-        eps = eps_of(values)
+        unit = eps_of(values) * self.space._unit
         of_mean: Array = self.space._resolution(self.eigen_of_mean.values)
-        return (of_mean + (0.25 * eps / abs(self.space.theta)) * of_samples)[..., None]
+        return (of_mean + (0.25 * unit) * of_samples)[..., None]
 
 
 def _mean_hessian(weights: Array, values: Array, Q: Array) -> Hessian:
@@ -254,10 +255,11 @@ def _mean_hessian(weights: Array, values: Array, Q: Array) -> Hessian:
 
 @dataclass(frozen=True)
 class AffineInvariant(Definite):
-    r"""SPD matrices with the affine-invariant metric over θ², in which :class:`SPD` computes.
+    r"""SPD matrices with an affine-invariant metric over θ², in which :class:`SPD` computes.
 
-    .. math:: \langle u, v \rangle_P = \tfrac1{\theta^2}\operatorname{tr}(P^{-1} u P^{-1} v),
-              \qquad P \oplus Q = R\,Q\,R^\top
+    .. math:: \langle u, v \rangle_P = \tfrac1{\theta^2}\bigl(\alpha
+              \operatorname{tr}(P^{-1} u P^{-1} v) + \beta \operatorname{tr}(P^{-1} u)
+              \operatorname{tr}(P^{-1} v)\bigr), \qquad P \oplus Q = R\,Q\,R^\top
 
     where :math:`R = P^{1/2}` or, with ``cholesky``, the Cholesky factor of P; then ⊕ is a group.
     Points must be symmetric: only the lower triangle of a matrix is read.
@@ -265,6 +267,8 @@ class AffineInvariant(Definite):
 
     cholesky: bool = False
     theta: float = 1.0
+    alpha: float = 1.0
+    beta: float = 0.0
 
     drifts: ClassVar[bool] = False  # a mean is symmetric, and each step from it
     _view: ClassVar[type[CentredMatrices]] = CentredMatrices
@@ -329,7 +333,7 @@ class AffineInvariant(Definite):
         return self._certain(x, y).normal
 
     def dist(self, x: Array, y: Array) -> Array:
-        r"""Distance :math:`\|\log(P^{-1/2} Q P^{-1/2})\|/|\theta|`."""
+        r"""Distance :math:`\|\log(P^{-1/2} Q P^{-1/2})\|/|\theta|`, weighted by α and β."""
         return safe_sqrt(self._certain(x, y).squares[..., 0])
 
     def geodesic(self, x: Array, y: Array, t: Array | float) -> Array:
@@ -348,8 +352,11 @@ class AffineInvariant(Definite):
         return matrix_power(x, scalars_like(t, x))
 
     def to_normal(self, x: Array) -> Array:
-        r"""Lower triangle of :math:`\log(P)/\theta`, times :math:`\sqrt2` off the diagonal."""
-        return pack(logarithm(x)) / self.theta
+        r"""Lower triangle of :math:`\log(P)/\theta`, times :math:`\sqrt2` off the diagonal.
+
+        That is so for α = 1 and β = 0; otherwise the logarithm is weighted first.
+        """
+        return self._coordinates(logarithm(x))
 
     def from_normal(self, c: Array) -> Array:
         r"""Inverse of :meth:`to_normal`: :math:`\exp(\theta C)`, clamped before it is singular."""
@@ -357,7 +364,35 @@ class AffineInvariant(Definite):
 
     def _matrix(self, c: Array) -> Array:
         """Return the logarithm that normal coordinates stand for."""
-        return self.theta * unpack(c, self.n)
+        return self.theta * self._weighted(unpack(c, self.n), inverse=True)
+
+    def _coordinates(self, X: Array) -> Array:
+        """Return the normal coordinates of the point with the logarithm X."""
+        return pack(self._weighted(X)) / self.theta
+
+    def _weighted(self, X: Array, inverse: bool = False) -> Array:
+        r"""Return :math:`\sqrt\alpha X_0 + \sqrt{\alpha + n\beta}\,X_1`, or the inverse map.
+
+        :math:`X_1 = \tfrac1n\operatorname{tr}(X) I` and :math:`X_0 = X - X_1`, of symmetric X.
+        This makes an isometry of :math:`\alpha\|X\|^2 + \beta\operatorname{tr}^2 X`.
+        """
+        if self.alpha == 1.0 and self.beta == 0.0:
+            return X
+        a, b = (w**0.5 for w in self._weights)
+        a, b = (1.0 / a, 1.0 / b) if inverse else (a, b)
+        trace = namespace_of(X).sum(X * identity(X), axis=(-2, -1), keepdims=True)
+        X_1 = (trace / self.n) * identity(X)
+        return a * (X - X_1) + b * X_1
+
+    @property
+    def _weights(self) -> tuple[float, float]:
+        """The weights of the traceless part and of the trace."""
+        return self.alpha, self.alpha + self.n * self.beta
+
+    @property
+    def _unit(self) -> float:
+        """The largest length of a matrix of norm 1."""
+        return float(max(self._weights) ** 0.5 / abs(self.theta))
 
     def gyration(self, x: Array, y: Array, z: Array) -> Array:
         r"""Gyration :math:`O Z O^\top`, :math:`O = (P \oplus Q)^{-1/2} P^{1/2} Q^{1/2}`.
@@ -386,7 +421,7 @@ class AffineInvariant(Definite):
 
     def pull(self, x: Array, v: Array) -> Array:
         """Inverse of :meth:`push`."""
-        return pack(congruence(self._back(x), v)) / self.theta
+        return self._coordinates(congruence(self._back(x), v))
 
     def transport(self, x: Array, y: Array, v: Array) -> Array:
         r"""Parallel transport :math:`E\,v\,E^\top`, :math:`E = (Q P^{-1})^{1/2}`, from P to Q.
@@ -430,7 +465,7 @@ class AffineInvariant(Definite):
         eps, high = eps_of(values), values[..., -1]
         condition = high / xp.maximum(values[..., 0], eps * high)
         ulps = 1.0 * self.n + self.n**2 / 256  # measured, as is the factor of the condition
-        return (eps / abs(self.theta)) * (ulps + 0.125 * condition)
+        return (eps * self._unit) * (ulps + 0.125 * condition)
 
 
 def logarithm(A: Array) -> Array:

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial, wraps
+from functools import cached_property, partial, reduce, wraps
 from inspect import signature
 from itertools import islice
 from typing import Any, ClassVar, Self
@@ -197,6 +197,11 @@ class Composite(GyroSpace):
         """Return the Hessians of the parts, one per diagonal block."""
         columns = self._split("normal", c), self._split("weights", weights)
         return self._block_diagonal(each(self._spaces, "hessian", *columns))
+
+    def cut_locus_angle(self, x: Array) -> Array:
+        """Return the least angle of a part to its cut locus."""
+        xp = self._namespace(x)
+        return reduce(xp.minimum, each(self._spaces, "cut_locus_angle", self._split("point", x)))
 
     def resolution(self, x: Array) -> Array:
         """Return the largest resolution of a block."""

@@ -144,6 +144,14 @@ class ConstantCurvature(Vectors):
             return math.inf
         return float(0.5 * math.pi / float(K) ** 0.5)
 
+    def cut_locus_angle(self, x: Array) -> Array:
+        r""":math:`\pi - \sqrt K\,\|x\|` on a sphere, whose cut locus is the antipode."""
+        K, nowhere = self._given(x), super().cut_locus_angle(x)
+        if self.sign is not None and self.sign < 1:
+            return nowhere
+        angle = math.pi - abs(K) ** 0.5 * self.norm(x)
+        return angle if self.sign == 1 else namespace_of(x).where(K > 0, angle, nowhere)
+
     # ------------------------------------------------------------------ what a model supplies
 
     @abstractmethod

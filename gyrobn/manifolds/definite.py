@@ -165,3 +165,42 @@ def clamped(x: Array, eigen: Eigen | None = None) -> Array:
             PrecisionWarning,
         )
     return _raised(x, eigen, singular, 8.0 * limit)
+
+
+def reduce_rank(x: Array) -> tuple[Array, Array]:
+    r"""Reduce covariances that lack the same directions to the subspace they share.
+
+    .. math:: C_i \mapsto W^\top C_i W
+
+    W is an orthonormal basis of the range of the mean of all :math:`C_i`. After an average
+    reference, an interpolated channel or ICA, the rank of the covariances of n channels is less
+    than n, and they are points of ``SPD(r)``, r < n, only after this. Apply the same W to further
+    samples: ``W.T @ x @ W``. It is a constant to differentiation; inside ``jit`` r is not known.
+
+    Parameters
+    ----------
+    x
+        Symmetric matrices, shape ``(..., n, n)``.
+
+    Returns
+    -------
+    tuple
+        The matrices of the subspace, ``(..., r, r)``, and W, ``(n, r)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gyrobn import SPD, reduce_rank
+    >>> centring = np.eye(4) - 0.25  # an average reference
+    >>> x = centring @ SPD(4).random(10, rng=0) @ centring
+    >>> y, W = reduce_rank(x)
+    >>> y.shape, W.shape, bool(SPD(3).contains(y).all()), bool(np.allclose(W @ y @ W.T, x))
+    ((10, 3, 3), (4, 3), True, True)
+    """
+    check_square("expected square matrices, shape (..., n, n)", x.shape)
+    xp, n = namespace_of(x), x.shape[-1]
+    mean = xp.mean(xp.reshape(symmetric(x), (-1, n, n)), axis=0)
+    values, U = eigh(backend_of(x).stop_gradient(mean))
+    rank = int(xp.sum(xp.astype(values > 10 * n * xp.finfo(x.dtype).eps * values[-1], xp.int32)))
+    W = U[:, n - rank :]
+    return congruence(adjoint(W), x), W

@@ -22,6 +22,7 @@ import numpy as np
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.chart import Chart, Diffeomorphism
+from gyrobn.manifolds.composite import Composite
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import eps_of
 from gyrobn.numerics.hessian import Hessian
@@ -266,7 +267,9 @@ class Bases(GyroSpace):
     def transport(self, x: Array, y: Array, v: Array) -> Array:
         r"""Parallel transport: minus the reflection about the subspace halfway from x to y."""
         between = halfway(x, y)
-        return matmul(between.reflect(-v), between.W)
+        moved = matmul(between.reflect(-v), between.W)
+        # what rounding adds along the subspace itself would grow from one step to the next
+        return moved - matmul(y, matmul(adjoint(y), moved))
 
     # ------------------------------------------------------------------ points, good and bad
 
@@ -280,6 +283,12 @@ class Bases(GyroSpace):
     def violation(self, x: Array) -> Array:
         r"""Return the largest entry of :math:`|x^\top x - I|`."""
         return off_orthonormal(x)
+
+    def cut_locus_angle(self, x: Array) -> Array:
+        """π/2 less the largest principal angle, whose cosine is a singular value of the top."""
+        xp, (_, c, _) = namespace_of(x), svd(x[..., : self.p, :])
+        least = c[..., -1]
+        return xp.atan2(least, xp.sqrt(xp.clip(1.0 - least * least, min=0.0)))
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring bases in floating point, up to a small factor."""
@@ -439,6 +448,11 @@ class Grassmannian(Chart):
     def examples(cls) -> tuple[Self, ...]:
         """Return planes, projectors, and subspaces of more than half the dimension."""
         return cls(4, 2), cls(5, 2, "projector"), cls(5, 3)
+
+    def add(self, x: Array, y: Array) -> Array:
+        r"""Gyroaddition :math:`x \oplus y`; :math:`x \oplus e` may be another basis of x."""
+        total = Composite.add(self, x, y)
+        return self._with_identity(x, y, total, right=self.representation == "projector")
 
     def origin(self, like: Array) -> Array:
         """Return the span of the first p coordinate vectors."""

@@ -36,8 +36,9 @@ class GyroSpace(ABC):
 
     A subclass is a frozen dataclass. A field without a default is a size, a positive integer
     (``field(metadata={"least": 2})`` if 1 is too small). A field with a default is an option: a
-    number, or a word out of ``field(default=…, metadata={"choices": …})``. The constructor, the
-    command line, files and the tables of the documentation follow from the fields.
+    number, or a word out of ``field(default=…, metadata={"choices": …})``, for which others may
+    stand (``{"aliases": …}``). The constructor, the command line, files and the tables of the
+    documentation follow from the fields.
 
     It states ``point_shape``,
     ``dim``, :meth:`for_shape` and :meth:`examples`, and writes :meth:`origin`, :meth:`add`,
@@ -60,7 +61,9 @@ class GyroSpace(ABC):
             if one.default is MISSING:
                 value = check_integer(name, value, one.metadata.get("least", 1))
             elif "choices" in one.metadata:
-                value = check_choice(name, value, one.metadata["choices"])
+                aliases = one.metadata.get("aliases", {})
+                word = aliases.get(value, value) if isinstance(value, str) else value
+                value = check_choice(name, word, one.metadata["choices"])
             elif isinstance(one.default, float) and isinstance(value, (Real, str)):
                 value = check_number(name, value)  # it may be an array
             object.__setattr__(self, one.name, value)
@@ -78,6 +81,10 @@ class GyroSpace(ABC):
     def learnable(self) -> list[Any]:
         """Return the values of the parameters."""
         return list(map(partial(getattr, self), self.parameters))
+
+    def required_signs(self) -> list[int | None]:
+        """Return the sign that each of these values must have; None where it is free."""
+        return [getattr(self, "required_sign", None) for _ in self.parameters]
 
     def with_learnable(self, values: Sequence[Any]) -> Self:
         """Return the same geometry with these values of the parameters."""
@@ -226,6 +233,18 @@ class GyroSpace(ABC):
         """Tell for each sample whether it is a point to half the digits of its dtype."""
         return self.violation(x) <= eps_of(x) ** 0.5
 
+    def cut_locus_angle(self, x: Array) -> Array:
+        r"""Angle, in radians, between x and the cut locus of e; infinite where there is none.
+
+        The cut locus is where geodesics from e end to be shortest: the antipode on a sphere, a
+        principal angle of π/2 on a Grassmannian, a rotation by π. A mean :math:`\mu` close to it
+        makes :math:`\ominus\mu \oplus x` change much with :math:`\mu`; seen from a ``reference``
+        near the data it does not.
+        """
+        xp = self._namespace(x)
+        batch = x.shape[: x.ndim - len(self.point_shape)]
+        return xp.full(batch, xp.inf, dtype=real_dtype(x), device=device_of(x))
+
     def resolution(self, x: Array) -> Array:
         """Distance from x to its neighbours in floating point, up to a small factor."""
         return eps_of(x) * (1.0 + self.norm(x))
@@ -234,15 +253,17 @@ class GyroSpace(ABC):
         """Return :meth:`resolution` for each block, shape (..., blocks) or (..., 1)."""
         return self.resolution(x)[..., None]
 
-    def _with_identity(self, x: Array, y: Array, total: Array) -> Array:
+    def _with_identity(self, x: Array, y: Array, total: Array, right: bool = True) -> Array:
         """Return the sum of x and y, to the last digit the one where the other is e.
 
-        Only values are replaced: a derivative is that of the sum.
+        Only values are replaced: a derivative is that of the sum. Without ``right`` they are
+        replaced only where x is e: the sum of x and e may be the same point in another
+        representation, with derivatives of its own.
         """
         xp, stop, e = namespace_of(total), backend_of(total).stop_gradient, self.origin(total)
         entries = tuple(range(-len(self.point_shape), 0))
         is_x, is_y = (xp.all(z == e, axis=entries, keepdims=True) for z in (x, y))
-        exact = xp.logical_or(is_x, is_y)
+        exact = xp.logical_or(is_x, is_y) if right else is_x
         moving = xp.where(exact, total, 0.0)
         return xp.where(exact, xp.where(is_x, stop(y), stop(x)) + (moving - stop(moving)), total)
 

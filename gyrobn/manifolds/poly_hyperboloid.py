@@ -41,6 +41,7 @@ class PolyHyperboloid(Composite):
 
     m: int
     drifts: ClassVar[bool] = False
+    cut_locus_angle = GyroSpace.cut_locus_angle
 
     @property
     def point_shape(self) -> tuple[int, ...]:

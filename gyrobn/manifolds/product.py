@@ -161,6 +161,10 @@ class Product(Composite):
         """Return the values of the factors' parameters."""
         return [value for f in self.factors for value in f.learnable()]
 
+    def required_signs(self) -> list[int | None]:
+        """Return the signs that the parameters of the factors must have."""
+        return [sign for f in self.factors for sign in f.required_signs()]
+
     def with_learnable(self, values: Sequence[Any]) -> Self:
         """Return the product whose factors have these values of their parameters."""
         left = iter(values)

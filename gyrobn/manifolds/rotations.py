@@ -357,6 +357,11 @@ class SpecialOrthogonal(Group):
         det = xp.linalg.det(xp.where(off[..., None, None] < xp.inf, x, identity(x)))
         return off + 2.0 * xp.astype(det < 0, x.dtype)
 
+    def cut_locus_angle(self, x: Array) -> Array:
+        """π less the largest rotation angle."""
+        _, angles, _ = svd(skew_matrix(self.to_normal(x), self.n))
+        return math.pi - angles[..., 0]
+
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring rotations in floating point, up to a small factor."""
         eps = float(self._namespace(x).finfo(x.dtype).eps)

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Self
 
 from gyrobn.backends import Array, namespace_of
-from gyrobn.manifolds.affine_invariant import AffineInvariant, logarithm
+from gyrobn.manifolds.affine_invariant import AffineInvariant
 from gyrobn.manifolds.chart import Chart, Diffeomorphism
 from gyrobn.manifolds.definite import Definite, change_of_factor, clamped, exponential
 from gyrobn.manifolds.euclidean import Euclidean
@@ -16,7 +16,6 @@ from gyrobn.numerics.matrices import (
     eye,
     from_triangle,
     matmul,
-    pack,
     symmetric,
     to_triangle,
     unpack,
@@ -34,10 +33,20 @@ from gyrobn.numerics.matrix_functions import (
 
 
 class Power(Diffeomorphism):
-    r"""The power :math:`P^\theta`, onto matrices with the affine-invariant metric over θ²."""
+    r"""The power :math:`P^\theta`, onto matrices with an affine-invariant metric over θ²."""
 
-    def __init__(self, n: int, theta: float, cholesky: bool = False) -> None:
-        self.n, self.theta, self.inside = n, theta, AffineInvariant(n, cholesky, theta)
+    inside: AffineInvariant
+
+    def __init__(
+        self,
+        n: int,
+        theta: float,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        cholesky: bool = False,
+    ) -> None:
+        self.n, self.theta = n, theta
+        self.inside = AffineInvariant(n, cholesky, theta, alpha, beta)
 
     def forward(self, x: Array) -> Array:
         """Return the power."""
@@ -57,7 +66,7 @@ class Power(Diffeomorphism):
 
     def exponential(self, c: Array) -> Array:
         """Return exp C, whatever θ is."""
-        return exponential(unpack(c, self.n))
+        return exponential(self.inside._weighted(unpack(c, self.n), inverse=True))
 
 
 def _power(P: Array, t: float) -> Array:
@@ -70,32 +79,34 @@ def _differential(P: Array, V: Array, t: float) -> Array:
 
 
 class Logarithm(Diffeomorphism):
-    """The packed logarithm, for the log-Euclidean metric; it does not depend on θ."""
+    """The coordinates of the affine-invariant metric, for the log-Euclidean one, without θ."""
 
-    def __init__(self, n: int, theta: float) -> None:
+    def __init__(self, n: int, theta: float, alpha: float, beta: float) -> None:
         self.n, self.inside = n, Euclidean(n * (n + 1) // 2)
+        self.at_identity = AffineInvariant(n, alpha=alpha, beta=beta)
 
     def forward(self, x: Array) -> Array:
         """Return log P."""
-        return pack(logarithm(x))
+        return self.at_identity.to_normal(x)
 
     def inverse(self, y: Array) -> Array:
         """Return the exponential."""
-        return matrix_function(unpack(y, self.n), EXP)
+        return matrix_function(self.at_identity._matrix(y), EXP)
 
     def differential(self, x: Array, v: Array) -> Array:
         """Return the derivative of the logarithm."""
-        return pack(differential(x, v, LOG))
+        return self.at_identity._coordinates(differential(x, v, LOG))
 
     def inverse_differential(self, x: Array, u: Array) -> Array:
         """Return the derivative of the exponential at log P."""
         values, U = eigen = eigh(symmetric(x))
         known = Eigen(LOG.value(values), U)
-        return differential(matrix_function(x, LOG, eigen), unpack(u, self.n), EXP, known)
+        V = self.at_identity._matrix(u)
+        return differential(matrix_function(x, LOG, eigen), V, EXP, known)
 
     def exponential(self, c: Array) -> Array:
         """Return exp C."""
-        return exponential(unpack(c, self.n))
+        return self.at_identity.from_normal(c)
 
 
 class LogCholesky(Diffeomorphism):
@@ -104,7 +115,7 @@ class LogCholesky(Diffeomorphism):
     Of the differential :math:`dL = L\Phi` of the factor, Φ is the :func:`change_of_factor`.
     """
 
-    def __init__(self, n: int, theta: float) -> None:
+    def __init__(self, n: int, theta: float, *weights: float) -> None:
         self.n, self.theta, self.power = n, theta, Power(n, theta)
         self.inside = Euclidean(n * (n + 1) // 2)
 
@@ -145,13 +156,19 @@ class LogCholesky(Diffeomorphism):
         return clamped(self.inverse(c))
 
 
-CHARTS: dict[str, Callable[[int, float], Diffeomorphism]] = {
+CHARTS: dict[str, Callable[[int, float, float, float], Diffeomorphism]] = {
     "affine_invariant": Power,
     "log_euclidean": Logarithm,
     "log_cholesky": LogCholesky,
-    "cholesky_affine_invariant": lambda n, theta: Power(n, theta, cholesky=True),
+    "cholesky_affine_invariant": partial(Power, cholesky=True),
 }
 METRICS = tuple(CHARTS)
+ALIASES = {
+    "riemann": "affine_invariant",
+    "logeuclid": "log_euclidean",
+    "logchol": "log_cholesky",
+}
+"""Names that pyRiemann has for the metrics."""
 
 
 @dataclass(frozen=True)
@@ -180,11 +197,16 @@ class SPD(Definite, Chart):
     n
         Number of rows.
     metric
-        One of the names above.
+        One of the names above, or pyRiemann's ``"riemann"``, ``"logeuclid"``, ``"logchol"`` for the
+        first and the last two.
     theta
         Power deformation: distances are those between the :math:`P^\theta`, divided by \|θ\|. As
         θ tends to 0, the affine-invariant metric tends to the log-Euclidean one, which does not
         depend on θ.
+    alpha, beta
+        Weights of the shape and of the size: :math:`\|X\|^2` of a logarithm X becomes
+        :math:`\alpha\|X\|^2 + \beta\operatorname{tr}^2 X`, with α > 0 and α + nβ > 0. They
+        change distances and variances, and neither ⊕ nor means. The log-Cholesky metric has none.
 
     Examples
     --------
@@ -199,27 +221,41 @@ class SPD(Definite, Chart):
     True
     """
 
-    metric: str = field(default=METRICS[0], metadata={"choices": METRICS})
+    metric: str = field(default=METRICS[0], metadata={"choices": METRICS, "aliases": ALIASES})
     theta: float = 1.0
+    alpha: float = 1.0
+    beta: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.theta == 0.0:
             raise ValueError("theta of SPD must be a finite number other than 0, got 0")
+        alpha, beta = self.alpha, self.beta
+        if not (alpha > 0.0 and alpha + self.n * beta > 0.0):
+            raise ValueError(
+                f"SPD({self.n}) needs alpha > 0 and alpha + {self.n} * beta > 0, "
+                f"got alpha={alpha!r} and beta={beta!r}"
+            )
+        if self.metric == "log_cholesky" and (alpha, beta) != (1.0, 0.0):
+            raise ValueError(
+                "the log_cholesky metric of SPD has no alpha and beta: leave them at 1 and 0, got "
+                f"alpha={alpha!r} and beta={beta!r}"
+            )
 
     @cached_property
     def chart(self) -> Diffeomorphism:
         r"""The map :math:`P^\theta`, :math:`\log P` or :math:`\psi(P^\theta)/\theta`."""
-        return CHARTS[self.metric](self.n, self.theta)
+        return CHARTS[self.metric](self.n, self.theta, self.alpha, self.beta)
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
-        """Return small spaces with each metric, two of them deformed."""
+        """Return small spaces with each metric, some of them deformed or of other weights."""
         return (
             cls(2),
             cls(3, "log_euclidean"),
             cls(3, "log_cholesky"),
             cls(3, "cholesky_affine_invariant"),
-            cls(3, theta=0.5),
+            cls(3, theta=0.5, alpha=2.0, beta=-0.25),
             cls(2, "log_cholesky", theta=0.5),
+            cls(2, "log_euclidean", alpha=0.5, beta=1.0),
         )

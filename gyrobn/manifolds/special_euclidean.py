@@ -150,6 +150,11 @@ class SpecialEuclidean(Group):
         off = xp.maximum(self.rotations.violation(R), row) + 0.0 * xp.sum(t, axis=-1)
         return xp.where(xp.isfinite(off), off, xp.inf)
 
+    def cut_locus_angle(self, x: Array) -> Array:
+        """That of the rotation."""
+        self._namespace(x)
+        return self.rotations.cut_locus_angle(self._parts(x)[0])
+
     def moments(self, x: Array) -> Array:
         """Entries of the matrix."""
         return self._namespace(x).reshape(x, (*x.shape[:-2], (self.n + 1) ** 2))

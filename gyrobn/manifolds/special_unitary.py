@@ -60,6 +60,11 @@ class Traceless(Realified):
         moved = self._coordinates(2.0 * math.pi * (raised - above))
         return xp.where(excess == 0, c, c + moved)
 
+    def cut_locus_angle(self, x: Array) -> Array:
+        """π less half of the largest difference of phases, whose logarithm has trace 0."""
+        values = eigh(self._hermitian(self.to_normal(x))).values
+        return math.pi - 0.5 * (values[..., -1] - values[..., 0])
+
     def hessian(self, c: Array, weights: Array, *, frames: Sequence[Array] = ()) -> Hessian:
         r"""Mean Hessian, of eigenvalues :math:`a \cot a` with half the differences a of phases."""
         xp, (values, U) = namespace_of(c), eigh(self._hermitian(c))

@@ -75,6 +75,10 @@ class Torus(Vectors, Group):
         self._namespace(x)
         return c + 0.0 * x
 
+    def cut_locus_angle(self, x: Array) -> Array:
+        """π less the largest angle."""
+        return math.pi - namespace_of(x).max(abs(self.to_normal(x)), axis=-1)
+
     def moments(self, x: Array) -> Array:
         """Cosines and sines."""
         xp = self._namespace(x)

@@ -5,7 +5,7 @@ A layer holds parameters and running statistics in the way of its framework and 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, NamedTuple, Self, TypedDict
@@ -29,14 +29,20 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class LearntGeometry:
-    """A geometry, and whether its curvature is learnt."""
+    """A geometry, and which of its curvatures are learnt or belong to others.
+
+    A product has the curvatures of its factors, in their order.
+    """
 
     geometry: GyroSpace
+    """With the curvatures of the start, which are numbers."""
     learn_curvature: bool = False
+    shared: tuple[int, ...] = field(default=(), repr=False)
+    """The places of the curvatures that others own, as :func:`separated` finds them."""
 
     def __post_init__(self) -> None:
         manifold = check_manifold(self.geometry)
-        if self.learn_curvature and "curvature" not in manifold.parameters:
+        if self.learn_curvature and not self.learnt:
             raise ValueError(f"{manifold!r} has no curvature to learn")
         if not all(isinstance(value, (int, float)) for value in manifold.learnable()):
             raise ValueError(
@@ -45,55 +51,76 @@ class LearntGeometry:
             )
 
     @property
-    def _curvature(self) -> Any:
-        return self.geometry.curvature  # type: ignore[attr-defined]
+    def learnt(self) -> tuple[int, ...]:
+        """The places of the curvatures that are learnt."""
+        places = range(len(self.geometry.learnable()) if self.learn_curvature else 0)
+        return tuple(i for i in places if i not in self.shared)
 
     @property
-    def free_curvature(self) -> bool:
-        """Whether a learnt curvature may have any sign. The parameter is then K itself."""
-        return getattr(self.geometry, "required_sign", None) is None
+    def fixed(self) -> bool:
+        """Whether the curvature never changes."""
+        return not (self.learn_curvature or self.shared)
 
     @property
-    def initial_curvature(self) -> float:
-        """The initial value of ``raw_curvature``."""
-        return float(self._curvature) if self.free_curvature else 0.0
+    def initial_curvature(self) -> Any:
+        """The initial ``raw_curvature``: a number, or a list with one for each learnt curvature."""
+        signs, values = self.geometry.required_signs(), self.geometry.learnable()
+        raw = [0.0 if signs[i] else float(values[i]) for i in self.learnt]
+        return raw[0] if self.geometry.parameters == ("curvature",) else raw
 
-    def manifold(self, raw: Array | None) -> GyroSpace:
-        """Return the geometry at a learnt curvature: :math:`K = K_0 e^r`, or K itself."""
-        if raw is None:
-            return self.geometry
-        K = raw if self.free_curvature else self._curvature * namespace_of(raw).exp(raw)
-        return replace(self.geometry, curvature=K)  # type: ignore[call-arg]
+    def manifold(self, raw: Array | None, shared: Array | None = None) -> GyroSpace:
+        """Return the geometry at its curvatures now.
 
-    def raw_shift(self, saved: Any, raw: float | None = None) -> float:
-        """Compare the geometry of a saved state, and return what to add to its raw curvature.
+        A learnt one is :math:`K = K_0 e^r`, or r itself if any sign will do; ``shared`` holds the
+        values of those that others own.
+        """
+        signs, values = self.geometry.required_signs(), self.geometry.learnable()
+        if raw is not None:
+            for i, r in zip(self.learnt, _numbers(raw), strict=True):
+                values[i] = values[i] * namespace_of(r).exp(r) if signs[i] else r
+        if shared is not None:
+            for i, K in zip(self.shared, _numbers(shared), strict=True):
+                values[i] = K
+        return self.geometry.with_learnable(values)
 
-        A layer that learns its curvature takes that of the state; all else must agree.
+    def raw_shift(self, saved: Any, raw: Sequence[float] | None = None) -> tuple[float, ...]:
+        """Compare the geometry of a saved state, and return what to add to its raw curvatures.
+
+        A layer that learns its curvature takes that of the state, and a curvature that another
+        owns is not compared; all else must agree.
 
         Parameters
         ----------
         saved
             The geometry of the layer that wrote the state.
         raw
-            The raw curvature in the state, if there is one.
+            The raw curvatures in the state, if there are any.
 
         Returns
         -------
-        float
-            Nonzero if the two curvatures started from different values.
+        tuple of float
+            Empty if all curvatures started from the same values.
         """
-        own, learns, free = self.geometry, self.learn_curvature, self.free_curvature
-        if saved == own and (learns or raw is None):
-            return 0.0
-        comparable = type(saved) is type(own) and "curvature" in own.parameters
-        if comparable and replace(saved, curvature=self._curvature) == own:
-            if learns:
-                return 0.0 if free else math.log(saved.curvature / self._curvature)
-            if raw is not None:
-                saved = replace(saved, curvature=raw if free else saved.curvature * math.exp(raw))
-                if math.isclose(saved.curvature, self._curvature, rel_tol=1e-6):
-                    return 0.0
-        raise self.foreign(repr(saved))
+        own, signs = self.geometry, self.geometry.required_signs()
+        if saved == own and (self.learn_curvature or raw is None):
+            return ()
+        if type(saved) is not type(own) or saved.required_signs() != signs:
+            raise self.foreign(repr(saved))
+        mine, theirs, learnt = own.learnable(), saved.learnable(), self.learnt
+        if saved.with_learnable(mine) != own:
+            raise self.foreign(repr(saved))
+        pairs = [(1.0, 1.0) if signs[i] is None else (theirs[i], mine[i]) for i in learnt]
+        shift = tuple(math.log(K / K_0) for K, K_0 in pairs)
+        if raw is not None and not learnt:  # the other layer learnt them
+            if len(raw) != len(theirs):  # but not all of them, and which is not known
+                raise self.foreign(repr(saved))
+            each = zip(theirs, raw, signs, strict=True)
+            theirs = [K * math.exp(r) if sign else r for K, r, sign in each]
+            saved = saved.with_learnable(theirs)
+        for i in set(range(len(mine))) - {*learnt, *self.shared}:
+            if not math.isclose(theirs[i], mine[i], rel_tol=0.0 if raw is None else 1e-6):
+                raise self.foreign(repr(saved))
+        return shift if any(shift) else ()
 
     def foreign(self, saved: str) -> ValueError:
         """Return the error for a state of another geometry."""
@@ -101,6 +128,32 @@ class LearntGeometry:
             f"the state is of a layer on {saved}, and this one is on {self.geometry!r}: build the "
             "layer with the geometry of the state"
         )
+
+
+def _numbers(values: Array) -> list[Array]:
+    """Return the entries of a vector; a number is the only one."""
+    return [values] if values.ndim == 0 else [values[i] for i in range(values.shape[0])]
+
+
+def separated(
+    manifold: GyroSpace, number: Callable[[Any], float]
+) -> tuple[GyroSpace, dict[str, Any], list[Any]]:
+    """Separate a geometry from curvatures that others own.
+
+    ``number`` returns the value of such a curvature, as the framework of a layer has it.
+
+    Returns
+    -------
+    geometry, own, owners
+        The geometry with numbers in their place, the option ``shared`` of the layer, if there are
+        any, and the curvatures themselves.
+    """
+    values = check_manifold(manifold).learnable()
+    places = tuple(i for i, v in enumerate(values) if not isinstance(v, (int, float)))
+    owners = [values[i] for i in places]
+    for i in places:
+        values[i] = number(values[i])
+    return manifold.with_learnable(values), {"shared": places} if places else {}, owners
 
 
 SEARCH = "steps", "tol", "max_iter", "mean_gradient"
@@ -258,7 +311,9 @@ class Learnt(NamedTuple):
     """Standard deviation of the output, shape (*channels,), or (*channels, blocks)."""
     raw_curvature: Array | None
     """Logarithm of the curvature's ratio to the initial one; the curvature itself if its sign is
-    free."""
+    free. A vector with one entry for each on a product."""
+    shared_curvature: Array | None = None
+    """The values of the curvatures that others own, a vector."""
 
 
 def initial(settings: Settings, like: Array, bias: bool, scale: bool) -> tuple[Learnt, Stats]:
@@ -373,12 +428,12 @@ def prepare(
 
     An error on one rank is sent to the others of its group, which would wait for it otherwise.
     """
-    xp, dtype = namespace_of(given), common_dtype(given, *learnt, *(running or ()))
+    xp, dtype = namespace_of(given), common_dtype(given, *learnt[:3], *(running or ()))
     check, out, empty = settings.check_input, None, None
     try:
         x, weights, axes, undo = _in_front(settings, given, weights)
-        bias, scale, raw = (cast(a, dtype) for a in learnt)
-        manifold = settings.manifold(raw)
+        bias, scale, raw, shared = (cast(a, dtype) for a in learnt)
+        manifold = settings.manifold(raw, shared)
         if training and group is None:
             _check_count(settings, tuple(x.shape), axes, running)
         hidden = any(map(_traced, (x, weights, *manifold.learnable())))
@@ -401,9 +456,7 @@ def prepare(
         elif training or settings.sets or running is None:
             ones = xp.ones(out.shape, dtype=dtype, device=device_of(x))
             weights = xp.where(out, 0.0, ones if weights is None else weights)
-        # In evaluation samples do not depend on each other, and JAX decomposes what is no point to
-        # NaN; torch raises.
-        if weights is not None or hasattr(xp.linalg, "cholesky_ex"):
+        if weights is not None:  # in evaluation, samples do not depend on each other
             x = _replaced(manifold, out, x)
     if weights is not None and (settings.sets or (hidden and group is None)):
         # Without weights there is no mean. Any weights give numbers, which are not used.
@@ -414,7 +467,7 @@ def prepare(
     if running is not None:
         mean, var = (cast(a, dtype) for a in running)
         # the points of some models move with the curvature
-        running = Stats(manifold.project(mean) if settings.learn_curvature else mean, var)
+        running = Stats(mean if settings.fixed else manifold.project(mean), var)
 
     def finish(y: Array) -> Array:
         if empty is not None and settings.sets:

@@ -14,6 +14,7 @@ import numpy as np
 
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
+from gyrobn.manifolds.rebased import seen_from
 from gyrobn.numerics.arrays import check_floating, length, real_dtype, real_like, scalars_like
 from gyrobn.numerics.checks import check_number, host, warn_caller
 from gyrobn.statistics.frechet import frechet, locate
@@ -151,10 +152,11 @@ def normalize(
     x: Array,
     stats: Stats,
     bias: Array | None = None,
-    scale: Array | float | str = 1.0,
+    scale: Array | float | str | None = 1.0,
     eps: float = 1e-5,
     clamp: float | None = None,
     *,
+    reference: Array | None = None,
     check: bool = True,
 ) -> Array:
     r"""Normalize a batch: :math:`\beta \oplus (s/\sqrt{v^2+\epsilon} \odot (\ominus\mu \oplus x))`.
@@ -170,16 +172,23 @@ def normalize(
         the variance is ``(*channels, blocks)`` if the geometry has several blocks.
     bias
         The mean of the output, shape ``(*channels, *point_shape)`` or ``point_shape``; the identity
-        by default.
+        by default, or the reference.
     scale
         Standard deviation s of the output, a number or an array of the variance's shape; or
         ``"sqrt_dim"``, the root of the dimension (of each block), for a variance of one per normal
-        coordinate.
+        coordinate. None to centre only: the factor is 1, and the variance stays that of the input.
     eps
         Added to the variance, so that a collapsed batch stays finite.
     clamp
         Largest size of the factor :math:`s/\sqrt{v^2+\epsilon}`, if any; where it applies, the
         variance of the output is smaller than the theorem's.
+    reference
+        A point r, shape ``(*channels, *point_shape)`` or ``point_shape``, from which the geometry
+        is seen, as if it were the identity: the operations are those of the isometry
+        :math:`x \mapsto \ominus r \oplus x`. Mean and variance of the output are the same. Where
+        :math:`\mu` is close to the cut locus of e, :math:`\ominus\mu \oplus x` turns samples by
+        very different rotations for nearly equal means (:meth:`GyroSpace.cut_locus_angle` tells);
+        give a point near the data then, such as the mean itself.
     check
         Whether to warn of samples that are scaled farther than coordinates reach.
 
@@ -194,10 +203,11 @@ def normalize(
     >>> bool(abs(mean).max() < 1e-12), round(float(var), 4)
     (True, 0.25)
     """
-    road = route(manifold, x, stats, bias, scale, eps, clamp)
-    y = manifold.standardize(x, *road)
+    space = seen_from(manifold, reference, x)
+    road = route(space, x, stats, bias, scale, eps, clamp)
+    y = space.standardize(x, *road)
     if check:
-        _warn_if_clamped("normalize()", manifold, x, y, road, scale_for(manifold, scale))
+        _warn_if_clamped("normalize()", space, x, y, road, *_deviation(space, stats, scale))
     return y
 
 
@@ -206,10 +216,11 @@ def normalize_batch(
     x: Array,
     weights: Array | None = None,
     bias: Array | None = None,
-    scale: Array | float | str = 1.0,
+    scale: Array | float | str | None = 1.0,
     eps: float = 1e-5,
     clamp: float | None = None,
     axes: int = 1,
+    reference: Array | None = None,
     **options: Any,
 ) -> tuple[Array, Stats]:
     """Normalize a batch with its own statistics, and return them too.
@@ -219,7 +230,7 @@ def normalize_batch(
 
     Parameters
     ----------
-    manifold, x, weights, bias, scale, eps, clamp
+    manifold, x, weights, bias, scale, eps, clamp, reference
         As in :func:`normalize`; ``weights`` as in :func:`~gyrobn.frechet`. A sample of weight zero
         that is no point of the manifold (padding, NaN) is returned unchanged.
     axes
@@ -237,15 +248,19 @@ def normalize_batch(
     """
     check_manifold(manifold)
 
-    def run(x: Array, M: GyroSpace, weights: Any, bias: Any, scale: Any, options: Any) -> Any:
+    def run(
+        x: Array, M: GyroSpace, r: Any, weights: Any, bias: Any, scale: Any, options: Any
+    ) -> Any:
+        M = seen_from(M, r, x)
         target = None if bias is None else M.to_inside(bias)
         x, put_back = set_aside(M, x, weights)
         y, stats = normalize_to(M, x, weights, target, scale, eps, clamp, axes, **options)
         road = route(M, x, stats, bias, scale, eps, clamp)
-        _warn_if_clamped("normalize_batch()", M, x, y, road, scale_for(M, scale))
+        _warn_if_clamped("normalize_batch()", M, x, y, road, *_deviation(M, stats, scale))
         return put_back(y), stats
 
-    found: Any = backend_of(x).auto_sharded(run, x, manifold, weights, bias, scale, options)
+    given = manifold, reference, weights, bias, scale, options
+    found: Any = backend_of(x).auto_sharded(run, x, *given)
     return found  # type: ignore[no-any-return]
 
 
@@ -292,10 +307,11 @@ def denormalize(
     x: Array,
     stats: Stats,
     bias: Array | None = None,
-    scale: Array | float | str = 1.0,
+    scale: Array | float | str | None = 1.0,
     eps: float = 1e-5,
     clamp: float | None = None,
     *,
+    reference: Array | None = None,
     check: bool = True,
 ) -> Array:
     r"""Undo :func:`normalize`.
@@ -305,13 +321,14 @@ def denormalize(
 
     Parameters
     ----------
-    manifold, x, stats, bias, scale, eps, clamp, check
+    manifold, x, stats, bias, scale, eps, clamp, reference, check
         What :func:`normalize` was given; ``scale`` may not be zero.
     """
-    road = route(manifold, x, stats, bias, scale, eps, clamp, inverse=True)
-    y = manifold.standardize(x, *road)
+    space = seen_from(manifold, reference, x)
+    road = route(space, x, stats, bias, scale, eps, clamp, inverse=True)
+    y = space.standardize(x, *road)
     if check:
-        _warn_if_clamped("denormalize()", manifold, x, y, road, stats.var, 0.5)
+        _warn_if_clamped("denormalize()", space, x, y, road, *_deviation(space, stats, None))
     return y
 
 
@@ -320,7 +337,7 @@ def route(
     x: Array,
     stats: Stats,
     bias: Array | None,
-    scale: Array | float | str,
+    scale: Array | float | str | None,
     eps: float,
     clamp: float | None,
     inverse: bool = False,
@@ -333,8 +350,13 @@ def route(
     return Road(manifold.origin(x) if bias is None else bias, 1.0 / factor, stats.mean)
 
 
+def _deviation(manifold: GyroSpace, stats: Stats, scale: Any) -> tuple[Any, float]:
+    """Return the standard deviation of the output as a number and its exponent."""
+    return (stats.var, 0.5) if scale is None else (scale_for(manifold, scale), 1.0)
+
+
 def _warn_if_clamped(
-    name: str, manifold: GyroSpace, x: Array, y: Array, road: Road, unit: Any, power: float = 1.0
+    name: str, manifold: GyroSpace, x: Array, y: Array, road: Road, unit: Any, power: float
 ) -> None:
     """Warn if samples of a hyperbolic space were scaled farther than coordinates reach.
 
@@ -417,7 +439,7 @@ def scale_for(manifold: GyroSpace, scale: Any) -> Any:
         return scale
     if scale != "sqrt_dim":
         raise ValueError(
-            f"scale must be a finite number, an array of them or 'sqrt_dim', got {scale!r}"
+            f"scale must be a finite number, an array of them, None or 'sqrt_dim', got {scale!r}"
         )
     roots = [size**0.5 for size in manifold.blocks]
     return roots[0] if len(roots) == 1 else roots
@@ -433,12 +455,14 @@ def _with_array(stats: Stats, like: Array) -> Stats:
 
 
 def multiplier(
-    x: Array, stats: Stats, scale: Array | float, eps: float, clamp: float | None
+    x: Array, stats: Stats, scale: Array | float | None, eps: float, clamp: float | None
 ) -> Array:
-    """Return s/√(v²+ε), at most ``clamp`` in size, in the dtype of x."""
+    """Return s/√(v²+ε), at most ``clamp`` in size, in the dtype of x; 1 without a scale."""
     eps = check_number("eps", eps, 0.0)
     clamp = None if clamp is None else check_number("clamp", clamp, above=0.0)
     stats = _with_array(stats, x)
     xp = check_floating(*map(real_like, (x, stats.mean)), stats.var)
+    if scale is None:
+        return xp.ones_like(stats.var)
     factor = scalars_like(scale, x) / xp.sqrt(stats.var + eps)
     return factor if clamp is None else xp.clip(factor, min=-clamp, max=clamp)

@@ -19,7 +19,8 @@ def check_floating(*arrays: Array, half: bool = False, complex_points: bool = Fa
     float32 allows it by ``half``.
     """
     xp, first = namespace_of(*arrays), arrays[0]
-    allowed = (xp.complex64, xp.complex128) if complex_points else (xp.float32, xp.float64)
+    single = xp.float64 == xp.float32  # the widest dtype
+    allowed = _complex(xp) if complex_points else (xp.float32, xp.float64)
     for x in arrays:
         if x.dtype not in allowed:
             real = xp.isdtype(x.dtype, "real floating")
@@ -29,10 +30,11 @@ def check_floating(*arrays: Array, half: bool = False, complex_points: bool = Fa
                     f"for example with {cast_to(x, 'complex128')}"
                 )
             if not (real and half):
-                kind = "float32 or float64" if real else "a real floating dtype"
+                known = "float32" if single else "float32 or float64"
+                kind = known if real else "a real floating dtype"
                 raise TypeError(
                     f"expected {kind}, got {x.dtype}: convert it first, "
-                    f"for example with {cast_to(x, 'float64')}"
+                    f"for example with {cast_to(x, 'float32' if single else 'float64')}"
                 )
         if x.dtype != first.dtype:
             raise TypeError(
@@ -55,10 +57,15 @@ def check_coordinates(manifold: Any, c: Array) -> Any:
     return check_floating(c)
 
 
+def _complex(xp: Any) -> tuple[Any, ...]:
+    """Return the complex dtypes that a library has."""
+    return tuple(getattr(xp, n) for n in ("complex64", "complex128") if hasattr(xp, n))
+
+
 def real_like(x: Array) -> Array:
     """Return the real part of complex numbers: its dtype is that of distances and weights."""
     xp = namespace_of(x)
-    return xp.real(x) if x.dtype in (xp.complex64, xp.complex128) else x
+    return xp.real(x) if x.dtype in _complex(xp) else x
 
 
 def real_dtype(x: Array) -> Any:
@@ -71,7 +78,7 @@ def cast(x: Array | None, dtype: Any) -> Any:
     if x is None or real_dtype(x) == dtype:
         return x
     xp = namespace_of(x)
-    if x.dtype in (xp.complex64, xp.complex128):
+    if x.dtype in _complex(xp):
         dtype = xp.complex128 if dtype == xp.float64 else xp.complex64
     return xp.astype(x, dtype)
 
@@ -129,7 +136,7 @@ def pieces(x: Array, sizes: Sequence[int]) -> list[Array]:
 
 def dot(x: Array, y: Array) -> Array:
     """Return the inner product of vectors along the last axis, broadcasting over the others."""
-    return namespace_of(x).sum(x * y, axis=-1)
+    return namespace_of(x).vecdot(x, y)
 
 
 def square(v: Array) -> Array:
@@ -218,7 +225,7 @@ def _in_blocks(function: Callable[..., Array], *arrays: Array) -> Array:
     ``BLOCK`` and :math:`k = \lceil\log_B N\rceil`, and a few ε of it in practice.
     """
     xp, count = namespace_of(*arrays), arrays[0].shape[0]
-    if arrays[0].dtype == xp.float64 or count <= BLOCK:
+    if arrays[0].dtype != xp.float32 or count <= BLOCK:
         return function(*arrays)
     blocks = count // BLOCK  # each has the samples of one index of an axis that is like a channel
     whole = [xp.reshape(a[: blocks * BLOCK, ...], (BLOCK, blocks, *a.shape[1:])) for a in arrays]

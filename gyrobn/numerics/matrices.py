@@ -225,7 +225,7 @@ def surely_definite(A: Array) -> Array:
     r"""Return which symmetric matrices are positive definite, by more than rounding decides.
 
     It takes one Cholesky factorization, an eighth of what eigenvalues take. False says nothing: the
-    matrix, or with NumPy another one, may be indefinite or nearly singular. If the factor of
+    matrix, or another one of the batch, may be indefinite or nearly singular. If the factor of
     :math:`A - \delta I` exists, :math:`\delta = 2(n + 1)\varepsilon\operatorname{tr} A`, the
     smallest eigenvalue of A is above :math:`n\varepsilon` times the largest: the factor is that of
     a matrix within :math:`(n + 1)\varepsilon\operatorname{tr} A` (Higham, *Accuracy and Stability*,
@@ -234,9 +234,6 @@ def surely_definite(A: Array) -> Array:
     xp, n = namespace_of(A), A.shape[-1]
     less = 2.0 * (n + 1) * eps_of(A) * xp.linalg.trace(A)
     A = A - less[..., None, None] * identity(A)
-    if hasattr(xp.linalg, "cholesky_ex"):  # torch's other form raises, also in a compiled graph
-        factor, info = xp.linalg.cholesky_ex(A)
-        return xp.logical_and(info == 0, xp.isfinite(factor[..., -1, -1]))
     try:
         return xp.isfinite(xp.linalg.cholesky(A)[..., -1, -1])
     except LAPACK_ERRORS:

@@ -354,7 +354,7 @@ def solve(source: Source, init: Array | None, search: Search) -> Found:
     def body(constants: Arrays, now: State) -> State:
         own, was = source, now.numbers
         if traced:
-            own, was = source.with_arrays(*constants), Numbers(*map(_read, was))
+            own, was = source.with_arrays(*constants), Numbers(*_read(*was))
         step = like(was.share, now.mean)[..., None] * now.step
         trial = own.view(now.mean, now.saved).shift(step)
         at = own.evaluate(_chosen(was.done, now.mean, trial))
@@ -381,8 +381,11 @@ def solve(source: Source, init: Array | None, search: Search) -> Found:
     sound, variance = numbers.finite(), like(numbers.variance, mean)
     # the mean is NaN where no evaluation was finite
     mean, variance = _chosen(sound, (mean, variance), (mean * math.nan, variance * math.nan))
-    found = mean, variance, numbers.count, _length(numbers.residual), numbers.done & sound
-    return Found(*found, source.view(mean, saved), sums)
+    residual, xp = _length(numbers.residual), namespace_of(numbers.residual)
+    # far out in hyperbolic space, a distance of one is not resolved
+    digits = (xp.max(numbers.resolution, axis=-1) < 1.0) | exact
+    converged = numbers.done & sound & digits
+    return Found(mean, variance, numbers.count, residual, converged, source.view(mean, saved), sums)
 
 
 def _take_steps(source: Source, mean: Array, search: Search) -> Found:
@@ -453,7 +456,8 @@ def _numbers(at: Evaluation, tol: float | None, gain: Array, read: bool = True) 
     resolution = xp.broadcast_to(at.resolution, squares.shape)
     gain = xp.sum(gain, axis=-1, keepdims=True)
     packed = xp.concat([at.variance, squares, resolution, gain], axis=-1)
-    variance, squares, resolution, gain = pieces(_read(packed) if read else packed, [k, k, k, 1])
+    (packed,) = _read(packed) if read else (packed,)
+    variance, squares, resolution, gain = pieces(packed, [k, k, k, 1])
     goal, xp = least_residual(variance, resolution, tol), namespace_of(variance)
     residual, share = xp.sqrt(squares), xp.ones_like(gain[..., 0])
     count, small = xp.astype(share, xp.int32), xp.all(residual <= goal, axis=-1)
@@ -481,10 +485,12 @@ HOST = np.ndarray, np.generic
 """What the numbers of a channel are if they can be read; traced otherwise."""
 
 
-def _read(values: Array) -> Array:
-    """Return numbers as a NumPy array if they can be read."""
-    backend = backend_of(values)
-    return values if backend.traced(values) else backend.to_numpy(values)
+def _read(*values: Array) -> Arrays:
+    """Return numbers as NumPy arrays if all of them can be read."""
+    backend = backend_of(values[0])
+    if any(map(backend.traced, values)):
+        return values
+    return tuple(map(backend.to_numpy, values))
 
 
 def like(values: Array, x: Array) -> Array:

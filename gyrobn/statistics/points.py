@@ -13,7 +13,7 @@ from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds import Correlation, Klein
 from gyrobn.manifolds.constant_curvature import ConstantCurvature
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import blockwise, eps_of, scalars_like
+from gyrobn.numerics.arrays import blockwise, eps_of, scalars_like, square
 from gyrobn.numerics.checks import host, warn_caller
 from gyrobn.statistics.uniqueness import FrechetWarning, factors
 
@@ -113,7 +113,7 @@ def _off(
     what, i = describe(good, first)
     off = float(manifold.violation(x[(*i, ...)]))
     text = f"{before}{name} is off {manifold!r} by {off:.3g} in {what}: "
-    if name in ("mean", "bias"):
+    if name in ("mean", "bias", "reference"):
         return ValueError(f"{text}manifold.project gives a point near by")
     lack = flaw(manifold, x[(*i, ...)])
     if lack:
@@ -176,18 +176,28 @@ def may_be_far_out(
         return False
     manifold, xp, block = manifold.detached(), namespace_of(x), 0
     factor = scalars_like(factor, x)
+    several = manifold.block_shape and getattr(factor, "shape", ())
+    if several:
+        factor = xp.broadcast_to(factor, (*factor.shape[:-1], *manifold.block_shape))
     target = manifold.origin(x) if target is None else target
     for space, _, *points in factors(manifold, manifold, x, centre, target):
-        several = manifold.block_shape and not isinstance(factor, float)
         t, block = factor[..., block] if several else factor, block + len(space.blocks)
         if _ends(space):
-            of_x, of_centre, of_target = (xp.max(space.norm(y)) for y in points)
+            of_x, of_centre, of_target = (_farthest(space, y) for y in points)
             way = float(xp.max(abs(t) * (of_x + of_centre)) + of_target)
             growth = math.cosh(min(abs(float(*space.learnable())) ** 0.5 * way, 300.0))
             spacing = eps_of(x) * growth ** (1 + isinstance(space, Klein))
             if not spacing <= 0.01:  # also if a sample is NaN, which must not hide others
                 return True
     return False
+
+
+def _farthest(space: GyroSpace, x: Array) -> Array:
+    """Return the largest distance from the identity: in every model, that of the longest vector."""
+    xp, rows = namespace_of(x), namespace_of(x).reshape(x, (-1, x.shape[-1]))
+    with np.errstate(over="ignore"):
+        longest = xp.argmax(square(rows), axis=0, keepdims=True)
+    return space.norm(xp.take(rows, longest, axis=0))[0]
 
 
 def plain_geometry(geometry: GyroSpace) -> GyroSpace:
@@ -213,11 +223,13 @@ def plain_geometry(geometry: GyroSpace) -> GyroSpace:
 
 
 class Moved:
-    """How many points a projection moved, and which of them were singular matrices."""
+    """How many points were projected, which of them were singular matrices; and which dropped."""
 
     def __init__(self) -> None:
-        self.count = self.total = self.singular = 0
+        self.count = self.total = self.singular = self.dropped = self.lost = 0
         self.which = ""
+        self.valid = dict[int, Array]()
+        """Which points of a chunk are valid, if invalid ones are dropped, by its first number."""
 
     @classmethod
     def merged(cls, parts: Iterable["Moved"]) -> "Moved":
@@ -243,8 +255,30 @@ class Moved:
             if what and not self.which:
                 self.which = f"the first, {at_index(i, first)}, is {what}"
 
+    def drop(self, manifold: GyroSpace, x: Array, first: int) -> Array:
+        """Put the identity in place of invalid points, NaN among them."""
+        xp = namespace_of(x)
+        if backend_of(x).traced(x):
+            return x
+        if first not in self.valid:
+            with np.errstate(all="ignore"):
+                good = self.valid[first] = blockwise(manifold.contains, x)
+            self.total += math.prod(good.shape)
+            self.dropped += (lost := int(np.sum(~host(good))))
+            if lost and not self.which:
+                self.which = describe(good, first)[0].partition(", ")[2]
+        valid = self.valid[first][(..., *(None,) * len(manifold.point_shape))]
+        return xp.where(valid, x, manifold.origin(x))
+
     def warn(self, manifold: GyroSpace, x: Array, method: str) -> None:
-        """Warn if singular matrices got a floor under their eigenvalues."""
+        """Warn if points were dropped, or singular matrices got a floor under their eigenvalues."""
+        if self.dropped:
+            what = "dropped" if "fit" in method else "returns NaN for"
+            warn_caller(
+                f"GyroBN.{method}() {what} {self.dropped} of {self.total} samples that are not on "
+                f"{manifold!r}, {self.which}",
+                FrechetWarning,
+            )
         if self.singular:
             floor = eps_of(x) ** 0.5
             warn_caller(
@@ -256,7 +290,11 @@ class Moved:
             )
 
 
-SHRINK = "Shrink covariances first (sklearn.covariance.ledoit_wolf, pyRiemann's Covariances('lwf'))"
+SHRINK = (
+    "Shrink covariances first (sklearn.covariance.ledoit_wolf, pyRiemann's Covariances('lwf')), or "
+    "if all lack the same directions, as after an average reference, reduce them to their common "
+    "subspace (gyrobn.reduce_rank)"
+)
 
 
 def flaw(manifold: GyroSpace, point: Array) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.product import Product
+from gyrobn.manifolds.rebased import Rebased
 from gyrobn.numerics.arrays import blockwise
 from gyrobn.numerics.checks import host, warn_caller
 from gyrobn.statistics.samples import of_channel
@@ -54,6 +55,9 @@ def warn_of(
     result, its numbers on the host; ``unique`` says whether to look for a second mean at all.
     """
 
+    if isinstance(manifold, Rebased):  # inside and in its words it is the geometry itself
+        manifold = manifold.manifold
+
     def of(which: Array) -> str:
         return "" if domains is None else domains.name(which)
 
@@ -65,6 +69,11 @@ def warn_of(
             advice = (
                 "some distances are not finite: they overflow, or samples are opposite to each "
                 "other; start elsewhere, with init"
+            )
+        elif float(namespace_of(found.mean).max(manifold.resolution(found.mean))) >= 1.0:
+            advice = (
+                f"it lies so far out that {found.mean.dtype} does not resolve a distance of 1 "
+                "there; use a wider dtype, or move and scale the data"
             )
         often = "" if lost else f" in {limit} iterations"
         warn_caller(
@@ -128,7 +137,12 @@ def factors(manifold: GyroSpace, space: GyroSpace, *arrays: Array) -> Iterator[t
     """Yield the factors of a metric, and factors of those; the one space otherwise.
 
     Each comes as the user gave it, as the space to compute in, and with its parts of the arrays.
+    Points of a geometry with a reference come as they are seen from there.
     """
+    if isinstance(manifold, Rebased):
+        M = manifold.manifold
+        arrays = tuple(M.relative(manifold.reference, a) for a in arrays)
+        manifold = space = M
     parts = space._factors(*arrays)
     if parts[0][0] is space:
         yield manifold, space, *arrays

@@ -7,6 +7,7 @@ They follow the conventions of ``torch.nn.BatchNorm1d``; the mathematics is in
 from gyrobn.torch.averages import update_bn
 from gyrobn.torch.domains import DomainGyroBN
 from gyrobn.torch.layers import (
+    Curvature,
     GyroBN,
     GyroGroupNorm,
     GyroInstanceNorm,
@@ -15,6 +16,7 @@ from gyrobn.torch.layers import (
 )
 
 __all__ = [
+    "Curvature",
     "DomainGyroBN",
     "GyroBN",
     "GyroGroupNorm",

@@ -292,7 +292,7 @@ class DomainGyroBN(GyroBN):
         for k, place in new.items():
             x, before = batch.x[place], online.get(k, start)
             mean, var = (a.to(x) for a in before.stats)
-            if mean.dtype != before.mean.dtype or self.settings.learn_curvature:
+            if mean.dtype != before.mean.dtype or not self.settings.fixed:
                 mean = manifold.project(mean)
             before = OnlineStats(before.count, mean, var)
             states = online_stats(manifold, before, x, self.prior_strength)

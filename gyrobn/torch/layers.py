@@ -1,6 +1,7 @@
 """The layers for batches and sets of points, with the conventions of torch's own."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
@@ -21,10 +22,12 @@ from gyrobn.normalization.layers import (
     grouped,
     initial,
     is_half,
+    separated,
 )
 from gyrobn.normalization.normalize import Stats
 from gyrobn.numerics.arrays import check_floating, real_dtype
 from gyrobn.numerics.checks import check_number
+from gyrobn.statistics.points import plain_geometry
 from gyrobn.statistics.samples import Group
 
 
@@ -36,19 +39,37 @@ class GeometryState(nn.Module):
 
     settings: LearntGeometry
     raw_curvature: nn.Parameter | None
+    _owners: tuple[Any, ...] = ()
+    """Curvatures that others own; in a tuple, because torch registers bare parameters."""
 
     @property
     def manifold(self) -> GyroSpace:
         """The geometry, with the curvature learnt so far: :math:`K = K_0 e^r`, or K itself."""
-        raw: Tensor | None = self.raw_curvature
-        if raw is not None and is_half(raw):
-            raw = raw.float()  # as points in half precision are
-        return self.settings.manifold(raw)
+        both = self.raw_curvature, self.shared_curvature
+        # in half precision, points are in float32
+        wide = (None if a is None else a.float() if is_half(a) else a for a in both)
+        return self.settings.manifold(*wide)
+
+    @property
+    def shared_curvature(self) -> Tensor | None:
+        """The values of the curvatures that others own, or None if there are none."""
+        return torch.stack([_value(own) for own in self._owners]) if self._owners else None
+
+    @property
+    def _settings_now(self) -> Any:
+        """The options, on a geometry with the curvatures that others own as they are now."""
+        shared = self.shared_curvature
+        if shared is None or shared.is_meta:
+            return self.settings
+        now = plain_geometry(self.settings.manifold(None, shared))
+        return replace(self.settings, geometry=now)
 
     def reset_parameters(self) -> None:
         """Reset the curvature."""
         if self.raw_curvature is not None:
-            nn.init.constant_(self.raw_curvature, self.settings.initial_curvature)
+            with torch.no_grad():
+                start = self.settings.initial_curvature
+                self.raw_curvature.copy_(torch.tensor(start, device="cpu"))
 
     def get_extra_state(self) -> Tensor:
         """Return the geometry as part of the state: its JSON description, as bytes in a tensor.
@@ -57,7 +78,7 @@ class GeometryState(nn.Module):
         """
         from gyrobn.estimator.conversion import geometry_text
 
-        text = geometry_text(self.settings).encode()
+        text = geometry_text(self._settings_now).encode()
         return torch.tensor(list(text), dtype=torch.uint8, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
@@ -72,7 +93,8 @@ class GeometryState(nn.Module):
             letters = state_dict[key].to(torch.uint8)  # a whole state may have been cast
             text, raw = bytes(letters.tolist()).decode(), state_dict.get(name)
             try:
-                shift = raw_shift(self.settings, text, None if raw is None else float(raw.detach()))
+                values = None if raw is None else raw.detach().reshape(-1).tolist()
+                shift = raw_shift(self.settings, text, values)
             except ValueError as error:
                 *_, error_messages = given
                 error_messages.append(
@@ -81,10 +103,86 @@ class GeometryState(nn.Module):
                 )
                 return
             if raw is not None and shift:
-                state_dict[name] = raw + shift
+                state_dict[name] = raw + raw.new_tensor(shift).reshape(raw.shape)
         else:
             state_dict[key] = self.get_extra_state()
         super()._load_from_state_dict(state_dict, prefix, *given)
+
+
+class Curvature(nn.Module):
+    r"""A learnable curvature that several layers share: :math:`K = K_0 e^r`, which keeps its sign.
+
+    Give it to geometries in place of a number. Layers on them take its current value and do not
+    register it: it is a part of the network if the network holds it, and has one entry in the state
+    dict.
+
+    Parameters
+    ----------
+    initial
+        :math:`K_0`, negative or positive.
+    device, dtype
+        Of the parameter.
+
+    Attributes
+    ----------
+    raw : Parameter of shape ()
+        r; it starts at zero.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gyrobn import PoincareBall
+    >>> from gyrobn.torch import Curvature, GyroBN
+    >>> from gyrobn.torch.nn import GyroLinear
+    >>> K = Curvature(-1.0)
+    >>> M = PoincareBall(4, curvature=K)
+    >>> net = torch.nn.Module()
+    >>> net.K, net.layers = K, torch.nn.Sequential(GyroLinear(M, M), GyroBN(M))
+    >>> [name for name, _ in net.named_parameters() if "layers.0" not in name]
+    ['K.raw', 'layers.1.bias', 'layers.1.scale']
+    """
+
+    def __init__(
+        self, initial: float = -1.0, device: Any = None, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        self.initial = check_number("the initial curvature", initial)
+        if self.initial == 0.0:
+            raise ValueError("the initial curvature must not be 0: its sign is that of all others")
+        self.raw = nn.Parameter(torch.zeros((), device=device, dtype=dtype))
+
+    def forward(self) -> Tensor:
+        """Return K."""
+        raw = self.raw.float() if is_half(self.raw) else self.raw
+        return self.initial * raw.exp()
+
+    def extra_repr(self) -> str:
+        """Return the initial curvature."""
+        return f"initial={self.initial}"
+
+
+def _value(owner: Any) -> Tensor:
+    """Return the value of a curvature: a tensor with one element, or a module that returns one."""
+    value = owner() if isinstance(owner, nn.Module) else owner
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        raise ValueError(
+            "the curvature of a layer must be a number (with learn_curvature=True to learn it), a "
+            f"tensor with one element, or a module that returns one, got {owner!r}"
+        )
+    return value.reshape(())
+
+
+def initial_value(owner: Any) -> float:
+    """Return the value of a curvature when a layer is made, also on ``meta``."""
+    if isinstance(owner, Curvature):
+        return owner.initial
+    return float(_value(owner).detach())
+
+
+def current(manifold: GyroSpace) -> GyroSpace:
+    """Return a geometry with the values of modules in their place."""
+    values = (_value(v) if isinstance(v, nn.Module) else v for v in manifold.learnable())
+    return manifold.with_learnable([*values])
 
 
 class LayerOptions(Options, total=False):
@@ -122,14 +220,17 @@ class NormalizationLayer(GeometryState):
         super().__init__()
         if momentum is not None:
             check_number("momentum, the fraction of a new batch,", momentum, 0.0, 1.0)
-        self.settings = Settings.of(type(self).__name__, manifold, options, eps=eps, **own)
+        geometry, shared, owners = separated(manifold, initial_value)
+        self._owners = tuple(owners)
+        own = own | shared
+        self.settings = Settings.of(type(self).__name__, geometry, options, eps=eps, **own)
         self._constant = Constant(self.settings)
         self.momentum, self.affine = momentum, affine
         self.track_running_stats = track_running_stats
         like = torch.empty((), device=device, dtype=dtype)
         learnt, stats = initial(self.settings, like, affine, affine)
         self.bias, self.scale, self.raw_curvature = (
-            None if value is None else nn.Parameter(value) for value in learnt
+            None if value is None else nn.Parameter(value) for value in learnt[:3]
         )
         count = torch.zeros((), dtype=torch.long, device=device)
         buffers = {"running_mean": stats.mean, "running_var": stats.var}
@@ -269,7 +370,8 @@ class NormalizationLayer(GeometryState):
         more = {name: getattr(self, name) for name in usual}
         if not self.track_running_stats:
             del more["momentum"]
-        return self.settings.shown(**{k: v for k, v in more.items() if v != usual[k]})
+        text: str = self._settings_now.shown(**{k: v for k, v in more.items() if v != usual[k]})
+        return text
 
 
 _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -362,7 +464,8 @@ class GyroBN(NormalizationLayer):
     Parameters
     ----------
     manifold
-        The geometry of the points. Its parameters must be plain numbers.
+        The geometry of the points. A curvature may also be a tensor or a :class:`Curvature` that
+        others own: the layer takes its current value, and does not register it.
     channels
         Shape of the channels, which are normalized separately: the input has shape ``(batch,
         *channels, *point_shape)``.
@@ -394,6 +497,7 @@ class GyroBN(NormalizationLayer):
         centroid, in one pass over the batch; :func:`gyrobn.frechet` has a bound of its error.
     learn_curvature
         Whether the curvature is a parameter. It keeps its sign; on ``Stereographic`` it is free.
+        A product learns one for each factor that has one.
     clamp
         Largest size of the factor :math:`s/\sqrt{v^2+\epsilon}`, if any.
     tol, max_iter
@@ -568,7 +672,8 @@ class GyroLayerNorm(_AxisNorm):
     Parameters
     ----------
     manifold
-        The geometry of the points. Its parameters must be plain numbers.
+        The geometry of the points. A curvature may also be a tensor or a :class:`Curvature` that
+        others own: the layer takes its current value, and does not register it.
     axis
         The axis of a set, or axes, among those in front of a point; negative ones count from the
         point. By default all but the first: one set per sample. On ``(batch, tokens, heads,
@@ -665,7 +770,8 @@ class GyroInstanceNorm(NormalizationLayer):
     Parameters
     ----------
     manifold
-        The geometry of the points. Its parameters must be plain numbers.
+        The geometry of the points. A curvature may also be a tensor or a :class:`Curvature` that
+        others own: the layer takes its current value, and does not register it.
     channels
         Shape of the channels: the input has shape ``(batch, *channels, *positions,
         *point_shape)``, with at least one axis of positions.
@@ -726,7 +832,8 @@ class GyroGroupNorm(NormalizationLayer):
     Parameters
     ----------
     manifold
-        The geometry of the points. Its parameters must be plain numbers.
+        The geometry of the points. A curvature may also be a tensor or a :class:`Curvature` that
+        others own: the layer takes its current value, and does not register it.
     groups
         Number of groups of consecutive channels, of equal size.
     channels

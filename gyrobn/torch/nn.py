@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.torch.layers import no_autocast
+from gyrobn.torch.layers import current, no_autocast
 
 __all__ = ["GyroActivation", "GyroLinear", "ManifoldParameter"]
 
@@ -56,7 +56,7 @@ def _geometry(place: Place) -> GyroSpace:
     found = getattr(place, "out_manifold", getattr(place, "manifold", place))
     if not isinstance(found, GyroSpace):
         raise TypeError(f"expected a geometry, or a layer that has one (GyroBN), got {place!r}")
-    return found
+    return current(found)
 
 
 HALF = (torch.float16, torch.bfloat16)
