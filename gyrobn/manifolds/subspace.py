@@ -88,12 +88,15 @@ class Image(Composite):
             inside = whole.apply(matmul(adjoint(E), v))
             return matmul(E, inside)
 
+        form = whole.matrix
+
         def matrix() -> Array:
-            H = whole.matrix()
+            assert form is not None
+            H = form()
             E = backend_of(H).cached(_directions, H, self.part)
             return matmul(E, H, adjoint(E))
 
-        formed = None if whole.matrix is None else matrix
+        formed = None if form is None else matrix
         return Hessian(apply, whole.lowest, formed, whole.identity)
 
     def origin(self, like: Array) -> Array:
@@ -194,13 +197,13 @@ def _directions(part: Subspace) -> "np.ndarray[Any, Any]":
     """Return E, the coordinates of the basis in the larger space, as orthonormal rows."""
     vectors = part._lift(part._basis())
     c = np.asarray(part.whole.pull(part.whole.origin(vectors), vectors))
-    return c / np.linalg.norm(c, axis=-1, keepdims=True)
+    return np.asarray(c / np.linalg.norm(c, axis=-1, keepdims=True))
 
 
 def _coordinate_map(part: Subspace, inverse: bool) -> "np.ndarray[Any, Any]":
     r"""Return what multiplies rows of coordinates, :math:`E/\rho` or :math:`\rho E^\top`."""
     E = _directions(part)
-    return E / part.ratio if inverse else E.T * part.ratio
+    return np.asarray(E / part.ratio if inverse else E.T * part.ratio)
 
 
 # ---------------------------------------------------------------------- complex matrices
