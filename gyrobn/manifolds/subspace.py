@@ -82,22 +82,22 @@ class Image(Composite):
     def _block_diagonal(self, parts: list[Hessian]) -> Hessian:
         """Return the restriction of the Hessian to the subspace: other directions are separate."""
         (whole,) = parts
-        make = whole.matrix
 
         def apply(v: Array) -> Array:
             E = backend_of(v).cached(_directions, v, self.part)
             inside = whole.apply(matmul(adjoint(E), v))
             return matmul(E, inside)
 
-        if make is None:
-            return Hessian(apply, whole.lowest, None, whole.identity)
+        form = whole.matrix
 
         def matrix() -> Array:
-            H = make()
+            assert form is not None
+            H = form()
             E = backend_of(H).cached(_directions, H, self.part)
             return matmul(E, H, adjoint(E))
 
-        return Hessian(apply, whole.lowest, matrix, whole.identity)
+        formed = None if form is None else matrix
+        return Hessian(apply, whole.lowest, formed, whole.identity)
 
     def origin(self, like: Array) -> Array:
         """Return the identity of the larger space."""
@@ -196,15 +196,14 @@ class Subspace(Chart):
 def _directions(part: Subspace) -> "np.ndarray[Any, Any]":
     """Return E, the coordinates of the basis in the larger space, as orthonormal rows."""
     vectors = part._lift(part._basis())
-    c = np.asarray(part.whole.pull(part.whole.origin(vectors), vectors), dtype=np.float64)
-    rows: np.ndarray[Any, Any] = c / np.linalg.norm(c, axis=-1, keepdims=True)
-    return rows
+    c = np.asarray(part.whole.pull(part.whole.origin(vectors), vectors))
+    return np.asarray(c / np.linalg.norm(c, axis=-1, keepdims=True))
 
 
 def _coordinate_map(part: Subspace, inverse: bool) -> "np.ndarray[Any, Any]":
     r"""Return what multiplies rows of coordinates, :math:`E/\rho` or :math:`\rho E^\top`."""
     E = _directions(part)
-    return E / part.ratio if inverse else E.T * part.ratio
+    return np.asarray(E / part.ratio if inverse else E.T * part.ratio)
 
 
 # ---------------------------------------------------------------------- complex matrices
