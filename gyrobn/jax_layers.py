@@ -29,7 +29,7 @@ def arguments(bn: Any, dtype: Any) -> tuple[Any, dict[str, Any], Any]:
     from gyrobn.estimator.validation import channels_of
 
     model = fitted(bn)
-    dtype = jax.dtypes.canonicalize_dtype(model.mean_.dtype if dtype is None else dtype)
+    dtype = jax.dtypes.canonicalize_dtype(model.var_.dtype if dtype is None else dtype)
     given = {"tol": model.tol, "max_iter": model.max_iter, "channels": channels_of(model)}
     given["reference"] = model.reference_
     given |= {"scale": None} if model.scale is None else {}
@@ -57,7 +57,7 @@ def forward(
     training: bool = True,
 ) -> tuple[Array, State]:
     """Do what ``layers.forward`` does, with statistics of the batch on all devices of an axis."""
-    check_floating(x, half=True)
+    check_floating(x, half=True, complex_points=settings.geometry.complex_points)
     name, groups = settings.axis_name, settings.axis_index_groups
     alone: Any = ()  # one example under a named axis has no axis of the batch
     if name is not None and x.shape == (*settings.channels, *settings.geometry.point_shape):
