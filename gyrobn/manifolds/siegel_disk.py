@@ -68,6 +68,10 @@ class SiegelDisk(ComplexMatrices):
         self._namespace(x)
         return super().project(symmetric(x))
 
+    def _drop(self, y: Array) -> Array:
+        """Undo :meth:`_lift`, with rounding errors symmetric, too: others grow from sum to sum."""
+        return symmetric(super()._drop(y))
+
     def _basis(self) -> "np.ndarray[Any, Any]":
         """Return the real symmetric matrices with one or two entries, and i times them."""
         i, j = np.tril_indices(self.n)
