@@ -12,7 +12,6 @@ import tempfile
 from dataclasses import replace
 from functools import partial
 
-FAMILIES = [cls for cls in gyrobn.REGISTRY.values() if not cls.complex_points]
 RANKS = 8
 
 if __name__ == "__main__":
@@ -37,6 +36,8 @@ import gyrobn.equinox  # noqa: E402
 import gyrobn.flax  # noqa: E402
 from gyrobn.jax_layers import forward  # noqa: E402
 from gyrobn.normalization.layers import Settings, State, initial  # noqa: E402
+
+FAMILIES = [cls for cls in gyrobn.REGISTRY.values() if not cls.complex_points]
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 OPTIONS = {
