@@ -319,7 +319,7 @@ def test_a_long_file_is_read_up_to_its_first_bad_sample(tmp_path, monkeypatch):
         ("", "are required: COMMAND"),
         ("nothing", "invalid choice: 'nothing'"),
         ("inspect", "IN"),
-        ("normalize x.npy y.npy --manifold torus", "invalid choice: 'torus'"),
+        ("normalize x.npy y.npy --manifold doughnut", "invalid choice: 'doughnut'"),
         ("normalize x.npy y.npy", "one of the arguments --manifold --model is required"),
         ("normalize x.npy y.npy --model m --manifold sphere", "not allowed with argument"),
         (
