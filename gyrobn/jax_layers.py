@@ -44,7 +44,7 @@ def arguments(bn: Any, dtype: Any) -> tuple[Any, dict[str, Any], Any]:
     model = fitted(bn)
     dtype = jax.dtypes.canonicalize_dtype(model.mean_.dtype if dtype is None else dtype)
     given = {"tol": model.tol, "max_iter": model.max_iter, "channels": channels_of(model)}
-    given |= {"reference": getattr(model, "reference_", None)}
+    given["reference"] = model.reference_
     given |= {"scale": None} if model.scale is None else {}
     return model, given, dtype
 

@@ -492,6 +492,28 @@ def test_layers_of_jax_do_what_those_of_torch_do(M, options, jit):
     assert (flax.scale is None) == (layer.scale is None) == (module.scale is None)
 
 
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("M", [Grassmannian(4, 2), PoincareBall(3)], ids=repr)
+def test_layers_of_an_estimator(M, scale, with_bias):
+    """They take its reference over, and that it only centres."""
+    x = batch(M).numpy()
+    bias = M.random(rng=3, spread=0.3) if with_bias else None
+    bn = gyrobn.GyroBN(M, reference="fit", scale=scale, bias=bias).fit(x)
+    expected, options = bn.transform(x), {"train_momentum": 0.5}
+    layer = GyroBN.from_estimator(bn, **options).eval()
+    assert apart(M, layer(torch.as_tensor(x)), torch.as_tensor(expected)) < 1e-9
+    flax = gyrobn.flax.GyroBN.from_estimator(bn, **options)
+    flax.eval()
+    assert float(M.dist(np.asarray(flax(jnp.asarray(x))), expected).max()) < 1e-9
+    module, state = gyrobn.equinox.GyroBN.from_estimator(bn, **options)
+    found, _ = eqx.nn.inference_mode(module)(jnp.asarray(x), state)
+    assert float(M.dist(np.asarray(found), expected).max()) < 1e-9
+    assert (
+        (layer.scale is None) == (flax.scale is None) == (module.scale is None) == (scale is None)
+    )
+
+
 def test_a_schedule_is_for_torch():
     layer = gyrobn.flax.GyroBN(PoincareBall(3), 2, train_momentum=lambda _: 0.5)
     with pytest.raises(TypeError, match="train_momentum is a number"):

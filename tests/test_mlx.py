@@ -12,6 +12,7 @@ from conftest import FIRST, host
 
 from gyrobn import SPD, Grassmannian, GyroBN, PoincareBall, SpecialOrthogonal, normalize_batch
 from gyrobn.backends import namespace_of
+from gyrobn.cli.selftest import check, places
 from gyrobn.numerics import matrices
 from gyrobn.numerics.matrix_functions import LOG, matrix_function
 from gyrobn.numerics.orthogonal import polar
@@ -169,3 +170,8 @@ def test_estimator(mx, M):
     z = M.project(host(x))
     exact = GyroBN(M, scale=0.5).fit_transform(z)
     assert np.abs(host(M.to_normal(y)) - M.to_normal(exact)).max() < 1e-5
+
+
+def test_selftest(library):
+    (place,), _ = places(library)
+    assert check(SPD(2), place, "float32")["result"] == "ok"

@@ -157,19 +157,6 @@ def _factor(A: Array) -> Array:
 # from the values makes derivatives of one more order right.
 
 
-def _invert(A: Array, /) -> Array:
-    """Return the inverses."""
-
-    def steps(order: int, constants: Arrays, A: Array) -> Arrays:
-        (W,), one = constants, mx.eye(A.shape[-1])
-        Y = W
-        for _ in range(order):
-            Y = Y + W @ (one - A @ Y)
-        return (Y,)
-
-    return differentiate(steps, (_inv(A),), A)[0]
-
-
 def _solve(A: Array, b: Array, /) -> Array:
     """Return the solutions of linear systems."""
 
@@ -261,7 +248,7 @@ linalg = with_functions(
     # "U" is "L" to LAPACK, which counts by columns, and as accurate for graded matrices as NumPy's
     eigh=_constant(partial(mx.linalg.eigh, UPLO="U")),
     eigvalsh=_constant(partial(mx.linalg.eigvalsh, UPLO="U")),
-    inv=_invert,
+    inv=lambda A, /: _solve(A, mx.eye(A.shape[-1])),
     qr=_orthogonalize,
     slogdet=partial(mx.linalg.slogdet, stream=mx.cpu),
     solve=_solve,

@@ -85,8 +85,7 @@ def values_for(
     if not tracked:
         raise ValueError("a layer without running statistics cannot hold those of an estimator")
     bn = converted(bn, np.empty((), dtype))
-    reference = getattr(bn, "reference_", None)
-    M = seen_from(bn.manifold_, reference, bn.mean_)
+    M = seen_from(bn.manifold_, bn.reference_, bn.mean_)
     s = np.asarray(1.0 if bn.scale is None else scale_for(M, bn.scale))
     needed = {"bias": bn.bias is not None and not bias, "scale": np.any(s != 1.0) and not scale}
     missing = [name for name, lacks in needed.items() if lacks]

@@ -199,8 +199,8 @@ def reduce_rank(x: Array) -> tuple[Array, Array]:
     """
     check_square("expected square matrices, shape (..., n, n)", x.shape)
     xp, n = namespace_of(x), x.shape[-1]
-    mean = xp.mean(xp.reshape(symmetric(x), (-1, n, n)), axis=0)
-    values, U = eigh(backend_of(x).stop_gradient(mean))
+    total = xp.sum(xp.reshape(symmetric(x), (-1, n, n)), axis=0)
+    values, U = eigh(backend_of(x).stop_gradient(total))
     rank = int(xp.sum(xp.astype(values > 10 * n * xp.finfo(x.dtype).eps * values[-1], xp.int32)))
     W = U[:, n - rank :]
     return congruence(adjoint(W), x), W

@@ -157,7 +157,7 @@ def weighted_sum(weights: Array, x: Array) -> Array:
     """Sum ``x`` of shape (N, *channels, *rest) over its first axis, with weights (N, *channels)."""
     xp, rest = namespace_of(weights, x), x.shape[weights.ndim :]
     size = math.prod(rest)
-    if weights.ndim == 1 and (x.dtype == xp.float64 or x.shape[0] <= BLOCK):  # one product
+    if weights.ndim == 1 and (x.dtype != xp.float32 or x.shape[0] <= BLOCK):  # one product
         return xp.reshape(xp.matmul(weights, xp.reshape(x, (*weights.shape, size))), rest)
     rows = xp.reshape(x, (*weights.shape, 1, size))
     total = _in_blocks(_product, weights[..., None, None], rows)

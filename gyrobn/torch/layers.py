@@ -715,8 +715,8 @@ class GyroBN(NormalizationLayer):
             device = bn.mean_.device
         dtype = dtype or getattr(torch, model.mean_.dtype.name)
         options: dict[str, Any] = {"eps": model.eps, "tol": model.tol, "max_iter": model.max_iter}
+        options["reference"] = model.reference_
         options |= {"scale": None} if model.scale is None else {}
-        options |= {"reference": getattr(model, "reference_", None)}
         options |= {"device": device, "dtype": dtype, **more}
         layer = cls(model.manifold_, channels=channels_of(model), **options)
         wide = np.float64 if dtype == torch.float64 else np.float32
