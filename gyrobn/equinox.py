@@ -305,7 +305,7 @@ class DomainGyroBN(_RunningLayer):
     ((16, 2), (3, 2), [1, 1, 0])
     """
 
-    counts: eqx.nn.StateIndex
+    counts: Any
     """Index of the number of training batches with each domain."""
 
     def __init__(

@@ -290,9 +290,9 @@ class GyroBN(NormalizationLayer):
 class DomainGyroBN(NormalizationLayer):
     """GyroBN with statistics per domain, and one scale: see :class:`gyrobn.torch.DomainGyroBN`.
 
-    Where ``domains`` are traced, as inside ``jit``, all domains are computed for every batch, and no
-    error can be raised: samples of a domain that is not in the range, has one sample in a batch of
-    training, or has not been seen in evaluation are NaN.
+    Where ``domains`` are traced, as inside ``jit``, every batch has statistics of all domains, and
+    no error can be raised: a sample is NaN if its domain is out of range, if it is the only one of
+    its domain in training, or if evaluation finds no statistics.
 
     Parameters
     ----------

@@ -144,7 +144,7 @@ def domain_forward(
         if not training:
             state = State(_rows(running, domains), None, reference)
             batch, good = prepare(settings, learnt, state, x, weights), counts[domains] > 0
-            stats = batch.running
+            stats: Any = batch.running
         else:
             batch = prepare(settings, learnt, kept.state, x, weights, training=True)
             each, enough = _by_domain(batch, jnp.where(inside, domains, -1), rows)
@@ -162,16 +162,16 @@ def domain_forward(
             at = jnp.searchsorted(jnp.asarray(rows), domains)
             stats, good = _rows(stats, at), enough[at]
             kept = DomainState(State(running, own, reference), counts.at[rows].add(enough))
-        y = apply(batch, batch.x, stats)  # type: ignore[arg-type]
+        y = apply(batch, batch.x, stats)
         good = (good & inside)[(..., *(None,) * (y.ndim - 1))]
         return batch.finish(jnp.where(good, y, jnp.nan)), kept
 
     rate = settings.train_momentum
-    y, kept = auto_sharded(run, x, domains, learnt, kept, weights)
-    return y, kept
+    y, new = auto_sharded(run, x, domains, learnt, kept, weights)
+    return y, new
 
 
-def _rows(stats: Stats, rows: Any) -> Stats:
+def _rows(stats: Any, rows: Any) -> Stats:
     return Stats(stats.mean[rows], stats.var[rows])
 
 
@@ -201,8 +201,8 @@ def _learn(
     """Update the statistics of some domains; ``now`` is ``kept`` at the current curvature."""
     if kept is None or now is None:
         return None
-    new = learn(batch._replace(running=_rows(now, rows)), _rows(kept, rows), stats, rate)
-    return jax.tree.map(lambda a, b: a.at[rows].set(b), kept, new)
+    new: Any = learn(batch._replace(running=_rows(now, rows)), _rows(kept, rows), stats, rate)
+    return Stats(*(a.at[rows].set(b) for a, b in zip(kept, new, strict=True)))
 
 
 def _check_domains(x: Array, domains: Array, counts: Array, training: bool) -> Any:

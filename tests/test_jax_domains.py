@@ -58,15 +58,10 @@ def by_torch(M, options):
         (ys[-1] * torch.cos(b.detach())).sum().backward()
     grads = {"x": b.grad} | {name: p.grad for name, p in layer.named_parameters()}
     ys.append(layer.eval()(x[3], k))
-    names = (name if name[0] in "rt" and name != "mean" else name for name in STATE)
-    own = (getattr(layer, f"running_{n}" if n in ("mean", "var") else n, None) for n in names)
+    own = (getattr(layer, f"running_{n}" if n in ("mean", "var") else n, None) for n in STATE)
     kept = {n: a.numpy() for n, a in zip(STATE, own, strict=True) if a is not None}
     kept["counts"] = layer.num_batches_tracked.numpy()
     return [y.detach().numpy() for y in ys], {n: g.numpy() for n, g in grads.items()}, kept
-
-
-def wrap(compiled):
-    return jax.jit if compiled else lambda call: call
 
 
 def build_flax(M, options):
@@ -75,7 +70,7 @@ def build_flax(M, options):
     graph, own, state = nnx.split(layer, nnx.Param, nnx.BatchStat)
 
     def call(own, state, x, k, w, frozen):
-        layer = nnx.merge(graph, own, state)
+        layer = nnx.merge(graph, own, state, copy=True)
         y = layer(x, k, use_running_average=frozen, weights=w)
         return y, nnx.state(layer, nnx.BatchStat)
 
