@@ -10,7 +10,13 @@ import numpy as np
 from jax import Array
 
 from gyrobn.backends.jax import auto_sharded, traced, varies, varying
-from gyrobn.normalization.domains import average_stats, not_seen
+from gyrobn.normalization.domains import (
+    average_stats,
+    check_labels,
+    check_range,
+    not_seen,
+    one_sample,
+)
 from gyrobn.normalization.layers import (
     Batch,
     Learnt,
@@ -138,6 +144,7 @@ def domain_forward(
 
     def run(x: Array, domains: Array, learnt: Learnt, kept: DomainState, weights: Any) -> Any:
         (running, own, reference), counts = kept
+        domains = domains.astype(jnp.int32)
         inside, domains = (domains >= 0) & (domains < total), jnp.clip(domains, 0, total - 1)
         if learnt.bias is not None and learnt.bias.ndim > len(settings.channels) + 1:
             learnt = learnt._replace(bias=learnt.bias[domains])
@@ -149,8 +156,9 @@ def domain_forward(
             batch = prepare(settings, learnt, kept.state, x, weights, training=True)
             each, enough = _by_domain(batch, jnp.where(inside, domains, -1), rows)
             stats = statistics(each)
+            some = ~each.empty[0]  # type: ignore[index]
             if settings.reference == "first_batch":
-                means, some = jax.lax.stop_gradient(stats), ~each.empty[0]  # type: ignore[index]
+                means = jax.lax.stop_gradient(stats)
                 given = batch.manifold.detached(), means, cast(some, stats.var.dtype)
                 batch = first_reference(batch, lambda: average_stats(*given).mean)
                 reference = cast(batch.reference, reference.dtype)  # type: ignore[union-attr]
@@ -161,7 +169,8 @@ def domain_forward(
                 stats = update_stats(batch.manifold, _rows(batch.training, rows), stats, rate)
             at = jnp.searchsorted(jnp.asarray(rows), domains)
             stats, good = _rows(stats, at), enough[at]
-            kept = DomainState(State(running, own, reference), counts.at[rows].add(enough))
+            counts = counts.at[rows].add(jnp.any(some, axis=tuple(range(1, some.ndim))))
+            kept = DomainState(State(running, own, reference), counts)
         y = apply(batch, batch.x, stats)
         good = (good & inside)[(..., *(None,) * (y.ndim - 1))]
         return batch.finish(jnp.where(good, y, jnp.nan)), kept
@@ -208,23 +217,15 @@ def _learn(
 def _check_domains(x: Array, domains: Array, counts: Array, training: bool) -> Any:
     """Check the labels, and return the domains to compute, sorted."""
     total = counts.shape[0]
-    if domains.shape != x.shape[:1]:
-        raise ValueError(
-            f"domains must have the shape of the batch, {x.shape[:1]}, got {domains.shape}"
-        )
-    if not jnp.issubdtype(domains.dtype, jnp.integer):
-        raise TypeError(f"domains must be integers from 0 to {total - 1}, got {domains.dtype}")
+    integers = jnp.issubdtype(domains.dtype, jnp.integer)
+    check_labels(x, domains, total, integers, "astype(int)")
     if traced(domains):
         return np.arange(total)
     rows, sizes = np.unique(np.asarray(domains), return_counts=True)
-    if len(rows) and not 0 <= rows[0] <= rows[-1] < total:
-        raise ValueError(f"domains must be from 0 to {total - 1}, got {rows[0]} to {rows[-1]}")
+    if len(rows):
+        check_range(rows, total)
     if training and 1 in sizes:
-        raise ValueError(
-            f"domain {rows[sizes == 1][0]} has one sample in this batch, and training needs at "
-            "least two of each domain: use larger batches, or a sampler that draws several samples "
-            "per domain"
-        )
+        raise one_sample(rows[sizes == 1][0])
     if not training and not traced(counts):
         seen = np.flatnonzero(np.asarray(counts))
         new = np.setdiff1d(rows, seen)
