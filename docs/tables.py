@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 import gyrobn
+from gyrobn.numerics.arrays import cast
 from gyrobn.numerics.checks import host
 
 FAMILIES = {name: cls.examples()[0] for name, cls in gyrobn.REGISTRY.items()}
@@ -47,7 +48,7 @@ def measure(M: gyrobn.GyroSpace, like: Any) -> str:
     x = M.random(50, rng=0, like=like, spread=spread)
     bias = M.random(rng=1, like=like, spread=0.5)
     y, _ = gyrobn.normalize_batch(M, x, bias=bias, scale=0.5)
-    mean, target = (host(point, dtype=np.float64) for point in (gyrobn.frechet_mean(M, y), bias))
+    mean, target = (cast(host(a), np.float64) for a in (gyrobn.frechet_mean(M, y), bias))
     return f"{float(M.dist(mean, target)):.0e}".replace("-", "\N{NON-BREAKING HYPHEN}")
 
 

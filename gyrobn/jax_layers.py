@@ -23,7 +23,6 @@ from gyrobn.normalization.layers import (
     Settings,
     State,
     apply,
-    cast,
     first_reference,
     learn,
     prepare,
@@ -31,7 +30,7 @@ from gyrobn.normalization.layers import (
 )
 from gyrobn.normalization.layers import forward as any_forward
 from gyrobn.normalization.normalize import Stats, update_stats
-from gyrobn.numerics.arrays import check_floating
+from gyrobn.numerics.arrays import cast, check_floating, real_dtype
 from gyrobn.numerics.checks import check_number
 from gyrobn.statistics.samples import Group
 
@@ -48,7 +47,7 @@ def arguments(bn: Any, dtype: Any) -> tuple[Any, dict[str, Any], Any]:
     from gyrobn.estimator.validation import channels_of
 
     model = fitted(bn)
-    dtype = jax.dtypes.canonicalize_dtype(model.mean_.dtype if dtype is None else dtype)
+    dtype = jax.dtypes.canonicalize_dtype(model.var_.dtype if dtype is None else dtype)
     given = {"tol": model.tol, "max_iter": model.max_iter, "channels": channels_of(model)}
     given["reference"] = model.reference_
     given |= {"scale": None} if model.scale is None else {}
@@ -76,7 +75,7 @@ def forward(
     training: bool = True,
 ) -> tuple[Array, State]:
     """Do what ``layers.forward`` does, with statistics of the batch on all devices of an axis."""
-    check_floating(x, half=True)
+    check_floating(x, half=True, complex_points=settings.geometry.complex_points)
     name, groups = settings.axis_name, settings.axis_index_groups
     alone: Any = ()  # one example under a named axis has no axis of the batch
     if name is not None and x.shape == (*settings.channels, *settings.geometry.point_shape):
@@ -161,7 +160,7 @@ def domain_forward(
                 means = jax.lax.stop_gradient(stats)
                 given = batch.manifold.detached(), means, cast(some, stats.var.dtype)
                 batch = first_reference(batch, lambda: average_stats(*given).mean)
-                reference = cast(batch.reference, reference.dtype)  # type: ignore[union-attr]
+                reference = cast(batch.reference, real_dtype(reference))
                 each = each._replace(reference=batch.reference)
             pairs = (running, batch.running, 1.0 - momentum), (own, batch.training, rate)
             running, own = (_learn(each, rows, stats, *pair) for pair in pairs)
@@ -190,7 +189,7 @@ def _by_domain(batch: Batch, domains: Array, rows: Any) -> tuple[Batch, Array]:
     # padding is a sample of the same domain, so it is never the farthest from the mean
     index = jnp.where(mine, jnp.arange(mine.shape[0])[:, None], jnp.argmax(mine, axis=0))
     channels, enough = batch.settings.channels, jnp.sum(mine, axis=0) > 1
-    w = jnp.ones((), batch.x.dtype) if batch.weights is None else batch.weights[:, None]
+    w = jnp.ones((), real_dtype(batch.x)) if batch.weights is None else batch.weights[:, None]
     mine, several = (a[(..., *(None,) * len(channels))] for a in (mine, enough))
     w = jnp.broadcast_to(jnp.where(mine, w, 0.0), (*index.shape, *channels))
     empty = jnp.all(w == 0, axis=0) | ~several

@@ -56,8 +56,11 @@ class Library:
     dtype: str
 
     def array(self, values: Any) -> Any:
-        """Return ``values`` as an array of this library."""
-        a = np.asarray(values, dtype=self.dtype)
+        """Return ``values`` as an array of this library; complex numbers stay complex."""
+        a = np.asarray(values)
+        a = np.asarray(
+            a, dtype=np.result_type(self.dtype, np.complex64) if a.dtype.kind == "c" else self.dtype
+        )
         if self.name == "numpy":
             a = a.copy()
             a.flags.writeable = False  # no kernel may write to its input
@@ -205,8 +208,14 @@ def cloud(M: Any, count: int, spread: float, like: Any, offset: float = 1.0) -> 
 
 
 def host(x: Any) -> np.ndarray:
-    """Return the values of ``x`` as float64 on the host."""
-    return np.asarray(backend_of(x).to_numpy(x), dtype=np.float64)
+    """Return the values of ``x`` as float64 or complex128 on the host."""
+    a = np.asarray(backend_of(x).to_numpy(x))
+    return np.asarray(a, dtype=np.complex128 if a.dtype.kind == "c" else np.float64)
+
+
+def dtype_for(M: Any, dtype: Any) -> Any:
+    """Return the dtype of points of M whose coordinates have such a real dtype."""
+    return np.result_type(dtype, np.complex64) if M.complex_points else np.dtype(dtype)
 
 
 def assert_like(actual: Any, model: Any) -> None:

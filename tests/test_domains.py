@@ -66,7 +66,8 @@ def to(request):
 
 def samples(manifold, labels=LABELS, channels=(), spread=0.3):
     """Each domain about a point of its own, and wider or narrower than the others."""
-    X = np.zeros((len(labels), *channels, *manifold.point_shape))
+    dtype = complex if manifold.complex_points else float
+    X = np.zeros((len(labels), *channels, *manifold.point_shape), dtype)
     for k, label in enumerate(np.unique(labels)):
         at = np.nonzero(labels == label)[0]
         own = manifold.random(len(at), *channels, rng=10 + k, spread=spread / (1 + k))

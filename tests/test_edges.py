@@ -9,6 +9,7 @@ from conftest import GEOMETRIES, host
 from gyrobn import (
     Correlation,
     Euclidean,
+    FixedRankSPD,
     Hyperboloid,
     Klein,
     PoincareBall,
@@ -173,7 +174,8 @@ class TestBatches:
         result = frechet(M, x)
         assert float(host(result.variance).max()) < eager.eps**2
         assert bool(host(result.converged))
-        assert float(host(M.norm(normalize(M, x, batch_stats(M, x)))).max()) < 300 * eager.eps
+        few = 3000 if isinstance(M, FixedRankSPD) else 300  # range and core cost digits
+        assert float(host(M.norm(normalize(M, x, batch_stats(M, x)))).max()) < few * eager.eps
 
     @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
     def test_batch_of_one(self, M, eager):
@@ -209,7 +211,7 @@ class TestBadInput:
     @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
     def test_empty_batch(self, M, lib):
         with pytest.raises(ValueError, match=r"an empty batch has no mean: x has shape \(0,"):
-            frechet(M, lib.array(np.zeros((0, *M.point_shape))))
+            frechet(M, lib.array(np.zeros((0, *M.point_shape), M.random(rng=0).dtype)))
 
     def test_one_point_is_not_a_batch(self):
         with pytest.raises(ValueError, match="add a batch axis"):
@@ -219,9 +221,10 @@ class TestBadInput:
     def test_shapes_and_dtypes(self, M):
         x = M.random(4, rng=0)
         shape = r"expects .* of shape .*\(4, 17\)"
+        kind = "complex64 or complex128" if M.complex_points else "a real floating dtype"
         for bad, error, message in (
-            (np.zeros((4, 17)), ValueError, shape),
-            (np.ones(x.shape, dtype=int), TypeError, "expected a real floating dtype, got int64"),
+            (np.zeros((4, 17), x.dtype), ValueError, shape),
+            (np.ones(x.shape, dtype=int), TypeError, f"expected {kind}, got int64"),
         ):
             with pytest.raises(error, match=message):
                 M.add(x if error is ValueError else bad, bad)
@@ -230,8 +233,9 @@ class TestBadInput:
                     call(bad)
         with pytest.raises(ValueError, match=shape):
             M.from_normal(np.zeros((4, 17)))
-        with pytest.raises(TypeError, match="mixed dtypes float64 and float32: cast one"):
-            M.add(x, x.astype(np.float32))
+        narrow = x.astype(np.complex64 if M.complex_points else np.float32)
+        with pytest.raises(TypeError, match=f"mixed dtypes {x.dtype} and {narrow.dtype}: cast one"):
+            M.add(x, narrow)
 
     def test_mixed_libraries_and_lists(self):
         import torch

@@ -268,6 +268,7 @@ TINY = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.*cut locus of the identity:gyrobn.FrechetWarning")
 @pytest.mark.parametrize(
     ("module", "cell"), TINY, ids=lambda a: a["norm"] if isinstance(a, dict) else a.NAME
 )

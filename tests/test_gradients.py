@@ -13,9 +13,13 @@ import gyrobn
 from gyrobn import (
     SPD,
     Grassmannian,
+    MatrixBall,
     PoincareBall,
     Product,
+    SiegelDisk,
     SpecialOrthogonal,
+    SpecialUnitary,
+    Unitary,
     batch_stats,
     frechet,
     frechet_variance,
@@ -52,15 +56,23 @@ def with_repeated_spectra(M):
         X = np.stack([turned(i, *(a for _ in range(M.n // 2)), skew=True) for i, a in ANGLES])
         rows, columns = np.tril_indices(M.n, -1)
         return M.from_normal(X[:, rows, columns] * 2**0.5)
-    if M.point_shape == (3, 3) and hasattr(M, "metric"):
+    if M.point_shape == (3, 3) and hasattr(M, "metric") and not M.complex_points:
         ones = np.ones((3, 3)) - np.eye(3)
         if "Correlation" in type(M).__name__:
             return np.stack([np.eye(3) + r * ones for r in (0.5, 0.2, -0.3, 0.0, 0.7)])
         return np.stack(
             [2 * np.eye(3), np.eye(3), turned(0, 1, 1, 3), turned(1, 2, 2, 0.5), np.eye(3) / 3]
         )
+    if isinstance(M, Unitary):
+        phases = np.outer([a for _, a in ANGLES], np.ones(M.n))
+        if isinstance(M, SpecialUnitary):
+            phases[:, -1] *= 1 - M.n  # their sum is 0
+        return np.exp(1j * phases)[..., None] * np.eye(M.n)
     if M.point_shape == (2, 2):
-        return np.stack([a * np.eye(2) for a in (0.5, 1.0, 2.0, 0.7, 1.3)])
+        sizes = np.asarray([0.5, 1.0, 2.0, 0.7, 1.3])
+        if isinstance(M, (MatrixBall, SiegelDisk)):
+            sizes = sizes / 4.0
+        return (sizes + (0j if M.complex_points else 0.0))[:, None, None] * np.eye(2)
     return None
 
 

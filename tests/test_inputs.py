@@ -116,7 +116,10 @@ INSIDE = {"from_inside", "to_inside", "tangent_from_inside", "tangent_to_inside"
 """Maps that may return what they are given."""
 FLAT = {"push", "pull", "inner"}
 """On a vector space, these may too."""
-WORDS = r"expected float32 or float64, got .*: convert it first, for example with x\.(astype|to)\("
+WORDS = (
+    r"expected (float32 or float64|complex64 or complex128), got .*: convert it first, "
+    r"for example with x\.(astype|to)\("
+)
 
 
 def narrowed(value: Any, dtype: Any) -> Any:
@@ -126,8 +129,8 @@ def narrowed(value: Any, dtype: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(narrowed(a, dtype) for a in value)
     if isinstance(value, torch.Tensor):
-        return value.to(dtype)
-    return value.astype(dtype) if hasattr(value, "dtype") else value
+        return value.real.to(dtype)
+    return value.real.astype(dtype) if hasattr(value, "dtype") else value
 
 
 def refusal(M: Any, name: str, function: Any, given: dict[str, Any]) -> str:

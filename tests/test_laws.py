@@ -8,11 +8,13 @@ import torch
 from conftest import GEOMETRIES, Library, assert_close, assert_same, host, per_block
 
 from gyrobn import (
+    ComplexBall,
     Grassmannian,
     GyroSpace,
     Klein,
     PoincareBall,
     ProperVelocity,
+    SiegelDisk,
     Stereographic,
 )
 
@@ -30,7 +32,8 @@ def xyz(M, lib):
 @cache
 def points(M, lib):
     """Three arrays of points, drawn once: test_inputs.py holds that no operation writes to them."""
-    return tuple(M.random(20, rng=seed, like=lib.like, spread=0.6) for seed in (1, 2, 3))
+    spread = 0.3 if isinstance(M, (ComplexBall, SiegelDisk)) else 0.6  # of curvatures down to -4
+    return tuple(M.random(20, rng=seed, like=lib.like, spread=spread) for seed in (1, 2, 3))
 
 
 def apart(M, x, y):
@@ -320,7 +323,7 @@ class TestBroadcasting:
         ends = M.point_shape, M.point_shape, t.shape[3:], M.point_shape
         whole = [a.expand((4, 3, 2, *end)) for a, end in zip(given, ends, strict=True)]
         found, expected = (M.standardize(*arrays) for arrays in (given, whole))
-        slope = torch.linspace(-1.0, 1.0, found.numel(), dtype=torch.float64).reshape(found.shape)
+        slope = torch.linspace(-1.0, 1.0, found.numel(), dtype=found.dtype).reshape(found.shape)
         for a, b in zip(
             torch.autograd.grad(found, given, slope),
             torch.autograd.grad(expected, given, slope),

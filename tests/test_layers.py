@@ -48,7 +48,7 @@ class Case:
             M.random(self.channels, rng=8, spread=0.3),
             rng.uniform(0.2, 0.9, (self.channels, *blocks)),
         )
-        self.cotangent = rng.standard_normal(x.shape)
+        self.cotangent = rng.standard_normal(x.shape).astype(x.dtype)
 
     def by_numpy(self, training):
         """Values, from the functions that the layers are made of."""
@@ -77,12 +77,12 @@ class Case:
         def program(learnt, running, cotangent):
             def loss(learnt, training):
                 y, new = call(self, learnt, running, training)
-                return (y * cotangent).sum(), {"y": y, "mean": new.mean, "var": new.var}
+                return (y * cotangent).sum().real, {"y": y, "mean": new.mean, "var": new.var}
 
             both = []
             for training in (True, False):
                 slopes, found = jax.grad(loss, has_aux=True)(learnt, training)
-                both.append(found | slopes)
+                both.append(found | jax.tree.map(jnp.conj, slopes))  # torch's convention
             return both
 
         arguments = jax.tree.map(jnp.asarray, (self.learnt, self.running, self.cotangent))
@@ -280,10 +280,11 @@ def test_running_means_do_not_drift(M):
         start = Stats(M.origin(means), jnp.float32(1.0))
         return jax.lax.scan(step, start, jnp.tile(means, (375, *(1 for _ in M.point_shape))))[0]
 
-    found = np.asarray(run(jnp.asarray(means, jnp.float32)).mean)
-    assert found.dtype == np.float32
+    narrow = np.complex64 if M.complex_points else np.float32
+    found = np.asarray(run(jnp.asarray(means, narrow)).mean)
+    assert found.dtype == narrow
     assert float(M.violation(found)) < 1e-6
     expected = Stats(M.origin(means), 1.0)
     for k in range(160):  # what came before counts 1e-7
         expected = update_stats(M, expected, Stats(means[k % 8], 1.0), 0.1)
-    assert float(M.dist(M.project(found.astype(float)), expected.mean)) < 1e-5
+    assert float(M.dist(M.project(found.astype(means.dtype)), expected.mean)) < 1e-5

@@ -333,7 +333,7 @@ def test_layer(M):
         return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,))
 
     inputs = [a.clone().requires_grad_() for a in (c, *values)]
-    slope = torch.cos(torch.arange(3 * np.prod(M.point_shape)).double())
+    slope = torch.cos(torch.arange(3 * np.prod(M.point_shape)).double()).to(centre.dtype)
     slope = slope.reshape(3, *M.point_shape).requires_grad_()
     assert torch.autograd.gradgradcheck(
         forward, inputs, slope, fast_mode=True, atol=1e-6, rtol=1e-4, nondet_tol=1e-12

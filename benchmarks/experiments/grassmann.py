@@ -42,6 +42,8 @@ NORMS: dict[str, Callable[..., nn.Module] | None] = {
     "gyro_framed": lambda space, *args, **options: nn.Sequential(
         Frame(space, *args, options["dtype"]), GyroBN(space, *args, **options)
     ),
+    "gyro_first_batch": partial(GyroBN, reference="first_batch"),
+    "gyro_running": partial(GyroBN, train_momentum=0.1),
     "published": CayleyGyroBN,
     "published_exact": PublishedGyroBN,
 }

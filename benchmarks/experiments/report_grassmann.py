@@ -128,7 +128,7 @@ Accuracy in percent, one block:
   the data. The paper reports a smaller gap with GyroBN.
 
 More blocks, split by subjects. A cell *diverges* if training ends below 80 % on the training samples; such cells are left out
-of the averages above. At four blocks of hdm05_11 and the rate 0.5 every normalization does. At 0.05 × 100 they converge.
+of the averages above. At four blocks of hdm05_11 and the rate 0.5 every normalization does; the column 0.05 × 100 has smaller steps.
 
 {_blocks(rows)}
 

@@ -153,7 +153,8 @@ def _candidates(source: StoredArray) -> Iterator[tuple[str, GyroSpace]]:
         for given in choices:
             with suppress(ValueError, IndexError):
                 manifold = geometry_for(GyroBN(name, **given), source[:100])
-                if manifold.point_shape not in shapes:
+                fits = manifold.complex_points == (source.dtype.kind == "c")
+                if fits and manifold.point_shape not in shapes:
                     words = [f"--manifold {name}", *(f"--{k} {v}" for k, v in given.items())]
                     yield " ".join(words), manifold
                 shapes.add(manifold.point_shape)

@@ -170,7 +170,7 @@ def estimator(options: Namespace) -> GyroBN:
 
 def _point(path: Path) -> Any:
     """Return the point in a file, or one per channel."""
-    point = host(open_array(path)[:], str(path), np.float64)
+    point = host(open_array(path)[:], str(path))
     return point[0] if path.suffix.lower() == ".csv" and len(point) == 1 else point
 
 
@@ -188,7 +188,7 @@ def opened(options: Namespace, bn: GyroBN | None) -> StoredArray:
             layout = _layout(options, part, bn)
         if layout:
             part = replace(part, layout=layout, given={**(part.given or {}), "layout": layout})
-        if part.dtype not in (np.float32, np.float64):
+        if part.dtype.char not in "dfDF":
             raise ValueError(
                 f"{path} holds {part.dtype}, expected float32 or float64: convert it first, with "
                 "x.astype(numpy.float64) for example"

@@ -27,12 +27,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gyrobn.backends import Array, backend_of
+from gyrobn.backends import Array
 from gyrobn.cli.command import as_text, progress
 from gyrobn.data.writing import replacing
 from gyrobn.manifolds import REGISTRY
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.normalize import normalize_batch
+from gyrobn.numerics.arrays import cast, from_host, real_like
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.frechet import frechet
 
@@ -215,9 +216,9 @@ def check(M: GyroSpace, place: Place, dtype: str, count: int = 32) -> dict[str, 
 
 def _errors(M: GyroSpace, library: str, like: Array, count: int) -> tuple[dict[str, float], float]:
     """Return the largest error per kind, and the best time of three runs."""
-    copy, sizes = backend_of(like).from_numpy, [(count,), (count,), (count,), ()]
+    sizes: list[tuple[int, ...]] = [(count,), (count,), (count,), ()]
     points = [M.random(*s, rng=k, spread=_spread(M)) for k, s in enumerate(sizes, 1)]
-    inputs = [copy(p, like) for p in (*points, M.to_normal(points[0]))]
+    inputs = [from_host(p, like) for p in (*points, M.to_normal(points[0]))]
     run, times = _runner(M, library), []
     for _ in range(4):  # the first one compiles
         begin = time.perf_counter()
@@ -225,7 +226,7 @@ def _errors(M: GyroSpace, library: str, like: Array, count: int) -> tuple[dict[s
         host(found["operations"]["normalized"] if gradient is None else gradient)  # waits for it
         times.append(time.perf_counter() - begin)
     # the reference gets the points as the dtype has rounded them
-    *exact, c = (host(p, dtype=np.float64) for p in inputs)
+    *exact, c = (cast(host(p), np.float64) for p in inputs)
     wanted = _outcomes(M, *exact)["operations"]
     wanted["evaluated"] = wanted["normalized"]
     errors = {}
@@ -285,7 +286,7 @@ def _theorem(M: GyroSpace, normalized: Array, before: Array, bias: Array) -> Out
 def _loss(M: GyroSpace, bias: Array, c: Array) -> Array:
     """Return a number that depends on the normal coordinates of samples by a normalization."""
     y, _ = normalize_batch(M, M.from_normal(c), bias=bias, scale=_spread(M), eps=EPS)
-    return (y**3).sum()
+    return (real_like(y) ** 3).sum()
 
 
 def _runner(M: GyroSpace, library: str) -> Callable[..., tuple[Outcomes, Array | None]]:

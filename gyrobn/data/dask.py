@@ -52,7 +52,7 @@ X.rechunk({1: -1})
         )
     if X.ndim < 2:
         raise ValueError(f"expected {name} of shape (N, *channels, *point_shape), got {X.shape}")
-    if plain and X.dtype.kind not in "biuf":
+    if plain and X.dtype.kind not in "biufc":
         raise TypeError(f"{name} must be numbers, got a Dask array of dtype {X.dtype}")
     cut = [axis for axis, chunks in enumerate(X.chunks) if axis and len(chunks) > 1]
     if cut:
@@ -61,7 +61,7 @@ X.rechunk({1: -1})
             f"a block of {name} must hold whole samples, got chunks {X.chunks}: use "
             f"{name}.rechunk({{{call}}})"
         )
-    return X.astype(np.float64) if plain and X.dtype not in (np.float32, np.float64) else X
+    return X.astype(np.float64) if plain and X.dtype.char not in "dfDF" else X
 
 
 def counted(x: Any) -> Any:

@@ -22,7 +22,7 @@ from gyrobn.normalization import normalize as algorithm
 from gyrobn.normalization.domains import average_stats, by_domain, places_of
 from gyrobn.normalization.normalize import Stats
 from gyrobn.normalization.online import OnlineStats, online_stats
-from gyrobn.numerics.arrays import blocks_of, blockwise, length
+from gyrobn.numerics.arrays import blocks_of, blockwise, cast, length, real_dtype
 from gyrobn.numerics.checks import host
 from gyrobn.statistics.points import Moved, describe, is_hyperbolic
 
@@ -170,7 +170,7 @@ def _online(
 
 def in_dtype_of(manifold: GyroSpace, stats: Any, x: Array) -> Stats:
     """Return mean and variance in the dtype of the samples."""
-    var = namespace_of(x).astype(stats.var, x.dtype, copy=False)
+    var = namespace_of(x).astype(stats.var, real_dtype(x), copy=False)
     return Stats(as_points(manifold, stats.mean, x), var)
 
 
@@ -179,9 +179,8 @@ def as_points(manifold: GyroSpace, points: Array, like: Array) -> Array:
 
     A point to the digits of float32 may not be one to those of float64.
     """
-    if points.dtype == like.dtype:
-        return points
-    return settled(manifold, namespace_of(points).astype(points, like.dtype))
+    dtype = real_dtype(like)
+    return points if real_dtype(points) == dtype else settled(manifold, cast(points, dtype))
 
 
 def settled(manifold: GyroSpace, points: Array) -> Array:

@@ -17,7 +17,7 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
 
-from gyrobn.backends import Array, backend_of, namespace_of
+from gyrobn.backends import Array, namespace_of
 from gyrobn.data import replacing
 from gyrobn.estimator import validation as check
 from gyrobn.estimator.applying import as_points, settled
@@ -25,6 +25,7 @@ from gyrobn.estimator.fitting import ATTRIBUTES, Fitted, store
 from gyrobn.manifolds import REGISTRY, Product
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.online import OnlineStats
+from gyrobn.numerics.arrays import cast, from_host, real_dtype
 from gyrobn.numerics.checks import check_integer, host
 from gyrobn.statistics.points import on_manifold, plain_geometry
 
@@ -200,7 +201,7 @@ def contents(bn: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         elif value is None or isinstance(value, str):
             values[name] = value
         elif (array := host(value)).ndim:
-            arrays[name] = array.astype(np.float64)
+            arrays[name] = cast(array, np.float64)
         else:
             values[name] = array.item()
     if bn.domains_ is not None:
@@ -230,9 +231,9 @@ def estimator(
 ) -> Any:
     """Return the estimator with such :func:`contents`, checked, its statistics like ``like``."""
     arrays = {n: a.astype(a.dtype.newbyteorder("="), order="C") for n, a in arrays.items()}
-    dtype, M = arrays["mean"].dtype, values.pop("geometry")
+    dtype, M = real_dtype(arrays["mean"]), values.pop("geometry")
     like = np.empty((), dtype) if like is None else like
-    xp, backend = namespace_of(like), backend_of(like)
+    xp = namespace_of(like)
     if like.dtype not in (xp.float32, xp.float64):
         raise ValueError(f"statistics must be float32 or float64, got {like.dtype}")
     one = np.empty((), np.float32 if like.dtype == xp.float32 else np.float64)
@@ -252,8 +253,8 @@ def estimator(
 
     def put(name: str) -> Array:
         # first in the dtype of like: so every library puts it on the device of like
-        array = backend.from_numpy(np.array(arrays[name]), like)
-        return xp.astype(array, {"n_iter": xp.int32, "converged": xp.bool}.get(name, like.dtype))
+        array = from_host(np.array(arrays[name]), like)
+        return xp.astype(array, {"n_iter": xp.int32, "converged": xp.bool}.get(name, array.dtype))
 
     store(bn, Fitted(*map(put, Fitted._fields)))
     bn.reference_ = put("seen_from") if "seen_from" in arrays else None
@@ -272,7 +273,7 @@ def _check(bn: Any, arrays: dict[str, Any]) -> None:
     """Refuse NumPy arrays that ``fit`` would not have made."""
     check.check_parameters(bn)
     M, mean, domains = bn.manifold_, bn.mean_, bn.domains_
-    batch, dtype = mean.shape[: mean.ndim - len(M.point_shape)], mean.dtype
+    batch, dtype = mean.shape[: mean.ndim - len(M.point_shape)], real_dtype(mean)
     if 0 in mean.shape:
         raise ValueError(f"mean has dtype {dtype} and shape {mean.shape}")
     if domains is not None:
@@ -296,6 +297,7 @@ def _check(bn: Any, arrays: dict[str, Any]) -> None:
 
     for name, shape in shapes():
         array, kind = arrays[name], {"n_iter": np.int32, "converged": np.bool_}.get(name, dtype)
+        kind = mean.dtype if name.endswith("mean") else kind
         if array.dtype != kind or array.shape != shape:
             raise ValueError(
                 f"{name} must be an array of {np.dtype(kind)} of shape {shape}, got {array.dtype} "

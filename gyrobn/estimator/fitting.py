@@ -17,6 +17,7 @@ from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.manifolds.rebased import seen_from
 from gyrobn.normalization.domains import average_stats, domain_stats, places_of
 from gyrobn.normalization.normalize import Stats, merge_stats
+from gyrobn.numerics.arrays import cast, real_dtype
 from gyrobn.numerics.checks import host, warn_caller
 from gyrobn.statistics.frechet import FrechetResult, check_search, frechet, of_source
 from gyrobn.statistics.points import Moved, describe, on_manifold
@@ -70,7 +71,7 @@ def merge(manifold: GyroSpace, old: Fitted, new: Fitted) -> Fitted:
     xp = namespace_of(old.mean)
     if not bool(xp.all(old.weight > 0)):
         raise ValueError("weight_sum_ is 0: set it to what the earlier samples should count as")
-    *batch, weight = (xp.astype(a, old.mean.dtype, copy=False) for a in new[:3])
+    *batch, weight = (cast(a, real_dtype(old.mean)) for a in new[:3])
     total = old.weight + weight
     stats = merge_stats(manifold, Stats(*old[:2]), Stats(*batch), weight / total)
     return Fitted(*stats, total, new.n_iter, new.converged)

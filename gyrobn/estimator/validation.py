@@ -22,6 +22,7 @@ from gyrobn.manifolds.grassmannian import of_projectors
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.domains import UNSEEN, listed, not_seen
 from gyrobn.normalization.normalize import scale_for
+from gyrobn.numerics.arrays import cast, from_host, real_dtype
 from gyrobn.numerics.checks import check_choice, check_number, did_you_mean, host, unmasked
 from gyrobn.statistics.frechet import check_search
 from gyrobn.statistics.points import on_manifold
@@ -81,7 +82,7 @@ def row_shape(bn: Any, space: GyroSpace) -> tuple[int, ...]:
 def as_array(bn: Any, X: Any, method: str) -> Array:
     """Return X as an array of floats, after checking all that does not depend on values."""
     given, fitted = X, method != "fit" and hasattr(bn, "mean_")
-    if type(X) is not np.ndarray or X.dtype.char not in "df" or X.ndim < 2 or not X.size:
+    if type(X) is not np.ndarray or X.dtype.char not in _kinds(bn) or X.ndim < 2 or not X.size:
         X = _any_array(bn, X, method)
     if fitted:
         _check_as_fitted(bn, X, method)
@@ -92,17 +93,25 @@ def as_array(bn: Any, X: Any, method: str) -> Array:
     return X
 
 
+def _kinds(bn: Any) -> str:
+    """Return NumPy's characters of the dtypes of samples: complex ones if points are complex."""
+    manifold = REGISTRY.get(bn.manifold) if isinstance(bn.manifold, str) else bn.manifold
+    return "DF" if getattr(manifold, "complex_points", False) is True else "df"
+
+
 def _any_array(bn: Any, X: Any, method: str) -> Array:
     """Return X, a list, a data frame or an array of any library, as an array of floats."""
     if in_chunks(bn, X, method) and not hasattr(X, "shape"):
         raise TypeError(f"GyroBN.{method}() takes one array; transform_chunks() returns chunks")
     X = unmasked(X, "X")
-    if not compat.is_array_api_obj(X) or compat.is_numpy_array(X):
+    plain = not compat.is_array_api_obj(X) or compat.is_numpy_array(X)
+    own = compat.is_numpy_array(X) and X.dtype.char in "DF" and _kinds(bn) == "DF"
+    if plain and not own:  # scikit-learn refuses complex numbers
         # NaN and infinity are found later, by a check that says where they are
         options = {"ensure_all_finite": False, "allow_nd": True, "input_name": "X"}
         X = check_array(X, dtype=[np.float64, np.float32], estimator=bn, **options)
     xp, shape = namespace_of(X), tuple(X.shape)
-    if X.dtype not in (xp.float32, xp.float64):
+    if real_dtype(X) not in (xp.float32, xp.float64):
         raise TypeError(
             f"GyroBN takes float32 and float64 arrays of {_library(X)}, got {X.dtype}: "
             f"convert X first, for example with {cast_to(X, 'float32')}"
@@ -312,7 +321,8 @@ def weights_for(batch: tuple[int, ...], X: Array, weights: Any) -> Any:
 
 def like(value: Any, x: Array, name: str = "this") -> Array:
     """Return numbers, from whatever library, in the library, dtype and device of ``x``."""
-    return backend_of(x).from_numpy(np.array(host(value, name), dtype=np.float64), x)
+    a = host(value, name)
+    return from_host(np.array(cast(a, np.float64)), x)
 
 
 def reason(manifold: GyroSpace, x: Array) -> str:
@@ -323,7 +333,7 @@ def reason(manifold: GyroSpace, x: Array) -> str:
             "joins them: drop such samples, and keep mean and bias away from the antipode of the "
             "identity"
         )
-    wider = "" if "float64" in str(x.dtype) else ", or compute in float64"
+    wider = "" if "float64" in str(real_dtype(x)) else ", or compute in float64"
     return (
         f"Numbers leave the range of {x.dtype}: rescale the data, give a smaller scale or a larger "
         f"eps{wider}"

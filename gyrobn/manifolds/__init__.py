@@ -22,6 +22,15 @@ from gyrobn.manifolds.grassmannian import Grassmannian as Grassmannian
 from gyrobn.manifolds.spd import SPD as SPD
 from gyrobn.manifolds.rotations import SpecialOrthogonal as SpecialOrthogonal
 from gyrobn.manifolds.correlation import Correlation as Correlation
+from gyrobn.manifolds.fixed_rank import FixedRankSPD as FixedRankSPD
+from gyrobn.manifolds.hpd import HPD as HPD
+from gyrobn.manifolds.unitary import Unitary as Unitary
+from gyrobn.manifolds.special_unitary import SpecialUnitary as SpecialUnitary
+from gyrobn.manifolds.special_euclidean import SpecialEuclidean as SpecialEuclidean
+from gyrobn.manifolds.torus import Torus as Torus
+from gyrobn.manifolds.matrix_ball import MatrixBall as MatrixBall
+from gyrobn.manifolds.complex_ball import ComplexBall as ComplexBall
+from gyrobn.manifolds.siegel_disk import SiegelDisk as SiegelDisk
 from gyrobn.manifolds.product import Product as Product
 
 

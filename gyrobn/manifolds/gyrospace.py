@@ -17,7 +17,15 @@ import numpy as np
 
 from gyrobn.backends import Array, Arrays, backend_of, declare, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
-from gyrobn.numerics.arrays import check_floating, eps_of, length, pieces, scalars_like
+from gyrobn.numerics.arrays import (
+    check_floating,
+    eps_of,
+    from_host,
+    length,
+    pieces,
+    real_dtype,
+    scalars_like,
+)
 from gyrobn.numerics.checks import check_choice, check_integer, check_integers, check_number
 from gyrobn.numerics.hessian import Hessian
 
@@ -206,6 +214,9 @@ class GyroSpace(ABC):
         ``weights`` of shape ``(N, *channels)`` sum to one over the first axis.
         """
 
+    complex_points: ClassVar[bool] = False
+    """Whether points are arrays of complex numbers."""
+
     definite: ClassVar[bool] = False
     """Whether points are positive definite matrices, so that singular ones are bad data."""
 
@@ -232,7 +243,7 @@ class GyroSpace(ABC):
         """
         xp = self._namespace(x)
         batch = x.shape[: x.ndim - len(self.point_shape)]
-        return xp.full(batch, xp.inf, dtype=x.dtype, device=device_of(x))
+        return xp.full(batch, xp.inf, dtype=real_dtype(x), device=device_of(x))
 
     def resolution(self, x: Array) -> Array:
         """Distance from x to its neighbours in floating point, up to a small factor."""
@@ -290,7 +301,7 @@ class GyroSpace(ABC):
         """
         xp, t = self._namespace(x, y), scalars_like(t, x)
         if self.convexity_radius == float("inf") and not self.block_shape:
-            t = t + xp.zeros((), dtype=x.dtype, device=device_of(x))
+            t = t + xp.zeros((), dtype=real_dtype(x), device=device_of(x))
             late = t > 0.5
             each = late[(..., *(None,) * len(self.point_shape))]
             x, y, t = xp.where(each, y, x), xp.where(each, x, y), xp.where(late, 1.0 - t, t)
@@ -399,7 +410,7 @@ class GyroSpace(ABC):
         generator = np.random.default_rng(rng)
         c = generator.standard_normal((*batch, self.dim)) * (spread / self.dim**0.5)
         like = np.empty(()) if like is None else like
-        return self.from_normal(backend_of(like).from_numpy(c, like))
+        return self.from_normal(from_host(c, like))
 
     # ------------------------------------------------------------------ blocks
 
@@ -426,6 +437,10 @@ class GyroSpace(ABC):
         """Undo :meth:`squeeze_blocks`: the last axis of the result is that of the blocks."""
         return values[..., None] if len(self.blocks) == 1 else values
 
+    def _factors(self, *points: Array) -> list[tuple[Any, ...]]:
+        """Return the geometries of whose metrics this one is the sum, each with parts of points."""
+        return [(self, *points)]
+
     def by_block(self, squares: Array) -> Array:
         """Sum values of the normal coordinates over each block: (..., dim) to (..., blocks)."""
         xp = namespace_of(squares)
@@ -447,7 +462,7 @@ class GyroSpace(ABC):
 
     def _namespace(self, *points: Array) -> Any:
         """Return the namespace of ``points`` after checking library, shape, dtype and device."""
-        xp, shape = check_floating(*points), self.point_shape
+        xp, shape = check_floating(*points, complex_points=self.complex_points), self.point_shape
         for x in points:
             if tuple(x.shape[max(x.ndim - len(shape), 0) :]) != shape:
                 raise ValueError(

@@ -49,7 +49,14 @@ class Product(Composite):
         for factor in spaces:
             if not isinstance(factor, GyroSpace):
                 raise TypeError(f"Product takes geometries, such as Euclidean(3), got {factor!r}")
+        if len({factor.complex_points for factor in self.factors}) > 1:
+            raise TypeError(f"{self!r} mixes factors of complex and of real points")
         declare(type(self))
+
+    @property
+    def complex_points(self) -> bool:  # type: ignore[override]
+        """Whether the factors' points are complex."""
+        return self.factors[0].complex_points
 
     def __repr__(self) -> str:
         return f"Product({', '.join(map(repr, self.factors))})"
@@ -125,6 +132,9 @@ class Product(Composite):
     def origin(self, like: Array) -> Array:
         """Return the factors' identities."""
         return self._join("point", [f.origin(like) for f in self.factors])
+
+    def _factors(self, *points: Array) -> list[tuple[Any, ...]]:
+        return list(zip(self.factors, *map(self.split, points), strict=True))
 
     # ------------------------------------------------------------------ points, good and bad
 

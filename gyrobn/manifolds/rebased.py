@@ -51,6 +51,11 @@ class Rebased(Composite):
         """That of the geometry."""
         return self.manifold.convexity_radius
 
+    @property
+    def complex_points(self) -> bool:  # type: ignore[override]
+        """Whether points are complex."""
+        return self.manifold.complex_points
+
     @classmethod
     def for_shape(cls, shape: tuple[int, ...]) -> Self:
         """Raise an error: the geometry does not follow from a shape."""

@@ -11,7 +11,7 @@ import numpy as np
 from gyrobn.backends import Array, Arrays, backend_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.grassmannian import CentredInFrames
-from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.manifolds.group import Group
 from gyrobn.manifolds.models import Sphere
 from gyrobn.numerics.arrays import check_coordinates, dot, eps_of, times
 from gyrobn.numerics.checks import check_square
@@ -121,41 +121,50 @@ def logarithm(x: Array, saved: Arrays) -> Array:
     left = matmul(adjoint(Q), x, adjoint(Q))
     rest = one - symmetric(left)  # 1 − cos of what is left
     series = one  # of θ/sin θ
-    for k in (3.0 / 7.0, 2.0 / 5.0, 1.0 / 3.0):
-        series = one + k * matmul(rest, series)
+    for k in range(6, 0, -1):
+        series = one + k / (2 * k + 1) * matmul(rest, series)
     return 2.0 * matmul(skew(Q), ratio) + matmul(skew(left), series)
 
 
-def decompositions(x: Array) -> Arrays:
+def decompositions(x: Array, imaginary: bool = False) -> Arrays:
     r"""Decompose :math:`\tfrac12(I + x) = P c\,T^\top` so that :math:`P T^\top` is a root of x.
 
     Return P, c, :math:`T^\top`, and eigenvalues and eigenvectors of the symmetric part of the root.
 
     The singular values cos(θ/2) come in pairs, one pair per plane, the smallest last. In the plane
     of a half turn the matrix is rounding error, so P is arbitrary. But T still spans the plane, so
-    the quarter turn of its two vectors replaces the matrix there.
+    the quarter turn of its two vectors replaces the matrix there. If ``imaginary``, the vectors are
+    the real and imaginary parts of complex ones, and the quarter turn is their product with i.
     """
     xp, backend, n = namespace_of(x), backend_of(x), x.shape[-1]
     x = backend.stop_gradient(x)
     A, eps = 0.5 * (identity(x) + x), eps_of(x)
-    least = 32.0 * xp.clip(off_orthonormal(x), min=2.0 * eps, max=1.0)[..., None]
+    # rounding errors are not linear over the complex numbers: stay far above them there
+    floor = eps**0.5 / 32.0 if imaginary else 2.0 * eps
+    least = 32.0 * xp.clip(off_orthonormal(x), min=floor, max=1.0)[..., None]
 
     # Planes of equal angles mix their vectors, and a threshold could separate these. So quarter
-    # turns are added to A with a weight that fades out, and again if a sum happens to vanish.
+    # turns replace A with a weight that fades out, and again if a sum happens to vanish.
     def body(constants: Arrays, state: Arrays) -> Arrays:
         (J,), (least, A, P, c, Th) = constants, state
-        turns = matmul(adjoint(Th), J)
-        along, size = (v + xp.matmul(v, J * J) for v in (c * xp.sum(P * turns, axis=-2), c))
-        turns = xp.where(along[..., None, :] < 0, -turns, turns)  # as A orients them
-        weight = least / (1.0 + (2.0 * size / least) ** 2)
-        A = A + matmul(turns * weight[..., None, :], Th)
+        turns, size = matmul(J, adjoint(Th)), 2.0 * c
+        if not imaginary:
+            turns = matmul(adjoint(Th), J)
+            along, size = (v + xp.matmul(v, J * J) for v in (c * xp.sum(P * turns, axis=-2), c))
+            turns = xp.where(along[..., None, :] < 0, -turns, turns)  # as A orients them
+        fade = 1.0 / (1.0 + (2.0 * size / least) ** 2)
+        change = (least * fade)[..., None, :] * turns - (c * fade)[..., None, :] * P
+        A = A + matmul(change, Th)
+        if imaginary:
+            A = 0.5 * (A - matmul(J, A, J))  # linear over the complex numbers
         return least, A, *svd(A)
 
     def condition(state: Arrays) -> Array:
         least, _, _, c, _ = state
         return xp.any(c < 32.0 * least)
 
-    J, state = backend.cached(_quarter_turn, x, n), (least, A, *svd(A))
+    J = backend.cached(imaginary_unit if imaginary else _quarter_turn, x, n)
+    state = least, A, *svd(A)
     _, _, P, c, Th = backend.while_loop("root of a rotation", condition, body, (J,), state, 2)
     return P, c, Th, *eigh(symmetric(matmul(P, Th)))
 
@@ -166,6 +175,11 @@ def _quarter_turn(n: int) -> "np.ndarray[Any, Any]":
     i = np.arange(n % 2, n, 2)
     J[i + 1, i], J[i, i + 1] = 1.0, -1.0
     return J
+
+
+def imaginary_unit(n: int) -> "np.ndarray[Any, Any]":
+    """Return the product with i of vectors of real and imaginary parts in turn."""
+    return np.kron(np.eye(n // 2), [[0.0, -1.0], [1.0, 0.0]])
 
 
 # ---------------------------------------------------------------------- the geometry
@@ -182,7 +196,7 @@ class CentredRotations(CentredInFrames):
     @cached_property
     def saved(self) -> Arrays:
         """The decompositions of the samples as they are seen."""
-        return decompositions(self._relative) if self.saves else ()
+        return decompositions(self._relative, self.space.imaginary) if self.saves else ()
 
     @cached_property
     def _relative(self) -> Array:
@@ -208,7 +222,7 @@ class CentredRotations(CentredInFrames):
 
 
 @dataclass(frozen=True)
-class SpecialOrthogonal(GyroSpace):
+class SpecialOrthogonal(Group):
     r"""Rotations of :math:`\mathbb R^n`, at the distance :math:`\|\operatorname{mlog}(R^\top S)\|`.
 
     They are a group: :math:`R \oplus S = RS`, :math:`\ominus R = R^\top`, and gyrations do nothing.
@@ -237,6 +251,8 @@ class SpecialOrthogonal(GyroSpace):
     _view: ClassVar[type[Centred]] = CentredRotations
     convexity_radius: ClassVar[float] = math.pi / ROOT2
     r"""Half the distance :math:`\sqrt2\,\pi` to the cut locus."""
+    imaginary: ClassVar[bool] = False
+    """Whether half turns are made by the imaginary unit."""
 
     @property
     def point_shape(self) -> tuple[int, ...]:
@@ -274,11 +290,6 @@ class SpecialOrthogonal(GyroSpace):
 
     # ------------------------------------------------------------------ gyro operations
 
-    def add(self, x: Array, y: Array) -> Array:
-        """Product xy."""
-        self._namespace(x, y)
-        return matmul(x, y)
-
     def neg(self, x: Array) -> Array:
         """Transpose."""
         self._namespace(x)
@@ -291,7 +302,7 @@ class SpecialOrthogonal(GyroSpace):
         in space the angle and the unit quaternion give it, without a decomposition.
         """
         self._namespace(x)
-        return self._normal(x, decompositions(x) if self.n > 3 else ())
+        return self._normal(x, decompositions(x, self.imaginary) if self.n > 3 else ())
 
     def _normal(self, x: Array, saved: Arrays) -> Array:
         if self.n > 3:
@@ -325,11 +336,6 @@ class SpecialOrthogonal(GyroSpace):
         """Inverse of :meth:`push`."""
         self._namespace(x, v)
         return coordinates(matmul(adjoint(x), v))
-
-    def transport(self, x: Array, y: Array, v: Array) -> Array:
-        r"""Parallel transport :math:`x X \mapsto y\,h^\top X h`, :math:`h = (x^\top y)^{1/2}`."""
-        half = self.scale(0.5, self.relative(x, y))
-        return matmul(y, adjoint(half), matmul(adjoint(x), v), half)
 
     # ------------------------------------------------------------------ points, good and bad
 

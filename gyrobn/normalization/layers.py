@@ -17,7 +17,7 @@ from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.manifolds.rebased import seen_from
 from gyrobn.normalization.domains import average_stats
 from gyrobn.normalization.normalize import Stats, normalize_to, route, update_stats
-from gyrobn.numerics.arrays import eps_of
+from gyrobn.numerics.arrays import cast, eps_of, real_dtype
 from gyrobn.numerics.checks import (
     check_choice,
     check_integer,
@@ -406,7 +406,9 @@ def initial_state(
     if settings.reference == "first_batch":
         point = np.full(shape, np.nan)
     else:
-        point = host(reference, "reference", np.float64)
+        point = host(reference, "reference").astype(
+            np.complex128 if M.complex_points else np.float64
+        )
         if point.shape not in (shape, M.point_shape):
             raise ValueError(
                 f"reference must be a point of shape {M.point_shape}, or one per channel, of shape "
@@ -472,7 +474,7 @@ def forward(
     reference = state.reference
     if training and settings.reference == "first_batch" and first is not False:
         batch = first_reference(batch, partial(_constant_mean, batch, group), first)
-        reference = cast(batch.reference, reference.dtype)  # type: ignore[union-attr]
+        reference = cast(batch.reference, real_dtype(reference))
     moving = None
     if training and batch.training is not None:
         stats = statistics(batch, group)
@@ -580,7 +582,7 @@ def prepare(
         # Without weights there is no mean. Any weights give numbers, which are not used.
         empty = xp.all(weights == 0, axis=tuple(range(axes)), keepdims=True)
         weights = xp.where(empty, xp.ones_like(weights), weights)
-    if x.dtype != dtype:  # rounded to few digits, a point is not on the manifold
+    if real_dtype(x) != dtype:  # rounded to few digits, a point is not on the manifold
         x = manifold.project(cast(x, dtype))
 
     def point(a: Array) -> Array:
@@ -885,7 +887,7 @@ def learn(
     if lost is not None:
         pairs = zip(old, new, strict=True)
         new = Stats(*(xp.where(lost[(..., *(None,) * (b.ndim - k))], a, b) for a, b in pairs))
-    return Stats(*(cast(b, a.dtype) for a, b in zip(running, new, strict=True)))
+    return Stats(*(cast(b, real_dtype(a)) for a, b in zip(running, new, strict=True)))
 
 
 def apply(batch: Batch, x: Array, stats: Stats) -> Array:
@@ -905,15 +907,10 @@ def is_half(x: Array) -> bool:
 
 
 def common_dtype(*arrays: Array | None) -> Any:
-    """Return the widest dtype, float32 at least: in half precision geometry has three digits."""
+    """Return the widest real dtype, float32 at least: half precision has three digits."""
     here = [a for a in arrays if a is not None]
-    xp, dtype = namespace_of(*here), here[0].dtype
-    dtypes = {a.dtype for a in here}
+    xp, dtype = namespace_of(*here), real_dtype(here[0])
+    dtypes = {real_dtype(a) for a in here}
     if dtypes == {dtype} and dtype in (xp.float32, xp.float64):
         return dtype  # asking the library takes longer
     return xp.result_type(xp.float32, *dtypes)
-
-
-def cast(x: Array | None, dtype: Any) -> Any:
-    """Return an array in a dtype; None stays None."""
-    return x if x is None or x.dtype == dtype else namespace_of(x).astype(x, dtype)

@@ -15,7 +15,7 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, device_of, namespace_of
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
 from gyrobn.manifolds.rebased import seen_from
-from gyrobn.numerics.arrays import check_floating, length, scalars_like
+from gyrobn.numerics.arrays import check_floating, length, real_dtype, real_like, scalars_like
 from gyrobn.numerics.checks import check_number, host, warn_caller
 from gyrobn.statistics.frechet import frechet, locate
 from gyrobn.statistics.points import describe, is_hyperbolic, may_be_far_out
@@ -138,7 +138,7 @@ def merge_stats(manifold: GyroSpace, first: Stats, second: Stats, rate: Any) -> 
     >>> float(mean[0]), round(float(var), 12), batch_stats(Euclidean(1), x)
     (4.0, 14.0, Stats(mean=array([4.]), var=array(14.)))
     """
-    check_floating(first.mean, second.mean)
+    check_floating(*map(real_like, (first.mean, second.mean)))
     mean, var = update_stats(manifold, first, second, rate)
     c = manifold.relative_normal(first.mean, second.mean)
     apart = manifold.squeeze_blocks(manifold.by_block(c * c))
@@ -451,7 +451,7 @@ def _with_array(stats: Stats, like: Array) -> Stats:
         return stats
     var = check_number("the variance", stats.var, 0.0)
     xp = namespace_of(like)
-    return Stats(stats.mean, xp.asarray(var, dtype=like.dtype, device=device_of(like)))
+    return Stats(stats.mean, xp.asarray(var, dtype=real_dtype(like), device=device_of(like)))
 
 
 def multiplier(
@@ -461,7 +461,7 @@ def multiplier(
     eps = check_number("eps", eps, 0.0)
     clamp = None if clamp is None else check_number("clamp", clamp, above=0.0)
     stats = _with_array(stats, x)
-    xp = check_floating(x, stats.mean, stats.var)
+    xp = check_floating(*map(real_like, (x, stats.mean)), stats.var)
     if scale is None:
         return xp.ones_like(stats.var)
     factor = scalars_like(scale, x) / xp.sqrt(stats.var + eps)

@@ -11,17 +11,24 @@ import numpy as np
 from gyrobn.backends import Array, backend_of, cast_to, device_of, namespace_of
 
 
-def check_floating(*arrays: Array, half: bool = False) -> Any:
+def check_floating(*arrays: Array, half: bool = False, complex_points: bool = False) -> Any:
     """Return the namespace of ``arrays``, which must share one device and one dtype.
 
-    The dtype is float32 or float64. Geometry in half precision would have three digits, and LAPACK
-    has none of it. A layer that computes it in float32 allows it by ``half``.
+    The dtype is float32 or float64, or that of complex numbers of two of them. Geometry in half
+    precision would have three digits, and LAPACK has none of it. A layer that computes it in
+    float32 allows it by ``half``.
     """
     xp, first = namespace_of(*arrays), arrays[0]
     single = xp.float64 == xp.float32  # the widest dtype
+    allowed = _complex(xp) if complex_points else (xp.float32, xp.float64)
     for x in arrays:
-        if x.dtype not in (xp.float32, xp.float64):
+        if x.dtype not in allowed:
             real = xp.isdtype(x.dtype, "real floating")
+            if complex_points:
+                raise TypeError(
+                    f"expected complex64 or complex128, got {x.dtype}: convert it first, "
+                    f"for example with {cast_to(x, 'complex128')}"
+                )
             if not (real and half):
                 known = "float32" if single else "float32 or float64"
                 kind = known if real else "a real floating dtype"
@@ -50,16 +57,50 @@ def check_coordinates(manifold: Any, c: Array) -> Any:
     return check_floating(c)
 
 
+def _complex(xp: Any) -> tuple[Any, ...]:
+    """Return the complex dtypes that a library has."""
+    return tuple(getattr(xp, n) for n in ("complex64", "complex128") if hasattr(xp, n))
+
+
+def real_like(x: Array) -> Array:
+    """Return the real part of complex numbers: its dtype is that of distances and weights."""
+    xp = namespace_of(x)
+    return xp.real(x) if x.dtype in _complex(xp) else x
+
+
+def real_dtype(x: Array) -> Any:
+    """Return the dtype of distances, coordinates and weights of points like ``x``."""
+    return real_like(x).dtype
+
+
+def cast(x: Array | None, dtype: Any) -> Any:
+    """Return an array in a real dtype, complex numbers as two of them; None stays None."""
+    if x is None or real_dtype(x) == dtype:
+        return x
+    xp = namespace_of(x)
+    if x.dtype in _complex(xp):
+        dtype = xp.complex128 if dtype == xp.float64 else xp.complex64
+    return xp.astype(x, dtype)
+
+
+def from_host(a: "np.ndarray[Any, Any]", like: Array) -> Array:
+    """Return NumPy's numbers in the library, precision and device of ``like``."""
+    copy, like = backend_of(like).from_numpy, real_like(like)
+    if a.dtype.kind == "c":
+        return copy(np.array(a.real), like) + 1j * copy(np.array(a.imag), like)
+    return copy(a, like)
+
+
 def scalars_like(values: Any, x: Array) -> Any:
     """Return a number as a Python float, other scalars as an array in the dtype of ``x``."""
     if isinstance(values, (int, float)):
         return float(values)
     if isinstance(values, str):  # NumPy would read it
         raise ValueError(f"expected a number, or an array of numbers, got {values!r}")
-    xp = namespace_of(x)
+    xp, dtype = namespace_of(x), real_dtype(x)
     if compat.is_array_api_obj(values) and namespace_of(values) is xp:
-        return xp.astype(values, x.dtype, copy=False)
-    return xp.asarray(values, dtype=x.dtype, device=device_of(x))
+        return xp.astype(values, dtype, copy=False)
+    return xp.asarray(values, dtype=dtype, device=device_of(x))
 
 
 def all_true(condition: Array) -> bool:

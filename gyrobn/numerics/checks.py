@@ -70,7 +70,8 @@ def host(value: Any, name: str = "this", dtype: Any = None) -> NDArray[Any]:
         array = shim.to_numpy(shim.stop_gradient(given))
     else:
         array = np.asarray(given)
-    if array.dtype.kind not in "biuf":  # NumPy would make numbers of words
+    kinds = "biufc" if dtype is None else "biuf"
+    if array.dtype.kind not in kinds:  # NumPy would make numbers of words
         raise ValueError(f"{name} must be numbers, got {given!r}")
     return np.asarray(array, dtype=dtype)
 

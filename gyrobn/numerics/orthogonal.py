@@ -134,6 +134,7 @@ def hessian_in_frames(
     P: Array | None,
     block: Callable[[Array], Array],
     flat: Callable[[Array], Array],
+    hyperbolic: bool = False,
 ) -> Hessian:
     r"""Return the mean Hessian of half the squared distances to samples with coordinates c.
 
@@ -142,7 +143,7 @@ def hessian_in_frames(
     Hessian are :math:`a \cot a`. On the entries (i, j) and (j, i) of :math:`W = Q^\top V P`,
     :math:`a = \theta_i - \theta_j` for their symmetric and :math:`\theta_i + \theta_j` for their
     antisymmetric combination; off the span of Q, :math:`a = \theta_j` on the column j. Pass P if it
-    is known.
+    is known. On a ``hyperbolic`` space, whose matrices hold lengths instead of angles, cot is coth.
     """
     B = block(c[..., None, :])  # beside columns of vectors, to which the Hessian is applied
     P = eigh(matmul(adjoint(B), B)).vectors if P is None else P[..., None, :, :]
@@ -151,12 +152,13 @@ def hessian_in_frames(
     tiny = tiny_of(B) ** 0.5  # its square is not 0 either
     # the lengths of the columns are the angles with all their digits; cosines lack those
     columns = xp.sqrt(xp.sum(T * T, axis=-2, keepdims=True))
-    columns = xp.clip(columns, min=tiny, max=most)
+    columns = xp.clip(columns, min=tiny, max=None if hyperbolic else most)
     rows, Q = adjoint(columns), T / columns
     apart, both = xp.abs(rows - columns) + tiny, rows + columns
     # a·cot a falls to −∞ towards π; a floor keeps one far sample from deciding the sum
-    alike, other = apart / xp.tan(apart), xp.clip(both / xp.tan(both), min=-1e3)
-    alone = columns / xp.tan(columns)
+    tan = xp.tanh if hyperbolic else xp.tan
+    alike, other = apart / tan(apart), xp.clip(both / tan(both), min=-1e3)
+    alone = columns / tan(columns)
     # the factors of W and of its transpose, beside those off the span
     straight, crossed = 0.5 * (alike + other) - alone, 0.5 * (alike - other)
 
@@ -184,4 +186,4 @@ def hessian_in_frames(
         off = eye(off, m)[:, None, :, None] * off[..., None, :, None, :]
         return inside + xp.reshape(off, inside.shape)
 
-    return Hessian(apply, lowest, matrix if dense else None)
+    return Hessian(apply, None if hyperbolic else lowest, matrix if dense else None)

@@ -12,6 +12,7 @@ import numpy as np
 from gyrobn.backends import Array
 from gyrobn.data import replacing
 from gyrobn.manifolds.gyrospace import GyroSpace
+from gyrobn.numerics.arrays import cast
 from gyrobn.numerics.checks import host
 from gyrobn.plot.scenes import CIRCLE, INK, Scene, scene_of
 from gyrobn.statistics.frechet import FrechetResult, frechet, frechet_mean, least_residual
@@ -69,7 +70,7 @@ def _checked(
     There are 63 different pairs of a colour and a marker.
     """
     manifold = plain_geometry(manifold)
-    x, y = host(x, "x", np.float64), host(y, "y", np.float64)
+    x, y = cast(host(x, "x"), np.float64), cast(host(y, "y"), np.float64)
     for name, points in ("x", x), ("y", y):
         if points.shape[1:] != manifold.point_shape:
             raise ValueError(
@@ -78,7 +79,7 @@ def _checked(
             )
         check_finite(manifold, points, name, 0, "leave such points out, before and after")
     if bias is not None:
-        bias = host(bias, "bias", np.float64)
+        bias = cast(host(bias, "bias"), np.float64)
         if bias.shape != manifold.point_shape:
             raise ValueError(
                 f"bias must be a point of {manifold!r}, shape {manifold.point_shape}, got shape "

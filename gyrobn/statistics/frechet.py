@@ -21,7 +21,7 @@ from gyrobn.backends import Array, Arrays, backend_of, device_of, namespace_of
 from gyrobn.data.chunks import Chunks
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
-from gyrobn.numerics.arrays import check_floating, eps_of, pieces
+from gyrobn.numerics.arrays import check_floating, eps_of, pieces, real_like
 from gyrobn.numerics.checks import check_choice, check_integer, check_number
 from gyrobn.numerics.hessian import DENSE, inverse, newton_step
 from gyrobn.statistics.lazy import in_blocks, in_chunks, in_dask
@@ -247,7 +247,7 @@ def locate(
     stop, space, y = backend.stop_gradient, manifold.inside, manifold.to_inside(x)
     constant, start = space.detached(), None
     if init is not None:
-        check_floating(x, init)
+        check_floating(*map(real_like, (x, init)))
         if tuple(init.shape) != tuple(x.shape[1:]):
             raise ValueError(f"init must have shape {tuple(x.shape[1:])}, got {tuple(init.shape)}")
         start = stop(manifold.to_inside(init))

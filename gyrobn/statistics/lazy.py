@@ -17,7 +17,7 @@ from gyrobn.data.chunks import Chunks, take
 from gyrobn.data.dask import Block, DaskBlocks, lazy_samples
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace
-from gyrobn.numerics.arrays import blocks_of, sum_samples, weighted_sum
+from gyrobn.numerics.arrays import blocks_of, real_dtype, real_like, sum_samples, weighted_sum
 from gyrobn.numerics.checks import host
 from gyrobn.numerics.hessian import DENSE
 from gyrobn.statistics.points import Moved, on_manifold
@@ -54,7 +54,7 @@ class Reading(NamedTuple):
         xp = manifold._namespace(x)
         batch = tuple(x.shape[: x.ndim - len(manifold.point_shape)])
         if block.weights is None:
-            return x, xp.ones(batch, dtype=x.dtype, device=device_of(x))
+            return x, xp.ones(batch, dtype=real_dtype(x), device=device_of(x))
         w = _like(block.weights, x)
         if tuple(w.shape) not in (batch[:1], batch):
             raise shape_error(("N", *w.shape[1:]), ("N",), ("N", *batch[1:]))
@@ -174,7 +174,7 @@ def _merged(parts: list[dict[Any, Any]]) -> dict[Any, Any]:
 
 def _like(values: Any, x: Array) -> Array:
     """Return numbers, from whatever library, in the library, dtype and device of samples."""
-    return backend_of(x).from_numpy(np.array(host(values, "sample_weight")), x)
+    return backend_of(x).from_numpy(np.array(host(values, "sample_weight")), real_like(x))
 
 
 def _some(x: Array, at: Any) -> Array:

@@ -23,7 +23,7 @@ import numpy as np
 from gyrobn.backends import Array, Arrays, backend_of, device_of, namespace_of
 from gyrobn.manifolds.centred import Centred
 from gyrobn.manifolds.gyrospace import GyroSpace, check_manifold
-from gyrobn.numerics.arrays import BLOCK, scalars_like, sum_samples, weighted_sum
+from gyrobn.numerics.arrays import BLOCK, real_dtype, scalars_like, sum_samples, weighted_sum
 from gyrobn.numerics.checks import check_integers
 from gyrobn.numerics.hessian import DENSE, Hessian, joined_hessian
 from gyrobn.numerics.matrices import from_triangle, matmul, to_triangle
@@ -76,7 +76,7 @@ def arrange(
     samples = arranged(x)
     if weights is None:
         each = 1.0 if group is not None else 1.0 / count
-        return samples, xp.full((count, *channels), each, dtype=x.dtype, device=device_of(x))
+        return samples, xp.full((count, *channels), each, dtype=real_dtype(x), device=device_of(x))
     weights = scalars_like(weights, x)
     shape = tuple(getattr(weights, "shape", ()))  # a scalar has no axis of samples
     if shape == reduced:
@@ -103,7 +103,7 @@ def _placeholder(
     """Return the identity, without weight, for a rank that has no samples."""
     xp = namespace_of(like)
     e = xp.broadcast_to(manifold.origin(like), (1, *channels, *manifold.point_shape))
-    return e, xp.zeros((1, *channels), dtype=like.dtype, device=device_of(like))
+    return e, xp.zeros((1, *channels), dtype=real_dtype(like), device=device_of(like))
 
 
 def _axes(x: Array, batch: tuple[int, ...], axis: int | tuple[int, ...]) -> tuple[int, ...]:

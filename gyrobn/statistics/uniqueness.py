@@ -134,7 +134,7 @@ def _off(manifold: GyroSpace, given: Iterable[Array], bad: Array, domains: Domai
 
 
 def factors(manifold: GyroSpace, space: GyroSpace, *arrays: Array) -> Iterator[tuple[Any, ...]]:
-    """Yield the factors of a product, and of products in it; the one space otherwise.
+    """Yield the factors of a metric, and factors of those; the one space otherwise.
 
     Each comes as the user gave it, as the space to compute in, and with its parts of the arrays.
     Points of a geometry with a reference come as they are seen from there.
@@ -143,12 +143,13 @@ def factors(manifold: GyroSpace, space: GyroSpace, *arrays: Array) -> Iterator[t
         M = manifold.manifold
         arrays = tuple(M.relative(manifold.reference, a) for a in arrays)
         manifold = space = M
-    if not isinstance(manifold, Product) or not isinstance(space, Product):
+    parts = space._factors(*arrays)
+    if parts[0][0] is space:
         yield manifold, space, *arrays
         return
-    parts = [space.split(a) for a in arrays]
-    for each in zip(manifold.factors, space.factors, *parts, strict=True):
-        yield from factors(*each)
+    given = manifold.factors if isinstance(manifold, Product) else [part for part, *_ in parts]
+    for own, part in zip(given, parts, strict=True):
+        yield from factors(own, *part)
 
 
 def enclosing_radius(

@@ -27,7 +27,7 @@ from gyrobn.normalization.layers import (
     separated,
 )
 from gyrobn.normalization.normalize import Stats
-from gyrobn.numerics.arrays import check_floating
+from gyrobn.numerics.arrays import check_floating, real_dtype
 from gyrobn.numerics.checks import check_number
 from gyrobn.statistics.points import plain_geometry
 from gyrobn.statistics.samples import Group
@@ -344,16 +344,17 @@ class NormalizationLayer(GeometryState):
 
     def _given(self, x: Tensor, weights: Tensor | None) -> dict[str, Tensor]:
         """Return the arrays of a call by name; refuse float64 mixed with other dtypes."""
-        if x.dtype not in _REAL:
-            check_floating(x, half=True)
+        if self.settings.geometry.complex_points or x.dtype not in _REAL:
+            check_floating(x, half=True, complex_points=self.settings.geometry.complex_points)
         arrays = self.scale, self.bias, self._buffers.get("running_var"), self.reference
         own = next((a for a in arrays if a is not None), None)
         # Not by common_dtype: it looks into a table that grows while a graph is made. The compiler
         # would guard the table, and compile the same batch once more.
-        if own is not None and (x.dtype == torch.float64) != (own.dtype == torch.float64):
+        dtype = real_dtype(x)
+        if own is not None and (dtype == torch.float64) != (real_dtype(own) == torch.float64):
             raise TypeError(
                 f"{type(self).__name__} holds {own.dtype}, got input of {x.dtype}: convert the "
-                f"layer, for example with layer.to({x.dtype}), or the input"
+                f"layer, for example with layer.to({dtype}), or the input"
             )
         state = {name: self._buffers.get(name) for name in _STATE}
         if self.training:  # the backward pass needs them as they are before they learn
@@ -366,13 +367,22 @@ class NormalizationLayer(GeometryState):
     # ------------------------------------------------------------------ torch's conventions
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Convert the layer, as ``half`` and ``to`` do, but keep the statistics in float32."""
+        """Convert the layer, as ``half`` and ``to`` do, but keep the statistics in float32.
+
+        Complex means are converted as two real numbers: torch would drop the imaginary part.
+        """
+        mean = self.running_mean
+        pairs = mean is not None and mean.is_complex()
+        if pairs:
+            self.running_mean = torch.view_as_real(mean)
         before = dict(self._buffers)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, new in self._buffers.items():
             old = before[name]
             if old is not None and new is not None and new.is_floating_point() and is_half(new):
                 self._buffers[name] = old.to(new.device, common_dtype(new))
+        if pairs:
+            self.running_mean = torch.view_as_complex(self.running_mean)
         return self
 
     def reset_running_stats(self) -> None:
@@ -713,7 +723,7 @@ class GyroBN(NormalizationLayer):
 
         if device is None and isinstance(bn.mean_, Tensor):
             device = bn.mean_.device
-        dtype = dtype or getattr(torch, model.mean_.dtype.name)
+        dtype = dtype or getattr(torch, model.var_.dtype.name)
         options: dict[str, Any] = {"eps": model.eps, "tol": model.tol, "max_iter": model.max_iter}
         options["reference"] = model.reference_
         options |= {"scale": None} if model.scale is None else {}
