@@ -137,7 +137,7 @@ def domain_forward(
     domains of the batch, or all if the labels are traced. Then no error can be raised, and a sample
     whose domain has no statistics is NaN.
     """
-    check_floating(x, half=True)
+    check_floating(x, half=True, complex_points=settings.geometry.complex_points)
     _check_rate(settings)
     rows, total = _check_domains(x, domains, kept.counts, training), kept.counts.shape[0]
 

@@ -13,7 +13,7 @@ from flax import nnx
 import gyrobn.equinox
 import gyrobn.flax
 import gyrobn.torch
-from gyrobn import SPD, PoincareBall
+from gyrobn import HPD, SPD, PoincareBall
 
 BALL = PoincareBall(2)
 LABELS = np.asarray([0, 2, 0, 2, 2, 0, 2, 2, 0, 2])  # four domains: 1 and 3 are not in the batch
@@ -25,6 +25,7 @@ CASES = {
     "momentum": (BALL, {"train_momentum": 0.3}),
     "reference": (BALL, {"reference": "first_batch"}),
     "curvature": (BALL, {"learn_curvature": True}),
+    "complex": (HPD(2), {}),
 }
 close = {"rtol": 1e-7, "atol": 1e-9}
 
@@ -57,7 +58,7 @@ def by_torch(M, options):
         layer.zero_grad()
         b = x[i].clone().requires_grad_(True)
         ys.append(layer(b, k, w[i]))
-        (ys[-1] * torch.cos(b.detach())).sum().backward()
+        (ys[-1].real * torch.cos(b.detach().real)).sum().backward()
     grads = {"x": b.grad} | {name: p.grad for name, p in layer.named_parameters()}
     ys.append(layer.eval()(x[3], k))
     own = (getattr(layer, f"running_{n}" if n in ("mean", "var") else n, None) for n in STATE)
@@ -119,14 +120,14 @@ def test_the_numbers_of_torch(library, case, compiled):
 
     def loss(own, state, x, k, w):
         y, state = call(own, state, x, k, w, False)
-        return (y * jnp.cos(jax.lax.stop_gradient(x))).sum(), (y, state)
+        return (y.real * jnp.cos(jax.lax.stop_gradient(x).real)).sum(), (y, state)
 
     step = jax.value_and_grad(loss, (0, 2), has_aux=True)
     step = jax.jit(step) if compiled else step
     for i in range(3):
         (_, (y, state)), slopes = step(own, state, jnp.asarray(x[i]), k, jnp.asarray(w[i]))
         np.testing.assert_allclose(y, ys[i], **close)
-    found = {"x": slopes[1]} | {n: g[...] for n, g in named(slopes[0]).items()}
+    found = {"x": slopes[1].conj()} | {n: g[...] for n, g in named(slopes[0]).items()}
     assert {*found} == {*grads}
     for name, value in grads.items():
         np.testing.assert_allclose(found[name], value, err_msg=name, **close)
