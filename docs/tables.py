@@ -47,7 +47,7 @@ def measure(M: gyrobn.GyroSpace, like: Any) -> str:
     spread = min(1.0, 0.3 * M.convexity_radius)
     x = M.random(50, rng=0, like=like, spread=spread)
     bias = M.random(rng=1, like=like, spread=0.5)
-    y, _ = gyrobn.normalize_batch(M, x, bias=bias, scale=0.5)
+    y, _ = gyrobn.normalize_batch(M, x, bias=bias, scale=0.5 * spread)
     mean, target = (cast(host(a), np.float64) for a in (gyrobn.frechet_mean(M, y), bias))
     return f"{float(M.dist(mean, target)):.0e}".replace("-", "\N{NON-BREAKING HYPHEN}")
 

@@ -31,8 +31,9 @@ from gyrobn import (
 )
 from gyrobn.torch import DomainGyroBN, GyroBN
 
-SPACES = [space for cls in gyrobn.REGISTRY.values() for space in cls.examples()]
-FIRST = [cls.examples()[0] for cls in gyrobn.REGISTRY.values()]
+FAMILIES = [cls for cls in gyrobn.REGISTRY.values() if not cls.complex_points]
+SPACES = [space for cls in FAMILIES for space in cls.examples()]
+FIRST = [cls.examples()[0] for cls in FAMILIES]
 COUNT = 40
 CUTS = {1: (0, 40), 2: (0, 13, 40), 3: (0, 7, 7, 40), 4: (0, 1, 20, 20, 40)}
 """Where the batch is cut: uneven parts, and an empty one."""

@@ -1,6 +1,7 @@
 """Numbers and names that users give: any integer is one, nothing else is, and all say it alike."""
 
 import inspect
+from dataclasses import MISSING, fields
 
 import jax.numpy as jnp
 import numpy as np
@@ -58,11 +59,11 @@ def test_any_integer_is_a_size(kind):
     for name, cls in REGISTRY.items():
         if name == "product":
             continue
-        plain = cls(4, 2) if cls is Grassmannian else cls(4)
-        other = cls(kind(4), kind(2)) if cls is Grassmannian else cls(kind(4))
+        sizes = (4, 2)[: sum(one.default is MISSING for one in fields(cls))]
+        plain, other = cls(*sizes), cls(*map(kind, sizes))
         assert other == plain
         assert repr(other) == repr(plain)
-        assert type(other.n) is int
+        assert all(type(getattr(other, one.name)) is int for one in fields(cls)[: len(sizes)])
 
 
 @pytest.mark.parametrize("value", [*INTEGERS, 0], ids=repr)

@@ -60,7 +60,7 @@ class DomainGyroBN(GyroBN):
         are constants for the gradient. They are in the dictionary ``online``, by domain, and not in
         ``state_dict()``; a batch of training and :meth:`reset_online` empty it.
     domain_bias
-        Whether each domain has a bias of its own: :attr:`bias` then has the shape ``(domains,
+        Whether each domain has a bias of its own: ``bias`` then has the shape ``(domains,
         *channels, dim)``. Equal means are the wrong goal if the classes of a domain have other
         frequencies than elsewhere; a bias of that domain, fitted without labels while all else is
         frozen, corrects it (SPDIM; Li et al., 2025). A state with one bias for all loads, too.
