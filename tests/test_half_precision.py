@@ -57,7 +57,7 @@ LAYERS = {
     "LRBN": (lambda **own: LRBN(BALL, **own), (BALL,)),
     "ManifoldNorm": (lambda **own: ManifoldNorm(BALL, **own), (BALL,)),
 }
-for M in FIRST:
+for M in (M for M in FIRST if not M.complex_points):  # there is no such dtype
     LAYERS[f"GyroLinear from {M!r}"] = (lambda M=M, **own: gnn.GyroLinear(M, BALL, **own), (M,))
     LAYERS[f"GyroLinear to {M!r}"] = (lambda M=M, **own: gnn.GyroLinear(BALL, M, **own), (BALL,))
     LAYERS[f"GyroActivation on {M!r}"] = (lambda M=M, **_: gnn.GyroActivation(M, torch.tanh), (M,))

@@ -13,6 +13,7 @@ covariance_to_correlation reduce_rank Chunks FrechetResult FrechetWarning Precis
 Suggestion
 frechet frechet_mean frechet_variance batch_stats normalize normalize_batch suggest denormalize
 update_stats merge_stats
+Torus SpecialEuclidean HPD Unitary SpecialUnitary MatrixBall ComplexBall SiegelDisk FixedRankSPD
 """
 SETS = ["GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
 LAYERS = {
