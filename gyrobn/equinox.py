@@ -11,7 +11,16 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from gyrobn.jax_layers import arguments, check_momentum, forward, like, start
+from gyrobn.jax_layers import (
+    DomainState,
+    arguments,
+    check_momentum,
+    domain_forward,
+    forward,
+    like,
+    per_domain,
+    start,
+)
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.layers import (
     Learnt,
@@ -23,8 +32,16 @@ from gyrobn.normalization.layers import (
     initial_state,
     separated,
 )
+from gyrobn.numerics.checks import check_integer
 
-__all__ = ["GyroBN", "GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
+__all__ = [
+    "DomainGyroBN",
+    "GyroBN",
+    "GyroGroupNorm",
+    "GyroInstanceNorm",
+    "GyroLayerNorm",
+    "GyroRMSNorm",
+]
 
 
 class LayerOptions(Options, total=False):
@@ -113,26 +130,29 @@ class NormalizationLayer(eqx.nn.StatefulLayer):
             The normalized batch. A layer with running statistics also returns the state with the
             new ones.
         """
-        kept = State()
-        if self.stats is not None:
-            if state is None:
-                raise TypeError(
-                    f"{self.settings.name} has its running statistics in a state: call it as "
-                    "y, state = layer(x, state), with the state of eqx.nn.make_with_state"
-                )
-            if self.more is not None:
-                kept = state.get(self.more)
-            kept = kept._replace(running=state.get(self.stats))
+        if self.stats is not None and state is None:
+            raise TypeError(
+                f"{self.settings.name} has its running statistics in a state: call it as "
+                "y, state = layer(x, state), with the state of eqx.nn.make_with_state"
+            )
+        kept = State() if self.stats is None else self._kept(state)
         settings = self.settings if check_input is None else self.settings.checking(check_input)
         frozen = getattr(self, "inference", False) if inference is None else inference
         given = settings, self._learnt, kept, x, weights, self.momentum
         y, new = forward(*given, training=not frozen)
         if self.stats is None or state is None:
             return y
-        if frozen:
-            return y, state
+        return y, state if frozen else self._store(state, new)
+
+    def _kept(self, state: Any) -> State:
+        """Return what the layer keeps in a state."""
+        kept = State() if self.more is None else state.get(self.more)
+        return kept._replace(running=state.get(self.stats))
+
+    def _store(self, state: eqx.nn.State, new: State) -> eqx.nn.State:
+        """Return a state with new running statistics and reference."""
         state = state.set(self.stats, new.running)
-        return y, state if self.more is None else state.set(self.more, new._replace(running=None))
+        return state if self.more is None else state.set(self.more, new._replace(running=None))
 
 
 class _RunningLayer(NormalizationLayer):
@@ -265,6 +285,83 @@ class GyroBN(_RunningLayer):
         if layer.more is not None and layer.settings.train_momentum is not None:
             state = state.set(layer.more, state.get(layer.more)._replace(training=stats))
         return layer, state.set(layer.stats, stats)
+
+
+class DomainGyroBN(_RunningLayer):
+    """GyroBN with statistics per domain, and one scale: see :class:`gyrobn.flax.DomainGyroBN`.
+
+    ``eps``, ``inference``, ``dtype`` and the state are as in :class:`GyroBN`.
+
+    Examples
+    --------
+    >>> import equinox as eqx
+    >>> import jax.numpy as jnp
+    >>> from gyrobn import PoincareBall
+    >>> M = PoincareBall(2)
+    >>> x = M.random(16, rng=0, like=jnp.zeros((), jnp.float32))
+    >>> layer, state = eqx.nn.make_with_state(DomainGyroBN)(M, domains=3, dtype=jnp.float32)
+    >>> y, state = eqx.filter_jit(layer)(x, jnp.arange(16) % 2, state)
+    >>> y.shape, state.get(layer.stats).mean.shape, state.get(layer.counts).tolist()
+    ((16, 2), (3, 2), [1, 1, 0])
+    """
+
+    counts: Any
+    """Index of the number of training batches with each domain."""
+
+    def __init__(
+        self,
+        manifold: GyroSpace,
+        domains: int,
+        channels: int | Sequence[int] = (),
+        *,
+        domain_bias: bool = False,
+        momentum: float = 0.99,
+        inference: bool = False,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        domains = check_integer("domains", domains, 1)
+        own = {"channels": channels, "remedy": "the running statistics, with inference=True"}
+        super().__init__(manifold, own, momentum, inference, **options)
+        self.stats = eqx.nn.StateIndex(per_domain(domains, self.stats.init))
+        if self.more is not None:
+            more = self.more.init
+            more = more._replace(training=per_domain(domains, more.training))
+            self.more = eqx.nn.StateIndex(more)
+        if domain_bias:
+            if self.bias is None:
+                raise ValueError("domain_bias needs a bias: leave out use_bias=False")
+            self.bias = per_domain(domains, self.bias)
+        self.counts = eqx.nn.StateIndex(jnp.zeros(domains, jnp.int32))
+
+    def __call__(  # type: ignore[override]
+        self,
+        x: Array,
+        domains: Array,
+        state: eqx.nn.State,
+        *,
+        key: Any = None,
+        inference: bool | None = None,
+        weights: Array | None = None,
+    ) -> tuple[Array, eqx.nn.State]:
+        """Normalize each sample with the statistics of its domain.
+
+        Parameters
+        ----------
+        x, domains, weights
+            As in :class:`gyrobn.torch.DomainGyroBN`.
+        state, key, inference
+            As in :class:`GyroBN`.
+
+        Returns
+        -------
+        y, state
+            The normalized batch, and the state with the new statistics.
+        """
+        frozen = self.inference if inference is None else inference
+        kept = DomainState(self._kept(state), state.get(self.counts))
+        given = self.settings, self._learnt, kept, x, domains, weights, self.momentum
+        y, new = domain_forward(*given, training=not frozen)
+        return y, state if frozen else self._store(state, new.state).set(self.counts, new.counts)
 
 
 class _AxisNorm(NormalizationLayer):

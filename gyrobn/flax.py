@@ -11,7 +11,16 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from gyrobn.jax_layers import arguments, check_momentum, forward, like, start
+from gyrobn.jax_layers import (
+    DomainState,
+    arguments,
+    check_momentum,
+    domain_forward,
+    forward,
+    like,
+    per_domain,
+    start,
+)
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.normalization.layers import (
     Learnt,
@@ -24,8 +33,16 @@ from gyrobn.normalization.layers import (
     separated,
 )
 from gyrobn.normalization.normalize import Stats
+from gyrobn.numerics.checks import check_integer
 
-__all__ = ["GyroBN", "GyroGroupNorm", "GyroInstanceNorm", "GyroLayerNorm", "GyroRMSNorm"]
+__all__ = [
+    "DomainGyroBN",
+    "GyroBN",
+    "GyroGroupNorm",
+    "GyroInstanceNorm",
+    "GyroLayerNorm",
+    "GyroRMSNorm",
+]
 
 
 class LayerOptions(Options, total=False):
@@ -125,12 +142,7 @@ class NormalizationLayer(nnx.Module):
             Overrules that of the layer, if it has running statistics.
         """
         frozen = self.use_running_average if use_running_average is None else use_running_average
-        mean, var, own_mean, own_var, reference = (
-            None if variable is None else variable[...] for variable in self._kept
-        )
-        running = None if mean is None else Stats(mean, var)
-        state = State(running, None if own_mean is None else Stats(own_mean, own_var), reference)
-        given = self.settings, self._learnt, state, x, weights, self.momentum
+        given = self.settings, self._learnt, self._state, x, weights, self.momentum
         y, new = forward(*given, training=not frozen)
         if not frozen:
             self._store(new)
@@ -140,6 +152,14 @@ class NormalizationLayer(nnx.Module):
     def _kept(self) -> tuple[Any, ...]:
         """The variables of the state."""
         return self.mean, self.var, self.training_mean, self.training_var, self.reference
+
+    @property
+    def _state(self) -> State:
+        mean, var, own_mean, own_var, reference = (
+            None if variable is None else variable[...] for variable in self._kept
+        )
+        running = None if mean is None else Stats(mean, var)
+        return State(running, None if own_mean is None else Stats(own_mean, own_var), reference)
 
     def _store(self, state: State) -> None:
         """Replace the running statistics and the reference."""
@@ -265,6 +285,89 @@ class GyroBN(NormalizationLayer):
                 own[...] = value
         layer._store(State(stats, stats))
         return layer
+
+
+class DomainGyroBN(NormalizationLayer):
+    """GyroBN with statistics per domain, and one scale: see :class:`gyrobn.torch.DomainGyroBN`.
+
+    Where ``domains`` are traced, as inside ``jit``, every batch has statistics of all domains, and
+    no error can be raised: a sample is NaN if its domain is out of range, if it is the only one of
+    its domain in training, or if evaluation finds no statistics.
+
+    Parameters
+    ----------
+    manifold, channels, domain_bias, mean_gradient, steps, learn_curvature, clamp, scale, reference,
+    train_momentum, tol, max_iter
+        As in :class:`gyrobn.torch.DomainGyroBN`; ``train_momentum`` is a number.
+    domains
+        Number of domains.
+    use_running_average, momentum, epsilon, use_bias, use_scale, check_input, param_dtype, rngs
+        As in :class:`GyroBN`.
+
+    Attributes
+    ----------
+    mean, var, counts : nnx.BatchStat
+        The running statistics of each domain, and the number of batches in them.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from flax import nnx
+    >>> from gyrobn import PoincareBall
+    >>> M = PoincareBall(2)
+    >>> x = M.random(16, rng=0, like=jnp.zeros((), jnp.float32))
+    >>> layer = DomainGyroBN(M, domains=3)
+    >>> y = nnx.jit(lambda layer, x, k: layer(x, k))(layer, x, jnp.arange(16) % 2)
+    >>> y.shape, layer.mean.shape, layer.counts[...].tolist()
+    ((16, 2), (3, 2), [1, 1, 0])
+    """
+
+    def __init__(
+        self,
+        manifold: GyroSpace,
+        domains: int,
+        channels: int | Sequence[int] = (),
+        *,
+        domain_bias: bool = False,
+        use_running_average: bool = False,
+        momentum: float = 0.99,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        domains = check_integer("domains", domains, 1)
+        own = {"channels": channels, "remedy": "the running statistics, with layer.eval()"}
+        super().__init__(manifold, own, momentum, use_running_average, True, **options)
+        for name in ("mean", "var", "training_mean", "training_var", *["bias"] * domain_bias):
+            one = getattr(self, name)
+            if one is not None:
+                setattr(self, name, one.replace(per_domain(domains, one[...])))
+            elif name == "bias":
+                raise ValueError("domain_bias needs a bias: leave out use_bias=False")
+        self.counts = nnx.BatchStat(jnp.zeros(domains, jnp.int32))
+
+    def __call__(  # type: ignore[override]
+        self,
+        x: Array,
+        domains: Array,
+        use_running_average: bool | None = None,
+        *,
+        weights: Array | None = None,
+    ) -> Array:
+        """Normalize each sample with the statistics of its domain.
+
+        Parameters
+        ----------
+        x, domains, weights
+            As in :class:`gyrobn.torch.DomainGyroBN`.
+        use_running_average
+            Overrules that of the layer.
+        """
+        frozen = self.use_running_average if use_running_average is None else use_running_average
+        given = self.settings, self._learnt, DomainState(self._state, self.counts[...]), x, domains
+        y, new = domain_forward(*given, weights, self.momentum, training=not frozen)
+        if not frozen:
+            self._store(new.state)
+            self.counts[...] = new.counts
+        return y
 
 
 class _AxisNorm(NormalizationLayer):

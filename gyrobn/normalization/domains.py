@@ -38,6 +38,35 @@ def not_seen(who: str, new: Any, known: Any, advice: str) -> ValueError:
     )
 
 
+def one_sample(k: Any, more: str = "") -> ValueError:
+    """Return the error for a domain with one sample in a batch of training."""
+    return ValueError(
+        f"domain {k} has one sample in this batch, and training needs at least two of each domain: "
+        f"use larger batches, or a sampler that draws several samples per domain{more}"
+    )
+
+
+def check_labels(x: Array, labels: Array, total: int, integers: bool, convert: str) -> None:
+    """Check the shape of labels, and that they are integers."""
+    if tuple(labels.shape) != tuple(x.shape[:1]):
+        raise ValueError(
+            f"domains must have the shape of the batch, {tuple(x.shape[:1])}, "
+            f"got {tuple(labels.shape)}"
+        )
+    if not integers:
+        raise TypeError(
+            f"domains must be integers from 0 to {total - 1}, got {labels.dtype}: "
+            f"convert them, for example with domains.{convert}"
+        )
+
+
+def check_range(labels: Any, total: int) -> None:
+    """Check sorted labels, of which there is at least one."""
+    low, high = labels[0], labels[-1]
+    if not 0 <= low <= high < total:
+        raise ValueError(f"domains must be from 0 to {total - 1}, got {low} to {high}")
+
+
 def listed(labels: Any) -> str:
     """Return labels for a message, at most ten of them.
 

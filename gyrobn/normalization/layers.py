@@ -834,10 +834,10 @@ EVERY = 64
 def check_cut_locus(batch: Batch, mean: Array) -> None:
     """Warn once if the mean of a batch is close to the cut locus of the identity."""
     settings, first = batch.settings, batch.settings.first
-    if settings.sets or first.warned or batch.manifold.convexity_radius == math.inf:
-        return
     backend = backend_of(mean)
-    if settings.check_input is False or backend.traced(mean):
+    if settings.sets or settings.check_input is False or first.warned or backend.traced(mean):
+        return
+    if batch.manifold.convexity_radius == math.inf:
         return
     first.batches += 1
     if first.batches % EVERY != 1:

@@ -13,8 +13,11 @@ from gyrobn.normalization.domains import (
     UNSEEN,
     average_stats,
     by_domain,
+    check_labels,
+    check_range,
     domain_stats,
     not_seen,
+    one_sample,
     places_of,
 )
 from gyrobn.normalization.layers import (
@@ -146,16 +149,7 @@ class DomainGyroBN(GyroBN):
             return out
 
     def _check_domains(self, x: Tensor, domains: Tensor) -> None:
-        if tuple(domains.shape) != tuple(x.shape[:1]):
-            raise ValueError(
-                f"domains must have the shape of the batch, {tuple(x.shape[:1])}, "
-                f"got {tuple(domains.shape)}"
-            )
-        if domains.dtype not in _INTEGERS:
-            raise TypeError(
-                f"domains must be integers from 0 to {self.domains - 1}, got {domains.dtype}: "
-                "convert them, for example with domains.long()"
-            )
+        check_labels(x, domains, self.domains, domains.dtype in _INTEGERS, "long()")
 
     def _by_sample(self, x: Tensor, domains: Tensor, weights: Tensor | None) -> Tensor:
         """Normalize each sample with running statistics that are looked up for it alone.
@@ -181,9 +175,7 @@ class DomainGyroBN(GyroBN):
                 return {}
             raise ValueError(f"an empty batch has no domains: x has shape {tuple(x.shape)}")
         places = places_of(domains.detach().cpu().numpy())
-        low, high = min(places), max(places)
-        if not 0 <= low <= high < self.domains:
-            raise ValueError(f"domains must be from 0 to {self.domains - 1}, got {low} to {high}")
+        check_range(list(places), self.domains)
         return places
 
     def _stats(self, batch: Batch, places: dict[int, Any], group: Group | None = None) -> Stats:
@@ -208,11 +200,7 @@ class DomainGyroBN(GyroBN):
         rows = torch.nonzero(counts).flatten()
         for k in torch.nonzero(counts == 1).flatten().tolist():
             online = ", where unseen='online' follows single samples" * (self.unseen == "online")
-            raise ValueError(
-                f"domain {k} has one sample in this batch, and training needs at least two of each "
-                "domain: use larger batches, or a sampler that draws several samples per domain; "
-                f"to evaluate, call layer.eval(){online}"
-            )
+            raise one_sample(k, f"; to evaluate, call layer.eval(){online}")
         places = {k: places.get(k, ()) for k in rows.tolist()}
         self._check_recomputing()
         stats = self._stats(batch, places, group)
