@@ -106,7 +106,9 @@ def _any_array(bn: Any, X: Any, method: str) -> Array:
     X = unmasked(X, "X")
     plain = not compat.is_array_api_obj(X) or compat.is_numpy_array(X)
     own = compat.is_numpy_array(X) and X.dtype.char in "DF" and _kinds(bn) == "DF"
-    if plain and not own:  # scikit-learn refuses complex numbers
+    if plain and not own and getattr(getattr(X, "dtype", None), "kind", "f") == "c":
+        raise ValueError(f"Complex data not supported: X holds {X.dtype}, and points are real")
+    if plain and not own:
         # NaN and infinity are found later, by a check that says where they are
         options = {"ensure_all_finite": False, "allow_nd": True, "input_name": "X"}
         X = check_array(X, dtype=[np.float64, np.float32], estimator=bn, **options)
@@ -282,7 +284,8 @@ def point_for(
     name: str, point: Any, manifold: GyroSpace, shape: tuple[int, ...], x: Array
 ) -> Array:
     """Return a point, or one per channel, for samples of a shape, in the library of ``x``."""
-    point, wanted = like(point, x, name), manifold.point_shape
+    dtype = None if manifold.complex_points else np.float64
+    point, wanted = like(point, x, name, dtype), manifold.point_shape
     if tuple(point.shape) not in (wanted, shape):
         raise ValueError(
             f"{name} must be a point of {manifold!r}, shape {wanted}, or one per channel, "
@@ -319,9 +322,9 @@ def weights_for(batch: tuple[int, ...], X: Array, weights: Any) -> Any:
     return w
 
 
-def like(value: Any, x: Array, name: str = "this") -> Array:
-    """Return numbers, from whatever library, in the library, dtype and device of ``x``."""
-    a = host(value, name)
+def like(value: Any, x: Array, name: str = "this", dtype: Any = np.float64) -> Array:
+    """Return numbers, from whatever library, in the library, precision and device of ``x``."""
+    a = host(value, name, dtype)
     return from_host(np.array(cast(a, np.float64)), x)
 
 
