@@ -139,7 +139,7 @@ class ConstantCurvature(Vectors):
     @property
     def convexity_radius(self) -> float:  # type: ignore[override]
         r"""Radius :math:`\pi/(2\sqrt K)` of a hemisphere; else, or if K is traced, infinity."""
-        K = self.curvature
+        K = self.detached().curvature
         if self.sign != 1 or not (isinstance(K, float) or all_true(K > 0)):
             return math.inf
         return float(0.5 * math.pi / float(K) ** 0.5)
