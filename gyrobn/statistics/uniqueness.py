@@ -70,7 +70,7 @@ def warn_of(
                 "some distances are not finite: they overflow, or samples are opposite to each "
                 "other; start elsewhere, with init"
             )
-        elif float(namespace_of(found.mean).max(manifold.resolution(found.mean))) >= 1.0:
+        elif host(manifold.inside.resolution(found.mean)).max() >= 1.0:
             advice = (
                 f"it lies so far out that {found.mean.dtype} does not resolve a distance of 1 "
                 "there; use a wider dtype, or move and scale the data"
