@@ -317,12 +317,12 @@ def _compiled(M: GyroSpace) -> Callable[..., tuple[Outcomes, Array]]:
     compiled = torch.compile(layer, fullgraph=True)
 
     def run(x: Array, y: Array, z: Array, bias: Array, c: Array) -> tuple[Outcomes, Array]:
-        torch.nn.init.constant_(layer.to(x).train().scale, _spread(M))
+        torch.nn.init.constant_(layer.to(c).train().scale, _spread(M))
         with torch.no_grad():
             layer.bias.copy_(M.to_normal(bias))
         c = c.detach().requires_grad_()
         normalized = compiled(M.from_normal(c))
-        (gradient,) = torch.autograd.grad((normalized**3).sum(), c)
+        (gradient,) = torch.autograd.grad((real_like(normalized) ** 3).sum(), c)
         layer.eval()
         with torch.no_grad():
             found = _theorem(M, normalized.detach(), layer.running_var, bias)
