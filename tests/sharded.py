@@ -252,7 +252,8 @@ def programs():
         x = jax.device_put(alone, NamedSharding(mesh, P("b")))
         settings = Settings(geometry=M, axis_name="b", **OPTIONS)
         learnt, stats = initial(settings, jnp.zeros(()), True, True)
-        layer = partial(forward, settings, learnt, stats, weights=None, momentum=0.9, training=True)
+        options = {"weights": None, "momentum": 0.9, "training": True}
+        layer = partial(forward, settings, learnt, State(stats), **options)
         mapped = jax.shard_map(
             lambda x, f=layer: f(x=x)[0], mesh=mesh, in_specs=P("b"), out_specs=P("b")
         )
