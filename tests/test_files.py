@@ -418,9 +418,9 @@ def test_files_of_a_newer_version(tmp_path):
     newer = json.dumps(header | {"version": 2, "gyrobn": "9.1", "more": 1})
     put(path, members | {"header.json": newer, "more.bin": b"", "mean.npy": b""})
     refused(path, r"by a newer version of gyrobn \('9.1'\): it has the format \['2'\]; upgrade")
-    newer = json.dumps(header | {"geometry": {"name": "torus", "n": 2}})
+    newer = json.dumps(header | {"geometry": {"name": "doughnut", "n": 2}})
     put(path, members | {"header.json": newer})
-    refused(path, "has the geometry 'torus', which this gyrobn lacks: upgrade gyrobn")
+    refused(path, "has the geometry 'doughnut', which this gyrobn lacks: upgrade gyrobn")
 
 
 @pytest.mark.parametrize("version", [0, -1, None, "1", 1.5, True, [1]], ids=repr)

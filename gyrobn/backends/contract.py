@@ -21,10 +21,10 @@ THIRD_ORDER = (
 
 
 DIFFERENTIABLE = """
-abs astype atan2 broadcast_arrays broadcast_to clip concat cos cosh exp expm1 linalg.cholesky
+abs astype atan2 broadcast_arrays broadcast_to clip concat cos cosh exp expm1 imag linalg.cholesky
 linalg.det linalg.diagonal linalg.inv linalg.qr linalg.slogdet linalg.solve linalg.trace
 linalg.vector_norm log log1p matmul matrix_transpose max maximum minimum moveaxis permute_dims
-reshape sin sinh sqrt squeeze stack sum take tan tanh tril vecdot where
+real reshape sin sinh sqrt squeeze stack sum take tan tanh tril vecdot where
 """
 """The functions of the standard that a library with derivatives has to differentiate twice.
 
@@ -33,9 +33,9 @@ Where a library lacks the derivative of a decomposition, a backend can get it by
 
 STANDARD = f"""
 {DIFFERENTIABLE}
-all any argmax asarray bool empty_like float32 float64 finfo full full_like inf int32 isdtype
-isfinite isinf isnan linalg.eigh linalg.eigvalsh linalg.svd logical_and logical_not logical_or min
-nan ones ones_like result_type take_along_axis zeros zeros_like
+all any argmax asarray bool complex64 complex128 empty_like float32 float64 finfo full full_like inf
+int32 isdtype isfinite isinf isnan linalg.eigh linalg.eigvalsh linalg.svd logical_and logical_not
+logical_or min nan ones ones_like result_type round take_along_axis zeros zeros_like
 """
 """All names of the standard that the package uses. Indices, masks and decompositions that are
 constants need no derivative: eigenvectors are never differentiated. Where a matrix has no Cholesky

@@ -113,7 +113,8 @@ def _any_array(bn: Any, X: Any, method: str) -> Array:
         options = {"ensure_all_finite": False, "allow_nd": True, "input_name": "X"}
         X = check_array(X, dtype=[np.float64, np.float32], estimator=bn, **options)
     xp, shape = namespace_of(X), tuple(X.shape)
-    if real_dtype(X) not in (xp.float32, xp.float64):
+    dtype = real_dtype(X) if _kinds(bn) == "DF" else X.dtype
+    if dtype not in (xp.float32, xp.float64):
         raise TypeError(
             f"GyroBN takes float32 and float64 arrays of {_library(X)}, got {X.dtype}: "
             f"convert X first, for example with {cast_to(X, 'float32')}"

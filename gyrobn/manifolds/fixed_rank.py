@@ -127,7 +127,7 @@ class FixedRankSPD(Chart):
 
     def violation(self, x: Array) -> Array:
         """Return the largest of asymmetry, other eigenvalues, and what the core violates."""
-        xp = self._namespace(x)
+        xp, x = self._namespace(x), backend_of(x).stop_gradient(x)
         finite = xp.all(xp.isfinite(x), axis=(-2, -1), keepdims=True)
         A = xp.where(finite, x, 0.0 * identity(x))
         size = xp.max(xp.abs(A), axis=(-2, -1))

@@ -142,6 +142,10 @@ class Product(Composite):
         """Return the largest violation of a factor."""
         return reduce(self._namespace(x).maximum, each(self.factors, "violation", self.split(x)))
 
+    def contains(self, x: Array) -> Array:
+        """Tell for each sample whether all its factors' points are points."""
+        return reduce(self._namespace(x).logical_and, each(self.factors, "contains", self.split(x)))
+
     # ------------------------------------------------------------------ the mean
 
     @property
