@@ -420,7 +420,7 @@ class ConstantCurvature(Vectors):
 
     def resolution(self, x: Array) -> Array:
         """Distance between neighbouring floating-point numbers at x."""
-        _, a, v = self._lift(self._parameter("curvature", x), x)
+        _, a, v = self._lift(self._given(x), x)
         return eps_of(x) * a * dot(v, v) ** 0.5
 
     # ------------------------------------------------------------------ tangent vectors, checks
