@@ -172,7 +172,8 @@ class TestBatches:
             np.testing.assert_allclose(host(M.scale(3.0, eager.array(e))), e, rtol=0, atol=1e-15)
         x = eager.array(np.stack(20 * [e]))
         result = frechet(M, x)
-        assert float(host(result.variance).max()) < eager.eps**2
+        # weights of 1/20 add up to one within an ulp, and so does the first guess of the mean
+        assert float(host(result.variance).max()) < (3.0 * eager.eps) ** 2
         assert bool(host(result.converged))
         few = 3000 if isinstance(M, FixedRankSPD) else 300  # range and core cost digits
         assert float(host(M.norm(normalize(M, x, batch_stats(M, x)))).max()) < few * eager.eps
