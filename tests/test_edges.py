@@ -175,7 +175,8 @@ class TestBatches:
         # weights of 1/20 add up to one within an ulp, and so does the first guess of the mean
         assert float(host(result.variance).max()) < (3.0 * eager.eps) ** 2
         assert bool(host(result.converged))
-        few = 3000 if isinstance(M, FixedRankSPD) else 300  # range and core cost digits
+        # a mean that is three ulps off, divided by the root of 1e-5; range and core cost digits
+        few = 3000 if isinstance(M, FixedRankSPD) else 1000
         assert float(host(M.norm(normalize(M, x, batch_stats(M, x)))).max()) < few * eager.eps
 
     @pytest.mark.parametrize("M", GEOMETRIES, ids=repr)
