@@ -4,7 +4,7 @@ They differ from :class:`gyrobn.torch.GyroBN` in what they do with the statistic
 :mod:`gyrobn.normalization.baselines`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NoReturn
 
 from torch import Tensor, nn
@@ -15,6 +15,31 @@ from gyrobn.normalization.layers import BATCHES_ONLY, learn, prepare, statistics
 from gyrobn.normalization.normalize import Stats
 from gyrobn.statistics.samples import Group
 from gyrobn.torch.layers import Constant, GyroBN, of_arrays
+
+
+def _runner(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a layer calls: the shared core, with another formula than Algorithm 1."""
+
+    def run(
+        constant: Constant,
+        given: dict[str, Tensor],
+        rate: Any,
+        training: bool,
+        train_rate: Any,
+        first: bool,
+        group: Group | None = None,
+    ) -> tuple[Tensor, ...]:
+        learnt, state, x, weights = of_arrays(given)
+        batch = prepare(constant.settings, learnt, state, x, weights, training, group)
+        manifold, stats, new = batch.manifold, batch.running, None
+        if training or stats is None:
+            stats = statistics(batch, group)
+            new = learn(batch, state.running, stats, rate, group)
+        y, mean = manifold.to_inside(batch.x), manifold.to_inside(stats.mean)
+        y = formula(manifold.inside, y, Stats(mean, stats.var), *batch.output)
+        return batch.finish(manifold.from_inside(y)), *(new or ())
+
+    return run
 
 
 class LRBN(GyroBN):
@@ -32,31 +57,18 @@ class LRBN(GyroBN):
                 raise TypeError(f"{type(self).__name__} has no option {name!r}: use GyroBN")
         super().__init__(*args, **options)
 
-    @classmethod
-    def _run(
-        cls,
-        constant: Constant,
-        given: dict[str, Tensor],
-        rate: Any,
-        training: bool,
-        train_rate: Any,
-        first: bool,
-        group: Group | None = None,
-    ) -> tuple[Tensor, ...]:
-        learnt, state, x, weights = of_arrays(given)
-        batch = prepare(constant.settings, learnt, state, x, weights, training, group)
-        manifold, stats, new = batch.manifold, batch.running, None
-        if training or stats is None:
-            stats = statistics(batch, group)
-            new = learn(batch, state.running, stats, rate, group)
-        y, mean = manifold.to_inside(batch.x), manifold.to_inside(stats.mean)
-        y = cls._formula(manifold.inside, y, Stats(mean, stats.var), *batch.output)
-        return batch.finish(manifold.from_inside(y)), *(new or ())
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # the compiler takes plain functions only
+        cls._run = staticmethod(_runner(cls._formula))  # type: ignore[method-assign]
 
     @classmethod
     def from_estimator(cls, *_: Any, **__: Any) -> NoReturn:
         """Refuse an estimator, whose formula is another one."""
         raise ValueError("only GyroBN layers take an estimator, not those of the baselines")
+
+
+LRBN._run = staticmethod(_runner(LRBN._formula))  # type: ignore[method-assign]
 
 
 class ManifoldNorm(LRBN):
