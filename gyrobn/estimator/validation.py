@@ -106,9 +106,9 @@ def _any_array(bn: Any, X: Any, method: str) -> Array:
     X = unmasked(X, "X")
     plain = not compat.is_array_api_obj(X) or compat.is_numpy_array(X)
     own = compat.is_numpy_array(X) and X.dtype.char in "DF" and _kinds(bn) == "DF"
-    if plain and not own and getattr(getattr(X, "dtype", None), "kind", "f") == "c":
-        raise ValueError(f"Complex data not supported: X holds {X.dtype}, and points are real")
     if plain and not own:
+        if getattr(getattr(X, "dtype", None), "kind", "f") == "c":
+            raise ValueError(f"Complex data not supported: X holds {X.dtype}, and points are real")
         # NaN and infinity are found later, by a check that says where they are
         options = {"ensure_all_finite": False, "allow_nd": True, "input_name": "X"}
         X = check_array(X, dtype=[np.float64, np.float32], estimator=bn, **options)
