@@ -6,12 +6,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from gyrobn.manifolds.spd import METRICS, SPD
-from gyrobn.manifolds.subspace import ComplexMatrices
-from gyrobn.numerics.checks import check_square
+from gyrobn.manifolds.subspace import SquareComplexMatrices
 
 
 @dataclass(frozen=True)
-class HPD(ComplexMatrices):
+class HPD(SquareComplexMatrices):
     r"""Hermitian positive definite n × n matrices, at the distance ‖mlog P‖ from the identity.
 
     The metrics are those of :class:`SPD`, which computes with the real matrices of twice the size:
@@ -33,14 +32,8 @@ class HPD(ComplexMatrices):
     True
     """
 
-    n: int
     metric: str = field(default=METRICS[0], metadata={"choices": METRICS})
     definite: ClassVar[bool] = True
-
-    @property
-    def point_shape(self) -> tuple[int, ...]:
-        """Shape of one matrix: ``(n, n)``."""
-        return self.n, self.n
 
     @property
     def dim(self) -> int:
@@ -51,11 +44,6 @@ class HPD(ComplexMatrices):
     def whole(self) -> SPD:
         """The real matrices of twice the size."""
         return SPD(2 * self.n, self.metric)
-
-    @classmethod
-    def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the space of matrices of the last two axes of ``shape``."""
-        return cls(check_square("a Hermitian matrix is square, shape (n, n)", shape))
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:

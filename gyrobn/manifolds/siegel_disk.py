@@ -7,13 +7,12 @@ import numpy as np
 
 from gyrobn.backends import Array
 from gyrobn.manifolds.matrix_ball import MatrixBall
-from gyrobn.manifolds.subspace import ComplexMatrices
-from gyrobn.numerics.checks import check_square
+from gyrobn.manifolds.subspace import SquareComplexMatrices
 from gyrobn.numerics.matrices import adjoint, symmetric
 
 
 @dataclass(frozen=True)
-class SiegelDisk(ComplexMatrices):
+class SiegelDisk(SquareComplexMatrices):
     r"""Complex symmetric n × n matrices with singular values σ below 1, at ‖artanh σ‖ from 0.
 
     Parameters
@@ -30,13 +29,6 @@ class SiegelDisk(ComplexMatrices):
     True
     """
 
-    n: int
-
-    @property
-    def point_shape(self) -> tuple[int, ...]:
-        """Shape of one point: ``(n, n)``."""
-        return self.n, self.n
-
     @property
     def dim(self) -> int:
         """Dimension n(n + 1), that of the real numbers."""
@@ -46,11 +38,6 @@ class SiegelDisk(ComplexMatrices):
     def whole(self) -> MatrixBall:
         """The ball of real matrices of twice the size."""
         return MatrixBall(2 * self.n, 2 * self.n)
-
-    @classmethod
-    def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the disk of matrices of the last two axes of ``shape``."""
-        return cls(check_square("a symmetric matrix is square, shape (n, n)", shape))
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:

@@ -17,6 +17,7 @@ from gyrobn.manifolds.chart import Chart, Diffeomorphism
 from gyrobn.manifolds.composite import Composite
 from gyrobn.manifolds.gyrospace import GyroSpace
 from gyrobn.numerics.arrays import real_like
+from gyrobn.numerics.checks import check_square
 from gyrobn.numerics.hessian import Hessian
 from gyrobn.numerics.matrices import adjoint, matmul
 
@@ -233,3 +234,20 @@ class ComplexMatrices(Subspace):
         y = namespace_of(y).reshape(y, (*batch, m // 2, 2, n // 2, 2))
         re = y[..., 0, :, 0] + y[..., 1, :, 1]
         return 0.5 * re + 0.5j * (y[..., 1, :, 0] - y[..., 0, :, 1])
+
+
+@dataclass(frozen=True)
+class SquareComplexMatrices(ComplexMatrices):
+    """Complex n × n matrices."""
+
+    n: int
+
+    @property
+    def point_shape(self) -> tuple[int, ...]:
+        """Shape of one matrix: ``(n, n)``."""
+        return self.n, self.n
+
+    @classmethod
+    def for_shape(cls, shape: tuple[int, ...]) -> Self:
+        """Return the space of matrices of the last two axes of ``shape``."""
+        return cls(check_square("expected square matrices, shape (..., n, n)", shape))

@@ -7,8 +7,7 @@ import numpy as np
 
 from gyrobn.manifolds.hpd import hermitian_basis
 from gyrobn.manifolds.rotations import SpecialOrthogonal
-from gyrobn.manifolds.subspace import ComplexMatrices
-from gyrobn.numerics.checks import check_square
+from gyrobn.manifolds.subspace import SquareComplexMatrices
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Realified(SpecialOrthogonal):
 
 
 @dataclass(frozen=True)
-class Unitary(ComplexMatrices):
+class Unitary(SquareComplexMatrices):
     r"""Unitary n × n matrices, at the distance :math:`\|\operatorname{mlog}(U^* V)\|`.
 
     They are a group: :math:`U \oplus V = UV`, :math:`\ominus U = U^*`. Half of the digits away from
@@ -39,13 +38,6 @@ class Unitary(ComplexMatrices):
     True
     """
 
-    n: int
-
-    @property
-    def point_shape(self) -> tuple[int, ...]:
-        """Shape of one matrix: ``(n, n)``."""
-        return self.n, self.n
-
     @property
     def dim(self) -> int:
         """Dimension n²."""
@@ -55,11 +47,6 @@ class Unitary(ComplexMatrices):
     def whole(self) -> SpecialOrthogonal:
         """The rotations of twice the size."""
         return Realified(2 * self.n)
-
-    @classmethod
-    def for_shape(cls, shape: tuple[int, ...]) -> Self:
-        """Return the group whose matrices have the last two axes of ``shape``."""
-        return cls(check_square("a unitary matrix is square, shape (n, n)", shape))
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
